@@ -1,0 +1,61 @@
+"""Every error that a user can meet, in one tree.
+
+    EttsweepError
+    ├── InputError          exit 2   a wrong option, name, grid file, profile or value
+    └── FailedError         exit 1   the input was fine, the world was not
+        ├── DataMissingError         a data set is not where it was looked for
+        ├── StorageError             a folder cannot be written, the disk is full
+        ├── CorruptError             a file of ours is truncated or was edited by hand
+        └── LaunchError              jobs could not be submitted
+
+Only `ettsweep.cli` catches them: it prints the message, without a traceback, and exits.
+"""
+
+from collections.abc import Iterable
+
+
+class EttsweepError(Exception):
+    """Root of the tree; `str(error)` is the whole message for the user."""
+
+    exit_code = 1
+
+
+class InputError(EttsweepError):
+    """What was asked for is not possible; the message says what would be."""
+
+    exit_code = 2
+
+    @classmethod
+    def of(cls, problems: Iterable[str]) -> "InputError":
+        """Join several problems, so that a user mends all of them at once."""
+        return cls("\n".join(problems))
+
+
+class FailedError(EttsweepError):
+    """The request was sound but could not be carried out."""
+
+
+class DataMissingError(FailedError):
+    """A data set is not where it was looked for."""
+
+
+class StorageError(FailedError):
+    """A folder cannot be written, or the disk is full."""
+
+
+class CorruptError(FailedError):
+    """A file of ours is truncated, unreadable or was edited by hand."""
+
+
+class LaunchError(FailedError):
+    """Jobs could not be submitted."""
+
+
+def unknown_name(what: str, name: str, known: Iterable[str]) -> InputError:
+    """Return the error for a name that is not in a registry, with the nearest known one."""
+    import difflib
+
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    return InputError(f"unknown {what} {name!r}{hint} Known: {', '.join(names) or 'none'}")

@@ -1,0 +1,605 @@
+"""Run folders: the only module that names their files, writes them, and derives states from them.
+
+    runs/<run id>/
+      spec.json             written first
+      cancel.json           asked for by `cancel`, obeyed at the next step boundary, removed by `retry`
+      attempts/0001/        claim.json, resume.json, heartbeat, metrics.jsonl, timings.jsonl, checkpoint.pt,
+                            log.txt, failure.json, retried
+      metrics.jsonl         the whole stitched history, written with the result
+      result.json           written last, once: its presence means finished
+
+An attempt folder appears in one rename with its claim inside: that is the claim and the takeover at once. Whatever
+an attempt writes lies in its own folder, so a superseded writer touches only its own files. Whole files are written
+under a temporary name, synced and renamed; metrics are appended, and a cut last line is ignored. No locks: exclusive
+creation and rename only, which hold on NFS too.
+"""
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import shutil
+import socket
+import subprocess
+import uuid
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+from ettsweep.errors import CorruptError, InputError, StorageError
+from ettsweep.spec import RunSpec, validate
+
+Json = dict[str, Any]
+
+MAX_LOST_ATTEMPTS = 3
+"""Attempts in a row that may die without a word and without getting further; more is a failure, not bad luck."""
+
+
+class State(StrEnum):
+    """State of a run; derived from its folder whenever it is asked for, never stored."""
+
+    MISSING = "missing"
+    QUEUED = "queued"
+    RUNNING = "running"
+    DONE = "done"
+    DIVERGED = "diverged"
+    FAILED = "failed"
+    INTERRUPTED = "interrupted"
+    CANCELLED = "cancelled"
+    UNKNOWN = "unknown"
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run has its result; diverged is one, the worst."""
+        return self in (State.DONE, State.DIVERGED)
+
+
+# --- files ----------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def storage_errors(path: Path) -> Iterator[None]:
+    """Turn an OSError on `path` into a StorageError that says what would help."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            why = "the disk is full; free some space (`ettsweep clean` removes what is no longer needed)"
+        elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            why = f"cannot be written ({error.strerror}); choose another folder with --results or ETTSWEEP_RESULTS"
+        else:
+            why = error.strerror or str(error)
+        raise StorageError(f"{path}: {why}") from error
+
+
+def write_atomic(path: Path, data: bytes | str | Callable[[Path], None], *, exclusive: bool = False) -> bool:
+    """Write a whole file so that a reader, or a kill, finds the old one or the new one and nothing between.
+
+    Args:
+        path: the file; its folder exists.
+        data: the content, or a function that writes it to the path that it is given.
+        exclusive: keep an existing file and return False.
+
+    Raises:
+        StorageError: the file cannot be written; the temporary file is gone.
+    """
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    with storage_errors(path):
+        try:
+            if callable(data):
+                data(temporary)
+            else:
+                temporary.write_bytes(data.encode() if isinstance(data, str) else data)
+            sync(temporary)
+            if exclusive:
+                try:
+                    os.link(temporary, path)
+                except FileExistsError:
+                    return False
+            else:
+                temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    return True
+
+
+def sync(path: Path) -> None:
+    """Flush a file to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def dumps(value: object) -> str:
+    """Return strict JSON text: NaN and infinity are a ValueError, see `finite`."""
+    return json.dumps(value, allow_nan=False)
+
+
+def read_json(path: Path) -> Json:
+    """Read a JSON object that this module wrote.
+
+    Raises:
+        FileNotFoundError: there is none.
+        CorruptError: it is no JSON object, or cannot be read.
+    """
+    try:
+        value = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise CorruptError(f"{path}: cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise CorruptError(f"{path}: no valid JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise CorruptError(f"{path}: not a JSON object")
+    return value
+
+
+def read_lines(path: Path) -> list[Json]:
+    """Read a .jsonl file; a cut last line is dropped, and so is all that follows a broken one."""
+    lines: list[Json] = []
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return []
+    for raw in data.split(b"\n")[:-1]:
+        try:
+            value = json.loads(raw)
+        except ValueError:
+            break
+        if not isinstance(value, dict):
+            break
+        lines.append(value)
+    return lines
+
+
+# --- owners ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process, named so that no other one, before or after a reboot, is mistaken for it."""
+
+    host: str
+    boot_id: str
+    pid: int
+    start_time: str
+
+    @classmethod
+    def from_json(cls, data: object) -> "Process | None":
+        """Return the process that a file names, or None where it names none."""
+        if not isinstance(data, dict):
+            return None
+        try:
+            return cls(str(data["host"]), str(data["boot_id"]), int(data["pid"]), str(data["start_time"]))
+        except (KeyError, TypeError, ValueError):
+            return None
+
+    def to_json(self) -> Json:
+        """Return it as plain data."""
+        return asdict(self)
+
+    def liveness(self) -> Literal["alive", "dead", "unknown"]:
+        """Say whether it lives; unknown from another machine."""
+        if self.boot_id == boot_id():
+            return "alive" if start_time(self.pid) == self.start_time else "dead"
+        return "dead" if self.host == socket.gethostname() else "unknown"
+
+
+@cache
+def boot_id() -> str:
+    """Return what changes at each boot of this machine."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return f"{socket.gethostname()}-{uuid.getnode():x}"
+
+
+def start_time(pid: int) -> str | None:
+    """Return when process `pid` of this machine started, in the kernel's own unit; None if it is gone."""
+    if Path("/proc/self/stat").exists():
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+        except OSError:
+            return None
+        return None if fields[0] in "ZX" else fields[19]
+    ps = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    return ps.stdout.strip() or None
+
+
+def process(pid: int | None = None) -> Process:
+    """Return the identity of a process of this machine, this one by default."""
+    pid = os.getpid() if pid is None else pid
+    return Process(socket.gethostname(), boot_id(), pid, start_time(pid) or "gone")
+
+
+# --- a run ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Status:
+    """State of a run with its reason and how far it is, 0 to 1."""
+
+    state: State
+    reason: str = ""
+    progress: float = 0.0
+
+
+def runs_dir(results: Path) -> Path:
+    """Return the folder of all runs of a results folder."""
+    return results / "runs"
+
+
+def is_run_id(name: str) -> bool:
+    """Say whether `name` can be a run id: only then does it become a path."""
+    return len(name) == 12 and all(c in "0123456789abcdef" for c in name)
+
+
+class RunDir:
+    """The folder of one run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.id = path.name
+
+    @classmethod
+    def create(cls, results: Path, spec: RunSpec) -> "RunDir":
+        """Make the folder and its spec.json, or return the one that is there."""
+        run = cls(runs_dir(results) / spec.run_id)
+        with storage_errors(run.path):
+            run.path.mkdir(parents=True, exist_ok=True)
+        if not run.spec_path.exists():
+            write_atomic(run.spec_path, spec.model_dump_json(indent=1) + "\n", exclusive=True)
+        return run
+
+    @property
+    def spec_path(self) -> Path:
+        """spec.json."""
+        return self.path / "spec.json"
+
+    @property
+    def result_path(self) -> Path:
+        """result.json."""
+        return self.path / "result.json"
+
+    @property
+    def metrics_path(self) -> Path:
+        """The stitched metrics.jsonl of a finished run."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def cancel_path(self) -> Path:
+        """cancel.json."""
+        return self.path / "cancel.json"
+
+    def spec(self) -> RunSpec:
+        """Read the spec.
+
+        Raises:
+            CorruptError: it is missing, unreadable, or no longer the one that the folder is named after.
+        """
+        try:
+            spec = validate(RunSpec, read_json(self.spec_path), str(self.spec_path))
+        except FileNotFoundError:
+            raise CorruptError(f"{self.spec_path}: is missing; `ettsweep clean` removes the folder") from None
+        except InputError as error:
+            raise CorruptError(f"{error}; the file was edited or is of another version") from None
+        if spec.run_id != self.id:
+            raise CorruptError(
+                f"{self.spec_path}: describes run {spec.run_id}, not {self.id}: it was edited by hand; "
+                f"`ettsweep train --set` or a grid file makes another run"
+            )
+        return spec
+
+    def result(self) -> Json | None:
+        """Read the result; None while there is none.
+
+        Raises:
+            CorruptError: it is truncated or was edited into something else.
+        """
+        try:
+            result = read_json(self.result_path)
+        except FileNotFoundError:
+            return None
+        if result.get("run") != self.id or result.get("status") not in ("done", "diverged"):
+            raise CorruptError(
+                f"{self.result_path}: not the result of run {self.id}; `ettsweep retry {self.id}` trains it again"
+            )
+        return result
+
+    def numbers(self) -> list[int]:
+        """Return the numbers of all attempts, lowest first."""
+        try:
+            names = os.listdir(self.path / "attempts")
+        except FileNotFoundError:
+            return []
+        return sorted(int(n) for n in names if n.isdigit())
+
+    def attempt(self, number: int) -> "Attempt":
+        """Return the attempt with this number."""
+        return Attempt(self, number)
+
+    def latest(self) -> "Attempt | None":
+        """Return the highest attempt."""
+        numbers = self.numbers()
+        return self.attempt(numbers[-1]) if numbers else None
+
+    def claim(self, info: Json, after: int) -> "Attempt | None":
+        """Create the next attempt, and with it own the run.
+
+        Args:
+            info: what claim.json says beside the process: device, versions, job id, ...
+            after: highest attempt that the caller has seen, and knows to be over; 0 for none.
+
+        Returns:
+            The new attempt, or None where another process was faster.
+
+        Raises:
+            StorageError: the folder cannot be written.
+        """
+        attempts = self.path / "attempts"
+        token = uuid.uuid4().hex
+        temporary = attempts / f".{token}.tmp"
+        target = attempts / f"{after + 1:04d}"
+        with storage_errors(temporary):
+            temporary.mkdir(parents=True)
+            try:
+                content = {**info, "token": token, "process": process().to_json()}
+                (temporary / "claim.json").write_text(dumps(content))
+                sync(temporary / "claim.json")
+                temporary.rename(target)  # fails on a folder that is not empty: the claim is inside it
+            except OSError as error:
+                shutil.rmtree(temporary, ignore_errors=True)
+                # A retransmitted NFS rename can report a failure of what it did.
+                mine = target.exists() and Attempt(self, after + 1).claim().get("token") == token
+                if not mine and error.errno in (errno.EEXIST, errno.ENOTEMPTY):
+                    return None
+                if not mine:
+                    raise
+        return self.attempt(after + 1)
+
+    def finish(self, result: Json, history: Iterable[Json]) -> bool:
+        """Write the stitched metrics, then the result, once; False if the run was finished already."""
+        if self.result_path.exists():
+            return False
+        text = "".join(dumps(line) + "\n" for line in history)
+        write_atomic(self.metrics_path, text)
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        content = {"run": self.id, **result, "metrics_sha256": digest}
+        return write_atomic(self.result_path, json.dumps(content, allow_nan=False, indent=1) + "\n", exclusive=True)
+
+    def history(self) -> list[Json]:
+        """Return the metrics of a finished run.
+
+        Raises:
+            CorruptError: they are not those that the result was written with.
+        """
+        result = self.result()
+        try:
+            data = self.metrics_path.read_bytes()
+        except OSError as error:
+            raise CorruptError(f"{self.metrics_path}: cannot be read: {error.strerror}") from error
+        if result is not None and hashlib.sha256(data).hexdigest() != result.get("metrics_sha256"):
+            raise CorruptError(
+                f"{self.metrics_path}: changed since the run finished; `ettsweep retry {self.id}` trains it again"
+            )
+        return [json.loads(line) for line in data.splitlines()]
+
+    def cancel(self) -> None:
+        """Ask whoever trains the run, now or later, to stop at the next step boundary."""
+        write_atomic(self.cancel_path, dumps({"process": process().to_json()}))
+
+    def retry(self) -> None:
+        """Remove what keeps the run from being trained: a cancellation, failures, an unreadable result."""
+        with storage_errors(self.path):
+            self.cancel_path.unlink(missing_ok=True)
+            with contextlib.suppress(CorruptError):
+                self.history()
+                return  # finished, and sound: the same numbers would come again
+            for path in (self.result_path, self.metrics_path):
+                path.unlink(missing_ok=True)
+            for number in self.numbers():
+                (self.attempt(number).path / "retried").touch()
+
+    def status(self, queued: Collection[str] = (), alive: Callable[["Attempt"], str] | None = None) -> Status:
+        """Derive the state.
+
+        Args:
+            queued: ids of the runs that live submissions list.
+            alive: how to ask whether the owner of an attempt lives: alive, dead or unknown.
+
+        Returns:
+            Its state, reason and progress; a corrupt file is a failure with the reason.
+        """
+        try:
+            result = self.result()
+        except CorruptError as error:
+            return Status(State.FAILED, str(error))
+        if result is not None:
+            reason = f"at step {result['diverged_step']}" if result["status"] == "diverged" else ""
+            return Status(State(result["status"]), reason, 1.0)
+        numbers = self.numbers()
+        attempt = self.attempt(numbers[-1]) if numbers else None
+        failure = attempt.failure() if attempt else None
+        life = "dead"
+        if attempt and not failure:
+            life = (alive or Attempt.liveness)(attempt)
+        progress = attempt.progress() if attempt else 0.0
+        cancelled = self.cancel_path.exists()
+        if life == "alive":
+            return Status(State.RUNNING, "cancelling" if cancelled else "", progress)
+        if life == "unknown":
+            return Status(State.UNKNOWN, f"claimed on {attempt.host() if attempt else '?'}", progress)
+        if cancelled:
+            return Status(State.CANCELLED, "", progress)
+        if attempt and failure and failure.get("kind") == "error" and not attempt.retried():
+            return Status(State.FAILED, str(failure.get("reason", "")), progress)
+        if lost := self._lost_in_a_row(numbers):
+            return Status(State.FAILED, f"{lost} attempts died without a word; see `ettsweep logs {self.id}`", progress)
+        if self.id in queued:
+            return Status(State.QUEUED, "to be resumed" if attempt else "", progress)
+        if attempt:
+            reason = str(failure.get("reason", "")) if failure else "its worker died"
+            return Status(State.INTERRUPTED, reason, progress)
+        return Status(State.MISSING)
+
+    def _lost_in_a_row(self, numbers: list[int]) -> int:
+        """Return how many attempts died at the same point, 0 below the limit."""
+        lost = 0
+        steps: set[int] = set()
+        for number in reversed(numbers):
+            attempt = self.attempt(number)
+            if attempt.failure() or attempt.retried():
+                break
+            lost += 1
+            steps.add(attempt.resumed_from()[1])
+        return lost if lost >= MAX_LOST_ATTEMPTS and len(steps) == 1 else 0
+
+
+class Attempt:
+    """One owner's try at a run; only its owner writes into its folder."""
+
+    def __init__(self, run: RunDir, number: int) -> None:
+        self.run = run
+        self.number = number
+        self.path = run.path / "attempts" / f"{number:04d}"
+        self._next = run.path / "attempts" / f"{number + 1:04d}"
+
+    @property
+    def checkpoint_path(self) -> Path:
+        """checkpoint.pt."""
+        return self.path / "checkpoint.pt"
+
+    @property
+    def log_path(self) -> Path:
+        """log.txt."""
+        return self.path / "log.txt"
+
+    @property
+    def metrics_path(self) -> Path:
+        """metrics.jsonl of this attempt: the steps after the one that it resumed from."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def timings_path(self) -> Path:
+        """timings.jsonl."""
+        return self.path / "timings.jsonl"
+
+    def claim(self) -> Json:
+        """Return claim.json; empty where it cannot be read."""
+        with contextlib.suppress(CorruptError, FileNotFoundError):
+            return read_json(self.path / "claim.json")
+        return {}
+
+    def host(self) -> str:
+        """Return the machine of the owner."""
+        owner = Process.from_json(self.claim().get("process"))
+        return owner.host if owner else "an unreadable claim"
+
+    def liveness(self) -> str:
+        """Say whether the owner lives: alive, dead or unknown."""
+        owner = Process.from_json(self.claim().get("process"))
+        return owner.liveness() if owner else "dead"
+
+    def superseded(self) -> bool:
+        """Say whether another owner has taken the run over."""
+        return self._next.exists()
+
+    def resumed_from(self) -> tuple[int, int]:
+        """Return (attempt, step) that this one went on from; (0, 0) for a fresh start."""
+        with contextlib.suppress(CorruptError, FileNotFoundError):
+            data = read_json(self.path / "resume.json")
+            attempt, step = data.get("attempt"), data.get("step")
+            if isinstance(attempt, int) and isinstance(step, int) and 0 < attempt < self.number:
+                return attempt, step
+        return 0, 0
+
+    def resume_from(self, attempt: int, step: int) -> None:
+        """Record the checkpoint that this attempt goes on from."""
+        write_atomic(self.path / "resume.json", dumps({"attempt": attempt, "step": step}))
+
+    def history(self, until: int | None = None) -> list[Json]:
+        """Return the metrics along the lineage of this attempt, up to and including step `until`.
+
+        Raises:
+            CorruptError: steps are missing, because a file was cut or edited.
+        """
+        parent, step = self.resumed_from()
+        lines = self.run.attempt(parent).history(step) if parent else []
+        lines += [line for line in read_lines(self.metrics_path) if until is None or line.get("step", 0) <= until]
+        steps = [line["step"] for line in lines if "loss" in line]
+        last = len(steps) if until is None else until
+        if steps != list(range(1, last + 1)):
+            raise CorruptError(f"{self.metrics_path}: steps are missing before step {last}")
+        return lines
+
+    def append(self, path: Path, lines: Iterable[Json]) -> None:
+        """Append lines to metrics.jsonl or timings.jsonl, in one write."""
+        text = "".join(dumps(line) + "\n" for line in lines)
+        with storage_errors(path), path.open("a") as file:
+            file.write(text)
+
+    def save_checkpoint(self, write: Callable[[Path], None]) -> None:
+        """Replace checkpoint.pt by what `write` writes; the metrics up to it are on disk first."""
+        if self.metrics_path.exists():
+            sync(self.metrics_path)
+        write_atomic(self.checkpoint_path, write)
+
+    def fail(self, kind: Literal["error", "interrupted"], reason: str, details: str = "") -> None:
+        """Record why the attempt ended without a result; `error` is not retried by itself."""
+        write_atomic(self.path / "failure.json", dumps({"kind": kind, "reason": reason, "details": details}))
+
+    def failure(self) -> Json | None:
+        """Return failure.json, or None where the attempt ended otherwise or not at all."""
+        try:
+            return read_json(self.path / "failure.json")
+        except FileNotFoundError:
+            return None
+        except CorruptError as error:
+            return {"kind": "error", "reason": str(error)}
+
+    def retried(self) -> bool:
+        """Say whether `retry` forgave how this attempt ended."""
+        return (self.path / "retried").exists()
+
+    def beat(self, count: int) -> None:
+        """Show owners on other machines that this one lives."""
+        (self.path / "heartbeat").write_text(str(count))
+
+    def heartbeat(self) -> str:
+        """Return the counter of the last heartbeat."""
+        with contextlib.suppress(OSError):
+            return (self.path / "heartbeat").read_text()
+        return ""
+
+    def progress(self) -> float:
+        """Return the share of steps done, from the last line that was written."""
+        for path in (self.timings_path, self.metrics_path):
+            last = _last_line(path)
+            if last and isinstance(last.get("progress"), int | float):
+                return float(last["progress"])
+        parent, _ = self.resumed_from()
+        return self.run.attempt(parent).progress() if parent else 0.0
+
+
+def _last_line(path: Path) -> Json | None:
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 4096))
+            lines = file.read().split(b"\n")[:-1]
+        value = json.loads(lines[-1]) if lines else None
+    except (OSError, ValueError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def finite(line: Json) -> Json:
+    """Return the line with non-finite floats as null and `"nonfinite": true`, as JSON must hold them."""
+    bad = [k for k, v in line.items() if isinstance(v, float) and v - v != 0.0]
+    return {**line, **dict.fromkeys(bad), "nonfinite": True} if bad else line

@@ -1,0 +1,292 @@
+"""RunSpec: everything that changes the numbers of a run, and the run id made from it.
+
+A spec is resolved: it holds numbers, not names, and every default. Nothing about machines is in it
+(devices, partitions, worker counts live in a launch profile), so where a run trains never changes its id.
+"""
+
+import hashlib
+import json
+import math
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Self, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from ettsweep.errors import InputError
+
+LOG2_DIGITS = 9
+"""Decimals kept of log2(lr) and log2(wd) in an id: maps between strategies round in the last bits."""
+
+
+@dataclass(frozen=True)
+class OmitAt:
+    """Mark a field added after the first release: at `value` it is left out of the id, so old runs keep theirs.
+
+    Usage: `new_field: Annotated[float, OmitAt(0.0)] = 0.0`.
+    """
+
+    value: object
+
+
+class Frozen(BaseModel):
+    """Base of all schemas: immutable, strictly typed, unknown keys refused, finite floats only."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+
+
+Positive = Annotated[int, Field(ge=1)]
+PositiveFloat = Annotated[float, Field(gt=0)]
+NonNegative = Annotated[float, Field(ge=0)]
+Fraction = Annotated[float, Field(ge=0, lt=1)]
+
+
+class VitSpec(Frozen):
+    """Pre-norm Vision Transformer: no class token, no biases but the head's, mean pooling."""
+
+    kind: Literal["vit"] = "vit"
+    width: Positive
+    depth: Positive
+    heads: Positive
+    mlp_ratio: Positive = 4
+    patch_size: Positive
+    image_size: Positive
+    channels: Positive = 3
+    classes: Annotated[int, Field(ge=2)]
+    ln_eps: PositiveFloat = 1e-6
+
+    @model_validator(mode="after")
+    def _divisible(self) -> Self:
+        check_divisible("width", self.width, "heads", self.heads)
+        check_divisible("image_size", self.image_size, "patch_size", self.patch_size)
+        return self
+
+
+def check_divisible(what: str, value: int, by: str, divisor: int) -> None:
+    """Raise ValueError with the nearest legal values where `divisor` does not divide `value`."""
+    if value % divisor:
+        below = value - value % divisor
+        nearest = ", ".join(str(v) for v in (below, below + divisor) if v > 0)
+        raise ValueError(f"{what} {value} is not divisible by {by} {divisor}; nearest {what}: {nearest}")
+
+
+class DigitsTask(Frozen):
+    """Scikit-learn's 8 x 8 digits, split once and for all into training and validation images."""
+
+    kind: Literal["digits"] = "digits"
+    train_size: Annotated[int, Field(ge=1, le=1796)] = 797
+    split_seed: Annotated[int, Field(ge=0)] = 0
+    label_smoothing: Fraction = 0.0
+
+
+class ImageNetTask(Frozen):
+    """ImageNet-1k with the paper's augmentation; the folder that holds it is not part of the spec."""
+
+    kind: Literal["imagenet"] = "imagenet"
+    label_smoothing: Fraction = 0.1
+    rand_augment: str = "rand-m9-mstd0.5-inc1"
+    random_erasing: Fraction = 0.25
+    mixup: NonNegative = 0.8
+    cutmix: NonNegative = 1.0
+    mixup_switch: Annotated[float, Field(ge=0, le=1)] = 0.5
+    resize: Positive = 256
+
+
+class StrategySpec(Frozen):
+    """Scaling strategy: `s` in [0, 1] (0 neural tangent, 1 maximal update), or None for standard."""
+
+    s: Annotated[float, Field(ge=0, le=1)] | None
+    mlp_factor: Literal["ignore", "include"] = "ignore"
+
+
+class AdamWSpec(Frozen):
+    """AdamW of eq:AdamW1 .. eq:AdamW4. `decay_pe`: whether positional embeddings decay."""
+
+    kind: Literal["adamw"] = "adamw"
+    beta1: Fraction = 0.9
+    beta2: Fraction = 0.999
+    eps: PositiveFloat = 1e-8
+    clip_norm: PositiveFloat | None = None
+    decay_pe: bool = True
+
+
+class SgdSpec(Frozen):
+    """Stochastic gradient descent; decay shrinks all groups alike, as AdamW's does."""
+
+    kind: Literal["sgd"] = "sgd"
+    momentum: Fraction = 0.0
+    clip_norm: PositiveFloat | None = None
+    decay_pe: bool = True
+
+
+class ScheduleSpec(Frozen):
+    """Linear warmup over `warmup_steps`, then decay to `lr_min` at `total_steps`.
+
+    `stop_step` ends the run earlier without bending the curve. The model is evaluated every `eval_every` steps
+    and at the end.
+    """
+
+    total_steps: Positive
+    warmup_steps: Annotated[int, Field(ge=0)]
+    decay: Literal["cosine", "linear"] = "cosine"
+    lr_min: NonNegative = 0.0
+    eval_every: Positive
+    stop_step: Positive | None = None
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.warmup_steps >= self.total_steps:
+            raise ValueError(f"warmup_steps {self.warmup_steps} must be below total_steps {self.total_steps}")
+        if self.stop_step is not None and self.stop_step > self.total_steps:
+            raise ValueError(f"stop_step {self.stop_step} is beyond total_steps {self.total_steps}")
+        return self
+
+    @property
+    def last_step(self) -> int:
+        """Number of optimizer steps that the run takes."""
+        return self.total_steps if self.stop_step is None else self.stop_step
+
+
+class SpikeSpec(Frozen):
+    """Thresholds of the two spike detectors (training/spikes.py)."""
+
+    window_steps: Annotated[int, Field(ge=2)] = 128
+    sigmas: PositiveFloat = 6.0
+    merge_steps: Positive = 10
+    window_evals: Annotated[int, Field(ge=2)] = 5
+    eval_sigmas: PositiveFloat = 5.0
+    accuracy_drop: PositiveFloat = 0.01
+    accuracy_recovered: NonNegative = 0.005
+    loss_rise: PositiveFloat = 0.05
+    loss_recovered: NonNegative = 0.025
+
+
+def _by_kind(default: str | None) -> BeforeValidator:
+    """Accept `sgd` for `{kind: sgd}`, and fill in the default kind."""
+
+    def fill(value: object) -> object:
+        if isinstance(value, str):
+            return {"kind": value}
+        if isinstance(value, dict) and "kind" not in value and default is not None:
+            return {"kind": default, **value}
+        return value
+
+    return BeforeValidator(fill)
+
+
+# A union over `kind` grows by one member per architecture, data set or optimizer.
+ModelSpec = VitSpec
+TaskSpec = Annotated[DigitsTask | ImageNetTask, Field(discriminator="kind"), _by_kind(None)]
+OptimizerSpec = Annotated[AdamWSpec | SgdSpec, Field(discriminator="kind"), _by_kind("adamw")]
+Precision = Literal["fp32", "bf16", "fp16"]
+
+
+class Recipe(Frozen):
+    """What all runs of a family train: model, task and everything but strategy, lr, wd and seed."""
+
+    model: ModelSpec
+    task: TaskSpec
+    optimizer: OptimizerSpec = AdamWSpec()
+    schedule: ScheduleSpec
+    batch_size: Positive
+    precision: Precision = "fp32"
+    spikes: SpikeSpec = SpikeSpec()
+
+
+class RunSpec(Recipe):
+    """One run: a recipe with its strategy, a point (lr, wd) and a seed."""
+
+    strategy: StrategySpec
+    lr: PositiveFloat
+    wd: NonNegative
+    seed: Annotated[int, Field(ge=0, lt=2**31)]
+
+    @property
+    def run_id(self) -> str:
+        """Return 12 hex digits that name the run and its folder."""
+        return digest(self._identity() | point_identity(self.lr, self.wd) | {"seed": self.seed})
+
+    @property
+    def family_id(self) -> str:
+        """Return 12 hex digits shared by all runs that differ only in lr, wd and seed."""
+        return digest(self._identity())
+
+    def _identity(self) -> dict[str, object]:
+        return {k: v for k, v in identity(self).items() if k not in ("lr", "wd", "seed")}
+
+    def at(self, lr: float, wd: float, seed: int) -> "RunSpec":
+        """Return the run of the same family at another point and seed."""
+        return self.model_copy(update={"lr": lr, "wd": wd, "seed": seed})
+
+
+def log2(value: float) -> float | None:
+    """Return log2 rounded as ids and tables hold it, and None for 0."""
+    return round(math.log2(value), LOG2_DIGITS) + 0.0 if value > 0 else None
+
+
+def point_identity(lr: float, wd: float) -> dict[str, object]:
+    """Return how a point (lr, wd) enters an id."""
+    return {"log2_lr": log2(lr), "log2_wd": log2(wd)}
+
+
+def identity(model: BaseModel) -> dict[str, object]:
+    """Return the fields that enter an id: all of them, but those at their `OmitAt` value."""
+    fields: dict[str, object] = {}
+    for name, info in type(model).model_fields.items():
+        value = getattr(model, name)
+        if any(isinstance(m, OmitAt) and m.value == value for m in info.metadata):
+            continue
+        fields[name] = identity(value) if isinstance(value, BaseModel) else value
+    return fields
+
+
+def canonical(value: object) -> str:
+    """Return the canonical JSON of plain data: sorted keys, no spaces, no NaN."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def digest(value: object) -> str:
+    """Return the first 12 hex digits of the SHA-256 of the canonical JSON of `value`."""
+    return hashlib.sha256(canonical(value).encode()).hexdigest()[:12]
+
+
+Schema = TypeVar("Schema", bound=BaseModel)
+
+
+def validate(schema: type[Schema], data: object, where: str) -> Schema:
+    """Check plain data from a file or the command line against a schema.
+
+    Args:
+        schema: the pydantic model to build.
+        data: plain dicts, lists, strings and numbers.
+        where: file name or option, put before each message.
+
+    Raises:
+        InputError: all problems at once, one a line: `where: key: what is wrong`.
+    """
+    try:
+        return schema.model_validate(data)
+    except ValidationError as error:
+        raise InputError.of(problems(error, where)) from None
+
+
+def problems(error: ValidationError, where: str) -> list[str]:
+    """Return one line per problem that pydantic found."""
+    return [f"{where}: {_problem(dict(e))}" for e in error.errors(include_url=False)]
+
+
+def _problem(e: dict[str, Any]) -> str:
+    # Discriminated unions put the tag into the location; a user did not write it.
+    key = ".".join(str(part) for part in e["loc"] if part not in ("adamw", "sgd", "digits", "imagenet"))
+    at = f"{key}: " if key else ""
+    match e["type"]:
+        case "extra_forbidden":
+            return f"{at}unknown key"
+        case "missing":
+            return f"{at}is required"
+        case "value_error":
+            return f"{at}{e['ctx']['error']}"
+        case "union_tag_invalid":
+            return f"{at}unknown kind {e['ctx']['tag']!r}; known: {e['ctx']['expected_tags']}"
+        case _:
+            message = e["msg"][0].lower() + e["msg"][1:]
+            return f"{at}{message}, got {e['input']!r}"

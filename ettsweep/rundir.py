@@ -3,8 +3,8 @@
     runs/<run id>/
       spec.json             written first
       cancel.json           asked for by `cancel`, obeyed at the next step boundary, removed by `retry`
-      attempts/0001/        claim.json, resume.json, heartbeat, metrics.jsonl, timings.jsonl, checkpoint.pt,
-                            log.txt, failure.json, retried
+      attempts/0001/        claim.json, resume.json, metrics.jsonl, timings.jsonl, checkpoint.pt, log.txt,
+                            failure.json, retried
       metrics.jsonl         the whole stitched history, written with the result
       result.json           written last, once: its presence means finished
 
@@ -567,16 +567,6 @@ class Attempt:
     def retried(self) -> bool:
         """Say whether `retry` forgave how this attempt ended."""
         return (self.path / "retried").exists()
-
-    def beat(self, count: int) -> None:
-        """Show owners on other machines that this one lives."""
-        (self.path / "heartbeat").write_text(str(count))
-
-    def heartbeat(self) -> str:
-        """Return the counter of the last heartbeat."""
-        with contextlib.suppress(OSError):
-            return (self.path / "heartbeat").read_text()
-        return ""
 
     def progress(self) -> float:
         """Return the share of steps done, from the last line that was written."""

@@ -1,0 +1,148 @@
+"""How far runs are: a snapshot that any process can take, and its picture in the terminal."""
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ettsweep.launch.submit import queued_runs
+from ettsweep.rundir import RunDir, State, Status, runs_dir
+from ettsweep.scaling.strategies import strategy_name
+from ettsweep.spec import RunSpec
+from ettsweep.sweep.ledger import count_states
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+POLL_S = 0.4
+LINE_EVERY_S = 10.0
+"""Seconds between lines where the output is no terminal."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """States of some runs at one instant.
+
+    Attributes:
+        statuses: by run id.
+        remaining_s: estimated seconds until all are finished; None before there is a rate.
+    """
+
+    statuses: dict[str, Status]
+    remaining_s: float | None
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is queued or running any more."""
+        return not any(s.state in (State.QUEUED, State.RUNNING) for s in self.statuses.values())
+
+    @property
+    def done(self) -> int:
+        """Number of finished runs."""
+        return sum(s.state.finished for s in self.statuses.values())
+
+    def summary(self) -> str:
+        """Return one line: how many of all are finished, the states, and how long still."""
+        counts = count_states(s.state for s in self.statuses.values())
+        states = ", ".join(f"{count} {state}" for state, count in counts.items())
+        left = f"; about {duration(self.remaining_s)} left" if self.remaining_s else ""
+        return f"{self.done}/{len(self.statuses)} runs finished ({states}){left}"
+
+
+def duration(seconds: float) -> str:
+    """Return 75 s as `1 min 15 s`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+class Monitor:
+    """Looks at the same runs again and again; finished ones are read once."""
+
+    def __init__(self, results: Path, specs: Sequence[RunSpec]) -> None:
+        self.specs = {spec.run_id: spec for spec in specs}
+        self._results = results
+        self._finished: dict[str, Status] = {}
+        self._first: tuple[float, float] | None = None
+
+    def look(self) -> Snapshot:
+        """Take a snapshot."""
+        queued = queued_runs(self._results)
+        statuses = {}
+        for run_id in self.specs:
+            status = self._finished.get(run_id) or RunDir(runs_dir(self._results) / run_id).status(queued)
+            if status.state.finished:
+                self._finished[run_id] = status
+            statuses[run_id] = status
+        return Snapshot(statuses, self._remaining_s(statuses))
+
+    def _remaining_s(self, statuses: dict[str, Status]) -> float | None:
+        active = [s for s in statuses.values() if s.state.finished or s.state in (State.QUEUED, State.RUNNING)]
+        progress, now_s = sum(s.progress for s in active), time.monotonic()
+        if self._first is None:
+            self._first = (progress, now_s)
+        gained, passed_s = progress - self._first[0], now_s - self._first[1]
+        return (len(active) - progress) * passed_s / gained if gained > 0 and len(active) > progress else None
+
+
+def picture(monitor: Monitor, snapshot: Snapshot, title: str) -> "RenderableType":
+    """Return what `--follow` and `watch` show: a bar with the time left, and the runs in training."""
+    from rich.console import Group
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    statuses = snapshot.statuses
+    head = Table.grid(padding=(0, 1))
+    progress = sum(s.progress for s in statuses.values())
+    left = f"about {duration(snapshot.remaining_s)} left" if snapshot.remaining_s else ""
+    bar = ProgressBar(total=max(1, len(statuses)), completed=progress, width=40)
+    head.add_row(Text(title, style="bold"), bar, f"{snapshot.done}/{len(statuses)} runs", Text(left, style="cyan"))
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for column in ("run", "strategy", "lr", "wd", "seed", "state", "step"):
+        table.add_column(column, justify="right" if column in ("lr", "wd", "seed", "step") else "left")
+    shown = [run_id for run_id, s in statuses.items() if s.state is State.RUNNING]
+    shown += [run_id for run_id, s in statuses.items() if s.state in (State.FAILED, State.UNKNOWN)]
+    for run_id in shown[:16]:
+        spec, status = monitor.specs[run_id], statuses[run_id]
+        last = spec.schedule.last_step
+        state = Text(status.state, style="green" if status.state is State.RUNNING else "red")
+        point = (f"{spec.lr:.4g}", f"{spec.wd:.3g}", str(spec.seed))
+        table.add_row(
+            run_id, strategy_name(spec.strategy.s), *point, state, f"{round(status.progress * last)}/{last}"
+        )
+    counts = count_states(s.state for s in statuses.values())
+    foot = Text("  ".join(f"{count} {state}" for state, count in counts.items()), style="dim")
+    return Group(head, table, foot) if shown else Group(head, foot)
+
+
+@contextlib.contextmanager
+def _screen(console: "Console", transient: bool) -> Iterator["object | None"]:
+    from rich.live import Live
+
+    if not console.is_terminal:
+        yield None
+        return
+    with Live(console=console, auto_refresh=False, transient=transient) as live:
+        yield live
+
+
+def follow(monitor: Monitor, title: str, console: "Console") -> Snapshot:
+    """Show the runs until none is queued or running; the terminal gets a live picture, a file a line now and then."""
+    printed_s = 0.0
+    with _screen(console, transient=True) as live:
+        while True:
+            snapshot = monitor.look()
+            if live is not None:
+                live.update(picture(monitor, snapshot, title), refresh=True)  # type: ignore[attr-defined]
+            elif time.monotonic() - printed_s >= LINE_EVERY_S:
+                console.print(f"{title}: {snapshot.summary()}", highlight=False)
+                printed_s = time.monotonic()
+            if snapshot.settled:
+                return snapshot
+            time.sleep(POLL_S)

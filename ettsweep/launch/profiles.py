@@ -1,0 +1,96 @@
+"""Launch profiles: where and how runs train, which never changes their numbers."""
+
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from ettsweep.errors import InputError, unknown_name
+from ettsweep.resources import shipped
+from ettsweep.spec import Frozen, NonNegative, Positive, validate
+from ettsweep.sweep.gridfile import read_yaml, split_override
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A share of this machine that trains one run at a time: a GPU, or some CPU threads."""
+
+    name: str
+    device: Literal["cpu", "cuda"]
+    gpu: str | None
+    threads: int
+
+
+class LocalProfile(Frozen):
+    """Workers on this machine.
+
+    Attributes:
+        devices: `auto` takes the GPUs, or the CPU where there is none; `cpu`; or a list of GPU numbers.
+        slots: workers on the CPU; `auto` is one per core. GPUs have one each.
+        threads: CPU threads of a worker; `auto` shares the cores among the slots. A resumed run repeats itself
+            bit for bit only with as many threads as before.
+        checkpoint_every_s: seconds between checkpoints.
+        checkpoint_every_steps: steps between checkpoints, in addition.
+    """
+
+    kind: Literal["local"] = "local"
+    devices: Literal["auto", "cpu"] | Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)] = "auto"
+    slots: Positive | Literal["auto"] = "auto"
+    threads: Positive | Literal["auto"] = "auto"
+    checkpoint_every_s: NonNegative = 300.0
+    checkpoint_every_steps: Positive | None = None
+
+    def resolve(self) -> list[Slot]:
+        """Return the slots on this machine."""
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        gpus = visible_gpus() if self.devices == "auto" else []
+        if isinstance(self.devices, list):
+            gpus = [str(number) for number in self.devices]
+        count = len(gpus) or (cores if self.slots == "auto" else self.slots)
+        threads = max(1, cores // count) if self.threads == "auto" else self.threads
+        if gpus:
+            return [Slot(f"gpu-{gpu}", "cuda", gpu, threads) for gpu in gpus]
+        return [Slot(f"cpu-{number}", "cpu", None, threads) for number in range(count)]
+
+
+def visible_gpus() -> list[str]:
+    """Return the GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them, without importing torch."""
+    if "CUDA_VISIBLE_DEVICES" in os.environ:
+        return [gpu.strip() for gpu in os.environ["CUDA_VISIBLE_DEVICES"].split(",") if gpu.strip() not in ("", "-1")]
+    try:
+        listing = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=20, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return []
+    count = sum(line.startswith("GPU ") for line in listing.splitlines())
+    return [str(number) for number in range(count)]
+
+
+def load_profile(name: str, overrides: list[str] | None = None) -> LocalProfile:
+    """Read a profile by file, or by name from ./launch and then from those shipped.
+
+    Raises:
+        InputError: there is none of that name, or it has unknown keys or values.
+    """
+    path = find_profile(name)
+    data = read_yaml(path)
+    for override in overrides or []:
+        key, value = split_override(override)
+        data[key] = value
+    return validate(LocalProfile, data, str(path))
+
+
+def find_profile(name: str) -> Path:
+    """Return the file of a profile."""
+    if name.endswith((".yaml", ".yml")) or os.sep in name:
+        path = Path(name)
+        if not path.is_file():
+            raise InputError(f"{path}: no such launch profile")
+        return path
+    folders = (Path("launch"), shipped("launch"))
+    for folder in folders:
+        if (folder / f"{name}.yaml").is_file():
+            return folder / f"{name}.yaml"
+    raise unknown_name("launch profile", name, {p.stem for folder in folders for p in folder.glob("*.yaml")})

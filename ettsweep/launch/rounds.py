@@ -1,0 +1,156 @@
+"""Rounds: plan, submit, wait, look again, until what is wanted is there or a person must decide."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ettsweep.errors import LaunchError
+from ettsweep.launch.monitor import Monitor, follow
+from ettsweep.launch.profiles import LocalProfile
+from ettsweep.launch.submit import queued_runs, submit
+from ettsweep.rundir import RunDir, runs_dir
+from ettsweep.spec import RunSpec
+from ettsweep.sweep.gridfile import Search
+from ettsweep.sweep.lattice import Point
+from ettsweep.sweep.ledger import Ledger, load_ledger
+from ettsweep.sweep.plan import Plan, make_plan
+from ettsweep.sweep.verify import FINAL, Verdict, climb, verify, wanted
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def read_ledger(results: Path) -> Ledger:
+    """Read all runs, with those queued that a live submission lists."""
+    return load_ledger(results, queued_runs(results))
+
+
+def run_all(
+    results: Path, specs: Sequence[RunSpec], profile: LocalProfile, console: "Console", title: str
+) -> Plan:
+    """Submit runs and wait until they are finished, or a person must decide about what is left.
+
+    A worker that dies is replaced; a run whose attempts keep dying becomes failed, so this ends.
+
+    Returns:
+        The last plan: its `keep` is finished, its `blocked` is not.
+
+    Raises:
+        LaunchError: workers end without having started a run.
+    """
+    monitor = Monitor(results, specs)
+    while True:
+        plan = make_plan(specs, read_ledger(results))
+        before = _attempts(results, plan)
+        folder = submit(results, plan, profile)
+        snapshot = follow(monitor, title, console)
+        if folder is None:
+            return make_plan(specs, read_ledger(results)) if plan.keep else plan
+        if snapshot.done < len(specs) and _attempts(results, plan) == before:
+            raise LaunchError(f"the workers ended without starting a run; their output is in {folder}")
+
+
+def _attempts(results: Path, plan: Plan) -> int:
+    return sum(len(RunDir(runs_dir(results) / planned.id).numbers()) for planned in plan.to_launch)
+
+
+@dataclass
+class Verification:
+    """What a call of verify-optimum did.
+
+    Attributes:
+        verdicts: one for each family, in the order of the searches.
+        submitted: runs submitted in all rounds.
+        held_back: runs that `max_runs` kept back.
+        plan: what the last round submitted or, in a dry run, would submit.
+    """
+
+    verdicts: list[Verdict] = field(default_factory=list)
+    submitted: int = 0
+    held_back: int = 0
+    plan: Plan = field(default_factory=Plan)
+
+
+def judge(searches: Sequence[Search], ledger: Ledger, at: Point | None = None) -> list[Verdict]:
+    """Return the verdict of each family on what is on disk."""
+    return [verify(search, ledger.family(search.family), at) for search in searches]
+
+
+def verify_rounds(
+    results: Path,
+    searches: Sequence[Search],
+    profile: LocalProfile,
+    *,
+    at: Point | None = None,
+    max_runs: int | None = None,
+    dry_run: bool = False,
+    console: "Console | None" = None,
+    tell: Callable[[str], None] = lambda text: None,
+) -> Verification:
+    """Judge each family and submit the runs that its verdict lacks: one round, or all where `console` follows.
+
+    Args:
+        results: results folder.
+        searches: the families.
+        profile: where new runs train.
+        at: judge this point first instead of each family's best.
+        max_runs: submit no more than this many in all.
+        dry_run: plan one round and submit nothing.
+        console: follow on it until every verdict is final, or no round can change it.
+        tell: takes a line for each step of a climb.
+    """
+    done = Verification()
+    candidates: dict[str, Point | None] = {search.family: at for search in searches}
+    paths: dict[str, list[Point]] = {search.family: [] for search in searches}
+    while True:
+        ledger = read_ledger(results)
+        done.verdicts, specs = [], []
+        for search in searches:
+            runs = ledger.family(search.family)
+            path = paths[search.family]
+            verdict = verify(search, runs, candidates[search.family], path)
+            while better := climb(search, runs, verdict):
+                candidates[search.family] = better
+                _extend(path, verdict.point)
+                verdict = verify(search, runs, better, path)
+            if verdict.point is not None and (not path or path[-1] != verdict.point):
+                _extend(path, verdict.point)
+                tell(f"{search.model} {search.strategy}: {_candidate(verdict)}")
+            done.verdicts.append(verdict)
+            specs += wanted(search, runs, verdict)
+        done.plan, done.held_back = _limit(make_plan(specs, ledger), max_runs, done.submitted)
+        if dry_run:
+            return done
+        launched = len(done.plan.to_launch)
+        submit(results, done.plan, profile)
+        done.submitted += launched
+        waiting = launched or any(p.state in ("queued", "running") for p in done.plan.keep)
+        if console is None or not waiting or all(v.verdict in FINAL for v in done.verdicts) and not waiting:
+            return done
+        follow_specs = [p.spec for p in (*done.plan.to_launch, *done.plan.keep)]
+        before = _attempts(results, done.plan)
+        snapshot = follow(Monitor(results, follow_specs), f"verify, {len(searches)} families", console)
+        if launched and snapshot.done < len(follow_specs) and _attempts(results, done.plan) == before:
+            raise LaunchError(f"the workers ended without starting a run; their output is in {results / 'jobs'}")
+
+
+def _extend(path: list[Point], point: Point | None) -> None:
+    if point is not None and (not path or path[-1] != point):
+        path.append(point)
+
+
+def _candidate(verdict: Verdict) -> str:
+    score = "diverged" if verdict.score is None else f"{verdict.metric} {verdict.score:.4g}"
+    return f"candidate lr {verdict.lr:.4g} wd {verdict.wd:.4g}, {score}"
+
+
+def _limit(plan: Plan, max_runs: int | None, submitted: int) -> tuple[Plan, int]:
+    """Return the plan cut to what `max_runs` still allows, and how many runs that keeps back."""
+    if max_runs is None:
+        return plan, 0
+    room = max(0, max_runs - submitted)
+    retry = plan.retry[:room]
+    allowed = plan.submit[: room - len(retry)]
+    held_back = len(plan.to_launch) - len(retry) - len(allowed)
+    return Plan(allowed, retry, plan.keep, plan.blocked), held_back

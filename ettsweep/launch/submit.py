@@ -1,0 +1,109 @@
+"""Submissions: a plan becomes run folders, a list of them, and workers; and which submissions still live.
+
+    jobs/<submission>/
+      submission.json       the ordered list of runs, the profile, and the workers once they are started
+      worker-<slot>.json    written by each worker when it starts
+      <job id>_*            submitit's files and the workers' output
+"""
+
+import contextlib
+import json
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from ettsweep.errors import CorruptError, LaunchError
+from ettsweep.launch.profiles import LocalProfile, Slot
+from ettsweep.rundir import Json, Process, RunDir, is_run_id, process, read_json, storage_errors, write_atomic
+from ettsweep.sweep.plan import Plan
+
+
+def submit(results: Path, plan: Plan, profile: LocalProfile) -> Path | None:
+    """Make the run folders of a plan and start workers for them.
+
+    Returns:
+        The submission's folder, or None where the plan has nothing to launch.
+
+    Raises:
+        StorageError: the results folder cannot be written.
+        LaunchError: no worker could be started.
+    """
+    if not plan.to_launch:
+        return None
+    for planned in plan.to_launch:
+        RunDir.create(results, planned.spec)
+    folder = results.resolve() / "jobs" / f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:8]}"
+    with storage_errors(folder):
+        folder.mkdir(parents=True)
+    slots = profile.resolve()  # all of them, since some may be held by other commands
+    content: Json = {
+        "runs": [planned.id for planned in plan.to_launch],
+        "profile": profile.model_dump(mode="json"),
+        "slots": [asdict(slot) for slot in slots],
+        "workers": [],
+    }
+    write_atomic(folder / "submission.json", json.dumps(content))
+    content["workers"] = [worker.to_json() for worker in start_workers(folder, slots)]
+    write_atomic(folder / "submission.json", json.dumps(content))
+    return folder
+
+
+def start_workers(folder: Path, slots: Sequence[Slot]) -> list[Process]:
+    """Start one submitit job per slot; all are given the same list of runs."""
+    from ettsweep.launch.executors import TEN_YEARS_MIN, DetachedLocalExecutor
+    from ettsweep.launch.worker import run_worker
+
+    workers = []
+    try:
+        for slot in slots:
+            executor = DetachedLocalExecutor(folder)  # one each: submitit waits 0.2 s between jobs of one executor
+            executor.update_parameters(timeout_min=TEN_YEARS_MIN)
+            job = executor.submit(run_worker, str(folder), slot.name)
+            workers.append(process(int(job.job_id)))
+    except OSError as error:
+        raise LaunchError(f"{folder}: worker could not be started: {error}") from error
+    return workers
+
+
+def read_submission(folder: Path) -> Json:
+    """Read submission.json.
+
+    Raises:
+        CorruptError: it is missing or unreadable.
+    """
+    try:
+        content = read_json(folder / "submission.json")
+    except FileNotFoundError:
+        raise CorruptError(f"{folder}: has no submission.json") from None
+    runs = content.get("runs")
+    if not isinstance(runs, list) or not all(isinstance(run, str) and is_run_id(run) for run in runs):
+        raise CorruptError(f"{folder / 'submission.json'}: lists no runs")
+    return content
+
+
+def live_workers(folder: Path) -> list[Process]:
+    """Return the workers of a submission that are alive here, or may be on another machine."""
+    found = []
+    with contextlib.suppress(CorruptError):
+        found += [Process.from_json(worker) for worker in read_submission(folder).get("workers", [])]
+    for path in folder.glob("worker-*.json"):
+        with contextlib.suppress(CorruptError, FileNotFoundError):
+            found.append(Process.from_json(read_json(path)))
+    return [worker for worker in found if worker and worker.liveness() != "dead"]
+
+
+def submissions(results: Path) -> list[Path]:
+    """Return the folders of all submissions, oldest first."""
+    return sorted(path for path in (results / "jobs").glob("*") if path.is_dir())
+
+
+def queued_runs(results: Path) -> set[str]:
+    """Return the runs that live submissions list."""
+    queued: set[str] = set()
+    for folder in submissions(results):
+        if live_workers(folder):
+            with contextlib.suppress(CorruptError):
+                queued.update(read_submission(folder)["runs"])
+    return queued

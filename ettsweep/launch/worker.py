@@ -1,0 +1,141 @@
+"""The worker: one submitit job that trains a list of runs, one after the other, while it holds its slot."""
+
+import fcntl
+import os
+import signal
+import stat
+import sys
+import tempfile
+import time
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from ettsweep.errors import InputError, StorageError
+from ettsweep.launch.profiles import Slot
+from ettsweep.rundir import Attempt, Json, RunDir, State, dumps, process, runs_dir, write_atomic
+
+if TYPE_CHECKING:
+    from ettsweep.training.loop import CheckpointPolicy, Stop
+
+POLL_S = 0.5
+"""Seconds between looks for a cancellation or a newer attempt."""
+
+
+def run_worker(submission: str, slot_name: str) -> None:
+    """Train what the submission lists and no other worker has; the entry point of a submitit job."""
+    from ettsweep.launch.submit import read_submission
+
+    folder = Path(submission)
+    content = read_submission(folder)
+    slot = next(Slot(**data) for data in content["slots"] if data["name"] == slot_name)
+    write_atomic(folder / f"worker-{slot.name}.json", dumps(process().to_json()))
+    runs = [RunDir(runs_dir(folder.parent.parent) / run_id) for run_id in content["runs"]]
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2):
+        signal.signal(number, _leave)
+    lock = hold_slot(slot)  # waits in the kernel, without torch, while another worker has the slot
+    try:
+        if any(claimable(run) for run in runs):
+            from ettsweep.training.loop import CheckpointPolicy
+
+            profile = content["profile"]
+            policy = CheckpointPolicy(profile["checkpoint_every_s"], profile["checkpoint_every_steps"])
+            train_all(runs, slot, policy)
+    finally:
+        os.close(lock)
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    sys.exit(128 + number)
+
+
+# --- slots ----------------------------------------------------------------------------------------------------------
+
+
+def slot_dir() -> Path:
+    """Return the folder of this user's slot locks on this host, made if need be.
+
+    Raises:
+        StorageError: someone else owns it.
+    """
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    folder = Path(runtime, "ettsweep") if runtime else Path(tempfile.gettempdir(), f"ettsweep-{os.getuid()}")
+    folder.mkdir(mode=0o700, exist_ok=True)
+    info = folder.lstat()
+    if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid():
+        raise StorageError(f"{folder}: belongs to another user; remove it, or set XDG_RUNTIME_DIR to a folder of yours")
+    return folder
+
+
+def hold_slot(slot: Slot) -> int:
+    """Wait for the slot of this host and user, and hold it; the kernel frees it when the process dies."""
+    descriptor = os.open(slot_dir() / f"{slot.name}.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    return descriptor
+
+
+# --- runs -----------------------------------------------------------------------------------------------------------
+
+
+def claimable(run: RunDir) -> bool:
+    """Say whether a run waits for someone to train it."""
+    return run.status().state in (State.MISSING, State.INTERRUPTED)
+
+
+def claim(run: RunDir, info: Json) -> Attempt | None:
+    """Claim a run if it waits and nobody was faster."""
+    numbers = run.numbers()
+    if not claimable(run):
+        return None
+    return run.claim(info, after=numbers[-1] if numbers else 0)
+
+
+class Control:
+    """What a run in training asks at each step: was the worker told to stop, or the run cancelled or taken over?"""
+
+    def __init__(self) -> None:
+        self.terminated = False
+        self._looked_s = 0.0
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2):
+            signal.signal(number, self._on_signal)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self.terminated = True
+
+    def poll(self, attempt: Attempt) -> "Stop | None":
+        """Return the reason to stop, if there is one."""
+        from ettsweep.training.loop import Stop
+
+        if self.terminated:
+            return Stop.TERMINATED
+        now_s = time.monotonic()
+        if now_s - self._looked_s < POLL_S:
+            return None
+        self._looked_s = now_s
+        if attempt.superseded():
+            return Stop.SUPERSEDED
+        return Stop.CANCELLED if attempt.run.cancel_path.exists() else None
+
+
+def train_all(runs: list[RunDir], slot: Slot, policy: "CheckpointPolicy") -> None:
+    """Train all runs that can be claimed, pass after pass, until none is left: a dead worker's runs come round."""
+    if slot.gpu is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = slot.gpu  # before CUDA starts
+    import torch
+
+    from ettsweep.training.run import environment, train_run
+
+    torch.set_num_threads(slot.threads)
+    device = torch.device(slot.device)
+    if slot.device == "cuda" and not torch.cuda.is_available():
+        raise InputError(f"slot {slot.name}: torch sees no GPU; check CUDA_VISIBLE_DEVICES, or set `devices: cpu`")
+    info = environment(device) | {"slot": slot.name}
+    control = Control()
+    claimed = True
+    while claimed and not control.terminated:
+        claimed = False
+        for run in runs:
+            attempt = None if control.terminated else claim(run, info)
+            if attempt is not None:
+                claimed = True
+                train_run(run, attempt, device, policy, lambda attempt=attempt: control.poll(attempt))  # type: ignore[misc]

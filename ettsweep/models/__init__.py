@@ -1,0 +1,1 @@
+"""Models: presets, parameter shapes and scales without torch; blocks, modules, initial values with it."""

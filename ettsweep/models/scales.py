@@ -1,0 +1,59 @@
+"""A strategy applied to a model: scales per group for the reader, factors per parameter for the optimizer."""
+
+from typing import Any
+
+from ettsweep.models.shapes import dims, parameter_shapes
+from ettsweep.scaling.factors import init_std, lr_factor, wd_factor
+from ettsweep.scaling.groups import Group
+from ettsweep.spec import ModelSpec, OptimizerSpec, StrategySpec
+
+
+def scale_table(
+    model: ModelSpec, strategy: StrategySpec, optimizer: OptimizerSpec, lr: float | None
+) -> list[dict[str, Any]]:
+    """Return one row per parameter group of the model, from the stem to the head.
+
+    Keys: group, shape (of one tensor), parameters (over all tensors), init_std, lr_factor, wd_factor,
+    effective_lr (lr * lr_factor; None without an lr).
+    """
+    parameters = parameter_shapes(model)
+    rows = []
+    for group in Group:
+        shapes = [parameter.part_shape for parameter in parameters if group in parameter.groups]
+        sizes = [
+            parameter.size // len(parameter.groups) for parameter in parameters if group in parameter.groups
+        ]
+        if not shapes:
+            continue
+        factor, decay = _factors(group, model, strategy, optimizer)
+        rows.append(
+            {
+                "group": group.value,
+                "shape": list(shapes[0]),
+                "parameters": sum(sizes),
+                "init_std": init_std(group, dims(model), strategy.s),
+                "lr_factor": factor,
+                "wd_factor": decay,
+                "effective_lr": None if lr is None else lr * factor,
+            }
+        )
+    return rows
+
+
+def factors(
+    model: ModelSpec, strategy: StrategySpec, optimizer: OptimizerSpec
+) -> dict[str, tuple[float, float]]:
+    """Return (lr_factor, wd_factor) of every parameter by name, in the model's order."""
+    result = {}
+    for parameter in parameter_shapes(model):
+        parts = {_factors(group, model, strategy, optimizer) for group in parameter.groups}
+        assert len(parts) == 1, f"{parameter.name} fuses groups with different factors"
+        result[parameter.name] = parts.pop()
+    return result
+
+
+def _factors(
+    group: Group, model: ModelSpec, strategy: StrategySpec, optimizer: OptimizerSpec
+) -> tuple[float, float]:
+    factor = lr_factor(group, dims(model), strategy.s, optimizer.kind, strategy.mlp_factor)
+    return factor, wd_factor(group, factor, optimizer.decay_pe)

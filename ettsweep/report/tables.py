@@ -1,0 +1,264 @@
+"""Tables of runs, points and optima: pandas frames, and CSV, Parquet, Markdown and LaTeX files of them."""
+
+import io
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from ettsweep.models.registry import model_name
+from ettsweep.rundir import write_atomic
+from ettsweep.scaling.strategies import strategy_name
+from ettsweep.spec import RunSpec, StrategySpec, log2
+from ettsweep.sweep.ledger import Run
+from ettsweep.sweep.verify import Verdict
+
+METRICS = ("best_accuracy", "final_accuracy", "best_loss", "final_loss")
+SPIKES = (
+    "loss_spikes",
+    "grad_spikes",
+    "accuracy_spikes",
+    "eval_loss_spikes",
+    "unrecovered",
+    "overflow_steps",
+)
+RUN_COLUMNS = (
+    "run",
+    "family",
+    "model",
+    "task",
+    "strategy",
+    "optimizer",
+    "precision",
+    "lr",
+    "wd",
+    "seed",
+    "state",
+    *METRICS,
+    *SPIKES,
+    "steps",
+    "wall_s",
+    "device_s",
+)
+POINT_DIGITS = 6
+"""Decimals of log2(lr) and log2(wd) that tell points apart: maps between strategies round in the last bits."""
+
+
+def strategy_label(strategy: StrategySpec) -> str:
+    """Return the strategy's name, with what else sets it apart from others of that name."""
+    suffix = "" if strategy.mlp_factor == "ignore" else f", mlp_factor {strategy.mlp_factor}"
+    return strategy_name(strategy.s) + suffix
+
+
+def point_key(lr: float, wd: float) -> tuple[float, float | None]:
+    """Return what two floats of one lattice point share."""
+    log2_wd = log2(wd)
+    return round(log2(lr) or 0.0, POINT_DIGITS), None if log2_wd is None else round(log2_wd, POINT_DIGITS)
+
+
+def runs_table(runs: Sequence[Run]) -> pd.DataFrame:
+    """Return one row a run; what an unfinished or diverged run has no value for is missing."""
+    names: dict[str, tuple[str, str, str]] = {}
+    rows = []
+    for run in runs:
+        spec, family = run.spec, run.family
+        if family not in names:
+            names[family] = model_name(spec.model), spec.task.kind, strategy_label(spec.strategy)
+        result = run.result or {}
+        rows.append(
+            (run.id, family, *names[family], spec.optimizer.kind, spec.precision, spec.lr, spec.wd, spec.seed)
+            + (run.status.state.value, *(result.get(name) for name in RUN_COLUMNS[11:]))
+        )
+    frame = pd.DataFrame(rows, columns=list(RUN_COLUMNS))
+    counts = ["seed", *SPIKES, "steps"]
+    reals = ["lr", "wd", *METRICS, "wall_s", "device_s"]
+    texts = [name for name in RUN_COLUMNS if name not in {*counts, *reals}]
+    types = dict.fromkeys(counts, "Int64") | dict.fromkeys(reals, "float64") | dict.fromkeys(texts, "str")
+    return frame.astype(types).sort_values(
+        ["model", "task", "strategy", "family", "lr", "wd", "seed"], ignore_index=True
+    )
+
+
+def points_table(runs: Sequence[Run]) -> pd.DataFrame:
+    """Return one row a lattice point: how many seeds finished and diverged, mean and deviation over the others.
+
+    Standard deviations are the sample's (n - 1), and missing for one seed. A mean leaves diverged runs out: read it
+    beside `diverged`.
+    """
+    return points_of(runs_table(runs))
+
+
+def points_of(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the points of a table of runs."""
+    keys = [point_key(lr, wd) for lr, wd in zip(table["lr"], table["wd"], strict=True)]
+    finished = table["state"].isin(["done", "diverged"])
+    diverged = table["state"] == "diverged"
+    work = table.assign(
+        log2_lr=pd.array([key[0] for key in keys], dtype="float64"),
+        log2_wd=pd.array([key[1] for key in keys], dtype="float64"),
+        seeds=finished.astype("Int64"),
+        diverged=diverged.astype("Int64"),
+    )
+    work.loc[diverged, list(METRICS)] = math.nan
+    by = ["model", "strategy", "family", "log2_lr", "log2_wd"]
+    groups = work.groupby(by, dropna=False, sort=True)
+    first = groups[["lr", "wd"]].first()
+    sums = groups[["seeds", "diverged", *SPIKES]].sum()
+    means = groups[list(METRICS)].mean().add_suffix("_mean")
+    deviations = groups[list(METRICS)].std(ddof=1).add_suffix("_std")
+    columns = ["family", "model", "strategy", "lr", "wd", "log2_lr", "log2_wd", "seeds", "diverged"]
+    columns += [f"{metric}_{what}" for metric in METRICS for what in ("mean", "std")]
+    joined = first.join([sums, means, deviations]).reset_index()
+    return joined[[*columns, *SPIKES]]
+
+
+OPTIMUM_COLUMNS = (
+    "family",
+    "model",
+    "strategy",
+    "verdict",
+    "lr",
+    "wd",
+    "metric",
+    "seeds",
+    "score",
+    "std",
+    "fresh_seeds",
+    "fresh_score",
+    "fresh_std",
+    "margin",
+    *SPIKES,
+)
+
+
+def optima_table(runs: Sequence[Run], verdicts: Sequence[Verdict]) -> pd.DataFrame:
+    """Return one row a family: its verdict, the optimum, and what fresh seeds say of it.
+
+    `score` is the mean over the search's seeds, which chose the point and so flatter it; `fresh_score` the mean over
+    reruns with other seeds, missing if one of them diverged. `margin` is how much worse the best neighbour is, in
+    the metric's own unit. Spikes are summed over all runs of the optimum.
+    """
+    at_point = runs_by_point(runs)
+    rows = []
+    for verdict in verdicts:
+        chosen = [] if verdict.lr is None else at_point.get((verdict.family, *_key(verdict)), [])
+        results = [run.result for run in chosen if run.result is not None]
+        scores = [run.score for run in chosen if run.spec.seed in verdict.seeds]
+        fresh_mean, fresh_std = mean_std(verdict.fresh_scores)
+        rows.append(
+            (verdict.family, verdict.model, verdict.strategy, verdict.verdict, verdict.lr, verdict.wd)
+            + (verdict.metric, len(verdict.seeds), verdict.score, mean_std(scores)[1])
+            + (len(verdict.fresh_seeds), fresh_mean, fresh_std, margin(verdict))
+            + tuple(sum(r.get(name) or 0 for r in results) if results else None for name in SPIKES)
+        )
+    frame = pd.DataFrame(rows, columns=list(OPTIMUM_COLUMNS))
+    counts = dict.fromkeys(("seeds", "fresh_seeds", *SPIKES), "Int64")
+    texts = dict.fromkeys(("family", "model", "strategy", "verdict", "metric"), "str")
+    reals = {name: "float64" for name in OPTIMUM_COLUMNS if name not in counts and name not in texts}
+    return frame.astype(counts | texts | reals)
+
+
+def runs_by_point(runs: Iterable[Run]) -> dict[tuple[str, float, float | None], list[Run]]:
+    """Group runs by family and lattice point, lowest seed first."""
+    groups: dict[tuple[str, float, float | None], list[Run]] = {}
+    for run in sorted(runs, key=lambda run: run.spec.seed):
+        groups.setdefault((run.family, *point_key(run.spec.lr, run.spec.wd)), []).append(run)
+    return groups
+
+
+def _key(verdict: Verdict) -> tuple[float, float | None]:
+    assert verdict.lr is not None
+    return point_key(verdict.lr, verdict.wd or 0.0)
+
+
+def margin(verdict: Verdict) -> float | None:
+    """Return how much worse the best neighbour is; negative where it is better."""
+    scores = [n.score for n in verdict.neighbours if n.score is not None]
+    if verdict.score is None or not scores:
+        return None
+    return min(scores) - verdict.score if verdict.mode == "min" else verdict.score - max(scores)
+
+
+def mean_std(scores: Sequence[float | None]) -> tuple[float | None, float | None]:
+    """Return mean and sample standard deviation; the mean is None where a score is, or there are none."""
+    known = [score for score in scores if score is not None]
+    if not known or len(known) < len(scores):
+        return None, None
+    mean = math.fsum(known) / len(known)
+    if len(known) < 2:
+        return mean, None
+    return mean, math.sqrt(math.fsum((x - mean) ** 2 for x in known) / (len(known) - 1))
+
+
+def write_tables(folder: Path, runs: Sequence[Run], verdicts: Sequence[Verdict]) -> list[Path]:
+    """Write the tables `runs`, `points` and `optima`, each as CSV, Parquet, Markdown and LaTeX.
+
+    Raises:
+        StorageError: a file cannot be written.
+    """
+    table = runs_table(runs)
+    tables = {"runs": table, "points": points_of(table), "optima": optima_table(runs, verdicts)}
+    paths = []
+    for name, frame in tables.items():
+        written = (
+            ("csv", frame.to_csv(index=False)),
+            ("parquet", parquet(frame)),
+            ("md", markdown(frame)),
+            ("tex", latex(frame)),
+        )
+        for suffix, content in written:
+            paths.append(folder / f"{name}.{suffix}")
+            write_atomic(paths[-1], content)
+    return paths
+
+
+def parquet(frame: pd.DataFrame) -> bytes:
+    """Return the frame as a Parquet file."""
+    buffer = io.BytesIO()
+    frame.to_parquet(buffer, index=False)
+    return buffer.getvalue()
+
+
+def markdown(frame: pd.DataFrame) -> str:
+    """Return the frame as a Markdown table, numbers to six digits, empty where a value is missing."""
+    cells = _cells(frame).map(lambda text: text.replace("|", "\\|").replace("\n", " "))
+    right = ["left" if dtype == "str" else "right" for dtype in frame.dtypes]
+    return cells.to_markdown(index=False, disable_numparse=True, colalign=right if len(frame) else None) + "\n"
+
+
+_LATEX = str.maketrans(
+    {
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "\n": " ",
+        **{character: "\\" + character for character in "&%$#_{}"},
+    }
+)
+
+
+def latex(frame: pd.DataFrame) -> str:
+    """Return the frame as a LaTeX table for the packages booktabs and, where it is long, longtable.
+
+    Written here: pandas formats cell by cell, seconds for thousands of runs.
+    """
+    columns = "".join("l" if dtype == "str" else "r" for dtype in frame.dtypes)
+    environment = "longtable" if len(frame) > 40 else "tabular"
+    header = " & ".join(str(name).translate(_LATEX) for name in frame.columns)
+    rows = zip(*(_cells(frame)[name] for name in frame.columns), strict=True)
+    body = "\n".join(" & ".join(cell.translate(_LATEX) for cell in row) + r" \\" for row in rows)
+    head = f"\\toprule\n{header} \\\\\n\\midrule\n" + ("\\endhead\n" if environment == "longtable" else "")
+    return (
+        f"\\begin{{{environment}}}{{{columns}}}\n{head}{body}\n\\bottomrule\n\\end{{{environment}}}\n"
+    )
+
+
+def _cells(frame: pd.DataFrame) -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            name: ["" if pd.isna(value) else f"{value:.6g}" if isinstance(value, float) else str(value) for value in column]
+            for name, column in frame.items()
+        },
+        dtype=object,
+    )

@@ -1,0 +1,1 @@
+"""Scaling strategies as plain float functions: groups, init stds, relative factors, the map of (lr, wd)."""

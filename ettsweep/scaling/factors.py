@@ -1,0 +1,148 @@
+"""Init std and relative factors of every parameter group: the paper's scalings with width, as numbers.
+
+n is the width, M the MLP ratio, n_patch = patch * patch * channels, n_out the number of classes. n_patch and
+n are both 768 in ViT-B/16, by accident: they scale differently. s is the meta-parameter of a strategy, None
+for standard.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from ettsweep.scaling.groups import Group
+
+Optimizer = Literal["adamw", "sgd"]
+MlpFactor = Literal["ignore", "include"]
+Distribution = Literal["normal", "uniform"]
+
+PE_STD = 0.02
+"""Std of positional embeddings, in all strategies (the paper's experiments)."""
+STANDARD_WE_STD = 0.02
+"""Std of word embeddings in the standard strategy (the paper's experiments); the family has C_WE = 1."""
+
+C_QKV, C_U, C_W, C_X = 1 / 2, 1 / 3, 2 / 5, 8 / 5
+"""Order-one init hyperparameters of the bulk, as the paper's vision experiments choose them."""
+
+
+@dataclass(frozen=True)
+class Dims:
+    """Sizes that the scalings depend on."""
+
+    width: int
+    n_patch: int
+    n_out: int
+    mlp_ratio: int
+
+
+def init_std(group: Group, dims: Dims, s: float | None) -> float:
+    """Return the std of a group's initial values in a vision model; 0 for the head bias.
+
+    eq:init-preview-stem .. eq:init-preview-head; the head with s is eq:init-preview-Meta-head. Standard has
+    the stds of s = 0, but for the word embedding.
+    """
+    n = dims.width
+    match group:
+        case Group.PATCH:
+            return 1 / math.sqrt(dims.n_patch)
+        case Group.WE:
+            return STANDARD_WE_STD if s is None else 1.0
+        case Group.PE:
+            return PE_STD
+        case Group.Q | Group.K | Group.V:
+            return math.sqrt(C_QKV / n)
+        case Group.U:
+            return math.sqrt(C_U / n)
+        case Group.W:
+            return math.sqrt(C_W / n)
+        case Group.X:
+            return math.sqrt(C_X / (dims.mlp_ratio * n))
+        case Group.HEAD:
+            return math.pow(n, -(1 + (s or 0.0)) / 2)
+        case Group.HEAD_BIAS:
+            return 0.0
+
+
+def init_distribution(group: Group) -> Distribution:
+    """Return which distribution a group's initial values follow in a vision model."""
+    match group:
+        case Group.Q | Group.K | Group.V | Group.U | Group.W | Group.X:
+            return "uniform"
+        case Group.PATCH | Group.WE | Group.PE | Group.HEAD | Group.HEAD_BIAS:
+            return "normal"
+
+
+def lr_factor(
+    group: Group, dims: Dims, s: float | None, optimizer: Optimizer, mlp_factor: MlpFactor
+) -> float:
+    """Return the relative learning-rate factor Lambda_G; 1 in the standard strategy.
+
+    Args:
+        group: parameter group.
+        dims: sizes of the model.
+        s: meta-parameter; None for standard.
+        optimizer: the factors of AdamW and SGD differ by the size of the gradient.
+        mlp_factor: `ignore` takes M = 1, as the paper's experiments do (table:ViT-NTK).
+    """
+    if s is None:
+        return 1.0
+    mlp_ratio = dims.mlp_ratio if mlp_factor == "include" else 1
+    if optimizer == "adamw":
+        return _adamw_factor(group, dims, s, mlp_ratio)
+    return _sgd_factor(group, dims, s, mlp_ratio)
+
+
+def _adamw_factor(group: Group, dims: Dims, s: float, mlp_ratio: int) -> float:
+    """eq:AdamWlambdaG-preview-stem .. eq:AdamWlambdaG-preview-head; s is foot:Meta2."""
+    # One power of n per formula: groups that share it get the same float, and so one optimizer group.
+    embedding = math.pow(dims.width, (s - 1) / 2)
+    bulk = math.pow(dims.width, (s - 3) / 2)
+    match group:
+        case Group.PATCH:
+            return embedding / dims.n_patch
+        case Group.WE | Group.PE:
+            return embedding
+        case Group.Q | Group.K | Group.V | Group.U:
+            return bulk
+        case Group.W:
+            return bulk / math.sqrt(mlp_ratio)
+        case Group.X:
+            return bulk / mlp_ratio
+        case Group.HEAD:
+            return 1 / (dims.width * math.sqrt(dims.n_out))
+        case Group.HEAD_BIAS:
+            return 1 / math.sqrt(dims.n_out)
+
+
+def _sgd_factor(group: Group, dims: Dims, s: float, mlp_ratio: int) -> float:
+    """eq:SGDlambdaG-preview-stem .. eq:SGDlambdaG-preview-head; s is foot:Meta2."""
+    embedding = math.pow(dims.width, s)
+    bulk = math.pow(dims.width, s - 1)
+    match group:
+        case Group.PATCH:
+            return embedding / dims.n_patch
+        case Group.WE | Group.PE:
+            return embedding
+        case Group.Q | Group.K | Group.V | Group.U | Group.W:
+            return bulk
+        case Group.X:
+            return bulk / mlp_ratio
+        case Group.HEAD:
+            return 1 / dims.width
+        case Group.HEAD_BIAS:
+            return 1.0
+
+
+def wd_factor(group: Group, factor: float, decay_pe: bool = True) -> float:
+    """Return what multiplies wd in an optimizer that multiplies the decay by the group's lr.
+
+    eq:AdamW4 decays every parameter by eta_t * wd, without Lambda_G; torch decays by the group's lr, which is
+    eta_t * Lambda_G, times weight_decay.
+
+    Args:
+        group: parameter group.
+        factor: its `lr_factor`.
+        decay_pe: whether positional embeddings decay. The head bias never does.
+    """
+    if group is Group.HEAD_BIAS or (group is Group.PE and not decay_pe):
+        return 0.0
+    return 1 / factor

@@ -1,0 +1,66 @@
+"""What to do about the runs that are wanted: a pure function of them and the ledger."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ettsweep.rundir import State
+from ettsweep.spec import RunSpec
+from ettsweep.sweep.ledger import Ledger
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A wanted run with its id, its state and the reason for it."""
+
+    id: str
+    spec: RunSpec
+    state: State
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Wanted runs by what is done about them.
+
+    Attributes:
+        submit: never started.
+        retry: interrupted; they go on from their checkpoints.
+        keep: finished, running or queued.
+        blocked: failed, cancelled or unknown: a person decides.
+    """
+
+    submit: tuple[Planned, ...] = ()
+    retry: tuple[Planned, ...] = ()
+    keep: tuple[Planned, ...] = ()
+    blocked: tuple[Planned, ...] = ()
+
+    @property
+    def to_launch(self) -> tuple[Planned, ...]:
+        """Runs for the next submission, interrupted ones first."""
+        return self.retry + self.submit
+
+
+def make_plan(wanted: Iterable[RunSpec], ledger: Ledger) -> Plan:
+    """Sort wanted runs; a run that is asked for twice is planned once."""
+    groups: dict[str, list[Planned]] = {"submit": [], "retry": [], "keep": [], "blocked": []}
+    seen = set()
+    for spec in wanted:
+        run_id = spec.run_id
+        if run_id in seen:
+            continue
+        seen.add(run_id)
+        status = ledger.state(run_id)
+        groups[_what_to_do(status.state)].append(Planned(run_id, spec, status.state, status.reason))
+    return Plan(**{name: tuple(members) for name, members in groups.items()})
+
+
+def _what_to_do(state: State) -> str:
+    match state:
+        case State.MISSING:
+            return "submit"
+        case State.INTERRUPTED:
+            return "retry"
+        case State.DONE | State.DIVERGED | State.RUNNING | State.QUEUED:
+            return "keep"
+        case State.FAILED | State.CANCELLED | State.UNKNOWN:
+            return "blocked"

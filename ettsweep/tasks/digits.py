@@ -1,0 +1,66 @@
+"""Scikit-learn's digits: 1,797 real 8 x 8 images that come with the package, kept on the device."""
+
+from collections.abc import Iterator
+from functools import cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ettsweep.seeding import derive_seed
+from ettsweep.spec import DigitsTask
+from ettsweep.tasks.base import Batch, classification_loss, classification_sums
+
+VALIDATION_SLICE = 500
+
+
+@cache
+def _split(train_size: int, split_seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return normalised training and validation images [N, 1, 8, 8] and their labels [N]."""
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    order = np.random.default_rng(derive_seed(split_seed, "digits split")).permutation(len(digits.images))
+    train, validation = order[:train_size], order[train_size:]
+    images = digits.images.astype(np.float64)
+    mean, std = images[train].mean(), images[train].std()
+    images_NCHW = torch.from_numpy(((images - mean) / std)[:, None].astype(np.float32))
+    labels_N = torch.from_numpy(digits.target.astype(np.int64))
+    return images_NCHW[train], labels_N[train], images_NCHW[validation], labels_N[validation]
+
+
+class Digits:
+    """The task of a run: a fixed split, global mean and standard deviation, no augmentation."""
+
+    def __init__(self, spec: DigitsTask, batch_size: int, seed: int, device: torch.device) -> None:
+        train_x, train_y, val_x, val_y = (t.to(device) for t in _split(spec.train_size, spec.split_seed))
+        self._train = Batch(train_x, train_y)
+        self._validation = [
+            Batch(x, y) for x, y in zip(val_x.split(VALIDATION_SLICE), val_y.split(VALIDATION_SLICE), strict=True)
+        ]
+        self._batch_size = batch_size
+        self._seed = seed
+        self._label_smoothing = spec.label_smoothing
+        self.steps_per_epoch = spec.train_size // batch_size
+
+    def batches(self, first_step: int) -> Iterator[Batch]:
+        """Yield training batches from `first_step` on; each epoch is one permutation from (seed, epoch)."""
+        epoch, skip = divmod(first_step - 1, self.steps_per_epoch)
+        while True:
+            rng = np.random.default_rng(derive_seed(self._seed, "order", epoch))
+            order = torch.from_numpy(rng.permutation(len(self._train.targets))).to(self._train.targets.device)
+            for chosen_B in order.split(self._batch_size)[skip : self.steps_per_epoch]:
+                yield Batch(self._train.inputs[chosen_B], self._train.targets[chosen_B])
+            epoch, skip = epoch + 1, 0
+
+    def validation(self) -> Iterator[Batch]:
+        """Yield the validation images in slices."""
+        return iter(self._validation)
+
+    def loss(self, outputs: Tensor, batch: Batch) -> Tensor:
+        """Return the mean cross-entropy of a batch."""
+        return classification_loss(outputs, batch.targets, self._label_smoothing)
+
+    def measure(self, outputs: Tensor, batch: Batch) -> Tensor:
+        """Return (loss sum, correct, count) of a validation slice."""
+        return classification_sums(outputs, batch.targets)

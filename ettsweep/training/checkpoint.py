@@ -1,0 +1,106 @@
+"""What a run needs to go on exactly where it was: weights, optimizer, loss scale and step; draws need nothing."""
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from ettsweep.errors import CorruptError
+from ettsweep.rundir import Attempt, RunDir
+
+
+def save(
+    attempt: Attempt, step: int, model: nn.Module, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler
+) -> None:
+    """Replace the checkpoint of an attempt atomically.
+
+    Raises:
+        StorageError: it cannot be written; the earlier one is untouched.
+    """
+    state = {
+        "run": attempt.run.id,
+        "step": step,
+        "model": model.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "scaler": scaler.state_dict(),
+    }
+    attempt.save_checkpoint(lambda path: _write(state, path))
+
+
+def _write(state: dict[str, Any], path: Path) -> None:
+    try:
+        torch.save(state, path)
+    except RuntimeError as error:
+        # torch's zip writer reports a failed write (disk full) without its errno: ask the system again.
+        with path.open("ab") as file:
+            file.write(b"\0" * 65536)
+            file.flush()
+        raise OSError(f"checkpoint was not written: {str(error).splitlines()[0]}") from error
+
+
+def load(attempt: Attempt, device: torch.device) -> dict[str, Any]:
+    """Read the checkpoint of an attempt, tensors only.
+
+    Raises:
+        FileNotFoundError: there is none.
+        CorruptError: it is truncated, was edited, or belongs to another run.
+    """
+    path = attempt.checkpoint_path
+    if not path.exists():
+        raise FileNotFoundError(path)
+    try:
+        state = torch.load(path, map_location=device, weights_only=True)
+    except Exception as error:  # torch.load raises whatever the bytes lead it to
+        raise CorruptError(f"{path}: cannot be read as a checkpoint: {str(error).splitlines()[0]}") from error
+    if not isinstance(state, dict) or state.get("run") != attempt.run.id or not isinstance(state.get("step"), int):
+        raise CorruptError(f"{path}: is not a checkpoint of run {attempt.run.id}")
+    return state
+
+
+def restore(
+    state: dict[str, Any], model: nn.Module, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler
+) -> None:
+    """Put a loaded checkpoint into the objects of a run.
+
+    Raises:
+        CorruptError: it does not fit them.
+    """
+    try:
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        scaler.load_state_dict(state["scaler"])
+    except (KeyError, RuntimeError, ValueError, TypeError) as error:
+        raise CorruptError(f"checkpoint does not fit the run: {str(error).splitlines()[0]}") from error
+
+
+def find(run: RunDir, before: int, device: torch.device) -> tuple[int, dict[str, Any], list[str]]:
+    """Return (attempt, checkpoint, warnings) of the newest usable checkpoint, attempt 0 for none.
+
+    Args:
+        run: the run.
+        before: number of the attempt that wants to go on.
+        device: where the tensors are loaded.
+    """
+    warnings = []
+    for number in reversed([n for n in run.numbers() if n < before]):
+        try:
+            state = load(run.attempt(number), device)
+            run.attempt(number).history(until=state["step"])
+        except FileNotFoundError:
+            continue
+        except CorruptError as error:
+            warnings.append(str(error))
+            continue
+        return number, state, warnings
+    return 0, {}, warnings
+
+
+def weights_sha256(model: nn.Module) -> str:
+    """Return the SHA-256 of all parameters, by name: equal for equal weights, bit for bit."""
+    digest = hashlib.sha256()
+    for name, parameter in model.named_parameters():
+        digest.update(name.encode())
+        digest.update(parameter.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,78 @@
+"""Per-step values, kept on the device until they are drained, and the first bad step among them."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ettsweep.rundir import finite
+from ettsweep.spec import Precision
+from ettsweep.training.precision import MAX_SKIPS
+
+DRAIN_STEPS = 50
+"""Steps after which buffered values are drained at the latest: a divergence is seen this late at most."""
+
+
+@dataclass(frozen=True)
+class Drained:
+    """Lines for metrics.jsonl, which end at the first bad step if there is one."""
+
+    lines: list[dict[str, Any]]
+    diverged_step: int | None
+
+
+class StepBuffer:
+    """Values of the latest steps. Adding never waits for the device; draining does."""
+
+    def __init__(self, precision: Precision, skips_in_a_row: int = 0) -> None:
+        self._precision = precision
+        self._skips = skips_in_a_row
+        self._steps: list[tuple[int, float]] = []
+        self._values: list[Tensor] = []
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    def add(self, step: int, lr: float, loss: Tensor, grad_norm: Tensor, loss_scale: Tensor) -> None:
+        """Keep one step's scalars."""
+        self._steps.append((step, lr))
+        self._values.append(torch.stack([loss.detach().float(), grad_norm.float(), loss_scale.float()]))
+
+    def drain(self) -> Drained:
+        """Return what was added since the last time.
+
+        fp32 and bf16: the first non-finite loss is the first bad step. fp16: a step with non-finite gradients is
+        skipped by the loss scaler and is an overflow; the run diverges at a non-finite loss at scale <= 1, or at
+        the last of 50 skips in a row.
+        """
+        lines: list[dict[str, Any]] = []
+        rows = torch.stack(self._values).tolist() if self._values else []
+        steps, self._steps, self._values = self._steps, [], []
+        for (step, lr), (loss, grad_norm, loss_scale) in zip(steps, rows, strict=True):
+            line: dict[str, Any] = {"step": step, "loss": loss, "grad_norm": grad_norm, "lr": lr}
+            bad = not _is_finite(loss)
+            if self._precision == "fp16":
+                overflow = not _is_finite(grad_norm)
+                self._skips = self._skips + 1 if overflow else 0
+                line |= {"loss_scale": loss_scale} | ({"overflow": True} if overflow else {})
+                bad = (bad and loss_scale <= 1.0) or self._skips >= MAX_SKIPS
+            lines.append(finite(line))
+            if bad:
+                return Drained(lines, step)
+        return Drained(lines, None)
+
+
+def trailing_overflows(history: list[dict[str, Any]]) -> int:
+    """Return how many of the last steps of a history overflowed in a row."""
+    count = 0
+    for line in reversed(history):
+        if "loss" in line:
+            if not line.get("overflow"):
+                break
+            count += 1
+    return count
+
+
+def _is_finite(value: float) -> bool:
+    return value - value == 0.0

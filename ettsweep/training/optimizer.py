@@ -1,0 +1,42 @@
+"""AdamW and SGD with the learning-rate factors of a strategy, as a few groups of torch.optim."""
+
+from collections import defaultdict
+
+import torch
+from torch import nn
+
+from ettsweep.models.scales import factors
+from ettsweep.spec import AdamWSpec, RunSpec
+
+
+def build_optimizer(model: nn.Module, spec: RunSpec) -> torch.optim.Optimizer:
+    """Return the optimizer of eq:AdamW4.
+
+    torch multiplies a group's weight_decay by its lr. A group with lr = eta_t * factor and the constant
+    weight_decay = wd / factor therefore shrinks by eta_t * wd, which does not depend on the group, as the
+    equation has it. Parameters with equal (factor, decay) share a group, so that fused kernels see few.
+
+    Args:
+        model: the network, already on its device.
+        spec: its run.
+    """
+    shared: dict[tuple[float, float], list[nn.Parameter]] = defaultdict(list)
+    by_name = factors(spec.model, spec.strategy, spec.optimizer)
+    for name, parameter in model.named_parameters():
+        shared[by_name[name]].append(parameter)
+    groups = [
+        {"params": members, "lr": spec.lr * lr_factor, "weight_decay": spec.wd * wd_factor, "lr_factor": lr_factor}
+        for (lr_factor, wd_factor), members in shared.items()
+    ]
+    on = next(model.parameters()).device.type
+    fused = on in ("cpu", "cuda", "mps", "xpu")
+    if isinstance(spec.optimizer, AdamWSpec):
+        o = spec.optimizer
+        return torch.optim.AdamW(groups, betas=(o.beta1, o.beta2), eps=o.eps, fused=fused)
+    return torch.optim.SGD(groups, momentum=spec.optimizer.momentum, fused=fused)
+
+
+def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
+    """Set the learning rate of a step; each group keeps its factor, and weight_decay stays as it is."""
+    for group in optimizer.param_groups:
+        group["lr"] = lr * group["lr_factor"]

@@ -1,0 +1,25 @@
+"""Mixed precision: weights and optimizer state stay fp32, autocast does the rest."""
+
+import contextlib
+
+import torch
+
+from ettsweep.spec import Precision
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+MAX_SKIPS = 50
+"""fp16 steps in a row that the loss scaler may skip before the run counts as diverged."""
+
+
+def autocast(precision: Precision, device: torch.device) -> contextlib.AbstractContextManager[object]:
+    """Return the context of the forward pass; it does nothing in fp32."""
+    if precision == "fp32":
+        return contextlib.nullcontext()
+    # Casts are not cached over the step: one forward pass uses each weight once, and evaluation shares the context.
+    return torch.autocast(device.type, dtype=DTYPES[precision], cache_enabled=False)
+
+
+def loss_scaler(precision: Precision, device: torch.device) -> torch.amp.GradScaler:
+    """Return the loss scaler; it passes everything through but in fp16."""
+    return torch.amp.GradScaler(device.type, enabled=precision == "fp16")

@@ -1,0 +1,22 @@
+"""Learning rate as a function of the step."""
+
+import math
+
+from ettsweep.spec import ScheduleSpec
+
+
+def lr_at(step: int, lr: float, schedule: ScheduleSpec) -> float:
+    """Return the learning rate of a step.
+
+    Linear warmup, lr * t / warmup for t <= warmup, then cosine or linear decay to `lr_min` at `total_steps`.
+
+    Args:
+        step: t, counted from 1: the first step does not have learning rate 0.
+        lr: peak learning rate.
+        schedule: its shape.
+    """
+    if step <= schedule.warmup_steps:
+        return lr * step / schedule.warmup_steps
+    done = (step - schedule.warmup_steps) / (schedule.total_steps - schedule.warmup_steps)
+    remaining = 0.5 + 0.5 * math.cos(math.pi * done) if schedule.decay == "cosine" else 1.0 - done
+    return schedule.lr_min + (lr - schedule.lr_min) * remaining

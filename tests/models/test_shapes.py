@@ -1,0 +1,66 @@
+import pytest
+import torch
+
+from ettsweep.models.build import build_model
+from ettsweep.models.registry import MODELS
+from ettsweep.models.shapes import dims, parameter_count, parameter_shapes
+from ettsweep.scaling.factors import Dims
+from ettsweep.scaling.groups import Group
+from ettsweep.spec import VitSpec
+
+ODD = VitSpec(
+    width=12, depth=3, heads=2, mlp_ratio=3, patch_size=5, image_size=15, channels=2, classes=7, ln_eps=1e-3
+)
+SPECS = [*MODELS.values(), ODD]
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_shapes_are_those_of_the_torch_model(spec: VitSpec) -> None:
+    with torch.device("meta"):
+        model = build_model(spec)
+    expected = [(name, tuple(tensor.shape)) for name, tensor in model.named_parameters()]
+    assert [(parameter.name, parameter.shape) for parameter in parameter_shapes(spec)] == expected
+    assert parameter_count(spec) == sum(tensor.numel() for tensor in model.parameters())
+    assert not list(model.buffers())
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    # vit-s16: 294912 + 75264 + 12 * 12 * 384^2 + 385000; vit-ti16 likewise with 192.
+    # vit-digits: 512 + 128 + 2 * 12 * 32^2 + 330.
+    [("vit-b16", 86_444_008), ("vit-s16", 21_988_840), ("vit-ti16", 5_686_504), ("vit-digits", 25_546)],
+)
+def test_parameter_counts(name: str, count: int) -> None:
+    assert parameter_count(MODELS[name]) == count
+
+
+def test_groups_and_shapes_of_a_small_model() -> None:
+    shapes = {parameter.name: (parameter.groups, parameter.part_shape) for parameter in parameter_shapes(ODD)}
+    assert shapes == {
+        "patch": ((Group.PATCH,), (12, 50)),
+        "pe": ((Group.PE,), (9, 12)),
+        "head": ((Group.HEAD,), (7, 12)),
+        "head_bias": ((Group.HEAD_BIAS,), (7,)),
+    } | {
+        f"blocks.{i}.{name}": value
+        for i in range(3)
+        for name, value in {
+            "attention.qkv": ((Group.Q, Group.K, Group.V), (12, 12)),
+            "attention.u": ((Group.U,), (12, 12)),
+            "mlp.w": ((Group.W,), (36, 12)),
+            "mlp.x": ((Group.X,), (12, 36)),
+        }.items()
+    }
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_every_number_is_in_exactly_one_group(spec: VitSpec) -> None:
+    for parameter in parameter_shapes(spec):
+        assert parameter.groups
+        assert len(set(parameter.groups)) == len(parameter.groups)
+        assert parameter.shape[0] == len(parameter.groups) * parameter.part_shape[0]
+
+
+def test_dims_keep_patch_width_and_classes_apart() -> None:
+    assert dims(ODD) == Dims(width=12, n_patch=50, n_out=7, mlp_ratio=3)
+    assert dims(MODELS["vit-b16"]) == Dims(width=768, n_patch=768, n_out=1000, mlp_ratio=4)

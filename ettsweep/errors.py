@@ -57,5 +57,5 @@ def unknown_name(what: str, name: str, known: Iterable[str]) -> InputError:
 
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
+    hint = f"; did you mean {near[0]!r}?" if near else "."
     return InputError(f"unknown {what} {name!r}{hint} Known: {', '.join(names) or 'none'}")

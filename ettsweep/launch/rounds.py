@@ -126,13 +126,15 @@ def verify_rounds(
         submit(results, done.plan, profile)
         done.submitted += launched
         waiting = launched or any(p.state in ("queued", "running") for p in done.plan.keep)
-        if console is None or not waiting or all(v.verdict in FINAL for v in done.verdicts) and not waiting:
+        if console is None or not waiting or (all(v.verdict in FINAL for v in done.verdicts) and not waiting):
             return done
         follow_specs = [p.spec for p in (*done.plan.to_launch, *done.plan.keep)]
         before = _attempts(results, done.plan)
         snapshot = follow(Monitor(results, follow_specs), f"verify, {len(searches)} families", console)
         if launched and snapshot.done < len(follow_specs) and _attempts(results, done.plan) == before:
-            raise LaunchError(f"the workers ended without starting a run; their output is in {results / 'jobs'}")
+            raise LaunchError(
+                f"the workers ended without starting a run; their output is in {results / 'jobs'}"
+            )
 
 
 def _extend(path: list[Point], point: Point | None) -> None:

@@ -1,9 +1,9 @@
 """Submissions: a plan becomes run folders, a list of them, and workers; and which submissions still live.
 
-    jobs/<submission>/
-      submission.json       the ordered list of runs, the profile, and the workers once they are started
-      worker-<slot>.json    written by each worker when it starts
-      <job id>_*            submitit's files and the workers' output
+jobs/<submission>/
+submission.json       the ordered list of runs, the profile, and the workers once they are started
+worker-<slot>.json    written by each worker when it starts
+<job id>_*            submitit's files and the workers' output
 """
 
 import contextlib
@@ -58,7 +58,9 @@ def start_workers(folder: Path, slots: Sequence[Slot]) -> list[Process]:
     workers = []
     try:
         for slot in slots:
-            executor = DetachedLocalExecutor(folder)  # one each: submitit waits 0.2 s between jobs of one executor
+            executor = DetachedLocalExecutor(
+                folder
+            )  # one each: submitit waits 0.2 s between jobs of one executor
             executor.update_parameters(timeout_min=TEN_YEARS_MIN)
             job = executor.submit(run_worker, str(folder), slot.name)
             workers.append(process(int(job.job_id)))

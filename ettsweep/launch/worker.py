@@ -1,21 +1,26 @@
 """The worker: one submitit job that trains a list of runs, one after the other, while it holds its slot."""
 
 import fcntl
+import logging
 import os
 import signal
 import stat
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from ettsweep.errors import InputError, StorageError
-from ettsweep.launch.profiles import Slot
+from ettsweep.errors import LaunchError, StorageError
+from ettsweep.launch.profiles import LocalProfile, Slot
 from ettsweep.rundir import Attempt, Json, RunDir, State, dumps, process, runs_dir, write_atomic
+from ettsweep.spec import RunSpec
 
 if TYPE_CHECKING:
+    import torch
+
     from ettsweep.training.loop import CheckpointPolicy, Stop
 
 POLL_S = 0.5
@@ -34,6 +39,7 @@ def run_worker(submission: str, slot_name: str) -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2):
         signal.signal(number, _leave)
     lock = hold_slot(slot)  # waits in the kernel, without torch, while another worker has the slot
+    assert lock is not None
     try:
         if any(claimable(run) for run in runs):
             from ettsweep.training.loop import CheckpointPolicy
@@ -63,14 +69,24 @@ def slot_dir() -> Path:
     folder.mkdir(mode=0o700, exist_ok=True)
     info = folder.lstat()
     if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid():
-        raise StorageError(f"{folder}: belongs to another user; remove it, or set XDG_RUNTIME_DIR to a folder of yours")
+        raise StorageError(
+            f"{folder}: belongs to another user; remove it, or set XDG_RUNTIME_DIR to a folder of yours"
+        )
     return folder
 
 
-def hold_slot(slot: Slot) -> int:
-    """Wait for the slot of this host and user, and hold it; the kernel frees it when the process dies."""
+def hold_slot(slot: Slot, wait: bool = True) -> int | None:
+    """Hold the slot of this host and user; the kernel frees it when the process dies.
+
+    Returns:
+        The descriptor that holds it, or None if `wait` is false and another process has it.
+    """
     descriptor = os.open(slot_dir() / f"{slot.name}.lock", os.O_RDWR | os.O_CREAT, 0o600)
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
     return descriptor
 
 
@@ -119,17 +135,10 @@ class Control:
 
 def train_all(runs: list[RunDir], slot: Slot, policy: "CheckpointPolicy") -> None:
     """Train all runs that can be claimed, pass after pass, until none is left: a dead worker's runs come round."""
-    if slot.gpu is not None:
-        os.environ["CUDA_VISIBLE_DEVICES"] = slot.gpu  # before CUDA starts
-    import torch
+    device, info = prepare_device(slot)
 
-    from ettsweep.training.run import environment, train_run
+    from ettsweep.training.run import train_run
 
-    torch.set_num_threads(slot.threads)
-    device = torch.device(slot.device)
-    if slot.device == "cuda" and not torch.cuda.is_available():
-        raise InputError(f"slot {slot.name}: torch sees no GPU; check CUDA_VISIBLE_DEVICES, or set `devices: cpu`")
-    info = environment(device) | {"slot": slot.name}
     control = Control()
     claimed = True
     while claimed and not control.terminated:
@@ -138,4 +147,75 @@ def train_all(runs: list[RunDir], slot: Slot, policy: "CheckpointPolicy") -> Non
             attempt = None if control.terminated else claim(run, info)
             if attempt is not None:
                 claimed = True
-                train_run(run, attempt, device, policy, lambda attempt=attempt: control.poll(attempt))  # type: ignore[misc]
+                train_run(run, attempt, device, policy, partial(control.poll, attempt))
+
+
+def prepare_device(slot: Slot) -> "tuple[torch.device, Json]":
+    """Import torch, pinned to the slot; return the device and what a claim says of it.
+
+    Raises:
+        LaunchError: the slot is a GPU that torch does not see.
+    """
+    if slot.gpu is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = slot.gpu  # before CUDA starts
+    import torch
+
+    from ettsweep.training.run import environment
+
+    torch.set_num_threads(slot.threads)
+    device = torch.device(slot.device)
+    if slot.device == "cuda" and not torch.cuda.is_available():
+        raise LaunchError(
+            f"slot {slot.name}: torch sees no GPU; check CUDA_VISIBLE_DEVICES, or set `devices: cpu`"
+        )
+    return device, environment(device) | {"slot": slot.name}
+
+
+def train_in_foreground(results: Path, spec: RunSpec, profile: LocalProfile) -> bool:
+    """Train one run in this process, and say whether it is finished.
+
+    A failed or cancelled run is tried again: whoever types the command wants it.
+
+    Raises:
+        LaunchError: another process trains it.
+    """
+    run = RunDir.create(results, spec)
+    if run.status().state in (State.FAILED, State.CANCELLED):
+        run.retry()
+    if run.status().state.finished:
+        return True
+    lock, slot = _any_slot(profile.resolve())
+    try:
+        device, info = prepare_device(slot)
+
+        from ettsweep.training.loop import CheckpointPolicy
+        from ettsweep.training.run import train_run
+
+        attempt = claim(run, info)
+        if attempt is None:
+            status = run.status()
+            if status.state.finished:
+                return True
+            raise LaunchError(
+                f"run {run.id} is {status.state}: another process has it; `ettsweep watch` shows it"
+            )
+        logger = logging.getLogger("ettsweep")
+        logger.addHandler(logging.StreamHandler())
+        logger.setLevel(logging.INFO)
+        policy = CheckpointPolicy(profile.checkpoint_every_s, profile.checkpoint_every_steps)
+        train_run(run, attempt, device, policy, partial(Control().poll, attempt))
+        return run.status().state.finished
+    finally:
+        os.close(lock)
+
+
+def _any_slot(slots: list[Slot]) -> tuple[int, Slot]:
+    """Hold the first free slot, or wait for the first."""
+    for slot in slots:
+        descriptor = hold_slot(slot, wait=False)
+        if descriptor is not None:
+            return descriptor, slot
+    print("all slots are taken: waiting for one", file=sys.stderr)
+    descriptor = hold_slot(slots[0])
+    assert descriptor is not None
+    return descriptor, slots[0]

@@ -20,7 +20,7 @@ def initialise(module: nn.Module, model: ModelSpec, strategy: StrategySpec, seed
     """
     tensors = dict(module.named_parameters())
     for parameter in parameter_shapes(model):
-        generator = torch.Generator().manual_seed(derive_seed(seed, "init", parameter.name))
+        generator = torch.Generator("cpu").manual_seed(derive_seed(seed, "init", parameter.name))
         for part, group in zip(
             tensors.pop(parameter.name).chunk(len(parameter.groups)), parameter.groups, strict=True
         ):

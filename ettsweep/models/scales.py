@@ -1,11 +1,13 @@
 """A strategy applied to a model: scales per group for the reader, factors per parameter for the optimizer."""
 
-from typing import Any
+from typing import Any, Literal
 
-from ettsweep.models.shapes import dims, parameter_shapes
+from ettsweep.models.registry import model_spec
+from ettsweep.models.shapes import dims, parameter_count, parameter_shapes
 from ettsweep.scaling.factors import init_std, lr_factor, wd_factor
 from ettsweep.scaling.groups import Group
-from ettsweep.spec import ModelSpec, OptimizerSpec, StrategySpec
+from ettsweep.scaling.strategies import parse_strategy, strategy_name
+from ettsweep.spec import AdamWSpec, ModelSpec, OptimizerSpec, SgdSpec, StrategySpec
 
 
 def scale_table(
@@ -38,6 +40,30 @@ def scale_table(
             }
         )
     return rows
+
+
+def describe_scales(
+    model: str,
+    strategy: str,
+    optimizer: Literal["adamw", "sgd"],
+    mlp_factor: Literal["ignore", "include"],
+    lr: float | None,
+) -> dict[str, Any]:
+    """Return the scale table of a model and a strategy given by name, with what it is about.
+
+    Raises:
+        InputError: an unknown model or strategy.
+    """
+    spec = model_spec(model)
+    s = parse_strategy(strategy)
+    kind = AdamWSpec() if optimizer == "adamw" else SgdSpec()
+    return {
+        "model": model,
+        "strategy": strategy_name(s),
+        "width": spec.width,
+        "parameters": parameter_count(spec),
+        "groups": scale_table(spec, StrategySpec(s=s, mlp_factor=mlp_factor), kind, lr),
+    }
 
 
 def factors(

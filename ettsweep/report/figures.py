@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,6 @@ NAMED_COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00
 
 GREY = "#b8b8b8"
 INK = "#1c1c1e"
-FONT = {"font.family": "DejaVu Sans"}
 
 
 @dataclass(frozen=True)
@@ -116,6 +116,16 @@ def score_text(value: float, metric: str, unit: bool = True) -> str:
     return f"{value:.4g}" if abs(value) >= 1e-4 or value == 0 else short(value)
 
 
+def plus_minus(mean: float, std: float | None, metric: str) -> str:
+    """Return mean ± standard deviation, a loss with as many decimals as two digits of its deviation need."""
+    if std is None:
+        return score_text(mean, metric)
+    if is_accuracy(metric):
+        return f"{score_text(mean, metric, unit=False)} ± {score_text(std, metric)}"
+    decimals = min(8, max(2, 1 - math.floor(math.log10(std)))) if std > 0 else 4
+    return f"{mean:.{decimals}f} ± {std:.{decimals}f}"
+
+
 def metric_name(metric: str) -> str:
     """Return what an axis is called."""
     which, what = metric.split("_", 1)
@@ -140,7 +150,9 @@ def mean_curve(curves: Sequence[Curve]) -> Curve:
     def mean(rows: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
         return tuple(np.mean([row[:length] for row in rows], axis=0).tolist())
 
-    return Curve(curves[0].epochs[:length], mean([c.accuracy for c in curves]), mean([c.loss for c in curves]))
+    return Curve(
+        curves[0].epochs[:length], mean([c.accuracy for c in curves]), mean([c.loss for c in curves])
+    )
 
 
 def curves_figure(
@@ -198,7 +210,9 @@ def curves_figure(
 
 
 def _quantities(curves: Sequence[Curve]) -> list[str]:
-    known = [name for name in ("accuracy", "loss") if any(np.isfinite(getattr(c, name)).any() for c in curves)]
+    known = [
+        name for name in ("accuracy", "loss") if any(np.isfinite(getattr(c, name)).any() for c in curves)
+    ]
     return known or ["loss"]
 
 
@@ -209,7 +223,9 @@ def _line(panel: Axes, point: PointCurves, quantity: str, **style: Any) -> None:
     _plot(panel, curve, quantity, **style)
     if point.score is None and curve.epochs:
         last = getattr(curve, quantity)[-1] * (100 if quantity == "accuracy" else 1)
-        panel.plot(curve.epochs[-1:], [last], marker="x", markersize=4, color=style["color"], zorder=style["zorder"])
+        panel.plot(
+            curve.epochs[-1:], [last], marker="x", markersize=4, color=style["color"], zorder=style["zorder"]
+        )
 
 
 def _plot(panel: Axes, curve: Curve, quantity: str, **style: Any) -> None:
@@ -229,8 +245,8 @@ def _dress(panel: Axes, quantity: str, curves: Sequence[Curve]) -> None:
         return
     if quantity == "accuracy":
         panel.set_ylabel("validation accuracy (%)")
-        # Where the better half of the curves is after a tenth of training: below, all lines rise alike.
-        low = 100 * float(np.median([row[len(row) // 10] for row in rows]))
+        # Where the better half of the curves is after a fifth of training: below, all lines rise alike.
+        low = 100 * float(np.median([row[len(row) // 5] for row in rows]))
         high = 100 * max(float(row.max()) for row in rows)
         if high > low:
             panel.set_ylim(low - 0.02 * (high - low), high + 0.05 * (high - low))
@@ -277,12 +293,21 @@ def seeds_figure(title: str, metric: str, optima: Sequence[StrategyCurves]) -> F
     """
     quantities = _quantities([curve for optimum in optima for curve in optimum.curves])
     figure = _figure(3.1 * len(quantities) + 2.6, 3.7)
-    panels = figure.subplots(1, len(quantities) + 1, width_ratios=[3.1] * len(quantities) + [2.2], squeeze=False)[0]
+    panels = figure.subplots(
+        1, len(quantities) + 1, width_ratios=[3.1] * len(quantities) + [2.2], squeeze=False
+    )[0]
     for panel, quantity in zip(panels[:-1], quantities, strict=True):
         for optimum in optima:
             for i, curve in enumerate(optimum.curves):
                 alpha = 1.0 - 0.65 * i / max(1, len(optimum.curves) - 1)
-                _plot(panel, curve, quantity, color=strategy_colour(optimum.strategy), alpha=alpha, linewidth=1.1)
+                _plot(
+                    panel,
+                    curve,
+                    quantity,
+                    color=strategy_colour(optimum.strategy),
+                    alpha=alpha,
+                    linewidth=1.1,
+                )
         _dress(panel, quantity, [curve for optimum in optima for curve in optimum.curves])
     _strip(panels[-1], metric, optima)
     handles = [_legend_line(strategy_colour(o.strategy), 2.0, _optimum_label(o, metric)) for o in optima]
@@ -296,13 +321,12 @@ def seeds_figure(title: str, metric: str, optima: Sequence[StrategyCurves]) -> F
 
 def _optimum_label(optimum: StrategyCurves, metric: str) -> str:
     scores = optimum.fresh_scores or optimum.search_scores
-    which = "fresh" if optimum.fresh_scores else "search's"
+    which = "fresh seed" if optimum.fresh_scores else "search seed"
     label = f"{optimum.strategy} ({short(optimum.lr)}, {short(optimum.wd)})"
     if not scores:
         return label
-    mean = score_text(float(np.mean(scores)), metric)
-    spread = f" ± {score_text(float(np.std(scores, ddof=1)), metric)}" if len(scores) > 1 else ""
-    return f"{label} [{mean}{spread}, {len(scores)} {which} seed{'s' * (len(scores) > 1)}]"
+    text = plus_minus(fmean(scores), stdev(scores) if len(scores) > 1 else None, metric)
+    return f"{label} [{text}, {len(scores)} {which}{'s' * (len(scores) > 1)}]"
 
 
 def _strip(panel: Axes, metric: str, optima: Sequence[StrategyCurves]) -> None:
@@ -318,7 +342,14 @@ def _strip(panel: Axes, metric: str, optima: Sequence[StrategyCurves]) -> None:
             values = factor * np.array(scores)
             spread = float(values.std(ddof=1)) if len(values) > 1 else 0.0
             panel.errorbar(
-                x + offset, values.mean(), spread, color=colour, capsize=4, linewidth=1, marker="_", markersize=11
+                x + offset,
+                values.mean(),
+                spread,
+                color=colour,
+                capsize=2,
+                linewidth=1,
+                marker="_",
+                markersize=12,
             )
             panel.scatter(
                 np.full(len(values), x + offset),
@@ -336,7 +367,7 @@ def _strip(panel: Axes, metric: str, optima: Sequence[StrategyCurves]) -> None:
         panel.tick_params(axis="x", rotation=25)
     panel.set_xlim(-0.5, len(optima) - 0.5)
     panel.set_ylabel(metric_name(metric) + (" (%)" if factor == 100 else ""))
-    panel.set_title("open: search's seeds, filled: fresh", fontsize=7, color="#555555")
+    panel.set_title("open: search's seeds, filled: fresh seeds", fontsize=7, color="#555555", loc="right")
 
 
 # --- the lattice ------------------------------------------------------------------------------------------
@@ -430,12 +461,25 @@ def _hexagon_map(lattice: LatticeMap, placed: dict[tuple[int, int], Cell], off: 
                 _draw_cell(panel, i, j, cell, colours, norm, lattice.metric, font)
     for index in around - {None, best}:
         assert index is not None
-        panel.add_patch(_hexagon(*index, facecolor="none", edgecolor=INK, linewidth=1.3, zorder=4, scale=0.95))
+        panel.add_patch(
+            _hexagon(*index, facecolor="none", edgecolor=INK, linewidth=1.3, zorder=4, scale=0.95)
+        )
     if best is not None:
-        panel.add_patch(_hexagon(0, 0, facecolor="none", edgecolor="white", linewidth=4.2, zorder=5, scale=0.92))
-        panel.add_patch(_hexagon(0, 0, facecolor="none", edgecolor="#d62728", linewidth=2.4, zorder=6, scale=0.92))
+        panel.add_patch(
+            _hexagon(0, 0, facecolor="none", edgecolor="white", linewidth=4.2, zorder=5, scale=0.92)
+        )
+        panel.add_patch(
+            _hexagon(0, 0, facecolor="none", edgecolor="#d62728", linewidth=2.4, zorder=6, scale=0.92)
+        )
     _hexagon_axes(panel, lattice, (i0, i1), (j0, j1))
-    bar = figure.colorbar(_mappable(norm, colours), ax=panel, shrink=0.75, aspect=22, pad=0.02, extend=_extend(scores, low, high))
+    bar = figure.colorbar(
+        _mappable(norm, colours),
+        ax=panel,
+        shrink=0.75,
+        aspect=22,
+        pad=0.02,
+        extend=_extend(scores, low, high),
+    )
     better = "lower" if lattice.mode == "min" else "higher"
     bar.set_label(f"{metric_name(lattice.metric)} ({better} is better)", fontsize=7.5)
     bar.ax.tick_params(labelsize=7)
@@ -457,7 +501,9 @@ def _mappable(norm: Normalize, colours: Any) -> Any:
 
 def _extend(scores: Sequence[float], low: float, high: float) -> str:
     below, above = any(s < low for s in scores), any(s > high for s in scores)
-    return {(False, False): "neither", (True, False): "min", (False, True): "max", (True, True): "both"}[below, above]
+    return {(False, False): "neither", (True, False): "min", (False, True): "max", (True, True): "both"}[
+        below, above
+    ]
 
 
 def _hexagon(i: int, j: int, scale: float = 1.0, **style: Any) -> RegularPolygon:
@@ -478,16 +524,18 @@ def _draw_cell(
         panel.text(x, y + lift, text, ha="center", va="center", fontsize=font, color=ink, zorder=7)
         if cell.std is not None:
             spread = "±" + _cell_text(cell.std, metric)
-            panel.text(x, y - 0.2, spread, ha="center", va="center", fontsize=0.74 * font, color=ink, zorder=7)
+            panel.text(
+                x, y - 0.2, spread, ha="center", va="center", fontsize=0.74 * font, color=ink, zorder=7
+            )
         return
     diverged = cell.state == "diverged"
     style: dict[str, Any] = (
         {"facecolor": "#e4e4e4", "edgecolor": "#9a9a9a", "hatch": "/////", "linewidth": 0.6}
         if diverged
-        else {"facecolor": "white", "edgecolor": "#8a8a8a", "linestyle": (0, (3, 2)), "linewidth": 1.0}
+        else {"facecolor": "#fdf3dc", "edgecolor": "#b57a00", "linestyle": (0, (3, 2)), "linewidth": 1.1}
     )
-    panel.add_patch(_hexagon(i, j, scale=0.93, zorder=2, **style))
-    box = {"facecolor": "#e4e4e4" if diverged else "white", "edgecolor": "none", "pad": 0.6}
+    panel.add_patch(_hexagon(i, j, scale=0.83, zorder=2, **style))
+    box = {"facecolor": style["facecolor"], "edgecolor": "none", "pad": 0.6}
     panel.text(
         x, y, cell.state, ha="center", va="center", fontsize=0.74 * font, color="#333333", zorder=7, bbox=box
     )
@@ -501,7 +549,9 @@ def _cell_text(value: float, metric: str) -> str:
     return text[1:] if text.startswith("0.") else text
 
 
-def _hexagon_axes(panel: Axes, lattice: LatticeMap, lr_range: tuple[int, int], wd_range: tuple[int, int]) -> None:
+def _hexagon_axes(
+    panel: Axes, lattice: LatticeMap, lr_range: tuple[int, int], wd_range: tuple[int, int]
+) -> None:
     """Label rows with wd at their left end and columns with lr at their lower end, values and powers of two."""
     (i0, i1), (j0, j1) = lr_range, wd_range
     lr0, wd0 = _origin(lattice)
@@ -512,14 +562,26 @@ def _hexagon_axes(panel: Axes, lattice: LatticeMap, lr_range: tuple[int, int], w
     for i in range(i0, i1 + 1):
         x, y = hexagon_xy(i, j0)
         lr = lr0 * 2.0 ** (i * lattice.lr_step)
-        panel.text(x - 0.1, y - 0.66, short(lr), ha="right", va="top", fontsize=7, color=INK, rotation=60, rotation_mode="anchor")
+        panel.text(
+            x - 0.1,
+            y - 0.66,
+            short(lr),
+            ha="right",
+            va="top",
+            fontsize=7,
+            color=INK,
+            rotation=60,
+            rotation_mode="anchor",
+        )
     left, bottom = hexagon_xy(i0, j0)
     right, top = hexagon_xy(i1, j1)
     middle = hexagon_xy(i0, 0.5 * (j0 + j1))
-    panel.text(middle[0] - 1.75, middle[1] + 0.6, "wd", ha="center", va="center", fontsize=8.5, color=INK)
-    panel.text((left + hexagon_xy(i1, j0)[0]) / 2 - 0.2, bottom - 1.95, "lr", ha="center", va="center", fontsize=8.5, color=INK)
+    panel.text(middle[0] - 1.65, middle[1] + 0.45, "wd", ha="right", va="center", fontsize=9, color=INK)
+    panel.text(
+        0.5 * (left + hexagon_xy(i1, j0)[0]) - 0.5, bottom - 1.72, "lr", ha="center", fontsize=9, color=INK
+    )
     panel.set_xlim(left - 2.0, right + 0.6)
-    panel.set_ylim(bottom - 2.15, top + 0.7)
+    panel.set_ylim(bottom - 1.8, top + 0.7)
     panel.set_aspect("equal")
     panel.set_axis_off()
 

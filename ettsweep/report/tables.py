@@ -10,7 +10,7 @@ import pandas as pd
 from ettsweep.models.registry import model_name
 from ettsweep.rundir import write_atomic
 from ettsweep.scaling.strategies import strategy_name
-from ettsweep.spec import RunSpec, StrategySpec, log2
+from ettsweep.spec import StrategySpec, log2
 from ettsweep.sweep.ledger import Run
 from ettsweep.sweep.verify import Verdict
 
@@ -224,7 +224,9 @@ def markdown(frame: pd.DataFrame) -> str:
     """Return the frame as a Markdown table, numbers to six digits, empty where a value is missing."""
     cells = _cells(frame).map(lambda text: text.replace("|", "\\|").replace("\n", " "))
     right = ["left" if dtype == "str" else "right" for dtype in frame.dtypes]
-    return cells.to_markdown(index=False, disable_numparse=True, colalign=right if len(frame) else None) + "\n"
+    return (
+        cells.to_markdown(index=False, disable_numparse=True, colalign=right if len(frame) else None) + "\n"
+    )
 
 
 _LATEX = str.maketrans(
@@ -249,15 +251,16 @@ def latex(frame: pd.DataFrame) -> str:
     rows = zip(*(_cells(frame)[name] for name in frame.columns), strict=True)
     body = "\n".join(" & ".join(cell.translate(_LATEX) for cell in row) + r" \\" for row in rows)
     head = f"\\toprule\n{header} \\\\\n\\midrule\n" + ("\\endhead\n" if environment == "longtable" else "")
-    return (
-        f"\\begin{{{environment}}}{{{columns}}}\n{head}{body}\n\\bottomrule\n\\end{{{environment}}}\n"
-    )
+    return f"\\begin{{{environment}}}{{{columns}}}\n{head}{body}\n\\bottomrule\n\\end{{{environment}}}\n"
 
 
 def _cells(frame: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(
         {
-            name: ["" if pd.isna(value) else f"{value:.6g}" if isinstance(value, float) else str(value) for value in column]
+            name: [
+                "" if pd.isna(value) else f"{value:.6g}" if isinstance(value, float) else str(value)
+                for value in column
+            ]
             for name, column in frame.items()
         },
         dtype=object,

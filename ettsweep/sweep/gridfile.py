@@ -109,7 +109,9 @@ class Search(Frozen):
     def of(cls, request: Request, strategy: str) -> "Search":
         """Return the search of one strategy of a request."""
         centre = request.centres[strategy]
-        scaling = validate(StrategySpec, {"s": parse_strategy(strategy), "mlp_factor": request.mlp_factor}, "mlp_factor")
+        scaling = validate(
+            StrategySpec, {"s": parse_strategy(strategy), "mlp_factor": request.mlp_factor}, "mlp_factor"
+        )
         parts = {name: getattr(request.recipe, name) for name in Recipe.model_fields}
         base = RunSpec(**parts, strategy=scaling, lr=centre.lr, wd=centre.wd, seed=request.seeds[0])
         points = expand(Point(centre.lr, centre.wd), request.lr, request.wd)
@@ -123,6 +125,16 @@ class Search(Frozen):
             seeds=request.seeds,
             points=tuple(points),
         )
+
+    def run(self, lr: float | None = None, wd: float | None = None, seed: int | None = None) -> RunSpec:
+        """Return one run; what is not given is the centre's, or the first seed.
+
+        Raises:
+            InputError: a value that the schema refuses.
+        """
+        given = {"lr": lr, "wd": wd, "seed": seed}
+        data = self.base.model_dump() | {key: value for key, value in given.items() if value is not None}
+        return validate(RunSpec, data, "run")
 
     def specs(self, points: Iterable[Point], seeds: Sequence[int] | None = None) -> list[RunSpec]:
         """Return the runs of some points, over the search's seeds by default."""
@@ -140,7 +152,9 @@ class _Loader(yaml.SafeLoader):
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)  # type: ignore[no-untyped-call]
             if key in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is given twice", key_node.start_mark)
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"key {key!r} is given twice", key_node.start_mark
+                )
             seen.add(key)
         return super().construct_mapping(node, deep=deep)
 
@@ -159,7 +173,7 @@ def parse_yaml(text: str, where: str) -> Any:
         InputError: it is no YAML; the message has the line.
     """
     try:
-        return yaml.load(text, Loader=_Loader)  # noqa: S506 (a SafeLoader)
+        return yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f" line {mark.line + 1}:" if mark else ""
@@ -195,7 +209,9 @@ def find_grid(model: str) -> Path:
     for folder in (Path("grids"), shipped("grids")):
         found = [path for path in sorted(folder.glob("*.yaml")) if _model_of(path) == model]
         if len(found) > 1:
-            raise InputError(f"several grids are for {model}: {', '.join(map(str, found))}; choose with --grid FILE")
+            raise InputError(
+                f"several grids are for {model}: {', '.join(map(str, found))}; choose with --grid FILE"
+            )
         if found:
             return found[0]
     raise InputError(f"no grid file has `model: {model}`; write one and pass it with --grid FILE")
@@ -281,13 +297,19 @@ def parse_range(text: str, where: str, current: object = None) -> object:
     except ValueError:
         numbers = []
     if len(numbers) not in (2, 3):
-        raise InputError(f"{where}: low:high, low:high:step or fixed is expected (log2 from the centre), got {text!r}")
+        raise InputError(
+            f"{where}: low:high, low:high:step or fixed is expected (log2 from the centre), got {text!r}"
+        )
     step = numbers[2] if len(numbers) == 3 else current.get("step", 1.0) if isinstance(current, dict) else 1.0
     return {"low": numbers[0], "high": numbers[1], "step": step}
 
 
 def resolve_recipe(
-    model: str | dict[str, Any], task: str | dict[str, Any], recipe: dict[str, Any], overrides: Sequence[str], where: str
+    model: str | dict[str, Any],
+    task: str | dict[str, Any],
+    recipe: dict[str, Any],
+    overrides: Sequence[str],
+    where: str,
 ) -> Recipe:
     """Return the recipe with presets filled in and `key=value` overrides applied, checked by the schema.
 

@@ -5,12 +5,12 @@ Points are compared by log2 within a tolerance, never by float equality: maps be
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import product
 from typing import Generic, NamedTuple, TypeVar
 
 from pydantic import Field, model_validator
 
+from ettsweep.errors import InputError
 from ettsweep.spec import Frozen, PositiveFloat
 
 TOLERANCE = 1e-6
@@ -118,6 +118,21 @@ class PointMap(Generic[Value]):
             if cell in self._cells and same(self._cells[cell][0], point):
                 return cell
         return None
+
+
+def parse_point(text: str, where: str) -> Point:
+    """Parse `lr,wd`.
+
+    Raises:
+        InputError: it is not two numbers, lr positive and wd not negative.
+    """
+    try:
+        lr, wd = (float(part) for part in text.split(","))
+    except ValueError:
+        lr, wd = 0.0, 0.0
+    if not (0 < lr < math.inf and 0 <= wd < math.inf):
+        raise InputError(f"{where}: LR,WD is expected, such as 20,4e-5, got {text!r}")
+    return Point(lr, wd)
 
 
 def same(a: Point, b: Point) -> bool:

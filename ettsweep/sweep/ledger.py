@@ -5,9 +5,12 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ettsweep.errors import CorruptError, InputError
+from ettsweep.errors import CorruptError, InputError, unknown_name
+from ettsweep.models.registry import model_name
 from ettsweep.rundir import Attempt, Json, RunDir, State, Status, is_run_id, runs_dir
-from ettsweep.spec import RunSpec
+from ettsweep.scaling.strategies import parse_strategy, strategy_name
+from ettsweep.spec import RunSpec, log2
+from ettsweep.tasks.registry import score
 
 
 @dataclass(frozen=True)
@@ -100,7 +103,9 @@ def find_run(ledger: Ledger, prefix: str) -> str:
         return found[0]
     if not found:
         raise InputError(f"no run starts with {prefix!r}; `ettsweep status` lists them")
-    raise InputError(f"{len(found)} runs start with {prefix!r}: {', '.join(found[:5])}{', ...' * (len(found) > 5)}")
+    raise InputError(
+        f"{len(found)} runs start with {prefix!r}: {', '.join(found[:5])}{', ...' * (len(found) > 5)}"
+    )
 
 
 def count_states(states: Iterable[State]) -> dict[State, int]:
@@ -109,3 +114,100 @@ def count_states(states: Iterable[State]) -> dict[State, int]:
     for state in states:
         counts[state] += 1
     return {state: count for state, count in counts.items() if count}
+
+
+def status_row(run: Run) -> Json:
+    """Return what `status` prints of a run; log2_lr and log2_wd are of the values."""
+    spec = run.spec
+    return {
+        "run": run.id,
+        "family": run.family,
+        "model": model_name(spec.model),
+        "task": spec.task.kind,
+        "strategy": strategy_name(spec.strategy.s),
+        "lr": spec.lr,
+        "wd": spec.wd,
+        "log2_lr": log2(spec.lr),
+        "log2_wd": log2(spec.wd),
+        "seed": spec.seed,
+        "state": run.state.value,
+        "progress": run.status.progress,
+        "best_score": best_score(run),
+        "reason": run.status.reason,
+    }
+
+
+def best_score(run: Run) -> float | None:
+    """Return the best score so far: the result's, or that of the evaluations that a run in training has written."""
+    if run.result is not None:
+        return run.score
+    attempt = run.dir.latest()
+    if attempt is None:
+        return None
+    mode = score(run.spec.task)
+    key = "val_loss" if mode.metric == "best_loss" else "val_accuracy"
+    try:
+        lines = attempt.history()
+    except CorruptError:
+        return None
+    values = [line[key] for line in lines if isinstance(line.get(key), float)]
+    return (min(values) if mode.mode == "min" else max(values)) if values else None
+
+
+def describe(ledger: Ledger, run_id: str) -> Json:
+    """Return all that is known of a run, broken or not, as plain data."""
+    run = ledger.runs.get(run_id)
+    if run is None:
+        return {"run": run_id, "state": State.FAILED.value, "reason": ledger.broken[run_id]}
+    row = status_row(run)
+    attempts = []
+    for number in run.dir.numbers():
+        attempt = run.dir.attempt(number)
+        parent, step = attempt.resumed_from()
+        claim = attempt.claim()
+        failure = attempt.failure() or {}
+        owner = claim.get("process")
+        attempts.append(
+            {
+                "attempt": number,
+                "from": f"attempt {parent}, step {step}" if parent else "the start",
+                "host": owner.get("host") if isinstance(owner, dict) else None,
+                **{key: claim.get(key) for key in ("device", "device_name", "threads", "torch", "slot")},
+                "ended": failure.get("reason"),
+            }
+        )
+    spec = run.spec.model_dump(mode="json")
+    return {**row, "folder": str(run.dir.path), "spec": spec, "attempts": attempts, "result": run.result}
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which runs a command is about; what is not given does not narrow it."""
+
+    runs: tuple[str, ...] = ()
+    families: tuple[str, ...] = ()
+    strategies: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
+    states: tuple[State, ...] = ()
+
+    def of(self, ledger: Ledger) -> list[Run]:
+        """Return the runs that match.
+
+        Raises:
+            InputError: a run or family is not there.
+        """
+        ids = {find_run(ledger, prefix) for prefix in self.runs}
+        strategies = {parse_strategy(name) for name in self.strategies}
+        families = {run.family for run in ledger.runs.values()}
+        for prefix in self.families:
+            if not any(family.startswith(prefix) for family in families):
+                raise unknown_name("family", prefix, families)
+        return [
+            run
+            for run in ledger.runs.values()
+            if (not ids or run.id in ids)
+            and (not self.families or run.family.startswith(self.families))
+            and (not strategies or run.spec.strategy.s in strategies)
+            and (not self.models or model_name(run.spec.model) in self.models)
+            and (not self.states or run.state in self.states)
+        ]

@@ -95,7 +95,9 @@ class Scores:
             if any(value is None for value in values):
                 return Neighbour(point.lr, point.wd, None, State.DIVERGED)
             return Neighbour(point.lr, point.wd, fmean(v for v in values if v is not None), State.DONE)
-        return Neighbour(point.lr, point.wd, None, min((s for s in states if not s.finished), key=_URGENCY.index))
+        return Neighbour(
+            point.lr, point.wd, None, min((s for s in states if not s.finished), key=_URGENCY.index)
+        )
 
     def finished(self) -> list[Neighbour]:
         """Return the points with all seeds finished."""
@@ -179,7 +181,10 @@ def _judge(
 ) -> tuple[str, str]:
     pending = scores.pending()
     if candidate is None or (not State(candidate.state).finished and free):
-        return "incomplete", f"no finished point yet; {len(pending)} of {len(scores.asked)} points are to come"
+        return (
+            "incomplete",
+            f"no finished point yet; {len(pending)} of {len(scores.asked)} points are to come",
+        )
     if not free:
         return "unsearched", "both axes are fixed: a single point has no neighbours"
     better = [n for n in around if State(n.state).finished and scores.mode.better(n.score, candidate.score)]
@@ -193,7 +198,10 @@ def _judge(
     if unfinished:
         return "incomplete", _unfinished_reason(scores, unfinished)
     if any(n.score == candidate.score for n in around):
-        return "tie", "all diverged; try a centre with a lower lr" if candidate.score is None else "an equal neighbour"
+        return (
+            "tie",
+            "all diverged; try a centre with a lower lr" if candidate.score is None else "an equal neighbour",
+        )
     return "optimal", f"better than all {len(around)} neighbours"
 
 
@@ -213,7 +221,9 @@ def _unfinished_reason(scores: Scores, unfinished: Sequence[Neighbour]) -> str:
 
 def _fresh_runs(scores: Scores, candidate: Neighbour | None) -> list[Run]:
     runs = (scores.by_point.get(candidate.point) or {}) if candidate else {}
-    return [runs[seed] for seed in sorted(runs) if seed not in scores.search.seeds and runs[seed].state.finished]
+    return [
+        runs[seed] for seed in sorted(runs) if seed not in scores.search.seeds and runs[seed].state.finished
+    ]
 
 
 def wanted(search: Search, runs: Sequence[Run], verdict: Verdict) -> list[RunSpec]:
@@ -242,5 +252,3 @@ def fresh_seeds(search: Search, count: int) -> list[int]:
     """Return seeds for reruns of an optimum: the next ones, disjoint from the search's."""
     first = max(search.seeds) + 1
     return list(range(first, first + count))
-
-

@@ -36,7 +36,8 @@ class Digits:
         train_x, train_y, val_x, val_y = (t.to(device) for t in _split(spec.train_size, spec.split_seed))
         self._train = Batch(train_x, train_y)
         self._validation = [
-            Batch(x, y) for x, y in zip(val_x.split(VALIDATION_SLICE), val_y.split(VALIDATION_SLICE), strict=True)
+            Batch(x, y)
+            for x, y in zip(val_x.split(VALIDATION_SLICE), val_y.split(VALIDATION_SLICE), strict=True)
         ]
         self._batch_size = batch_size
         self._seed = seed

@@ -128,7 +128,12 @@ def run_loop(
             history.extend(drained.lines)
             step = drained.lines[-1]["step"]
             rate = (step - first_step) / max(1e-9, drained_s - started_s)
-            timing = {"step": step, "progress": step / last_step, "wall_s": trainer.wall_s, "steps_per_s": rate}
+            timing = {
+                "step": step,
+                "progress": step / last_step,
+                "wall_s": trainer.wall_s,
+                "steps_per_s": rate,
+            }
             attempt.append(attempt.timings_path, [timing])
         return drained.diverged_step
 
@@ -163,7 +168,10 @@ def run_loop(
             line = finite({"step": step, **trainer.evaluate()})
             attempt.append(attempt.metrics_path, [line])
             history.append(line)
-            log(f"step {step}/{last_step}  lr {lr:.3g}  " + "  ".join(f"{k} {v:.4g}" for k, v in line.items() if isinstance(v, float)))
+            log(
+                f"step {step}/{last_step}  lr {lr:.3g}  "
+                + "  ".join(f"{k} {v:.4g}" for k, v in line.items() if isinstance(v, float))
+            )
         if saves and step < last_step:
             save()
     return LoopEnd(trainer.step)

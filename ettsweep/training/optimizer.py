@@ -25,7 +25,12 @@ def build_optimizer(model: nn.Module, spec: RunSpec) -> torch.optim.Optimizer:
     for name, parameter in model.named_parameters():
         shared[by_name[name]].append(parameter)
     groups = [
-        {"params": members, "lr": spec.lr * lr_factor, "weight_decay": spec.wd * wd_factor, "lr_factor": lr_factor}
+        {
+            "params": members,
+            "lr": spec.lr * lr_factor,
+            "weight_decay": spec.wd * wd_factor,
+            "lr_factor": lr_factor,
+        }
         for (lr_factor, wd_factor), members in shared.items()
     ]
     on = next(model.parameters()).device.type

@@ -7,7 +7,6 @@ import platform
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 import torch
@@ -29,7 +28,11 @@ from ettsweep.training.spikes import count_spikes
 
 def environment(device: torch.device) -> Json:
     """Return what a resume on the CPU must share to be exact, and what a reader of the result wants to know."""
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
+    name = (
+        torch.cuda.get_device_name(device)
+        if device.type == "cuda"
+        else platform.processor() or platform.machine()
+    )
     return {
         "device": str(device),
         "device_name": name,
@@ -43,7 +46,11 @@ def environment(device: torch.device) -> Json:
 
 
 def train_run(
-    run: RunDir, attempt: Attempt, device: torch.device, policy: CheckpointPolicy, poll: Callable[[], Stop | None]
+    run: RunDir,
+    attempt: Attempt,
+    device: torch.device,
+    policy: CheckpointPolicy,
+    poll: Callable[[], Stop | None],
 ) -> Stop | None:
     """Train a claimed run to its end, or to where `poll` says to stop.
 
@@ -75,7 +82,11 @@ def train_run(
 
 def _reason(error: Exception) -> str:
     text = str(error).strip().splitlines()
-    return str(error) if isinstance(error, CorruptError) else f"{type(error).__name__}: {text[0] if text else ''}"
+    return (
+        str(error)
+        if isinstance(error, CorruptError)
+        else f"{type(error).__name__}: {text[0] if text else ''}"
+    )
 
 
 def _train(
@@ -118,7 +129,9 @@ def prepare(spec: RunSpec, device: torch.device) -> Trainer:
     initialise(model, spec.model, spec.strategy, spec.seed)
     model.to(device)
     task = build_task(spec, device)
-    return Trainer(spec, model, task, build_optimizer(model, spec), loss_scaler(spec.precision, device), device)
+    return Trainer(
+        spec, model, task, build_optimizer(model, spec), loss_scaler(spec.precision, device), device
+    )
 
 
 def build_task(spec: RunSpec, device: torch.device) -> Task:
@@ -189,5 +202,3 @@ def _log_file(attempt: Attempt) -> Iterator[Callable[[str], None]]:
             file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {text}\n")
 
     yield log
-
-

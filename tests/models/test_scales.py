@@ -41,6 +41,12 @@ def test_table_of_vit_b16_under_ntk() -> None:
         }
 
 
+@pytest.mark.parametrize(("s", "std"), [(None, 32**-0.5), (0.0, 32**-0.5), (0.5, 32**-0.75), (1.0, 1 / 32)])
+def test_table_shows_the_head_std_of_the_strategy(s: float | None, std: float) -> None:
+    rows = {row["group"]: row for row in scale_table(DIGITS, StrategySpec(s=s), AdamWSpec(), lr=None)}
+    assert rows["head"]["init_std"] == pytest.approx(std)
+
+
 def test_table_without_an_lr_has_no_effective_lr() -> None:
     assert {row["effective_lr"] for row in scale_table(DIGITS, NTK, AdamWSpec(), lr=None)} == {None}
 

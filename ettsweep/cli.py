@@ -1,0 +1,817 @@
+"""The command line: each command parses, calls one function, prints, and sets the exit code.
+
+Only typer is imported here; a command imports what it needs, so that `--help` and completion start at once.
+Exit codes: 0 yes; 1 not yet, no, or the environment failed; 2 wrong usage or input.
+"""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from ettsweep.errors import EttsweepError, InputError
+from ettsweep.output import Format, show
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from ettsweep.launch.profiles import LocalProfile
+    from ettsweep.sweep.gridfile import Request, Search
+    from ettsweep.sweep.ledger import Selection
+    from ettsweep.sweep.plan import Plan
+    from ettsweep.sweep.verify import Verdict
+
+app = typer.Typer(
+    name="ettsweep",
+    help="Find, and prove, the best learning rate and weight decay of a Transformer under a scaling strategy.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Results = Annotated[Path, typer.Option("--results", envvar="ETTSWEEP_RESULTS", help="Results folder.")]
+Grid = Annotated[Path | None, typer.Option("--grid", help="Grid file.", metavar="FILE")]
+Model = Annotated[str | None, typer.Option("--model", help="Model name; takes the one grid file for it.")]
+Strategies = Annotated[
+    list[str] | None, typer.Option("--strategy", help="standard, ntk, hybrid, mup or s=0.25; repeatable.")
+]
+Sets = Annotated[
+    list[str] | None, typer.Option("--set", help="key=value for any recipe field.", metavar="KEY=VALUE")
+]
+Launch = Annotated[str, typer.Option("--launch", help="Launch profile: a file, or a name such as local.")]
+LaunchSets = Annotated[
+    list[str] | None, typer.Option("--launch-set", help="key=value for a profile field.", metavar="KEY=VALUE")
+]
+Data = Annotated[str | None, typer.Option("--data", help="Folder of the data set, where the task needs one.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and change nothing.")]
+Follow = Annotated[bool, typer.Option("--follow", help="Stay and show progress; Ctrl-C only detaches.")]
+Form = Annotated[Format, typer.Option("--format", help="How to print.")]
+Runs = Annotated[
+    list[str] | None, typer.Argument(help="Runs, by id or the start of one.", show_default=False)
+]
+Families = Annotated[
+    list[str] | None, typer.Option("--family", help="Family id, or the start of one; repeatable.")
+]
+States = Annotated[list[str] | None, typer.Option("--state", help="State, such as failed; repeatable.")]
+Models = Annotated[list[str] | None, typer.Option("--model", help="Model name; repeatable.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+Optimizer = Annotated[Literal["adamw", "sgd"], typer.Option(help="Optimizer.")]
+
+DEFAULT_RESULTS = Path("results")
+
+
+def main() -> None:
+    """Run the command line; an error of ours becomes a message and an exit code."""
+    try:
+        app()
+    except EttsweepError as error:
+        print(f"ettsweep: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        print("ettsweep: interrupted; what was submitted goes on", file=sys.stderr)
+        sys.exit(130)
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False,
+) -> None:
+    if version:
+        from ettsweep import __version__
+
+        print(f"ettsweep {__version__}")
+        raise typer.Exit
+
+
+# --- sweeps ---------------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def grid(
+    model: Model = None,
+    grid: Grid = None,
+    strategy: Strategies = None,
+    lr_range: Annotated[
+        str | None, typer.Option(help="low:high[:step] in log2 from the centre, or fixed.")
+    ] = None,
+    wd_range: Annotated[str | None, typer.Option(help="The same for wd.")] = None,
+    seeds: Annotated[str | None, typer.Option(help="Seeds, such as 0,1,2.")] = None,
+    set_: Sets = None,
+    launch: Launch = "local",
+    launch_set: LaunchSets = None,
+    data: Data = None,
+    dry_run: DryRun = False,
+    follow: Follow = False,
+    form: Form = Format.TABLE,
+    results: Results = DEFAULT_RESULTS,
+) -> None:
+    """Expand a grid file and submit the runs that are missing."""
+    from ettsweep.launch.rounds import read_ledger, run_all
+    from ettsweep.launch.submit import submit
+    from ettsweep.sweep.gridfile import find_grid, load_request, save_request
+    from ettsweep.sweep.plan import make_plan
+
+    if (grid is None) == (model is None):
+        raise InputError("say which grid: --model NAME, or --grid FILE")
+    path = grid or find_grid(str(model))
+    request = load_request(path, strategy or [], set_ or [], lr_range, wd_range, _numbers(seeds))
+    profile = _profile(launch, launch_set)
+    specs = request.specs()
+    plan = make_plan(specs, read_ledger(results))
+    if dry_run:
+        show(_plan_rows(plan), form)
+        _note(_plan_summary(plan, "would be"))
+        _note_missing_data(request, data)
+        return
+    _check_data(request, data)
+    save_request(results, request)
+    if follow:
+        console = _console()
+        with _detaching():
+            plan = run_all(results, specs, profile, console, path.stem)
+        unfinished = [p for p in plan.blocked + plan.to_launch]
+        _note(f"{len(plan.keep)} of {len(specs)} runs finished")
+        _note_blocked(plan)
+        raise typer.Exit(1 if unfinished else 0)
+    submit(results, plan, profile)
+    _note(_plan_summary(plan, ""))
+    _note_blocked(plan)
+    if plan.to_launch:
+        _note(
+            "they train in the background: `ettsweep watch` shows them, `ettsweep verify-optimum` judges them"
+        )
+
+
+@app.command("verify-optimum")
+def verify_optimum(
+    model: Models = None,
+    strategy: Strategies = None,
+    family: Families = None,
+    at: Annotated[
+        str | None,
+        typer.Option(help="Judge this point, LR,WD, instead of each family's best.", metavar="LR,WD"),
+    ] = None,
+    max_runs: Annotated[int | None, typer.Option(min=0, help="Submit no more than this many runs.")] = None,
+    launch: Launch = "local",
+    launch_set: LaunchSets = None,
+    data: Data = None,
+    dry_run: DryRun = False,
+    follow: Follow = False,
+    form: Form = Format.TABLE,
+    results: Results = DEFAULT_RESULTS,
+) -> None:
+    """Judge each family's best point by its six neighbours; submit those that are missing."""
+    from ettsweep.launch.rounds import verify_rounds
+
+    searches = _searches(results, model, strategy, family, data, for_training=not dry_run)
+    console = _console() if follow else None
+    with _detaching():
+        done = verify_rounds(
+            results,
+            searches,
+            _profile(launch, launch_set),
+            at=_point(at),
+            max_runs=max_runs,
+            dry_run=dry_run,
+            console=console,
+            tell=_note if follow else lambda text: None,
+        )
+    show(_verdict_rows(done.verdicts), form, data=[_verdict_json(v) for v in done.verdicts])
+    if dry_run:
+        if form is Format.TABLE and done.plan.to_launch:
+            print()
+            show(_plan_rows(done.plan), form)
+        _note(_plan_summary(done.plan, "would be"))
+    elif done.submitted:
+        how = "" if follow else "; ask again when they are finished, or stay with --follow"
+        _note(f"{done.submitted} runs submitted{how}")
+    if done.held_back:
+        _note(f"{done.held_back} more runs are needed than --max-runs {max_runs} allows")
+    _note_blocked(done.plan)
+    _note(_score_note(searches))
+    raise typer.Exit(0 if all(v.verdict == "optimal" for v in done.verdicts) else 1)
+
+
+@app.command()
+def seeds(
+    count: Annotated[int, typer.Option("--count", "-n", min=1, help="Fresh seeds for each optimum.")] = 3,
+    model: Models = None,
+    strategy: Strategies = None,
+    family: Families = None,
+    launch: Launch = "local",
+    launch_set: LaunchSets = None,
+    data: Data = None,
+    dry_run: DryRun = False,
+    follow: Follow = False,
+    form: Form = Format.TABLE,
+    results: Results = DEFAULT_RESULTS,
+) -> None:
+    """Rerun each verified optimum over fresh seeds, reported beside the search's own score."""
+    from ettsweep.launch.rounds import judge, read_ledger, run_all
+    from ettsweep.launch.submit import submit
+    from ettsweep.sweep.plan import make_plan
+    from ettsweep.sweep.verify import fresh_seeds
+
+    searches = _searches(results, model, strategy, family, data, for_training=not dry_run)
+    ledger = read_ledger(results)
+    specs, unverified = [], []
+    for search, verdict in zip(searches, judge(searches, ledger), strict=True):
+        if verdict.point is not None and verdict.verdict in ("optimal", "unsearched"):
+            specs += search.specs([verdict.point], fresh_seeds(search, count))
+        else:
+            unverified.append(f"{search.model} {search.strategy}: {verdict.verdict}, {verdict.reason}")
+    plan = make_plan(specs, ledger)
+    if dry_run:
+        show(_plan_rows(plan), form)
+        _note(_plan_summary(plan, "would be"))
+    elif follow:
+        with _detaching():
+            plan = run_all(results, specs, _profile(launch, launch_set), _console(), "seeds")
+    else:
+        submit(results, plan, _profile(launch, launch_set))
+        _note(_plan_summary(plan, ""))
+    if not dry_run:
+        verdicts = judge(searches, read_ledger(results))
+        show(_verdict_rows(verdicts), form, data=[_verdict_json(v) for v in verdicts])
+    for line in unverified:
+        _note(f"not verified yet, so not rerun: {line}")
+    _note_blocked(plan)
+    raise typer.Exit(1 if unverified or plan.blocked else 0)
+
+
+@app.command()
+def report(
+    out: Annotated[Path | None, typer.Option(help="Folder to write to; RESULTS/report by default.")] = None,
+    model: Models = None,
+    strategy: Strategies = None,
+    family: Families = None,
+    form: Form = Format.TABLE,
+    results: Results = DEFAULT_RESULTS,
+) -> None:
+    """Write tables (CSV, Parquet, Markdown, LaTeX), figures (PNG, PDF) and one self-contained HTML page."""
+    from ettsweep.launch.rounds import judge, read_ledger
+    from ettsweep.report.build import write_report
+
+    searches = _searches(results, model, strategy, family, None, for_training=False)
+    ledger = read_ledger(results)
+    runs = [run for search in searches for run in ledger.family(search.family)]
+    verdicts = judge(searches, ledger)
+    paths = write_report(results, out or results / "report", runs, verdicts)
+    show(_verdict_rows(verdicts), form, data=[_verdict_json(v) for v in verdicts])
+    for path in paths:
+        if path.suffix in (".html", ".png", ".csv"):
+            _note(f"wrote {path}")
+
+
+# --- runs -----------------------------------------------------------------------------------------------------------
+
+STATUS_COLUMNS = ("run", "model", "strategy", "lr", "wd", "seed", "state", "progress", "best_score", "reason")
+STATUS_KEYS = (
+    *("run", "family", "model", "task", "strategy", "lr", "wd", "log2_lr", "log2_wd", "seed"),
+    *("state", "progress", "best_score"),
+)
+
+
+@app.command()
+def status(
+    run: Runs = None,
+    model: Models = None,
+    strategy: Strategies = None,
+    family: Families = None,
+    state: States = None,
+    form: Form = Format.TABLE,
+    results: Results = DEFAULT_RESULTS,
+) -> None:
+    """List the runs with their states, as they are on disk."""
+    from ettsweep.launch.rounds import read_ledger
+    from ettsweep.sweep.ledger import count_states, status_row
+
+    ledger = read_ledger(results)
+    runs = _selection(run, model, strategy, family, state).of(ledger)
+    rows = [status_row(r) for r in runs]
+    columns = STATUS_COLUMNS if form in (Format.TABLE, Format.MARKDOWN) else STATUS_KEYS
+    show(rows, form, columns, data=[{key: row[key] for key in STATUS_KEYS} for row in rows])
+    if form is Format.TABLE:
+        counts = count_states(r.state for r in runs)
+        _note(
+            f"{len(runs)} runs in {results}: " + (", ".join(f"{n} {s}" for s, n in counts.items()) or "none")
+        )
+    for name, problem in ledger.broken.items():
+        _note(f"run folder {name} is broken: {problem}")
+
+
+@app.command()
+def watch(
+    model: Models = None,
+    strategy: Strategies = None,
+    family: Families = None,
+    results: Results = DEFAULT_RESULTS,
+) -> None:
+    """Show live what runs, how far it is and how long still; Ctrl-C leaves it running."""
+    from ettsweep.launch.monitor import Monitor, follow
+    from ettsweep.launch.rounds import read_ledger
+
+    runs = _selection(None, model, strategy, family, None).of(read_ledger(results))
+    if not runs:
+        raise InputError(f"{results}: no runs to watch; `ettsweep grid --model vit-digits` makes some")
+    with _detaching():
+        snapshot = follow(Monitor(results, [run.spec for run in runs]), str(results), _console())
+        _note(snapshot.summary())
+
+
+@app.command()
+def logs(
+    run: Annotated[str, typer.Argument(help="Run id, or the start of one.")],
+    attempt: Annotated[int | None, typer.Option(min=1, help="Only this attempt.")] = None,
+    results: Results = DEFAULT_RESULTS,
+) -> None:
+    """Print what a run logged, attempt by attempt, and why one ended without a result."""
+    from ettsweep.launch.rounds import read_ledger
+    from ettsweep.rundir import RunDir, runs_dir
+    from ettsweep.sweep.ledger import find_run
+
+    folder = RunDir(runs_dir(results) / find_run(read_ledger(results), run))
+    numbers = [n for n in folder.numbers() if attempt in (None, n)]
+    if not numbers:
+        raise EttsweepError(f"run {folder.id} has no attempt{f' {attempt}' if attempt else ' yet'}")
+    for number in numbers:
+        print(f"== attempt {number}")
+        print(folder.attempt(number).log(), end="")
+
+
+@app.command("show")
+def show_run(
+    run: Annotated[str, typer.Argument(help="Run id, or the start of one.")],
+    form: Form = Format.TABLE,
+    results: Results = DEFAULT_RESULTS,
+) -> None:
+    """Show all that is known of one run: spec, state, attempts, result."""
+    from ettsweep.launch.rounds import read_ledger
+    from ettsweep.sweep.ledger import describe, find_run
+
+    ledger = read_ledger(results)
+    data = describe(ledger, find_run(ledger, run))
+    rows = [{"key": key, "value": value} for key, value in _flat(data)]
+    show(rows, form, data=data)
+
+
+@app.command()
+def cancel(
+    run: Runs = None,
+    model: Models = None,
+    strategy: Strategies = None,
+    family: Families = None,
+    state: States = None,
+    all_: Annotated[bool, typer.Option("--all", help="All that are queued, running or interrupted.")] = False,
+    yes: Yes = False,
+    results: Results = DEFAULT_RESULTS,
+) -> None:
+    """Stop runs at their next step boundary; `retry` takes them on from there."""
+    from ettsweep.launch.rounds import read_ledger
+    from ettsweep.rundir import State
+
+    _need_some(run, model, strategy, family, state, all_)
+    found = _selection(run, model, strategy, family, state).of(read_ledger(results))
+    chosen = [r for r in found if not r.state.finished and r.state is not State.CANCELLED]
+    _confirm(f"cancel {len(chosen)} runs?", len(chosen), yes)
+    for r in chosen:
+        r.dir.cancel()
+    _note(f"{len(chosen)} runs cancelled")
+
+
+@app.command()
+def retry(
+    run: Runs = None,
+    model: Models = None,
+    strategy: Strategies = None,
+    family: Families = None,
+    state: States = None,
+    all_: Annotated[bool, typer.Option("--all", help="All that failed or were cancelled.")] = False,
+    launch: Launch = "local",
+    launch_set: LaunchSets = None,
+    data: Data = None,
+    yes: Yes = False,
+    results: Results = DEFAULT_RESULTS,
+) -> None:
+    """Train failed, cancelled or corrupt runs again, from their last checkpoint where there is one."""
+    from ettsweep.launch.rounds import read_ledger
+    from ettsweep.launch.submit import submit
+    from ettsweep.rundir import State
+    from ettsweep.sweep.plan import make_plan
+
+    _need_some(run, model, strategy, family, state, all_)
+    profile = _profile(launch, launch_set)
+    selection = _selection(run, model, strategy, family, state)
+    found = selection.of(read_ledger(results))
+    chosen = [r for r in found if run or r.state in (State.FAILED, State.CANCELLED, State.INTERRUPTED)]
+    _point_at_data(data)
+    _confirm(f"retry {len(chosen)} runs?", len(chosen), yes)
+    for r in chosen:
+        r.dir.retry()
+    plan = make_plan([r.spec for r in chosen], read_ledger(results))
+    submit(results, plan, profile)
+    _note(_plan_summary(plan, ""))
+
+
+@app.command()
+def clean(
+    dry_run: DryRun = False,
+    form: Form = Format.TABLE,
+    results: Results = DEFAULT_RESULTS,
+) -> None:
+    """Remove checkpoints of finished runs, dead attempts and orphans; results stay."""
+    from ettsweep.launch.housekeeping import find_waste, remove
+
+    waste = find_waste(results)
+    if not dry_run:
+        remove(waste)
+    rows = [{"path": str(w.path), "bytes": w.size, "reason": w.reason} for w in waste]
+    if dry_run or form is not Format.TABLE:
+        show(rows, form, ("path", "bytes", "reason"))
+    total = sum(w.size for w in waste)
+    _note(f"{len(waste)} items, {total / 2**20:.1f} MiB {'would be removed' if dry_run else 'removed'}")
+
+
+@app.command()
+def train(
+    run: Annotated[str | None, typer.Argument(help="A run that is there, by id.", show_default=False)] = None,
+    model: Model = None,
+    grid: Grid = None,
+    strategy: Annotated[
+        str | None, typer.Option(help="Scaling strategy; the grid's first by default.")
+    ] = None,
+    lr: Annotated[float | None, typer.Option(help="Learning rate; the grid's centre by default.")] = None,
+    wd: Annotated[float | None, typer.Option(help="Weight decay; the grid's centre by default.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed; the grid's first by default.")] = None,
+    set_: Sets = None,
+    launch: Launch = "local",
+    launch_set: LaunchSets = None,
+    data: Data = None,
+    results: Results = DEFAULT_RESULTS,
+) -> None:
+    """Train one run in the foreground; Ctrl-C saves a checkpoint, and the same command goes on from it."""
+    from ettsweep.launch.rounds import read_ledger
+    from ettsweep.launch.worker import train_in_foreground
+    from ettsweep.sweep.gridfile import find_grid, load_request
+    from ettsweep.sweep.ledger import find_run
+    from ettsweep.tasks.registry import check_data
+
+    if run is not None:
+        ledger = read_ledger(results)
+        run_id = find_run(ledger, run)
+        if run_id not in ledger.runs:
+            raise EttsweepError(ledger.broken[run_id])
+        spec = ledger.runs[run_id].spec
+    else:
+        if (grid is None) == (model is None):
+            raise InputError("say what to train: a run id, --model NAME, or --grid FILE")
+        strategies = [strategy] if strategy else []
+        request = load_request(grid or find_grid(str(model)), strategies, set_ or [])
+        data = data or request.data
+        spec = request.searches()[0].run(lr, wd, seed)
+    _point_at_data(data)
+    check_data(spec.task)
+    finished = train_in_foreground(results, spec, _profile(launch, launch_set))
+    show_run(spec.run_id, Format.TABLE, results)
+    raise typer.Exit(0 if finished else 1)
+
+
+# --- theory and environment -----------------------------------------------------------------------------------------
+
+
+@app.command("map")
+def map_(
+    lr: Annotated[float, typer.Option(help="Learning rate under --from.")],
+    wd: Annotated[float, typer.Option(help="Weight decay under --from.")],
+    from_: Annotated[str, typer.Option("--from", help="Strategy of lr and wd.")],
+    to: Annotated[str, typer.Option("--to", help="Strategy to map them to.")],
+    width: Annotated[int | None, typer.Option(min=1, help="Width n.")] = None,
+    model: Model = None,
+    optimizer: Optimizer = "adamw",
+    form: Form = Format.TABLE,
+) -> None:
+    """Map (lr, wd) from one scaling strategy to another by a power of the width; nothing is trained."""
+    from ettsweep.models.registry import model_spec
+    from ettsweep.scaling.hyperparameters import map_point
+    from ettsweep.scaling.strategies import parse_strategy
+    from ettsweep.spec import validate
+    from ettsweep.sweep.gridfile import Centre
+
+    if (width is None) == (model is None):
+        raise InputError("the map needs a width: --width N, or --model NAME")
+    point = validate(Centre, {"lr": lr, "wd": wd}, "map")
+    n = width or model_spec(str(model)).width
+    lr_to, wd_to = map_point(point.lr, point.wd, parse_strategy(from_), parse_strategy(to), n, optimizer)
+    row = {"lr": lr_to, "wd": wd_to}
+    show([row], form, data=row)
+
+
+@app.command()
+def scales(
+    model: Annotated[str, typer.Option(help="Model name.")],
+    strategy: Annotated[str, typer.Option(help="standard, ntk, hybrid, mup or s=0.25.")] = "ntk",
+    lr: Annotated[float | None, typer.Option(help="Learning rate, for effective ones.")] = None,
+    optimizer: Optimizer = "adamw",
+    mlp_factor: Annotated[
+        Literal["ignore", "include"], typer.Option(help="Whether M enters the factors.")
+    ] = "ignore",
+    form: Form = Format.TABLE,
+) -> None:
+    """Print the table of a model's parameter groups: shape, init std, learning-rate and decay factors."""
+    from ettsweep.models.scales import describe_scales
+
+    if lr is not None and not lr > 0:
+        raise InputError(f"--lr: must be positive, got {lr}")
+    data = describe_scales(model, strategy, optimizer, mlp_factor, lr)
+    columns = [c for c in data["groups"][0] if c != "effective_lr" or lr is not None]
+    show(data["groups"], form, columns, data=data)
+    if form is Format.TABLE:
+        _note(
+            f"{data['model']} under {data['strategy']}: width {data['width']}, {data['parameters']:,} parameters"
+        )
+
+
+@app.command()
+def doctor(
+    launch: Launch = "local",
+    data: Data = None,
+    form: Form = Format.TABLE,
+    results: Results = DEFAULT_RESULTS,
+) -> None:
+    """Say what works here: torch, devices, slots, SLURM, data sets, the results folder."""
+    from ettsweep.launch.doctor import examine
+
+    _point_at_data(data)
+    checks = examine(results, launch)
+    words = {True: "ok", False: "failed", None: "absent"}
+    show([{"check": c.what, "state": words[c.ok], "detail": c.detail} for c in checks], form)
+    raise typer.Exit(1 if any(c.ok is False for c in checks) else 0)
+
+
+# --- helpers: arguments in, text out ----------------------------------------------------------------------------------
+
+
+def _note(text: str) -> None:
+    """Say something beside the output proper."""
+    if text:
+        print(text, file=sys.stderr)
+
+
+def _console() -> "Console":
+    from rich.console import Console
+
+    return Console(stderr=True)
+
+
+class _detaching:  # noqa: N801 (reads as a statement)
+    """Ctrl-C leaves the command, with exit code 0: what was submitted goes on."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        if kind is KeyboardInterrupt:
+            _note("detached; the runs go on: `ettsweep watch` shows them")
+            raise typer.Exit(0)
+
+
+def _numbers(text: str | None) -> list[int]:
+    if text is None:
+        return []
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise InputError(
+            f"--seeds: whole numbers with commas are expected, such as 0,1,2, got {text!r}"
+        ) from None
+
+
+def _point(text: str | None) -> Any:
+    if text is None:
+        return None
+    from ettsweep.sweep.lattice import parse_point
+
+    return parse_point(text, "--at")
+
+
+def _profile(name: str, overrides: list[str] | None) -> "LocalProfile":
+    from ettsweep.launch.profiles import load_profile
+
+    return load_profile(name, overrides)
+
+
+def _point_at_data(data: str | None) -> None:
+    """Make a data folder known to this process and to the workers that it starts."""
+    if data is not None:
+        import os
+
+        from ettsweep.tasks.registry import IMAGENET_ENV
+
+        os.environ[IMAGENET_ENV] = str(Path(data).expanduser().resolve())
+
+
+def _check_data(request: "Request", data: str | None) -> None:
+    from ettsweep.tasks.registry import check_data
+
+    _point_at_data(data or request.data)
+    check_data(request.recipe.task)
+
+
+def _note_missing_data(request: "Request", data: str | None) -> None:
+    try:
+        _check_data(request, data)
+    except EttsweepError as error:
+        _note(f"before it can be submitted: {error}")
+
+
+def _searches(
+    results: Path,
+    models: list[str] | None,
+    strategies: list[str] | None,
+    families: list[str] | None,
+    data: str | None,
+    *,
+    for_training: bool,
+) -> "list[Search]":
+    from ettsweep.scaling.strategies import parse_strategy
+    from ettsweep.sweep.gridfile import load_requests, searches
+
+    requests = load_requests(results)
+    if not requests:
+        raise InputError(
+            f"{results}: no grid has been asked for yet; `ettsweep grid --model vit-digits` asks for one"
+        )
+    wanted = {parse_strategy(name) for name in strategies or []}
+    found = [
+        search
+        for search in searches(requests)
+        if (not wanted or search.base.strategy.s in wanted)
+        and (not models or search.model in models)
+        and (not families or search.family.startswith(tuple(families)))
+    ]
+    if not found:
+        known = ", ".join(f"{s.model} {s.strategy} ({s.family})" for s in searches(requests))
+        raise InputError(f"no search fits these options; there are: {known}")
+    if for_training:
+        for request in requests:
+            if any(request.recipe.task == search.base.task for search in found):
+                _check_data(request, data)
+    return found
+
+
+def _selection(
+    runs: list[str] | None,
+    models: list[str] | None,
+    strategies: list[str] | None,
+    families: list[str] | None,
+    states: list[str] | None,
+) -> "Selection":
+    from ettsweep.errors import unknown_name
+    from ettsweep.rundir import State
+    from ettsweep.sweep.ledger import Selection
+
+    for name in states or []:
+        if name not in list(State):
+            raise unknown_name("state", name, [s.value for s in State])
+    return Selection(
+        tuple(runs or ()),
+        tuple(families or ()),
+        tuple(strategies or ()),
+        tuple(models or ()),
+        tuple(State(name) for name in states or ()),
+    )
+
+
+def _need_some(*selectors: object) -> None:
+    if not any(selectors):
+        raise InputError("say which runs: ids, --family, --strategy, --model, --state or --all")
+
+
+def _confirm(question: str, count: int, yes: bool) -> None:
+    if count > 1 and not yes and not typer.confirm(question):
+        raise typer.Exit(1)
+
+
+def _plan_rows(plan: "Plan") -> list[dict[str, Any]]:
+    from ettsweep.models.registry import model_name
+    from ettsweep.scaling.strategies import strategy_name
+
+    actions = {"submit": plan.submit, "retry": plan.retry, "keep": plan.keep, "blocked": plan.blocked}
+    return [
+        {
+            "run": p.id,
+            "action": action,
+            "model": model_name(p.spec.model),
+            "strategy": strategy_name(p.spec.strategy.s),
+            "lr": p.spec.lr,
+            "wd": p.spec.wd,
+            "seed": p.spec.seed,
+            "state": p.state.value,
+        }
+        for action, members in actions.items()
+        for p in members
+    ]
+
+
+def _plan_summary(plan: "Plan", tense: str) -> str:
+    parts = []
+    if plan.submit:
+        parts.append(f"{len(plan.submit)} runs {tense} submitted")
+    if plan.retry:
+        parts.append(f"{len(plan.retry)} {tense} taken on from where they were")
+    if plan.keep:
+        finished = sum(p.state.finished for p in plan.keep)
+        parts.append(f"{finished} finished, {len(plan.keep) - finished} under way")
+    if plan.blocked:
+        parts.append(f"{len(plan.blocked)} need a decision")
+    return " ".join((", ".join(parts) or "nothing to do").split())
+
+
+def _note_blocked(plan: "Plan") -> None:
+    for p in plan.blocked[:5]:
+        _note(
+            f"run {p.id} is {p.state}{f': {p.reason}' if p.reason else ''}; `ettsweep retry {p.id}` trains it again"
+        )
+    if len(plan.blocked) > 5:
+        _note(f"... and {len(plan.blocked) - 5} more; `ettsweep status --state failed` lists them")
+
+
+def _score_note(searches: "list[Search]") -> str:
+    from ettsweep.tasks.registry import score
+
+    words = {
+        ("best_loss", "min"): "the lowest validation loss",
+        ("best_accuracy", "max"): "the best validation accuracy",
+    }
+    kinds = dict.fromkeys(score(search.base.task) for search in searches)
+    return "; ".join(
+        f"{k.metric}: {words[k.metric, k.mode]} along the trajectory, the mean over shared seeds; {k.mode} is best"
+        for k in kinds
+    )
+
+
+def _verdict_rows(verdicts: "list[Verdict]") -> list[dict[str, Any]]:
+    from statistics import fmean
+
+    rows = []
+    for v in verdicts:
+        fresh = [s for s in v.fresh_scores if s is not None]
+        rivals = [n.score for n in v.neighbours if n.score is not None]
+        rival = (min(rivals) if v.mode == "min" else max(rivals)) if rivals else None
+        rows.append(
+            {
+                "family": v.family,
+                "model": v.model,
+                "strategy": v.strategy,
+                "verdict": v.verdict,
+                "lr": v.lr,
+                "wd": v.wd,
+                v.metric: v.score,
+                "best neighbour": rival,
+                "fresh seeds": f"{fmean(fresh):.4g} ({len(fresh)})" if fresh else None,
+                "beyond the grid": len(v.outside) or None,
+                "reason": v.reason,
+            }
+        )
+    columns = dict.fromkeys(key for row in rows for key in row)
+    return [{key: row.get(key) for key in columns} for row in rows]
+
+
+def _verdict_json(v: "Verdict") -> dict[str, Any]:
+    point = lambda p: {"lr": p[0], "wd": p[1]}  # noqa: E731
+    return {
+        "family": v.family,
+        "model": v.model,
+        "strategy": v.strategy,
+        "verdict": v.verdict,
+        "lr": v.lr,
+        "wd": v.wd,
+        "score": v.score,
+        "metric": v.metric,
+        "mode": v.mode,
+        "neighbours": [
+            {"lr": n.lr, "wd": n.wd, "score": n.score, "state": str(n.state)} for n in v.neighbours
+        ],
+        "missing": [point(p) for p in v.missing],
+        "seeds": list(v.seeds),
+        "fresh": [{"seed": s, "score": x} for s, x in zip(v.fresh_seeds, v.fresh_scores, strict=True)],
+        "outside": [point(p) for p in v.outside],
+        "path": [point(p) for p in v.path],
+        "reason": v.reason,
+    }
+
+
+def _flat(data: dict[str, Any], prefix: str = "") -> "list[tuple[str, Any]]":
+    rows: list[tuple[str, Any]] = []
+    for key, value in data.items():
+        if isinstance(value, dict):
+            rows += _flat(value, f"{prefix}{key}.")
+        elif isinstance(value, list) and value and isinstance(value[0], dict):
+            for number, item in enumerate(value, 1):
+                rows += _flat(item, f"{prefix}{key}.{number}.")
+        else:
+            rows.append((f"{prefix}{key}", value))
+    return rows

@@ -1,0 +1,102 @@
+"""Tables on standard output, for people and for programs."""
+
+import csv
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
+from typing import Any, TextIO
+
+
+class Format(StrEnum):
+    """How a read command prints."""
+
+    TABLE = "table"
+    JSON = "json"
+    CSV = "csv"
+    MARKDOWN = "markdown"
+
+
+Row = Mapping[str, Any]
+
+
+def show(
+    rows: Sequence[Row], form: Format, columns: Sequence[str] | None = None, data: object = None
+) -> None:
+    """Print rows.
+
+    Args:
+        rows: one mapping a row.
+        form: how.
+        columns: which columns a table shows, and in what order; all of them by default.
+        data: what JSON prints instead of the rows.
+    """
+    names = list(columns or (rows[0] if rows else ()))
+    match form:
+        case Format.JSON:
+            print(json.dumps(list(rows) if data is None else data, indent=1, allow_nan=False))
+        case Format.CSV:
+            _csv(rows, names, sys.stdout)
+        case Format.MARKDOWN:
+            print(_markdown(rows, names))
+        case Format.TABLE:
+            _table(rows, names)
+
+
+def _csv(rows: Iterable[Row], names: Sequence[str], file: TextIO) -> None:
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(names)
+    writer.writerows([["" if row[n] is None else row[n] for n in names] for row in rows])
+
+
+def _markdown(rows: Iterable[Row], names: Sequence[str]) -> str:
+    lines = [
+        names,
+        ["---"] * len(names),
+        *([cell(row[n]).replace("|", "\\|") for n in names] for row in rows),
+    ]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _table(rows: Sequence[Row], names: Sequence[str]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for name in names:
+        numeric = any(isinstance(row[name], int | float) for row in rows)
+        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell(row[name]), style=STYLES.get(str(row[name]), "")) for name in names))
+    console = Console()
+    if not console.is_terminal:
+        console.width = 10_000  # a pipe has no edge to wrap at
+    console.print(table)
+
+
+STYLES = {
+    "done": "green",
+    "optimal": "bold green",
+    "running": "cyan",
+    "failed": "red",
+    "diverged": "yellow",
+    "refuted": "red",
+    "edge": "yellow",
+    "incomplete": "yellow",
+    "tie": "yellow",
+    "unknown": "magenta",
+}
+
+
+def cell(value: object) -> str:
+    """Return a value as people read it: four significant digits, nothing for None."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, list | tuple):
+        return " x ".join(cell(v) for v in value)
+    return str(value)

@@ -1,0 +1,295 @@
+"""The page: one HTML file with everything in it, no scripts and nothing from the network."""
+
+import base64
+import math
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib import resources
+from importlib.metadata import version
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined
+
+from ettsweep import __version__
+from ettsweep.report import tables
+from ettsweep.report.figures import is_accuracy, metric_name, plus_minus, score_text, short, strategy_colour
+from ettsweep.report.tables import point_key
+from ettsweep.spec import log2
+from ettsweep.sweep.ledger import Run, count_states
+from ettsweep.sweep.verify import Neighbour, Verdict
+
+MAX_RUN_ROWS = 300
+
+Row = dict[str, Any]
+
+VERDICTS = {
+    "optimal": "better than every neighbour",
+    "edge": "a neighbour has not been asked for yet",
+    "incomplete": "asked for, but not finished",
+    "refuted": "a neighbour is better",
+    "tie": "a neighbour is exactly as good",
+    "unresolved": "within the noise of seeds",
+    "unsearched": "no free axis to search",
+}
+
+
+@dataclass(frozen=True)
+class SweepView:
+    """A sweep on the page: verdicts in their order, and PNG images by family (`` for the sweep) and kind."""
+
+    title: str
+    verdicts: list[Verdict]
+    images: dict[str, dict[str, bytes]]
+
+
+def render(results: str, sweeps: Sequence[SweepView], runs: Sequence[Run], corrupt: dict[str, str]) -> str:
+    """Return the page.
+
+    Args:
+        results: the results folder, as text.
+        sweeps: what to show.
+        runs: all runs, for counts and the table of runs.
+        corrupt: runs whose history could not be read, and why.
+    """
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    template = environment.from_string(
+        resources.files("ettsweep.report").joinpath("page.html.j2").read_text(encoding="utf-8")
+    )
+    by_point = tables.runs_by_point(runs)
+    by_family: dict[str, list[Run]] = {}
+    for run in runs:
+        by_family.setdefault(run.family, []).append(run)
+    views = [_sweep(view, by_point, by_family) for view in sweeps]
+    return template.render(
+        results=results,
+        made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        sweeps=views,
+        runs=_run_rows(by_family),
+        run_count=len(runs),
+        states=[(state.value, count) for state, count in count_states(run.state for run in runs).items()],
+        other_families=len(set(by_family) - {v.family for view in sweeps for v in view.verdicts}),
+        metrics=sorted({(v.metric, v.mode) for view in sweeps for v in view.verdicts}),
+        metric_name=metric_name,
+        corrupt=sorted(corrupt.items()),
+        provenance=_provenance(runs, by_point, [v for view in sweeps for v in view.verdicts]),
+    )
+
+
+def _sweep(
+    view: SweepView,
+    by_point: dict[tuple[str, float, float | None], list[Run]],
+    by_family: dict[str, list[Run]],
+) -> Row:
+    families = []
+    for verdict in view.verdicts:
+        members: list[Run] = []
+        if verdict.lr is not None and verdict.wd is not None:
+            members = by_point.get((verdict.family, *point_key(verdict.lr, verdict.wd)), [])
+        families.append(
+            _family(verdict, view.images.get(verdict.family, {}), members, by_family.get(verdict.family, []))
+        )
+    seeds = view.images.get("", {}).get("seeds")
+    return {
+        "title": view.title,
+        "families": families,
+        "seeds": _data_uri(seeds) if seeds else None,
+        "metric": metric_name(view.verdicts[0].metric),
+        "better": "lower" if view.verdicts[0].mode == "min" else "higher",
+        "shows_accuracy": any(f["accuracy"] for f in families) and not is_accuracy(view.verdicts[0].metric),
+        "best": _best(view.verdicts),
+    }
+
+
+def _family(verdict: Verdict, images: dict[str, bytes], members: Sequence[Run], runs: Sequence[Run]) -> Row:
+    mean, std = tables.mean_std(verdict.fresh_scores)
+    searched = [run for run in members if run.spec.seed in verdict.seeds]
+    margin = tables.margin(verdict)
+    results = [run.result for run in members if run.result is not None]
+    accuracies = [r["best_accuracy"] for r in results if r.get("best_accuracy") is not None]
+    return {
+        "id": verdict.family,
+        "strategy": verdict.strategy,
+        "colour": strategy_colour(verdict.strategy),
+        "verdict": verdict.verdict,
+        "reason": verdict.reason or VERDICTS.get(verdict.verdict, ""),
+        "lr": _power(verdict.lr),
+        "wd": _power(verdict.wd),
+        "score": _plus_minus(
+            verdict.score, tables.mean_std([run.score for run in searched])[1], verdict.metric
+        ),
+        "seed_count": len(verdict.seeds),
+        "fresh": _plus_minus(mean, std, verdict.metric),
+        "fresh_count": len(verdict.fresh_seeds),
+        "fresh_diverged": sum(score is None for score in verdict.fresh_scores),
+        "margin": None if margin is None else _difference(margin, verdict),
+        "accuracy": score_text(sum(accuracies) / len(accuracies), "best_accuracy") if accuracies else None,
+        "neighbours": [_neighbour(n, verdict) for n in verdict.neighbours],
+        "missing": len(verdict.missing),
+        "outside": len(verdict.outside),
+        "path": [f"({short(lr)}, {short(wd)})" for lr, wd in verdict.path],
+        "map": _data_uri(images["map"]) if "map" in images else None,
+        "curves": _data_uri(images["curves"]) if "curves" in images else None,
+        "spikes_optimum": _spikes([run for run in members if run.state.finished]),
+        "spikes_all": _spikes([run for run in runs if run.state.finished]),
+        "points": len({point_key(run.spec.lr, run.spec.wd) for run in runs}),
+        "runs": len(runs),
+    }
+
+
+def _best(verdicts: Sequence[Verdict]) -> Row | None:
+    """Return the best of the verified optima: by fresh seeds where all have them, else by the search's."""
+    verified = [v for v in verdicts if v.verdict == "optimal" and v.score is not None]
+    if not verified:
+        return None
+    fresh = {v.family: tables.mean_std(v.fresh_scores)[0] for v in verified}
+    by_fresh = all(mean is not None for mean in fresh.values())
+    sign = 1 if verified[0].mode == "min" else -1
+    ranked = sorted(verified, key=lambda v: sign * ((fresh[v.family] if by_fresh else v.score) or 0.0))
+    winner = ranked[0]
+    scores = winner.fresh_scores if by_fresh else ()
+    mean, std = tables.mean_std(scores) if by_fresh else (winner.score, None)
+    return {
+        "strategy": winner.strategy,
+        "lr": _power(winner.lr),
+        "wd": _power(winner.wd),
+        "score": _plus_minus(mean, std, winner.metric),
+        "seeds": f"{len(scores)} fresh seeds" if by_fresh else f"{len(winner.seeds)} seeds of the search",
+        "of": len(verified),
+        "lead": _lead(winner, ranked[1]) if by_fresh and len(ranked) > 1 else None,
+    }
+
+
+def _lead(winner: Verdict, second: Verdict) -> str | None:
+    """Return by how much fresh seeds put the best optimum ahead of the next, with the standard error of that."""
+    (first_mean, first_std), (mean, std) = (tables.mean_std(v.fresh_scores) for v in (winner, second))
+    if first_mean is None or mean is None or first_std is None or std is None:
+        return None
+    error = math.hypot(
+        first_std / math.sqrt(len(winner.fresh_scores)), std / math.sqrt(len(second.fresh_scores))
+    )
+    gap = plus_minus(abs(mean - first_mean), error, winner.metric)
+    return f"ahead of {second.strategy} by {gap} (standard error)"
+
+
+# --- cells ------------------------------------------------------------------------------------------------
+
+
+def _data_uri(png: bytes) -> str:
+    return "data:image/png;base64," + base64.b64encode(png).decode()
+
+
+def _power(value: float | None) -> Row | None:
+    """Return a number with its power of two."""
+    if value is None:
+        return None
+    exponent = log2(value)
+    return {
+        "value": short(value),
+        "log2": None if exponent is None else f"{exponent:.2f}".rstrip("0").rstrip("."),
+    }
+
+
+def _plus_minus(mean: float | None, std: float | None, metric: str) -> str | None:
+    if mean is None:
+        return None
+    return plus_minus(mean, std, metric)
+
+
+def _difference(worse_by: float, verdict: Verdict) -> Row:
+    """Return a difference in the metric's own unit, and relative to a loss."""
+    text = f"{100 * worse_by:+.2f} points" if is_accuracy(verdict.metric) else f"{worse_by:+.4f}"
+    relative = worse_by / verdict.score if verdict.score and not is_accuracy(verdict.metric) else None
+    return {
+        "text": text.replace("-", "−"),
+        "relative": None if relative is None else f"{100 * relative:+.1f}%".replace("-", "−"),
+        "better": worse_by < 0,
+    }
+
+
+def _neighbour(neighbour: Neighbour, verdict: Verdict) -> Row:
+    difference = None
+    if neighbour.score is not None and verdict.score is not None:
+        gap = neighbour.score - verdict.score
+        difference = _difference(gap if verdict.mode == "min" else -gap, verdict)
+    return {
+        "move": ", ".join(
+            _move(name, new, old)
+            for name, new, old in (("lr", neighbour.lr, verdict.lr), ("wd", neighbour.wd, verdict.wd))
+        ),
+        "lr": short(neighbour.lr),
+        "wd": short(neighbour.wd),
+        "state": str(neighbour.state),
+        "score": None if neighbour.score is None else score_text(neighbour.score, verdict.metric),
+        "difference": difference,
+    }
+
+
+def _move(name: str, new: float, old: float | None) -> str:
+    if not old or abs(new / old - 1) < 1e-6:
+        return name
+    return f"{short(new / old)} {name}" if new > old else f"{name} / {short(old / new)}"
+
+
+def _spikes(runs: Sequence[Run]) -> Row:
+    results = [run.result or {} for run in runs]
+    return {
+        "runs": len(runs),
+        "diverged": sum(r.get("status") == "diverged" for r in results),
+        "counts": [sum(r.get(name) or 0 for r in results) for name in tables.SPIKES],
+    }
+
+
+def _run_rows(by_family: dict[str, list[Run]]) -> list[Row]:
+    """Return rows for the best runs of each family, about as many of each."""
+    rows = []
+    share = max(1, MAX_RUN_ROWS // max(1, len(by_family)))
+    for members in by_family.values():
+        table = tables.runs_table(_best_first(members)[:share])
+        for record in table.to_dict("records"):
+            rows.append({str(name): _cell(str(name), value) for name, value in record.items()})
+    return rows[:MAX_RUN_ROWS]
+
+
+def _best_first(runs: Sequence[Run]) -> list[Run]:
+    from ettsweep.tasks.registry import score
+
+    sign = 1 if score(runs[0].spec.task).mode == "min" else -1
+    return sorted(runs, key=lambda run: (run.score is None, sign * (run.score or 0.0)))
+
+
+def _cell(name: str, value: Any) -> str:
+    if value != value or value is None or str(value) == "<NA>":
+        return ""
+    if name in tables.METRICS:
+        return score_text(value, name)
+    return short(value) if isinstance(value, float) else str(value)
+
+
+def _provenance(
+    runs: Sequence[Run],
+    by_point: dict[tuple[str, float, float | None], list[Run]],
+    verdicts: Sequence[Verdict],
+) -> list[tuple[str, str]]:
+    """Return what made the report, and what trained the optima, as their claims recorded it."""
+    claims: dict[str, set[str]] = {}
+    for verdict in verdicts:
+        if verdict.lr is None or verdict.wd is None:
+            continue
+        for run in by_point.get((verdict.family, *point_key(verdict.lr, verdict.wd)), [])[:1]:
+            attempt = run.dir.latest()
+            for key, value in (attempt.claim() if attempt else {}).items():
+                if key in ("torch", "device_name", "instruction_set", "threads", "ettsweep", "python", "git"):
+                    claims.setdefault(key, set()).add(str(value))
+    hours = {
+        key: sum((run.result or {}).get(key) or 0.0 for run in runs) / 3600 for key in ("wall_s", "device_s")
+    }
+    return [
+        ("report made by", f"ettsweep {__version__}, Python {platform.python_version()}, pandas {version('pandas')}, "
+         f"matplotlib {version('matplotlib')}"),
+        *((f"optima trained with: {key.replace('_', ' ')}", ", ".join(sorted(values))) for key, values in claims.items()),
+        ("time of all finished runs", f"{short(hours['wall_s'])} h; on devices {short(hours['device_s'])} h"),
+    ]  # fmt: skip

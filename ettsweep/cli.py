@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from ettsweep.errors import EttsweepError, InputError
-from ettsweep.output import Format, show
+from ettsweep.output import Format, cell, show
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from rich.console import Console
 
     from ettsweep.launch.profiles import LocalProfile
@@ -37,9 +39,7 @@ Model = Annotated[str | None, typer.Option("--model", help="Model name; takes th
 Strategies = Annotated[
     list[str] | None, typer.Option("--strategy", help="standard, ntk, hybrid, mup or s=0.25; repeatable.")
 ]
-Sets = Annotated[
-    list[str] | None, typer.Option("--set", help="key=value for any recipe field.", metavar="KEY=VALUE")
-]
+Sets = Annotated[list[str] | None, typer.Option("--set", help="key=value for any recipe field.", metavar="KEY=VALUE")]
 Launch = Annotated[str, typer.Option("--launch", help="Launch profile: a file, or a name such as local.")]
 LaunchSets = Annotated[
     list[str] | None, typer.Option("--launch-set", help="key=value for a profile field.", metavar="KEY=VALUE")
@@ -48,12 +48,8 @@ Data = Annotated[str | None, typer.Option("--data", help="Folder of the data set
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and change nothing.")]
 Follow = Annotated[bool, typer.Option("--follow", help="Stay and show progress; Ctrl-C only detaches.")]
 Form = Annotated[Format, typer.Option("--format", help="How to print.")]
-Runs = Annotated[
-    list[str] | None, typer.Argument(help="Runs, by id or the start of one.", show_default=False)
-]
-Families = Annotated[
-    list[str] | None, typer.Option("--family", help="Family id, or the start of one; repeatable.")
-]
+Runs = Annotated[list[str] | None, typer.Argument(help="Runs, by id or the start of one.", show_default=False)]
+Families = Annotated[list[str] | None, typer.Option("--family", help="Family id, or the start of one; repeatable.")]
 States = Annotated[list[str] | None, typer.Option("--state", help="State, such as failed; repeatable.")]
 Models = Annotated[list[str] | None, typer.Option("--model", help="Model name; repeatable.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
@@ -94,9 +90,7 @@ def grid(
     model: Model = None,
     grid: Grid = None,
     strategy: Strategies = None,
-    lr_range: Annotated[
-        str | None, typer.Option(help="low:high[:step] in log2 from the centre, or fixed.")
-    ] = None,
+    lr_range: Annotated[str | None, typer.Option(help="low:high[:step] in log2 from the centre, or fixed.")] = None,
     wd_range: Annotated[str | None, typer.Option(help="The same for wd.")] = None,
     seeds: Annotated[str | None, typer.Option(help="Seeds, such as 0,1,2.")] = None,
     set_: Sets = None,
@@ -132,17 +126,14 @@ def grid(
         console = _console()
         with _detaching():
             plan = run_all(results, specs, profile, console, path.stem)
-        unfinished = [p for p in plan.blocked + plan.to_launch]
         _note(f"{len(plan.keep)} of {len(specs)} runs finished")
         _note_blocked(plan)
-        raise typer.Exit(1 if unfinished else 0)
+        raise typer.Exit(1 if plan.blocked or plan.to_launch else 0)
     submit(results, plan, profile)
     _note(_plan_summary(plan, ""))
     _note_blocked(plan)
     if plan.to_launch:
-        _note(
-            "they train in the background: `ettsweep watch` shows them, `ettsweep verify-optimum` judges them"
-        )
+        _note("they train in the background: `ettsweep watch` shows them, `ettsweep verify-optimum` judges them")
 
 
 @app.command("verify-optimum")
@@ -296,9 +287,7 @@ def status(
     show(rows, form, columns, data=[{key: row[key] for key in STATUS_KEYS} for row in rows])
     if form is Format.TABLE:
         counts = count_states(r.state for r in runs)
-        _note(
-            f"{len(runs)} runs in {results}: " + (", ".join(f"{n} {s}" for s, n in counts.items()) or "none")
-        )
+        _note(f"{len(runs)} runs in {results}: " + (", ".join(f"{n} {s}" for s, n in counts.items()) or "none"))
     for name, problem in ledger.broken.items():
         _note(f"run folder {name} is broken: {problem}")
 
@@ -354,7 +343,7 @@ def show_run(
 
     ledger = read_ledger(results)
     data = describe(ledger, find_run(ledger, run))
-    rows = [{"key": key, "value": value} for key, value in _flat(data)]
+    rows = [{"key": key, "value": cell(value)} for key, value in _flat(data)]
     show(rows, form, data=data)
 
 
@@ -440,9 +429,7 @@ def train(
     run: Annotated[str | None, typer.Argument(help="A run that is there, by id.", show_default=False)] = None,
     model: Model = None,
     grid: Grid = None,
-    strategy: Annotated[
-        str | None, typer.Option(help="Scaling strategy; the grid's first by default.")
-    ] = None,
+    strategy: Annotated[str | None, typer.Option(help="Scaling strategy; the grid's first by default.")] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate; the grid's centre by default.")] = None,
     wd: Annotated[float | None, typer.Option(help="Weight decay; the grid's centre by default.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed; the grid's first by default.")] = None,
@@ -515,9 +502,7 @@ def scales(
     strategy: Annotated[str, typer.Option(help="standard, ntk, hybrid, mup or s=0.25.")] = "ntk",
     lr: Annotated[float | None, typer.Option(help="Learning rate, for effective ones.")] = None,
     optimizer: Optimizer = "adamw",
-    mlp_factor: Annotated[
-        Literal["ignore", "include"], typer.Option(help="Whether M enters the factors.")
-    ] = "ignore",
+    mlp_factor: Annotated[Literal["ignore", "include"], typer.Option(help="Whether M enters the factors.")] = "ignore",
     form: Form = Format.TABLE,
 ) -> None:
     """Print the table of a model's parameter groups: shape, init std, learning-rate and decay factors."""
@@ -529,9 +514,7 @@ def scales(
     columns = [c for c in data["groups"][0] if c != "effective_lr" or lr is not None]
     show(data["groups"], form, columns, data=data)
     if form is Format.TABLE:
-        _note(
-            f"{data['model']} under {data['strategy']}: width {data['width']}, {data['parameters']:,} parameters"
-        )
+        _note(f"{data['model']} under {data['strategy']}: width {data['width']}, {data['parameters']:,} parameters")
 
 
 @app.command()
@@ -563,7 +546,7 @@ def _note(text: str) -> None:
 def _console() -> "Console":
     from rich.console import Console
 
-    return Console(stderr=True)
+    return Console(stderr=True, soft_wrap=not sys.stderr.isatty())  # a file has no edge to wrap at
 
 
 class _detaching:  # noqa: N801 (reads as a statement)
@@ -584,9 +567,7 @@ def _numbers(text: str | None) -> list[int]:
     try:
         return [int(part) for part in text.split(",")]
     except ValueError:
-        raise InputError(
-            f"--seeds: whole numbers with commas are expected, such as 0,1,2, got {text!r}"
-        ) from None
+        raise InputError(f"--seeds: whole numbers with commas are expected, such as 0,1,2, got {text!r}") from None
 
 
 def _point(text: str | None) -> Any:
@@ -641,9 +622,7 @@ def _searches(
 
     requests = load_requests(results)
     if not requests:
-        raise InputError(
-            f"{results}: no grid has been asked for yet; `ettsweep grid --model vit-digits` asks for one"
-        )
+        raise InputError(f"{results}: no grid has been asked for yet; `ettsweep grid --model vit-digits` asks for one")
     wanted = {parse_strategy(name) for name in strategies or []}
     found = [
         search
@@ -732,9 +711,7 @@ def _plan_summary(plan: "Plan", tense: str) -> str:
 
 def _note_blocked(plan: "Plan") -> None:
     for p in plan.blocked[:5]:
-        _note(
-            f"run {p.id} is {p.state}{f': {p.reason}' if p.reason else ''}; `ettsweep retry {p.id}` trains it again"
-        )
+        _note(f"run {p.id} is {p.state}{f': {p.reason}' if p.reason else ''}; `ettsweep retry {p.id}` trains it again")
     if len(plan.blocked) > 5:
         _note(f"... and {len(plan.blocked) - 5} more; `ettsweep status --state failed` lists them")
 
@@ -781,7 +758,6 @@ def _verdict_rows(verdicts: "list[Verdict]") -> list[dict[str, Any]]:
 
 
 def _verdict_json(v: "Verdict") -> dict[str, Any]:
-    point = lambda p: {"lr": p[0], "wd": p[1]}  # noqa: E731
     return {
         "family": v.family,
         "model": v.model,
@@ -792,16 +768,18 @@ def _verdict_json(v: "Verdict") -> dict[str, Any]:
         "score": v.score,
         "metric": v.metric,
         "mode": v.mode,
-        "neighbours": [
-            {"lr": n.lr, "wd": n.wd, "score": n.score, "state": str(n.state)} for n in v.neighbours
-        ],
-        "missing": [point(p) for p in v.missing],
+        "neighbours": [{"lr": n.lr, "wd": n.wd, "score": n.score, "state": str(n.state)} for n in v.neighbours],
+        "missing": _points(v.missing),
         "seeds": list(v.seeds),
         "fresh": [{"seed": s, "score": x} for s, x in zip(v.fresh_seeds, v.fresh_scores, strict=True)],
-        "outside": [point(p) for p in v.outside],
-        "path": [point(p) for p in v.path],
+        "outside": _points(v.outside),
+        "path": _points(v.path),
         "reason": v.reason,
     }
+
+
+def _points(points: "Iterable[tuple[float, float]]") -> list[dict[str, float]]:
+    return [{"lr": lr, "wd": wd} for lr, wd in points]
 
 
 def _flat(data: dict[str, Any], prefix: str = "") -> "list[tuple[str, Any]]":

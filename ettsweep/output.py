@@ -20,9 +20,7 @@ class Format(StrEnum):
 Row = Mapping[str, Any]
 
 
-def show(
-    rows: Sequence[Row], form: Format, columns: Sequence[str] | None = None, data: object = None
-) -> None:
+def show(rows: Sequence[Row], form: Format, columns: Sequence[str] | None = None, data: object = None) -> None:
     """Print rows.
 
     Args:

@@ -372,9 +372,7 @@ class RunDir:
         write_atomic(self.metrics_path, text)
         digest = hashlib.sha256(text.encode()).hexdigest()
         content = {"run": self.id, **result, "metrics_sha256": digest}
-        return write_atomic(
-            self.result_path, json.dumps(content, allow_nan=False, indent=1) + "\n", exclusive=True
-        )
+        return write_atomic(self.result_path, json.dumps(content, allow_nan=False, indent=1) + "\n", exclusive=True)
 
     def history(self) -> list[Json]:
         """Return the metrics of a finished run.
@@ -443,9 +441,7 @@ class RunDir:
         if attempt and failure and failure.get("kind") == "error" and not attempt.retried():
             return Status(State.FAILED, str(failure.get("reason", "")), progress)
         if lost := self._lost_in_a_row(numbers):
-            return Status(
-                State.FAILED, f"{lost} attempts died without a word; see `ettsweep logs {self.id}`", progress
-            )
+            return Status(State.FAILED, f"{lost} attempts died without a word; see `ettsweep logs {self.id}`", progress)
         if self.id in queued:
             return Status(State.QUEUED, "to be resumed" if attempt else "", progress)
         if attempt:
@@ -536,9 +532,7 @@ class Attempt:
         """
         parent, step = self.resumed_from()
         lines = self.run.attempt(parent).history(step) if parent else []
-        lines += [
-            line for line in read_lines(self.metrics_path) if until is None or line.get("step", 0) <= until
-        ]
+        lines += [line for line in read_lines(self.metrics_path) if until is None or line.get("step", 0) <= until]
         steps = [line["step"] for line in lines if "loss" in line]
         last = len(steps) if until is None else until
         if steps != list(range(1, last + 1)):

@@ -56,9 +56,7 @@ def _torch() -> str:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     if done.returncode:
-        raise RuntimeError(
-            done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "cannot be imported"
-        )
+        raise RuntimeError(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "cannot be imported")
     return done.stdout.strip()
 
 

@@ -4,20 +4,21 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from submitit.local.local import LocalExecutor, LocalJob
 
 TEN_YEARS_MIN = 10 * 366 * 24 * 60
 
 
-class DetachedLocalExecutor(LocalExecutor):  # type: ignore[misc]
+class DetachedLocalExecutor(LocalExecutor):
     """Starts a job in a session of its own, so that neither Ctrl-C nor a closed terminal reaches it.
 
     submitit's own controller is started, but with CUDA_VISIBLE_DEVICES left alone (the worker pins itself to its
     slot's GPU) and without a time limit.
     """
 
-    def _submit_command(self, command: str) -> "LocalJob[None]":
+    def _submit_command(self, command: str) -> LocalJob[Any]:
         env = {
             **os.environ,
             "SUBMITIT_EXECUTOR": "local",

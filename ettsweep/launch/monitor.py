@@ -82,9 +82,7 @@ class Monitor:
         return Snapshot(statuses, self._remaining_s(statuses))
 
     def _remaining_s(self, statuses: dict[str, Status]) -> float | None:
-        active = [
-            s for s in statuses.values() if s.state.finished or s.state in (State.QUEUED, State.RUNNING)
-        ]
+        active = [s for s in statuses.values() if s.state.finished or s.state in (State.QUEUED, State.RUNNING)]
         progress, now_s = sum(s.progress for s in active), time.monotonic()
         if self._first is None:
             self._first = (progress, now_s)
@@ -104,9 +102,7 @@ def picture(monitor: Monitor, snapshot: Snapshot, title: str) -> "RenderableType
     progress = sum(s.progress for s in statuses.values())
     left = f"about {duration(snapshot.remaining_s)} left" if snapshot.remaining_s else ""
     bar = ProgressBar(total=max(1, len(statuses)), completed=progress, width=40)
-    head.add_row(
-        Text(title, style="bold"), bar, f"{snapshot.done}/{len(statuses)} runs", Text(left, style="cyan")
-    )
+    head.add_row(Text(title, style="bold"), bar, f"{snapshot.done}/{len(statuses)} runs", Text(left, style="cyan"))
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for column in ("run", "strategy", "lr", "wd", "seed", "state", "step"):
         table.add_column(column, justify="right" if column in ("lr", "wd", "seed", "step") else "left")
@@ -117,9 +113,7 @@ def picture(monitor: Monitor, snapshot: Snapshot, title: str) -> "RenderableType
         last = spec.schedule.last_step
         state = Text(status.state, style="green" if status.state is State.RUNNING else "red")
         point = (f"{spec.lr:.4g}", f"{spec.wd:.3g}", str(spec.seed))
-        table.add_row(
-            run_id, strategy_name(spec.strategy.s), *point, state, f"{round(status.progress * last)}/{last}"
-        )
+        table.add_row(run_id, strategy_name(spec.strategy.s), *point, state, f"{round(status.progress * last)}/{last}")
     counts = count_states(s.state for s in statuses.values())
     foot = Text("  ".join(f"{count} {state}" for state, count in counts.items()), style="dim")
     return Group(head, table, foot) if shown else Group(head, foot)

@@ -37,9 +37,7 @@ class LocalProfile(Frozen):
     """
 
     kind: Literal["local"] = "local"
-    devices: Literal["auto", "cpu"] | Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)] = (
-        "auto"
-    )
+    devices: Literal["auto", "cpu"] | Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)] = "auto"
     slots: Positive | Literal["auto"] = "auto"
     threads: Positive | Literal["auto"] = "auto"
     checkpoint_every_s: NonNegative = 300.0
@@ -61,15 +59,9 @@ class LocalProfile(Frozen):
 def visible_gpus() -> list[str]:
     """Return the GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them, without importing torch."""
     if "CUDA_VISIBLE_DEVICES" in os.environ:
-        return [
-            gpu.strip()
-            for gpu in os.environ["CUDA_VISIBLE_DEVICES"].split(",")
-            if gpu.strip() not in ("", "-1")
-        ]
+        return [gpu.strip() for gpu in os.environ["CUDA_VISIBLE_DEVICES"].split(",") if gpu.strip() not in ("", "-1")]
     try:
-        listing = subprocess.run(
-            ["nvidia-smi", "-L"], capture_output=True, text=True, timeout=20, check=True
-        ).stdout
+        listing = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=20, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return []
     count = sum(line.startswith("GPU ") for line in listing.splitlines())

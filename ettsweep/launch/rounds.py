@@ -26,9 +26,7 @@ def read_ledger(results: Path) -> Ledger:
     return load_ledger(results, queued_runs(results))
 
 
-def run_all(
-    results: Path, specs: Sequence[RunSpec], profile: LocalProfile, console: "Console", title: str
-) -> Plan:
+def run_all(results: Path, specs: Sequence[RunSpec], profile: LocalProfile, console: "Console", title: str) -> Plan:
     """Submit runs and wait until they are finished, or a person must decide about what is left.
 
     A worker that dies is replaced; a run whose attempts keep dying becomes failed, so this ends.
@@ -132,9 +130,7 @@ def verify_rounds(
         before = _attempts(results, done.plan)
         snapshot = follow(Monitor(results, follow_specs), f"verify, {len(searches)} families", console)
         if launched and snapshot.done < len(follow_specs) and _attempts(results, done.plan) == before:
-            raise LaunchError(
-                f"the workers ended without starting a run; their output is in {results / 'jobs'}"
-            )
+            raise LaunchError(f"the workers ended without starting a run; their output is in {results / 'jobs'}")
 
 
 def _extend(path: list[Point], point: Point | None) -> None:

@@ -58,9 +58,7 @@ def start_workers(folder: Path, slots: Sequence[Slot]) -> list[Process]:
     workers = []
     try:
         for slot in slots:
-            executor = DetachedLocalExecutor(
-                folder
-            )  # one each: submitit waits 0.2 s between jobs of one executor
+            executor = DetachedLocalExecutor(folder)  # one each: submitit waits 0.2 s between jobs of one executor
             executor.update_parameters(timeout_min=TEN_YEARS_MIN)
             job = executor.submit(run_worker, str(folder), slot.name)
             workers.append(process(int(job.job_id)))

@@ -69,9 +69,7 @@ def slot_dir() -> Path:
     folder.mkdir(mode=0o700, exist_ok=True)
     info = folder.lstat()
     if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid():
-        raise StorageError(
-            f"{folder}: belongs to another user; remove it, or set XDG_RUNTIME_DIR to a folder of yours"
-        )
+        raise StorageError(f"{folder}: belongs to another user; remove it, or set XDG_RUNTIME_DIR to a folder of yours")
     return folder
 
 
@@ -165,9 +163,7 @@ def prepare_device(slot: Slot) -> "tuple[torch.device, Json]":
     torch.set_num_threads(slot.threads)
     device = torch.device(slot.device)
     if slot.device == "cuda" and not torch.cuda.is_available():
-        raise LaunchError(
-            f"slot {slot.name}: torch sees no GPU; check CUDA_VISIBLE_DEVICES, or set `devices: cpu`"
-        )
+        raise LaunchError(f"slot {slot.name}: torch sees no GPU; check CUDA_VISIBLE_DEVICES, or set `devices: cpu`")
     return device, environment(device) | {"slot": slot.name}
 
 
@@ -196,9 +192,7 @@ def train_in_foreground(results: Path, spec: RunSpec, profile: LocalProfile) -> 
             status = run.status()
             if status.state.finished:
                 return True
-            raise LaunchError(
-                f"run {run.id} is {status.state}: another process has it; `ettsweep watch` shows it"
-            )
+            raise LaunchError(f"run {run.id} is {status.state}: another process has it; `ettsweep watch` shows it")
         logger = logging.getLogger("ettsweep")
         logger.addHandler(logging.StreamHandler())
         logger.setLevel(logging.INFO)

@@ -21,18 +21,14 @@ def initialise(module: nn.Module, model: ModelSpec, strategy: StrategySpec, seed
     tensors = dict(module.named_parameters())
     for parameter in parameter_shapes(model):
         generator = torch.Generator("cpu").manual_seed(derive_seed(seed, "init", parameter.name))
-        for part, group in zip(
-            tensors.pop(parameter.name).chunk(len(parameter.groups)), parameter.groups, strict=True
-        ):
+        for part, group in zip(tensors.pop(parameter.name).chunk(len(parameter.groups)), parameter.groups, strict=True):
             assert tuple(part.shape) == parameter.part_shape, parameter.name
             std = init_std(group, dims(model), strategy.s)
             part.copy_(_draw(parameter.part_shape, init_distribution(group), std, generator))
     assert not tensors, f"parameters without a group: {', '.join(tensors)}"
 
 
-def _draw(
-    shape: tuple[int, ...], distribution: Distribution, std: float, generator: torch.Generator
-) -> Tensor:
+def _draw(shape: tuple[int, ...], distribution: Distribution, std: float, generator: torch.Generator) -> Tensor:
     values = torch.empty(shape, dtype=torch.float32, device="cpu")
     if std == 0:
         return values.zero_()

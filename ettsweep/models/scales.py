@@ -22,9 +22,7 @@ def scale_table(
     rows = []
     for group in Group:
         shapes = [parameter.part_shape for parameter in parameters if group in parameter.groups]
-        sizes = [
-            parameter.size // len(parameter.groups) for parameter in parameters if group in parameter.groups
-        ]
+        sizes = [parameter.size // len(parameter.groups) for parameter in parameters if group in parameter.groups]
         if not shapes:
             continue
         factor, decay = _factors(group, model, strategy, optimizer)
@@ -66,9 +64,7 @@ def describe_scales(
     }
 
 
-def factors(
-    model: ModelSpec, strategy: StrategySpec, optimizer: OptimizerSpec
-) -> dict[str, tuple[float, float]]:
+def factors(model: ModelSpec, strategy: StrategySpec, optimizer: OptimizerSpec) -> dict[str, tuple[float, float]]:
     """Return (lr_factor, wd_factor) of every parameter by name, in the model's order."""
     result = {}
     for parameter in parameter_shapes(model):
@@ -78,8 +74,6 @@ def factors(
     return result
 
 
-def _factors(
-    group: Group, model: ModelSpec, strategy: StrategySpec, optimizer: OptimizerSpec
-) -> tuple[float, float]:
+def _factors(group: Group, model: ModelSpec, strategy: StrategySpec, optimizer: OptimizerSpec) -> tuple[float, float]:
     factor = lr_factor(group, dims(model), strategy.s, optimizer.kind, strategy.mlp_factor)
     return factor, wd_factor(group, factor, optimizer.decay_pe)

@@ -5,9 +5,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from matplotlib.figure import Figure
+
 from ettsweep.errors import CorruptError
-from ettsweep.report import figures, html, tables
-from ettsweep.report.figures import Cell, Curve, LatticeMap, PointCurves, StrategyCurves
+from ettsweep.report import html, tables
+from ettsweep.report.figures import (
+    Curve,
+    PointCurves,
+    StrategyCurves,
+    curves_figure,
+    save,
+    seeds_figure,
+)
+from ettsweep.report.maps import Cell, LatticeMap, lattice_figure
 from ettsweep.report.tables import point_key
 from ettsweep.rundir import State, storage_errors, write_atomic
 from ettsweep.scaling.strategies import STRATEGIES
@@ -131,9 +141,7 @@ def group(runs: Sequence[Run], verdicts: Sequence[Verdict]) -> list[Sweep]:
     order = list(STRATEGIES)
     sweeps = []
     for key, members in recipes.items():
-        members = sorted(
-            members, key=lambda v: (order.index(v.strategy) if v.strategy in order else 99, v.strategy)
-        )
+        members = sorted(members, key=lambda v: (order.index(v.strategy) if v.strategy in order else 99, v.strategy))
         families = tuple(_family(verdict, by_family.get(verdict.family, [])) for verdict in members)
         sweeps.append(Sweep(_sweep_title(key, members[0].model, recipes, specs), families))
     return sorted(sweeps, key=lambda sweep: sweep.title)
@@ -159,9 +167,7 @@ def _sweep_title(key: str, model: str, recipes: dict[str, list[Verdict]], specs:
     if own is None:
         return model
     title = f"{model} on {own.task.kind}"
-    rivals = [
-        first(members) for other, members in recipes.items() if other != key and members[0].model == model
-    ]
+    rivals = [first(members) for other, members in recipes.items() if other != key and members[0].model == model]
     mine = _flat(own)
     different = sorted(
         {
@@ -172,9 +178,7 @@ def _sweep_title(key: str, model: str, recipes: dict[str, list[Verdict]], specs:
             if mine.get(name) != value
         }
     )
-    return title + (
-        f" ({', '.join(f'{name} {mine.get(name)}' for name in different[:4])})" if different else ""
-    )
+    return title + (f" ({', '.join(f'{name} {mine.get(name)}' for name in different[:4])})" if different else "")
 
 
 def _flat(spec: RunSpec) -> dict[str, object]:
@@ -204,15 +208,15 @@ def _draw(
     images: dict[str, dict[str, bytes]] = {}
     paths: list[Path] = []
 
-    def keep(family: str, kind: str, name: str, figure: figures.Figure) -> None:
-        files = figures.save(figure, folder, name)
+    def keep(family: str, kind: str, name: str, figure: Figure) -> None:
+        files = save(figure, folder, name)
         images.setdefault(family, {})[kind] = files[0].read_bytes()
         paths.extend(files)
 
     optima = [curves for family in sweep.families if (curves := strategy_curves(family, histories))]
     if optima:
         name = _file_name(f"{sweep.families[0].verdict.model}-seeds", sweep.families[0].verdict.family, used)
-        keep("", "seeds", name, figures.seeds_figure(sweep.title, sweep.families[0].verdict.metric, optima))
+        keep("", "seeds", name, seeds_figure(sweep.title, sweep.families[0].verdict.metric, optima))
     for family in sweep.families:
         verdict = family.verdict
         if not family.points:
@@ -220,7 +224,7 @@ def _draw(
         name = _file_name(f"{verdict.model}-{verdict.strategy}", verdict.family, used)
         title = f"{sweep.title}: {verdict.strategy}"
         cells = cells_of(family)
-        keep(verdict.family, "map", f"{name}-map", figures.lattice_figure(lattice_map(family, title, cells)))
+        keep(verdict.family, "map", f"{name}-map", lattice_figure(lattice_map(family, title, cells)))
         points = point_curves(family, cells, histories)
         if points:
             best = None if verdict.lr is None or verdict.wd is None else (verdict.lr, verdict.wd)
@@ -229,9 +233,7 @@ def _draw(
                 verdict.family,
                 "curves",
                 f"{name}-curves",
-                figures.curves_figure(
-                    title, verdict.strategy, verdict.metric, verdict.mode, points, best, named
-                ),
+                curves_figure(title, verdict.strategy, verdict.metric, verdict.mode, points, best, named),
             )
     return images, paths
 

@@ -14,11 +14,13 @@ from jinja2 import Environment, StrictUndefined
 
 from ettsweep import __version__
 from ettsweep.report import tables
-from ettsweep.report.figures import is_accuracy, metric_name, plus_minus, score_text, short, strategy_colour
+from ettsweep.report.figures import strategy_colour
 from ettsweep.report.tables import point_key
+from ettsweep.report.text import is_accuracy, metric_name, plus_minus, score_text, short
 from ettsweep.spec import log2
 from ettsweep.sweep.ledger import Run, count_states
 from ettsweep.sweep.verify import Neighbour, Verdict
+from ettsweep.tasks.registry import score
 
 MAX_RUN_ROWS = 300
 
@@ -53,9 +55,7 @@ def render(results: str, sweeps: Sequence[SweepView], runs: Sequence[Run], corru
         runs: all runs, for counts and the table of runs.
         corrupt: runs whose history could not be read, and why.
     """
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string(
         resources.files("ettsweep.report").joinpath("page.html.j2").read_text(encoding="utf-8")
     )
@@ -118,9 +118,7 @@ def _family(verdict: Verdict, images: dict[str, bytes], members: Sequence[Run], 
         "reason": verdict.reason or VERDICTS.get(verdict.verdict, ""),
         "lr": _power(verdict.lr),
         "wd": _power(verdict.wd),
-        "score": _plus_minus(
-            verdict.score, tables.mean_std([run.score for run in searched])[1], verdict.metric
-        ),
+        "score": _plus_minus(verdict.score, tables.mean_std([run.score for run in searched])[1], verdict.metric),
         "seed_count": len(verdict.seeds),
         "fresh": _plus_minus(mean, std, verdict.metric),
         "fresh_count": len(verdict.fresh_seeds),
@@ -164,13 +162,11 @@ def _best(verdicts: Sequence[Verdict]) -> Row | None:
 
 
 def _lead(winner: Verdict, second: Verdict) -> str | None:
-    """Return by how much fresh seeds put the best optimum ahead of the next, with the standard error of that."""
+    """Return how far fresh seeds put the best optimum ahead of the next, with the standard error."""
     (first_mean, first_std), (mean, std) = (tables.mean_std(v.fresh_scores) for v in (winner, second))
     if first_mean is None or mean is None or first_std is None or std is None:
         return None
-    error = math.hypot(
-        first_std / math.sqrt(len(winner.fresh_scores)), std / math.sqrt(len(second.fresh_scores))
-    )
+    error = math.hypot(first_std / math.sqrt(len(winner.fresh_scores)), std / math.sqrt(len(second.fresh_scores)))
     gap = plus_minus(abs(mean - first_mean), error, winner.metric)
     return f"ahead of {second.strategy} by {gap} (standard error)"
 
@@ -255,8 +251,6 @@ def _run_rows(by_family: dict[str, list[Run]]) -> list[Row]:
 
 
 def _best_first(runs: Sequence[Run]) -> list[Run]:
-    from ettsweep.tasks.registry import score
-
     sign = 1 if score(runs[0].spec.task).mode == "min" else -1
     return sorted(runs, key=lambda run: (run.score is None, sign * (run.score or 0.0)))
 
@@ -284,12 +278,11 @@ def _provenance(
             for key, value in (attempt.claim() if attempt else {}).items():
                 if key in ("torch", "device_name", "instruction_set", "threads", "ettsweep", "python", "git"):
                     claims.setdefault(key, set()).add(str(value))
-    hours = {
-        key: sum((run.result or {}).get(key) or 0.0 for run in runs) / 3600 for key in ("wall_s", "device_s")
-    }
-    return [
-        ("report made by", f"ettsweep {__version__}, Python {platform.python_version()}, pandas {version('pandas')}, "
-         f"matplotlib {version('matplotlib')}"),
-        *((f"optima trained with: {key.replace('_', ' ')}", ", ".join(sorted(values))) for key, values in claims.items()),
-        ("time of all finished runs", f"{short(hours['wall_s'])} h; on devices {short(hours['device_s'])} h"),
-    ]  # fmt: skip
+    hours = {key: sum((run.result or {}).get(key) or 0.0 for run in runs) / 3600 for key in ("wall_s", "device_s")}
+    made_by = (
+        f"ettsweep {__version__}, Python {platform.python_version()}, pandas {version('pandas')}, "
+        f"matplotlib {version('matplotlib')}"
+    )
+    trained = [(f"optima trained with: {key.replace('_', ' ')}", ", ".join(sorted(claims[key]))) for key in claims]
+    time = f"{short(hours['wall_s'])} h; on devices {short(hours['device_s'])} h"
+    return [("report made by", made_by), *trained, ("time of all finished runs", time)]

@@ -23,6 +23,7 @@ SPIKES = (
     "unrecovered",
     "overflow_steps",
 )
+RESULT_COLUMNS = (*METRICS, *SPIKES, "steps", "wall_s", "device_s")
 RUN_COLUMNS = (
     "run",
     "family",
@@ -35,14 +36,10 @@ RUN_COLUMNS = (
     "wd",
     "seed",
     "state",
-    *METRICS,
-    *SPIKES,
-    "steps",
-    "wall_s",
-    "device_s",
+    *RESULT_COLUMNS,
 )
 POINT_DIGITS = 6
-"""Decimals of log2(lr) and log2(wd) that tell points apart: maps between strategies round in the last bits."""
+"""Decimals of log2(lr) and log2(wd) that tell points apart: maps between strategies round."""
 
 
 def strategy_label(strategy: StrategySpec) -> str:
@@ -67,8 +64,11 @@ def runs_table(runs: Sequence[Run]) -> pd.DataFrame:
             names[family] = model_name(spec.model), spec.task.kind, strategy_label(spec.strategy)
         result = run.result or {}
         rows.append(
-            (run.id, family, *names[family], spec.optimizer.kind, spec.precision, spec.lr, spec.wd, spec.seed)
-            + (run.status.state.value, *(result.get(name) for name in RUN_COLUMNS[11:]))
+            (
+                *(run.id, family, *names[family], spec.optimizer.kind, spec.precision),
+                *(spec.lr, spec.wd, spec.seed, run.state.value),
+                *(result.get(name) for name in RESULT_COLUMNS),
+            )
         )
     frame = pd.DataFrame(rows, columns=list(RUN_COLUMNS))
     counts = ["seed", *SPIKES, "steps"]
@@ -81,10 +81,10 @@ def runs_table(runs: Sequence[Run]) -> pd.DataFrame:
 
 
 def points_table(runs: Sequence[Run]) -> pd.DataFrame:
-    """Return one row a lattice point: how many seeds finished and diverged, mean and deviation over the others.
+    """Return one row a lattice point: how many seeds finished and diverged, mean and deviation of the rest.
 
-    Standard deviations are the sample's (n - 1), and missing for one seed. A mean leaves diverged runs out: read it
-    beside `diverged`.
+    Standard deviations are the sample's (n - 1), and missing for one seed. A mean leaves diverged runs out:
+    read it beside `diverged`.
     """
     return points_of(runs_table(runs))
 
@@ -135,9 +135,9 @@ OPTIMUM_COLUMNS = (
 def optima_table(runs: Sequence[Run], verdicts: Sequence[Verdict]) -> pd.DataFrame:
     """Return one row a family: its verdict, the optimum, and what fresh seeds say of it.
 
-    `score` is the mean over the search's seeds, which chose the point and so flatter it; `fresh_score` the mean over
-    reruns with other seeds, missing if one of them diverged. `margin` is how much worse the best neighbour is, in
-    the metric's own unit. Spikes are summed over all runs of the optimum.
+    `score` is the mean over the search's seeds, which chose the point and so flatter it; `fresh_score` the
+    mean over reruns with other seeds, missing if one of them diverged. `margin` is how much worse the best
+    neighbour is, in the metric's own unit. Spikes are summed over all runs of the optimum.
     """
     at_point = runs_by_point(runs)
     rows = []
@@ -147,10 +147,12 @@ def optima_table(runs: Sequence[Run], verdicts: Sequence[Verdict]) -> pd.DataFra
         scores = [run.score for run in chosen if run.spec.seed in verdict.seeds]
         fresh_mean, fresh_std = mean_std(verdict.fresh_scores)
         rows.append(
-            (verdict.family, verdict.model, verdict.strategy, verdict.verdict, verdict.lr, verdict.wd)
-            + (verdict.metric, len(verdict.seeds), verdict.score, mean_std(scores)[1])
-            + (len(verdict.fresh_seeds), fresh_mean, fresh_std, margin(verdict))
-            + tuple(sum(r.get(name) or 0 for r in results) if results else None for name in SPIKES)
+            (
+                *(verdict.family, verdict.model, verdict.strategy, verdict.verdict, verdict.lr, verdict.wd),
+                *(verdict.metric, len(verdict.seeds), verdict.score, mean_std(scores)[1]),
+                *(len(verdict.fresh_seeds), fresh_mean, fresh_std, margin(verdict)),
+                *(sum(r.get(name) or 0 for r in results) if results else None for name in SPIKES),
+            )
         )
     frame = pd.DataFrame(rows, columns=list(OPTIMUM_COLUMNS))
     counts = dict.fromkeys(("seeds", "fresh_seeds", *SPIKES), "Int64")
@@ -224,9 +226,7 @@ def markdown(frame: pd.DataFrame) -> str:
     """Return the frame as a Markdown table, numbers to six digits, empty where a value is missing."""
     cells = _cells(frame).map(lambda text: text.replace("|", "\\|").replace("\n", " "))
     right = ["left" if dtype == "str" else "right" for dtype in frame.dtypes]
-    return (
-        cells.to_markdown(index=False, disable_numparse=True, colalign=right if len(frame) else None) + "\n"
-    )
+    return cells.to_markdown(index=False, disable_numparse=True, colalign=right if len(frame) else None) + "\n"
 
 
 _LATEX = str.maketrans(
@@ -248,7 +248,8 @@ def latex(frame: pd.DataFrame) -> str:
     columns = "".join("l" if dtype == "str" else "r" for dtype in frame.dtypes)
     environment = "longtable" if len(frame) > 40 else "tabular"
     header = " & ".join(str(name).translate(_LATEX) for name in frame.columns)
-    rows = zip(*(_cells(frame)[name] for name in frame.columns), strict=True)
+    cells = _cells(frame)
+    rows = zip(*(cells[name] for name in frame.columns), strict=True)
     body = "\n".join(" & ".join(cell.translate(_LATEX) for cell in row) + r" \\" for row in rows)
     head = f"\\toprule\n{header} \\\\\n\\midrule\n" + ("\\endhead\n" if environment == "longtable" else "")
     return f"\\begin{{{environment}}}{{{columns}}}\n{head}{body}\n\\bottomrule\n\\end{{{environment}}}\n"
@@ -258,8 +259,7 @@ def _cells(frame: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(
         {
             name: [
-                "" if pd.isna(value) else f"{value:.6g}" if isinstance(value, float) else str(value)
-                for value in column
+                "" if pd.isna(value) else f"{value:.6g}" if isinstance(value, float) else str(value) for value in column
             ]
             for name, column in frame.items()
         },

@@ -71,9 +71,7 @@ def init_distribution(group: Group) -> Distribution:
             return "normal"
 
 
-def lr_factor(
-    group: Group, dims: Dims, s: float | None, optimizer: Optimizer, mlp_factor: MlpFactor
-) -> float:
+def lr_factor(group: Group, dims: Dims, s: float | None, optimizer: Optimizer, mlp_factor: MlpFactor) -> float:
     """Return the relative learning-rate factor Lambda_G; 1 in the standard strategy.
 
     Args:

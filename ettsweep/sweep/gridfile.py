@@ -150,11 +150,9 @@ class _Loader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()
         for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)  # type: ignore[no-untyped-call]
+            key = self.construct_object(key_node, deep=True)
             if key in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"key {key!r} is given twice", key_node.start_mark
-                )
+                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is given twice", key_node.start_mark)
             seen.add(key)
         return super().construct_mapping(node, deep=deep)
 
@@ -209,9 +207,7 @@ def find_grid(model: str) -> Path:
     for folder in (Path("grids"), shipped("grids")):
         found = [path for path in sorted(folder.glob("*.yaml")) if _model_of(path) == model]
         if len(found) > 1:
-            raise InputError(
-                f"several grids are for {model}: {', '.join(map(str, found))}; choose with --grid FILE"
-            )
+            raise InputError(f"several grids are for {model}: {', '.join(map(str, found))}; choose with --grid FILE")
         if found:
             return found[0]
     raise InputError(f"no grid file has `model: {model}`; write one and pass it with --grid FILE")
@@ -297,9 +293,7 @@ def parse_range(text: str, where: str, current: object = None) -> object:
     except ValueError:
         numbers = []
     if len(numbers) not in (2, 3):
-        raise InputError(
-            f"{where}: low:high, low:high:step or fixed is expected (log2 from the centre), got {text!r}"
-        )
+        raise InputError(f"{where}: low:high, low:high:step or fixed is expected (log2 from the centre), got {text!r}")
     step = numbers[2] if len(numbers) == 3 else current.get("step", 1.0) if isinstance(current, dict) else 1.0
     return {"low": numbers[0], "high": numbers[1], "step": step}
 

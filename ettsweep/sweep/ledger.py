@@ -61,9 +61,7 @@ class Ledger:
         return [run for run in self.runs.values() if run.family == family]
 
 
-def load_ledger(
-    results: Path, queued: Collection[str] = (), alive: Callable[[Attempt], str] | None = None
-) -> Ledger:
+def load_ledger(results: Path, queued: Collection[str] = (), alive: Callable[[Attempt], str] | None = None) -> Ledger:
     """Read all run folders.
 
     Args:
@@ -103,9 +101,7 @@ def find_run(ledger: Ledger, prefix: str) -> str:
         return found[0]
     if not found:
         raise InputError(f"no run starts with {prefix!r}; `ettsweep status` lists them")
-    raise InputError(
-        f"{len(found)} runs start with {prefix!r}: {', '.join(found[:5])}{', ...' * (len(found) > 5)}"
-    )
+    raise InputError(f"{len(found)} runs start with {prefix!r}: {', '.join(found[:5])}{', ...' * (len(found) > 5)}")
 
 
 def count_states(states: Iterable[State]) -> dict[State, int]:

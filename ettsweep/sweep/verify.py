@@ -95,9 +95,7 @@ class Scores:
             if any(value is None for value in values):
                 return Neighbour(point.lr, point.wd, None, State.DIVERGED)
             return Neighbour(point.lr, point.wd, fmean(v for v in values if v is not None), State.DONE)
-        return Neighbour(
-            point.lr, point.wd, None, min((s for s in states if not s.finished), key=_URGENCY.index)
-        )
+        return Neighbour(point.lr, point.wd, None, min((s for s in states if not s.finished), key=_URGENCY.index))
 
     def finished(self) -> list[Neighbour]:
         """Return the points with all seeds finished."""
@@ -135,9 +133,7 @@ _URGENCY = [
 _TO_COME = (State.MISSING, State.INTERRUPTED, State.QUEUED, State.RUNNING)
 
 
-def verify(
-    search: Search, runs: Sequence[Run], at: Point | None = None, path: Sequence[Point] = ()
-) -> Verdict:
+def verify(search: Search, runs: Sequence[Run], at: Point | None = None, path: Sequence[Point] = ()) -> Verdict:
     """Judge the best point of a family, or the point `at`, by its neighbours.
 
     Args:
@@ -176,9 +172,7 @@ def verify(
     )
 
 
-def _judge(
-    scores: Scores, candidate: Neighbour | None, around: Sequence[Neighbour], free: bool
-) -> tuple[str, str]:
+def _judge(scores: Scores, candidate: Neighbour | None, around: Sequence[Neighbour], free: bool) -> tuple[str, str]:
     pending = scores.pending()
     if candidate is None or (not State(candidate.state).finished and free):
         return (
@@ -221,9 +215,7 @@ def _unfinished_reason(scores: Scores, unfinished: Sequence[Neighbour]) -> str:
 
 def _fresh_runs(scores: Scores, candidate: Neighbour | None) -> list[Run]:
     runs = (scores.by_point.get(candidate.point) or {}) if candidate else {}
-    return [
-        runs[seed] for seed in sorted(runs) if seed not in scores.search.seeds and runs[seed].state.finished
-    ]
+    return [runs[seed] for seed in sorted(runs) if seed not in scores.search.seeds and runs[seed].state.finished]
 
 
 def wanted(search: Search, runs: Sequence[Run], verdict: Verdict) -> list[RunSpec]:

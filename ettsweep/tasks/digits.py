@@ -36,8 +36,8 @@ class Digits:
         train_x, train_y, val_x, val_y = (t.to(device) for t in _split(spec.train_size, spec.split_seed))
         self._train = Batch(train_x, train_y)
         self._validation = [
-            Batch(x, y)
-            for x, y in zip(val_x.split(VALIDATION_SLICE), val_y.split(VALIDATION_SLICE), strict=True)
+            Batch(val_x[start : start + VALIDATION_SLICE], val_y[start : start + VALIDATION_SLICE])
+            for start in range(0, len(val_y), VALIDATION_SLICE)
         ]
         self._batch_size = batch_size
         self._seed = seed
@@ -50,7 +50,8 @@ class Digits:
         while True:
             rng = np.random.default_rng(derive_seed(self._seed, "order", epoch))
             order = torch.from_numpy(rng.permutation(len(self._train.targets))).to(self._train.targets.device)
-            for chosen_B in order.split(self._batch_size)[skip : self.steps_per_epoch]:
+            for k in range(skip, self.steps_per_epoch):
+                chosen_B = order[k * self._batch_size : (k + 1) * self._batch_size]
                 yield Batch(self._train.inputs[chosen_B], self._train.targets[chosen_B])
             epoch, skip = epoch + 1, 0
 

@@ -58,11 +58,7 @@ def load(attempt: Attempt, device: torch.device) -> dict[str, Any]:
         state = torch.load(path, map_location=device, weights_only=True)
     except Exception as error:  # torch.load raises whatever the bytes lead it to
         raise CorruptError(f"{path}: cannot be read as a checkpoint: {str(error).splitlines()[0]}") from error
-    if (
-        not isinstance(state, dict)
-        or state.get("run") != attempt.run.id
-        or not isinstance(state.get("step"), int)
-    ):
+    if not isinstance(state, dict) or state.get("run") != attempt.run.id or not isinstance(state.get("step"), int):
         raise CorruptError(f"{path}: is not a checkpoint of run {attempt.run.id}")
     return state
 

@@ -28,11 +28,7 @@ from ettsweep.training.spikes import count_spikes
 
 def environment(device: torch.device) -> Json:
     """Return what a resume on the CPU must share to be exact, and what a reader of the result wants to know."""
-    name = (
-        torch.cuda.get_device_name(device)
-        if device.type == "cuda"
-        else platform.processor() or platform.machine()
-    )
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
     return {
         "device": str(device),
         "device_name": name,
@@ -82,11 +78,7 @@ def train_run(
 
 def _reason(error: Exception) -> str:
     text = str(error).strip().splitlines()
-    return (
-        str(error)
-        if isinstance(error, CorruptError)
-        else f"{type(error).__name__}: {text[0] if text else ''}"
-    )
+    return str(error) if isinstance(error, CorruptError) else f"{type(error).__name__}: {text[0] if text else ''}"
 
 
 def _train(
@@ -129,9 +121,7 @@ def prepare(spec: RunSpec, device: torch.device) -> Trainer:
     initialise(model, spec.model, spec.strategy, spec.seed)
     model.to(device)
     task = build_task(spec, device)
-    return Trainer(
-        spec, model, task, build_optimizer(model, spec), loss_scaler(spec.precision, device), device
-    )
+    return Trainer(spec, model, task, build_optimizer(model, spec), loss_scaler(spec.precision, device), device)
 
 
 def build_task(spec: RunSpec, device: torch.device) -> Task:

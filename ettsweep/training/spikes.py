@@ -74,9 +74,7 @@ def step_spikes(values: Sequence[float | None], spec: SpikeSpec, warmup_steps: i
     return _merge(steps.tolist(), sigmas[hits].tolist(), spec.merge_steps)
 
 
-def _sigmas(
-    values: "np.ndarray[Any, np.dtype[np.float64]]", window: int
-) -> "np.ndarray[Any, np.dtype[np.float64]]":
+def _sigmas(values: "np.ndarray[Any, np.dtype[np.float64]]", window: int) -> "np.ndarray[Any, np.dtype[np.float64]]":
     """Return how far each value lies above the mean of the `window` before it; 0 after a constant window."""
     result = np.zeros(max(0, len(values) - window))
     for start in range(0, len(result), CHUNK_WINDOWS):
@@ -120,9 +118,7 @@ def evaluation_spikes(
     """
     sign = 1.0 if kind == "accuracy" else -1.0
     start, back = (
-        (spec.accuracy_drop, spec.accuracy_recovered)
-        if kind == "accuracy"
-        else (spec.loss_rise, spec.loss_recovered)
+        (spec.accuracy_drop, spec.accuracy_recovered) if kind == "accuracy" else (spec.loss_rise, spec.loss_recovered)
     )
     events: list[EvaluationSpike] = []
     calm: list[float] = []  # evaluations outside events
@@ -184,8 +180,7 @@ def count_spikes(history: Sequence[dict[str, Any]], spec: RunSpec) -> dict[str, 
         found = step_spikes(values, spikes, warmup)
         counts[f"{name}_spikes"] = len(found)
         events += [
-            {"kind": name, "step": e.first_step, "last_step": e.last_step, "sigmas": e.peak_sigmas}
-            for e in found
+            {"kind": name, "step": e.first_step, "last_step": e.last_step, "sigmas": e.peak_sigmas} for e in found
         ]
     unrecovered = 0
     for key, name, kind in _EVALUATED:

@@ -1,0 +1,298 @@
+"""The map of the (lr, wd) lattice: hexagons whose six neighbours are those of a verdict."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+from matplotlib.patches import RegularPolygon
+from matplotlib.ticker import ScalarFormatter
+
+from ettsweep.report.figures import new_figure, strategy_colour, titled
+from ettsweep.report.text import is_accuracy, metric_name, short
+
+INK = "#1c1c1e"
+CANDIDATE = "#d62728"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A lattice point on a map. `state` is done, diverged, or that of an unfinished run."""
+
+    lr: float
+    wd: float
+    score: float | None
+    std: float | None
+    state: str
+
+
+@dataclass(frozen=True)
+class LatticeMap:
+    """A family's points, its candidate (None while no point is finished) and the candidate's neighbours."""
+
+    title: str
+    strategy: str
+    metric: str
+    mode: str
+    cells: tuple[Cell, ...]
+    candidate: tuple[float, float] | None
+    neighbours: tuple[tuple[float, float], ...]
+    lr_step: float
+    wd_step: float
+
+
+LR_STEP_XY = (1.0, 0.0)
+WD_STEP_XY = (0.5, math.sqrt(3) / 2)
+"""Where one step along each axis leads on paper: unit vectors 60 degrees apart, so that (+1, -1) is as long.
+The six neighbours of a point are then the six hexagons that touch its own, and (+1, +1) does not."""
+
+
+def hexagon_xy(lr_index: float, wd_index: float) -> tuple[float, float]:
+    """Return the centre of the hexagon of a lattice position, counted in steps."""
+    return (
+        lr_index * LR_STEP_XY[0] + wd_index * WD_STEP_XY[0],
+        lr_index * LR_STEP_XY[1] + wd_index * WD_STEP_XY[1],
+    )
+
+
+def lattice_figure(lattice: LatticeMap) -> Figure:
+    """Draw the map of a family: hexagons on two free axes, a line plot on one.
+
+    Points off the lattice of the candidate are left out, and counted in a note.
+    """
+    placed, off = _placed(lattice)
+    one_lr = len({i for i, _ in placed}) <= 1
+    one_wd = len({j for _, j in placed}) <= 1
+    if one_lr or one_wd:
+        return _line_map(lattice, list(placed.values()), along_lr=one_wd)
+    return _hexagon_map(lattice, placed, off)
+
+
+def _origin(lattice: LatticeMap) -> tuple[float, float]:
+    return lattice.candidate or min((cell.lr, cell.wd) for cell in lattice.cells)
+
+
+def _index(lattice: LatticeMap, lr: float, wd: float) -> tuple[int, int] | None:
+    """Return a point's position in steps from the origin, or None if it is off the lattice."""
+    lr0, wd0 = _origin(lattice)
+    if (wd == 0) != (wd0 == 0):
+        return None
+    i = math.log2(lr / lr0) / lattice.lr_step
+    j = math.log2(wd / wd0) / lattice.wd_step if wd else 0.0
+    if abs(i - round(i)) > 1e-5 or abs(j - round(j)) > 1e-5:
+        return None
+    return round(i), round(j)
+
+
+def _placed(lattice: LatticeMap) -> tuple[dict[tuple[int, int], Cell], int]:
+    placed: dict[tuple[int, int], Cell] = {}
+    off = 0
+    for cell in lattice.cells:
+        index = _index(lattice, cell.lr, cell.wd)
+        if index is None:
+            off += 1
+        else:
+            placed[index] = cell
+    return placed, off
+
+
+def clipped_range(scores: Sequence[float], mode: str) -> tuple[float, float]:
+    """Return the scores that the ends of the colour scale stand for: the best, and one not too bad.
+
+    A few awful points would leave one colour to all others, so the far end is at most three times as far from
+    the best as the median is.
+    """
+    best, worst = (min(scores), max(scores)) if mode == "min" else (max(scores), min(scores))
+    limit = best + 3 * (float(np.median(scores)) - best)
+    worst = min(worst, limit) if mode == "min" else max(worst, limit)
+    low, high = min(best, worst), max(best, worst)
+    return (low, high) if high > low else (low - 0.5, high + 0.5)
+
+
+def _hexagon_map(lattice: LatticeMap, placed: dict[tuple[int, int], Cell], off: int) -> Figure:
+    """Draw a hexagon for each position of the bounding box, filled where there is a point."""
+    (i0, i1), (j0, j1) = [(min(axis), max(axis)) for axis in zip(*placed, strict=True)]
+    columns, rows = i1 - i0 + 1, j1 - j0 + 1
+    inch = min(0.62, 8.0 / (columns + rows / 2))
+    figure = new_figure((columns + rows / 2) * inch + 2.3, rows * inch * 0.87 + 1.75)
+    panel = figure.subplots()
+    scores = [cell.score for cell in placed.values() if cell.score is not None]
+    low, high = clipped_range(scores or [0.0], lattice.mode)
+    colours = colormaps["viridis_r" if lattice.mode == "min" else "viridis"]
+    norm = Normalize(low, high, clip=True)
+    font = 6.6 * inch / 0.62
+    around = {_index(lattice, *n) for n in lattice.neighbours}
+    best = (0, 0) if lattice.candidate else None
+    for i in range(i0, i1 + 1):
+        for j in range(j0, j1 + 1):
+            cell = placed.get((i, j))
+            panel.add_patch(_hexagon(i, j, facecolor="none", edgecolor="#dcdcdc", linewidth=0.6, zorder=1))
+            if cell is not None:
+                _draw_cell(panel, i, j, cell, colours, norm, lattice.metric, font)
+    for index in around - {None, best}:
+        assert index is not None
+        panel.add_patch(_hexagon(*index, facecolor="none", edgecolor=INK, linewidth=1.3, zorder=4, scale=0.95))
+    if best is not None:
+        panel.add_patch(_hexagon(0, 0, facecolor="none", edgecolor="white", linewidth=4.2, zorder=5, scale=0.92))
+        panel.add_patch(_hexagon(0, 0, facecolor="none", edgecolor=CANDIDATE, linewidth=2.4, zorder=6, scale=0.92))
+    _hexagon_axes(panel, lattice, (i0, i1), (j0, j1))
+    bar = figure.colorbar(
+        ScalarMappable(norm, colours),
+        ax=panel,
+        shrink=0.75,
+        aspect=22,
+        pad=0.02,
+        extend=_extend(scores, low, high),
+    )
+    better = "lower" if lattice.mode == "min" else "higher"
+    bar.set_label(f"{metric_name(lattice.metric)} ({better} is better)", fontsize=7.5)
+    bar.ax.tick_params(labelsize=7)
+    if is_accuracy(lattice.metric):
+        ticks = [t for t in bar.get_ticks() if low <= t <= high]
+        bar.set_ticks(ticks, labels=[f"{100 * t:.4g}%" for t in ticks])
+    if lattice.mode == "min":
+        bar.ax.invert_yaxis()
+    note = f"; {off} point{'s' * (off > 1)} off this lattice not drawn" if off else ""
+    titled(figure, lattice.title, f"red: candidate, black: its neighbours{note}")
+    return figure
+
+
+def _extend(scores: Sequence[float], low: float, high: float) -> str:
+    below, above = any(s < low for s in scores), any(s > high for s in scores)
+    return {(False, False): "neither", (True, False): "min", (False, True): "max", (True, True): "both"}[below, above]
+
+
+def _hexagon(i: int, j: int, scale: float = 1.0, **style: Any) -> RegularPolygon:
+    return RegularPolygon(hexagon_xy(i, j), 6, radius=scale / math.sqrt(3), joinstyle="round", **style)
+
+
+def _draw_cell(
+    panel: Axes, i: int, j: int, cell: Cell, colours: Any, norm: Normalize, metric: str, font: float
+) -> None:
+    x, y = hexagon_xy(i, j)
+    if cell.score is not None:
+        colour = colours(norm(cell.score))
+        luminance = 0.299 * colour[0] + 0.587 * colour[1] + 0.114 * colour[2]
+        ink = "black" if luminance > 0.5 else "white"
+        panel.add_patch(_hexagon(i, j, facecolor=colour, edgecolor="white", linewidth=0.8, zorder=2))
+        text = _cell_text(cell.score, metric)
+        lift = 0.1 if cell.std is not None else 0.0
+        panel.text(x, y + lift, text, ha="center", va="center", fontsize=font, color=ink, zorder=7)
+        if cell.std is not None:
+            spread = "±" + _cell_text(cell.std, metric)
+            panel.text(x, y - 0.2, spread, ha="center", va="center", fontsize=0.74 * font, color=ink, zorder=7)
+        return
+    diverged = cell.state == "diverged"
+    style: dict[str, Any] = (
+        {"facecolor": "#e4e4e4", "edgecolor": "#9a9a9a", "hatch": "/////", "linewidth": 0.6}
+        if diverged
+        else {"facecolor": "#fdf3dc", "edgecolor": "#b57a00", "linestyle": (0, (3, 2)), "linewidth": 1.1}
+    )
+    panel.add_patch(_hexagon(i, j, scale=0.96 if diverged else 0.83, zorder=2, **style))
+    box = {"facecolor": style["facecolor"], "edgecolor": "none", "pad": 0.6}
+    panel.text(x, y, cell.state, ha="center", va="center", fontsize=0.74 * font, color="#333333", zorder=7, bbox=box)
+
+
+def _cell_text(value: float, metric: str) -> str:
+    """Return a number short enough for a hexagon."""
+    if is_accuracy(metric):
+        return f"{100 * value:.2f}"
+    text = f"{value:.3f}" if value < 10 else short(value)
+    return text[1:] if text.startswith("0.") else text
+
+
+def _hexagon_axes(panel: Axes, lattice: LatticeMap, lr_range: tuple[int, int], wd_range: tuple[int, int]) -> None:
+    """Label rows with wd at their left end and columns with lr at their lower end."""
+    (i0, i1), (j0, j1) = lr_range, wd_range
+    lr0, wd0 = _origin(lattice)
+    for j in range(j0, j1 + 1):
+        x, y = hexagon_xy(i0, j)
+        wd = wd0 * 2.0 ** (j * lattice.wd_step)
+        panel.text(x - 0.62, y, short(wd), ha="right", va="center", fontsize=7, color=INK)
+    for i in range(i0, i1 + 1):
+        x, y = hexagon_xy(i, j0)
+        lr = lr0 * 2.0 ** (i * lattice.lr_step)
+        panel.text(
+            x - 0.1,
+            y - 0.66,
+            short(lr),
+            ha="right",
+            va="top",
+            fontsize=7,
+            color=INK,
+            rotation=60,
+            rotation_mode="anchor",
+        )
+    left, bottom = hexagon_xy(i0, j0)
+    right, top = hexagon_xy(i1, j1)
+    name: dict[str, Any] = {"fontsize": 9, "color": INK, "fontweight": "bold"}
+    panel.text(hexagon_xy(i0, j1)[0] - 0.62, top + 0.62, "wd", ha="right", va="center", **name)
+    panel.text(hexagon_xy(i1, j0)[0] + 0.62, bottom - 0.8, "lr", ha="center", va="center", **name)
+    panel.set_xlim(left - 1.9, right + 0.6)
+    panel.set_ylim(bottom - 1.65, top + 0.85)
+    panel.set_aspect("equal")
+    panel.set_axis_off()
+
+
+def _line_map(lattice: LatticeMap, cells: Sequence[Cell], along_lr: bool) -> Figure:
+    """Plot score against the one free axis; diverged and unfinished points are named at the worse edge."""
+    figure = new_figure(4.6, 3.1)
+    panel = figure.subplots()
+    factor = 100 if is_accuracy(lattice.metric) else 1
+    cells = sorted(cells, key=lambda cell: _along(cell, along_lr))
+    done = [cell for cell in cells if cell.score is not None]
+    panel.set_xscale("log", base=2)
+    panel.errorbar(
+        [_along(cell, along_lr) for cell in done],
+        [factor * (cell.score or 0.0) for cell in done],
+        [factor * (cell.std or 0.0) for cell in done],
+        color=strategy_colour(lattice.strategy),
+        marker="o",
+        markersize=4,
+        capsize=2.5,
+        linewidth=1.2,
+    )
+    for cell in done:
+        if lattice.candidate and _index(lattice, cell.lr, cell.wd) == (0, 0):
+            panel.plot(
+                _along(cell, along_lr),
+                factor * (cell.score or 0.0),
+                marker="o",
+                markersize=11,
+                markerfacecolor="none",
+                markeredgecolor=CANDIDATE,
+                markeredgewidth=2,
+            )
+    if done:
+        low, high = clipped_range([cell.score for cell in done if cell.score is not None], lattice.mode)
+        room = 0.12 * (high - low)
+        panel.set_ylim(factor * (low - room), factor * (high + room))
+    for cell in cells:
+        if cell.score is None:
+            edge = 0.97 if lattice.mode == "min" else 0.03
+            va = "top" if lattice.mode == "min" else "bottom"
+            panel.text(
+                _along(cell, along_lr), edge, cell.state, transform=panel.get_xaxis_transform(),
+                rotation=90, ha="center", va=va, fontsize=6.5, color="#666666",
+            )  # fmt: skip
+    ticks = [_along(cell, along_lr) for cell in cells]
+    panel.set_xticks(ticks, [short(t) for t in ticks], fontsize=7, rotation=45 if len(ticks) > 6 else 0)
+    panel.set_xticks([], minor=True)
+    other = {cell.wd if along_lr else cell.lr for cell in cells}
+    fixed = f" at {'wd' if along_lr else 'lr'} {short(next(iter(other)))}" if len(other) == 1 else ""
+    panel.set_xlabel(("lr" if along_lr else "wd") + fixed)
+    panel.set_ylabel(metric_name(lattice.metric) + (" (%)" if factor == 100 else ""))
+    if factor == 1:
+        panel.yaxis.set_major_formatter(ScalarFormatter(useOffset=False))
+    titled(figure, lattice.title, "red: candidate")
+    return figure
+
+
+def _along(cell: Cell, along_lr: bool) -> float:
+    return cell.lr if along_lr else cell.wd

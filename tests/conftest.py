@@ -1,0 +1,96 @@
+"""Fixtures that all tests share: a run that trains in a second, a results folder, a small disk, no leaks."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ettsweep.spec import RunSpec, validate
+
+# Before torch is imported, here and in child processes: on one thread, sums keep their order.
+os.environ["OMP_NUM_THREADS"] = "1"
+
+SPEC: dict[str, Any] = {
+    "model": {
+        "width": 8,
+        "depth": 1,
+        "heads": 2,
+        "patch_size": 4,
+        "image_size": 8,
+        "channels": 1,
+        "classes": 10,
+    },
+    "task": {"kind": "digits"},
+    "schedule": {"total_steps": 24, "warmup_steps": 4, "eval_every": 8},
+    "batch_size": 32,
+    "strategy": {"s": 0.0},
+    "lr": 1.0,
+    "wd": 2.0**-6,
+    "seed": 0,
+}
+
+
+@pytest.fixture(autouse=True)
+def _own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep slot locks, results and data folders of the user out of the tests, and torch on one thread."""
+    runtime = tmp_path / "runtime"
+    runtime.mkdir(mode=0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
+    for name in ("ETTSWEEP_RESULTS", "ETTSWEEP_IMAGENET"):
+        monkeypatch.delenv(name, raising=False)
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    """Return a results folder that does not exist yet."""
+    return tmp_path / "results"
+
+
+@pytest.fixture
+def make_spec() -> Callable[..., RunSpec]:
+    """Return a function that makes the small spec with other values; parts are merged key by key.
+
+    Usage: `make_spec(lr=2.0, schedule={"total_steps": 48})`.
+    """
+
+    def make(**changes: Any) -> RunSpec:
+        data = dict(SPEC)
+        for key, value in changes.items():
+            old = data.get(key)
+            data[key] = old | value if isinstance(old, dict) and isinstance(value, dict) else value
+        return validate(RunSpec, data, "spec")
+
+    return make
+
+
+@pytest.fixture
+def spec(make_spec: Callable[..., RunSpec]) -> RunSpec:
+    """Return a spec that trains in well under a second: 24 steps of a tiny Vision Transformer on digits."""
+    return make_spec()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
+    """Give a function that mounts a file system of some size, such as `64k`; skip where it must not."""
+    mounted: list[Path] = []
+
+    def mount(size: str) -> Path:
+        folder = tmp_path / f"disk-{len(mounted)}"
+        folder.mkdir()
+        command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
+        try:
+            subprocess.run(command, check=True, capture_output=True)
+        except (OSError, subprocess.CalledProcessError):
+            pytest.skip("mounting a file system is not allowed here")
+        mounted.append(folder)
+        return folder
+
+    yield mount
+    for folder in mounted:
+        subprocess.run(["umount", "-l", str(folder)], check=True, capture_output=True)

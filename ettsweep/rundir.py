@@ -284,12 +284,15 @@ class RunDir:
         Raises:
             CorruptError: it is missing, unreadable, or no longer the one that the folder is named after.
         """
+        remedy = "`ettsweep clean` removes the folder"
         try:
             spec = validate(RunSpec, read_json(self.spec_path), str(self.spec_path))
         except FileNotFoundError:
-            raise CorruptError(f"{self.spec_path}: is missing; `ettsweep clean` removes the folder") from None
+            raise CorruptError(f"{self.spec_path}: is missing; {remedy}") from None
+        except CorruptError as error:
+            raise CorruptError(f"{error}; {remedy}") from None
         except InputError as error:
-            raise CorruptError(f"{error}; the file was edited or is of another version") from None
+            raise CorruptError(f"{error}; the file was edited or is of another version; {remedy}") from None
         if spec.run_id != self.id:
             raise CorruptError(
                 f"{self.spec_path}: describes run {spec.run_id}, not {self.id}: it was edited by hand; "
@@ -307,11 +310,17 @@ class RunDir:
             result = read_json(self.result_path)
         except FileNotFoundError:
             return None
-        if result.get("run") != self.id or result.get("status") not in ("done", "diverged"):
-            raise CorruptError(
-                f"{self.result_path}: not the result of run {self.id}; `ettsweep retry {self.id}` trains it again"
-            )
+        except CorruptError as error:
+            raise CorruptError(f"{error}; {self._remedy}") from None
+        status = result.get("status")
+        sound = status == "done" or (status == "diverged" and isinstance(result.get("diverged_step"), int))
+        if result.get("run") != self.id or not sound:
+            raise CorruptError(f"{self.result_path}: not the result of run {self.id}; {self._remedy}")
         return result
+
+    @property
+    def _remedy(self) -> str:
+        return f"`ettsweep retry {self.id}` trains it again"
 
     def numbers(self) -> list[int]:
         """Return the numbers of all attempts, lowest first."""
@@ -384,11 +393,9 @@ class RunDir:
         try:
             data = self.metrics_path.read_bytes()
         except OSError as error:
-            raise CorruptError(f"{self.metrics_path}: cannot be read: {error.strerror}") from error
+            raise CorruptError(f"{self.metrics_path}: cannot be read: {error.strerror}; {self._remedy}") from error
         if result is not None and hashlib.sha256(data).hexdigest() != result.get("metrics_sha256"):
-            raise CorruptError(
-                f"{self.metrics_path}: changed since the run finished; `ettsweep retry {self.id}` trains it again"
-            )
+            raise CorruptError(f"{self.metrics_path}: changed since the run finished; {self._remedy}")
         return [json.loads(line) for line in data.splitlines()]
 
     def cancel(self) -> None:
@@ -400,8 +407,9 @@ class RunDir:
         with storage_errors(self.path):
             self.cancel_path.unlink(missing_ok=True)
             with contextlib.suppress(CorruptError):
-                self.history()
-                return  # finished, and sound: the same numbers would come again
+                if self.result() is not None:
+                    self.history()
+                    return  # finished, and sound: the same numbers would come again
             for path in (self.result_path, self.metrics_path):
                 path.unlink(missing_ok=True)
             for number in self.numbers():
@@ -459,7 +467,10 @@ class RunDir:
                 break
             lost += 1
             steps.add(attempt.resumed_from()[1])
-        return lost if lost >= MAX_LOST_ATTEMPTS and len(steps) == 1 else 0
+        if lost < MAX_LOST_ATTEMPTS or len(steps) > 1:
+            return 0
+        further = self.attempt(numbers[-1]).checkpoint_path.exists()
+        return 0 if further else lost
 
 
 class Attempt:

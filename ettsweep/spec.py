@@ -235,6 +235,8 @@ def identity(model: BaseModel) -> dict[str, object]:
         value = getattr(model, name)
         if any(isinstance(m, OmitAt) and m.value == value for m in info.metadata):
             continue
+        if isinstance(value, float):
+            value += 0.0  # -0.0 and 0.0 are one number
         fields[name] = identity(value) if isinstance(value, BaseModel) else value
     return fields
 

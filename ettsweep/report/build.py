@@ -134,7 +134,7 @@ def group(runs: Sequence[Run], verdicts: Sequence[Verdict]) -> list[Sweep]:
         by_family.setdefault(run.family, []).append(run)
     specs = {family: members[0].spec for family, members in by_family.items()}
     recipes: dict[str, list[Verdict]] = {}
-    for verdict in verdicts:
+    for verdict in sorted(verdicts, key=lambda v: v.family not in specs):
         spec = specs.get(verdict.family)
         key = _recipe(spec) if spec else _recipe_of_model(verdict.model, recipes)
         recipes.setdefault(key, []).append(verdict)

@@ -1,12 +1,17 @@
 """Scikit-learn's digits: 1,797 real 8 x 8 images that come with the package, kept on the device."""
 
+import gzip
 from collections.abc import Iterator
 from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from ettsweep.errors import DataMissingError
 from ettsweep.seeding import derive_seed
 from ettsweep.spec import DigitsTask
 from ettsweep.tasks.base import Batch, classification_loss, classification_sums
@@ -17,16 +22,29 @@ VALIDATION_SLICE = 500
 @cache
 def _split(train_size: int, split_seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return normalised training and validation images [N, 1, 8, 8] and their labels [N]."""
-    from sklearn.datasets import load_digits
-
-    digits = load_digits()
-    order = np.random.default_rng(derive_seed(split_seed, "digits split")).permutation(len(digits.images))
+    images, labels = _load()
+    order = np.random.default_rng(derive_seed(split_seed, "digits split")).permutation(len(images))
     train, validation = order[:train_size], order[train_size:]
-    images = digits.images.astype(np.float64)
     mean, std = images[train].mean(), images[train].std()
     images_NCHW = torch.from_numpy(((images - mean) / std)[:, None].astype(np.float32))
-    labels_N = torch.from_numpy(digits.target.astype(np.int64))
+    labels_N = torch.from_numpy(labels)
     return images_NCHW[train], labels_N[train], images_NCHW[validation], labels_N[validation]
+
+
+def _load() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Return images [N, 8, 8] and labels [N] as scikit-learn's load_digits does, without its second of imports.
+
+    Raises:
+        DataMissingError: scikit-learn is not installed, or no longer keeps the file there.
+    """
+    package = find_spec("sklearn")
+    folder = Path(package.origin).parent if package and package.origin else Path("sklearn")
+    path = folder / "datasets" / "data" / "digits.csv.gz"
+    if not path.is_file():
+        raise DataMissingError(f"task digits: {path} is missing; pip install scikit-learn")
+    with gzip.open(path, "rt") as file:
+        table = np.loadtxt(file, delimiter=",")
+    return table[:, :64].reshape(-1, 8, 8), table[:, 64].astype(np.int64)
 
 
 class Digits:

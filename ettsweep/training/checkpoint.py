@@ -1,6 +1,8 @@
 """What a run needs to go on exactly where it was: weights, optimizer, loss scale and step; draws need nothing."""
 
 import hashlib
+import zipfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +57,9 @@ def load(attempt: Attempt, device: torch.device) -> dict[str, Any]:
     if not path.exists():
         raise FileNotFoundError(path)
     try:
+        with zipfile.ZipFile(path) as archive:
+            if broken := archive.testzip():  # torch.load does not look at the checksums
+                raise ValueError(f"{broken} has a wrong checksum")
         state = torch.load(path, map_location=device, weights_only=True)
     except Exception as error:  # torch.load raises whatever the bytes lead it to
         raise CorruptError(f"{path}: cannot be read as a checkpoint: {str(error).splitlines()[0]}") from error
@@ -79,15 +84,17 @@ def restore(
         raise CorruptError(f"checkpoint does not fit the run: {str(error).splitlines()[0]}") from error
 
 
-def find(run: RunDir, before: int, device: torch.device) -> tuple[int, dict[str, Any], list[str]]:
-    """Return (attempt, checkpoint, warnings) of the newest usable checkpoint, attempt 0 for none.
+def usable(
+    run: RunDir, before: int, device: torch.device, warn: Callable[[str], None]
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield (attempt, checkpoint) of what can be read and has its metrics, newest first.
 
     Args:
         run: the run.
         before: number of the attempt that wants to go on.
         device: where the tensors are loaded.
+        warn: told of each checkpoint that cannot be used.
     """
-    warnings = []
     for number in reversed([n for n in run.numbers() if n < before]):
         try:
             state = load(run.attempt(number), device)
@@ -95,10 +102,9 @@ def find(run: RunDir, before: int, device: torch.device) -> tuple[int, dict[str,
         except FileNotFoundError:
             continue
         except CorruptError as error:
-            warnings.append(str(error))
+            warn(str(error))
             continue
-        return number, state, warnings
-    return 0, {}, warnings
+        yield number, state
 
 
 def weights_sha256(model: nn.Module) -> str:

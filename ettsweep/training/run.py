@@ -15,7 +15,7 @@ from ettsweep import __version__
 from ettsweep.errors import CorruptError, StorageError
 from ettsweep.models.build import build_model
 from ettsweep.models.initialisation import initialise
-from ettsweep.rundir import Attempt, Json, RunDir
+from ettsweep.rundir import Attempt, Json, RunDir, read_lines
 from ettsweep.spec import DigitsTask, RunSpec
 from ettsweep.tasks.base import Task
 from ettsweep.tasks.registry import score
@@ -92,11 +92,17 @@ def _train(
     spec = run.spec()
     log(f"run {run.id} attempt {attempt.number} on {device}, pid {os.getpid()}")
     trainer, history = prepare(spec, device), list[Json]()
-    parent, state, warnings = checkpoint.find(run, attempt.number, device)
-    for warning in warnings:
-        log(f"warning: {warning}; not used")
-    if parent:
-        checkpoint.restore(state, trainer.model, trainer.optimizer, trainer.scaler)
+
+    def warn(text: str) -> None:
+        log(f"warning: {text}; not used")
+
+    for parent, state in checkpoint.usable(run, attempt.number, device, warn):
+        try:
+            checkpoint.restore(state, trainer.model, trainer.optimizer, trainer.scaler)
+        except CorruptError as error:
+            warn(f"{run.attempt(parent).checkpoint_path}: {error}")
+            trainer = prepare(spec, device)  # part of it may have been restored
+            continue
         trainer.step = state["step"]
         history = run.attempt(parent).history(until=trainer.step)
         trainer.wall_s = _wall_s(run.attempt(parent), trainer.step)
@@ -104,6 +110,7 @@ def _train(
         log(f"resumed from attempt {parent} at step {trainer.step}")
         for warning in _differences(run.attempt(parent), attempt):
             log(f"warning: {warning}: metrics can differ in the last bits from an undisturbed run's")
+        break
     end = run_loop(trainer, attempt, history, policy, poll, log)
     if end.stop is not None:
         log(f"stopped at step {end.step}: {end.stop}")
@@ -160,7 +167,8 @@ def summarise(trainer: Trainer, history: list[Json], end: LoopEnd, attempts: int
         "device_s": trainer.wall_s,
         "steps_per_s": end.step / wall_s,
         "samples_per_s": end.step * spec.batch_size / wall_s,
-        "weights_sha256": checkpoint.weights_sha256(trainer.model),
+        # How far beyond a divergence the weights went depends on when it was seen.
+        "weights_sha256": None if end.diverged else checkpoint.weights_sha256(trainer.model),
         "attempts": attempts,
         "environment": environment(trainer.device),
     }
@@ -168,10 +176,11 @@ def summarise(trainer: Trainer, history: list[Json], end: LoopEnd, attempts: int
 
 def _wall_s(attempt: Attempt, step: int) -> float:
     """Return the seconds that the lineage of an attempt had spent by a step."""
-    from ettsweep.rundir import read_lines
-
     spent = [t["wall_s"] for t in read_lines(attempt.timings_path) if t.get("step", 0) <= step]
-    return float(spent[-1]) if spent else 0.0
+    if spent:
+        return float(spent[-1])
+    parent, _ = attempt.resumed_from()
+    return _wall_s(attempt.run.attempt(parent), step) if parent else 0.0
 
 
 def _differences(parent: Attempt, attempt: Attempt) -> Iterator[str]:

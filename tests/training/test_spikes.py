@@ -110,9 +110,7 @@ def test_hundred_thousand_steps_take_less_than_a_second() -> None:
 # --- per evaluation -----------------------------------------------------------------------------------------
 
 
-def dips(
-    values: list[float | None], warmup_steps: int = 0, spikes: SpikeSpec = SPEC
-) -> list[EvaluationSpike]:
+def dips(values: list[float | None], warmup_steps: int = 0, spikes: SpikeSpec = SPEC) -> list[EvaluationSpike]:
     return evaluation_spikes(range(10, 10 * len(values) + 1, 10), values, spikes, warmup_steps, "accuracy")
 
 
@@ -138,9 +136,7 @@ def test_back_within_half_a_point_ends_a_dip() -> None:
 
 def test_baseline_is_the_median_of_five_and_frozen() -> None:
     # Median 0.8 (the mean is lower). Were the baseline not frozen, 0.6 would become it and end the dip.
-    (dip,) = dips(
-        [0.2, 0.79, 0.8, 0.81, 0.82, *[0.6] * 9], spikes=SPEC.model_copy(update={"eval_sigmas": 1e-9})
-    )
+    (dip,) = dips([0.2, 0.79, 0.8, 0.81, 0.82, *[0.6] * 9], spikes=SPEC.model_copy(update={"eval_sigmas": 1e-9}))
     assert dip == EvaluationSpike(60, pytest.approx(0.2), 9, False)
 
 

@@ -1,0 +1,53 @@
+# make demo    set up, then the main job on real images: grid, verified optima, seeds, report
+# make test    set up, then the tests
+# make check   set up, then lint, types and tests: what continuous integration runs
+# make bench   set up, then the speed of the tool itself
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+RESULTS ?= results
+
+.PHONY: help install demo test lint check bench clean
+
+help:
+	@sed -n 's/^# //p' Makefile
+
+install: $(READY)
+
+$(READY): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "ettsweep needs Python 3.11 or later; say which with: make PYTHON=python3.12 ..."; exit 1; }
+	@echo "== installing into $(VENV) (once; torch is large, give it a few minutes)"
+	@$(PYTHON) -m venv $(VENV) || { echo "python has no venv: on Debian, apt-get install python3-venv"; exit 1; }
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $(READY)
+	@echo "== installed"
+
+demo: $(READY)
+	@echo "== 1/4 grid: a small Vision Transformer on scikit-learn's digits under four scaling strategies"
+	@$(BIN)/ettsweep grid --model vit-digits --follow --results $(RESULTS)
+	@echo "== 2/4 verify-optimum: is each best point better than its six neighbours? If not, climb"
+	@$(BIN)/ettsweep verify-optimum --model vit-digits --follow --results $(RESULTS)
+	@echo "== 3/4 seeds: each optimum again, over three fresh seeds"
+	@$(BIN)/ettsweep seeds --model vit-digits --count 3 --follow --results $(RESULTS) > /dev/null
+	@echo "== 4/4 report: tables, figures, one page"
+	@$(BIN)/ettsweep report --results $(RESULTS)
+	@echo "== done: open $(RESULTS)/report/index.html"
+
+test: $(READY)
+	@$(BIN)/python -m pytest
+
+lint: $(READY)
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+check: lint test
+
+bench: $(READY)
+	@$(BIN)/python tests/bench.py
+
+clean:
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache

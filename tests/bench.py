@@ -1,0 +1,85 @@
+"""Measure what ettsweep promises about its own speed: `make bench`. It prints medians, and tests nothing.
+
+Every figure is CPU seconds of a fresh process (user + system), or wall seconds where it says so.
+"""
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+ETTSWEEP = str(Path(sys.executable).with_name("ettsweep"))
+TRIVIAL = ["--set", "schedule.total_steps=2", "--set", "schedule.warmup_steps=1", "--set", "schedule.eval_every=2"]
+HUNDRED = ["--grid", "grid.yaml", "--strategy", "standard", "--lr-range", "-4:5", "--wd-range", "-4:5"]
+
+
+def cpu_s(*command: str) -> float:
+    """Return the CPU seconds of one command."""
+    before = os.times()
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    after = os.times()
+    return after.children_user + after.children_system - before.children_user - before.children_system
+
+
+def wall_s(work: Callable[[], object]) -> float:
+    """Return the wall seconds of a call."""
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def median(measure: Callable[[], float], times: int) -> float:
+    """Return the median of some measurements, after one that warms the caches."""
+    measure()
+    return statistics.median(measure() for _ in range(times))
+
+
+def hundred_jobs_of_submitit(folder: Path) -> None:
+    """Run 100 jobs that do nothing on submitit's own local executor, all started at once, as it does."""
+    import submitit
+
+    executor = submitit.LocalExecutor(folder)
+    executor.update_parameters(timeout_min=5)
+    with executor.batch():
+        jobs = [executor.submit(int) for _ in range(100)]
+    for job in jobs:
+        job.result()
+
+
+def main() -> None:
+    """Print one line a figure, then all of them as JSON."""
+    figures: dict[str, float] = {}
+
+    def figure(name: str, value: float, target: str) -> None:
+        figures[name] = round(value, 3)
+        print(f"{name:58} {value:8.3f} s   target {target}", flush=True)
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        os.chdir(folder)
+        os.environ["XDG_RUNTIME_DIR"] = name  # slots of our own: other sweeps neither wait nor are waited for
+        grid = (Path(__file__).parents[1] / "grids" / "vit-digits.yaml").read_text()
+        (folder / "grid.yaml").write_text(grid.replace("seeds: [0, 1, 2]", "seeds: [0]"))
+        submit = [ETTSWEEP, "grid", *HUNDRED, *TRIVIAL, "--launch-set", "slots=2", "--results", "results"]
+
+        figure("python -c pass", median(lambda: cpu_s(sys.executable, "-c", "pass"), 9), "-")
+        figure("ettsweep --help", median(lambda: cpu_s(ETTSWEEP, "--help"), 9), "0.15")
+        figure("plan of 100 runs (--dry-run)", median(lambda: cpu_s(*submit, "--dry-run"), 5), "0.5")
+        seconds = wall_s(lambda: subprocess.run([*submit, "--follow"], check=True, stderr=subprocess.DEVNULL))
+        figure("100 trivial runs on 2 local slots, wall", seconds, "6")
+        figure("no-op rerun of the finished grid of 100", median(lambda: cpu_s(*submit), 5), "0.5")
+        figure("status of 100 runs", median(lambda: cpu_s(ETTSWEEP, "status", "--results", "results"), 5), "-")
+        figure("submitit alone: 100 jobs that do nothing, wall", wall_s(lambda: hundred_jobs_of_submitit(folder)), "-")
+
+    machine = {"python": platform.python_version(), "machine": platform.machine(), "cores": os.cpu_count()}
+    print(json.dumps({"machine": machine, "seconds": figures}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,154 @@
+"""The whole report, from run folders to files."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from made_sweep import FRESH, Made, digits_spec, finish, imagenet_spec, loss_at, read, search
+
+from ettsweep.errors import StorageError
+from ettsweep.report import build
+from ettsweep.report.build import Histories, cells_of, group, lattice_map, point_curves, strategy_curves, write_report
+from ettsweep.report.tables import point_key
+from ettsweep.rundir import RunDir
+
+
+def family(made: Made, strategy: str) -> build.Family:
+    (sweep,) = group(made.runs, made.verdicts)
+    return next(f for f in sweep.families if f.verdict.strategy == strategy)
+
+
+def test_report_writes_everything_it_returns(made: Made, tmp_path: Path) -> None:
+    out = tmp_path / "deep" / "report"
+    before = {p: p.stat().st_mtime_ns for p in made.results.rglob("*")}
+    paths = write_report(made.results, out, made.runs, made.verdicts)
+    assert {p: p.stat().st_mtime_ns for p in made.results.rglob("*")} == before, "results are only read"
+    assert sorted(paths) == sorted(p for p in out.rglob("*") if p.is_file())
+    assert paths[0] == out / "report.html"
+    names = {p.name for p in paths}
+    for stem in ("seeds", "standard-map", "standard-curves", "ntk-map", "hybrid-map", "hybrid-curves"):
+        assert {f"vit-digits-{stem}.png", f"vit-digits-{stem}.pdf"} <= names
+    assert not any("mup" in name for name in names), "no run of it exists"
+    page = (out / "report.html").read_text()
+    assert page.count("data:image/png;base64,") == 1 + 2 * 3
+
+
+def test_cells_are_the_points_over_the_seeds_of_the_search(made: Made) -> None:
+    cells = cells_of(family(made, "standard"))
+    centre = cells[point_key(2.0**-6, 0.5)]
+    assert centre.score == pytest.approx(sum(loss_at(0, 0, s) for s in (0, 1, 2)) / 3), "fresh seeds are left out"
+    assert cells[point_key(2.0**-5, 1.0)].state == "diverged", "one of three seeds did"
+    assert cells[point_key(2.0**-5, 1.0)].score is None
+    assert sum(c.state == "done" for c in cells.values()) == 8
+    assert cells_of(family(made, "ntk"))[point_key(2.0**-5, 0.5)].state == "missing"
+    assert cells_of(family(made, "mup")) == {}
+
+
+def test_neighbours_without_a_run_are_on_the_map(tmp_path: Path) -> None:
+    base = digits_spec(None)
+    finish(tmp_path, base, 0.1)
+    one = read(tmp_path, [search(base, seeds=(0,))])
+    ((only,),) = (sweep.families for sweep in group(one.runs, one.verdicts))
+    cells = cells_of(only)
+    assert len(cells) == 7
+    assert sorted(c.state for c in cells.values()) == ["done"] + ["missing"] * 6
+    lattice = lattice_map(only, "title", cells)
+    assert (lattice.lr_step, lattice.wd_step) == (1.0, 1.0)
+
+
+def test_curves_are_in_epochs_and_over_the_seeds_of_the_search(made: Made) -> None:
+    standard = family(made, "standard")
+    histories = Histories()
+    points = point_curves(standard, cells_of(standard), histories)
+    assert len(points) == 9
+    best = points[0]
+    assert (best.lr, best.wd, len(best.curves)) == (2.0**-6, 0.5, 3)
+    # 797 images in batches of 64 are 12 steps an epoch.
+    assert best.curves[0].epochs == pytest.approx([40 * k / 12 for k in range(1, 7)])
+    assert best.curves[1].loss[-1] == loss_at(0, 0, 1)
+    assert best.curves[1].accuracy[-1] == 1 - loss_at(0, 0, 1) / 4
+    assert points[-1].score is None, "the diverged one comes last"
+
+
+def test_fresh_seeds_are_what_the_seeds_figure_shows(made: Made) -> None:
+    histories = Histories()
+    standard = strategy_curves(family(made, "standard"), histories)
+    assert standard is not None
+    assert len(standard.curves) == len(standard.fresh_scores) == len(FRESH)
+    assert len(standard.search_scores) == 3
+    hybrid = strategy_curves(family(made, "hybrid"), histories)
+    assert hybrid is not None
+    assert (len(hybrid.curves), hybrid.fresh_scores) == (3, ())
+    assert strategy_curves(family(made, "mup"), histories) is None
+
+
+def test_corrupt_histories_are_skipped_and_listed(tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    base = digits_spec(None)
+    for seed in (0, 1, 2):
+        finish(results, base.at(base.lr, base.wd, seed), 0.1)
+    made = read(results, [search(base)])
+    broken = made.runs[0]
+    broken.dir.metrics_path.write_text('{"step": 1, "loss": 9.0}\n')
+    write_report(results, tmp_path / "report", made.runs, made.verdicts)
+    page = (tmp_path / "report" / "report.html").read_text()
+    assert "Histories that could not be read" in page
+    assert f"<code>{broken.id}</code>" in page
+    intact = [run.id for run in made.runs[1:]]
+    assert not any(f"<code>{name}</code>: " in page for name in intact)
+
+
+def test_only_the_histories_that_figures_need_are_read(
+    made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    history = RunDir.history
+
+    def counted(self: RunDir) -> list[dict[str, object]]:
+        asked.append(self.id)
+        return history(self)
+
+    monkeypatch.setattr(RunDir, "history", counted)
+    monkeypatch.setattr(build, "MAX_OTHER_POINTS", 1)
+    monkeypatch.setattr(build, "save", lambda *_: [Path(__file__)])
+    write_report(made.results, tmp_path, made.runs, made.verdicts)
+    # standard: candidate and fresh seeds, 6 neighbours, 1 other; ntk: the same, one neighbour unfinished; hybrid: 3.
+    assert len(asked) == len(set(asked)) == (8 * 3 + 2) + 7 * 3 + 3 * 3
+
+
+def test_sweeps_of_one_model_are_told_apart_by_what_differs(tmp_path: Path) -> None:
+    small, large, vit = digits_spec(None, 32), digits_spec(None, 64), imagenet_spec(0.0)
+    for base in (small, large, vit):
+        finish(tmp_path, base, 0.1)
+    made = read(tmp_path, [search(base, seeds=(0,)) for base in (small, large, vit)])
+    titles = [sweep.title for sweep in group(made.runs, made.verdicts)]
+    assert titles == [
+        "vit-b16 on imagenet",
+        "vit-digits on digits (batch_size 32)",
+        "vit-digits on digits (batch_size 64)",
+    ]
+    paths = write_report(tmp_path, tmp_path / "report", made.runs, made.verdicts)
+    assert len(paths) == len(set(paths))
+    assert sum(p.name.startswith("vit-digits-standard") and p.suffix == ".png" for p in paths) == 4
+
+
+def test_strategies_stand_in_their_usual_order(made: Made) -> None:
+    (sweep,) = group(made.runs, list(reversed(made.verdicts)))
+    assert [f.verdict.strategy for f in sweep.families] == ["standard", "ntk", "hybrid", "mup"]
+
+
+def test_no_runs_make_a_report(tmp_path: Path) -> None:
+    paths = write_report(tmp_path / "results", tmp_path / "report", [], [])
+    assert all(path.exists() for path in paths)
+
+
+def test_unwritable_folder_is_a_storage_error(made: Made, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError):
+        write_report(made.results, tmp_path / "file", made.runs, made.verdicts)
+
+
+def test_verdicts_that_no_registry_knows_are_drawn(made: Made, tmp_path: Path) -> None:
+    strange = [replace(v, strategy='../$x^{"<b>', model="..") for v in made.verdicts[2:]]
+    paths = write_report(made.results, tmp_path / "r", made.runs, strange)
+    assert all(path.resolve().is_relative_to((tmp_path / "r").resolve()) for path in paths)

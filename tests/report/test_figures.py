@@ -1,0 +1,136 @@
+"""Figures of curves: what is drawn, named and in which colour."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.collections import PathCollection
+
+from ettsweep.report.figures import (
+    GREY,
+    Curve,
+    PointCurves,
+    StrategyCurves,
+    curves_figure,
+    mean_curve,
+    save,
+    seeds_figure,
+    strategy_colour,
+)
+from ettsweep.report.text import plus_minus, score_text, short
+
+NAN = math.nan
+
+
+def curve(level: float, epochs: int = 10, accuracy: bool = True) -> Curve:
+    steps = tuple(float(e) for e in range(1, epochs + 1))
+    loss = tuple(level + math.exp(-e) for e in steps)
+    return Curve(steps, tuple(1 - x / 4 if accuracy else NAN for x in loss), loss)
+
+
+def point(k: int, score: float | None, *curves: Curve) -> PointCurves:
+    return PointCurves(2.0**k, 0.5, score, curves or (curve(score or 1.0),))
+
+
+def legend(figure: object) -> list[str]:
+    return [t.get_text() for t in figure.legends[0].get_texts()]  # type: ignore[attr-defined]
+
+
+def test_mean_curve_is_the_mean_as_far_as_the_shortest() -> None:
+    mean = mean_curve([curve(0.1), curve(0.3, epochs=4)])
+    assert mean.epochs == (1.0, 2.0, 3.0, 4.0)
+    assert mean.loss == pytest.approx([0.2 + math.exp(-e) for e in (1, 2, 3, 4)])
+    assert mean.accuracy == pytest.approx([1 - (0.2 + math.exp(-e)) / 4 for e in (1, 2, 3, 4)])
+
+
+def test_legend_names_the_optimum_first_and_neighbours_by_score() -> None:
+    points = [point(0, 0.1), point(1, 0.3), point(-1, 0.2), point(2, None, curve(2.0, 3)), point(5, 0.9)]
+    named = [(2.0, 0.5), (0.5, 0.5), (4.0, 0.5)]
+    figure = curves_figure("t", "ntk", "best_loss", "min", points, (1.0, 0.5), named)
+    assert legend(figure) == [
+        "(1, 0.5) [0.1]",
+        "(0.5, 0.5) [0.2]",
+        "(2, 0.5) [0.3]",
+        "(4, 0.5) [diverged]",
+        "1 other point",
+    ]
+
+
+def test_best_accuracy_comes_first_and_in_percent() -> None:
+    points = [point(0, 0.8), point(1, 0.7), point(2, 0.75)]
+    figure = curves_figure("t", "mup", "best_accuracy", "max", points, (1.0, 0.5), [(2.0, 0.5), (4.0, 0.5)])
+    assert legend(figure) == ["(1, 0.5) [80.00%]", "(4, 0.5) [75.00%]", "(2, 0.5) [70.00%]"]
+
+
+def test_one_line_a_point_and_the_optimum_on_top_in_its_colour() -> None:
+    points = [point(k, 0.1 + k, curve(0.1 + k), curve(0.2 + k)) for k in range(4)]
+    figure = curves_figure("t", "ntk", "best_loss", "min", points, (1.0, 0.5), [(2.0, 0.5)])
+    for panel in figure.axes:
+        assert len(panel.lines) == 4
+        top = max(panel.lines, key=lambda line: line.get_zorder())
+        assert top.get_color() == strategy_colour("ntk")
+        assert sum(line.get_color() == GREY for line in panel.lines) == 2
+    accuracy, loss = figure.axes
+    assert "%" in accuracy.get_ylabel()
+    assert np.array(accuracy.lines[0].get_ydata()).max() <= 100
+    best = max(loss.lines, key=lambda line: line.get_zorder())
+    assert list(best.get_ydata()) == pytest.approx([0.15 + math.exp(-e) for e in range(1, 11)])
+
+
+def test_language_has_no_accuracy_panel() -> None:
+    points = [point(0, 0.1, curve(0.1, accuracy=False))]
+    assert len(curves_figure("t", "ntk", "best_loss", "min", points, (1.0, 0.5), []).axes) == 1
+
+
+def test_seeds_figure_has_a_line_a_seed_and_a_strip_of_scores() -> None:
+    optima = [
+        StrategyCurves("standard", 0.1, 0.5, (curve(0.1), curve(0.2)), (0.1, 0.11), (0.12, 0.14)),
+        StrategyCurves("ntk", 3.0, 0.01, (curve(0.1),), (0.1,), ()),
+    ]
+    figure = seeds_figure("t", "best_loss", optima)
+    accuracy, loss, strip = figure.axes
+    assert len(accuracy.lines) == len(loss.lines) == 3
+    assert [line.get_color() for line in loss.lines] == ["#000000"] * 2 + ["#0072b2"]
+    assert loss.lines[0].get_alpha() != loss.lines[1].get_alpha()
+    assert [t.get_text() for t in strip.get_xticklabels()] == ["standard", "ntk"]
+    dots = [c for c in strip.collections if isinstance(c, PathCollection)]
+    drawn = sorted(float(y) for c in dots for y in np.asarray(c.get_offsets())[:, 1])
+    assert drawn == [0.1, 0.1, 0.11, 0.12, 0.14]
+    assert legend(figure) == [
+        "standard (0.1, 0.5) [0.130 ± 0.014, 2 fresh seeds]",
+        "ntk (3, 0.01) [0.1, 1 search seed]",
+    ]
+
+
+def test_strategies_keep_their_colours() -> None:
+    assert len({strategy_colour(s) for s in ("standard", "ntk", "hybrid", "mup")}) == 4
+    assert strategy_colour("s=0.25") == strategy_colour("s=0.25")
+
+
+def test_names_are_drawn_as_they_are_and_files_are_whole(tmp_path: Path) -> None:
+    name = "$\\frac{ <script>"
+    points = [point(0, 0.1)]
+    folder = tmp_path / "figures"
+    folder.mkdir()
+    png, pdf = save(curves_figure(name, name, "best_loss", "min", points, (1.0, 0.5), []), folder, "f")
+    assert png.read_bytes().startswith(b"\x89PNG")
+    assert pdf.read_bytes().startswith(b"%PDF")
+    assert len(list(folder.iterdir())) == 2
+    save(seeds_figure(name, "best_loss", [StrategyCurves(name, 1, 1, (curve(0.1),), (0.1,), ())]), folder, "g")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(2.0**-6, "0.0156"), (20.0, "20"), (3.0517578e-7, "3.05e-7"), (2048.0, "2048"), (1234567.0, "1.23e6"), (0.0, "0")],
+)
+def test_numbers_are_short(value: float, text: str) -> None:
+    assert short(value) == text
+
+
+def test_scores_read_well() -> None:
+    assert score_text(0.97703, "best_accuracy") == "97.70%"
+    assert score_text(0.0783412, "best_loss") == "0.07834"
+    assert plus_minus(0.0783412, 0.00612, "best_loss") == "0.0783 ± 0.0061"
+    assert plus_minus(0.97703, 0.0021, "best_accuracy") == "97.70 ± 0.21%"
+    assert plus_minus(0.5, 0.0, "best_loss") == "0.5000 ± 0.0000"

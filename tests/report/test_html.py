@@ -1,0 +1,109 @@
+"""The page: answers, escaping, and nothing fetched from anywhere."""
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+from made_sweep import Made
+
+from ettsweep.report.html import MAX_RUN_ROWS, SweepView, render
+
+HOSTILE = '<script>alert("x")</script>&\'"'
+
+
+class Page(HTMLParser):
+    """Collects tags, attributes and text."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return re.sub(r"\s+", " ", " ".join(self.words))
+
+
+def page_of(made: Made, results: str = "results", corrupt: dict[str, str] | None = None) -> str:
+    images = {"": {"seeds": b"\x89PNG"}, made.verdict("standard").family: {"map": b"\x89PNG", "curves": b"\x89PNG"}}
+    return render(results, [SweepView("vit-digits on digits", made.verdicts, images)], made.runs, corrupt or {})
+
+
+def test_the_answer_is_on_the_page(made: Made) -> None:
+    text = Page(page_of(made)).text
+    assert "Best of 2 verified optima" in text, "hybrid's line of three points, and standard"
+    assert "0.10040 ± 0.00040" in text, "the search's seeds: 0.1000, 0.1004, 0.1008"
+    assert "0.11060 ± 0.00028" in text, "the fresh seeds: 0.1104, 0.1108"
+    assert "+0.0170" in text, "the margin to (lr / 2, wd)"
+    for verdict in made.verdicts:
+        assert verdict.strategy in text
+        assert verdict.reason[1:] in text
+    assert "62 done" not in text
+    assert "60 done, 4 diverged" in text
+    assert "1 missing" in text
+
+
+def test_all_six_neighbours_are_listed_with_differences(made: Made) -> None:
+    text = Page(page_of(made)).text
+    for move in ("(2 lr, wd)", "(lr, 2 wd)", "(2 lr, wd / 2)", "(lr / 2, 2 wd)", "(lr, wd / 2)", "(lr / 2, wd)"):
+        assert move in text
+    # loss_at: (2 lr, wd) is 0.1 * 0.23 worse.
+    assert "+0.0230" in text
+
+
+def test_hostile_names_are_escaped(made: Made) -> None:
+    verdicts = [replace(v, strategy=HOSTILE, model=HOSTILE, reason=HOSTILE) for v in made.verdicts]
+    hostile = Made(made.results, made.runs, verdicts)
+    view = SweepView(HOSTILE, hostile.verdicts, {})
+    page = render(HOSTILE, [view], made.runs, {HOSTILE: HOSTILE})
+    assert "<script" not in page
+    parsed = Page(page)
+    assert not [tag for tag, _ in parsed.tags if tag == "script"]
+    assert parsed.text.count('<script>alert("x")</script>&\'"') >= 4
+    assert not [a for _, attrs in parsed.tags for a in attrs if a.startswith("on")]
+
+
+def test_nothing_is_fetched_and_nothing_runs(made: Made) -> None:
+    page = page_of(made)
+    parsed = Page(page)
+    assert {tag for tag, _ in parsed.tags}.isdisjoint({"script", "link", "iframe", "object", "embed", "base"})
+    for tag, attributes in parsed.tags:
+        for name in ("src", "srcset", "href", "data", "action", "poster"):
+            target = attributes.get(name)
+            assert target is None or target.startswith(("#", "data:image/png;base64,")), (tag, target)
+    assert "http" not in page
+    assert "url(" not in page
+    assert "@import" not in page
+
+
+def test_links_lead_somewhere(made: Made) -> None:
+    parsed = Page(page_of(made))
+    targets = {attributes["id"] for _, attributes in parsed.tags if "id" in attributes}
+    links = {a["href"] for tag, a in parsed.tags if tag == "a"}
+    assert links
+    assert {f"#{target}" for target in targets} >= links
+
+
+def test_runs_are_limited_and_the_limit_is_said(made: Made) -> None:
+    many = Made(made.results, made.runs * 20, made.verdicts)
+    page = Page(page_of(many))
+    rows = page.text.split("How it is measured")[-2]
+    assert f"of {len(many.runs)} runs, the best of each family" in rows
+    assert sum(tag == "tr" for tag, _ in page.tags) < MAX_RUN_ROWS + 60
+
+
+def test_unreadable_histories_are_listed(made: Made) -> None:
+    text = Page(page_of(made, corrupt={"0123456789ab": "metrics.jsonl: changed"})).text
+    assert "0123456789ab : metrics.jsonl: changed" in text
+
+
+def test_an_empty_results_folder_has_a_page() -> None:
+    text = Page(render("results", [], [], {})).text
+    assert "ettsweep grid" in text

@@ -1,0 +1,106 @@
+"""The map: what lies beside what, and what the colours say."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from ettsweep.report.maps import Cell, LatticeMap, clipped_range, hexagon_xy, lattice_figure
+from ettsweep.sweep.lattice import Axis, Point, neighbours
+
+SIX = [(1, 0), (0, 1), (1, -1), (-1, 1), (0, -1), (-1, 0)]
+
+
+def distance(a: tuple[float, float], b: tuple[float, float]) -> float:
+    return math.hypot(a[0] - b[0], a[1] - b[1])
+
+
+@pytest.mark.parametrize("centre", [(0, 0), (3, -2)])
+def test_six_neighbours_touch_and_the_diagonals_do_not(centre: tuple[int, int]) -> None:
+    here = hexagon_xy(*centre)
+    for i, j in SIX:
+        assert distance(hexagon_xy(centre[0] + i, centre[1] + j), here) == pytest.approx(1.0)
+    for i, j in ((1, 1), (-1, -1)):
+        assert distance(hexagon_xy(centre[0] + i, centre[1] + j), here) == pytest.approx(math.sqrt(3))
+    others = [(i, j) for i in range(-3, 4) for j in range(-3, 4) if (i, j) not in [*SIX, (0, 0)]]
+    assert min(distance(hexagon_xy(*o), (0, 0)) for o in others) > 1.5
+
+
+def test_hexagons_that_touch_are_the_neighbours_of_a_verdict() -> None:
+    axis = Axis(low=-3, high=3)
+    points = neighbours(Point(1.0, 1.0), axis, axis)
+    assert sorted((round(p.log2()[0]), round(p.log2()[1])) for p in points) == sorted(SIX)
+
+
+def lattice(mode: str = "min", metric: str = "best_loss") -> LatticeMap:
+    cells = []
+    for i in range(-2, 3):
+        for j in range(-2, 3):
+            score = 0.1 * (1 + i * i + i * j + j * j)
+            cells.append(Cell(2.0**i, 3 * 2.0**j, score if mode == "min" else 0.9 - score / 10, 0.01, "done"))
+    cells[0] = replace(cells[0], score=None, state="diverged")
+    cells[-1] = replace(cells[-1], score=None, state="failed")
+    around = tuple((2.0**i, 3 * 2.0**j) for i, j in SIX)
+    return LatticeMap("a $title_ & more", "ntk", metric, mode, tuple(cells), (1.0, 3.0), around, 1.0, 1.0)
+
+
+def texts(figure: object) -> list[str]:
+    return [t.get_text() for t in figure.axes[0].texts]  # type: ignore[attr-defined]
+
+
+def test_map_names_values_and_states() -> None:
+    figure = lattice_figure(lattice())
+    figure.canvas.draw()
+    found = texts(figure)
+    assert found.count(".200") == 6, "six neighbours of the candidate, all with i^2 + ij + j^2 = 1"
+    assert found.count(".100") == 1
+    assert {"diverged", "failed", "lr", "wd", "0.25", "12", "±.010"} <= set(found)
+
+
+def test_map_of_accuracies_is_in_percent() -> None:
+    assert "89.00" in texts(lattice_figure(lattice("max", "best_accuracy")))
+
+
+def test_points_off_the_lattice_are_noted() -> None:
+    made = lattice()
+    odd = replace(made, cells=(*made.cells, Cell(1.3, 3.0, 0.5, None, "done")))
+    title = lattice_figure(odd).get_suptitle()
+    assert "1 point off this lattice" in title
+    assert "off this lattice" not in lattice_figure(made).get_suptitle()
+
+
+def test_steps_may_differ_between_axes() -> None:
+    made = lattice()
+    half = tuple(replace(c, wd=3 * 2.0 ** (math.log2(c.wd / 3) / 2)) for c in made.cells)
+    figure = lattice_figure(replace(made, cells=half, neighbours=(), wd_step=0.5))
+    assert texts(figure).count(".200") == 6
+
+
+def test_one_free_axis_is_a_line() -> None:
+    made = lattice()
+    cells = tuple(c for c in made.cells if c.wd == 3.0)
+    figure = lattice_figure(replace(made, cells=cells))
+    panel = figure.axes[0]
+    assert panel.get_xscale() == "log"
+    assert "wd 3" in panel.get_xlabel()
+    x, y = panel.lines[0].get_data()
+    assert list(x) == [0.25, 0.5, 1.0, 2.0, 4.0]
+    assert list(y) == pytest.approx([0.5, 0.2, 0.1, 0.2, 0.5])
+    zero = tuple(replace(c, wd=0.0) for c in cells)
+    assert lattice_figure(replace(made, cells=zero, candidate=(1.0, 0.0))).axes[0].get_xscale() == "log"
+
+
+def test_nothing_finished_is_still_a_map() -> None:
+    made = lattice()
+    cells = tuple(replace(c, score=None, std=None, state="queued") for c in made.cells)
+    figure = lattice_figure(replace(made, cells=cells, candidate=None, neighbours=()))
+    figure.canvas.draw()
+    assert texts(figure).count("queued") == 25
+
+
+def test_awful_points_do_not_wash_out_the_rest() -> None:
+    assert clipped_range([0.1, 0.2, 0.3, 0.4, 50.0], "min") == (0.1, pytest.approx(0.7))
+    assert clipped_range([0.9, 0.8, 0.7, 0.6, 0.0], "max") == (pytest.approx(0.3), 0.9)
+    assert clipped_range([0.1, 0.2, 0.3], "min") == (0.1, 0.3)
+    low, high = clipped_range([0.1, 0.1], "min")
+    assert low < 0.1 < high

@@ -1,0 +1,168 @@
+"""Tables against numbers computed from result.json with the standard library."""
+
+import io
+import json
+import math
+import statistics
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from made_sweep import FRESH, SEEDS, Made, loss_at
+
+from ettsweep.report import tables
+from ettsweep.report.tables import RUN_COLUMNS, latex, margin, markdown, mean_std, points_table, runs_table
+
+
+def test_runs_table_has_the_promised_columns_and_types(made: Made) -> None:
+    table = runs_table(made.runs)
+    promised = """
+    run family model task strategy optimizer precision lr wd seed state
+    best_accuracy final_accuracy best_loss final_loss
+    loss_spikes grad_spikes accuracy_spikes eval_loss_spikes unrecovered overflow_steps steps wall_s device_s
+    """
+    assert " ".join(table.columns) == " ".join(promised.split())
+    assert len(table) == len(made.runs) == 27 + 27 + 9 + 2
+    for name in ("seed", "loss_spikes", "overflow_steps", "steps"):
+        assert table[name].dtype == "Int64"
+
+
+def test_every_row_is_its_result(made: Made) -> None:
+    rows = runs_table(made.runs).set_index("run")
+    for run in made.runs:
+        row = rows.loc[run.id]
+        assert (row["lr"], row["wd"], row["seed"]) == (run.spec.lr, run.spec.wd, run.spec.seed)
+        assert (row["model"], row["task"], row["state"]) == ("vit-digits", "digits", run.state.value)
+        if run.dir.result_path.exists():
+            result = json.loads(run.dir.result_path.read_text())
+            for name in tables.RESULT_COLUMNS:
+                assert row[name] == result[name], name
+        else:
+            assert row[list(tables.RESULT_COLUMNS)].isna().all()
+
+
+def test_points_have_mean_and_sample_deviation_over_seeds(made: Made) -> None:
+    table = points_table(made.runs)
+    standard = table[table["strategy"] == "standard"]
+    assert len(standard) == 9
+    for i, j in ((-1, -1), (0, 1), (1, 0)):
+        (row,) = (r for _, r in standard.iterrows() if (r["log2_lr"], r["log2_wd"]) == (-6 + i, -1 + j))
+        losses = [loss_at(i, j, seed) for seed in SEEDS]
+        assert row["best_loss_mean"] == pytest.approx(statistics.fmean(losses), rel=1e-12)
+        assert row["best_loss_std"] == pytest.approx(statistics.stdev(losses), rel=1e-9)
+        accuracies = [1 - loss / 4 for loss in losses]
+        assert row["best_accuracy_mean"] == pytest.approx(statistics.fmean(accuracies), rel=1e-12)
+        assert (row["seeds"], row["diverged"]) == (3, 0)
+        assert (row["loss_spikes"], row["grad_spikes"]) == (0 + 1 + 2, 3)
+
+
+def test_points_leave_diverged_runs_out_of_means_and_count_them(made: Made) -> None:
+    table = points_table(made.runs)
+    (row,) = (r for _, r in table.iterrows() if r["strategy"] == "standard" and r["diverged"])
+    assert (row["log2_lr"], row["log2_wd"], row["seeds"], row["diverged"]) == (-5, 0, 3, 1)
+    assert row["best_loss_mean"] == pytest.approx(statistics.fmean(loss_at(1, 1, seed) for seed in (0, 1)))
+
+
+def test_unfinished_runs_are_no_seeds_of_a_point(made: Made) -> None:
+    table = points_table(made.runs)
+    (row,) = (r for _, r in table.iterrows() if r["strategy"] == "ntk" and r["seeds"] < 3)
+    assert (row["log2_lr"], row["log2_wd"], row["seeds"], row["diverged"]) == (-5, -1, 2, 0)
+
+
+def test_one_seed_has_no_deviation(made: Made) -> None:
+    run = next(run for run in made.runs if run.result)
+    row = points_table([run]).iloc[0]
+    assert row["best_loss_mean"] == run.score
+    assert math.isnan(row["best_loss_std"])
+
+
+def test_points_that_differ_by_rounding_are_one(made: Made) -> None:
+    run = next(run for run in made.runs if run.result)
+    nudged = replace(run, spec=run.spec.at(run.spec.lr * (1 + 1e-12), run.spec.wd, 77))
+    assert len(points_table([run, nudged])) == 1
+
+
+def test_zero_wd_is_a_point(made: Made) -> None:
+    run = next(run for run in made.runs if run.result)
+    table = points_table([replace(run, spec=run.spec.at(run.spec.lr, 0.0, seed)) for seed in (0, 1)])
+    assert table["seeds"].tolist() == [2]
+    assert table["log2_wd"].isna().all()
+    assert table["wd"].tolist() == [0.0]
+
+
+def test_optima_state_search_and_fresh_seeds_apart(made: Made) -> None:
+    table = tables.optima_table(made.runs, made.verdicts).set_index("strategy")
+    row = table.loc["standard"]
+    search = [loss_at(0, 0, seed) for seed in SEEDS]
+    fresh = [loss_at(0, 0, seed) + 0.01 for seed in FRESH]
+    assert (row["verdict"], row["lr"], row["wd"]) == ("optimal", 2.0**-6, 0.5)
+    assert (row["seeds"], row["fresh_seeds"]) == (3, 2)
+    assert row["score"] == pytest.approx(statistics.fmean(search))
+    assert row["std"] == pytest.approx(statistics.stdev(search))
+    assert row["fresh_score"] == pytest.approx(statistics.fmean(fresh))
+    assert row["fresh_std"] == pytest.approx(statistics.stdev(fresh))
+    # The best of the six neighbours is (lr / 2, wd), loss 0.1 * (1 + 0.2 - 0.03), and the centre 0.1.
+    assert row["margin"] == pytest.approx(0.017)
+    assert row["loss_spikes"] == 0 + 1 + 2 + 1 + 2
+    assert row["grad_spikes"] == 5
+    assert pd.isna(table.loc["mup"][["lr", "score", "margin", "loss_spikes"]]).all()
+    assert table.loc["ntk"]["verdict"] == "incomplete"
+    assert pd.isna(table.loc["ntk"]["fresh_score"])
+
+
+def test_margin_is_negative_for_a_better_neighbour(made: Made) -> None:
+    verdict = made.verdict("standard")
+    assert verdict.score is not None
+    higher = replace(verdict, score=verdict.score + 1, mode="min")
+    assert (margin(higher) or 0.0) < 0 < (margin(replace(higher, mode="max")) or 0.0)
+
+
+def test_mean_is_unknown_where_a_score_is() -> None:
+    assert mean_std([1.0, 2.0, 6.0]) == (3.0, pytest.approx(statistics.stdev([1.0, 2.0, 6.0])))
+    assert mean_std([1.0, None]) == (None, None)
+    assert mean_std([]) == (None, None)
+    assert mean_std([2.0]) == (2.0, None)
+
+
+def test_files_round_trip(made: Made, tmp_path: Path) -> None:
+    folder = tmp_path / "tables"
+    folder.mkdir()
+    paths = tables.write_tables(folder, made.runs, made.verdicts)
+    assert {p.name for p in paths} == {
+        f"{name}.{suffix}" for name in ("runs", "points", "optima") for suffix in ("csv", "parquet", "md", "tex")
+    }
+    assert {p.name for p in folder.iterdir()} == {p.name for p in paths}, "no temporary files are left"
+    table = runs_table(made.runs)
+    pd.testing.assert_frame_equal(pd.read_parquet(folder / "runs.parquet"), table)
+    types = {name: table[name].dtype for name in RUN_COLUMNS}
+    back = pd.read_csv(folder / "runs.csv", dtype=types)
+    pd.testing.assert_frame_equal(back, table, check_exact=True)
+
+
+def test_markdown_and_latex_escape(made: Made) -> None:
+    frame = pd.DataFrame({"na|me": ["a|b\nc", "50%_&$#{}~^\\"], "x": [0.1, math.nan]})
+    text = markdown(frame)
+    assert "a\\|b c" in text
+    assert len(text.splitlines()) == 4
+    tex = latex(frame)
+    assert r"50\%\_\&\$\#\{\}\textasciitilde{}\textasciicircum{}\textbackslash{} &  \\" in tex
+    assert tex.startswith("\\begin{tabular}{lr}\n\\toprule")
+    assert "\\midrule" in tex
+    assert tex.endswith("\\bottomrule\n\\end{tabular}\n")
+    assert latex(pd.concat([frame] * 30)).startswith("\\begin{longtable}")
+    numbers = io.StringIO(markdown(runs_table(made.runs)))
+    assert len(numbers.readlines()) == 2 + len(made.runs)
+
+
+def test_nothing_at_all_makes_empty_tables(tmp_path: Path) -> None:
+    for path in tables.write_tables(tmp_path, [], []):
+        assert path.stat().st_size > 0
+
+
+def test_ten_thousand_runs_take_seconds(made: Made, tmp_path: Path) -> None:
+    runs = (made.runs * (10_000 // len(made.runs) + 1))[:10_000]
+    start = time.process_time()
+    tables.write_tables(tmp_path, runs, made.verdicts)
+    assert time.process_time() - start < 6.0, "about 2 s on an idle core"

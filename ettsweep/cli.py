@@ -40,7 +40,10 @@ Strategies = Annotated[
     list[str] | None, typer.Option("--strategy", help="standard, ntk, hybrid, mup or s=0.25; repeatable.")
 ]
 Sets = Annotated[list[str] | None, typer.Option("--set", help="key=value for any recipe field.", metavar="KEY=VALUE")]
-Launch = Annotated[str, typer.Option("--launch", help="Launch profile: a file, or a name such as local.")]
+Launch = Annotated[
+    str | None,
+    typer.Option("--launch", help="Launch profile: a file or a name; the grid's, or local, by default."),
+]
 LaunchSets = Annotated[
     list[str] | None, typer.Option("--launch-set", help="key=value for a profile field.", metavar="KEY=VALUE")
 ]
@@ -94,7 +97,7 @@ def grid(
     wd_range: Annotated[str | None, typer.Option(help="The same for wd.")] = None,
     seeds: Annotated[str | None, typer.Option(help="Seeds, such as 0,1,2.")] = None,
     set_: Sets = None,
-    launch: Launch = "local",
+    launch: Launch = None,
     launch_set: LaunchSets = None,
     data: Data = None,
     dry_run: DryRun = False,
@@ -103,6 +106,7 @@ def grid(
     results: Results = DEFAULT_RESULTS,
 ) -> None:
     """Expand a grid file and submit the runs that are missing."""
+    from ettsweep.launch.profiles import load_profile
     from ettsweep.launch.rounds import read_ledger, run_all
     from ettsweep.launch.submit import submit
     from ettsweep.sweep.gridfile import find_grid, load_request, save_request
@@ -112,15 +116,16 @@ def grid(
         raise InputError("say which grid: --model NAME, or --grid FILE")
     path = grid or find_grid(str(model))
     request = load_request(path, strategy or [], set_ or [], lr_range, wd_range, _numbers(seeds))
-    profile = _profile(launch, launch_set)
+    request = _where(request, launch, launch_set, data)
+    profile = load_profile(request.launch, request.launch_set)
     specs = request.specs()
     plan = make_plan(specs, read_ledger(results))
     if dry_run:
         show(_plan_rows(plan), form)
         _note(_plan_summary(plan, "would be"))
-        _note_missing_data(request, data)
+        _note_missing_data(request)
         return
-    _check_data(request, data)
+    _check_data(request)
     save_request(results, request)
     if follow:
         console = _console()
@@ -146,7 +151,7 @@ def verify_optimum(
         typer.Option(help="Judge this point, LR,WD, instead of each family's best.", metavar="LR,WD"),
     ] = None,
     max_runs: Annotated[int | None, typer.Option(min=0, help="Submit no more than this many runs.")] = None,
-    launch: Launch = "local",
+    launch: Launch = None,
     launch_set: LaunchSets = None,
     data: Data = None,
     dry_run: DryRun = False,
@@ -157,20 +162,21 @@ def verify_optimum(
     """Judge each family's best point by its six neighbours; submit those that are missing."""
     from ettsweep.launch.rounds import verify_rounds
 
-    searches = _searches(results, model, strategy, family, data, for_training=not dry_run)
+    searches = _searches(results, model, strategy, family)
+    profile = _profile(results, searches, launch, launch_set, data, check=not dry_run)
     console = _console() if follow else None
     with _detaching():
         done = verify_rounds(
             results,
             searches,
-            _profile(launch, launch_set),
+            profile,
             at=_point(at),
             max_runs=max_runs,
             dry_run=dry_run,
             console=console,
             tell=_note if follow else lambda text: None,
         )
-    show(_verdict_rows(done.verdicts), form, data=[_verdict_json(v) for v in done.verdicts])
+    _show_verdicts(done.verdicts, form)
     if dry_run:
         if form is Format.TABLE and done.plan.to_launch:
             print()
@@ -192,7 +198,7 @@ def seeds(
     model: Models = None,
     strategy: Strategies = None,
     family: Families = None,
-    launch: Launch = "local",
+    launch: Launch = None,
     launch_set: LaunchSets = None,
     data: Data = None,
     dry_run: DryRun = False,
@@ -206,7 +212,8 @@ def seeds(
     from ettsweep.sweep.plan import make_plan
     from ettsweep.sweep.verify import fresh_seeds
 
-    searches = _searches(results, model, strategy, family, data, for_training=not dry_run)
+    searches = _searches(results, model, strategy, family)
+    profile = _profile(results, searches, launch, launch_set, data, check=not dry_run)
     ledger = read_ledger(results)
     specs, unverified = [], []
     for search, verdict in zip(searches, judge(searches, ledger), strict=True):
@@ -220,13 +227,13 @@ def seeds(
         _note(_plan_summary(plan, "would be"))
     elif follow:
         with _detaching():
-            plan = run_all(results, specs, _profile(launch, launch_set), _console(), "seeds")
+            plan = run_all(results, specs, profile, _console(), "seeds")
     else:
-        submit(results, plan, _profile(launch, launch_set))
+        submit(results, plan, profile)
         _note(_plan_summary(plan, ""))
     if not dry_run:
         verdicts = judge(searches, read_ledger(results))
-        show(_verdict_rows(verdicts), form, data=[_verdict_json(v) for v in verdicts])
+        _show_verdicts(verdicts, form)
     for line in unverified:
         _note(f"not verified yet, so not rerun: {line}")
     _note_blocked(plan)
@@ -246,12 +253,12 @@ def report(
     from ettsweep.launch.rounds import judge, read_ledger
     from ettsweep.report.build import write_report
 
-    searches = _searches(results, model, strategy, family, None, for_training=False)
+    searches = _searches(results, model, strategy, family)
     ledger = read_ledger(results)
     runs = [run for search in searches for run in ledger.family(search.family)]
     verdicts = judge(searches, ledger)
     paths = write_report(results, out or results / "report", runs, verdicts)
-    show(_verdict_rows(verdicts), form, data=[_verdict_json(v) for v in verdicts])
+    _show_verdicts(verdicts, form)
     for path in paths:
         if path.suffix in (".html", ".png", ".csv"):
             _note(f"wrote {path}")
@@ -379,7 +386,7 @@ def retry(
     family: Families = None,
     state: States = None,
     all_: Annotated[bool, typer.Option("--all", help="All that failed or were cancelled.")] = False,
-    launch: Launch = "local",
+    launch: Launch = None,
     launch_set: LaunchSets = None,
     data: Data = None,
     yes: Yes = False,
@@ -392,11 +399,9 @@ def retry(
     from ettsweep.sweep.plan import make_plan
 
     _need_some(run, model, strategy, family, state, all_)
-    profile = _profile(launch, launch_set)
-    selection = _selection(run, model, strategy, family, state)
-    found = selection.of(read_ledger(results))
+    profile = _profile(results, [], launch, launch_set, data, check=False)
+    found = _selection(run, model, strategy, family, state).of(read_ledger(results))
     chosen = [r for r in found if run or r.state in (State.FAILED, State.CANCELLED, State.INTERRUPTED)]
-    _point_at_data(data)
     _confirm(f"retry {len(chosen)} runs?", len(chosen), yes)
     for r in chosen:
         r.dir.retry()
@@ -434,12 +439,13 @@ def train(
     wd: Annotated[float | None, typer.Option(help="Weight decay; the grid's centre by default.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed; the grid's first by default.")] = None,
     set_: Sets = None,
-    launch: Launch = "local",
+    launch: Launch = None,
     launch_set: LaunchSets = None,
     data: Data = None,
     results: Results = DEFAULT_RESULTS,
 ) -> None:
     """Train one run in the foreground; Ctrl-C saves a checkpoint, and the same command goes on from it."""
+    from ettsweep.launch.profiles import load_profile
     from ettsweep.launch.rounds import read_ledger
     from ettsweep.launch.worker import train_in_foreground
     from ettsweep.sweep.gridfile import find_grid, load_request
@@ -461,7 +467,7 @@ def train(
         spec = request.searches()[0].run(lr, wd, seed)
     _point_at_data(data)
     check_data(spec.task)
-    finished = train_in_foreground(results, spec, _profile(launch, launch_set))
+    finished = train_in_foreground(results, spec, load_profile(launch or "local", launch_set or ()))
     show_run(spec.run_id, Format.TABLE, results)
     raise typer.Exit(0 if finished else 1)
 
@@ -519,7 +525,7 @@ def scales(
 
 @app.command()
 def doctor(
-    launch: Launch = "local",
+    launch: Launch = None,
     data: Data = None,
     form: Form = Format.TABLE,
     results: Results = DEFAULT_RESULTS,
@@ -528,7 +534,7 @@ def doctor(
     from ettsweep.launch.doctor import examine
 
     _point_at_data(data)
-    checks = examine(results, launch)
+    checks = examine(results, launch or "local")
     words = {True: "ok", False: "failed", None: "absent"}
     show([{"check": c.what, "state": words[c.ok], "detail": c.detail} for c in checks], form)
     raise typer.Exit(1 if any(c.ok is False for c in checks) else 0)
@@ -578,10 +584,41 @@ def _point(text: str | None) -> Any:
     return parse_point(text, "--at")
 
 
-def _profile(name: str, overrides: list[str] | None) -> "LocalProfile":
+def _profile(
+    results: Path,
+    searches: "list[Search]",
+    launch: str | None,
+    launch_set: list[str] | None,
+    data: str | None,
+    *,
+    check: bool,
+) -> "LocalProfile":
+    """Return the launch profile asked for, else that of the newest grid for these searches; find the data too."""
     from ettsweep.launch.profiles import load_profile
+    from ettsweep.sweep.gridfile import load_requests
 
-    return load_profile(name, overrides)
+    families = {search.family for search in searches}
+    for request in load_requests(results):
+        if not families or any(search.family in families for search in request.searches()):
+            request = _where(request, launch, launch_set, data)
+            if check:
+                _check_data(request)
+            return load_profile(request.launch, request.launch_set)
+    return load_profile(launch or "local", launch_set or ())
+
+
+def _where(request: "Request", launch: str | None, launch_set: list[str] | None, data: str | None) -> "Request":
+    """Return the request with what the options say of where it trains."""
+    given: dict[str, Any] = {}
+    if launch is not None:
+        given["launch"] = str(Path(launch).resolve()) if Path(launch).is_file() else launch
+    if launch_set:
+        given["launch_set"] = tuple(launch_set)
+    if data is not None:
+        given["data"] = str(Path(data).expanduser().resolve())
+    request = request.model_copy(update=given)
+    _point_at_data(request.data)
+    return request
 
 
 def _point_at_data(data: str | None) -> None:
@@ -594,16 +631,15 @@ def _point_at_data(data: str | None) -> None:
         os.environ[IMAGENET_ENV] = str(Path(data).expanduser().resolve())
 
 
-def _check_data(request: "Request", data: str | None) -> None:
+def _check_data(request: "Request") -> None:
     from ettsweep.tasks.registry import check_data
 
-    _point_at_data(data or request.data)
     check_data(request.recipe.task)
 
 
-def _note_missing_data(request: "Request", data: str | None) -> None:
+def _note_missing_data(request: "Request") -> None:
     try:
-        _check_data(request, data)
+        _check_data(request)
     except EttsweepError as error:
         _note(f"before it can be submitted: {error}")
 
@@ -613,9 +649,6 @@ def _searches(
     models: list[str] | None,
     strategies: list[str] | None,
     families: list[str] | None,
-    data: str | None,
-    *,
-    for_training: bool,
 ) -> "list[Search]":
     from ettsweep.scaling.strategies import parse_strategy
     from ettsweep.sweep.gridfile import load_requests, searches
@@ -634,10 +667,6 @@ def _searches(
     if not found:
         known = ", ".join(f"{s.model} {s.strategy} ({s.family})" for s in searches(requests))
         raise InputError(f"no search fits these options; there are: {known}")
-    if for_training:
-        for request in requests:
-            if any(request.recipe.task == search.base.task for search in found):
-                _check_data(request, data)
     return found
 
 
@@ -730,31 +759,38 @@ def _score_note(searches: "list[Search]") -> str:
     )
 
 
-def _verdict_rows(verdicts: "list[Verdict]") -> list[dict[str, Any]]:
+def _show_verdicts(verdicts: "list[Verdict]", form: Format) -> None:
+    """Print a row a family, and below the table what stands in the way and what lies beyond the grid."""
+    several = len({v.model for v in verdicts}) > 1 or len({(v.model, v.strategy) for v in verdicts}) < len(verdicts)
+    rows = [_verdict_row(v) for v in verdicts]
+    columns = [c for c in dict.fromkeys(c for row in rows for c in row) if several or c not in ("family", "model")]
+    rows = [{c: row.get(c) for c in columns} for row in rows]
+    show(rows, form, columns, data=[_verdict_json(v) for v in verdicts])
+    for v in verdicts:
+        if v.verdict != "optimal":
+            _note(f"{v.strategy}: {v.verdict}: {v.reason}")
+        if v.outside:
+            points = ", ".join(f"({lr:.4g}, {wd:.3g})" for lr, wd in v.outside)
+            _note(f"{v.strategy}: reached beyond the ranges asked for: {points}")
+
+
+def _verdict_row(v: "Verdict") -> dict[str, Any]:
     from statistics import fmean
 
-    rows = []
-    for v in verdicts:
-        fresh = [s for s in v.fresh_scores if s is not None]
-        rivals = [n.score for n in v.neighbours if n.score is not None]
-        rival = (min(rivals) if v.mode == "min" else max(rivals)) if rivals else None
-        rows.append(
-            {
-                "family": v.family,
-                "model": v.model,
-                "strategy": v.strategy,
-                "verdict": v.verdict,
-                "lr": v.lr,
-                "wd": v.wd,
-                v.metric: v.score,
-                "best neighbour": rival,
-                "fresh seeds": f"{fmean(fresh):.4g} ({len(fresh)})" if fresh else None,
-                "beyond the grid": len(v.outside) or None,
-                "reason": v.reason,
-            }
-        )
-    columns = dict.fromkeys(key for row in rows for key in row)
-    return [{key: row.get(key) for key in columns} for row in rows]
+    fresh = [s for s in v.fresh_scores if s is not None]
+    rivals = [n.score for n in v.neighbours if n.score is not None]
+    return {
+        "family": v.family,
+        "model": v.model,
+        "strategy": v.strategy,
+        "verdict": v.verdict,
+        "lr": v.lr,
+        "wd": v.wd,
+        v.metric: v.score,
+        "best neighbour": (min(rivals) if v.mode == "min" else max(rivals)) if rivals else None,
+        "neighbours": f"{len(v.neighbours) - len(v.missing)}/{len(v.neighbours)}",
+        "fresh seeds": f"{fmean(fresh):.4g} ({len(fresh)})" if fresh else None,
+    }
 
 
 def _verdict_json(v: "Verdict") -> dict[str, Any]:

@@ -7,6 +7,7 @@ A spec is resolved: it holds numbers, not names, and every default. Nothing abou
 import hashlib
 import json
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self, TypeVar
 
@@ -56,17 +57,21 @@ class VitSpec(Frozen):
 
     @model_validator(mode="after")
     def _divisible(self) -> Self:
-        check_divisible("width", self.width, "heads", self.heads)
-        check_divisible("image_size", self.image_size, "patch_size", self.patch_size)
+        wrong = [
+            *indivisible("width", self.width, "heads", self.heads),
+            *indivisible("image_size", self.image_size, "patch_size", self.patch_size),
+        ]
+        if wrong:
+            raise ValueError("; ".join(wrong))
         return self
 
 
-def check_divisible(what: str, value: int, by: str, divisor: int) -> None:
-    """Raise ValueError with the nearest legal values where `divisor` does not divide `value`."""
+def indivisible(what: str, value: int, by: str, divisor: int) -> Iterator[str]:
+    """Yield a message with the nearest legal values where `divisor` does not divide `value`."""
     if value % divisor:
         below = value - value % divisor
         nearest = ", ".join(str(v) for v in (below, below + divisor) if v > 0)
-        raise ValueError(f"{what} {value} is not divisible by {by} {divisor}; nearest {what}: {nearest}")
+        yield f"{what} {value} is not divisible by {by} {divisor}; nearest {what}: {nearest}"
 
 
 class DigitsTask(Frozen):
@@ -287,6 +292,8 @@ def _problem(e: dict[str, Any]) -> str:
             return f"{at}is required"
         case "value_error":
             return f"{at}{e['ctx']['error']}"
+        case "union_tag_not_found":
+            return f"{key}.kind: is required"
         case "union_tag_invalid":
             return f"{at}unknown kind {e['ctx']['tag']!r}; known: {e['ctx']['expected_tags']}"
         case _:

@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -68,7 +69,7 @@ def visible_gpus() -> list[str]:
     return [str(number) for number in range(count)]
 
 
-def load_profile(name: str, overrides: list[str] | None = None) -> LocalProfile:
+def load_profile(name: str, overrides: Sequence[str] = ()) -> LocalProfile:
     """Read a profile by file, or by name from ./launch and then from those shipped.
 
     Raises:
@@ -76,7 +77,7 @@ def load_profile(name: str, overrides: list[str] | None = None) -> LocalProfile:
     """
     path = find_profile(name)
     data = read_yaml(path)
-    for override in overrides or []:
+    for override in overrides:
         key, value = split_override(override)
         data[key] = value
     return validate(LocalProfile, data, str(path))

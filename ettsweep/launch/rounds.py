@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ettsweep.errors import LaunchError
 from ettsweep.launch.monitor import Monitor, follow
 from ettsweep.launch.profiles import LocalProfile
-from ettsweep.launch.submit import queued_runs, submit
+from ettsweep.launch.submit import last_words, queued_runs, submit
 from ettsweep.rundir import RunDir, runs_dir
 from ettsweep.spec import RunSpec
 from ettsweep.sweep.gridfile import Search
@@ -46,7 +46,7 @@ def run_all(results: Path, specs: Sequence[RunSpec], profile: LocalProfile, cons
         if folder is None:
             return make_plan(specs, read_ledger(results)) if plan.keep else plan
         if snapshot.done < len(specs) and _attempts(results, plan) == before:
-            raise LaunchError(f"the workers ended without starting a run; their output is in {folder}")
+            raise LaunchError(f"the workers ended without starting a run: {last_words(folder)}")
 
 
 def _attempts(results: Path, plan: Plan) -> int:
@@ -121,16 +121,16 @@ def verify_rounds(
         if dry_run:
             return done
         launched = len(done.plan.to_launch)
-        submit(results, done.plan, profile)
+        before = _attempts(results, done.plan)
+        folder = submit(results, done.plan, profile)
         done.submitted += launched
         waiting = launched or any(p.state in ("queued", "running") for p in done.plan.keep)
         if console is None or not waiting or (all(v.verdict in FINAL for v in done.verdicts) and not waiting):
             return done
         follow_specs = [p.spec for p in (*done.plan.to_launch, *done.plan.keep)]
-        before = _attempts(results, done.plan)
         snapshot = follow(Monitor(results, follow_specs), f"verify, {len(searches)} families", console)
-        if launched and snapshot.done < len(follow_specs) and _attempts(results, done.plan) == before:
-            raise LaunchError(f"the workers ended without starting a run; their output is in {results / 'jobs'}")
+        if folder and snapshot.done < len(follow_specs) and _attempts(results, done.plan) == before:
+            raise LaunchError(f"the workers ended without starting a run: {last_words(folder)}")
 
 
 def _extend(path: list[Point], point: Point | None) -> None:

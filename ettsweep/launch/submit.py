@@ -94,6 +94,15 @@ def live_workers(folder: Path) -> list[Process]:
     return [worker for worker in found if worker and worker.liveness() != "dead"]
 
 
+def last_words(folder: Path) -> str:
+    """Return the last line that a worker of a submission wrote, and where the rest is."""
+    for path in sorted(folder.glob("*_log.out")):
+        lines = [line for line in path.read_text(errors="replace").splitlines() if line.strip()]
+        if lines:
+            return f"{lines[-1].strip()} (all of it: {path})"
+    return f"they wrote nothing into {folder}"
+
+
 def submissions(results: Path) -> list[Path]:
     """Return the folders of all submissions, oldest first."""
     return sorted(path for path in (results / "jobs").glob("*") if path.is_dir())

@@ -135,6 +135,8 @@ def train_all(runs: list[RunDir], slot: Slot, policy: "CheckpointPolicy") -> Non
     """Train all runs that can be claimed, pass after pass, until none is left: a dead worker's runs come round."""
     device, info = prepare_device(slot)
 
+    import torch
+
     from ettsweep.training.run import train_run
 
     control = Control()
@@ -146,6 +148,8 @@ def train_all(runs: list[RunDir], slot: Slot, policy: "CheckpointPolicy") -> Non
             if attempt is not None:
                 claimed = True
                 train_run(run, attempt, device, policy, partial(control.poll, attempt))
+                if slot.gpu is not None:
+                    torch.cuda.synchronize()  # raises if the run has broken the device: then this process is over
 
 
 def prepare_device(slot: Slot) -> "tuple[torch.device, Json]":

@@ -102,14 +102,14 @@ def _placed(lattice: LatticeMap) -> tuple[dict[tuple[int, int], Cell], int]:
     return placed, off
 
 
-def clipped_range(scores: Sequence[float], mode: str) -> tuple[float, float]:
-    """Return the scores that the ends of the colour scale stand for: the best, and one not too bad.
+def clipped_range(scores: Sequence[float], mode: str, reach: float = 3.0) -> tuple[float, float]:
+    """Return the scores that the ends of a scale stand for: the best, and one not too bad.
 
-    A few awful points would leave one colour to all others, so the far end is at most three times as far from
+    A few awful points would leave one colour to all others, so the far end is at most `reach` times as far from
     the best as the median is.
     """
     best, worst = (min(scores), max(scores)) if mode == "min" else (max(scores), min(scores))
-    limit = best + 3 * (float(np.median(scores)) - best)
+    limit = best + reach * (float(np.median(scores)) - best)
     worst = min(worst, limit) if mode == "min" else max(worst, limit)
     low, high = min(best, worst), max(best, worst)
     return (low, high) if high > low else (low - 0.5, high + 0.5)
@@ -270,7 +270,7 @@ def _line_map(lattice: LatticeMap, cells: Sequence[Cell], along_lr: bool) -> Fig
                 markeredgewidth=2,
             )
     if done:
-        low, high = clipped_range([cell.score for cell in done if cell.score is not None], lattice.mode)
+        low, high = clipped_range([cell.score for cell in done if cell.score is not None], lattice.mode, reach=8)
         room = 0.12 * (high - low)
         panel.set_ylim(factor * (low - room), factor * (high + room))
     for cell in cells:

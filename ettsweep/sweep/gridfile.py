@@ -73,7 +73,10 @@ class GridFile(Frozen):
 
 
 class Request(Frozen):
-    """What was asked for, resolved: recipe, a centre for each strategy, axes and seeds."""
+    """What was asked for, resolved: recipe, a centre for each strategy, axes and seeds; and where it trains.
+
+    `launch`, `launch_set` and `data` are where later commands train by default; they are in no run's id.
+    """
 
     grid: str
     recipe: Recipe
@@ -83,6 +86,8 @@ class Request(Frozen):
     wd: Axis
     seeds: Seeds
     data: str | None = None
+    launch: str = "local"
+    launch_set: Annotated[tuple[str, ...], Field(strict=False)] = ()
 
     def searches(self) -> list["Search"]:
         """Return one search for each strategy."""

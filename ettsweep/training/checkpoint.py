@@ -43,7 +43,11 @@ def _write(state: dict[str, Any], path: Path) -> None:
         with path.open("ab") as file:
             file.write(b"\0" * 65536)
             file.flush()
-        raise OSError(f"checkpoint was not written: {str(error).splitlines()[0]}") from error
+        raise OSError(f"checkpoint was not written: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).split("\n")[0] or type(error).__name__
 
 
 def load(attempt: Attempt, device: torch.device) -> dict[str, Any]:
@@ -62,7 +66,7 @@ def load(attempt: Attempt, device: torch.device) -> dict[str, Any]:
                 raise ValueError(f"{broken} has a wrong checksum")
         state = torch.load(path, map_location=device, weights_only=True)
     except Exception as error:  # torch.load raises whatever the bytes lead it to
-        raise CorruptError(f"{path}: cannot be read as a checkpoint: {str(error).splitlines()[0]}") from error
+        raise CorruptError(f"{path}: cannot be read as a checkpoint: {_first_line(error)}") from error
     if not isinstance(state, dict) or state.get("run") != attempt.run.id or not isinstance(state.get("step"), int):
         raise CorruptError(f"{path}: is not a checkpoint of run {attempt.run.id}")
     return state
@@ -81,7 +85,7 @@ def restore(
         optimizer.load_state_dict(state["optimizer"])
         scaler.load_state_dict(state["scaler"])
     except (KeyError, RuntimeError, ValueError, TypeError) as error:
-        raise CorruptError(f"checkpoint does not fit the run: {str(error).splitlines()[0]}") from error
+        raise CorruptError(f"checkpoint does not fit the run: {_first_line(error)}") from error
 
 
 def usable(

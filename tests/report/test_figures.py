@@ -109,7 +109,7 @@ def test_strategies_keep_their_colours() -> None:
 
 
 def test_names_are_drawn_as_they_are_and_files_are_whole(tmp_path: Path) -> None:
-    name = "$\\frac{ <script>"
+    name = "$\\frac{ <script>$"
     points = [point(0, 0.1)]
     folder = tmp_path / "figures"
     folder.mkdir()

@@ -96,6 +96,8 @@ def test_runs_are_limited_and_the_limit_is_said(made: Made) -> None:
     page = Page(page_of(many))
     rows = page.text.split("How it is measured")[-2]
     assert f"of {len(many.runs)} runs, the best of each family" in rows
+    for family in {run.family for run in made.runs}:
+        assert family in rows, "each family has its share"
     assert sum(tag == "tr" for tag, _ in page.tags) < MAX_RUN_ROWS + 60
 
 

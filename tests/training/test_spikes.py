@@ -157,6 +157,12 @@ def test_noise_is_taken_outside_events_and_after_warmup() -> None:
     assert [d.start_step for d in dips(jumpy, warmup_steps=60)] == [130]
 
 
+def test_the_step_across_an_event_is_no_noise() -> None:
+    # Up by 0.2 while inside: counted as a difference, it would make 5 sigma 0.74 and hide the second dip.
+    found = dips([0.5, 0.5, 0.3, 0.7, 0.58], spikes=SPEC.model_copy(update={"window_evals": 2}))
+    assert [(d.start_step, d.recovered) for d in found] == [(30, True), (50, False)]
+
+
 def test_a_dip_does_not_enter_the_next_baseline() -> None:
     found = dips([0.5] * 5 + [0.3] * 5 + [0.5, 0.3, 0.5])
     assert [(d.start_step, d.length, d.recovered) for d in found] == [(60, 5, True), (120, 1, True)]

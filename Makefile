@@ -34,7 +34,7 @@ demo: $(READY)
 	@$(BIN)/ettsweep seeds --model vit-digits --count 3 --follow --results $(RESULTS) > /dev/null
 	@echo "== 4/4 report: tables, figures, one page"
 	@$(BIN)/ettsweep report --results $(RESULTS)
-	@echo "== done: open $(RESULTS)/report/index.html"
+	@echo "== done: open $(RESULTS)/report/report.html"
 
 test: $(READY)
 	@$(BIN)/python -m pytest

@@ -546,6 +546,7 @@ def doctor(
 def _note(text: str) -> None:
     """Say something beside the output proper."""
     if text:
+        sys.stdout.flush()  # where both go to one file, lines keep their order
         print(text, file=sys.stderr)
 
 

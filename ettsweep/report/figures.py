@@ -27,8 +27,8 @@ STRATEGY_COLOURS = {"standard": "#000000", "ntk": "#0072b2", "hybrid": "#aa3f9c"
 
 OTHER_COLOURS = ("#009e73", "#e69f00", "#56b4e9", "#8c6d1f")
 
-NAMED_COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00")
-"""Okabe and Ito's palette, for the points that a legend names beside the optimum."""
+NAMED_COLOURS = ("#e69f00", "#009e73", "#56b4e9", "#8c510a", "#0072b2", "#d55e00", "#cc79a7")
+"""Okabe and Ito's palette and a brown, for the points that a legend names beside the optimum."""
 
 GREY = "#b8b8b8"
 
@@ -110,7 +110,8 @@ def curves_figure(
     worst = math.inf if mode == "min" else -math.inf
     ordered = sorted(points, key=lambda p: worst if p.score is None else p.score, reverse=mode == "max")
     special = [p for p in ordered if (p.lr, p.wd) in named and (p.lr, p.wd) != best]
-    colours = {(p.lr, p.wd): NAMED_COLOURS[i % len(NAMED_COLOURS)] for i, p in enumerate(special)}
+    palette = [colour for colour in NAMED_COLOURS if colour != strategy_colour(strategy)]
+    colours = {(p.lr, p.wd): palette[i % len(palette)] for i, p in enumerate(special)}
     others = [p for p in ordered if (p.lr, p.wd) not in colours and (p.lr, p.wd) != best]
     for panel, quantity in zip(panels, quantities, strict=True):
         for point in others:

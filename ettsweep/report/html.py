@@ -155,7 +155,7 @@ def _best(verdicts: Sequence[Verdict]) -> Row | None:
         "lr": _power(winner.lr),
         "wd": _power(winner.wd),
         "score": _plus_minus(mean, std, winner.metric),
-        "seeds": f"{len(scores)} fresh seeds" if by_fresh else f"{len(winner.seeds)} seeds of the search",
+        "seeds": _count(len(scores), "fresh seed") if by_fresh else _count(len(winner.seeds), "search seed"),
         "of": len(verified),
         "lead": _lead(winner, ranked[1]) if by_fresh and len(ranked) > 1 else None,
     }
@@ -172,6 +172,10 @@ def _lead(winner: Verdict, second: Verdict) -> str | None:
 
 
 # --- cells ------------------------------------------------------------------------------------------------
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def _data_uri(png: bytes) -> str:

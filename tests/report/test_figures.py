@@ -71,6 +71,7 @@ def test_one_line_a_point_and_the_optimum_on_top_in_its_colour() -> None:
         top = max(panel.lines, key=lambda line: line.get_zorder())
         assert top.get_color() == strategy_colour("ntk")
         assert sum(line.get_color() == GREY for line in panel.lines) == 2
+        assert len({line.get_color() for line in panel.lines}) == 3, "no neighbour looks like the optimum"
     accuracy, loss = figure.axes
     assert "%" in accuracy.get_ylabel()
     assert np.array(accuracy.lines[0].get_ydata()).max() <= 100

@@ -39,6 +39,7 @@ def page_of(made: Made, results: str = "results", corrupt: dict[str, str] | None
 def test_the_answer_is_on_the_page(made: Made) -> None:
     text = Page(page_of(made)).text
     assert "Best of 2 verified optima" in text, "hybrid's line of three points, and standard"
+    assert "over 3 search seeds" in text, "hybrid has no fresh ones"
     assert "0.10040 ± 0.00040" in text, "the search's seeds: 0.1000, 0.1004, 0.1008"
     assert "0.11060 ± 0.00028" in text, "the fresh seeds: 0.1104, 0.1108"
     assert "+0.0170" in text, "the margin to (lr / 2, wd)"

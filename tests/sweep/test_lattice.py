@@ -1,0 +1,179 @@
+import itertools
+import math
+import random
+
+import pytest
+
+from ettsweep.errors import InputError
+from ettsweep.scaling.hyperparameters import map_point
+from ettsweep.spec import validate
+from ettsweep.sweep.lattice import TOLERANCE, Axis, Point, PointMap, expand, neighbours, parse_point, same
+
+FREE, FIXED = Axis(low=-1, high=1), Axis(fixed=True)
+STRATEGIES = [None, 0.0, 0.25, 0.5, 1.0]
+
+
+def random_points(count: int) -> list[Point]:
+    rng = random.Random(0)
+    return [Point(2 ** rng.uniform(-20, 10), 2 ** rng.uniform(-30, 3)) for _ in range(count)]
+
+
+# --- neighbours -----------------------------------------------------------------------------------------------------
+
+
+def test_the_neighbours_are_the_six_of_the_paper() -> None:
+    lr, wd = 20.0, 4e-5
+    six = {(2 * lr, wd), (lr, 2 * wd), (2 * lr, wd / 2), (lr / 2, 2 * wd), (lr, wd / 2), (lr / 2, wd)}
+    found = neighbours(Point(lr, wd), FREE, FREE)
+    assert len(found) == 6
+    assert set(found) == six
+    assert not {(2 * lr, 2 * wd), (lr / 2, wd / 2)} & set(found)
+
+
+def test_one_free_axis_has_two_neighbours() -> None:
+    assert set(neighbours(Point(8.0, 0.5), FREE, FIXED)) == {(16.0, 0.5), (4.0, 0.5)}
+    assert set(neighbours(Point(8.0, 0.5), FIXED, FREE)) == {(8.0, 1.0), (8.0, 0.25)}
+
+
+def test_no_free_axis_has_no_neighbours() -> None:
+    assert neighbours(Point(8.0, 0.5), FIXED, FIXED) == []
+
+
+def test_a_fixed_wd_of_zero_keeps_its_two_neighbours() -> None:
+    assert set(neighbours(Point(1.0, 0.0), FREE, FIXED)) == {(2.0, 0.0), (0.5, 0.0)}
+
+
+def test_fractional_steps_move_by_that_power_of_two() -> None:
+    half, quarter = Axis(low=-1, high=1, step=0.5), Axis(low=-1, high=1, step=0.25)
+    found = neighbours(Point(1.0, 1.0), half, quarter)
+    r, q = math.sqrt(2), 2**0.25
+    assert sorted(found) == pytest.approx(
+        sorted([(r, 1), (1, q), (r, 1 / q), (1 / r, q), (1, 1 / q), (1 / r, 1)])
+    )
+
+
+def test_being_a_neighbour_is_mutual() -> None:
+    for point in random_points(50):
+        for other in neighbours(point, FREE, FREE):
+            assert any(same(point, back) for back in neighbours(other, FREE, FREE))
+
+
+# --- ranges ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "step", "offsets"),
+    [
+        (-1, 1, 1, [-1, 0, 1]),
+        (-1, 1, 0.5, [-1, -0.5, 0, 0.5, 1]),
+        (0, 2, 1, [0, 1, 2]),
+        (2, 3, 1, [2, 3]),
+        (-1.5, 1.5, 1, [-1, 0, 1]),
+        (0.4, 1.1, 0.5, [0.5, 1.0]),
+        (-2, 0, 2, [-2, 0]),
+        (0, 0, 1, [0]),
+        (0.3, 0.6, 0.1, [0.3, 0.4, 0.5, 0.6]),
+    ],
+)
+def test_offsets_are_the_multiples_of_the_step_in_the_range(
+    low: float, high: float, step: float, offsets: list[float]
+) -> None:
+    assert Axis(low=low, high=high, step=step).offsets() == pytest.approx(offsets)
+
+
+def test_ranges_of_one_step_share_a_lattice() -> None:
+    inner, outer = Axis(low=-0.7, high=0.7, step=0.1).offsets(), Axis(low=-3, high=3, step=0.1).offsets()
+    assert set(inner) < set(outer)
+
+
+def test_a_fixed_axis_holds_the_centre_alone() -> None:
+    assert Axis(low=-3, high=3, fixed=True).offsets() == [0.0]
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"low": 1.0, "high": -1.0}, "axis: empty range: 1 is above -1"),
+        ({"low": 0.2, "high": 0.8}, "axis: no multiple of the step 1 between 0.2 and 0.8"),
+        ({"low": -1.0, "high": 1.0, "step": 0.0}, "axis: step: input should be greater than 0, got 0.0"),
+        ({"low": -1.0, "high": 1.0, "step": -1.0}, "axis: step: input should be greater than 0, got -1.0"),
+        ({"lo": -1.0}, "axis: lo: unknown key"),
+    ],
+)
+def test_an_impossible_range_is_refused(data: object, message: str) -> None:
+    with pytest.raises(InputError) as error:
+        validate(Axis, data, "axis")
+    assert str(error.value) == message
+
+
+def test_a_grid_is_the_product_of_its_axes_around_the_centre() -> None:
+    points = expand(Point(4.0, 0.5), FREE, Axis(low=0, high=1))
+    assert points == [(lr, wd) for lr in (2.0, 4.0, 8.0) for wd in (0.5, 1.0)]
+
+
+# --- points as keys -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("width", [16, 768, 1000, 2048])
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+def test_points_are_found_after_a_round_trip_through_all_strategies(width: int, optimizer: str) -> None:
+    known: PointMap[int] = PointMap()
+    points = random_points(100)
+    for number, point in enumerate(points):
+        known[point] = number
+    for number, point in enumerate(points):
+        for route in itertools.permutations(STRATEGIES, 3):
+            lr, wd = point
+            for a, b in itertools.pairwise((*route, route[0])):
+                lr, wd = map_point(lr, wd, a, b, width, optimizer)  # type: ignore[arg-type]
+            assert known[Point(lr, wd)] == number
+
+
+def test_points_a_tenth_of_a_step_apart_are_two() -> None:
+    known: PointMap[str] = PointMap()
+    known[Point(1.0, 1.0)] = "here"
+    assert Point(1.0, 1.0).moved(0.1, 0) not in known
+    assert known.get(Point(1.0, 1.0).moved(0, -0.1)) is None
+    with pytest.raises(KeyError):
+        known[Point(2.0, 1.0)]
+
+
+def test_the_tolerance_holds_across_the_edges_of_cells() -> None:
+    for cell in range(100):
+        point = Point(2 ** ((cell + 0.499999) * TOLERANCE), 1.0)
+        known: PointMap[bool] = PointMap()
+        known[point] = True
+        for shift in (-0.99, -0.5, 0.5, 0.99):
+            assert point.moved(shift * TOLERANCE, -shift * TOLERANCE) in known
+        for shift in (-1.01, 1.01):
+            assert point.moved(shift * TOLERANCE, 0) not in known
+
+
+def test_setting_an_equal_point_replaces_its_value() -> None:
+    known: PointMap[str] = PointMap()
+    known[Point(1.0, 1.0)] = "old"
+    known[Point(1.0 + 1e-12, 1.0)] = "new"
+    assert len(known) == 1
+    assert list(known.items()) == [((1.0, 1.0), "new")]
+
+
+def test_wd_zero_is_a_point_of_its_own() -> None:
+    known: PointMap[bool] = PointMap()
+    known[Point(1.0, 0.0)] = True
+    assert Point(1.0, 0.0) in known
+    assert Point(1.0, 1e-300) not in known
+
+
+# --- points as text -------------------------------------------------------------------------------------------------
+
+
+def test_a_point_is_read_as_lr_and_wd() -> None:
+    assert parse_point("20,4e-5", "--at") == (20.0, 4e-5)
+    assert parse_point("1e-3, 0", "--at") == (1e-3, 0.0)
+
+
+@pytest.mark.parametrize("text", ["", "20", "20,", "20,4e-5,1", "a,b", "0,1", "-1,1", "1,-1", "nan,1", "inf,1", "1,inf"])
+def test_a_point_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(InputError) as error:
+        parse_point(text, "--at")
+    assert str(error.value) == f"--at: LR,WD is expected, such as 20,4e-5, got {text!r}"

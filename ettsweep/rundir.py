@@ -459,18 +459,16 @@ class RunDir:
 
     def _lost_in_a_row(self, numbers: list[int]) -> int:
         """Return how many attempts died at the same point, 0 below the limit."""
+        if not numbers or self.attempt(numbers[-1]).checkpoint_path.exists():
+            return 0  # the last one got further
         lost = 0
-        steps: set[int] = set()
+        _, step = self.attempt(numbers[-1]).resumed_from()
         for number in reversed(numbers):
             attempt = self.attempt(number)
-            if attempt.failure() or attempt.retried():
+            if attempt.failure() or attempt.retried() or attempt.resumed_from()[1] != step:
                 break
             lost += 1
-            steps.add(attempt.resumed_from()[1])
-        if lost < MAX_LOST_ATTEMPTS or len(steps) > 1:
-            return 0
-        further = self.attempt(numbers[-1]).checkpoint_path.exists()
-        return 0 if further else lost
+        return lost if lost >= MAX_LOST_ATTEMPTS else 0
 
 
 class Attempt:
@@ -542,7 +540,7 @@ class Attempt:
             CorruptError: steps are missing, because a file was cut or edited.
         """
         parent, step = self.resumed_from()
-        lines = self.run.attempt(parent).history(step) if parent else []
+        lines = self.run.attempt(parent).history(step if until is None else min(step, until)) if parent else []
         lines += [line for line in read_lines(self.metrics_path) if until is None or line.get("step", 0) <= until]
         steps = [line["step"] for line in lines if "loss" in line]
         last = len(steps) if until is None else until

@@ -7,12 +7,17 @@ from statistics import fmean
 from ettsweep.rundir import State
 from ettsweep.spec import RunSpec
 from ettsweep.sweep.gridfile import Search
-from ettsweep.sweep.lattice import Point, PointMap, neighbours
+from ettsweep.sweep.lattice import TOLERANCE, Point, PointMap, neighbours
 from ettsweep.sweep.ledger import Run
 from ettsweep.tasks.registry import Score, score
 
 FINAL = frozenset({"optimal", "tie", "unsearched"})
 """Verdicts that more runs of the same plan cannot change."""
+
+
+REACH = 8
+"""Lattice steps that a climb may leave the ranges asked for; farther out the score has no optimum to offer, such as
+when runs are so short that the decay does nothing."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +120,17 @@ class Scores:
         states = ((point, State(self.at(point).state)) for point, _ in self.asked.items())
         return [point for point, state in states if state in _TO_COME]
 
+    def in_reach(self, point: Point) -> bool:
+        """Say whether a climb may go to a point: at most `REACH` steps beyond what was asked for."""
+        search = self.search
+        for axis, value, asked in zip(
+            (search.lr, search.wd), point.log2(), zip(*(p.log2() for p in search.points), strict=True), strict=True
+        ):
+            room = REACH * axis.step + TOLERANCE
+            if not axis.fixed and not min(asked) - room <= value <= max(asked) + room:
+                return False
+        return True
+
     def is_asked(self, point: Point) -> bool:
         """Say whether a grid, or an earlier round, asked for a point with every seed."""
         runs = self.by_point.get(point) or {}
@@ -183,10 +199,16 @@ def _judge(scores: Scores, candidate: Neighbour | None, around: Sequence[Neighbo
         return "unsearched", "both axes are fixed: a single point has no neighbours"
     better = [n for n in around if State(n.state).finished and scores.mode.better(n.score, candidate.score)]
     if better:
-        return "refuted", f"{len(better)} neighbours are better"
+        return "refuted", f"{_count(better)} better"
     if pending:
         return "incomplete", f"{len(pending)} of {len(scores.asked)} points that were asked for are to come"
-    if any(not scores.is_asked(n.point) for n in around):
+    new = [n.point for n in around if not scores.is_asked(n.point)]
+    if not all(scores.in_reach(point) for point in new):
+        return "edge", (
+            f"the climb is {REACH} steps beyond the ranges asked for and stops there; if the score still improves, "
+            f"widen them with `ettsweep grid`, else fix the axis that does not matter, such as --wd-range fixed"
+        )
+    if new:
         return "edge", "neighbours not asked for yet: `ettsweep verify-optimum` submits them"
     unfinished = [n for n in around if not State(n.state).finished]
     if unfinished:
@@ -199,6 +221,10 @@ def _judge(scores: Scores, candidate: Neighbour | None, around: Sequence[Neighbo
     return "optimal", f"better than all {len(around)} neighbours"
 
 
+def _count(some: Sequence[Neighbour]) -> str:
+    return "1 neighbour is" if len(some) == 1 else f"{len(some)} neighbours are"
+
+
 def _unfinished_reason(scores: Scores, unfinished: Sequence[Neighbour]) -> str:
     stuck = [
         f"{run.id} {run.state}"
@@ -207,7 +233,7 @@ def _unfinished_reason(scores: Scores, unfinished: Sequence[Neighbour]) -> str:
         if run.state in (State.FAILED, State.CANCELLED, State.UNKNOWN)
     ]
     if not stuck:
-        return f"{len(unfinished)} neighbours are to come"
+        return f"{_count(unfinished)} to come"
     ids = " ".join(text.split()[0] for text in stuck[:3])
     more = ", ..." if len(stuck) > 3 else ""
     return f"neighbours stand still: {', '.join(stuck[:3])}{more}; `ettsweep retry {ids}` trains them again"
@@ -225,7 +251,10 @@ def wanted(search: Search, runs: Sequence[Run], verdict: Verdict) -> list[RunSpe
         return search.specs(pending)
     if verdict.point is None or verdict.verdict in FINAL:
         return []
-    return search.specs([verdict.point, *(Point(*p) for p in verdict.missing)])
+    missing = [Point(*p) for p in verdict.missing]
+    if not all(scores.in_reach(point) for point in missing if not scores.is_asked(point)):
+        return []
+    return search.specs([verdict.point, *missing])
 
 
 def climb(search: Search, runs: Sequence[Run], verdict: Verdict) -> Point | None:

@@ -6,7 +6,7 @@ Points are compared by log2 within a tolerance, never by float equality: maps be
 import math
 from collections.abc import Iterator
 from itertools import product
-from typing import Generic, NamedTuple, TypeVar
+from typing import Annotated, Generic, NamedTuple, TypeVar
 
 from pydantic import Field, model_validator
 
@@ -32,11 +32,14 @@ class Point(NamedTuple):
         return Point(self.lr * 2.0**lr_steps, self.wd * 2.0**wd_steps)
 
 
+Offset = Annotated[float, Field(ge=-64, le=64)]  # beyond, lr and wd leave the range of floats
+
+
 class Axis(Frozen):
     """Log2 offsets from the centre: low, low + step, ... up to high; a fixed axis holds the centre alone."""
 
-    low: float = 0.0
-    high: float = 0.0
+    low: Offset = 0.0
+    high: Offset = 0.0
     step: PositiveFloat = 1.0
     fixed: bool = Field(default=False)
 

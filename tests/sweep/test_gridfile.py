@@ -1,0 +1,466 @@
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from ettsweep.errors import CorruptError, InputError, StorageError
+from ettsweep.resources import shipped
+from ettsweep.spec import SgdSpec
+from ettsweep.sweep.gridfile import (
+    Request,
+    find_grid,
+    load_request,
+    load_requests,
+    parse_yaml,
+    save_request,
+    searches,
+)
+from ettsweep.sweep.lattice import Point
+
+GRID = """\
+model: vit-digits
+task: digits
+recipe:
+  batch_size: 64
+  schedule: {total_steps: 240, warmup_steps: 24, decay: cosine, eval_every: 12}
+centre:
+  standard: {lr: 0.0078125, wd: 0.5}
+lr: {range: [-1, 1], step: 1}
+wd: {range: [-1, 0], step: 0.5}
+strategies: [standard]
+seeds: [3, 5]
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a grid file, beside which the test runs, so that messages name it shortly."""
+    monkeypatch.chdir(tmp_path)
+    path = Path("g.yaml")
+    path.write_text(GRID)
+    return path
+
+
+def change(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert text.count(old) == 1
+    path.write_text(text.replace(old, new))
+
+
+def refusal(path: Path, **options: Any) -> str:
+    with pytest.raises(InputError) as error:
+        load_request(path, **options)
+    return str(error.value)
+
+
+# --- what a grid file becomes ---------------------------------------------------------------------------------------
+
+
+def test_a_grid_becomes_one_run_for_each_point_and_seed(path: Path) -> None:
+    specs = load_request(path).specs()
+    assert len(specs) == 3 * 3 * 2
+    assert {spec.lr for spec in specs} == {2.0**-8, 2.0**-7, 2.0**-6}
+    assert {math.log2(spec.wd) for spec in specs} == {-2.0, -1.5, -1.0}
+    assert {spec.seed for spec in specs} == {3, 5}
+    assert len({spec.run_id for spec in specs}) == len(specs)
+    assert len({spec.family_id for spec in specs}) == 1
+    assert [spec.seed for spec in specs[:4]] == [3, 5, 3, 5]  # whole points finish early
+
+
+def test_names_become_numbers_and_every_default(path: Path) -> None:
+    spec = load_request(path).specs()[0]
+    assert (spec.model.width, spec.model.heads, spec.model.classes) == (32, 4, 10)
+    assert spec.task.kind == "digits"
+    assert spec.strategy.s is None
+    assert (spec.optimizer.kind, spec.precision) == ("adamw", "fp32")
+
+
+def test_an_architecture_may_stand_for_a_model_name(path: Path) -> None:
+    named = load_request(path).specs()
+    change(
+        path,
+        "model: vit-digits",
+        "model: {width: 32, depth: 2, heads: 4, patch_size: 4, image_size: 8, channels: 1, classes: 10}",
+    )
+    change(path, "task: digits", "task: {kind: digits, train_size: 797}")
+    assert load_request(path).specs() == named
+
+
+def test_low_and_high_may_stand_for_a_range(path: Path) -> None:
+    change(path, "lr: {range: [-1, 1], step: 1}", "lr: {low: -2, high: 0}")
+    assert load_request(path).lr.offsets() == [-2, -1, 0]
+
+
+def test_a_fixed_axis_has_one_value(path: Path) -> None:
+    change(path, "wd: {range: [-1, 0], step: 0.5}", "wd: fixed")
+    change(path, "wd: 0.5}", "wd: 0}")
+    assert {spec.wd for spec in load_request(path).specs()} == {0.0}
+
+
+@pytest.mark.parametrize("text", ["1e-3", "1E-3", "+1e-3", "1.e-3", "1.0e-03", "0.001", ".1e-2"])
+def test_scientific_notation_is_a_float(path: Path, text: str) -> None:
+    change(path, "lr: 0.0078125", f"lr: {text}")
+    assert load_request(path).centres["standard"].lr == 0.001
+
+
+@pytest.mark.parametrize("text", ["e3", "1e", "1e-", "0x1e-3", "v1e3", "1e3x"])
+def test_what_only_resembles_a_float_stays_text(text: str) -> None:
+    assert parse_yaml(text, "here") == text
+
+
+# --- centres --------------------------------------------------------------------------------------------------------
+
+
+def test_a_stated_centre_wins_over_the_map() -> None:
+    centres = load_request(shipped("grids") / "vit-b16.yaml").centres
+    assert (centres["standard"].lr, centres["standard"].wd) == (1e-3, 0.8)
+    assert (centres["ntk"].lr, centres["ntk"].wd) == (20, 4e-5)  # the map gives (21.28, 3.76e-5)
+
+
+def test_the_family_is_mapped_from_its_own_stated_centre() -> None:
+    centres = load_request(shipped("grids") / "vit-b16.yaml").centres
+    n = 768
+    assert centres["hybrid"].lr == pytest.approx(20 * n**-0.25)
+    assert centres["hybrid"].wd == pytest.approx(4e-5 * n**0.25)
+    assert centres["mup"].lr == pytest.approx(20 * n**-0.5)
+    assert centres["mup"].wd == pytest.approx(4e-5 * n**0.5)
+    assert (round(centres["hybrid"].lr, 2), round(centres["hybrid"].wd, 5)) == (3.80, 2.1e-4)
+    assert (round(centres["mup"].lr, 3), round(centres["mup"].wd, 4)) == (0.722, 1.1e-3)
+
+
+def test_all_are_mapped_from_standard_where_only_that_is_stated(path: Path) -> None:
+    centres = load_request(path, ["ntk", "hybrid", "mup", "s=0.25"]).centres
+    for name, exponent in {"ntk": 1.5, "hybrid": 1.25, "mup": 1.0, "s=0.25": 1.375}.items():
+        assert centres[name].lr == pytest.approx(2.0**-7 * 32**exponent)
+        assert centres[name].wd == pytest.approx(0.5 / 32**exponent)
+
+
+def test_a_centre_stated_under_another_name_of_the_strategy_is_found(path: Path) -> None:
+    change(path, "  standard:", "  s=0.5: {lr: 7.0, wd: 0.25}\n  standard:")
+    centre = load_request(path, ["hybrid"]).centres["hybrid"]
+    assert (centre.lr, centre.wd) == (7.0, 0.25)
+
+
+def test_the_map_goes_by_the_exponents_of_the_optimizer(path: Path) -> None:
+    centre = load_request(path, ["ntk"], ["optimizer=sgd"]).centres["ntk"]
+    assert centre.lr == pytest.approx(2.0**-7 * 32)
+
+
+# --- options --------------------------------------------------------------------------------------------------------
+
+
+def test_options_win_over_the_file(path: Path) -> None:
+    request = load_request(path, ["ntk", "ntk"], [], "-2:0:0.5", "fixed", [7])
+    assert list(request.centres) == ["ntk"]
+    assert request.lr.offsets() == [-2, -1.5, -1, -0.5, 0]
+    assert request.wd.fixed
+    assert request.seeds == (7,)
+
+
+def test_a_range_without_a_step_keeps_that_of_the_file(path: Path) -> None:
+    assert load_request(path, wd_range="-1:1").wd.step == 0.5
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("1:-1", "g.yaml: lr: empty range: 1 is above -1"),
+        ("-1:1:0", "g.yaml: lr.step: input should be greater than 0, got 0.0"),
+        ("0:2000", "g.yaml: lr.high: input should be less than or equal to 64, got 2000.0"),
+        ("nan:1", "g.yaml: lr.low: input should be a finite number, got nan"),
+        *(
+            (text, "--lr-range: low:high, low:high:step or fixed is expected (log2 from the centre), got " + repr(text))
+            for text in ("1", "a:b", "1:2:3:4", "", "Fixed")
+        ),
+    ],
+)
+def test_a_bad_range_option_is_refused(path: Path, text: str, message: str) -> None:
+    assert refusal(path, lr_range=text) == message
+
+
+def test_set_reaches_any_field_of_the_recipe(path: Path) -> None:
+    overrides = ["model.width=64", "schedule.decay=linear", "optimizer.eps=1e-6", "precision=bf16"]
+    recipe = load_request(path, overrides=[*overrides, "optimizer.clip_norm=null"]).recipe
+    assert recipe.model.width == 64
+    assert recipe.model.depth == 2
+    assert recipe.schedule.decay == "linear"
+    assert recipe.schedule.total_steps == 240
+    assert recipe.optimizer.eps == 1e-6  # type: ignore[union-attr]
+    assert recipe.precision == "bf16"
+
+
+def test_the_last_of_two_settings_counts(path: Path) -> None:
+    assert load_request(path, overrides=["batch_size=8", "batch_size=16"]).recipe.batch_size == 16
+
+
+@pytest.mark.parametrize("overrides", [["optimizer=sgd"], ["optimizer.kind=sgd"], ["optimizer={kind: sgd}"]])
+def test_the_optimizer_can_be_set_by_name(path: Path, overrides: list[str]) -> None:
+    assert load_request(path, overrides=overrides).recipe.optimizer == SgdSpec()
+
+
+def test_an_optimizer_set_by_name_takes_further_settings(path: Path) -> None:
+    request = load_request(path, overrides=["optimizer=sgd", "optimizer.momentum=0.9"])
+    assert request.recipe.optimizer == SgdSpec(momentum=0.9)
+
+
+def test_the_mlp_factor_can_be_set_and_enters_the_family(path: Path) -> None:
+    plain = load_request(path, ["ntk"]).searches()[0]
+    included = load_request(path, ["ntk"], ["strategy.mlp_factor=include"]).searches()[0]
+    assert plain.base.strategy.mlp_factor == "ignore"
+    assert included.base.strategy.mlp_factor == "include"
+    assert plain.family != included.family
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("model.widht=64", "model.widht: unknown key"),
+        ("model.width=60", "model: width 62 is not divisible by heads 4; nearest width: 60, 64"),
+        ("model.width=wide", "model.width: input should be a valid integer, got 'wide'"),
+        ("optimizer=sdg", "optimizer: unknown kind 'sdg'; known: 'adamw', 'sgd'"),
+        ("optimizer.momentum=0.9", "optimizer.momentum: unknown key"),
+        ("precision=fp8", "precision: input should be 'fp32', 'bf16' or 'fp16', got 'fp8'"),
+        ("batch_size=0", "batch_size: input should be greater than or equal to 1, got 0"),
+        ("strategy.s=0.5", "strategy: unknown key"),
+    ],
+)
+def test_set_cannot_get_past_the_schema(path: Path, override: str, message: str) -> None:
+    override = override.replace("=60", "=62")
+    assert refusal(path, overrides=[override]) == f"g.yaml with --set {override}: {message}"
+
+
+@pytest.mark.parametrize("override", ["batch_size", "=3", "a b=3", "model..width=3", ""])
+def test_set_without_key_and_value_is_refused(path: Path, override: str) -> None:
+    assert refusal(path, overrides=[override]) == (
+        f"--set {override}: key=value is expected, such as model.width=64"
+    )
+
+
+@pytest.mark.parametrize(
+    ("override", "option"),
+    [("lr=1", "--lr-range"), ("wd=1", "--wd-range"), ("seed=1", "--seeds"), ("strategy=ntk", "--strategy")],
+)
+def test_what_belongs_to_the_point_has_its_own_option(path: Path, override: str, option: str) -> None:
+    assert refusal(path, overrides=[override]).endswith(f"belongs to the point, not to the recipe; use {option}")
+
+
+def test_a_bad_mlp_factor_is_refused(path: Path) -> None:
+    expected = "g.yaml: mlp_factor: input should be 'ignore' or 'include', got 'half'"
+    assert refusal(path, overrides=["strategy.mlp_factor=half"]) == expected
+
+
+# --- bad files ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("seeds:", "sedes:", "g.yaml: sedes: unknown key"),
+        ("batch_size: 64", "batch_size: 64\n  batchsize: 64", "g.yaml: batchsize: unknown key"),
+        ("step: 1}", "stpe: 1}", "g.yaml: lr.stpe: unknown key"),
+        ("  batch_size: 64\n", "", "g.yaml: batch_size: is required"),
+        ("lr: {range: [-1, 1], step: 1}\n", "", "g.yaml: lr: is required"),
+        ("batch_size: 64", "batch_size: '64'", "g.yaml: batch_size: input should be a valid integer, got '64'"),
+        ("batch_size: 64", "batch_size: 64.5", "g.yaml: batch_size: input should be a valid integer, got 64.5"),
+        ("lr: 0.0078125", "lr: yes", "g.yaml: centre.standard.lr: input should be a valid number, got True"),
+        ("lr: 0.0078125", "lr: -1", "g.yaml: centre.standard.lr: input should be greater than 0, got -1"),
+        ("lr: 0.0078125", "lr: 0", "g.yaml: centre.standard.lr: input should be greater than 0, got 0"),
+        ("lr: 0.0078125", "lr: .nan", "g.yaml: centre.standard.lr: input should be a finite number, got nan"),
+        ("wd: 0.5}", "wd: -1}", "g.yaml: centre.standard.wd: input should be greater than or equal to 0, got -1"),
+        ("wd: 0.5}", "wd: 0}", "g.yaml: centre: wd 0 has no log2; give a positive wd, or `wd: fixed`"),
+        ("  standard: {lr: 0.0078125, wd: 0.5}", "  {}", "g.yaml: centre: at least one strategy with lr and wd is needed"),
+        ("[-1, 1]", "[1, -1]", "g.yaml: lr: empty range: 1 is above -1"),
+        ("[-1, 1]", "[0.2, 0.8]", "g.yaml: lr: no multiple of the step 1 between 0.2 and 0.8"),
+        ("[-1, 1]", "[-1]", "g.yaml: lr: range: two numbers [low, high] are expected, got [-1]"),
+        ("[-1, 1]", "[-2000, 0]", "g.yaml: lr.low: input should be greater than or equal to -64, got -2000"),
+        ("step: 1}", "step: 0}", "g.yaml: lr.step: input should be greater than 0, got 0"),
+        ("seeds: [3, 5]", "seeds: [3, 3]", "g.yaml: seeds: [3, 3] repeats a seed"),
+        ("strategies: [standard]", "strategies: [s=2]", "g.yaml: strategy 's=2': s must be a number from 0 to 1, such as s=0.25"),
+        ("warmup_steps: 24", "warmup_steps: 240", "g.yaml: schedule: warmup_steps 240 must be below total_steps 240"),
+        ("batch_size: 64", "batch_size: 800", "batch_size: 800 is more than the 797 training images"),
+        ("task: digits", "task: {kind: mnist}", "g.yaml: task: unknown kind 'mnist'; known: 'digits', 'imagenet'"),
+        ("decay: cosine", "decay: cosin", "g.yaml: schedule.decay: input should be 'cosine' or 'linear', got 'cosin'"),
+        ("lr: {range: [-1, 1], step: 1}", "lr: {range: [-1, 1]", "g.yaml: line 9: expected ',' or '}', but got '<scalar>'"),
+        ("seeds: [3, 5]", "strategies: [ntk]", "g.yaml: line 11: key 'strategies' is given twice"),
+        ("wd: 0.5}", "wd: 0.5, lr: 1.0}", "g.yaml: line 7: key 'lr' is given twice"),
+        ("seeds: [3, 5]", "? [a, b]\n: 1", "g.yaml: line 11: found unhashable key"),
+        ("seeds: [3, 5]", "x: !!python/name:os.system ''", "g.yaml: line 11: could not determine a constructor for the tag "
+         "'tag:yaml.org,2002:python/name:os.system'"),
+    ],
+)  # fmt: skip
+def test_a_bad_grid_file_is_refused_with_its_place(path: Path, old: str, new: str, message: str) -> None:
+    change(path, old, new)
+    assert refusal(path) == message
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "start"),
+    [
+        ("model: vit-digits", "model: vit-digit", "unknown model 'vit-digit'; did you mean 'vit-digits'? Known: "),
+        ("task: digits", "task: digit", "unknown task 'digit'; did you mean 'digits'? Known: "),
+        ("strategies: [standard]", "strategies: [nkt]", "g.yaml: unknown strategy 'nkt'; did you mean 'ntk'? Known: "),
+        ("  standard:", "  standrad:", "g.yaml: unknown strategy 'standrad'; did you mean 'standard'? Known: "),
+    ],
+)  # fmt: skip
+def test_an_unknown_name_is_refused_with_the_nearest(path: Path, old: str, new: str, start: str) -> None:
+    change(path, old, new)
+    assert refusal(path).startswith(start)
+
+
+def test_all_problems_are_told_at_once(path: Path) -> None:
+    change(path, "[-1, 1]", "[1, -1]")
+    change(path, "lr: 0.0078125", "lr: -1")
+    change(path, "seeds:", "sedes:")
+    assert len(refusal(path).splitlines()) == 3
+
+
+def test_heads_must_divide_the_width(path: Path) -> None:
+    architecture = "{width: 100, depth: 1, heads: 12, patch_size: 4, image_size: 8, channels: 1, classes: 10}"
+    change(path, "vit-digits", architecture)
+    assert refusal(path) == "g.yaml: model: width 100 is not divisible by heads 12; nearest width: 96, 108"
+
+
+def test_a_model_must_fit_the_task(path: Path) -> None:
+    change(path, "vit-digits", "vit-b16")
+    assert refusal(path).splitlines() == [
+        "model.image_size: task digits has 8, got 224",
+        "model.channels: task digits has 1, got 3",
+        "model.classes: task digits has 10, got 1000",
+    ]
+
+
+@pytest.mark.parametrize("text", ["", "- a\n", "3", "just words"])
+def test_a_file_that_is_no_mapping_is_refused(path: Path, text: str) -> None:
+    path.write_text(text)
+    assert refusal(path) == "g.yaml: a mapping of keys to values is expected"
+
+
+def test_a_file_that_is_not_there_or_not_text_is_refused(path: Path) -> None:
+    assert refusal(Path("other.yaml")) == "other.yaml: no such file"
+    assert refusal(Path()).startswith(".: cannot be read: ")
+    path.write_bytes(b"model: \xff")
+    assert refusal(path).startswith("g.yaml: cannot be read: ")
+    path.write_bytes(b"\x00")
+    assert refusal(path).startswith("g.yaml: ")
+
+
+# --- finding a grid -------------------------------------------------------------------------------------------------
+
+
+def test_a_grid_of_ones_own_wins_over_the_shipped_one(path: Path) -> None:
+    assert find_grid("vit-digits") == shipped("grids") / "vit-digits.yaml"
+    Path("grids").mkdir()
+    own = path.rename("grids/mine.yaml")
+    assert find_grid("vit-digits") == own
+    assert find_grid("vit-b16") == shipped("grids") / "vit-b16.yaml"
+
+
+def test_several_grids_for_a_model_are_listed(path: Path) -> None:
+    Path("grids").mkdir()
+    for name in ("a", "b"):
+        Path(f"grids/{name}.yaml").write_text(path.read_text())
+    with pytest.raises(InputError) as error:
+        find_grid("vit-digits")
+    assert str(error.value) == (
+        "several grids are for vit-digits: grids/a.yaml, grids/b.yaml; choose with --grid FILE"
+    )
+
+
+def test_a_model_without_a_grid_says_what_to_do(path: Path) -> None:
+    assert path.exists()
+    with pytest.raises(InputError, match="no grid file has `model: vit-ti16`; write one and pass it with --grid FILE"):
+        find_grid("vit-ti16")
+    with pytest.raises(InputError, match="unknown model 'vit-digit'; did you mean 'vit-digits'"):
+        find_grid("vit-digit")
+
+
+@pytest.mark.parametrize("path", sorted(shipped("grids").glob("*.yaml")), ids=lambda p: p.stem)
+def test_shipped_grids_are_valid_and_fit_their_model(path: Path) -> None:
+    request = load_request(path)
+    assert request.specs()
+    assert find_grid(yaml.safe_load(path.read_text())["model"]) == path
+
+
+# --- requests -------------------------------------------------------------------------------------------------------
+
+
+def saved(results: Path, request: Request, age_s: int) -> Path:
+    """Save a request as if `age_s` seconds ago."""
+    path = save_request(results, request)
+    os.utime(path, (10**9 - age_s, 10**9 - age_s))
+    return path
+
+
+def test_a_request_is_loaded_as_it_was_saved(path: Path, results: Path) -> None:
+    request = load_request(path, ["ntk", "s=0.1"], ["optimizer=sgd", "strategy.mlp_factor=include"])
+    save_request(results, request)
+    assert load_requests(results) == [request]
+    assert load_requests(results)[0].specs() == request.specs()
+
+
+def test_asking_again_makes_a_request_the_newest(path: Path, results: Path) -> None:
+    first, second = load_request(path, seeds=[1]), load_request(path, seeds=[2])
+    saved(results, first, age_s=20)
+    saved(results, second, age_s=10)
+    assert load_requests(results) == [second, first]
+    save_request(results, first)
+    assert load_requests(results) == [first, second]
+
+
+def test_no_results_folder_has_no_requests(results: Path) -> None:
+    assert load_requests(results) == []
+
+
+def test_the_newest_request_governs_and_older_ones_add_their_points(path: Path, results: Path) -> None:
+    saved(results, load_request(path, lr_range="0:1", wd_range="fixed", seeds=[0]), age_s=20)
+    saved(results, load_request(path, lr_range="1:2", wd_range="-1:0:1", seeds=[1, 2]), age_s=10)
+    (search,) = searches(load_requests(results))
+    assert search.seeds == (1, 2)
+    assert not search.wd.fixed
+    assert search.wd.step == 1.0
+    lr, wd = 2.0**-7, 0.5
+    assert set(search.points) == {Point(lr * a, wd * b) for a in (2, 4) for b in (1, 0.5)} | {Point(lr, wd)}
+
+
+def test_requests_of_different_families_are_searched_apart(path: Path, results: Path) -> None:
+    save_request(results, load_request(path, ["standard", "ntk"]))
+    save_request(results, load_request(path, ["standard"], ["model.width=64"]))
+    found = searches(load_requests(results))
+    assert len({search.family for search in found}) == len(found) == 3
+    assert sorted(search.strategy for search in found) == ["ntk", "standard", "standard"]
+
+
+@pytest.mark.parametrize(
+    "edit", [lambda text: text.replace("seeds:", "sedes:"), lambda text: text[:-20] + "[", lambda text: ""]
+)
+def test_a_request_edited_by_hand_says_what_to_do(path: Path, results: Path, edit: Any) -> None:
+    file = save_request(results, load_request(path))
+    file.write_text(edit(file.read_text()))
+    with pytest.raises(CorruptError) as error:
+        load_requests(results)
+    assert str(file) in str(error.value)
+    assert str(error.value).endswith("delete the file, and ask for the grid again")
+
+
+def test_a_results_folder_that_cannot_be_made_is_a_storage_error(path: Path) -> None:
+    Path("file").touch()
+    with pytest.raises(StorageError, match="file/requests"):
+        save_request(Path("file"), load_request(path))
+
+
+# --- a single run ---------------------------------------------------------------------------------------------------
+
+
+def test_a_run_is_the_centre_where_nothing_else_is_asked(path: Path) -> None:
+    search = load_request(path).searches()[0]
+    assert search.run() == search.base
+    run = search.run(lr=0.25, wd=0.0, seed=9)
+    assert (run.lr, run.wd, run.seed, run.family_id) == (0.25, 0.0, 9, search.family)
+
+
+def test_a_run_with_an_impossible_value_is_refused(path: Path) -> None:
+    with pytest.raises(InputError, match="run: lr: input should be greater than 0, got -1"):
+        load_request(path).searches()[0].run(lr=-1.0)

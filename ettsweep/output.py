@@ -57,21 +57,28 @@ def _markdown(rows: Iterable[Row], names: Sequence[str]) -> str:
 
 
 def _table(rows: Sequence[Row], names: Sequence[str]) -> None:
+    """Print aligned columns: in colour for a person, plain and quick for a pipe or thousands of rows."""
+    numeric = {name for name in names if any(isinstance(row[name], int | float) for row in rows)}
+    if not sys.stdout.isatty() or len(rows) > COLOURED_ROWS:
+        from tabulate import tabulate
+
+        cells = [[cell(row[n]) for n in names] for row in rows]
+        align = ["right" if n in numeric else "left" for n in names]
+        print(tabulate(cells, names, tablefmt="plain", colalign=align if rows else None, disable_numparse=True))
+        return
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for name in names:
-        numeric = any(isinstance(row[name], int | float) for row in rows)
-        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
+        table.add_column(name, justify="right" if name in numeric else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(cell(row[name]), style=STYLES.get(str(row[name]), "")) for name in names))
-    console = Console()
-    if not console.is_terminal:
-        console.width = 10_000  # a pipe has no edge to wrap at
-    console.print(table)
+    Console().print(table)
 
+
+COLOURED_ROWS = 1000
 
 STYLES = {
     "done": "green",

@@ -9,6 +9,7 @@ import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
@@ -236,14 +237,21 @@ def point_identity(lr: float, wd: float) -> dict[str, object]:
 def identity(model: BaseModel) -> dict[str, object]:
     """Return the fields that enter an id: all of them, but those at their `OmitAt` value."""
     fields: dict[str, object] = {}
-    for name, info in type(model).model_fields.items():
+    for name, left_out in _identity_fields(type(model)):
         value = getattr(model, name)
-        if any(isinstance(m, OmitAt) and m.value == value for m in info.metadata):
+        if left_out and value in left_out:
             continue
-        if isinstance(value, float):
-            value += 0.0  # -0.0 and 0.0 are one number
         fields[name] = identity(value) if isinstance(value, BaseModel) else value
     return fields
+
+
+@cache
+def _identity_fields(schema: type[BaseModel]) -> list[tuple[str, list[object]]]:
+    """Return each field's name with the values at which it is left out of an id."""
+    return [
+        (name, [mark.value for mark in info.metadata if isinstance(mark, OmitAt)])
+        for name, info in schema.model_fields.items()
+    ]
 
 
 def canonical(value: object) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from ettsweep import __version__
-from ettsweep.errors import CorruptError, StorageError
+from ettsweep.errors import CorruptError, EttsweepError
 from ettsweep.models.build import build_model
 from ettsweep.models.initialisation import initialise
 from ettsweep.rundir import Attempt, Json, RunDir, read_lines
@@ -66,7 +66,7 @@ def train_run(
     with _log_file(attempt) as log:
         try:
             return _train(run, attempt, device, policy, poll, log)
-        except StorageError as error:
+        except EttsweepError as error:
             log(f"failed: {error}")
             attempt.fail("error", str(error))
         except Exception as error:
@@ -78,7 +78,7 @@ def train_run(
 
 def _reason(error: Exception) -> str:
     text = str(error).strip().splitlines()
-    return str(error) if isinstance(error, CorruptError) else f"{type(error).__name__}: {text[0] if text else ''}"
+    return f"{type(error).__name__}: {text[0] if text else ''}"
 
 
 def _train(

@@ -11,18 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from ettsweep.errors import EttsweepError, InputError
-from ettsweep.output import Format, cell, show
+from ettsweep.output import Format, cell, note, show
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from rich.console import Console
 
     from ettsweep.launch.profiles import LocalProfile
     from ettsweep.sweep.gridfile import Request, Search
     from ettsweep.sweep.ledger import Selection
-    from ettsweep.sweep.plan import Plan
-    from ettsweep.sweep.verify import Verdict
 
 app = typer.Typer(
     name="ettsweep",
@@ -111,6 +107,7 @@ def grid(
     from ettsweep.launch.submit import submit
     from ettsweep.sweep.gridfile import find_grid, load_request, save_request
     from ettsweep.sweep.plan import make_plan
+    from ettsweep.views import note_blocked, plan_rows, plan_summary
 
     if (grid is None) == (model is None):
         raise InputError("say which grid: --model NAME, or --grid FILE")
@@ -121,8 +118,8 @@ def grid(
     specs = request.specs()
     plan = make_plan(specs, read_ledger(results))
     if dry_run:
-        show(_plan_rows(plan), form)
-        _note(_plan_summary(plan, "would be"))
+        show(plan_rows(plan), form)
+        note(plan_summary(plan, "would be"))
         _note_missing_data(request)
         return
     _check_data(request)
@@ -131,14 +128,14 @@ def grid(
         console = _console()
         with _detaching():
             plan = run_all(results, specs, profile, console, path.stem)
-        _note(f"{len(plan.keep)} of {len(specs)} runs finished")
-        _note_blocked(plan)
+        note(f"{len(plan.keep)} of {len(specs)} runs finished")
+        note_blocked(plan)
         raise typer.Exit(1 if plan.blocked or plan.to_launch else 0)
     submit(results, plan, profile)
-    _note(_plan_summary(plan, ""))
-    _note_blocked(plan)
+    note(plan_summary(plan, ""))
+    note_blocked(plan)
     if plan.to_launch:
-        _note("they train in the background: `ettsweep watch` shows them, `ettsweep verify-optimum` judges them")
+        note("they train in the background: `ettsweep watch` shows them, `ettsweep verify-optimum` judges them")
 
 
 @app.command("verify-optimum")
@@ -161,6 +158,7 @@ def verify_optimum(
 ) -> None:
     """Judge each family's best point by its six neighbours; submit those that are missing."""
     from ettsweep.launch.rounds import verify_rounds
+    from ettsweep.views import note_blocked, plan_rows, plan_summary, score_note, show_verdicts
 
     searches = _searches(results, model, strategy, family)
     profile = _profile(results, searches, launch, launch_set, data, check=not dry_run)
@@ -174,21 +172,21 @@ def verify_optimum(
             max_runs=max_runs,
             dry_run=dry_run,
             console=console,
-            tell=_note if follow else lambda text: None,
+            tell=note if follow else lambda text: None,
         )
-    _show_verdicts(done.verdicts, form)
+    show_verdicts(done.verdicts, form)
     if dry_run:
         if form is Format.TABLE and done.plan.to_launch:
             print()
-            show(_plan_rows(done.plan), form)
-        _note(_plan_summary(done.plan, "would be"))
+            show(plan_rows(done.plan), form)
+        note(plan_summary(done.plan, "would be"))
     elif done.submitted:
         how = "" if follow else "; ask again when they are finished, or stay with --follow"
-        _note(f"{done.submitted} runs submitted{how}")
+        note(f"{done.submitted} runs submitted{how}")
     if done.held_back:
-        _note(f"{done.held_back} more runs are needed than --max-runs {max_runs} allows")
-    _note_blocked(done.plan)
-    _note(_score_note(searches))
+        note(f"{done.held_back} more runs are needed than --max-runs {max_runs} allows")
+    note_blocked(done.plan)
+    note(score_note(searches))
     raise typer.Exit(0 if all(v.verdict == "optimal" for v in done.verdicts) else 1)
 
 
@@ -211,6 +209,7 @@ def seeds(
     from ettsweep.launch.submit import submit
     from ettsweep.sweep.plan import make_plan
     from ettsweep.sweep.verify import fresh_seeds
+    from ettsweep.views import note_blocked, plan_rows, plan_summary, show_verdicts
 
     searches = _searches(results, model, strategy, family)
     profile = _profile(results, searches, launch, launch_set, data, check=not dry_run)
@@ -223,20 +222,20 @@ def seeds(
             unverified.append(f"{search.model} {search.strategy}: {verdict.verdict}, {verdict.reason}")
     plan = make_plan(specs, ledger)
     if dry_run:
-        show(_plan_rows(plan), form)
-        _note(_plan_summary(plan, "would be"))
+        show(plan_rows(plan), form)
+        note(plan_summary(plan, "would be"))
     elif follow:
         with _detaching():
             plan = run_all(results, specs, profile, _console(), "seeds")
     else:
         submit(results, plan, profile)
-        _note(_plan_summary(plan, ""))
+        note(plan_summary(plan, ""))
     if not dry_run:
         verdicts = judge(searches, read_ledger(results))
-        _show_verdicts(verdicts, form)
+        show_verdicts(verdicts, form)
     for line in unverified:
-        _note(f"not verified yet, so not rerun: {line}")
-    _note_blocked(plan)
+        note(f"not verified yet, so not rerun: {line}")
+    note_blocked(plan)
     raise typer.Exit(1 if unverified or plan.blocked else 0)
 
 
@@ -252,16 +251,17 @@ def report(
     """Write tables (CSV, Parquet, Markdown, LaTeX), figures (PNG, PDF) and one self-contained HTML page."""
     from ettsweep.launch.rounds import judge, read_ledger
     from ettsweep.report.build import write_report
+    from ettsweep.views import show_verdicts
 
     searches = _searches(results, model, strategy, family)
     ledger = read_ledger(results)
     runs = [run for search in searches for run in ledger.family(search.family)]
     verdicts = judge(searches, ledger)
     paths = write_report(results, out or results / "report", runs, verdicts)
-    _show_verdicts(verdicts, form)
+    show_verdicts(verdicts, form)
     for path in paths:
         if path.suffix in (".html", ".png", ".csv"):
-            _note(f"wrote {path}")
+            note(f"wrote {path}")
 
 
 # --- runs -----------------------------------------------------------------------------------------------------------
@@ -294,9 +294,9 @@ def status(
     show(rows, form, columns, data=[{key: row[key] for key in STATUS_KEYS} for row in rows])
     if form is Format.TABLE:
         counts = count_states(r.state for r in runs)
-        _note(f"{len(runs)} runs in {results}: " + (", ".join(f"{n} {s}" for s, n in counts.items()) or "none"))
+        note(f"{len(runs)} runs in {results}: " + (", ".join(f"{n} {s}" for s, n in counts.items()) or "none"))
     for name, problem in ledger.broken.items():
-        _note(f"run folder {name} is broken: {problem}")
+        note(f"run folder {name} is broken: {problem}")
 
 
 @app.command()
@@ -315,7 +315,7 @@ def watch(
         raise InputError(f"{results}: no runs to watch; `ettsweep grid --model vit-digits` makes some")
     with _detaching():
         snapshot = follow(Monitor(results, [run.spec for run in runs]), str(results), _console())
-        _note(snapshot.summary())
+        note(snapshot.summary())
 
 
 @app.command()
@@ -347,10 +347,11 @@ def show_run(
     """Show all that is known of one run: spec, state, attempts, result."""
     from ettsweep.launch.rounds import read_ledger
     from ettsweep.sweep.ledger import describe, find_run
+    from ettsweep.views import flat
 
     ledger = read_ledger(results)
     data = describe(ledger, find_run(ledger, run))
-    rows = [{"key": key, "value": cell(value)} for key, value in _flat(data)]
+    rows = [{"key": key, "value": cell(value)} for key, value in flat(data)]
     show(rows, form, data=data)
 
 
@@ -375,7 +376,7 @@ def cancel(
     _confirm(f"cancel {len(chosen)} runs?", len(chosen), yes)
     for r in chosen:
         r.dir.cancel()
-    _note(f"{len(chosen)} runs cancelled")
+    note(f"{len(chosen)} runs cancelled")
 
 
 @app.command()
@@ -397,6 +398,7 @@ def retry(
     from ettsweep.launch.submit import submit
     from ettsweep.rundir import State
     from ettsweep.sweep.plan import make_plan
+    from ettsweep.views import plan_summary
 
     _need_some(run, model, strategy, family, state, all_)
     profile = _profile(results, [], launch, launch_set, data, check=False)
@@ -407,7 +409,7 @@ def retry(
         r.dir.retry()
     plan = make_plan([r.spec for r in chosen], read_ledger(results))
     submit(results, plan, profile)
-    _note(_plan_summary(plan, ""))
+    note(plan_summary(plan, ""))
 
 
 @app.command()
@@ -426,7 +428,7 @@ def clean(
     if dry_run or form is not Format.TABLE:
         show(rows, form, ("path", "bytes", "reason"))
     total = sum(w.size for w in waste)
-    _note(f"{len(waste)} items, {total / 2**20:.1f} MiB {'would be removed' if dry_run else 'removed'}")
+    note(f"{len(waste)} items, {total / 2**20:.1f} MiB {'would be removed' if dry_run else 'removed'}")
 
 
 @app.command()
@@ -520,7 +522,7 @@ def scales(
     columns = [c for c in data["groups"][0] if c != "effective_lr" or lr is not None]
     show(data["groups"], form, columns, data=data)
     if form is Format.TABLE:
-        _note(f"{data['model']} under {data['strategy']}: width {data['width']}, {data['parameters']:,} parameters")
+        note(f"{data['model']} under {data['strategy']}: width {data['width']}, {data['parameters']:,} parameters")
 
 
 @app.command()
@@ -543,13 +545,6 @@ def doctor(
 # --- helpers: arguments in, text out ----------------------------------------------------------------------------------
 
 
-def _note(text: str) -> None:
-    """Say something beside the output proper."""
-    if text:
-        sys.stdout.flush()  # where both go to one file, lines keep their order
-        print(text, file=sys.stderr)
-
-
 def _console() -> "Console":
     from rich.console import Console
 
@@ -564,7 +559,7 @@ class _detaching:  # noqa: N801 (reads as a statement)
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         if kind is KeyboardInterrupt:
-            _note("detached; the runs go on: `ettsweep watch` shows them")
+            note("detached; the runs go on: `ettsweep watch` shows them")
             raise typer.Exit(0)
 
 
@@ -642,7 +637,7 @@ def _note_missing_data(request: "Request") -> None:
     try:
         _check_data(request)
     except EttsweepError as error:
-        _note(f"before it can be submitted: {error}")
+        note(f"before it can be submitted: {error}")
 
 
 def _searches(
@@ -702,131 +697,3 @@ def _need_some(*selectors: object) -> None:
 def _confirm(question: str, count: int, yes: bool) -> None:
     if count > 1 and not yes and not typer.confirm(question):
         raise typer.Exit(1)
-
-
-def _plan_rows(plan: "Plan") -> list[dict[str, Any]]:
-    from ettsweep.models.registry import model_name
-    from ettsweep.scaling.strategies import strategy_name
-
-    actions = {"submit": plan.submit, "retry": plan.retry, "keep": plan.keep, "blocked": plan.blocked}
-    return [
-        {
-            "run": p.id,
-            "action": action,
-            "model": model_name(p.spec.model),
-            "strategy": strategy_name(p.spec.strategy.s),
-            "lr": p.spec.lr,
-            "wd": p.spec.wd,
-            "seed": p.spec.seed,
-            "state": p.state.value,
-        }
-        for action, members in actions.items()
-        for p in members
-    ]
-
-
-def _plan_summary(plan: "Plan", tense: str) -> str:
-    parts = []
-    if plan.submit:
-        parts.append(f"{len(plan.submit)} runs {tense} submitted")
-    if plan.retry:
-        parts.append(f"{len(plan.retry)} {tense} taken on from where they were")
-    if plan.keep:
-        finished = sum(p.state.finished for p in plan.keep)
-        parts.append(f"{finished} finished, {len(plan.keep) - finished} under way")
-    if plan.blocked:
-        parts.append(f"{len(plan.blocked)} need a decision")
-    return " ".join((", ".join(parts) or "nothing to do").split())
-
-
-def _note_blocked(plan: "Plan") -> None:
-    for p in plan.blocked[:5]:
-        _note(f"run {p.id} is {p.state}{f': {p.reason}' if p.reason else ''}; `ettsweep retry {p.id}` trains it again")
-    if len(plan.blocked) > 5:
-        _note(f"... and {len(plan.blocked) - 5} more; `ettsweep status --state failed` lists them")
-
-
-def _score_note(searches: "list[Search]") -> str:
-    from ettsweep.tasks.registry import score
-
-    words = {
-        ("best_loss", "min"): "the lowest validation loss",
-        ("best_accuracy", "max"): "the best validation accuracy",
-    }
-    kinds = dict.fromkeys(score(search.base.task) for search in searches)
-    return "; ".join(
-        f"{k.metric}: {words[k.metric, k.mode]} along the trajectory, the mean over shared seeds; {k.mode} is best"
-        for k in kinds
-    )
-
-
-def _show_verdicts(verdicts: "list[Verdict]", form: Format) -> None:
-    """Print a row a family, and below the table what stands in the way and what lies beyond the grid."""
-    several = len({v.model for v in verdicts}) > 1 or len({(v.model, v.strategy) for v in verdicts}) < len(verdicts)
-    rows = [_verdict_row(v) for v in verdicts]
-    columns = [c for c in dict.fromkeys(c for row in rows for c in row) if several or c not in ("family", "model")]
-    rows = [{c: row.get(c) for c in columns} for row in rows]
-    show(rows, form, columns, data=[_verdict_json(v) for v in verdicts])
-    for v in verdicts:
-        if v.verdict != "optimal":
-            _note(f"{v.strategy}: {v.verdict}: {v.reason}")
-        if v.outside:
-            points = ", ".join(f"({lr:.4g}, {wd:.3g})" for lr, wd in v.outside)
-            _note(f"{v.strategy}: reached beyond the ranges asked for: {points}")
-
-
-def _verdict_row(v: "Verdict") -> dict[str, Any]:
-    from statistics import fmean
-
-    fresh = [s for s in v.fresh_scores if s is not None]
-    rivals = [n.score for n in v.neighbours if n.score is not None]
-    return {
-        "family": v.family,
-        "model": v.model,
-        "strategy": v.strategy,
-        "verdict": v.verdict,
-        "lr": v.lr,
-        "wd": v.wd,
-        v.metric: v.score,
-        "best neighbour": (min(rivals) if v.mode == "min" else max(rivals)) if rivals else None,
-        "neighbours": f"{len(v.neighbours) - len(v.missing)}/{len(v.neighbours)}",
-        "fresh seeds": f"{fmean(fresh):.4g} ({len(fresh)})" if fresh else None,
-    }
-
-
-def _verdict_json(v: "Verdict") -> dict[str, Any]:
-    return {
-        "family": v.family,
-        "model": v.model,
-        "strategy": v.strategy,
-        "verdict": v.verdict,
-        "lr": v.lr,
-        "wd": v.wd,
-        "score": v.score,
-        "metric": v.metric,
-        "mode": v.mode,
-        "neighbours": [{"lr": n.lr, "wd": n.wd, "score": n.score, "state": str(n.state)} for n in v.neighbours],
-        "missing": _points(v.missing),
-        "seeds": list(v.seeds),
-        "fresh": [{"seed": s, "score": x} for s, x in zip(v.fresh_seeds, v.fresh_scores, strict=True)],
-        "outside": _points(v.outside),
-        "path": _points(v.path),
-        "reason": v.reason,
-    }
-
-
-def _points(points: "Iterable[tuple[float, float]]") -> list[dict[str, float]]:
-    return [{"lr": lr, "wd": wd} for lr, wd in points]
-
-
-def _flat(data: dict[str, Any], prefix: str = "") -> "list[tuple[str, Any]]":
-    rows: list[tuple[str, Any]] = []
-    for key, value in data.items():
-        if isinstance(value, dict):
-            rows += _flat(value, f"{prefix}{key}.")
-        elif isinstance(value, list) and value and isinstance(value[0], dict):
-            for number, item in enumerate(value, 1):
-                rows += _flat(item, f"{prefix}{key}.{number}.")
-        else:
-            rows.append((f"{prefix}{key}", value))
-    return rows

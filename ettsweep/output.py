@@ -41,6 +41,13 @@ def show(rows: Sequence[Row], form: Format, columns: Sequence[str] | None = None
             _table(rows, names)
 
 
+def note(text: str) -> None:
+    """Say something beside the output proper."""
+    if text:
+        sys.stdout.flush()  # where both go to one file, lines keep their order
+        print(text, file=sys.stderr)
+
+
 def _csv(rows: Iterable[Row], names: Sequence[str], file: TextIO) -> None:
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(names)

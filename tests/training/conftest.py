@@ -27,7 +27,7 @@ class Train(Protocol):
     ) -> RunDir: ...
 
 
-def never(attempt: Attempt) -> Stop | None:  # noqa: ARG001
+def never(attempt: Attempt) -> Stop | None:
     return None
 
 

@@ -94,7 +94,7 @@ def test_fp16_diverges_at_the_fiftieth_skip_in_a_row() -> None:
 def test_skips_are_counted_across_drains(interval: int) -> None:
     buffer = StepBuffer("fp16")
     steps = []
-    for step in range(1, 61):
+    for step in range(1, 121):
         add(buffer, step, grad_norm=INF, scale=1024.0)
         if step % interval == 0:
             result = buffer.drain()

@@ -173,7 +173,7 @@ def test_without_gradients_everything_shrinks_by_the_same_factor(
 
 def test_few_groups_hold_every_parameter_once(make_spec: MakeSpec) -> None:
     def groups(**changes: object) -> list[dict[str, Any]]:
-        spec = make_spec(model={"depth": 3}, **changes)
+        spec = make_spec(model={"width": 12, "depth": 3}, **changes)
         model = built(spec)
         found = build_optimizer(model, spec).param_groups
         held = [id(p) for group in found for p in group["params"]]

@@ -1,0 +1,142 @@
+"""What commands say of plans, verdicts and runs: rows of tables, JSON, and notes beside them."""
+
+from collections.abc import Iterable, Sequence
+from statistics import fmean
+from typing import Any
+
+from ettsweep.models.registry import model_name
+from ettsweep.output import Format, note, show
+from ettsweep.scaling.strategies import strategy_name
+from ettsweep.sweep.gridfile import Search
+from ettsweep.sweep.plan import Plan
+from ettsweep.sweep.verify import Verdict
+from ettsweep.tasks.registry import score
+
+
+def plan_rows(plan: Plan) -> list[dict[str, Any]]:
+    """Return a row for each wanted run, with what is done about it."""
+    actions = {"submit": plan.submit, "retry": plan.retry, "keep": plan.keep, "blocked": plan.blocked}
+    return [
+        {
+            "run": p.id,
+            "action": action,
+            "model": model_name(p.spec.model),
+            "strategy": strategy_name(p.spec.strategy.s),
+            "lr": p.spec.lr,
+            "wd": p.spec.wd,
+            "seed": p.spec.seed,
+            "state": p.state.value,
+        }
+        for action, members in actions.items()
+        for p in members
+    ]
+
+
+def plan_summary(plan: Plan, tense: str) -> str:
+    """Return one line of how many runs are submitted, taken on, kept or blocked."""
+    parts = []
+    if plan.submit:
+        parts.append(f"{len(plan.submit)} runs {tense} submitted")
+    if plan.retry:
+        parts.append(f"{len(plan.retry)} {tense} taken on from where they were")
+    if plan.keep:
+        finished = sum(p.state.finished for p in plan.keep)
+        parts.append(f"{finished} finished, {len(plan.keep) - finished} under way")
+    if plan.blocked:
+        parts.append(f"{len(plan.blocked)} need a decision")
+    return " ".join((", ".join(parts) or "nothing to do").split())
+
+
+def note_blocked(plan: Plan) -> None:
+    """Name the runs that a person must decide about, with what to type."""
+    for p in plan.blocked[:5]:
+        note(f"run {p.id} is {p.state}{f': {p.reason}' if p.reason else ''}; `ettsweep retry {p.id}` trains it again")
+    if len(plan.blocked) > 5:
+        note(f"... and {len(plan.blocked) - 5} more; `ettsweep status --state failed` lists them")
+
+
+def score_note(searches: Sequence[Search]) -> str:
+    """Say which score is compared, and which end of it is best."""
+    words = {
+        ("best_loss", "min"): "the lowest validation loss",
+        ("best_accuracy", "max"): "the best validation accuracy",
+    }
+    kinds = dict.fromkeys(score(search.base.task) for search in searches)
+    return "; ".join(
+        f"{k.metric}: {words[k.metric, k.mode]} along the trajectory, the mean over shared seeds; {k.mode} is best"
+        for k in kinds
+    )
+
+
+def show_verdicts(verdicts: Sequence[Verdict], form: Format) -> None:
+    """Print a row a family, and below the table what stands in the way and what lies beyond the grid."""
+    several = len({v.model for v in verdicts}) > 1 or len({(v.model, v.strategy) for v in verdicts}) < len(verdicts)
+    rows = [verdict_row(v) for v in verdicts]
+    columns = [c for c in dict.fromkeys(c for row in rows for c in row) if several or c not in ("family", "model")]
+    rows = [{c: row.get(c) for c in columns} for row in rows]
+    show(rows, form, columns, data=[verdict_json(v) for v in verdicts])
+    for v in verdicts:
+        if v.verdict != "optimal":
+            note(f"{v.strategy}: {v.verdict}: {v.reason}")
+        if v.outside:
+            points = ", ".join(f"({lr:.4g}, {wd:.3g})" for lr, wd in v.outside)
+            note(f"{v.strategy}: reached beyond the ranges asked for: {points}")
+
+
+def verdict_row(v: Verdict) -> dict[str, Any]:
+    """Return what the table shows of a verdict."""
+    fresh = [s for s in v.fresh_scores if s is not None]
+    rivals = [n.score for n in v.neighbours if n.score is not None]
+    return {
+        "family": v.family,
+        "model": v.model,
+        "strategy": v.strategy,
+        "verdict": v.verdict,
+        "lr": v.lr,
+        "wd": v.wd,
+        v.metric: v.score,
+        "best neighbour": (min(rivals) if v.mode == "min" else max(rivals)) if rivals else None,
+        "neighbours": f"{len(v.neighbours) - len(v.missing)}/{len(v.neighbours)}",
+        "fresh seeds": f"{fmean(fresh):.4g} ({len(fresh)})" if fresh else None,
+    }
+
+
+def verdict_json(v: Verdict) -> dict[str, Any]:
+    """Return a verdict as programs read it."""
+    return {
+        "family": v.family,
+        "model": v.model,
+        "strategy": v.strategy,
+        "verdict": v.verdict,
+        "lr": v.lr,
+        "wd": v.wd,
+        "score": v.score,
+        "metric": v.metric,
+        "mode": v.mode,
+        "neighbours": [{"lr": n.lr, "wd": n.wd, "score": n.score, "state": str(n.state)} for n in v.neighbours],
+        "missing": points(v.missing),
+        "seeds": list(v.seeds),
+        "fresh": [{"seed": s, "score": x} for s, x in zip(v.fresh_seeds, v.fresh_scores, strict=True)],
+        "outside": points(v.outside),
+        "path": points(v.path),
+        "reason": v.reason,
+    }
+
+
+def points(points: Iterable[tuple[float, float]]) -> list[dict[str, float]]:
+    """Return points as programs read them."""
+    return [{"lr": lr, "wd": wd} for lr, wd in points]
+
+
+def flat(data: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    """Return nested data as (dotted key, value) pairs."""
+    rows: list[tuple[str, Any]] = []
+    for key, value in data.items():
+        if isinstance(value, dict):
+            rows += flat(value, f"{prefix}{key}.")
+        elif isinstance(value, list) and value and isinstance(value[0], dict):
+            for number, item in enumerate(value, 1):
+                rows += flat(item, f"{prefix}{key}.{number}.")
+        else:
+            rows.append((f"{prefix}{key}", value))
+    return rows

@@ -14,6 +14,7 @@ PACKAGE = Path(ettsweep.__file__).parent
 
 LAYERS = [  # each may import those after it; those of one layer do not import each other
     {"cli"},
+    {"views"},
     {"report", "launch"},
     {"sweep", "training"},
     {"models", "tasks"},

@@ -158,7 +158,7 @@ def verify_optimum(
 ) -> None:
     """Judge each family's best point by its six neighbours; submit those that are missing."""
     from ettsweep.launch.rounds import verify_rounds
-    from ettsweep.views import note_blocked, plan_rows, plan_summary, score_note, show_verdicts
+    from ettsweep.views import note_blocked, note_outside, plan_rows, plan_summary, score_note, show_verdicts
 
     searches = _searches(results, model, strategy, family)
     profile = _profile(results, searches, launch, launch_set, data, check=not dry_run)
@@ -175,6 +175,7 @@ def verify_optimum(
             tell=note if follow else lambda text: None,
         )
     show_verdicts(done.verdicts, form)
+    note_outside(done.verdicts)
     if dry_run:
         if form is Format.TABLE and done.plan.to_launch:
             print()
@@ -259,9 +260,7 @@ def report(
     verdicts = judge(searches, ledger)
     paths = write_report(results, out or results / "report", runs, verdicts)
     show_verdicts(verdicts, form)
-    for path in paths:
-        if path.suffix in (".html", ".png", ".csv"):
-            note(f"wrote {path}")
+    note(f"wrote {paths[0]} and, beside it, {len(paths) - 1} tables and figures")
 
 
 # --- runs -----------------------------------------------------------------------------------------------------------

@@ -69,7 +69,7 @@ def score_note(searches: Sequence[Search]) -> str:
 
 
 def show_verdicts(verdicts: Sequence[Verdict], form: Format) -> None:
-    """Print a row a family, and below the table what stands in the way and what lies beyond the grid."""
+    """Print a row a family, and below the table what stands in the way."""
     several = len({v.model for v in verdicts}) > 1 or len({(v.model, v.strategy) for v in verdicts}) < len(verdicts)
     rows = [verdict_row(v) for v in verdicts]
     columns = [c for c in dict.fromkeys(c for row in rows for c in row) if several or c not in ("family", "model")]
@@ -78,6 +78,11 @@ def show_verdicts(verdicts: Sequence[Verdict], form: Format) -> None:
     for v in verdicts:
         if v.verdict != "optimal":
             note(f"{v.strategy}: {v.verdict}: {v.reason}")
+
+
+def note_outside(verdicts: Sequence[Verdict]) -> None:
+    """Name the points that were reached beyond the ranges of the grid."""
+    for v in verdicts:
         if v.outside:
             points = ", ".join(f"({lr:.4g}, {wd:.3g})" for lr, wd in v.outside)
             note(f"{v.strategy}: reached beyond the ranges asked for: {points}")

@@ -1,0 +1,425 @@
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ettsweep.resources import shipped
+from ettsweep.rundir import RunDir, State, Status
+from ettsweep.spec import RunSpec
+from ettsweep.sweep.gridfile import Search, load_request
+from ettsweep.sweep.lattice import Point
+from ettsweep.sweep.ledger import Run
+from ettsweep.sweep.verify import FINAL, REACH, Verdict, climb, fresh_seeds, verify, wanted
+
+Offset = tuple[float, float]
+"""Lattice steps (lr, wd) from the centre."""
+SIX: list[Offset] = [(1, 0), (0, 1), (1, -1), (-1, 1), (0, -1), (-1, 0)]
+CENTRE = Point(2.0**-7, 0.5)
+
+
+@pytest.fixture
+def search_of(tmp_path: Path) -> Callable[..., Search]:
+    """Return a function that makes a search of digits around the centre; keywords change the grid file."""
+
+    def make(lr: str = "{range: [0, 0]}", wd: str = "{range: [0, 0]}", seeds: Sequence[int] = (0,)) -> Search:
+        path = tmp_path / "g.yaml"
+        path.write_text(
+            f"""
+            model: vit-digits
+            task: digits
+            recipe:
+              batch_size: 64
+              schedule: {{total_steps: 24, warmup_steps: 2, eval_every: 12}}
+            centre: {{standard: {{lr: {CENTRE.lr}, wd: {CENTRE.wd}}}}}
+            lr: {lr}
+            wd: {wd}
+            strategies: [standard]
+            seeds: {list(seeds)}
+            """
+        )
+        return load_request(path).searches()[0]
+
+    return make
+
+
+@pytest.fixture
+def search(search_of: Callable[..., Search]) -> Search:
+    """Return a search that asks for the centre alone, with both axes free."""
+    return search_of()
+
+
+def run_at(search: Search, offset: Offset, seed: int = 0, score: float | None = None, state: str = "done") -> Run:
+    lr, wd = CENTRE.moved(*offset)
+    spec = search.base.at(lr, wd, seed)
+    result = {"score": score} if State(state).finished else None
+    return Run(RunDir(Path("runs") / spec.run_id), spec, Status(State(state)), result, search.family)
+
+
+def runs_on(search: Search, scores: Mapping[Offset, float | None]) -> list[Run]:
+    """Return finished runs with these scores, diverged ones for None."""
+    return [run_at(search, o, 0, s, "diverged" if s is None else "done") for o, s in scores.items()]
+
+
+def bowl(offset: Offset) -> float:
+    return 1.0 + 0.1 * (offset[0] ** 2 + offset[1] ** 2)
+
+
+BOWL: dict[Offset, float | None] = {offset: bowl(offset) for offset in [(0, 0), *SIX]}
+
+
+def offset_of(point: tuple[float, float] | None) -> Offset:
+    assert point is not None
+    return round(math.log2(point[0] / CENTRE.lr), 6), round(math.log2(point[1] / CENTRE.wd), 6)
+
+
+def offsets(specs: Sequence[RunSpec]) -> set[Offset]:
+    return {offset_of((spec.lr, spec.wd)) for spec in specs}
+
+
+# --- optimal --------------------------------------------------------------------------------------------------------
+
+
+def test_a_point_better_than_its_six_neighbours_is_optimal(search: Search) -> None:
+    verdict = verify(search, runs_on(search, BOWL))
+    assert (verdict.verdict, offset_of(verdict.point), verdict.score) == ("optimal", (0, 0), 1.0)
+    assert (verdict.metric, verdict.mode) == ("best_loss", "min")
+    assert {offset_of(n.point): n.score for n in verdict.neighbours} == {o: bowl(o) for o in SIX}
+    assert verdict.missing == ()
+    assert wanted(search, runs_on(search, BOWL), verdict) == []
+    assert climb(search, runs_on(search, BOWL), verdict) is None
+
+
+def test_the_diagonals_left_out_need_not_be_there(search: Search) -> None:
+    runs = runs_on(search, BOWL | {(1, 1): 5.0})
+    assert verify(search, runs).verdict == "optimal"
+    better_diagonal = verify(search, runs_on(search, BOWL | {(1, 1): 0.5}), at=CENTRE)
+    assert better_diagonal.verdict == "optimal"
+
+
+def test_one_free_axis_needs_two_neighbours(search_of: Callable[..., Search]) -> None:
+    search = search_of(wd="fixed")
+    runs = runs_on(search, {(-1, 0): 2.0, (0, 0): 1.0, (1, 0): 2.0})
+    verdict = verify(search, runs)
+    assert verdict.verdict == "optimal"
+    assert {offset_of(n.point) for n in verdict.neighbours} == {(-1, 0), (1, 0)}
+
+
+def test_neighbours_are_a_step_of_the_request_away(search_of: Callable[..., Search]) -> None:
+    search = search_of(lr="{range: [0, 0], step: 0.5}", wd="fixed")
+    whole_steps = runs_on(search, {(-1, 0): 2.0, (0, 0): 1.0, (1, 0): 2.0})
+    assert verify(search, whole_steps).verdict == "edge"
+    half_steps = runs_on(search, {(-0.5, 0): 2.0, (0, 0): 1.0, (0.5, 0): 2.0})
+    assert verify(search, half_steps).verdict == "optimal"
+
+
+def test_points_that_were_mapped_back_are_the_same_points(search: Search) -> None:
+    runs = [
+        Run(run.dir, run.spec.at(run.spec.lr * (1 + 3e-16), run.spec.wd * (1 - 3e-16), 0), run.status, run.result)
+        for run in runs_on(search, BOWL)
+    ]
+    assert verify(search, runs).verdict == "optimal"
+
+
+def test_nothing_to_search_is_unsearched(search_of: Callable[..., Search]) -> None:
+    search = search_of(lr="fixed", wd="fixed")
+    verdict = verify(search, runs_on(search, {(0, 0): 1.0}))
+    assert (verdict.verdict, verdict.neighbours, verdict.score) == ("unsearched", (), 1.0)
+    assert verdict.verdict in FINAL
+
+
+# --- edge -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("absent", SIX)
+def test_an_optimum_with_a_neighbour_never_asked_for_is_not_verified(search: Search, absent: Offset) -> None:
+    runs = runs_on(search, {o: s for o, s in BOWL.items() if o != absent})
+    verdict = verify(search, runs)
+    assert verdict.verdict == "edge"
+    assert [offset_of(p) for p in verdict.missing] == [absent]
+    assert "`ettsweep verify-optimum` submits" in verdict.reason
+    assert offsets(wanted(search, runs, verdict)) == {(0, 0), absent}
+
+
+def test_a_neighbour_with_only_some_of_the_seeds_was_not_asked_for(search_of: Callable[..., Search]) -> None:
+    search = search_of(seeds=[0, 1])
+    runs = [run_at(search, o, seed, bowl(o)) for o in BOWL for seed in (0, 1) if (o, seed) != ((1, 0), 1)]
+    verdict = verify(search, runs)
+    assert verdict.verdict == "edge"
+    assert [offset_of(p) for p in verdict.missing] == [(1, 0)]
+    assert {spec.seed for spec in wanted(search, runs, verdict)} == {0, 1}
+
+
+def test_a_climb_far_beyond_the_ranges_stops_and_says_what_to_do(search_of: Callable[..., Search]) -> None:
+    search = search_of(wd="fixed")
+    downhill = {(float(i), 0.0): 10.0 - i for i in range(REACH + 1)}
+    runs = runs_on(search, downhill)
+    verdict = verify(search, runs)
+    assert (verdict.verdict, offset_of(verdict.point)) == ("edge", (REACH, 0))
+    assert "ettsweep grid" in verdict.reason
+    assert wanted(search, runs, verdict) == []
+    one_less = runs_on(search, {o: s for o, s in downhill.items() if o[0] < REACH})
+    assert offsets(wanted(search, one_less, verify(search, one_less))) == {(REACH - 1, 0), (REACH, 0)}
+
+
+def test_points_beyond_the_grid_are_told(search: Search) -> None:
+    verdict = verify(search, runs_on(search, BOWL))
+    assert {offset_of(p) for p in verdict.outside} == set(SIX)
+
+
+# --- incomplete -----------------------------------------------------------------------------------------------------
+
+
+def with_neighbour(search: Search, state: str) -> list[Run]:
+    runs = runs_on(search, {o: s for o, s in BOWL.items() if o != (1, -1)})
+    return [*runs, run_at(search, (1, -1), state=state)]
+
+
+@pytest.mark.parametrize("state", ["running", "queued", "interrupted", "missing"])
+def test_a_neighbour_under_way_makes_the_verdict_wait(search: Search, state: str) -> None:
+    runs = with_neighbour(search, state)
+    verdict = verify(search, runs)
+    assert (verdict.verdict, verdict.reason) == ("incomplete", "1 neighbour is to come")
+    assert {offset_of(n.point): n.state for n in verdict.neighbours}[1, -1] == state
+    assert (1, -1) in offsets(wanted(search, runs, verdict))
+
+
+@pytest.mark.parametrize("state", ["failed", "cancelled", "unknown"])
+def test_a_neighbour_that_stands_still_is_named_with_what_to_type(search: Search, state: str) -> None:
+    runs = with_neighbour(search, state)
+    verdict = verify(search, runs)
+    run_id = runs[-1].id
+    assert verdict.verdict == "incomplete"
+    assert verdict.reason == (
+        f"neighbours stand still: {run_id} {state}; `ettsweep retry {run_id}` trains them again"
+    )
+    assert verdict.verdict not in FINAL
+
+
+def test_points_asked_for_come_before_new_neighbours(search_of: Callable[..., Search]) -> None:
+    search = search_of(lr="{range: [-1, 1]}")
+    runs = [*runs_on(search, {(-1, 0): 2.0, (0, 0): 1.0}), run_at(search, (1, 0), state="running")]
+    verdict = verify(search, runs)
+    assert (verdict.verdict, verdict.reason) == ("incomplete", "1 of 3 points that were asked for are to come")
+    assert offsets(wanted(search, runs, verdict)) == {(1, 0)}
+
+
+def test_a_better_point_may_still_come_though_the_neighbours_are_there(search_of: Callable[..., Search]) -> None:
+    search = search_of(lr="{range: [0, 3]}")
+    assert verify(search, runs_on(search, BOWL)).verdict == "incomplete"
+
+
+def test_no_finished_point_is_incomplete(search: Search) -> None:
+    for runs in ([], [run_at(search, (0, 0), state="running")]):
+        verdict = verify(search, runs)
+        assert (verdict.verdict, verdict.point, verdict.score) == ("incomplete", None, None)
+        assert offsets(wanted(search, runs, verdict)) == {(0, 0)}
+
+
+def test_the_point_asked_about_must_be_finished_itself(search: Search) -> None:
+    verdict = verify(search, runs_on(search, BOWL), at=CENTRE.moved(2, 0))
+    assert verdict.verdict == "incomplete"
+    assert (2, 0) in offsets(wanted(search, runs_on(search, BOWL), verdict))
+
+
+# --- refuted --------------------------------------------------------------------------------------------------------
+
+
+def test_a_point_with_a_better_neighbour_is_refuted_and_climbs_to_the_best_one(search: Search) -> None:
+    runs = runs_on(search, BOWL | {(0, 1): 0.9, (1, -1): 0.8})
+    verdict = verify(search, runs, at=CENTRE)
+    assert (verdict.verdict, verdict.reason) == ("refuted", "2 neighbours are better")
+    assert offset_of(climb(search, runs, verdict)) == (1, -1)
+
+
+def test_the_best_point_is_the_candidate_where_none_is_named(search: Search) -> None:
+    runs = runs_on(search, BOWL | {(3, 3): 0.1})
+    verdict = verify(search, runs)
+    assert (offset_of(verdict.point), verdict.verdict) == ((3, 3), "edge")
+
+
+def test_the_path_of_a_climb_is_kept(search: Search) -> None:
+    assert verify(search, runs_on(search, BOWL), path=[CENTRE.moved(1, 0)]).path == (CENTRE.moved(1, 0),)
+
+
+# --- ties and divergence --------------------------------------------------------------------------------------------
+
+
+def test_an_exactly_equal_neighbour_is_a_tie_without_a_climb(search: Search) -> None:
+    runs = runs_on(search, BOWL | {(1, 0): 1.0})
+    verdict = verify(search, runs, at=CENTRE)
+    assert verdict.verdict == "tie"
+    assert climb(search, runs, verdict) is None
+    assert wanted(search, runs, verdict) == []
+
+
+def test_of_equal_points_the_one_with_the_lowest_lr_is_judged(search: Search) -> None:
+    verdict = verify(search, runs_on(search, {(1, 0): 1.0, (0, 0): 1.0, (0, 1): 1.0}))
+    assert offset_of(verdict.point) == (0, 0)
+
+
+def test_diverged_neighbours_are_worse_than_any_score(search: Search) -> None:
+    scores = BOWL | {(1, 0): None, (1, -1): None, (0, 0): 1e30}
+    scores |= {o: 1e31 for o in SIX if scores[o] is not None}
+    verdict = verify(search, runs_on(search, scores))
+    assert (verdict.verdict, verdict.score) == ("optimal", 1e30)
+    assert {n.state for n in verdict.neighbours if n.score is None} == {"diverged"}
+    assert verdict.missing == ()
+
+
+def test_one_diverged_seed_makes_a_point_diverge(search_of: Callable[..., Search]) -> None:
+    search = search_of(wd="fixed", seeds=[0, 1])
+    runs = [run_at(search, (i, 0), seed, 2.0 if i else 1.0) for i in (-1, 0, 1) for seed in (0, 1)]
+    runs[2] = run_at(search, (0, 0), 0, None, "diverged")
+    verdict = verify(search, runs, at=CENTRE)
+    assert (verdict.verdict, verdict.score) == ("refuted", None)
+    assert verify(search, runs).score == 2.0
+
+
+def test_a_diverged_point_loses_to_a_neighbour_that_did_not(search: Search) -> None:
+    runs = runs_on(search, dict.fromkeys(BOWL, None) | {(-1, 0): 3.0})
+    verdict = verify(search, runs, at=CENTRE)
+    assert verdict.verdict == "refuted"
+    assert offset_of(climb(search, runs, verdict)) == (-1, 0)
+
+
+def test_all_diverged_is_a_tie_that_says_what_to_try(search: Search) -> None:
+    verdict = verify(search, runs_on(search, dict.fromkeys(BOWL, None)), at=CENTRE)
+    assert (verdict.verdict, verdict.reason) == ("tie", "all diverged; try a centre with a lower lr")
+
+
+# --- seeds ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_score_is_the_mean_over_the_seeds_of_the_search(search_of: Callable[..., Search]) -> None:
+    search = search_of(wd="fixed", seeds=[0, 1])
+    scores = {(0, 0): (1.0, 2.0), (1, 0): (0.5, 3.0), (-1, 0): (1.9, 1.9)}
+    runs = [run_at(search, o, seed, s) for o, pair in scores.items() for seed, s in enumerate(pair)]
+    verdict = verify(search, runs)
+    assert (verdict.verdict, offset_of(verdict.point), verdict.score) == ("optimal", (0, 0), 1.5)
+
+
+def test_a_point_without_all_seeds_is_no_candidate(search_of: Callable[..., Search]) -> None:
+    search = search_of(seeds=[0, 1])
+    runs = [run_at(search, (0, 0), 0, 1.0), run_at(search, (0, 0), 1, 1.0), run_at(search, (1, 0), 0, 0.1)]
+    assert offset_of(verify(search, runs).point) == (0, 0)
+
+
+def test_fresh_seeds_are_reported_but_never_move_the_verdict(search: Search) -> None:
+    searched = runs_on(search, BOWL)
+    before = verify(search, searched)
+    fresh = [run_at(search, (0, 0), seed, score) for seed, score in ((3, 9.0), (1, 7.0), (2, None))]
+    fresh[2] = run_at(search, (0, 0), 2, None, "diverged")
+    better_elsewhere = [run_at(search, (1, 0), seed, 0.0) for seed in (1, 2, 3)]
+    unfinished = [run_at(search, (0, 0), 4, state="running"), run_at(search, (0, 0), 5, state="failed")]
+    after = verify(search, [*fresh, *better_elsewhere, *unfinished, *searched])
+    assert (after.verdict, after.point, after.score) == (before.verdict, before.point, before.score)
+    assert (after.fresh_seeds, after.fresh_scores) == ((1, 2, 3), (7.0, None, 9.0))
+
+
+def test_fresh_seeds_alone_make_no_candidate(search: Search) -> None:
+    verdict = verify(search, [*runs_on(search, BOWL), run_at(search, (5, 5), 1, 0.0)])
+    assert offset_of(verdict.point) == (0, 0)
+
+
+def test_fresh_seeds_are_not_those_of_the_search(search_of: Callable[..., Search]) -> None:
+    search = search_of(seeds=[0, 7, 2])
+    seeds = fresh_seeds(search, 5)
+    assert len(set(seeds)) == 5
+    assert not set(seeds) & {0, 7, 2}
+    assert fresh_seeds(search, 8)[:5] == seeds  # more reruns keep those that are there
+
+
+# --- a score of which more is better --------------------------------------------------------------------------------
+
+
+def test_accuracy_is_best_where_it_is_highest() -> None:
+    search = load_request(shipped("grids") / "vit-b16.yaml", ["ntk"], lr_range="0:0", wd_range="0:0").searches()[0]
+    centre = Point(20.0, 4e-5)
+
+    def run(offset: Offset, accuracy: float | None) -> Run:
+        spec = search.base.at(*centre.moved(*offset), 0)
+        state = State.DIVERGED if accuracy is None else State.DONE
+        return Run(RunDir(Path("runs") / spec.run_id), spec, Status(state), {"score": accuracy}, search.family)
+
+    runs = [run((0, 0), 0.78), *(run(o, 0.78 - 0.01 * i) for i, o in enumerate(SIX, 1))]
+    verdict = verify(search, runs)
+    assert (verdict.verdict, verdict.lr, verdict.wd) == ("optimal", 20.0, 4e-5)
+    assert (verdict.metric, verdict.mode) == ("best_accuracy", "max")
+    runs[1], runs[2] = run(SIX[0], 0.79), run(SIX[1], None)
+    refuted = verify(search, runs, at=centre)
+    assert refuted.verdict == "refuted"
+    assert climb(search, runs, refuted) == centre.moved(*SIX[0])
+
+
+# --- the whole climb ------------------------------------------------------------------------------------------------
+
+
+def search_for(search: Search, surface: Callable[[Offset], float]) -> tuple[Verdict, int]:
+    """Follow the rounds of verify-optimum on a made surface; return the last verdict and the number of runs."""
+    runs: dict[str, Run] = {}
+
+    def train(specs: Sequence[RunSpec]) -> int:
+        new = [spec for spec in specs if spec.run_id not in runs]
+        for spec in new:
+            offset = offset_of((spec.lr, spec.wd))
+            runs[spec.run_id] = run_at(search, offset, spec.seed, surface(offset))
+        return len(new)
+
+    train(search.specs(search.points))
+    while True:
+        found = list(runs.values())
+        verdict = verify(search, found)
+        if not train(wanted(search, found, verdict)):
+            return verdict, len(runs)
+
+
+def valley(optimum: Offset, a: float, b: float, c: float) -> Callable[[Offset], float]:
+    """Return a convex surface, steep along lr, wd and lr * wd in any proportion."""
+
+    def surface(offset: Offset) -> float:
+        x, y = offset[0] - optimum[0], offset[1] - optimum[1]
+        return 1.0 + a * x**2 + b * y**2 + c * (x + y) ** 2
+
+    return surface
+
+
+SHAPES = [(1, 1, 0), (1, 1, 1), (1, 0.1, 0), (0.1, 1, 0), (0.1, 0.1, 1), (0.01, 0.02, 1)]
+NINE = range(-4, 5)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_climb_ends_at_the_optimum_of_a_convex_surface(search_of: Callable[..., Search], shape: Any) -> None:
+    search = search_of(lr="{range: [-1, 1]}", wd="{range: [-1, 1]}")
+    for optimum in itertools.product(NINE, NINE):
+        verdict, runs = search_for(search, valley(optimum, *shape))
+        assert (verdict.verdict, offset_of(verdict.point)) == ("optimal", optimum)
+        assert runs < len(NINE) ** 2 / 2
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_an_optimum_near_the_centre_costs_a_fifth_of_the_factorial(
+    search_of: Callable[..., Search], shape: Any
+) -> None:
+    search = search_of(lr="{range: [-1, 1]}", wd="{range: [-1, 1]}")
+    for optimum in itertools.product((-1, 0, 1), (-1, 0, 1)):
+        verdict, runs = search_for(search, valley(optimum, *shape))
+        assert (verdict.verdict, offset_of(verdict.point)) == ("optimal", optimum)
+        assert runs <= len(NINE) ** 2 / 5
+
+
+def test_a_climb_on_one_axis_ends_at_its_optimum(search_of: Callable[..., Search]) -> None:
+    search = search_of(wd="fixed")
+    for x in NINE:
+        verdict, runs = search_for(search, valley((x, 0), 1, 1, 0))
+        assert (verdict.verdict, offset_of(verdict.point)) == ("optimal", (x, 0))
+        assert runs == abs(x) + 3
+
+
+def test_a_surface_without_an_optimum_ends_the_climb(search: Search) -> None:
+    verdict, runs = search_for(search, lambda offset: 2.0 ** offset[1])
+    assert verdict.verdict == "edge"
+    assert verdict.verdict not in FINAL
+    assert runs < 6 * (REACH + 2)

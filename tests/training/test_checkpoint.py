@@ -1,0 +1,226 @@
+"""Checkpoints: what was saved comes back bit for bit, and what is damaged is never used."""
+
+import hashlib
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+import torch
+
+from ettsweep.errors import CorruptError
+from ettsweep.rundir import Attempt, RunDir
+from ettsweep.spec import RunSpec
+from ettsweep.training import checkpoint
+from ettsweep.training.loop import Stop, Trainer
+from ettsweep.training.run import prepare
+
+CPU = torch.device("cpu")
+
+MakeSpec = Callable[..., RunSpec]
+Undisturbed = Callable[[RunSpec], tuple[bytes, object]]
+
+
+class Train(Protocol):
+    def __call__(
+        self, spec: RunSpec, every_steps: int | None = None, poll: Callable[[Attempt], Stop | None] = ...
+    ) -> RunDir: ...
+
+
+def stop_at(step: int) -> Callable[[Attempt], Stop | None]:
+    """Return a poll that stops an attempt after `step` more steps."""
+    calls = iter(range(step + 1))
+    return lambda attempt: Stop.TERMINATED if next(calls) == step else None
+
+
+def moved(spec: RunSpec, steps: int) -> Trainer:
+    """Return a run after some steps."""
+    trainer = prepare(spec, CPU)
+    batches = trainer.task.batches(1)
+    for _ in range(steps):
+        batch = next(batches)
+        trainer.train_step(0.5, batch.inputs, batch)
+        trainer.step += 1
+    return trainer
+
+
+def state_of(trainer: Trainer) -> dict[str, Any]:
+    return {
+        "model": trainer.model.state_dict(),
+        "optimizer": trainer.optimizer.state_dict(),
+        "scaler": trainer.scaler.state_dict(),
+    }
+
+
+def equal(a: Any, b: Any) -> bool:
+    if isinstance(a, torch.Tensor):
+        return a.dtype == b.dtype and torch.equal(a, b)
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(equal(a[k], b[k]) for k in a)
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(equal(x, y) for x, y in zip(a, b, strict=True))
+    return bool(a == b)
+
+
+@pytest.fixture
+def attempt(results: Path, spec: RunSpec) -> Attempt:
+    claimed = RunDir.create(results, spec).claim({}, after=0)
+    assert claimed is not None
+    return claimed
+
+
+def save(attempt: Attempt, trainer: Trainer) -> bytes:
+    checkpoint.save(attempt, trainer.step, trainer.model, trainer.optimizer, trainer.scaler)
+    return attempt.checkpoint_path.read_bytes()
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("optimizer", [{"kind": "adamw"}, {"kind": "sgd", "momentum": 0.9}, {"kind": "sgd"}])
+def test_round_trip_is_exact(results: Path, make_spec: MakeSpec, precision: str, optimizer: dict[str, object]) -> None:
+    spec = make_spec(precision=precision, optimizer=optimizer)
+    attempt = RunDir.create(results, spec).claim({}, after=0)
+    assert attempt is not None
+    trainer = moved(spec, 5)
+    save(attempt, trainer)
+    state = checkpoint.load(attempt, CPU)
+    assert state["step"] == 5
+    other = prepare(spec, CPU)
+    assert not equal(state_of(other), state_of(trainer))
+    checkpoint.restore(state, other.model, other.optimizer, other.scaler)
+    assert equal(state_of(other), state_of(trainer))
+
+
+def test_there_is_none_before_the_first(attempt: Attempt) -> None:
+    with pytest.raises(FileNotFoundError):
+        checkpoint.load(attempt, CPU)
+    assert list(checkpoint.usable(attempt.run, 2, CPU, pytest.fail)) == []
+
+
+class Evil:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.path),)
+
+
+def test_loading_runs_no_code(attempt: Attempt, tmp_path: Path) -> None:
+    torch.save({"run": attempt.run.id, "step": 1, "model": Evil(tmp_path / "pwned")}, attempt.checkpoint_path)
+    with pytest.raises(CorruptError, match="cannot be read as a checkpoint"):
+        checkpoint.load(attempt, CPU)
+    assert not (tmp_path / "pwned").exists()
+
+
+def test_cut_at_any_length_is_noticed(attempt: Attempt, spec: RunSpec) -> None:
+    data = save(attempt, moved(spec, 2))
+    for length in [0, 1, 100, *range(0, len(data), 997), len(data) - 1]:
+        attempt.checkpoint_path.write_bytes(data[:length])
+        with pytest.raises(CorruptError, match="cannot be read as a checkpoint") as error:
+            checkpoint.load(attempt, CPU)
+        assert str(attempt.checkpoint_path) in str(error.value)
+
+
+def test_a_flipped_bit_never_changes_what_is_loaded(attempt: Attempt, spec: RunSpec) -> None:
+    data = save(attempt, moved(spec, 2))
+    right = checkpoint.load(attempt, CPU)
+    rng = random.Random(0)
+    noticed = 0
+    for _ in range(150):
+        flipped = bytearray(data)
+        flipped[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+        attempt.checkpoint_path.write_bytes(flipped)
+        try:
+            state = checkpoint.load(attempt, CPU)
+        except CorruptError:
+            noticed += 1
+        else:
+            assert equal(state, right)
+    assert noticed > 50
+
+
+@pytest.mark.parametrize("content", [None, [1, 2], {"run": "0123456789ab", "step": 1}, {"step": 1}])
+def test_something_else_is_no_checkpoint(attempt: Attempt, content: object) -> None:
+    torch.save(content, attempt.checkpoint_path)
+    with pytest.raises(CorruptError, match=f"is not a checkpoint of run {attempt.run.id}"):
+        checkpoint.load(attempt, CPU)
+
+
+def hurt(path: Path, other: Path) -> dict[str, Callable[[], object]]:
+    def without(key: str) -> None:
+        state = torch.load(path)
+        del state[key]
+        torch.save(state, path)
+
+    def wider() -> None:
+        state = torch.load(path)
+        state["model"]["pe"] = torch.zeros(4, 16)
+        torch.save(state, path)
+
+    return {
+        "empty": lambda: path.write_bytes(b""),
+        "cut": lambda: path.write_bytes(path.read_bytes()[:-500]),
+        "garbage": lambda: path.write_bytes(random.Random(0).randbytes(20_000)),
+        "other run's": lambda: path.write_bytes(other.read_bytes()),
+        "without optimizer": lambda: without("optimizer"),
+        "without weights": lambda: without("model"),
+        "of another shape": wider,
+    }
+
+
+DAMAGES = list(hurt(Path(), Path()))
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damaged_checkpoint_costs_time_but_no_bit(
+    train: Train, undisturbed: Undisturbed, make_spec: MakeSpec, damage: str
+) -> None:
+    spec = make_spec()
+    other = train(make_spec(seed=1), poll=stop_at(9))
+    run = train(spec, poll=stop_at(6))
+    train(spec, poll=stop_at(5))
+    broken = run.attempt(2).checkpoint_path
+    hurt(broken, other.attempt(1).checkpoint_path)[damage]()
+    train(spec)
+    assert run.attempt(3).resumed_from() == (1, 6), "the older one is still good"
+    log = run.attempt(3).log()
+    assert log.count("warning") == 1
+    assert f"warning: {broken}: " in log
+    assert "; not used" in log
+    result = run.result()
+    assert result is not None
+    assert (run.metrics_path.read_bytes(), result["weights_sha256"]) == undisturbed(spec)
+
+
+def test_run_begins_anew_when_no_checkpoint_is_left(train: Train, undisturbed: Undisturbed, spec: RunSpec) -> None:
+    run = train(spec, poll=stop_at(6))
+    run.attempt(1).checkpoint_path.write_bytes(b"garbage")
+    train(spec)
+    assert run.attempt(2).resumed_from() == (0, 0)
+    result = run.result()
+    assert result is not None
+    assert (run.metrics_path.read_bytes(), result["weights_sha256"]) == undisturbed(spec)
+
+
+def test_checkpoint_without_its_metrics_is_not_used(train: Train, undisturbed: Undisturbed, spec: RunSpec) -> None:
+    run = train(spec, poll=stop_at(6))
+    metrics = run.attempt(1).metrics_path
+    metrics.write_bytes(metrics.read_bytes()[:-5])
+    train(spec)
+    assert run.attempt(2).resumed_from() == (0, 0)
+    assert "steps are missing before step 6; not used" in run.attempt(2).log()
+    assert run.metrics_path.read_bytes() == undisturbed(spec)[0]
+
+
+def test_hash_of_the_weights_is_that_of_names_and_bytes(spec: RunSpec) -> None:
+    model = prepare(spec, CPU).model
+    by_hand = hashlib.sha256()
+    for name, parameter in model.named_parameters():
+        by_hand.update(name.encode() + parameter.detach().numpy().astype("<f4").tobytes())
+    before = checkpoint.weights_sha256(model)
+    assert before == by_hand.hexdigest()
+    with torch.no_grad():
+        parameter = next(model.parameters())
+        parameter[0, 0] = torch.nextafter(parameter[0, 0], torch.tensor(9.0))
+    assert checkpoint.weights_sha256(model) != before

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from ettsweep.errors import LaunchError, StorageError
 from ettsweep.launch.profiles import LocalProfile, Slot
-from ettsweep.rundir import Attempt, Json, RunDir, State, dumps, process, runs_dir, write_atomic
+from ettsweep.rundir import Attempt, Json, RunDir, State, dumps, process, runs_dir, storage_errors, write_atomic
 from ettsweep.spec import RunSpec
 
 if TYPE_CHECKING:
@@ -62,11 +62,15 @@ def slot_dir() -> Path:
     """Return the folder of this user's slot locks on this host, made if need be.
 
     Raises:
-        StorageError: someone else owns it.
+        StorageError: someone else owns it, or it cannot be made.
     """
     runtime = os.environ.get("XDG_RUNTIME_DIR")
-    folder = Path(runtime, "ettsweep") if runtime else Path(tempfile.gettempdir(), f"ettsweep-{os.getuid()}")
-    folder.mkdir(mode=0o700, exist_ok=True)
+    if runtime and os.access(runtime, os.W_OK):  # after `su`, or inside a job, it can name a folder that is not there
+        folder = Path(runtime, "ettsweep")
+    else:
+        folder = Path(tempfile.gettempdir(), f"ettsweep-{os.getuid()}")
+    with storage_errors(folder):
+        folder.mkdir(mode=0o700, exist_ok=True)
     info = folder.lstat()
     if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid():
         raise StorageError(f"{folder}: belongs to another user; remove it, or set XDG_RUNTIME_DIR to a folder of yours")

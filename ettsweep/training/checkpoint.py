@@ -38,12 +38,14 @@ def save(
 def _write(state: dict[str, Any], path: Path) -> None:
     try:
         torch.save(state, path)
+        return
     except RuntimeError as error:
-        # torch's zip writer reports a failed write (disk full) without its errno: ask the system again.
-        with path.open("ab") as file:
-            file.write(b"\0" * 65536)
-            file.flush()
-        raise OSError(f"checkpoint was not written: {_first_line(error)}") from error
+        reason = _first_line(error)
+    # Here the error is gone: its frames held the file open, and so the space on a full disk even once unlinked.
+    # torch's zip writer reports a failed write (disk full) without its errno: ask the system again.
+    with path.open("ab") as file:
+        file.write(b"\0" * 65536)
+    raise OSError(f"checkpoint was not written: {reason}")
 
 
 def _first_line(error: Exception) -> str:

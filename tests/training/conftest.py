@@ -56,7 +56,8 @@ def undisturbed(train: Train, tmp_path: Path) -> Callable[[RunSpec], tuple[bytes
     """Return what gives the metrics and the weights' hash of a run that nothing interrupts, without checkpoints."""
 
     def outcome(spec: RunSpec) -> tuple[bytes, object]:
-        return numbers(train(spec, folder=tmp_path / "undisturbed"))
+        run = RunDir.create(tmp_path / "undisturbed", spec)
+        return numbers(run if run.result_path.exists() else train(spec, folder=tmp_path / "undisturbed"))
 
     return outcome
 

@@ -104,6 +104,7 @@ def attempt_run(run: RunDir, pipe: int, how: str, count: int) -> None:
 
 def main() -> None:
     run, rng = RunDir(Path(sys.argv[1])), random.Random(int(sys.argv[2]))
+    torch.optim.SGD([torch.zeros(1)]).step()  # the first step of a process imports for a second
     plan = ["time", "checkpoint", "metrics"] * 3
     rng.shuffle(plan)
     told = []

@@ -1,0 +1,136 @@
+import os
+from pathlib import Path
+
+import pytest
+
+from ettsweep.errors import InputError
+from ettsweep.launch.profiles import LocalProfile, Slot, find_profile, load_profile, visible_gpus
+from ettsweep.resources import shipped
+
+CORES = len(os.sched_getaffinity(0))
+
+
+@pytest.fixture(autouse=True)
+def _no_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Hide the GPUs of this machine, and run beside no launch profiles."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.chdir(tmp_path)
+
+
+# --- slots ----------------------------------------------------------------------------------------------------------
+
+
+def test_without_gpus_there_is_a_slot_for_each_core_with_one_thread() -> None:
+    slots = LocalProfile().resolve()
+    assert slots == [Slot(f"cpu-{number}", "cpu", None, 1) for number in range(CORES)]
+
+
+def test_slots_share_the_cores_among_them() -> None:
+    (slot,) = LocalProfile(slots=1).resolve()
+    assert slot == Slot("cpu-0", "cpu", None, CORES)
+    many = LocalProfile(slots=CORES + 3).resolve()
+    assert len(many) == CORES + 3
+    assert {slot.threads for slot in many} == {1}
+
+
+def test_threads_can_be_given() -> None:
+    assert {slot.threads for slot in LocalProfile(slots=2, threads=5).resolve()} == {5}
+
+
+def test_there_is_a_slot_for_each_gpu_that_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    slots = LocalProfile(devices=[0, 2], slots=7, threads=3).resolve()
+    assert slots == [Slot("gpu-0", "cuda", "0", 3), Slot("gpu-2", "cuda", "2", 3)]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert [slot.gpu for slot in LocalProfile(devices=[0, 2]).resolve()] == ["0", "2"]
+
+
+@pytest.mark.parametrize(
+    ("value", "gpus"),
+    [("", []), ("-1", []), ("0", ["0"]), ("3,1", ["3", "1"]), (" 0 , 1 ", ["0", "1"]), ("GPU-ab12", ["GPU-ab12"])],
+)
+def test_auto_takes_the_gpus_that_this_process_may_use(
+    monkeypatch: pytest.MonkeyPatch, value: str, gpus: list[str]
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
+    assert visible_gpus() == gpus
+    found = [slot.gpu for slot in LocalProfile().resolve() if slot.device == "cuda"]
+    assert found == gpus
+    assert all(slot.device == "cpu" for slot in LocalProfile(devices="cpu").resolve())
+
+
+def test_gpus_are_counted_by_the_driver_where_nothing_narrows_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert visible_gpus() == []
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho 'GPU 0: H200 (UUID: GPU-1)'\necho '  MIG 1g'\necho 'GPU 1: H200 (UUID: GPU-2)'\n")
+    tool.chmod(0o755)
+    assert [slot.name for slot in LocalProfile().resolve()] == ["gpu-0", "gpu-1"]
+    tool.write_text("#!/bin/sh\necho 'GPU 0: stale'\nexit 9\n")
+    assert visible_gpus() == []
+
+
+# --- files ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", sorted(shipped("launch").glob("*.yaml")), ids=lambda p: p.stem)
+def test_shipped_profiles_are_valid(path: Path) -> None:
+    assert find_profile(path.stem) == path
+    assert load_profile(path.stem).kind in path.read_text()
+
+
+def test_a_profile_of_ones_own_wins_over_the_shipped_one() -> None:
+    Path("launch").mkdir()
+    Path("launch/local.yaml").write_text("slots: 3\nthreads: 1\n")
+    assert load_profile("local") == LocalProfile(slots=3, threads=1)
+
+
+def test_a_profile_can_be_a_file_anywhere() -> None:
+    Path("mine.yaml").write_text("devices: cpu\ncheckpoint_every_s: 1e1\n")
+    assert load_profile("mine.yaml") == LocalProfile(devices="cpu", checkpoint_every_s=10.0)
+    assert load_profile("./mine.yaml").devices == "cpu"
+
+
+def test_overrides_win_over_the_file() -> None:
+    Path("mine.yaml").write_text("slots: 3\n")
+    profile = load_profile("mine.yaml", ["slots=1", "devices=[0, 1]", "checkpoint_every_steps=5", "threads=auto"])
+    assert profile == LocalProfile(slots=1, devices=[0, 1], checkpoint_every_steps=5)
+
+
+def test_an_unknown_profile_is_refused_with_the_nearest() -> None:
+    with pytest.raises(InputError, match="unknown launch profile 'loacl'; did you mean 'local'"):
+        load_profile("loacl")
+    with pytest.raises(InputError, match=r"nowhere\.yaml: no such launch profile"):
+        load_profile("nowhere.yaml")
+    with pytest.raises(InputError, match="no/where: no such launch profile"):
+        load_profile("no/where")
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("slots=0", "greater than or equal to 1, got 0"),
+        ("slots=many", "should be 'auto', got 'many'"),
+        ("threads=0", "greater than or equal to 1, got 0"),
+        ("threads=1.5", "got 1.5"),
+        ("devices=gpu", "got 'gpu'"),
+        ("devices=[]", "at least 1 item"),
+        ("devices=[-1]", "greater than or equal to 0, got -1"),
+        ("checkpoint_every_s=-1", "checkpoint_every_s: input should be greater than or equal to 0, got -1"),
+        ("checkpoint_every_steps=0", "checkpoint_every_steps: input should be greater than or equal to 1, got 0"),
+        ("partition=debug", "partition: unknown key"),
+        ("slots", "--set slots: key=value is expected"),
+    ],
+)
+def test_bad_values_are_refused(override: str, message: str) -> None:
+    with pytest.raises(InputError) as error:
+        load_profile("local", [override])
+    assert message in str(error.value)
+
+
+def test_a_profile_that_is_no_mapping_is_refused() -> None:
+    Path("mine.yaml").write_text("- slots\n")
+    with pytest.raises(InputError, match=r"mine\.yaml: a mapping of keys to values is expected"):
+        load_profile("mine.yaml")

@@ -1,0 +1,553 @@
+import csv
+import io
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commandline import end_workers, ettsweep, write_grid
+
+from ettsweep import cli
+from ettsweep.rundir import RunDir
+from ettsweep.spec import RunSpec
+from ettsweep.sweep.gridfile import load_request, save_request
+
+COMMANDS = sorted(command.name or command.callback.__name__ for command in cli.app.registered_commands)  # type: ignore[union-attr]
+
+
+@dataclass(frozen=True)
+class Done:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+Call = Callable[..., Done]
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Call:
+    """Return a function that runs a command in this process, for those that start no other one.
+
+    Whatever is no message and exit code, such as an exception that would be a traceback, fails the test.
+    """
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: object, code: int = 0, stdin: str = "") -> Done:
+        monkeypatch.setattr(sys, "argv", ["ettsweep", *map(str, arguments)])
+        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        done = Done(int(end.value.code or 0), *capsys.readouterr())
+        assert done.code == code, done
+        return done
+
+    return run
+
+
+def table(text: str, form: str) -> list[dict[str, str]]:
+    """Parse CSV or Markdown."""
+    if form == "csv":
+        return list(csv.DictReader(io.StringIO(text)))
+    head, rule, *rows = ([c.strip() for c in line.strip("|").split(" | ")] for line in text.splitlines())
+    assert set(rule) == {"---"}
+    return [dict(zip(head, row, strict=True)) for row in rows]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Return a results folder with the small grid trained by the command line; tests only read it."""
+    folder = tmp_path_factory.mktemp("trained")
+    grid = write_grid(folder / "grid.yaml")
+    results = folder / "results"
+    (folder / "runtime").mkdir(mode=0o700)
+    env = {**os.environ, "XDG_RUNTIME_DIR": str(folder / "runtime")}
+    ettsweep("grid", "--grid", grid, "--follow", "--results", results, "--launch-set", "slots=1", env=env)
+    yield results
+    end_workers(results)
+
+
+@pytest.fixture
+def asked(tmp_path: Path, results: Path) -> Callable[[Sequence[float | None]], list[RunSpec]]:
+    """Return a function that asks for the small grid, and finishes its runs with made scores; -1 leaves one out."""
+
+    def ask(scores: Sequence[float | None]) -> list[RunSpec]:
+        request = load_request(write_grid(tmp_path / "asked.yaml"))
+        save_request(results, request)
+        specs = request.specs()
+        for spec, score in zip(specs, scores, strict=True):
+            if score != -1:
+                finish(results, spec, score)
+        return specs
+
+    return ask
+
+
+def finish(results: Path, spec: RunSpec, score: float | None) -> None:
+    run = RunDir.create(results, spec)
+    assert run.claim({}, after=0)
+    status = {"status": "diverged", "diverged_step": 1} if score is None else {"status": "done"}
+    assert run.finish({**status, "score": score}, [])
+
+
+def files(folder: Path) -> list[Path]:
+    return sorted(folder.rglob("*"))
+
+
+# --- help -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(call: Call, command: str) -> None:
+    for flag in ("--help", "-h"):
+        assert f"ettsweep {command} [OPTIONS]" in call(command, flag).out
+
+
+def test_help_lists_the_commands_that_are_promised(call: Call) -> None:
+    text = call("--help").out
+    promised = "grid verify-optimum seeds status watch logs show cancel retry clean report map scales train doctor"
+    assert set(promised.split()) <= set(COMMANDS)
+    assert all(f"  {command} " in text for command in COMMANDS)
+
+
+def test_the_version_is_printed(call: Call) -> None:
+    from ettsweep import __version__
+
+    assert call("--version").out == f"ettsweep {__version__}\n"
+
+
+@pytest.mark.parametrize("arguments", [["grdi"], ["grid", "--nope"], ["status", "--format", "xml"], ["map", "--lr", "a"]])
+def test_wrong_usage_exits_2(call: Call, arguments: list[str]) -> None:
+    call(*arguments, code=2)
+
+
+# --- map and scales -------------------------------------------------------------------------------------------------
+
+MAPS = [  # theory: width, lr, wd, from, to, lr, wd
+    (1024, 1e-3, 0.01, "standard", "ntk", 32.768, 3.052e-7),
+    (2048, 7e-4, 0.01, "standard", "ntk", 64.877, 1.079e-7),
+    (768, 20, 4e-5, "ntk", "hybrid", 3.80, 2.1e-4),
+    (768, 20, 4e-5, "ntk", "mup", 0.722, 1.1e-3),
+    (768, 1e-3, 0.8, "standard", "ntk", 21.28, 3.76e-5),
+    (768, 20, 4e-5, "ntk", "standard", 9.40e-4, 8.51e-1),
+]
+
+
+@pytest.mark.parametrize(("width", "lr", "wd", "from_", "to", "lr_to", "wd_to"), MAPS)
+def test_the_map_gives_the_numbers_of_the_paper(
+    call: Call, width: int, lr: float, wd: float, from_: str, to: str, lr_to: float, wd_to: float
+) -> None:
+    options = ("--lr", lr, "--wd", wd, "--from", from_, "--to", to, "--width", width)
+    data = call("map", *options, "--format", "json").json
+    assert list(data) == ["lr", "wd"]
+    assert data["lr"] == pytest.approx(lr_to, rel=2e-3)
+    assert data["wd"] == pytest.approx(wd_to, rel=3e-2)
+    assert data["lr"] * data["wd"] == pytest.approx(lr * wd)
+
+
+@pytest.mark.parametrize("form", ["csv", "markdown"])
+def test_the_map_prints_one_row(call: Call, form: str) -> None:
+    done = call("map", "--lr", 1, "--wd", 1, "--from", "standard", "--to", "ntk", "--width", 16, "--format", form)
+    (row,) = table(done.out, form)
+    assert list(row) == ["lr", "wd"]
+    assert float(row["lr"]) == 64
+    assert float(row["wd"]) == pytest.approx(1 / 64, rel=1e-3)
+
+
+def test_the_map_takes_the_width_of_a_model_and_the_optimizer(call: Call) -> None:
+    options = ("--lr", 1, "--wd", 1, "--from", "standard", "--to", "ntk", "--format", "json")
+    assert call("map", *options, "--model", "vit-digits").json["lr"] == pytest.approx(32**1.5)
+    assert call("map", *options, "--model", "vit-digits", "--optimizer", "sgd").json["lr"] == pytest.approx(32)
+
+
+def test_scales_are_those_of_the_theory(call: Call) -> None:
+    data = call("scales", "--model", "vit-b16", "--strategy", "ntk", "--lr", 20, "--format", "json").json
+    assert list(data) == ["model", "strategy", "width", "parameters", "groups"]
+    assert (data["model"], data["strategy"], data["width"], data["parameters"]) == ("vit-b16", "ntk", 768, 86_444_008)
+    keys = ["group", "shape", "parameters", "init_std", "lr_factor", "wd_factor", "effective_lr"]
+    assert all(list(group) == keys for group in data["groups"])
+    groups = {group["group"]: group for group in data["groups"]}
+    assert sum(group["parameters"] for group in groups.values()) == 86_444_008
+    for name in "qkvuwx":
+        assert groups[name]["lr_factor"] == pytest.approx(4.698e-5, rel=1e-3)
+        assert groups[name]["effective_lr"] == pytest.approx(9.40e-4, rel=1e-3)
+    assert groups["pe"]["lr_factor"] == pytest.approx(0.03608, rel=1e-3)
+    assert groups["head"]["lr_factor"] == pytest.approx(4.1175e-5, rel=1e-3)
+    assert groups["head_bias"]["wd_factor"] == 0
+    assert groups["q"]["wd_factor"] == pytest.approx(1 / groups["q"]["lr_factor"])
+
+
+@pytest.mark.parametrize("form", ["csv", "markdown"])
+def test_scales_print_a_row_for_each_group(call: Call, form: str) -> None:
+    rows = table(call("scales", "--model", "vit-digits", "--format", form).out, form)
+    assert [row["group"] for row in rows] == "patch pe q k v u w x head head_bias".split()
+
+
+# --- grid -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_dry_run_prints_all_points_of_the_paper_and_changes_nothing(call: Call, tmp_path: Path) -> None:
+    options = ("grid", "--strategy", "ntk", "--model", "vit-b16", "--dry-run", "--results", "r")
+    rows = call(*options, "--format", "json").json
+    assert {(row["lr"], row["wd"]) for row in rows} == {(lr, wd) for lr in (10, 20, 40) for wd in (2e-5, 4e-5, 8e-5)}
+    assert {(row["action"], row["model"], row["strategy"], row["state"]) for row in rows} == {
+        ("submit", "vit-b16", "ntk", "missing")
+    }
+    done = call(*options)
+    assert all(row["run"] in done.out for row in rows)
+    assert "9 runs would be submitted" in done.err
+    assert "before it can be submitted" in done.err
+    assert files(tmp_path / "r") == []
+
+
+def test_missing_imagenet_says_where_to_point_and_submits_nothing(call: Call, tmp_path: Path) -> None:
+    done = call("grid", "--model", "vit-b16", "--results", "r", code=1)
+    assert "--data" in done.err
+    assert "ETTSWEEP_IMAGENET" in done.err
+    (tmp_path / "empty").mkdir()
+    done = call("grid", "--model", "vit-b16", "--results", "r", "--data", "empty", code=1)
+    assert f"{tmp_path / 'empty' / 'train'} is not a folder" in done.err
+    assert not (tmp_path / "r").exists()
+
+
+def test_a_finished_grid_asked_for_again_submits_nothing(trained: Path) -> None:
+    before = files(trained)
+    options = ("--grid", trained.parent / "grid.yaml", "--results", trained, "--launch-set", "slots=1")
+    for follow in ([], ["--follow"]):
+        done = ettsweep("grid", *options, *follow)
+        assert "3 finished" in done.stderr or "3 of 3 runs finished" in done.stderr
+    assert files(trained) == before
+
+
+def test_a_dry_run_of_a_finished_grid_keeps_its_runs(trained: Path, call: Call) -> None:
+    rows = call("grid", "--grid", trained.parent / "grid.yaml", "--results", trained, "--dry-run", "--format", "json").json
+    assert [(row["action"], row["state"]) for row in rows] == [("keep", "done")] * 3
+
+
+# --- status, show, logs ---------------------------------------------------------------------------------------------
+
+STATUS_KEYS = (
+    "run family model task strategy lr wd log2_lr log2_wd seed state progress best_score".split()
+)  # fmt: skip
+
+
+def test_status_lists_each_run_as_promised(trained: Path, call: Call) -> None:
+    rows = call("status", "--results", trained, "--format", "json").json
+    assert [list(row) for row in rows] == [STATUS_KEYS] * 3
+    assert {row["log2_lr"] for row in rows} == {-3, -2, -1}
+    for row in rows:
+        assert (row["state"], row["progress"], row["strategy"], row["task"]) == ("done", 1.0, "standard", "digits")
+        result = json.loads((trained / "runs" / row["run"] / "result.json").read_text())
+        assert row["best_score"] == result["best_loss"]
+
+
+def test_status_as_csv_and_markdown_has_the_same_runs(trained: Path, call: Call) -> None:
+    rows = call("status", "--results", trained, "--format", "json").json
+    as_csv = table(call("status", "--results", trained, "--format", "csv").out, "csv")
+    assert list(as_csv[0]) == STATUS_KEYS
+    assert [(r["run"], float(r["best_score"])) for r in as_csv] == [(r["run"], r["best_score"]) for r in rows]
+    markdown = table(call("status", "--results", trained, "--format", "markdown").out, "markdown")
+    assert [r["run"] for r in markdown] == [r["run"] for r in rows]
+
+
+def test_status_of_nothing_is_an_empty_list(call: Call) -> None:
+    for form in ("json", "csv", "markdown", "table"):
+        done = call("status", "--results", "nowhere", "--format", form)
+        assert form != "json" or done.json == []
+    assert not Path("nowhere").exists()
+
+
+def test_status_narrows(trained: Path, call: Call) -> None:
+    rows = call("status", "--results", trained, "--format", "json").json
+    first = rows[0]["run"]
+    assert call("status", first[:8], "--results", trained, "--format", "json").json == rows[:1]
+    assert call("status", "--strategy", "ntk", "--results", trained, "--format", "json").json == []
+    assert len(call("status", "--state", "done", "--results", trained, "--format", "json").json) == 3
+
+
+def test_status_shows_broken_run_folders(results: Path, asked: Any, call: Call) -> None:
+    specs = asked([1.0, 1.0, 1.0])
+    (results / "runs" / specs[0].run_id / "spec.json").write_text("{")
+    (results / "runs" / specs[1].run_id / "result.json").write_text('{"run": "x"}')
+    done = call("status", "--results", results, "--format", "json")
+    assert f"run folder {specs[0].run_id} is broken" in done.err
+    assert {row["run"]: row["state"] for row in done.json} == {specs[1].run_id: "failed", specs[2].run_id: "done"}
+    assert call("show", specs[0].run_id, "--results", results, "--format", "json").json["state"] == "failed"
+
+
+def test_a_run_is_shown_with_all_that_is_known(trained: Path, call: Call) -> None:
+    run = call("status", "--results", trained, "--format", "json").json[0]["run"]
+    data = call("show", run[:9], "--results", trained, "--format", "json").json
+    assert {key: data[key] for key in ("run", "state", "progress")} == {"run": run, "state": "done", "progress": 1.0}
+    assert data["spec"]["model"]["width"] == 8
+    assert data["attempts"][0]["slot"] == "cpu-0"
+    assert data["result"]["steps"] == 24
+    keys = {row["key"] for row in table(call("show", run, "--results", trained, "--format", "csv").out, "csv")}
+    assert {"run", "spec.model.width", "attempts.1.slot", "result.score"} <= keys
+    assert run in call("show", run, "--results", trained).out
+
+
+def test_logs_print_each_attempt(trained: Path, call: Call) -> None:
+    run = call("status", "--results", trained, "--format", "json").json[0]["run"]
+    text = call("logs", run, "--results", trained).out
+    assert text.startswith("== attempt 1\n")
+    assert "step 24/24" in text
+    assert "finished" in text
+    assert f"run {run} has no attempt 2" in call("logs", run, "--attempt", 2, "--results", trained, code=1).err
+
+
+def test_watching_finished_runs_ends_with_a_summary(trained: Path, call: Call) -> None:
+    assert "3/3 runs finished (3 done)" in call("watch", "--results", trained).err
+
+
+# --- verdicts -------------------------------------------------------------------------------------------------------
+
+VERDICT_KEYS = {"family", "model", "strategy", "verdict", "lr", "wd", "score", "metric", "mode", "neighbours", "missing"}
+
+
+def test_an_optimum_is_verified_as_promised(trained: Path, call: Call) -> None:
+    (verdict,) = call("verify-optimum", "--results", trained, "--format", "json").json
+    assert set(verdict) >= VERDICT_KEYS
+    assert (verdict["verdict"], verdict["lr"], verdict["wd"]) == ("optimal", 0.25, 0.25)
+    assert (verdict["metric"], verdict["mode"], verdict["strategy"]) == ("best_loss", "min", "standard")
+    assert verdict["missing"] == []
+    assert all(list(n) == ["lr", "wd", "score", "state"] for n in verdict["neighbours"])
+    assert {(n["lr"], n["wd"], n["state"]) for n in verdict["neighbours"]} == {(0.125, 0.25, "done"), (0.5, 0.25, "done")}
+    scores = {row["lr"]: row["best_score"] for row in call("status", "--results", trained, "--format", "json").json}
+    assert verdict["score"] == scores[0.25] == min(scores.values())
+    assert {n["lr"]: n["score"] for n in verdict["neighbours"]} == {0.125: scores[0.125], 0.5: scores[0.5]}
+
+
+@pytest.mark.parametrize("form", ["csv", "markdown"])
+def test_verdicts_print_a_row_for_each_family(trained: Path, call: Call, form: str) -> None:
+    (row,) = table(call("verify-optimum", "--results", trained, "--format", form).out, form)
+    assert (row["strategy"], row["verdict"], float(row["lr"])) == ("standard", "optimal", 0.25)
+
+
+@pytest.mark.parametrize(
+    ("scores", "verdict", "code", "missing"),
+    [
+        ([2.0, 1.0, 2.0], "optimal", 0, []),
+        ([None, 1.0, None], "optimal", 0, []),
+        ([1.0, 1.0, 2.0], "edge", 1, [0.0625]),
+        ([2.0, 1.0, -1], "incomplete", 1, [0.5]),
+        ([2.0, 2.0, 1.0], "edge", 1, [1.0]),
+    ],
+)
+def test_only_an_optimum_exits_0(
+    results: Path, asked: Any, call: Call, scores: list[float | None], verdict: str, code: int, missing: list[float]
+) -> None:
+    asked(scores)
+    before = files(results)
+    done = call("verify-optimum", "--dry-run", "--results", results, "--format", "json", code=code)
+    assert done.json[0]["verdict"] == verdict
+    assert done.json[0]["missing"] == [{"lr": lr, "wd": 0.25} for lr in missing]
+    assert files(results) == before
+    assert f"{len(missing) or 'nothing'}" in done.err
+
+
+def test_a_named_point_is_judged_and_climbed_from(results: Path, asked: Any, call: Call) -> None:
+    asked([3.0, 1.0, 2.0])
+    options = ("verify-optimum", "--dry-run", "--results", results, "--format", "json")
+    assert call(*options, "--at", "0.25,0.25").json[0]["verdict"] == "optimal"
+    climbed = call(*options, "--at", "0.5,0.25").json[0]
+    assert (climbed["verdict"], climbed["lr"]) == ("optimal", 0.25)
+    assert climbed["path"] == [{"lr": 0.5, "wd": 0.25}]
+
+
+def test_no_more_runs_are_submitted_than_allowed(results: Path, asked: Any, call: Call) -> None:
+    asked([1.0, 2.0, 3.0])
+    done = call("verify-optimum", "--max-runs", 0, "--results", results, code=1)
+    assert "1 more runs are needed than --max-runs 0 allows" in done.err
+    assert not (results / "jobs").exists()
+
+
+def test_a_failed_neighbour_is_named_with_what_to_type(results: Path, asked: Any, call: Call) -> None:
+    specs = asked([2.0, 1.0, -1])
+    attempt = RunDir.create(results, specs[2]).claim({}, after=0)
+    assert attempt
+    attempt.fail("error", "RuntimeError: out of luck")
+    done = call("verify-optimum", "--results", results, "--format", "json", code=1)
+    (verdict,) = done.json
+    assert verdict["verdict"] == "incomplete"
+    assert {n["state"] for n in verdict["neighbours"]} == {"done", "failed"}
+    assert f"`ettsweep retry {specs[2].run_id}`" in verdict["reason"]
+    assert not (results / "jobs").exists()
+
+
+def test_seeds_are_rerun_for_verified_optima_only(results: Path, asked: Any, call: Call) -> None:
+    asked([2.0, 1.0, -1])
+    done = call("seeds", "--dry-run", "--results", results, "--format", "json", code=1)
+    assert done.json == []
+    assert "not verified yet" in done.err
+    finish(results, load_request(Path("asked.yaml")).specs()[2], 3.0)
+    rows = call("seeds", "--dry-run", "--count", 2, "--results", results, "--format", "json").json
+    assert [(row["lr"], row["seed"], row["action"]) for row in rows] == [(0.25, 1, "submit"), (0.25, 2, "submit")]
+
+
+# --- wrong input ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("grid", "say which grid: --model NAME, or --grid FILE"),
+        ("grid --model vit-digits --grid grid.yaml", "say which grid"),
+        ("grid --grid other.yaml", "other.yaml: no such file"),
+        ("grid --grid .", ".: cannot be read"),
+        ("grid --model vit-digit", "unknown model 'vit-digit'; did you mean 'vit-digits'?"),
+        ("grid --grid grid.yaml --strategy nkt", "unknown strategy 'nkt'; did you mean 'ntk'?"),
+        ("grid --grid grid.yaml --strategy s=7", "s must be a number from 0 to 1"),
+        ("grid --grid grid.yaml --launch loacl", "unknown launch profile 'loacl'; did you mean 'local'?"),
+        ("grid --grid grid.yaml --launch other.yaml", "other.yaml: no such launch profile"),
+        ("grid --grid grid.yaml --launch-set slots=0", "input should be greater than or equal to 1, got 0"),
+        ("grid --grid grid.yaml --launch-set slosts=1", "slosts: unknown key"),
+        ("grid --grid grid.yaml --set model.width=7", "width 7 is not divisible by heads 2; nearest width: 6, 8"),
+        ("grid --grid grid.yaml --set model.widht=8", "model.widht: unknown key"),
+        ("grid --grid grid.yaml --set batch_size", "key=value is expected"),
+        ("grid --grid grid.yaml --set lr=1", "use --lr-range"),
+        ("grid --grid grid.yaml --seeds a,b", "--seeds: whole numbers with commas are expected"),
+        ("grid --grid grid.yaml --seeds 1,1", "repeats a seed"),
+        ("grid --grid grid.yaml --lr-range 1", "--lr-range: low:high"),
+        ("grid --grid grid.yaml --lr-range 1:-1", "empty range"),
+        ("verify-optimum", "no grid has been asked for yet; `ettsweep grid --model vit-digits` asks for one"),
+        ("verify-optimum --results asked --strategy ntk", "no search fits these options; there are: vit-n8"),
+        ("verify-optimum --results asked --strategy nkt", "unknown strategy 'nkt'"),
+        ("verify-optimum --results asked --family zzz", "no search fits these options"),
+        ("verify-optimum --results asked --at 1", "--at: LR,WD is expected"),
+        ("verify-optimum --results asked --launch nope", "unknown launch profile 'nope'"),
+        ("seeds", "no grid has been asked for yet"),
+        ("report", "no grid has been asked for yet"),
+        ("status --state finshed", "unknown state 'finshed'"),
+        ("status fff", "no run starts with 'fff'"),
+        ("status --family zzz", "unknown family 'zzz'"),
+        ("status --strategy nkt", "unknown strategy 'nkt'"),
+        ("show fff", "no run starts with 'fff'"),
+        ("logs fff", "no run starts with 'fff'"),
+        ("watch", "no runs to watch"),
+        ("cancel", "say which runs"),
+        ("cancel fff", "no run starts with 'fff'"),
+        ("retry", "say which runs"),
+        ("retry --all --launch nope", "unknown launch profile 'nope'"),
+        ("train", "say what to train"),
+        ("train fff", "no run starts with 'fff'"),
+        ("train --grid grid.yaml --lr -1", "lr: input should be greater than 0, got -1"),
+        ("train --grid grid.yaml --wd inf", "wd: input should be a finite number"),
+        ("map --lr 1 --wd 1 --from standard --to ntk", "the map needs a width: --width N, or --model NAME"),
+        ("map --lr 1 --wd 1 --from standard --to ntk --model vit", "unknown model 'vit'"),
+        ("map --lr 1 --wd 1 --from nkt --to ntk --width 8", "unknown strategy 'nkt'"),
+        ("map --lr -1 --wd -1 --from ntk --to mup --width 8", "map: lr: input should be greater than 0, got -1.0"),
+        ("map --lr nan --wd 1 --from ntk --to mup --width 8", "map: lr: input should be a finite number, got nan"),
+        ("scales --model vit", "unknown model 'vit'"),
+        ("scales --model vit-b16 --strategy nkt", "unknown strategy 'nkt'"),
+        ("scales --model vit-b16 --lr 0", "--lr: must be positive, got 0.0"),
+    ],
+)  # fmt: skip
+def test_wrong_input_is_a_message_and_exit_code_2(
+    call: Call, tmp_path: Path, arguments: str, message: str
+) -> None:
+    grid = write_grid(tmp_path / "grid.yaml")
+    save_request(tmp_path / "asked", load_request(grid))
+    done = call(*arguments.split(), code=2)
+    assert message in done.err
+    assert done.err.startswith("ettsweep: ")
+    assert done.out == ""
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize("command", ["grid --grid grid.yaml", "train --grid grid.yaml"])
+def test_a_results_folder_that_cannot_be_written_is_told(call: Call, tmp_path: Path, command: str) -> None:
+    write_grid(tmp_path / "grid.yaml")
+    (tmp_path / "file").touch()
+    for results in ("file", "file/results", "/proc/results"):
+        done = call(*command.split(), "--results", results, code=1)
+        assert done.err.startswith("ettsweep: ")
+        assert results in done.err
+
+
+def test_a_request_edited_by_hand_is_told(call: Call, results: Path, asked: Any) -> None:
+    asked([2.0, 1.0, 2.0])
+    (path,) = (results / "requests").iterdir()
+    path.write_text(path.read_text().replace("seeds:", "sedes:"))
+    for command in ("verify-optimum", "seeds", "report"):
+        done = call(command, "--results", results, code=1)
+        assert f"{path}: sedes: unknown key" in done.err
+        assert "delete the file" in done.err
+
+
+def test_a_broken_run_cannot_be_trained_or_logged(call: Call, results: Path, asked: Any) -> None:
+    spec = asked([2.0, 1.0, 2.0])[0]
+    (results / "runs" / spec.run_id / "spec.json").write_text("{")
+    assert "no valid JSON" in call("train", spec.run_id, "--results", results, code=1).err
+    call("logs", spec.run_id, "--results", results)
+    done = call("grid", "--grid", "asked.yaml", "--dry-run", "--results", results, "--format", "json")
+    assert {row["run"]: row["action"] for row in done.json}[spec.run_id] == "blocked"
+
+
+# --- cancel, retry, clean, train, doctor ----------------------------------------------------------------------------
+
+
+def test_many_runs_are_cancelled_only_after_a_yes(call: Call, results: Path, asked: Any) -> None:
+    specs = asked([2.0, 1.0, 2.0])
+    for seed in (1, 2):
+        RunDir.create(results, specs[0].at(1.0, 0.5, seed))
+    call("cancel", "--all", "--results", results, stdin="n\n", code=1)
+    assert not list(results.glob("runs/*/cancel.json"))
+    assert "2 runs cancelled" in call("cancel", "--all", "--results", results, stdin="y\n").err
+    rows = call("status", "--results", results, "--format", "json").json
+    assert sorted(row["state"] for row in rows) == ["cancelled", "cancelled", "done", "done", "done"]
+    assert "0 runs cancelled" in call("cancel", "--all", "--yes", "--results", results).err
+
+
+def test_nothing_to_retry_is_said(call: Call, results: Path, asked: Any) -> None:
+    asked([2.0, 1.0, 2.0])
+    assert "nothing to do" in call("retry", "--all", "--yes", "--results", results).err
+    assert not (results / "jobs").exists()
+
+
+def test_clean_lists_before_it_removes_and_keeps_results(call: Call, results: Path, asked: Any) -> None:
+    spec = asked([2.0, 1.0, 2.0])[0]
+    checkpoint = results / "runs" / spec.run_id / "attempts" / "0001" / "checkpoint.pt"
+    checkpoint.write_bytes(b"x" * 100)
+    before = files(results)
+    (row,) = call("clean", "--dry-run", "--results", results, "--format", "json").json
+    assert (row["path"], row["bytes"]) == (str(checkpoint), 100)
+    assert files(results) == before
+    call("clean", "--results", results)
+    assert files(results) == [path for path in before if path != checkpoint]
+
+
+def test_one_run_trains_in_the_foreground_and_once(tmp_path: Path, results: Path) -> None:
+    grid = write_grid(tmp_path / "grid.yaml")
+    options = ("train", "--grid", grid, "--lr", 0.125, "--seed", 5, "--results", results)
+    done = ettsweep(*options)
+    assert "step 24/24" in done.stderr
+    (folder,) = (results / "runs").iterdir()
+    again = ettsweep("train", folder.name[:6], "--results", results)
+    assert again.stdout == done.stdout
+    assert "step" not in again.stderr
+    assert [path.name for path in (folder / "attempts").iterdir()] == ["0001"]
+    assert json.loads((folder / "spec.json").read_text())["seed"] == 5
+    assert not (results / "jobs").exists()
+
+
+def test_doctor_tells_what_works(call: Call, results: Path) -> None:
+    rows = {row["check"]: row for row in call("doctor", "--results", results, "--format", "json").json}
+    assert rows["torch"]["state"] == rows["data digits"]["state"] == rows["grids"]["state"] == "ok"
+    assert rows["data imagenet"]["state"] == "absent"
+    assert not results.exists()
+
+
+def test_doctor_fails_where_nothing_can_work(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    rows = call("doctor", "--launch", "nope", "--results", "file/results", "--format", "json", code=1).json
+    failed = {row["check"] for row in rows if row["state"] == "failed"}
+    assert failed == {"profile nope", "results file/results"}

@@ -11,7 +11,8 @@
 Only `ettsweep.cli` catches them: it prints the message, without a traceback, and exits.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class EttsweepError(Exception):
@@ -49,6 +50,15 @@ class CorruptError(FailedError):
 
 class LaunchError(FailedError):
     """Jobs could not be submitted."""
+
+
+@contextmanager
+def located(where: str) -> Iterator[None]:
+    """Put a file's name before each line of an InputError that does not know it."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError.of(f"{where}: {line}" for line in str(error).splitlines()) from None
 
 
 def unknown_name(what: str, name: str, known: Iterable[str]) -> InputError:

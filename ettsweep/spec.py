@@ -7,7 +7,7 @@ A spec is resolved: it holds numbers, not names, and every default. Nothing abou
 import hashlib
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Literal, Self, TypeVar
@@ -34,6 +34,22 @@ class Frozen(BaseModel):
     """Base of all schemas: immutable, strictly typed, unknown keys refused, finite floats only."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+
+
+def expect(description: str, fits: Callable[[Any], bool]) -> BeforeValidator:
+    """Check a field of several types up front: pydantic would report each member of the union."""
+
+    def check(value: object) -> object:
+        if not fits(value):
+            raise ValueError(f"{description} is expected, got {value!r}")
+        return value
+
+    return BeforeValidator(check)
+
+
+def is_whole(value: object, least: int) -> bool:
+    """Say whether a value is a whole number of at least `least`."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 Positive = Annotated[int, Field(ge=1)]
@@ -241,6 +257,8 @@ def identity(model: BaseModel) -> dict[str, object]:
         value = getattr(model, name)
         if left_out and value in left_out:
             continue
+        if isinstance(value, float):
+            value += 0.0  # -0.0 becomes 0.0
         fields[name] = identity(value) if isinstance(value, BaseModel) else value
     return fields
 
@@ -298,6 +316,8 @@ def _problem(e: dict[str, Any]) -> str:
             return f"{at}unknown key"
         case "missing":
             return f"{at}is required"
+        case "too_short":
+            return f"{at}must not be empty"
         case "value_error":
             return f"{at}{e['ctx']['error']}"
         case "union_tag_not_found":

@@ -124,7 +124,9 @@ def test_the_version_is_printed(call: Call) -> None:
     assert call("--version").out == f"ettsweep {__version__}\n"
 
 
-@pytest.mark.parametrize("arguments", [["grdi"], ["grid", "--nope"], ["status", "--format", "xml"], ["map", "--lr", "a"]])
+@pytest.mark.parametrize(
+    "arguments", [["grdi"], ["grid", "--nope"], ["status", "--format", "xml"], ["map", "--lr", "a"]]
+)
 def test_wrong_usage_exits_2(call: Call, arguments: list[str]) -> None:
     call(*arguments, code=2)
 
@@ -228,7 +230,9 @@ def test_a_finished_grid_asked_for_again_submits_nothing(trained: Path) -> None:
 
 
 def test_a_dry_run_of_a_finished_grid_keeps_its_runs(trained: Path, call: Call) -> None:
-    rows = call("grid", "--grid", trained.parent / "grid.yaml", "--results", trained, "--dry-run", "--format", "json").json
+    rows = call(
+        "grid", "--grid", trained.parent / "grid.yaml", "--results", trained, "--dry-run", "--format", "json"
+    ).json
     assert [(row["action"], row["state"]) for row in rows] == [("keep", "done")] * 3
 
 
@@ -310,7 +314,19 @@ def test_watching_finished_runs_ends_with_a_summary(trained: Path, call: Call) -
 
 # --- verdicts -------------------------------------------------------------------------------------------------------
 
-VERDICT_KEYS = {"family", "model", "strategy", "verdict", "lr", "wd", "score", "metric", "mode", "neighbours", "missing"}
+VERDICT_KEYS = {
+    "family",
+    "model",
+    "strategy",
+    "verdict",
+    "lr",
+    "wd",
+    "score",
+    "metric",
+    "mode",
+    "neighbours",
+    "missing",
+}
 
 
 def test_an_optimum_is_verified_as_promised(trained: Path, call: Call) -> None:
@@ -320,7 +336,10 @@ def test_an_optimum_is_verified_as_promised(trained: Path, call: Call) -> None:
     assert (verdict["metric"], verdict["mode"], verdict["strategy"]) == ("best_loss", "min", "standard")
     assert verdict["missing"] == []
     assert all(list(n) == ["lr", "wd", "score", "state"] for n in verdict["neighbours"])
-    assert {(n["lr"], n["wd"], n["state"]) for n in verdict["neighbours"]} == {(0.125, 0.25, "done"), (0.5, 0.25, "done")}
+    assert {(n["lr"], n["wd"], n["state"]) for n in verdict["neighbours"]} == {
+        (0.125, 0.25, "done"),
+        (0.5, 0.25, "done"),
+    }
     scores = {row["lr"]: row["best_score"] for row in call("status", "--results", trained, "--format", "json").json}
     assert verdict["score"] == scores[0.25] == min(scores.values())
     assert {n["lr"]: n["score"] for n in verdict["neighbours"]} == {0.125: scores[0.125], 0.5: scores[0.5]}
@@ -451,9 +470,7 @@ def test_seeds_are_rerun_for_verified_optima_only(results: Path, asked: Any, cal
         ("scales --model vit-b16 --lr 0", "--lr: must be positive, got 0.0"),
     ],
 )  # fmt: skip
-def test_wrong_input_is_a_message_and_exit_code_2(
-    call: Call, tmp_path: Path, arguments: str, message: str
-) -> None:
+def test_wrong_input_is_a_message_and_exit_code_2(call: Call, tmp_path: Path, arguments: str, message: str) -> None:
     grid = write_grid(tmp_path / "grid.yaml")
     save_request(tmp_path / "asked", load_request(grid))
     done = call(*arguments.split(), code=2)

@@ -7,12 +7,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field
-
 from ettsweep.errors import InputError, unknown_name
 from ettsweep.resources import shipped
-from ettsweep.spec import Frozen, NonNegative, Positive, validate
+from ettsweep.spec import Frozen, NonNegative, Positive, expect, is_whole, validate
 from ettsweep.sweep.gridfile import read_yaml, split_override
+
+Count = Annotated[
+    int | Literal["auto"],
+    expect("a whole number of at least 1, or auto,", lambda v: v == "auto" or is_whole(v, 1)),
+]
+Devices = Annotated[
+    list[int] | Literal["auto", "cpu"],
+    expect(
+        "auto, cpu or a list of GPU numbers",
+        lambda v: v in ("auto", "cpu") or (isinstance(v, list) and bool(v) and all(is_whole(n, 0) for n in v)),
+    ),
+]
 
 
 @dataclass(frozen=True)
@@ -38,9 +48,9 @@ class LocalProfile(Frozen):
     """
 
     kind: Literal["local"] = "local"
-    devices: Literal["auto", "cpu"] | Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)] = "auto"
-    slots: Positive | Literal["auto"] = "auto"
-    threads: Positive | Literal["auto"] = "auto"
+    devices: Devices = "auto"
+    slots: Count = "auto"
+    threads: Count = "auto"
     checkpoint_every_s: NonNegative = 300.0
     checkpoint_every_steps: Positive | None = None
 

@@ -8,17 +8,22 @@ from typing import Annotated, Any, Self
 import yaml
 from pydantic import Field, field_validator, model_validator
 
-from ettsweep.errors import CorruptError, EttsweepError, InputError, unknown_name
+from ettsweep.errors import CorruptError, EttsweepError, InputError, located, unknown_name
 from ettsweep.models.registry import MODELS, model_name, model_spec
 from ettsweep.resources import shipped
 from ettsweep.rundir import storage_errors, write_atomic
 from ettsweep.scaling.hyperparameters import map_point
 from ettsweep.scaling.strategies import parse_strategy
-from ettsweep.spec import Frozen, NonNegative, PositiveFloat, Recipe, RunSpec, StrategySpec, digest, validate
+from ettsweep.spec import Frozen, NonNegative, PositiveFloat, Recipe, RunSpec, StrategySpec, digest, expect, validate
 from ettsweep.sweep.lattice import Axis, Point, expand
 from ettsweep.tasks.registry import check_fits, task_spec
 
 Seeds = Annotated[tuple[Annotated[int, Field(ge=0, lt=2**31)], ...], Field(min_length=1, strict=False)]
+
+
+NameOrFields = Annotated[
+    str | dict[str, Any], expect("a name, or a mapping of fields,", lambda v: isinstance(v, str | dict))
+]
 
 
 class Centre(Frozen):
@@ -31,8 +36,8 @@ class Centre(Frozen):
 class GridFile(Frozen):
     """The file. `model` is a name or an architecture, `task` a name or a task; `set` overrides any recipe field."""
 
-    model: str | dict[str, Any]
-    task: str | dict[str, Any]
+    model: NameOrFields
+    task: NameOrFields
     recipe: dict[str, Any]
     centre: dict[str, Centre]
     lr: Axis
@@ -317,15 +322,18 @@ def resolve_recipe(
     Raises:
         InputError: an unknown name or key, or a value that the schema refuses.
     """
-    data: dict[str, Any] = {
-        **recipe,
-        "model": model_spec(model).model_dump() if isinstance(model, str) else dict(model),
-        "task": task_spec(task).model_dump() if isinstance(task, str) else dict(task),
-    }
+    with located(where):
+        data: dict[str, Any] = {
+            **recipe,
+            "model": model_spec(model).model_dump() if isinstance(model, str) else dict(model),
+            "task": task_spec(task).model_dump() if isinstance(task, str) else dict(task),
+        }
     for override in overrides:
         apply_override(data, override)
-    resolved = validate(Recipe, data, f"{where} with --set {' '.join(overrides)}" if overrides else where)
-    check_fits(resolved.task, resolved.model, resolved.batch_size)
+    where = f"{where} with --set {' '.join(overrides)}" if overrides else where
+    resolved = validate(Recipe, data, where)
+    with located(where):
+        check_fits(resolved.task, resolved.model, resolved.batch_size)
     return resolved
 
 

@@ -27,9 +27,7 @@ def parts(model: nn.Module, spec: VitSpec) -> list[tuple[str, Group, Tensor]]:
     return [
         (parameter.name, group, tensor.detach())
         for parameter in parameter_shapes(spec)
-        for group, tensor in zip(
-            parameter.groups, tensors[parameter.name].chunk(len(parameter.groups)), strict=True
-        )
+        for group, tensor in zip(parameter.groups, tensors[parameter.name].chunk(len(parameter.groups)), strict=True)
     ]
 
 

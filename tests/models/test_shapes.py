@@ -8,9 +8,7 @@ from ettsweep.scaling.factors import Dims
 from ettsweep.scaling.groups import Group
 from ettsweep.spec import VitSpec
 
-ODD = VitSpec(
-    width=12, depth=3, heads=2, mlp_ratio=3, patch_size=5, image_size=15, channels=2, classes=7, ln_eps=1e-3
-)
+ODD = VitSpec(width=12, depth=3, heads=2, mlp_ratio=3, patch_size=5, image_size=15, channels=2, classes=7, ln_eps=1e-3)
 SPECS = [*MODELS.values(), ODD]
 
 

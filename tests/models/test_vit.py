@@ -81,9 +81,7 @@ def test_logits_and_gradients_equal_timms(spec: VitSpec) -> None:
     torch.testing.assert_close(logits, expected, rtol=1e-12, atol=1e-12)
     ours, theirs = dict(model.named_parameters()), dict(twin.named_parameters())
     gradients = torch.autograd.grad(F.cross_entropy(logits, labels), list(ours.values()))
-    expected_gradients = torch.autograd.grad(
-        F.cross_entropy(expected, labels), [theirs[names[name]] for name in ours]
-    )
+    expected_gradients = torch.autograd.grad(F.cross_entropy(expected, labels), [theirs[names[name]] for name in ours])
     for name, gradient, other in zip(ours, gradients, expected_gradients, strict=True):
         other = other.reshape(gradient.shape)
         torch.testing.assert_close(gradient, other, rtol=1e-9, atol=1e-13, msg=f"gradient of {name}")

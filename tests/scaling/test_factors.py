@@ -83,9 +83,7 @@ def test_lr_factors_without_the_mlp_ratio(
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
 @pytest.mark.parametrize("mlp_factor", ["ignore", "include"])
 @pytest.mark.parametrize("dims", [NARROW, WIDE])
-def test_standard_scales_no_group(
-    optimizer: Literal["adamw", "sgd"], mlp_factor: MlpFactor, dims: Dims
-) -> None:
+def test_standard_scales_no_group(optimizer: Literal["adamw", "sgd"], mlp_factor: MlpFactor, dims: Dims) -> None:
     assert {lr_factor(group, dims, None, optimizer, mlp_factor) for group in Group} == {1.0}
 
 
@@ -125,9 +123,7 @@ def test_mup_embedding_factor_is_exactly_one() -> None:
         (WIDE, (1 / 12, 1 / 512, 1 / 768, 1 / 640, 1 / 320)),
     ],
 )
-def test_init_stds_below_the_head_do_not_depend_on_s(
-    dims: Dims, variances: tuple[float, ...], s: float | None
-) -> None:
+def test_init_stds_below_the_head_do_not_depend_on_s(dims: Dims, variances: tuple[float, ...], s: float | None) -> None:
     patch, qkv, u, w, x = variances
     expected = {
         Group.PATCH: patch,

@@ -15,9 +15,7 @@ def test_names_and_s_are_inverse(name: str, s: float | None) -> None:
     assert strategy_name(s) == name
 
 
-@pytest.mark.parametrize(
-    ("text", "name"), [("s=0", "ntk"), ("s=.5", "hybrid"), ("s=1", "mup"), ("s=1e0", "mup")]
-)
+@pytest.mark.parametrize(("text", "name"), [("s=0", "ntk"), ("s=.5", "hybrid"), ("s=1", "mup"), ("s=1e0", "mup")])
 def test_a_number_that_has_a_name_gets_it(text: str, name: str) -> None:
     assert strategy_name(parse_strategy(text)) == name
 

@@ -233,9 +233,7 @@ def test_set_cannot_get_past_the_schema(path: Path, override: str, message: str)
 
 @pytest.mark.parametrize("override", ["batch_size", "=3", "a b=3", "model..width=3", ""])
 def test_set_without_key_and_value_is_refused(path: Path, override: str) -> None:
-    assert refusal(path, overrides=[override]) == (
-        f"--set {override}: key=value is expected, such as model.width=64"
-    )
+    assert refusal(path, overrides=[override]) == (f"--set {override}: key=value is expected, such as model.width=64")
 
 
 @pytest.mark.parametrize(
@@ -279,7 +277,7 @@ def test_a_bad_mlp_factor_is_refused(path: Path) -> None:
         ("seeds: [3, 5]", "seeds: [3, 3]", "g.yaml: seeds: [3, 3] repeats a seed"),
         ("strategies: [standard]", "strategies: [s=2]", "g.yaml: strategy 's=2': s must be a number from 0 to 1, such as s=0.25"),
         ("warmup_steps: 24", "warmup_steps: 240", "g.yaml: schedule: warmup_steps 240 must be below total_steps 240"),
-        ("batch_size: 64", "batch_size: 800", "batch_size: 800 is more than the 797 training images"),
+        ("batch_size: 64", "batch_size: 800", "g.yaml: batch_size: 800 is more than the 797 training images"),
         ("task: digits", "task: {kind: mnist}", "g.yaml: task: unknown kind 'mnist'; known: 'digits', 'imagenet'"),
         ("decay: cosine", "decay: cosin", "g.yaml: schedule.decay: input should be 'cosine' or 'linear', got 'cosin'"),
         ("lr: {range: [-1, 1], step: 1}", "lr: {range: [-1, 1]", "g.yaml: line 9: expected ',' or '}', but got '<scalar>'"),
@@ -298,8 +296,8 @@ def test_a_bad_grid_file_is_refused_with_its_place(path: Path, old: str, new: st
 @pytest.mark.parametrize(
     ("old", "new", "start"),
     [
-        ("model: vit-digits", "model: vit-digit", "unknown model 'vit-digit'; did you mean 'vit-digits'? Known: "),
-        ("task: digits", "task: digit", "unknown task 'digit'; did you mean 'digits'? Known: "),
+        ("model: vit-digits", "model: vit-digit", "g.yaml: unknown model 'vit-digit'; did you mean 'vit-digits'? Known: "),
+        ("task: digits", "task: digit", "g.yaml: unknown task 'digit'; did you mean 'digits'? Known: "),
         ("strategies: [standard]", "strategies: [nkt]", "g.yaml: unknown strategy 'nkt'; did you mean 'ntk'? Known: "),
         ("  standard:", "  standrad:", "g.yaml: unknown strategy 'standrad'; did you mean 'standard'? Known: "),
     ],
@@ -325,9 +323,9 @@ def test_heads_must_divide_the_width(path: Path) -> None:
 def test_a_model_must_fit_the_task(path: Path) -> None:
     change(path, "vit-digits", "vit-b16")
     assert refusal(path).splitlines() == [
-        "model.image_size: task digits has 8, got 224",
-        "model.channels: task digits has 1, got 3",
-        "model.classes: task digits has 10, got 1000",
+        "g.yaml: model.image_size: task digits has 8, got 224",
+        "g.yaml: model.channels: task digits has 1, got 3",
+        "g.yaml: model.classes: task digits has 10, got 1000",
     ]
 
 
@@ -363,9 +361,7 @@ def test_several_grids_for_a_model_are_listed(path: Path) -> None:
         Path(f"grids/{name}.yaml").write_text(path.read_text())
     with pytest.raises(InputError) as error:
         find_grid("vit-digits")
-    assert str(error.value) == (
-        "several grids are for vit-digits: grids/a.yaml, grids/b.yaml; choose with --grid FILE"
-    )
+    assert str(error.value) == ("several grids are for vit-digits: grids/a.yaml, grids/b.yaml; choose with --grid FILE")
 
 
 def test_a_model_without_a_grid_says_what_to_do(path: Path) -> None:

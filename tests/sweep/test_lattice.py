@@ -172,7 +172,9 @@ def test_a_point_is_read_as_lr_and_wd() -> None:
     assert parse_point("1e-3, 0", "--at") == (1e-3, 0.0)
 
 
-@pytest.mark.parametrize("text", ["", "20", "20,", "20,4e-5,1", "a,b", "0,1", "-1,1", "1,-1", "nan,1", "inf,1", "1,inf"])
+@pytest.mark.parametrize(
+    "text", ["", "20", "20,", "20,4e-5,1", "a,b", "0,1", "-1,1", "1,-1", "nan,1", "inf,1", "1,inf"]
+)
 def test_a_point_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(InputError) as error:
         parse_point(text, "--at")

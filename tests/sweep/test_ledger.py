@@ -80,9 +80,7 @@ def test_the_owner_is_judged_by_whoever_can(results: Path, spec: RunSpec) -> Non
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"lr": 1}', '{"seed": true}'])
-def test_a_broken_folder_is_told_apart_and_counts_as_failed(
-    results: Path, make_spec: MakeSpec, content: str
-) -> None:
+def test_a_broken_folder_is_told_apart_and_counts_as_failed(results: Path, make_spec: MakeSpec, content: str) -> None:
     sound, broken = make_spec(seed=0), make_spec(seed=1)
     for spec in (sound, broken):
         RunDir.create(results, spec)

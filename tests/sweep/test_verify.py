@@ -192,9 +192,7 @@ def test_a_neighbour_that_stands_still_is_named_with_what_to_type(search: Search
     verdict = verify(search, runs)
     run_id = runs[-1].id
     assert verdict.verdict == "incomplete"
-    assert verdict.reason == (
-        f"neighbours stand still: {run_id} {state}; `ettsweep retry {run_id}` trains them again"
-    )
+    assert verdict.reason == (f"neighbours stand still: {run_id} {state}; `ettsweep retry {run_id}` trains them again")
     assert verdict.verdict not in FINAL
 
 

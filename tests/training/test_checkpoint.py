@@ -5,34 +5,18 @@ import os
 import random
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 import torch
+from made_runs import CPU, MakeSpec, Train, Undisturbed, numbers, stop_at
 
 from ettsweep.errors import CorruptError
 from ettsweep.rundir import Attempt, RunDir
 from ettsweep.spec import RunSpec
 from ettsweep.training import checkpoint
-from ettsweep.training.loop import Stop, Trainer
+from ettsweep.training.loop import Trainer
 from ettsweep.training.run import prepare
-
-CPU = torch.device("cpu")
-
-MakeSpec = Callable[..., RunSpec]
-Undisturbed = Callable[[RunSpec], tuple[bytes, object]]
-
-
-class Train(Protocol):
-    def __call__(
-        self, spec: RunSpec, every_steps: int | None = None, poll: Callable[[Attempt], Stop | None] = ...
-    ) -> RunDir: ...
-
-
-def stop_at(step: int) -> Callable[[Attempt], Stop | None]:
-    """Return a poll that stops an attempt after `step` more steps."""
-    calls = iter(range(step + 1))
-    return lambda attempt: Stop.TERMINATED if next(calls) == step else None
 
 
 def moved(spec: RunSpec, steps: int) -> Trainer:
@@ -188,9 +172,7 @@ def test_damaged_checkpoint_costs_time_but_no_bit(
     assert log.count("warning") == 1
     assert f"warning: {broken}: " in log
     assert "; not used" in log
-    result = run.result()
-    assert result is not None
-    assert (run.metrics_path.read_bytes(), result["weights_sha256"]) == undisturbed(spec)
+    assert numbers(run) == undisturbed(spec)
 
 
 def test_run_begins_anew_when_no_checkpoint_is_left(train: Train, undisturbed: Undisturbed, spec: RunSpec) -> None:
@@ -198,9 +180,7 @@ def test_run_begins_anew_when_no_checkpoint_is_left(train: Train, undisturbed: U
     run.attempt(1).checkpoint_path.write_bytes(b"garbage")
     train(spec)
     assert run.attempt(2).resumed_from() == (0, 0)
-    result = run.result()
-    assert result is not None
-    assert (run.metrics_path.read_bytes(), result["weights_sha256"]) == undisturbed(spec)
+    assert numbers(run) == undisturbed(spec)
 
 
 def test_checkpoint_without_its_metrics_is_not_used(train: Train, undisturbed: Undisturbed, spec: RunSpec) -> None:

@@ -1,32 +1,15 @@
 """Mixed precision on the CPU: close to fp32, weights in fp32, overflows counted."""
 
-from collections.abc import Callable
-from typing import Any, Protocol
-
 import pytest
 import torch
+from made_runs import CPU, MakeSpec, Train, result_of
 from torch import Tensor
 
-from ettsweep.rundir import RunDir
-from ettsweep.spec import RunSpec
 from ettsweep.tasks.base import Batch
 from ettsweep.tasks.digits import Digits
 from ettsweep.training import checkpoint
 from ettsweep.training.precision import autocast, loss_scaler
 from ettsweep.training.run import prepare
-
-CPU = torch.device("cpu")
-MakeSpec = Callable[..., RunSpec]
-
-
-class Train(Protocol):
-    def __call__(self, spec: RunSpec, every_steps: int | None = None) -> RunDir: ...
-
-
-def result(run: RunDir) -> dict[str, Any]:
-    found = run.result()
-    assert found is not None, run.attempt(1).log()
-    return found
 
 
 @pytest.mark.parametrize(("precision", "tolerance"), [("bf16", 2e-2), ("fp16", 3e-3)])
@@ -38,8 +21,8 @@ def test_trains_close_to_fp32_but_not_alike(
     losses = [[line["loss"] for line in run.history() if "loss" in line] for run in (exact, mixed)]
     assert losses[1] == pytest.approx(losses[0], rel=tolerance)
     assert losses[1] != losses[0]
-    assert result(mixed)["best_loss"] == pytest.approx(result(exact)["best_loss"], rel=tolerance)
-    assert result(mixed)["overflow_steps"] == 0
+    assert result_of(mixed)["best_loss"] == pytest.approx(result_of(exact)["best_loss"], rel=tolerance)
+    assert result_of(mixed)["overflow_steps"] == 0
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
@@ -113,7 +96,7 @@ def test_overflow_skips_the_step_is_counted_and_the_run_goes_on(
     assert lines[6]["grad_norm"] is None
     assert lines[6]["nonfinite"] is True
     assert [line["loss_scale"] for line in lines] == [65536.0] * 7 + [32768.0] * 17
-    found = result(run)
+    found = result_of(run)
     assert (found["status"], found["steps"], found["overflow_steps"]) == ("done", 24, 1)
     assert found["score"] is not None
 

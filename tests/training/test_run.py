@@ -8,10 +8,10 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
 
 import pytest
 import torch
+from made_runs import CPU, MakeSpec, Poll, Train, Undisturbed, numbers, result_of, stop_at
 from torch import Tensor
 
 from ettsweep.errors import DataMissingError, StorageError
@@ -24,34 +24,6 @@ from ettsweep.training.loop import CheckpointPolicy, Stop
 from ettsweep.training.optimizer import set_lr
 from ettsweep.training.run import environment, prepare, train_run
 from ettsweep.training.schedule import lr_at
-
-CPU = torch.device("cpu")
-Poll = Callable[[Attempt], Stop | None]
-MakeSpec = Callable[..., RunSpec]
-Undisturbed = Callable[[RunSpec], tuple[bytes, object]]
-
-
-class Train(Protocol):
-    def __call__(
-        self, spec: RunSpec, every_steps: int | None = None, poll: Poll = ..., folder: Path | None = None
-    ) -> RunDir: ...
-
-
-def result_of(run: RunDir) -> dict[str, Any]:
-    result = run.result()
-    assert result is not None, [run.attempt(n).log() for n in run.numbers()]
-    return result
-
-
-def numbers(run: RunDir) -> tuple[bytes, object]:
-    return run.metrics_path.read_bytes(), result_of(run)["weights_sha256"]
-
-
-def stop_at(step: int, stop: Stop = Stop.TERMINATED) -> Poll:
-    """Return a poll that stops an attempt after `step` more steps."""
-    calls = iter(range(step + 1))
-    return lambda attempt: stop if next(calls) == step else None
-
 
 # --- results ------------------------------------------------------------------------------------------------
 
@@ -156,7 +128,7 @@ OPTIMIZERS: dict[str, dict[str, object]] = {
 }
 
 
-@pytest.mark.parametrize(("optimizer", "seed"), [("adamw", 0), ("momentum", 1), ("clipped", 2), ("adamw", 3)])
+@pytest.mark.parametrize(("optimizer", "seed"), [("adamw", 0), ("momentum", 1), ("clipped", 2)])
 def test_killed_run_equals_an_undisturbed_one_bit_for_bit(
     results: Path, make_spec: MakeSpec, undisturbed: Undisturbed, optimizer: str, seed: int
 ) -> None:

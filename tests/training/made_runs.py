@@ -1,0 +1,49 @@
+"""Runs made for tests: how they are trained and stopped, and the numbers that must never differ."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from ettsweep.rundir import Attempt, RunDir
+from ettsweep.spec import RunSpec
+from ettsweep.training.loop import Stop
+
+CPU = torch.device("cpu")
+
+MakeSpec = Callable[..., RunSpec]
+Undisturbed = Callable[[RunSpec], tuple[bytes, object]]
+Poll = Callable[[Attempt], Stop | None]
+
+
+def never(attempt: Attempt) -> Stop | None:
+    """Do not stop an attempt."""
+    return None
+
+
+def stop_at(step: int, stop: Stop = Stop.TERMINATED) -> Poll:
+    """Return a poll that stops an attempt after `step` more steps."""
+    calls = iter(range(step + 1))
+    return lambda attempt: stop if next(calls) == step else None
+
+
+class Train(Protocol):
+    """Claim the next attempt at a run, train it, and return the run folder."""
+
+    def __call__(
+        self, spec: RunSpec, every_steps: int | None = None, poll: Poll = never, folder: Path | None = None
+    ) -> RunDir: ...
+
+
+def result_of(run: RunDir) -> dict[str, Any]:
+    """Return the result; where there is none, fail with what was logged."""
+    result = run.result()
+    assert result is not None, [run.attempt(n).log() for n in run.numbers()]
+    return result
+
+
+def numbers(run: RunDir) -> tuple[bytes, object]:
+    """Return the metrics, byte for byte, and the hash of the final weights."""
+    sha256 = result_of(run)["weights_sha256"]
+    return run.metrics_path.read_bytes(), sha256

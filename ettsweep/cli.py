@@ -469,7 +469,7 @@ def train(
     _point_at_data(data)
     check_data(spec.task)
     finished = train_in_foreground(results, spec, load_profile(launch or "local", launch_set or ()))
-    show_run(spec.run_id, Format.TABLE, results)
+    status([spec.run_id], results=results)
     raise typer.Exit(0 if finished else 1)
 
 

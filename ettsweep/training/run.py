@@ -117,7 +117,8 @@ def _train(
         attempt.fail("interrupted", str(end.stop))
         return end.stop
     finished = run.finish(summarise(trainer, history, end, attempt.number), history)
-    log("finished" if finished else "another attempt finished first")
+    ending = f"diverged at step {end.step}" if end.diverged else "finished"
+    log(ending if finished else "another attempt finished first")
     return None
 
 

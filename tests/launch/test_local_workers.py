@@ -33,9 +33,9 @@ from ettsweep.sweep.gridfile import load_request
 
 pytestmark = pytest.mark.skipif(not Path("/proc/locks").exists(), reason="looks at processes through Linux's /proc")
 
-LONG = {"batch_size": 32, "schedule": {"total_steps": 1000, "warmup_steps": 4, "eval_every": 250}}
+LONG = {"batch_size": 32, "schedule": {"total_steps": 600, "warmup_steps": 4, "eval_every": 200}}
 """Some seconds of training: time to do something to it."""
-ONE_SLOT = ("--launch-set", "slots=1", "--launch-set", "threads=1", "--launch-set", "checkpoint_every_steps=50")
+ONE_SLOT = ("--launch-set", "slots=1", "--launch-set", "threads=1", "--launch-set", "checkpoint_every_steps=25")
 TWO_SLOTS = ("--launch-set", "slots=2", *ONE_SLOT[2:])
 
 
@@ -206,7 +206,7 @@ def test_another_worker_takes_on_the_run_of_a_killed_one(grid: Any, results: Pat
     second = lost.run.attempt(2)
     assert owner(second) == owner(other.attempt(1))
     assert second.resumed_from()[0] == 1
-    assert second.resumed_from()[1] >= 50
+    assert second.resumed_from()[1] >= 25
     assert_as_if_undisturbed(lost.run, tmp_path / "undisturbed")
 
 
@@ -217,7 +217,7 @@ def test_following_replaces_a_worker_that_was_killed(grid: Any, results: Path, t
     assert lost.run.result() is None
     assert "1 of 1 runs finished" in ended(command).stderr
     assert lost.run.numbers() == [1, 2]
-    assert lost.run.attempt(2).resumed_from()[1] >= 50
+    assert lost.run.attempt(2).resumed_from()[1] >= 25
     assert len(submissions(results)) == 2
     assert_as_if_undisturbed(lost.run, tmp_path / "undisturbed")
 

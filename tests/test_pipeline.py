@@ -1,0 +1,88 @@
+"""The whole path as a researcher walks it: from a grid file to a report, and to the same question asked again."""
+
+import csv
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commandline import end_workers, ettsweep, write_grid
+
+
+@pytest.fixture(autouse=True)
+def _no_worker_is_left(results: Path) -> Iterator[None]:
+    yield
+    end_workers(results)
+
+
+def six_around(lr: float, wd: float) -> set[tuple[float, float]]:
+    return {(2 * lr, wd), (lr, 2 * wd), (2 * lr, wd / 2), (lr / 2, 2 * wd), (lr, wd / 2), (lr / 2, wd)}
+
+
+def test_from_a_grid_file_to_a_report(tmp_path: Path, results: Path) -> None:
+    grid = write_grid(
+        tmp_path / "small.yaml",
+        centre={"standard": {"lr": 0.0625, "wd": 0.25}},
+        lr={"range": [0, 1]},
+        wd={"range": [0, 1]},
+    )
+
+    def command(*arguments: object, code: int = 0) -> Any:
+        done = ettsweep(*arguments, "--results", results, "--format", "json", code=code, cwd=tmp_path)
+        return json.loads(done.stdout) if done.stdout else done.stderr
+
+    def scores(seed: int = 0) -> dict[tuple[float, float], float]:
+        return {(r["lr"], r["wd"]): r["best_score"] for r in command("status") if r["seed"] == seed}
+
+    # Four points, none of them an optimum: the best one lies at the edge.
+    asked = ("grid", "--grid", grid, "--launch-set", "slots=1")
+    assert [row["action"] for row in command(*asked, "--dry-run")] == ["submit"] * 4
+    assert not results.exists()
+    assert "4 of 4 runs finished" in command(*asked, "--follow")
+    assert len(scores()) == 4
+    (edge,) = command("verify-optimum", "--dry-run", code=1)
+    assert edge["verdict"] == "edge"
+    assert scores()[edge["lr"], edge["wd"]] == min(scores().values())
+
+    # The climb leaves the grid, and ends where all six neighbours are worse.
+    (found,) = command("verify-optimum", "--follow")
+    optimum = (found["lr"], found["wd"])
+    assert found["verdict"] == "optimal"
+    assert {(n["lr"], n["wd"]) for n in found["neighbours"]} == six_around(*optimum)
+    assert found["score"] == scores()[optimum] == min(scores().values())
+    assert all(scores()[n["lr"], n["wd"]] == n["score"] > found["score"] for n in found["neighbours"])
+    assert found["outside"]
+    assert command("verify-optimum") == [found | {"path": []}] or command("verify-optimum")[0]["verdict"] == "optimal"
+
+    # Fresh seeds are reported beside the verdict.
+    (rerun,) = command("seeds", "--count", 2, "--follow")
+    assert (rerun["verdict"], rerun["score"]) == ("optimal", found["score"])
+    assert rerun["fresh"] == [{"seed": seed, "score": scores(seed)[optimum]} for seed in (1, 2)]
+    rows = command("status")
+    assert {row["state"] for row in rows} == {"done"}
+
+    # One run, and what it logged.
+    best = next(row["run"] for row in rows if (row["lr"], row["wd"], row["seed"]) == (*optimum, 0))
+    assert command("show", best)["result"]["score"] == found["score"]
+    assert "step 24/24" in ettsweep("logs", best, "--results", results).stdout
+
+    # Tables, figures, one page.
+    (reported,) = command("report")
+    assert reported["verdict"] == "optimal"
+    page = (results / "report" / "index.html").read_text()
+    assert "<script src" not in page
+    tables = [list(csv.DictReader(path.open())) for path in (results / "report").rglob("*.csv")]
+    assert any({row.get("run") for row in table} == {row["run"] for row in rows} for table in tables)
+    assert list((results / "report").rglob("*.png"))
+
+    # What is left is small, and asking again does nothing.
+    ettsweep("clean", "--results", results)
+    assert not list((results / "jobs").iterdir())
+    kept = sorted(results.rglob("*"))
+    ettsweep(*asked, "--follow", "--results", results)
+    (again,) = command("verify-optimum", "--follow")
+    assert (again["verdict"], again["lr"], again["wd"]) == ("optimal", *optimum)
+    assert command("seeds", "--count", 2, "--follow") == [rerun]
+    assert sorted(results.rglob("*")) == kept
+    assert command("status") == rows

@@ -427,7 +427,7 @@ def test_seeds_are_rerun_for_verified_optima_only(results: Path, asked: Any, cal
         ("grid --grid grid.yaml --strategy s=7", "s must be a number from 0 to 1"),
         ("grid --grid grid.yaml --launch loacl", "unknown launch profile 'loacl'; did you mean 'local'?"),
         ("grid --grid grid.yaml --launch other.yaml", "other.yaml: no such launch profile"),
-        ("grid --grid grid.yaml --launch-set slots=0", "input should be greater than or equal to 1, got 0"),
+        ("grid --grid grid.yaml --launch-set slots=0", "slots: a whole number of at least 1, or auto, is expected, got 0"),
         ("grid --grid grid.yaml --launch-set slosts=1", "slosts: unknown key"),
         ("grid --grid grid.yaml --set model.width=7", "width 7 is not divisible by heads 2; nearest width: 6, 8"),
         ("grid --grid grid.yaml --set model.widht=8", "model.widht: unknown key"),

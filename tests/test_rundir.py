@@ -440,7 +440,9 @@ def test_attempt_of_another_lineage_is_left_out(run: RunDir) -> None:
 
 
 @pytest.mark.parametrize(
-    "steps", [[2, 3, 4], [1, 3, 4], [1, 2, 2, 3, 4], [1, 2, 3], []], ids=["start", "hole", "twice", "end", "all"]
+    "steps",
+    [[2, 3, 4], [1, 3, 4], [1, 2, 2, 3, 4], [1, 3, 3, 4], [1, 3, 2, 4], [1, 2, 3], []],
+    ids=["start", "hole", "twice", "hole and twice", "order", "end", "all"],
 )
 def test_missing_steps_are_noticed(run: RunDir, steps: list[int]) -> None:
     attempt = claimed(run)

@@ -150,11 +150,12 @@ def test_the_tolerance_holds_across_the_edges_of_cells() -> None:
 
 
 def test_setting_an_equal_point_replaces_its_value() -> None:
+    edge = Point(2 ** (0.5 * TOLERANCE), 1.0)  # between two cells
     known: PointMap[str] = PointMap()
-    known[Point(1.0, 1.0)] = "old"
-    known[Point(1.0 + 1e-12, 1.0)] = "new"
+    known[edge.moved(-0.1 * TOLERANCE, 0)] = "old"
+    known[edge.moved(0.1 * TOLERANCE, 0)] = "new"
+    assert list(known.items()) == [(edge.moved(-0.1 * TOLERANCE, 0), "new")]
     assert len(known) == 1
-    assert list(known.items()) == [((1.0, 1.0), "new")]
 
 
 def test_wd_zero_is_a_point_of_its_own() -> None:

@@ -2,7 +2,7 @@
 
 Each attempt is a process of its own, forked here after the second that importing torch takes. All but the last are
 killed: after a while, or in the midst of writing a checkpoint, a line of metrics or the result. Prints, as JSON, how
-each attempt was meant to be killed and the step that it had resumed from.
+each attempt was killed ("": it was not), in which checkpoint or piece of metrics, and the step it had resumed from.
 """
 
 import json
@@ -24,6 +24,10 @@ from ettsweep.training.run import environment, train_run
 
 STEP_S = 0.002
 """Least time a step takes, so that a kill after a while meets a run that is under way."""
+
+
+EVERY_STEPS = 4
+"""Steps from one checkpoint to the next."""
 
 
 class Stuck:
@@ -99,7 +103,7 @@ def attempt_run(run: RunDir, pipe: int, how: str, count: int) -> None:
         started = True
         time.sleep(STEP_S)
 
-    train_run(run, attempt, device, CheckpointPolicy(every_steps=4), poll)
+    train_run(run, attempt, device, CheckpointPolicy(every_steps=EVERY_STEPS), poll)
 
 
 def main() -> None:
@@ -125,7 +129,8 @@ def main() -> None:
         os.waitpid(pid, 0)
         os.close(read)
         number = max(run.numbers())
-        told.append({"how": how if reached else "", "resumed": run.attempt(number).resumed_from()[1]})
+        resumed = run.attempt(number).resumed_from()[1]
+        told.append({"how": how if reached else "", "count": count, "resumed": resumed})
         if run.result_path.exists():
             break
     print(json.dumps(told))

@@ -46,4 +46,5 @@ def result_of(run: RunDir) -> dict[str, Any]:
 def numbers(run: RunDir) -> tuple[bytes, object]:
     """Return the metrics, byte for byte, and the hash of the final weights."""
     sha256 = result_of(run)["weights_sha256"]
+    run.history()  # raises where the metrics are not those of the result
     return run.metrics_path.read_bytes(), sha256

@@ -175,9 +175,14 @@ def test_damaged_checkpoint_costs_time_but_no_bit(
     assert numbers(run) == undisturbed(spec)
 
 
-def test_run_begins_anew_when_no_checkpoint_is_left(train: Train, undisturbed: Undisturbed, spec: RunSpec) -> None:
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_run_begins_anew_when_no_checkpoint_is_left(
+    train: Train, undisturbed: Undisturbed, make_spec: MakeSpec, damage: str
+) -> None:
+    spec = make_spec()
+    other = train(make_spec(seed=1), poll=stop_at(9))
     run = train(spec, poll=stop_at(6))
-    run.attempt(1).checkpoint_path.write_bytes(b"garbage")
+    hurt(run.attempt(1).checkpoint_path, other.attempt(1).checkpoint_path)[damage]()
     train(spec)
     assert run.attempt(2).resumed_from() == (0, 0)
     assert numbers(run) == undisturbed(spec)

@@ -6,11 +6,12 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from killed_run import EVERY_STEPS
 from made_runs import CPU, MakeSpec, Poll, Train, Undisturbed, numbers, result_of, stop_at
 from torch import Tensor
 
@@ -102,6 +103,13 @@ def test_checkpoints_and_drains_do_not_change_the_numbers(
     assert numbers(train(spec, every_steps=1)) == undisturbed(spec)
 
 
+def test_evaluations_do_not_change_the_training(train: Train, make_spec: MakeSpec) -> None:
+    often, once = (train(make_spec(schedule={"eval_every": every})) for every in (1, 24))
+    assert len(often.history()) == 48
+    assert [line for line in often.history() if "loss" in line] == once.history()[:-1]
+    assert result_of(often)["weights_sha256"] == result_of(once)["weights_sha256"]
+
+
 def test_seeds_and_points_differ(train: Train, make_spec: MakeSpec) -> None:
     runs = [train(make_spec(**c)) for c in ({}, {"seed": 1}, {"lr": 0.5}, {"wd": 0.0}, {"strategy": {"s": 1.0}})]
     assert len({numbers(run) for run in runs}) == 5
@@ -142,6 +150,9 @@ def test_killed_run_equals_an_undisturbed_one_bit_for_bit(
     assert len([attempt for attempt in told if attempt["how"]]) >= 4, told
     assert len({attempt["resumed"] for attempt in told}) >= 3, "it got further between kills"
     assert {"checkpoint", "metrics"} <= {attempt["how"] for attempt in told}, told
+    for attempt, following in itertools.pairwise(told):
+        if attempt["how"] == "checkpoint":  # the last whole one, of the very attempt that was killed, is good
+            assert following["resumed"] == attempt["resumed"] + EVERY_STEPS * (attempt["count"] - 1), told
     assert numbers(run) == undisturbed(spec), told
 
 
@@ -312,6 +323,32 @@ def test_divergence_after_a_resume_is_at_the_same_step(
     spec = make_spec(lr=1e3, schedule={"total_steps": 60, "eval_every": 3})
     run = train(spec, poll=stop_at(first_bad_step(spec) - 1))
     train(spec)
+    assert numbers(run) == undisturbed(spec)
+
+
+class NanGradients(Digits):
+    """Digits whose gradients are not finite from the fifth step on, while the loss is."""
+
+    def loss(self, outputs: Tensor, batch: Batch) -> Tensor:
+        loss = super().loss(outputs, batch)
+        bad = self.first_step + next(self.count) >= 5
+        return loss + (outputs.float().sum() * 0).sqrt() if bad else loss
+
+    def batches(self, first_step: int) -> Iterator[Batch]:
+        self.first_step, self.count = first_step, itertools.count()
+        return super().batches(first_step)
+
+
+def test_skipped_steps_are_counted_across_resumes(
+    train: Train, undisturbed: Undisturbed, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ettsweep.tasks.digits.Digits", NanGradients)
+    spec = make_spec(precision="fp16", schedule={"total_steps": 80, "eval_every": 30})
+    run = train(spec, poll=stop_at(20))
+    train(spec, poll=stop_at(20))
+    train(spec)
+    assert result_of(run)["diverged_step"] == 54, "the fiftieth skip in a row"
+    assert result_of(run)["overflow_steps"] == 50
     assert numbers(run) == undisturbed(spec)
 
 

@@ -20,20 +20,17 @@ import hashlib
 import json
 import os
 import shutil
-import socket
-import subprocess
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
 from enum import StrEnum
-from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from ettsweep.errors import CorruptError, InputError, StorageError
+from ettsweep.errors import CorruptError, InputError
+from ettsweep.files import Json, dumps, last_line, read_json, read_lines, storage_errors, sync, write_atomic
+from ettsweep.processes import Process, process
 from ettsweep.spec import RunSpec, validate
-
-Json = dict[str, Any]
 
 MAX_LOST_ATTEMPTS = 3
 """Attempts in a row that may die without a word and without getting further; more is a failure, not bad luck."""
@@ -56,170 +53,6 @@ class State(StrEnum):
     def finished(self) -> bool:
         """Whether the run has its result; diverged is one, the worst."""
         return self in (State.DONE, State.DIVERGED)
-
-
-# --- files ----------------------------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def storage_errors(path: Path) -> Iterator[None]:
-    """Turn an OSError on `path` into a StorageError that says what would help."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            why = "the disk is full; free some space (`ettsweep clean` removes what is no longer needed)"
-        elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            why = f"cannot be written ({error.strerror}); choose another folder with --results or ETTSWEEP_RESULTS"
-        else:
-            why = error.strerror or str(error)
-        raise StorageError(f"{path}: {why}") from error
-
-
-def write_atomic(path: Path, data: bytes | str | Callable[[Path], None], *, exclusive: bool = False) -> bool:
-    """Write a whole file so that a reader, or a kill, finds the old one or the new one and nothing between.
-
-    Args:
-        path: the file; its folder exists.
-        data: the content, or a function that writes it to the path that it is given.
-        exclusive: keep an existing file and return False.
-
-    Raises:
-        StorageError: the file cannot be written; the temporary file is gone.
-    """
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-    with storage_errors(path):
-        try:
-            if callable(data):
-                data(temporary)
-            else:
-                temporary.write_bytes(data.encode() if isinstance(data, str) else data)
-            sync(temporary)
-            if exclusive:
-                try:
-                    os.link(temporary, path)
-                except FileExistsError:
-                    return False
-            else:
-                temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
-    return True
-
-
-def sync(path: Path) -> None:
-    """Flush a file to the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def dumps(value: object) -> str:
-    """Return strict JSON text: NaN and infinity are a ValueError, see `finite`."""
-    return json.dumps(value, allow_nan=False)
-
-
-def read_json(path: Path) -> Json:
-    """Read a JSON object that this module wrote.
-
-    Raises:
-        FileNotFoundError: there is none.
-        CorruptError: it is no JSON object, or cannot be read.
-    """
-    try:
-        value = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        raise CorruptError(f"{path}: cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise CorruptError(f"{path}: no valid JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise CorruptError(f"{path}: not a JSON object")
-    return value
-
-
-def read_lines(path: Path) -> list[Json]:
-    """Read a .jsonl file; a cut last line is dropped, and so is all that follows a broken one."""
-    lines: list[Json] = []
-    try:
-        data = path.read_bytes()
-    except OSError:
-        return []
-    for raw in data.split(b"\n")[:-1]:
-        try:
-            value = json.loads(raw)
-        except ValueError:
-            break
-        if not isinstance(value, dict):
-            break
-        lines.append(value)
-    return lines
-
-
-# --- owners ---------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Process:
-    """A process, named so that no other one, before or after a reboot, is mistaken for it."""
-
-    host: str
-    boot_id: str
-    pid: int
-    start_time: str
-
-    @classmethod
-    def from_json(cls, data: object) -> "Process | None":
-        """Return the process that a file names, or None where it names none."""
-        if not isinstance(data, dict):
-            return None
-        try:
-            return cls(str(data["host"]), str(data["boot_id"]), int(data["pid"]), str(data["start_time"]))
-        except (KeyError, TypeError, ValueError):
-            return None
-
-    def to_json(self) -> Json:
-        """Return it as plain data."""
-        return asdict(self)
-
-    def liveness(self) -> Literal["alive", "dead", "unknown"]:
-        """Say whether it lives; unknown from another machine."""
-        if self.boot_id == boot_id():
-            return "alive" if start_time(self.pid) == self.start_time else "dead"
-        return "dead" if self.host == socket.gethostname() else "unknown"
-
-
-@cache
-def boot_id() -> str:
-    """Return what changes at each boot of this machine."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return f"{socket.gethostname()}-{uuid.getnode():x}"
-
-
-def start_time(pid: int) -> str | None:
-    """Return when process `pid` of this machine started, in the kernel's own unit; None if it is gone."""
-    if Path("/proc/self/stat").exists():
-        try:
-            fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-        except OSError:
-            return None
-        return None if fields[0] in "ZX" else fields[19]
-    ps = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
-    return ps.stdout.strip() or None
-
-
-def process(pid: int | None = None) -> Process:
-    """Return the identity of a process of this machine, this one by default."""
-    pid = os.getpid() if pid is None else pid
-    return Process(socket.gethostname(), boot_id(), pid, start_time(pid) or "gone")
-
-
-# --- a run ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -589,25 +422,8 @@ class Attempt:
     def progress(self) -> float:
         """Return the share of steps done, from the last line that was written."""
         for path in (self.timings_path, self.metrics_path):
-            last = _last_line(path)
+            last = last_line(path)
             if last and isinstance(last.get("progress"), int | float):
                 return float(last["progress"])
         parent, _ = self.resumed_from()
         return self.run.attempt(parent).progress() if parent else 0.0
-
-
-def _last_line(path: Path) -> Json | None:
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - 4096))
-            lines = file.read().split(b"\n")[:-1]
-        value = json.loads(lines[-1]) if lines else None
-    except (OSError, ValueError):
-        return None
-    return value if isinstance(value, dict) else None
-
-
-def finite(line: Json) -> Json:
-    """Return the line with non-finite floats as null and `"nonfinite": true`, as JSON must hold them."""
-    bad = [k for k, v in line.items() if isinstance(v, float) and v - v != 0.0]
-    return {**line, **dict.fromkeys(bad), "nonfinite": True} if bad else line

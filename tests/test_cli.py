@@ -190,7 +190,7 @@ def test_scales_are_those_of_the_theory(call: Call) -> None:
 @pytest.mark.parametrize("form", ["csv", "markdown"])
 def test_scales_print_a_row_for_each_group(call: Call, form: str) -> None:
     rows = table(call("scales", "--model", "vit-digits", "--format", form).out, form)
-    assert [row["group"] for row in rows] == "patch pe q k v u w x head head_bias".split()
+    assert [row["group"] for row in rows] == ["patch", "pe", "q", "k", "v", "u", "w", "x", "head", "head_bias"]
 
 
 # --- grid -----------------------------------------------------------------------------------------------------------
@@ -239,7 +239,7 @@ def test_a_dry_run_of_a_finished_grid_keeps_its_runs(trained: Path, call: Call) 
 # --- status, show, logs ---------------------------------------------------------------------------------------------
 
 STATUS_KEYS = (
-    "run family model task strategy lr wd log2_lr log2_wd seed state progress best_score".split()
+    ["run", "family", "model", "task", "strategy", "lr", "wd", "log2_lr", "log2_wd", "seed", "state", "progress", "best_score"]
 )  # fmt: skip
 
 

@@ -21,6 +21,8 @@ LAYERS = [  # each may import those after it; those of one layer do not import e
     {"scaling"},
     {"rundir"},
     {"spec"},
+    {"processes"},
+    {"files"},
     {"errors", "seeding", "output", "resources"},
     {""},  # ettsweep/__init__.py
 ]
@@ -42,7 +44,7 @@ MODULES = modules()
 
 def part(module: str) -> str:
     """Return the part of the package that a module belongs to: `sweep` for ettsweep.sweep.plan."""
-    return (module.split(".") + [""])[1]
+    return [*module.split("."), ""][1]
 
 
 def imports(path: Path) -> Iterator[tuple[str, bool]]:

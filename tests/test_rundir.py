@@ -13,21 +13,9 @@ from typing import Any
 import pytest
 
 from ettsweep.errors import CorruptError, StorageError
-from ettsweep.rundir import (
-    Attempt,
-    Process,
-    RunDir,
-    State,
-    boot_id,
-    dumps,
-    finite,
-    is_run_id,
-    process,
-    read_json,
-    read_lines,
-    start_time,
-    write_atomic,
-)
+from ettsweep.files import dumps, finite, read_json, read_lines, write_atomic
+from ettsweep.processes import Process, boot_id, process, start_time
+from ettsweep.rundir import Attempt, RunDir, State, is_run_id
 from ettsweep.spec import RunSpec
 
 SmallDisk = Callable[[str], Path]
@@ -84,7 +72,7 @@ def python(script: str, *arguments: object) -> str:
 REWRITE_UNDER_KILLS = """
 import os, random, signal, sys, time
 from pathlib import Path
-from ettsweep.rundir import write_atomic
+from ettsweep.files import write_atomic
 
 path, rng, seen = Path(sys.argv[1]), random.Random(0), set()
 contents = [letter * 300_000 for letter in (b"a", b"b")]
@@ -132,7 +120,8 @@ def test_exclusive_write_keeps_what_is_there(tmp_path: Path) -> None:
 RACE = """
 import os, sys
 from pathlib import Path
-from ettsweep.rundir import RunDir, write_atomic
+from ettsweep.files import write_atomic
+from ettsweep.rundir import RunDir
 
 def race(act):
     '''Let 12 processes act at once; return how many had their way.'''

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ettsweep.errors import EttsweepError
+from ettsweep.files import storage_errors, write_atomic
 from ettsweep.launch.profiles import load_profile
 from ettsweep.resources import shipped
-from ettsweep.rundir import storage_errors, write_atomic
 from ettsweep.sweep.gridfile import load_request
 from ettsweep.tasks.registry import TASKS, check_data
 

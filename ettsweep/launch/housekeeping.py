@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ettsweep.errors import CorruptError
+from ettsweep.files import storage_errors
 from ettsweep.launch.submit import live_workers, submissions
-from ettsweep.rundir import RunDir, State, is_run_id, runs_dir, storage_errors
+from ettsweep.rundir import RunDir, State, is_run_id, runs_dir
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,10 @@ from dataclasses import asdict
 from pathlib import Path
 
 from ettsweep.errors import CorruptError, LaunchError
+from ettsweep.files import Json, read_json, storage_errors, write_atomic
 from ettsweep.launch.profiles import LocalProfile, Slot
-from ettsweep.rundir import Json, Process, RunDir, is_run_id, process, read_json, storage_errors, write_atomic
+from ettsweep.processes import Process, process
+from ettsweep.rundir import RunDir, is_run_id
 from ettsweep.sweep.plan import Plan
 
 

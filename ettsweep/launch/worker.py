@@ -14,8 +14,10 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from ettsweep.errors import LaunchError, StorageError
+from ettsweep.files import Json, dumps, storage_errors, write_atomic
 from ettsweep.launch.profiles import LocalProfile, Slot
-from ettsweep.rundir import Attempt, Json, RunDir, State, dumps, process, runs_dir, storage_errors, write_atomic
+from ettsweep.processes import process
+from ettsweep.rundir import Attempt, RunDir, State, runs_dir
 from ettsweep.spec import RunSpec
 
 if TYPE_CHECKING:

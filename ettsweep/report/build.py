@@ -8,6 +8,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from ettsweep.errors import CorruptError
+from ettsweep.files import storage_errors, write_atomic
 from ettsweep.report import html, tables
 from ettsweep.report.figures import (
     Curve,
@@ -19,7 +20,7 @@ from ettsweep.report.figures import (
 )
 from ettsweep.report.maps import Cell, LatticeMap, lattice_figure
 from ettsweep.report.tables import point_key
-from ettsweep.rundir import State, storage_errors, write_atomic
+from ettsweep.rundir import State
 from ettsweep.scaling.strategies import STRATEGIES
 from ettsweep.spec import RunSpec, digest, identity
 from ettsweep.sweep.ledger import Run

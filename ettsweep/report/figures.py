@@ -17,8 +17,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
+from ettsweep.files import write_atomic
 from ettsweep.report.text import is_accuracy, metric_name, plus_minus, score_text, short
-from ettsweep.rundir import write_atomic
 
 DPI = 180
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pandas as pd
 
+from ettsweep.files import write_atomic
 from ettsweep.models.registry import model_name
-from ettsweep.rundir import write_atomic
 from ettsweep.scaling.strategies import strategy_name
 from ettsweep.spec import StrategySpec, log2
 from ettsweep.sweep.ledger import Run

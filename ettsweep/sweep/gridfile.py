@@ -9,9 +9,9 @@ import yaml
 from pydantic import Field, field_validator, model_validator
 
 from ettsweep.errors import CorruptError, EttsweepError, InputError, located, unknown_name
+from ettsweep.files import storage_errors, write_atomic
 from ettsweep.models.registry import MODELS, model_name, model_spec
 from ettsweep.resources import shipped
-from ettsweep.rundir import storage_errors, write_atomic
 from ettsweep.scaling.hyperparameters import map_point
 from ettsweep.scaling.strategies import parse_strategy
 from ettsweep.spec import Frozen, NonNegative, PositiveFloat, Recipe, RunSpec, StrategySpec, digest, expect, validate

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ettsweep.errors import CorruptError, InputError, unknown_name
+from ettsweep.files import Json
 from ettsweep.models.registry import model_name
-from ettsweep.rundir import Attempt, Json, RunDir, State, Status, is_run_id, runs_dir
+from ettsweep.rundir import Attempt, RunDir, State, Status, is_run_id, runs_dir
 from ettsweep.scaling.strategies import parse_strategy, strategy_name
 from ettsweep.spec import RunSpec, log2
 from ettsweep.tasks.registry import score

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ettsweep.rundir import Attempt, finite
+from ettsweep.files import finite
+from ettsweep.rundir import Attempt
 from ettsweep.spec import RunSpec
 from ettsweep.tasks.base import Task
 from ettsweep.training import checkpoint

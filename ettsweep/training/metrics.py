@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ettsweep.rundir import finite
+from ettsweep.files import finite
 from ettsweep.spec import Precision
 from ettsweep.training.precision import MAX_SKIPS
 

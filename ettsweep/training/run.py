@@ -13,9 +13,10 @@ import torch
 
 from ettsweep import __version__
 from ettsweep.errors import CorruptError, EttsweepError
+from ettsweep.files import Json, read_lines
 from ettsweep.models.build import build_model
 from ettsweep.models.initialisation import initialise
-from ettsweep.rundir import Attempt, Json, RunDir, read_lines
+from ettsweep.rundir import Attempt, RunDir
 from ettsweep.spec import DigitsTask, RunSpec
 from ettsweep.tasks.base import Task
 from ettsweep.tasks.registry import score

@@ -17,7 +17,8 @@ from pathlib import Path
 import torch
 
 from ettsweep import rundir
-from ettsweep.rundir import Attempt, Json, RunDir
+from ettsweep.files import Json
+from ettsweep.rundir import Attempt, RunDir
 from ettsweep.training import checkpoint
 from ettsweep.training.loop import CheckpointPolicy
 from ettsweep.training.run import environment, train_run

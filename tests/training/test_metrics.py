@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from ettsweep.rundir import dumps
+from ettsweep.files import dumps
 from ettsweep.spec import Precision
 from ettsweep.training.metrics import StepBuffer, trailing_overflows
 

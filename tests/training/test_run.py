@@ -16,7 +16,8 @@ from made_runs import CPU, MakeSpec, Poll, Train, Undisturbed, numbers, result_o
 from torch import Tensor
 
 from ettsweep.errors import DataMissingError, StorageError
-from ettsweep.rundir import Attempt, RunDir, State, read_lines
+from ettsweep.files import read_lines
+from ettsweep.rundir import Attempt, RunDir, State
 from ettsweep.spec import RunSpec
 from ettsweep.tasks.base import Batch
 from ettsweep.tasks.digits import Digits

@@ -1,0 +1,130 @@
+"""Files that survive a kill: whole ones appear in one rename, lines are appended, and JSON is strict."""
+
+import contextlib
+import errno
+import json
+import os
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from ettsweep.errors import CorruptError, StorageError
+
+Json = dict[str, Any]
+
+
+@contextlib.contextmanager
+def storage_errors(path: Path) -> Iterator[None]:
+    """Turn an OSError on `path` into a StorageError that says what would help."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            why = "the disk is full; free some space (`ettsweep clean` removes what is no longer needed)"
+        elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            why = f"cannot be written ({error.strerror}); choose another folder with --results or ETTSWEEP_RESULTS"
+        else:
+            why = error.strerror or str(error)
+        raise StorageError(f"{path}: {why}") from error
+
+
+def write_atomic(path: Path, data: bytes | str | Callable[[Path], None], *, exclusive: bool = False) -> bool:
+    """Write a whole file so that a reader, or a kill, finds the old one or the new one and nothing between.
+
+    Args:
+        path: the file; its folder exists.
+        data: the content, or a function that writes it to the path that it is given.
+        exclusive: keep an existing file and return False.
+
+    Raises:
+        StorageError: the file cannot be written; the temporary file is gone.
+    """
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    with storage_errors(path):
+        try:
+            if callable(data):
+                data(temporary)
+            else:
+                temporary.write_bytes(data.encode() if isinstance(data, str) else data)
+            sync(temporary)
+            if exclusive:
+                try:
+                    os.link(temporary, path)
+                except FileExistsError:
+                    return False
+            else:
+                temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    return True
+
+
+def sync(path: Path) -> None:
+    """Flush a file to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def dumps(value: object) -> str:
+    """Return strict JSON text: NaN and infinity are a ValueError, see `finite`."""
+    return json.dumps(value, allow_nan=False)
+
+
+def read_json(path: Path) -> Json:
+    """Read a JSON object that this module wrote.
+
+    Raises:
+        FileNotFoundError: there is none.
+        CorruptError: it is no JSON object, or cannot be read.
+    """
+    try:
+        value = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise CorruptError(f"{path}: cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise CorruptError(f"{path}: no valid JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise CorruptError(f"{path}: not a JSON object")
+    return value
+
+
+def read_lines(path: Path) -> list[Json]:
+    """Read a .jsonl file; a cut last line is dropped, and so is all that follows a broken one."""
+    lines: list[Json] = []
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return []
+    for raw in data.split(b"\n")[:-1]:
+        try:
+            value = json.loads(raw)
+        except ValueError:
+            break
+        if not isinstance(value, dict):
+            break
+        lines.append(value)
+    return lines
+
+
+def last_line(path: Path) -> Json | None:
+    """Return the last whole line of a .jsonl file, or None where there is none."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 4096))
+            lines = file.read().split(b"\n")[:-1]
+        value = json.loads(lines[-1]) if lines else None
+    except (OSError, ValueError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def finite(line: Json) -> Json:
+    """Return the line with non-finite floats as null and `"nonfinite": true`, as JSON must hold them."""
+    bad = [k for k, v in line.items() if isinstance(v, float) and v - v != 0.0]
+    return {**line, **dict.fromkeys(bad), "nonfinite": True} if bad else line

@@ -1,0 +1,69 @@
+"""Processes, named so that another one is never mistaken for them."""
+
+import os
+import socket
+import subprocess
+import uuid
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+from ettsweep.files import Json
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process, named so that no other one, before or after a reboot, is mistaken for it."""
+
+    host: str
+    boot_id: str
+    pid: int
+    start_time: str
+
+    @classmethod
+    def from_json(cls, data: object) -> "Process | None":
+        """Return the process that a file names, or None where it names none."""
+        if not isinstance(data, dict):
+            return None
+        try:
+            return cls(str(data["host"]), str(data["boot_id"]), int(data["pid"]), str(data["start_time"]))
+        except (KeyError, TypeError, ValueError):
+            return None
+
+    def to_json(self) -> Json:
+        """Return it as plain data."""
+        return asdict(self)
+
+    def liveness(self) -> Literal["alive", "dead", "unknown"]:
+        """Say whether it lives; unknown from another machine."""
+        if self.boot_id == boot_id():
+            return "alive" if start_time(self.pid) == self.start_time else "dead"
+        return "dead" if self.host == socket.gethostname() else "unknown"
+
+
+@cache
+def boot_id() -> str:
+    """Return what changes at each boot of this machine."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return f"{socket.gethostname()}-{uuid.getnode():x}"
+
+
+def start_time(pid: int) -> str | None:
+    """Return when process `pid` of this machine started, in the kernel's own unit; None if it is gone."""
+    if Path("/proc/self/stat").exists():
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+        except OSError:
+            return None
+        return None if fields[0] in "ZX" else fields[19]
+    ps = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    return ps.stdout.strip() or None
+
+
+def process(pid: int | None = None) -> Process:
+    """Return the identity of a process of this machine, this one by default."""
+    pid = os.getpid() if pid is None else pid
+    return Process(socket.gethostname(), boot_id(), pid, start_time(pid) or "gone")

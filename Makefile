@@ -37,9 +37,11 @@ demo: $(READY)
 	@echo "== done: open $(RESULTS)/report/report.html"
 
 test: $(READY)
-	@$(BIN)/python -m pytest
+	@echo "== tests"
+	@$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4
 
 lint: $(READY)
+	@echo "== lint and types"
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy

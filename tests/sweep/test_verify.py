@@ -125,7 +125,7 @@ def test_points_that_were_mapped_back_are_the_same_points(search: Search) -> Non
 
 def test_nothing_to_search_is_unsearched(search_of: Callable[..., Search]) -> None:
     search = search_of(lr="fixed", wd="fixed")
-    verdict = verify(search, runs_on(search, {(0, 0): 1.0}))
+    verdict = verify(search, runs_on(search, {(0, 0): 1.0, (3, 0): 0.5}))  # of another search of the family
     assert (verdict.verdict, verdict.neighbours, verdict.score) == ("unsearched", (), 1.0)
     assert verdict.verdict in FINAL
 
@@ -248,7 +248,7 @@ def test_the_path_of_a_climb_is_kept(search: Search) -> None:
 def test_an_exactly_equal_neighbour_is_a_tie_without_a_climb(search: Search) -> None:
     runs = runs_on(search, BOWL | {(1, 0): 1.0})
     verdict = verify(search, runs, at=CENTRE)
-    assert verdict.verdict == "tie"
+    assert (verdict.verdict, verdict.reason) == ("tie", "an equal neighbour")
     assert climb(search, runs, verdict) is None
     assert wanted(search, runs, verdict) == []
 

@@ -30,7 +30,7 @@ from typing import Literal
 from ettsweep.errors import CorruptError, InputError
 from ettsweep.files import Json, dumps, last_line, read_json, read_lines, storage_errors, sync, write_atomic
 from ettsweep.processes import Process, process
-from ettsweep.spec import RunSpec, validate
+from ettsweep.spec import RunSpec, canonical, validate
 
 MAX_LOST_ATTEMPTS = 3
 """Attempts in a row that may die without a word and without getting further; more is a failure, not bad luck."""
@@ -74,6 +74,14 @@ def is_run_id(name: str) -> bool:
     return len(name) == 12 and all(c in "0123456789abcdef" for c in name)
 
 
+def _checksum(result: Json) -> str | None:
+    """Return what result.json carries as proof that nobody edited it; None for what cannot be one."""
+    try:
+        return hashlib.sha256(canonical(result).encode()).hexdigest()
+    except ValueError:
+        return None
+
+
 class RunDir:
     """The folder of one run."""
 
@@ -83,12 +91,14 @@ class RunDir:
 
     @classmethod
     def create(cls, results: Path, spec: RunSpec) -> "RunDir":
-        """Make the folder and its spec.json, or return the one that is there."""
+        """Make the folder and its spec.json, or return the one that is there; a damaged spec.json is written anew."""
         run = cls(runs_dir(results) / spec.run_id)
         with storage_errors(run.path):
             run.path.mkdir(parents=True, exist_ok=True)
-        if not run.spec_path.exists():
-            write_atomic(run.spec_path, spec.model_dump_json(indent=1) + "\n", exclusive=True)
+        try:
+            run.spec()
+        except CorruptError:
+            write_atomic(run.spec_path, spec.model_dump_json(indent=1) + "\n")
         return run
 
     @property
@@ -117,7 +127,7 @@ class RunDir:
         Raises:
             CorruptError: it is missing, unreadable, or no longer the one that the folder is named after.
         """
-        remedy = "`ettsweep clean` removes the folder"
+        remedy = "the command that asked for the run writes it anew"
         try:
             spec = validate(RunSpec, read_json(self.spec_path), str(self.spec_path))
         except FileNotFoundError:
@@ -128,8 +138,8 @@ class RunDir:
             raise CorruptError(f"{error}; the file was edited or is of another version; {remedy}") from None
         if spec.run_id != self.id:
             raise CorruptError(
-                f"{self.spec_path}: describes run {spec.run_id}, not {self.id}: it was edited by hand; "
-                f"`ettsweep train --set` or a grid file makes another run"
+                f"{self.spec_path}: describes run {spec.run_id}, not {self.id}: it was edited by hand; {remedy} "
+                f"(another run is made by `ettsweep train --set` or a grid file)"
             )
         return spec
 
@@ -145,10 +155,8 @@ class RunDir:
             return None
         except CorruptError as error:
             raise CorruptError(f"{error}; {self._remedy}") from None
-        status = result.get("status")
-        sound = status == "done" or (status == "diverged" and isinstance(result.get("diverged_step"), int))
-        if result.get("run") != self.id or not sound:
-            raise CorruptError(f"{self.result_path}: not the result of run {self.id}; {self._remedy}")
+        if result.get("run") != self.id or result.pop("sha256", None) != _checksum(result):
+            raise CorruptError(f"{self.result_path}: not the result that run {self.id} wrote; {self._remedy}")
         return result
 
     @property
@@ -214,6 +222,7 @@ class RunDir:
         write_atomic(self.metrics_path, text)
         digest = hashlib.sha256(text.encode()).hexdigest()
         content = {"run": self.id, **result, "metrics_sha256": digest}
+        content["sha256"] = _checksum(content)
         return write_atomic(self.result_path, json.dumps(content, allow_nan=False, indent=1) + "\n", exclusive=True)
 
     def history(self) -> list[Json]:
@@ -236,7 +245,10 @@ class RunDir:
         write_atomic(self.cancel_path, dumps({"process": process().to_json()}))
 
     def retry(self) -> None:
-        """Remove what keeps the run from being trained: a cancellation, failures, an unreadable result."""
+        """Remove what keeps the run from being trained: a cancellation, failures, an unreadable result.
+
+        The caller knows that nobody trains it: an attempt whose owner cannot be asked is given up.
+        """
         with storage_errors(self.path):
             self.cancel_path.unlink(missing_ok=True)
             with contextlib.suppress(CorruptError):
@@ -269,7 +281,7 @@ class RunDir:
         attempt = self.attempt(numbers[-1]) if numbers else None
         failure = attempt.failure() if attempt else None
         life = "dead"
-        if attempt and not failure:
+        if attempt and not failure and not attempt.retried():
             life = (alive or Attempt.liveness)(attempt)
         progress = attempt.progress() if attempt else 0.0
         cancelled = self.cancel_path.exists()

@@ -37,9 +37,7 @@ SPEC: dict[str, Any] = {
 @pytest.fixture(autouse=True)
 def _own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep slot locks, results and data folders of the user out of the tests, and torch on one thread."""
-    runtime = tmp_path / "runtime"
-    runtime.mkdir(mode=0o700)
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
+    monkeypatch.setenv("ETTSWEEP_SLOTS", str(tmp_path / "slots"))
     for name in ("ETTSWEEP_RESULTS", "ETTSWEEP_IMAGENET"):
         monkeypatch.delenv(name, raising=False)
     if "torch" in sys.modules:

@@ -68,8 +68,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("trained")
     grid = write_grid(folder / "grid.yaml")
     results = folder / "results"
-    (folder / "runtime").mkdir(mode=0o700)
-    env = {**os.environ, "XDG_RUNTIME_DIR": str(folder / "runtime")}
+    env = {**os.environ, "ETTSWEEP_SLOTS": str(folder / "slots")}
     ettsweep("grid", "--grid", grid, "--follow", "--results", results, "--launch-set", "slots=1", env=env)
     yield results
     end_workers(results)

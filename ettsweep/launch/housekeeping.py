@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ettsweep.errors import CorruptError
 from ettsweep.files import storage_errors
 from ettsweep.launch.submit import live_workers, submissions
 from ettsweep.rundir import RunDir, State, is_run_id, runs_dir
@@ -36,11 +35,8 @@ def find_waste(results: Path) -> list[Waste]:
 
 def _of_run(run: RunDir, live: bool) -> Iterator[Waste]:
     status = run.status()
-    try:
-        run.spec()
-    except CorruptError as error:
-        if not live:
-            yield _waste(run.path, f"no run: {error}")
+    if not live and not run.spec_path.exists() and not run.numbers() and not run.result_path.exists():
+        yield _waste(run.path, "no run: neither spec.json nor attempts")
         return
     if status.state in (State.RUNNING, State.UNKNOWN):
         return

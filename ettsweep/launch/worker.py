@@ -6,7 +6,6 @@ import os
 import signal
 import stat
 import sys
-import tempfile
 import time
 from functools import partial
 from pathlib import Path
@@ -24,6 +23,9 @@ if TYPE_CHECKING:
     import torch
 
     from ettsweep.training.loop import CheckpointPolicy, Stop
+
+SLOTS_ENV = "ETTSWEEP_SLOTS"
+"""Environment variable that puts the slot locks elsewhere; sweeps with different ones share no slots."""
 
 POLL_S = 0.5
 """Seconds between looks for a cancellation or a newer attempt."""
@@ -66,16 +68,13 @@ def slot_dir() -> Path:
     Raises:
         StorageError: someone else owns it, or it cannot be made.
     """
-    runtime = os.environ.get("XDG_RUNTIME_DIR")
-    if runtime and os.access(runtime, os.W_OK):  # after `su`, or inside a job, it can name a folder that is not there
-        folder = Path(runtime, "ettsweep")
-    else:
-        folder = Path(tempfile.gettempdir(), f"ettsweep-{os.getuid()}")
+    # Not TMPDIR or XDG_RUNTIME_DIR: a login, a cron job and a batch job of one user must meet at the same slots.
+    folder = Path(os.environ.get(SLOTS_ENV) or f"/tmp/ettsweep-{os.getuid()}")
     with storage_errors(folder):
         folder.mkdir(mode=0o700, exist_ok=True)
     info = folder.lstat()
     if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid():
-        raise StorageError(f"{folder}: belongs to another user; remove it, or set XDG_RUNTIME_DIR to a folder of yours")
+        raise StorageError(f"{folder}: belongs to another user; remove it, or set {SLOTS_ENV} to a folder of yours")
     return folder
 
 

@@ -54,7 +54,7 @@ class Ledger:
         if run is not None:
             return run.status
         if run_id in self.broken:
-            return Status(State.FAILED, self.broken[run_id])
+            return Status(State.INTERRUPTED, "its spec.json is damaged and will be written anew")
         return Status(State.MISSING)
 
     def family(self, family: str) -> list[Run]:

@@ -27,6 +27,7 @@ from commandline import (
 )
 
 from ettsweep.launch.submit import submissions
+from ettsweep.launch.worker import slot_dir
 from ettsweep.rundir import Attempt, RunDir
 from ettsweep.spec import RunSpec
 from ettsweep.sweep.gridfile import load_request
@@ -61,7 +62,7 @@ def held(*slots: str) -> Iterator[None]:
     """Hold slots as a worker of another command would."""
     with contextlib.ExitStack() as stack:
         for slot in slots:
-            folder = Path(os.environ["XDG_RUNTIME_DIR"], "ettsweep")
+            folder = Path(os.environ["ETTSWEEP_SLOTS"])
             folder.mkdir(mode=0o700, exist_ok=True)
             file = stack.enter_context((folder / f"{slot}.lock").open("w"))
             fcntl.flock(file, fcntl.LOCK_EX)
@@ -324,7 +325,7 @@ def test_cleaning_leaves_alone_what_live_workers_could_touch(grid: Any, results:
 
 @pytest.mark.parametrize("command", ["grid", "verify-optimum"])
 def test_workers_that_cannot_start_are_an_error_not_a_loop(grid: Any, results: Path, command: str) -> None:
-    slots = Path(os.environ["XDG_RUNTIME_DIR"], "ettsweep")
+    slots = Path(os.environ["ETTSWEEP_SLOTS"])
     slots.touch()
     arguments = grid()
     if command == "verify-optimum":
@@ -337,11 +338,10 @@ def test_workers_that_cannot_start_are_an_error_not_a_loop(grid: Any, results: P
     assert [row["state"] for row in status(results).values()] == ["missing"]
 
 
-def test_slots_are_found_where_the_runtime_folder_is_gone(
-    grid: Any, results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "logged-out"))
+def test_slots_are_the_same_for_every_session_of_a_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("ETTSWEEP_SLOTS")
+    usual = slot_dir()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    ettsweep("train", *grid(recipe=GRID["recipe"])[1:], *ONE_SLOT)
-    assert [row["state"] for row in status(results).values()] == ["done"]
-    assert (tmp_path / f"ettsweep-{os.getuid()}" / "cpu-0.lock").exists()
+    assert slot_dir() == usual
+    assert usual.stat().st_mode & 0o777 == 0o700

@@ -33,6 +33,11 @@ def test_slots_share_the_cores_among_them() -> None:
     assert {slot.threads for slot in many} == {1}
 
 
+def test_gpus_share_the_cores_among_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(16 + pid)))
+    assert {slot.threads for slot in LocalProfile(devices=[0, 2], slots=7).resolve()} == {8}
+
+
 def test_threads_can_be_given() -> None:
     assert {slot.threads for slot in LocalProfile(slots=2, threads=5).resolve()} == {5}
 

@@ -515,8 +515,8 @@ def scales(
     """Print the table of a model's parameter groups: shape, init std, learning-rate and decay factors."""
     from ettsweep.models.scales import describe_scales
 
-    if lr is not None and not lr > 0:
-        raise InputError(f"--lr: must be positive, got {lr}")
+    if lr is not None and not 0 < lr <= 1e30:
+        raise InputError(f"--lr: a number between 0 and 1e30 is expected, got {lr}")
     data = describe_scales(model, strategy, optimizer, mlp_factor, lr)
     columns = [c for c in data["groups"][0] if c != "effective_lr" or lr is not None]
     show(data["groups"], form, columns, data=data)

@@ -20,6 +20,7 @@ class Process:
     boot_id: str
     pid: int
     start_time: str
+    namespace: str = ""
 
     @classmethod
     def from_json(cls, data: object) -> "Process | None":
@@ -27,7 +28,8 @@ class Process:
         if not isinstance(data, dict):
             return None
         try:
-            return cls(str(data["host"]), str(data["boot_id"]), int(data["pid"]), str(data["start_time"]))
+            names = str(data["host"]), str(data["boot_id"])
+            return cls(*names, int(data["pid"]), str(data["start_time"]), str(data.get("namespace", "")))
         except (KeyError, TypeError, ValueError):
             return None
 
@@ -36,8 +38,10 @@ class Process:
         return asdict(self)
 
     def liveness(self) -> Literal["alive", "dead", "unknown"]:
-        """Say whether it lives; unknown from another machine."""
+        """Say whether it lives; unknown from another machine or container, whose processes cannot be seen."""
         if self.boot_id == boot_id():
+            if self.namespace and self.namespace != pid_namespace():
+                return "unknown"
             return "alive" if start_time(self.pid) == self.start_time else "dead"
         return "dead" if self.host == socket.gethostname() else "unknown"
 
@@ -49,6 +53,15 @@ def boot_id() -> str:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         return f"{socket.gethostname()}-{uuid.getnode():x}"
+
+
+@cache
+def pid_namespace() -> str:
+    """Return the namespace that process numbers of this process belong to; empty where there are none."""
+    try:
+        return str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        return ""
 
 
 def start_time(pid: int) -> str | None:
@@ -66,4 +79,4 @@ def start_time(pid: int) -> str | None:
 def process(pid: int | None = None) -> Process:
     """Return the identity of a process of this machine, this one by default."""
     pid = os.getpid() if pid is None else pid
-    return Process(socket.gethostname(), boot_id(), pid, start_time(pid) or "gone")
+    return Process(socket.gethostname(), boot_id(), pid, start_time(pid) or "gone", pid_namespace())

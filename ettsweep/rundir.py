@@ -32,7 +32,7 @@ from ettsweep.files import Json, dumps, last_line, read_json, read_lines, storag
 from ettsweep.processes import Process, process
 from ettsweep.spec import RunSpec, canonical, validate
 
-MAX_LOST_ATTEMPTS = 3
+MAX_LOST_ATTEMPTS = 6
 """Attempts in a row that may die without a word and without getting further; more is a failure, not bad luck."""
 
 
@@ -167,7 +167,7 @@ class RunDir:
         """Return the numbers of all attempts, lowest first."""
         try:
             names = os.listdir(self.path / "attempts")
-        except FileNotFoundError:
+        except OSError:
             return []
         return sorted(int(n) for n in names if n.isdigit())
 
@@ -251,12 +251,13 @@ class RunDir:
         """
         with storage_errors(self.path):
             self.cancel_path.unlink(missing_ok=True)
-            with contextlib.suppress(CorruptError):
+            try:
                 if self.result() is not None:
                     self.history()
                     return  # finished, and sound: the same numbers would come again
-            for path in (self.result_path, self.metrics_path):
-                path.unlink(missing_ok=True)
+            except CorruptError:
+                for path in (self.result_path, self.metrics_path):
+                    path.unlink(missing_ok=True)
             for number in self.numbers():
                 (self.attempt(number).path / "retried").touch()
 

@@ -16,6 +16,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from ettsweep.errors import InputError
 
+MAX_SEED = 2**31 - 1
+
 LOG2_DIGITS = 9
 """Decimals kept of log2(lr) and log2(wd) in an id: maps between strategies round in the last bits."""
 
@@ -119,6 +121,13 @@ class StrategySpec(Frozen):
     s: Annotated[float, Field(ge=0, le=1)] | None
     mlp_factor: Literal["ignore", "include"] = "ignore"
 
+    @model_validator(mode="before")
+    @classmethod
+    def _standard_has_no_factors(cls, data: object) -> object:
+        """Make one run of what trains alike: M enters no factor of the standard strategy."""
+        standard = isinstance(data, dict) and data.get("s", 0.0) is None and data.get("mlp_factor") == "include"
+        return {**data, "mlp_factor": "ignore"} if standard and isinstance(data, dict) else data
+
 
 class AdamWSpec(Frozen):
     """AdamW of eq:AdamW1 .. eq:AdamW4. `decay_pe`: whether positional embeddings decay."""
@@ -153,6 +162,14 @@ class ScheduleSpec(Frozen):
     lr_min: NonNegative = 0.0
     eval_every: Positive
     stop_step: Positive | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _stop_at_the_end(cls, data: object) -> object:
+        """Make one run of what trains alike: stopping at the last step is not stopping."""
+        if isinstance(data, dict) and data.get("stop_step") == data.get("total_steps"):
+            return {key: value for key, value in data.items() if key != "stop_step"}
+        return data
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -220,7 +237,7 @@ class RunSpec(Recipe):
     strategy: StrategySpec
     lr: PositiveFloat
     wd: NonNegative
-    seed: Annotated[int, Field(ge=0, lt=2**31)]
+    seed: Annotated[int, Field(ge=0, le=MAX_SEED)]
 
     @property
     def run_id(self) -> str:
@@ -304,7 +321,11 @@ def validate(schema: type[Schema], data: object, where: str) -> Schema:
 
 def problems(error: ValidationError, where: str) -> list[str]:
     """Return one line per problem that pydantic found."""
-    return [f"{where}: {_problem(dict(e))}" for e in error.errors(include_url=False)]
+    errors = error.errors(include_url=False)
+    # pydantic leaves out what it refuses, and then finds the rest too short.
+    refused = {e["loc"][:-1] for e in errors}
+    told = [e for e in errors if not (e["type"] == "too_short" and e["loc"] in refused)]
+    return [f"{where}: {_problem(dict(e))}" for e in told]
 
 
 def _problem(e: dict[str, Any]) -> str:

@@ -31,12 +31,13 @@ class DetachedLocalExecutor(LocalExecutor):
             "SUBMITIT_STDERR_TO_STDOUT": "1",
             "SUBMITIT_LOCAL_WITH_SHELL": "",
         }
-        process = subprocess.Popen(
-            [sys.executable, "-m", "submitit.local._local", str(self.folder)],
-            env=env,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=(Path(self.folder) / "controller.log").open("a"),
-            start_new_session=True,
-        )
+        with (Path(self.folder) / "controller.log").open("a") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "submitit.local._local", str(self.folder)],
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+                start_new_session=True,
+            )
         return LocalJob(folder=self.folder, job_id=str(process.pid), process=process, tasks=[0])

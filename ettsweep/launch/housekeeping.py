@@ -69,6 +69,8 @@ def remove(waste: list[Waste]) -> None:
         StorageError: the folder cannot be written.
     """
     for item in waste:
+        if (item.path / "submission.json").exists() and live_workers(item.path):
+            continue
         with storage_errors(item.path):
             if item.path.is_dir() and not item.path.is_symlink():
                 shutil.rmtree(item.path)

@@ -1,6 +1,7 @@
 """Launch profiles: where and how runs train, which never changes their numbers."""
 
 import os
+import re
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -57,26 +58,38 @@ class LocalProfile(Frozen):
     def resolve(self) -> list[Slot]:
         """Return the slots on this machine."""
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        gpus = visible_gpus() if self.devices == "auto" else []
+        gpus = []
+        if self.devices != "cpu":
+            gpus = visible_gpus()
         if isinstance(self.devices, list):
-            gpus = [str(number) for number in self.devices]
+            if absent := [number for number in self.devices if number >= len(gpus)]:
+                raise InputError(
+                    f"devices: there is no GPU {absent[0]}; {len(gpus)} found here (`devices: cpu` uses none)"
+                )
+            gpus = [gpus[number] for number in self.devices]
         count = len(gpus) or (cores if self.slots == "auto" else self.slots)
         threads = max(1, cores // count) if self.threads == "auto" else self.threads
         if gpus:
-            return [Slot(f"gpu-{gpu}", "cuda", gpu, threads) for gpu in gpus]
+            return [Slot(f"gpu-{gpu.replace('/', '_')}", "cuda", gpu, threads) for gpu in gpus]
         return [Slot(f"cpu-{number}", "cpu", None, threads) for number in range(count)]
 
 
 def visible_gpus() -> list[str]:
-    """Return the GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them, without importing torch."""
-    if "CUDA_VISIBLE_DEVICES" in os.environ:
-        return [gpu.strip() for gpu in os.environ["CUDA_VISIBLE_DEVICES"].split(",") if gpu.strip() not in ("", "-1")]
+    """Return the GPUs that this process may use, by UUID where the driver tells, without importing torch.
+
+    A UUID names the same card whatever CUDA_VISIBLE_DEVICES is, so that all commands meet at one slot.
+    """
     try:
         listing = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=20, check=True).stdout
     except (OSError, subprocess.SubprocessError):
-        return []
-    count = sum(line.startswith("GPU ") for line in listing.splitlines())
-    return [str(number) for number in range(count)]
+        listing = ""
+    found = re.findall(r"^GPU \d+: .*\(UUID: ([\w-]+)\)", listing, re.MULTILINE)
+    if "CUDA_VISIBLE_DEVICES" not in os.environ:
+        return found
+    named = [gpu.strip() for gpu in os.environ["CUDA_VISIBLE_DEVICES"].split(",")]
+    return [
+        found[int(gpu)] if gpu.isdigit() and int(gpu) < len(found) else gpu for gpu in named if gpu not in ("", "-1")
+    ]
 
 
 def load_profile(name: str, overrides: Sequence[str] = ()) -> LocalProfile:

@@ -15,7 +15,7 @@ from ettsweep.sweep.gridfile import Search
 from ettsweep.sweep.lattice import Point
 from ettsweep.sweep.ledger import Ledger, load_ledger
 from ettsweep.sweep.plan import Plan, make_plan
-from ettsweep.sweep.verify import FINAL, Verdict, climb, verify, wanted
+from ettsweep.sweep.verify import Verdict, climb, snap, verify, wanted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -42,10 +42,11 @@ def run_all(results: Path, specs: Sequence[RunSpec], profile: LocalProfile, cons
         plan = make_plan(specs, read_ledger(results))
         before = _attempts(results, plan)
         folder = submit(results, plan, profile)
-        snapshot = follow(monitor, title, console)
-        if folder is None:
-            return make_plan(specs, read_ledger(results)) if plan.keep else plan
-        if snapshot.done < len(specs) and _attempts(results, plan) == before:
+        follow(monitor, title, console)
+        left = make_plan(specs, read_ledger(results))
+        if not left.to_launch:
+            return left
+        if folder and _attempts(results, plan) == before:
             raise LaunchError(f"the workers ended without starting a run: {last_words(folder)}")
 
 
@@ -99,7 +100,10 @@ def verify_rounds(
         tell: takes a line for each step of a climb.
     """
     done = Verification()
-    candidates: dict[str, Point | None] = {search.family: at for search in searches}
+    ledger = read_ledger(results)
+    candidates: dict[str, Point | None] = {
+        search.family: snap(search, ledger.family(search.family), at) if at else None for search in searches
+    }
     paths: dict[str, list[Point]] = {search.family: [] for search in searches}
     while True:
         ledger = read_ledger(results)
@@ -125,11 +129,12 @@ def verify_rounds(
         folder = submit(results, done.plan, profile)
         done.submitted += launched
         waiting = launched or any(p.state in ("queued", "running") for p in done.plan.keep)
-        if console is None or not waiting or (all(v.verdict in FINAL for v in done.verdicts) and not waiting):
+        if console is None or not waiting:
             return done
         follow_specs = [p.spec for p in (*done.plan.to_launch, *done.plan.keep)]
-        snapshot = follow(Monitor(results, follow_specs), f"verify, {len(searches)} families", console)
-        if folder and snapshot.done < len(follow_specs) and _attempts(results, done.plan) == before:
+        follow(Monitor(results, follow_specs), f"verify, {len(searches)} families", console)
+        stuck = make_plan([p.spec for p in done.plan.to_launch], read_ledger(results)).to_launch
+        if folder and stuck and _attempts(results, done.plan) == before:
             raise LaunchError(f"the workers ended without starting a run: {last_words(folder)}")
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from ettsweep.errors import CorruptError, LaunchError
 from ettsweep.files import Json, read_json, storage_errors, write_atomic
 from ettsweep.launch.profiles import LocalProfile, Slot
+from ettsweep.launch.slots import free_first
 from ettsweep.processes import Process, process
 from ettsweep.rundir import RunDir, is_run_id
 from ettsweep.sweep.plan import Plan
@@ -39,11 +40,12 @@ def submit(results: Path, plan: Plan, profile: LocalProfile) -> Path | None:
     folder = results.resolve() / "jobs" / f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:8]}"
     with storage_errors(folder):
         folder.mkdir(parents=True)
-    slots = profile.resolve()  # all of them, since some may be held by other commands
+    slots = free_first(profile.resolve())[: len(plan.to_launch)]
     content: Json = {
         "runs": [planned.id for planned in plan.to_launch],
         "profile": profile.model_dump(mode="json"),
         "slots": [asdict(slot) for slot in slots],
+        "submitter": process().to_json(),
         "workers": [],
     }
     write_atomic(folder / "submission.json", json.dumps(content))
@@ -79,21 +81,39 @@ def read_submission(folder: Path) -> Json:
         content = read_json(folder / "submission.json")
     except FileNotFoundError:
         raise CorruptError(f"{folder}: has no submission.json") from None
-    runs = content.get("runs")
-    if not isinstance(runs, list) or not all(isinstance(run, str) and is_run_id(run) for run in runs):
-        raise CorruptError(f"{folder / 'submission.json'}: lists no runs")
+    runs, slots, workers = (content.get(key) for key in ("runs", "slots", "workers"))
+    sound = (
+        isinstance(runs, list)
+        and all(isinstance(run, str) and is_run_id(run) for run in runs)
+        and isinstance(slots, list)
+        and all(isinstance(slot, dict) and isinstance(slot.get("name"), str) for slot in slots)
+        and isinstance(workers, list)
+    )
+    if not sound:
+        raise CorruptError(f"{folder / 'submission.json'}: lists no runs, slots and workers")
     return content
 
 
 def live_workers(folder: Path) -> list[Process]:
-    """Return the workers of a submission that are alive here, or may be on another machine."""
+    """Return the workers of a submission that still look for runs, or may do so where they cannot be seen.
+
+    A worker speaks for itself once it has started; before, the job that starts it does, and before that the
+    command that is starting the jobs. One that has taken its last look at the list says so, and does not count.
+    """
+    try:
+        content = read_submission(folder)
+    except CorruptError:
+        return []
+    jobs = content.get("workers") or [content.get("submitter")] * len(content["slots"])
     found = []
-    with contextlib.suppress(CorruptError):
-        found += [Process.from_json(worker) for worker in read_submission(folder).get("workers", [])]
-    for path in folder.glob("worker-*.json"):
+    for slot, job in zip(content["slots"], jobs, strict=False):
+        said: Json = {}
         with contextlib.suppress(CorruptError, FileNotFoundError):
-            found.append(Process.from_json(read_json(path)))
-    return [worker for worker in found if worker and worker.liveness() != "dead"]
+            said = read_json(folder / f"worker-{slot['name']}.json")
+        worker = Process.from_json(said.get("process") or job)
+        if worker and not said.get("leaving") and worker.liveness() != "dead":
+            found.append(worker)
+    return found
 
 
 def last_words(folder: Path) -> str:

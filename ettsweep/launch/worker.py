@@ -1,10 +1,8 @@
 """The worker: one submitit job that trains a list of runs, one after the other, while it holds its slot."""
 
-import fcntl
 import logging
 import os
 import signal
-import stat
 import sys
 import time
 from functools import partial
@@ -12,9 +10,10 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from ettsweep.errors import LaunchError, StorageError
-from ettsweep.files import Json, dumps, storage_errors, write_atomic
+from ettsweep.errors import LaunchError
+from ettsweep.files import Json, dumps, write_atomic
 from ettsweep.launch.profiles import LocalProfile, Slot
+from ettsweep.launch.slots import hold_slot
 from ettsweep.processes import process
 from ettsweep.rundir import Attempt, RunDir, State, runs_dir
 from ettsweep.spec import RunSpec
@@ -22,10 +21,7 @@ from ettsweep.spec import RunSpec
 if TYPE_CHECKING:
     import torch
 
-    from ettsweep.training.loop import CheckpointPolicy, Stop
-
-SLOTS_ENV = "ETTSWEEP_SLOTS"
-"""Environment variable that puts the slot locks elsewhere; sweeps with different ones share no slots."""
+    from ettsweep.training.loop import Stop
 
 POLL_S = 0.5
 """Seconds between looks for a cancellation or a newer attempt."""
@@ -38,59 +34,32 @@ def run_worker(submission: str, slot_name: str) -> None:
     folder = Path(submission)
     content = read_submission(folder)
     slot = next(Slot(**data) for data in content["slots"] if data["name"] == slot_name)
-    write_atomic(folder / f"worker-{slot.name}.json", dumps(process().to_json()))
     runs = [RunDir(runs_dir(folder.parent.parent) / run_id) for run_id in content["runs"]]
+
+    def say(leaving: bool) -> None:
+        write_atomic(folder / f"worker-{slot.name}.json", dumps({"process": process().to_json(), "leaving": leaving}))
+
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2):
         signal.signal(number, _leave)
+    say(leaving=False)
     lock = hold_slot(slot)  # waits in the kernel, without torch, while another worker has the slot
     assert lock is not None
     try:
-        if any(claimable(run) for run in runs):
-            from ettsweep.training.loop import CheckpointPolicy
-
-            profile = content["profile"]
-            policy = CheckpointPolicy(profile["checkpoint_every_s"], profile["checkpoint_every_steps"])
-            train_all(runs, slot, policy)
+        told_to_stop = False
+        while not told_to_stop:
+            if any(claimable(run) for run in runs):
+                say(leaving=False)
+                told_to_stop = train_all(runs, slot, content["profile"])
+            # From here on the list counts as nobody's, so the last look comes after saying so.
+            say(leaving=True)
+            if not any(claimable(run) for run in runs):
+                return
     finally:
         os.close(lock)
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
     sys.exit(128 + number)
-
-
-# --- slots ----------------------------------------------------------------------------------------------------------
-
-
-def slot_dir() -> Path:
-    """Return the folder of this user's slot locks on this host, made if need be.
-
-    Raises:
-        StorageError: someone else owns it, or it cannot be made.
-    """
-    # Not TMPDIR or XDG_RUNTIME_DIR: a login, a cron job and a batch job of one user must meet at the same slots.
-    folder = Path(os.environ.get(SLOTS_ENV) or f"/tmp/ettsweep-{os.getuid()}")
-    with storage_errors(folder):
-        folder.mkdir(mode=0o700, exist_ok=True)
-    info = folder.lstat()
-    if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid():
-        raise StorageError(f"{folder}: belongs to another user; remove it, or set {SLOTS_ENV} to a folder of yours")
-    return folder
-
-
-def hold_slot(slot: Slot, wait: bool = True) -> int | None:
-    """Hold the slot of this host and user; the kernel frees it when the process dies.
-
-    Returns:
-        The descriptor that holds it, or None if `wait` is false and another process has it.
-    """
-    descriptor = os.open(slot_dir() / f"{slot.name}.lock", os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except BlockingIOError:
-        os.close(descriptor)
-        return None
-    return descriptor
 
 
 # --- runs -----------------------------------------------------------------------------------------------------------
@@ -136,13 +105,20 @@ class Control:
         return Stop.CANCELLED if attempt.run.cancel_path.exists() else None
 
 
-def train_all(runs: list[RunDir], slot: Slot, policy: "CheckpointPolicy") -> None:
-    """Train all runs that can be claimed, pass after pass, until none is left: a dead worker's runs come round."""
+def train_all(runs: list[RunDir], slot: Slot, profile: Json) -> bool:
+    """Train all runs that can be claimed, pass after pass, until none is left: a dead worker's runs come round.
+
+    Returns:
+        Whether a signal told the worker to stop.
+    """
     device, info = prepare_device(slot)
 
     import torch
 
+    from ettsweep.training.loop import CheckpointPolicy
     from ettsweep.training.run import train_run
+
+    policy = CheckpointPolicy(profile["checkpoint_every_s"], profile["checkpoint_every_steps"])
 
     control = Control()
     claimed = True
@@ -155,6 +131,7 @@ def train_all(runs: list[RunDir], slot: Slot, policy: "CheckpointPolicy") -> Non
                 train_run(run, attempt, device, policy, partial(control.poll, attempt))
                 if slot.gpu is not None:
                     torch.cuda.synchronize()  # raises if the run has broken the device: then this process is over
+    return control.terminated
 
 
 def prepare_device(slot: Slot) -> "tuple[torch.device, Json]":

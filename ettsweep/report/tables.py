@@ -80,13 +80,22 @@ def runs_table(runs: Sequence[Run]) -> pd.DataFrame:
     )
 
 
-def points_table(runs: Sequence[Run]) -> pd.DataFrame:
+def points_table(runs: Sequence[Run], verdicts: Sequence[Verdict] = ()) -> pd.DataFrame:
     """Return one row a lattice point: how many seeds finished and diverged, mean and deviation of the rest.
+
+    Fresh seeds, which only the optimum has, are left out where a verdict says which seeds were searched with.
 
     Standard deviations are the sample's (n - 1), and missing for one seed. A mean leaves diverged runs out:
     read it beside `diverged`.
     """
-    return points_of(runs_table(runs))
+    return points_of(searched(runs_table(runs), verdicts))
+
+
+def searched(table: pd.DataFrame, verdicts: Sequence[Verdict]) -> pd.DataFrame:
+    """Return the rows of a table of runs without the fresh seeds of each family."""
+    seeds = {v.family: set(v.seeds) for v in verdicts}
+    keep = [seed in seeds.get(family, {seed}) for family, seed in zip(table["family"], table["seed"], strict=True)]
+    return table[keep]
 
 
 def points_of(table: pd.DataFrame) -> pd.DataFrame:
@@ -200,7 +209,7 @@ def write_tables(folder: Path, runs: Sequence[Run], verdicts: Sequence[Verdict])
         StorageError: a file cannot be written.
     """
     table = runs_table(runs)
-    tables = {"runs": table, "points": points_of(table), "optima": optima_table(runs, verdicts)}
+    tables = {"runs": table, "points": points_of(searched(table, verdicts)), "optima": optima_table(runs, verdicts)}
     paths = []
     for name, frame in tables.items():
         written = (

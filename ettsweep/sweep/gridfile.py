@@ -1,6 +1,7 @@
 """Grid files: what a user writes, and the request that one becomes once every name and default is resolved."""
 
 import os
+import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -13,12 +14,12 @@ from ettsweep.files import storage_errors, write_atomic
 from ettsweep.models.registry import MODELS, model_name, model_spec
 from ettsweep.resources import shipped
 from ettsweep.scaling.hyperparameters import map_point
-from ettsweep.scaling.strategies import parse_strategy
-from ettsweep.spec import Frozen, NonNegative, PositiveFloat, Recipe, RunSpec, StrategySpec, digest, expect, validate
+from ettsweep.scaling.strategies import parse_strategy, strategy_name
+from ettsweep.spec import MAX_SEED, Frozen, Recipe, RunSpec, StrategySpec, digest, expect, validate
 from ettsweep.sweep.lattice import Axis, Point, expand
 from ettsweep.tasks.registry import check_fits, task_spec
 
-Seeds = Annotated[tuple[Annotated[int, Field(ge=0, lt=2**31)], ...], Field(min_length=1, strict=False)]
+Seeds = Annotated[tuple[Annotated[int, Field(ge=0, le=MAX_SEED)], ...], Field(min_length=1, strict=False)]
 
 
 NameOrFields = Annotated[
@@ -29,8 +30,8 @@ NameOrFields = Annotated[
 class Centre(Frozen):
     """Where a search starts, in the coordinates of its strategy."""
 
-    lr: PositiveFloat
-    wd: NonNegative
+    lr: Annotated[float, Field(ge=1e-30, le=1e30)]
+    wd: Annotated[float, Field(ge=0, le=1e30)]
 
 
 class GridFile(Frozen):
@@ -65,11 +66,13 @@ class GridFile(Frozen):
     def _named(self) -> Self:
         if not self.centre:
             raise ValueError("centre: at least one strategy with lr and wd is needed")
-        for name in (*self.strategies, *self.centre):
+        for names in (self.strategies, self.centre):
             try:
-                parse_strategy(name)
+                known = [strategy_name(parse_strategy(name)) for name in names]
             except EttsweepError as error:
                 raise ValueError(str(error)) from None
+            if repeated := sorted({name for name in known if known.count(name) > 1}):
+                raise ValueError(f"strategy {repeated[0]} is given twice")
         if not self.wd.fixed and any(c.wd == 0 for c in self.centre.values()):
             raise ValueError("centre: wd 0 has no log2; give a positive wd, or `wd: fixed`")
         if len(set(self.seeds)) != len(self.seeds):
@@ -171,7 +174,7 @@ class _Loader(yaml.SafeLoader):
 
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
-    __import__("re").compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"),
+    re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"),
     list("-+0123456789."),
 )
 
@@ -217,19 +220,13 @@ def find_grid(model: str) -> Path:
     if model not in MODELS:
         raise unknown_name("model", model, MODELS)
     for folder in (Path("grids"), shipped("grids")):
-        found = [path for path in sorted(folder.glob("*.yaml")) if _model_of(path) == model]
+        # A file that cannot be read may be the one: falling back to another grid would hide that.
+        found = [path for path in sorted(folder.glob("*.yaml")) if read_yaml(path).get("model") == model]
         if len(found) > 1:
             raise InputError(f"several grids are for {model}: {', '.join(map(str, found))}; choose with --grid FILE")
         if found:
             return found[0]
     raise InputError(f"no grid file has `model: {model}`; write one and pass it with --grid FILE")
-
-
-def _model_of(path: Path) -> object:
-    try:
-        return read_yaml(path).get("model")
-    except InputError:
-        return None
 
 
 def load_request(
@@ -272,7 +269,7 @@ def load_request(
         grid=path.name,
         recipe=recipe,
         mlp_factor=grid.mlp_factor,
-        centres={name: centre_of(grid.centre, name, recipe) for name in dict.fromkeys(grid.strategies)},
+        centres={strategy_name(parse_strategy(name)): centre_of(grid.centre, name, recipe) for name in grid.strategies},
         lr=grid.lr,
         wd=grid.wd,
         seeds=grid.seeds,
@@ -293,7 +290,7 @@ def centre_of(centres: Mapping[str, Centre], strategy: str, recipe: Recipe) -> C
     source = next((s for s in stated if s is not None), next(iter(stated)))
     centre = stated[source]
     lr, wd = map_point(centre.lr, centre.wd, source, wanted, recipe.model.width, recipe.optimizer.kind)
-    return Centre(lr=lr, wd=wd)
+    return validate(Centre, {"lr": lr, "wd": wd}, f"the centre mapped to {strategy}")
 
 
 def parse_range(text: str, where: str, current: object = None) -> object:

@@ -11,7 +11,7 @@ from typing import Annotated, Generic, NamedTuple, TypeVar
 from pydantic import Field, model_validator
 
 from ettsweep.errors import InputError
-from ettsweep.spec import Frozen, PositiveFloat
+from ettsweep.spec import Frozen
 
 TOLERANCE = 1e-6
 """Two points are one where both log2 coordinates agree within this."""
@@ -40,7 +40,7 @@ class Axis(Frozen):
 
     low: Offset = 0.0
     high: Offset = 0.0
-    step: PositiveFloat = 1.0
+    step: Annotated[float, Field(ge=2**-10, le=64)] = 1.0
     fixed: bool = Field(default=False)
 
     @model_validator(mode="after")

@@ -2,10 +2,12 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from statistics import fmean
 
+from ettsweep.errors import InputError
 from ettsweep.rundir import State
-from ettsweep.spec import RunSpec
+from ettsweep.spec import MAX_SEED, RunSpec
 from ettsweep.sweep.gridfile import Search
 from ettsweep.sweep.lattice import TOLERANCE, Point, PointMap, neighbours
 from ettsweep.sweep.ledger import Run
@@ -18,6 +20,10 @@ FINAL = frozenset({"optimal", "tie", "unsearched"})
 REACH = 8
 """Lattice steps that a climb may leave the ranges asked for; farther out the score has no optimum to offer, such as
 when runs are so short that the decay does nothing."""
+
+
+PRINTED = 2e-3
+"""Distance in log2 within which a typed point means a known one: tables print four digits."""
 
 
 @dataclass(frozen=True)
@@ -190,18 +196,19 @@ def verify(search: Search, runs: Sequence[Run], at: Point | None = None, path: S
 
 def _judge(scores: Scores, candidate: Neighbour | None, around: Sequence[Neighbour], free: bool) -> tuple[str, str]:
     pending = scores.pending()
+    stuck = _standing_still(scores, [*around, *([candidate] if candidate else [])])
     if candidate is None or (not State(candidate.state).finished and free):
-        return (
-            "incomplete",
-            f"no finished point yet; {len(pending)} of {len(scores.asked)} points are to come",
+        what = (
+            f"({candidate.lr:.4g}, {candidate.wd:.4g}) is {candidate.state}" if candidate else "no finished point yet"
         )
+        return "incomplete", f"{what}; {len(pending)} of {len(scores.asked)} points asked for are to come{stuck}"
     if not free:
         return "unsearched", "both axes are fixed: a single point has no neighbours"
     better = [n for n in around if State(n.state).finished and scores.mode.better(n.score, candidate.score)]
     if better:
         return "refuted", f"{_count(better)} better"
     if pending:
-        return "incomplete", f"{len(pending)} of {len(scores.asked)} points that were asked for are to come"
+        return "incomplete", f"{len(pending)} of {len(scores.asked)} points that were asked for are to come{stuck}"
     new = [n.point for n in around if not scores.is_asked(n.point)]
     if not all(scores.in_reach(point) for point in new):
         return "edge", (
@@ -209,34 +216,38 @@ def _judge(scores: Scores, candidate: Neighbour | None, around: Sequence[Neighbo
             f"widen them with `ettsweep grid`, else fix the axis that does not matter, such as --wd-range fixed"
         )
     if new:
-        return "edge", "neighbours not asked for yet: `ettsweep verify-optimum` submits them"
+        return "edge", f"{len(new)} of {len(around)} neighbours had not been asked for{stuck}"
     unfinished = [n for n in around if not State(n.state).finished]
     if unfinished:
-        return "incomplete", _unfinished_reason(scores, unfinished)
+        return "incomplete", f"{_count(unfinished)} to come{stuck}"
     if any(n.score == candidate.score for n in around):
         return (
             "tie",
             "all diverged; try a centre with a lower lr" if candidate.score is None else "an equal neighbour",
         )
-    return "optimal", f"better than all {len(around)} neighbours"
+    return "optimal", f"better than all {len(around)} neighbours{stuck}"
 
 
 def _count(some: Sequence[Neighbour]) -> str:
     return "1 neighbour is" if len(some) == 1 else f"{len(some)} neighbours are"
 
 
-def _unfinished_reason(scores: Scores, unfinished: Sequence[Neighbour]) -> str:
+def _standing_still(scores: Scores, around: Sequence[Neighbour]) -> str:
+    """Name the runs that a person must decide about, those of the candidate and its neighbours first."""
+    points: PointMap[bool] = PointMap()
+    for point in (*(n.point for n in around), *(point for point, _ in scores.asked.items())):
+        points[point] = True
     stuck = [
-        f"{run.id} {run.state}"
-        for n in unfinished
-        for run in (scores.by_point.get(n.point) or {}).values()
-        if run.state in (State.FAILED, State.CANCELLED, State.UNKNOWN)
+        run
+        for point, _ in points.items()
+        for run in (scores.by_point.get(point) or {}).values()
+        if run.state in (State.FAILED, State.CANCELLED, State.UNKNOWN) and run.spec.seed in scores.search.seeds
     ]
     if not stuck:
-        return f"{_count(unfinished)} to come"
-    ids = " ".join(text.split()[0] for text in stuck[:3])
-    more = ", ..." if len(stuck) > 3 else ""
-    return f"neighbours stand still: {', '.join(stuck[:3])}{more}; `ettsweep retry {ids}` trains them again"
+        return ""
+    named = ", ".join(f"{run.id} {run.state}" for run in stuck[:3]) + (", ..." if len(stuck) > 3 else "")
+    ids = " ".join(run.id for run in stuck[:3])
+    return f"; {len(stuck)} runs stand still: {named}; `ettsweep retry {ids}` trains them again"
 
 
 def _fresh_runs(scores: Scores, candidate: Neighbour | None) -> list[Run]:
@@ -257,6 +268,23 @@ def wanted(search: Search, runs: Sequence[Run], verdict: Verdict) -> list[RunSpe
     return search.specs([verdict.point, *missing])
 
 
+def snap(search: Search, runs: Iterable[Run], point: Point) -> Point:
+    """Return the known point that `point` was printed from, else `point` itself.
+
+    Raises:
+        InputError: it lies off a fixed axis.
+    """
+    known = [*search.points, *(Point(run.spec.lr, run.spec.wd) for run in runs)]
+    for p in known:
+        if all(x == y or abs(x - y) < PRINTED for x, y in zip(p.log2(), point.log2(), strict=True)):
+            return p
+    for axis, name in ((search.lr, "lr"), (search.wd, "wd")):
+        here, centre = getattr(point, name), getattr(search.points[0], name)
+        if axis.fixed and here != centre:
+            raise InputError(f"--at: {name} is fixed at {centre:.6g} in {search.model} {search.strategy}, got {here:g}")
+    return point
+
+
 def climb(search: Search, runs: Sequence[Run], verdict: Verdict) -> Point | None:
     """Return the better neighbour that refutes a candidate, or None."""
     if verdict.verdict != "refuted":
@@ -272,4 +300,5 @@ def climb(search: Search, runs: Sequence[Run], verdict: Verdict) -> Point | None
 def fresh_seeds(search: Search, count: int) -> list[int]:
     """Return seeds for reruns of an optimum: the next ones, disjoint from the search's."""
     first = max(search.seeds) + 1
-    return list(range(first, first + count))
+    free = (seed for seed in chain(range(first, MAX_SEED + 1), range(first)) if seed not in search.seeds)
+    return list(islice(free, count))

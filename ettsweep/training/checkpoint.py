@@ -2,7 +2,7 @@
 
 import hashlib
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from ettsweep.errors import CorruptError
+from ettsweep.files import Json, dumps
 from ettsweep.rundir import Attempt, RunDir
 
 
@@ -19,8 +20,9 @@ def save(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     scaler: torch.amp.GradScaler,
+    history: Sequence[Json],
 ) -> None:
-    """Replace the checkpoint of an attempt atomically.
+    """Replace the checkpoint of an attempt atomically; it goes with the metrics up to its step.
 
     Raises:
         StorageError: it cannot be written; the earlier one is untouched.
@@ -31,8 +33,16 @@ def save(
         "model": model.state_dict(),
         "optimizer": optimizer.state_dict(),
         "scaler": scaler.state_dict(),
+        "history_sha256": _history_sha256(history),
     }
     attempt.save_checkpoint(lambda path: _write(state, path))
+
+
+def _history_sha256(history: Iterable[Json]) -> str:
+    digest = hashlib.sha256()
+    for line in history:
+        digest.update(dumps(line).encode())
+    return digest.hexdigest()
 
 
 def _write(state: dict[str, Any], path: Path) -> None:
@@ -92,8 +102,8 @@ def restore(
 
 def usable(
     run: RunDir, before: int, device: torch.device, warn: Callable[[str], None]
-) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield (attempt, checkpoint) of what can be read and has its metrics, newest first.
+) -> Iterator[tuple[int, dict[str, Any], list[Json]]]:
+    """Yield (attempt, checkpoint, metrics) of what can be read and fits together, newest first.
 
     Args:
         run: the run.
@@ -104,13 +114,15 @@ def usable(
     for number in reversed([n for n in run.numbers() if n < before]):
         try:
             state = load(run.attempt(number), device)
-            run.attempt(number).history(until=state["step"])
+            history = run.attempt(number).history(until=state["step"])
+            if _history_sha256(history) != state.get("history_sha256"):
+                raise CorruptError(f"{run.attempt(number).metrics_path}: changed since the checkpoint was saved")
         except FileNotFoundError:
             continue
         except CorruptError as error:
             warn(str(error))
             continue
-        yield number, state
+        yield number, state, history
 
 
 def weights_sha256(model: nn.Module) -> str:

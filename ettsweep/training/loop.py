@@ -140,7 +140,7 @@ def run_loop(
 
     def save() -> None:
         nonlocal saved_s
-        checkpoint.save(attempt, trainer.step, trainer.model, trainer.optimizer, trainer.scaler)
+        checkpoint.save(attempt, trainer.step, trainer.model, trainer.optimizer, trainer.scaler, history)
         saved_s = time.monotonic()
 
     batches = trainer.task.batches(trainer.step + 1)
@@ -173,6 +173,10 @@ def run_loop(
                 f"step {step}/{last_step}  lr {lr:.3g}  "
                 + "  ".join(f"{k} {v:.4g}" for k, v in line.items() if isinstance(v, float))
             )
+            trainer.wall_s = wall_before_s + time.monotonic() - started_s
+            # In fp16 an activation can overflow here while training goes on at a lower scale; at the end it counts.
+            if line["val_loss"] is None and (spec.precision != "fp16" or step == last_step):
+                return LoopEnd(step, diverged=True)
         if saves and step < last_step:
             save()
     return LoopEnd(trainer.step)

@@ -97,7 +97,7 @@ def _train(
     def warn(text: str) -> None:
         log(f"warning: {text}; not used")
 
-    for parent, state in checkpoint.usable(run, attempt.number, device, warn):
+    for parent, state, metrics in checkpoint.usable(run, attempt.number, device, warn):
         try:
             checkpoint.restore(state, trainer.model, trainer.optimizer, trainer.scaler)
         except CorruptError as error:
@@ -105,7 +105,7 @@ def _train(
             trainer = prepare(spec, device)  # part of it may have been restored
             continue
         trainer.step = state["step"]
-        history = run.attempt(parent).history(until=trainer.step)
+        history = metrics
         trainer.wall_s = _wall_s(run.attempt(parent), trainer.step)
         attempt.resume_from(parent, trainer.step)
         log(f"resumed from attempt {parent} at step {trainer.step}")
@@ -117,6 +117,9 @@ def _train(
         log(f"stopped at step {end.step}: {end.stop}")
         attempt.fail("interrupted", str(end.stop))
         return end.stop
+    if attempt.superseded():
+        log("another attempt has taken the run over")
+        return Stop.SUPERSEDED
     finished = run.finish(summarise(trainer, history, end, attempt.number), history)
     ending = f"diverged at step {end.step}" if end.diverged else "finished"
     log(ending if finished else "another attempt finished first")

@@ -27,7 +27,7 @@ from commandline import (
 )
 
 from ettsweep.launch.submit import submissions
-from ettsweep.launch.worker import slot_dir
+from ettsweep.launch.slots import slot_dir
 from ettsweep.rundir import Attempt, RunDir
 from ettsweep.spec import RunSpec
 from ettsweep.sweep.gridfile import load_request

@@ -56,7 +56,7 @@ def attempt(results: Path, spec: RunSpec) -> Attempt:
 
 
 def save(attempt: Attempt, trainer: Trainer) -> bytes:
-    checkpoint.save(attempt, trainer.step, trainer.model, trainer.optimizer, trainer.scaler)
+    checkpoint.save(attempt, trainer.step, trainer.model, trainer.optimizer, trainer.scaler, [])
     return attempt.checkpoint_path.read_bytes()
 
 

@@ -1,0 +1,57 @@
+"""Slots: a worker trains only while it holds the lock of its slot, which the kernel frees when it dies."""
+
+import fcntl
+import os
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+
+from ettsweep.errors import StorageError
+from ettsweep.files import storage_errors
+from ettsweep.launch.profiles import Slot
+
+SLOTS_ENV = "ETTSWEEP_SLOTS"
+"""Environment variable that puts the slot locks elsewhere; sweeps with different ones share no slots."""
+
+
+def slot_dir() -> Path:
+    """Return the folder of this user's slot locks on this host, made if need be.
+
+    Raises:
+        StorageError: someone else owns it, or it cannot be made.
+    """
+    # Not TMPDIR or XDG_RUNTIME_DIR: a login, a cron job and a batch job of one user must meet at the same slots.
+    folder = Path(os.environ.get(SLOTS_ENV) or f"/tmp/ettsweep-{os.getuid()}")
+    with storage_errors(folder):
+        folder.mkdir(mode=0o700, exist_ok=True)
+    info = folder.lstat()
+    if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid():
+        raise StorageError(f"{folder}: belongs to another user; remove it, or set {SLOTS_ENV} to a folder of yours")
+    return folder
+
+
+def hold_slot(slot: Slot, wait: bool = True) -> int | None:
+    """Hold the slot of this host and user; the kernel frees it when the process dies.
+
+    Returns:
+        The descriptor that holds it, or None if `wait` is false and another process has it.
+    """
+    descriptor = os.open(slot_dir() / f"{slot.name}.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def free_first(slots: Sequence[Slot]) -> list[Slot]:
+    """Return the slots with those that nobody holds at this instant in front."""
+
+    def busy(slot: Slot) -> bool:
+        descriptor = hold_slot(slot, wait=False)
+        if descriptor is not None:
+            os.close(descriptor)
+        return descriptor is None
+
+    return sorted(slots, key=busy)

@@ -4,6 +4,8 @@ Only typer is imported here; a command imports what it needs, so that `--help` a
 Exit codes: 0 yes; 1 not yet, no, or the environment failed; 2 wrong usage or input.
 """
 
+import os
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 
     from ettsweep.launch.profiles import LocalProfile
     from ettsweep.sweep.gridfile import Request, Search
-    from ettsweep.sweep.ledger import Selection
+    from ettsweep.sweep.ledger import Run, Selection
 
 app = typer.Typer(
     name="ettsweep",
@@ -60,11 +62,16 @@ DEFAULT_RESULTS = Path("results")
 
 def main() -> None:
     """Run the command line; an error of ours becomes a message and an exit code."""
+    if hasattr(signal, "SIGPIPE"):
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `ettsweep status | head` ends as any filter does
     try:
         app()
     except EttsweepError as error:
-        print(f"ettsweep: {error}", file=sys.stderr)
+        note(f"ettsweep: {error}")
         sys.exit(error.exit_code)
+    except OSError as error:
+        sys.stderr.write(f"ettsweep: {error.strerror or error}: {error.filename or 'standard output'}\n")
+        os._exit(1)  # what could not be written cannot be flushed at exit either
     except KeyboardInterrupt:
         print("ettsweep: interrupted; what was submitted goes on", file=sys.stderr)
         sys.exit(130)
@@ -110,7 +117,7 @@ def grid(
     from ettsweep.views import note_blocked, plan_rows, plan_summary
 
     if (grid is None) == (model is None):
-        raise InputError("say which grid: --model NAME, or --grid FILE")
+        raise InputError("say which grid, with one of --model NAME and --grid FILE")
     path = grid or find_grid(str(model))
     request = load_request(path, strategy or [], set_ or [], lr_range, wd_range, _numbers(seeds))
     request = _where(request, launch, launch_set, data)
@@ -161,7 +168,12 @@ def verify_optimum(
     from ettsweep.views import note_blocked, note_outside, plan_rows, plan_summary, score_note, show_verdicts
 
     searches = _searches(results, model, strategy, family)
-    profile = _profile(results, searches, launch, launch_set, data, check=not dry_run)
+    profile = _profile(results, {s.family for s in searches}, launch, launch_set, data, check=not dry_run)
+    if at is not None and len(searches) > 1:
+        told = ", ".join(f"{search.model} {search.strategy}" for search in searches)
+        raise InputError(
+            f"--at names a point of one family, and there are {len(searches)}: {told}; narrow with --strategy"
+        )
     console = _console() if follow else None
     with _detaching():
         done = verify_rounds(
@@ -213,7 +225,7 @@ def seeds(
     from ettsweep.views import note_blocked, plan_rows, plan_summary, show_verdicts
 
     searches = _searches(results, model, strategy, family)
-    profile = _profile(results, searches, launch, launch_set, data, check=not dry_run)
+    profile = _profile(results, {s.family for s in searches}, launch, launch_set, data, check=not dry_run)
     ledger = read_ledger(results)
     specs, unverified = [], []
     for search, verdict in zip(searches, judge(searches, ledger), strict=True):
@@ -256,7 +268,9 @@ def report(
 
     searches = _searches(results, model, strategy, family)
     ledger = read_ledger(results)
-    runs = [run for search in searches for run in ledger.family(search.family)]
+    families = {search.family for search in searches}
+    narrowed = bool(model or strategy or family)
+    runs = [run for run in ledger.runs.values() if run.family in families or not narrowed]
     verdicts = judge(searches, ledger)
     paths = write_report(results, out or results / "report", runs, verdicts)
     show_verdicts(verdicts, form)
@@ -284,16 +298,24 @@ def status(
 ) -> None:
     """List the runs with their states, as they are on disk."""
     from ettsweep.launch.rounds import read_ledger
-    from ettsweep.sweep.ledger import count_states, status_row
+    from ettsweep.rundir import State
+    from ettsweep.sweep.ledger import count_states, in_order, status_row
+    from ettsweep.views import why_idle
 
     ledger = read_ledger(results)
     runs = _selection(run, model, strategy, family, state).of(ledger)
-    rows = [status_row(r) for r in runs]
+    rows = [status_row(r) for r in sorted(runs, key=in_order)]
     columns = STATUS_COLUMNS if form in (Format.TABLE, Format.MARKDOWN) else STATUS_KEYS
     show(rows, form, columns, data=[{key: row[key] for key in STATUS_KEYS} for row in rows])
     if form is Format.TABLE:
         counts = count_states(r.state for r in runs)
         note(f"{len(runs)} runs in {results}: " + (", ".join(f"{n} {s}" for s, n in counts.items()) or "none"))
+        if not results.is_dir():
+            note(f"{results.resolve()} is no folder: is this the right one? --results DIR names another")
+        idle = [r for r in runs if r.state in (State.INTERRUPTED, State.MISSING)]
+        if idle:
+            note(f"{len(idle)} runs wait for a worker: the command that asked for them starts one, and so does")
+            note("`ettsweep retry --state interrupted --state missing`" + why_idle(results, idle))
     for name, problem in ledger.broken.items():
         note(f"run folder {name} is broken: {problem}")
 
@@ -314,7 +336,10 @@ def watch(
         raise InputError(f"{results}: no runs to watch; `ettsweep grid --model vit-digits` makes some")
     with _detaching():
         snapshot = follow(Monitor(results, [run.spec for run in runs]), str(results), _console())
-        note(snapshot.summary())
+    note(snapshot.summary())
+    if snapshot.done < len(runs):
+        note("`ettsweep status` says what became of the others")
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -371,11 +396,13 @@ def cancel(
 
     _need_some(run, model, strategy, family, state, all_)
     found = _selection(run, model, strategy, family, state).of(read_ledger(results))
-    chosen = [r for r in found if not r.state.finished and r.state is not State.CANCELLED]
+    stoppable = (State.MISSING, State.QUEUED, State.RUNNING, State.INTERRUPTED, State.UNKNOWN)
+    chosen = [r for r in found if r.state in stoppable]
     _confirm(f"cancel {len(chosen)} runs?", len(chosen), yes)
     for r in chosen:
         r.dir.cancel()
     note(f"{len(chosen)} runs cancelled")
+    _note_others(found, chosen, run, "nothing to cancel")
 
 
 @app.command()
@@ -385,7 +412,7 @@ def retry(
     strategy: Strategies = None,
     family: Families = None,
     state: States = None,
-    all_: Annotated[bool, typer.Option("--all", help="All that failed or were cancelled.")] = False,
+    all_: Annotated[bool, typer.Option("--all", help="All that failed, were cancelled, or wait for a worker.")] = False,
     launch: Launch = None,
     launch_set: LaunchSets = None,
     data: Data = None,
@@ -396,19 +423,28 @@ def retry(
     from ettsweep.launch.rounds import read_ledger
     from ettsweep.launch.submit import submit
     from ettsweep.rundir import State
+    from ettsweep.sweep.ledger import find_run
     from ettsweep.sweep.plan import make_plan
     from ettsweep.views import plan_summary
 
     _need_some(run, model, strategy, family, state, all_)
-    profile = _profile(results, [], launch, launch_set, data, check=False)
-    found = _selection(run, model, strategy, family, state).of(read_ledger(results))
-    chosen = [r for r in found if run or r.state in (State.FAILED, State.CANCELLED, State.INTERRUPTED)]
+    ledger = read_ledger(results)
+    for prefix in run or []:
+        if (run_id := find_run(ledger, prefix)) in ledger.broken:
+            raise EttsweepError(ledger.broken[run_id])
+    found = _selection(run, model, strategy, family, state).of(ledger)
+    waiting = (State.FAILED, State.CANCELLED, State.INTERRUPTED, State.MISSING)
+    # A claim that cannot be asked after is given up only by name; a finished run may have lost its metrics.
+    named = (*waiting, State.UNKNOWN, State.DONE, State.DIVERGED)
+    chosen = [r for r in found if r.state in (named if run else waiting)]
     _confirm(f"retry {len(chosen)} runs?", len(chosen), yes)
+    profile = _profile(results, {r.family for r in chosen}, launch, launch_set, data)
     for r in chosen:
         r.dir.retry()
     plan = make_plan([r.spec for r in chosen], read_ledger(results))
     submit(results, plan, profile)
     note(plan_summary(plan, ""))
+    _note_others(found, chosen, run, "nothing to retry")
 
 
 @app.command()
@@ -495,7 +531,7 @@ def map_(
     from ettsweep.sweep.gridfile import Centre
 
     if (width is None) == (model is None):
-        raise InputError("the map needs a width: --width N, or --model NAME")
+        raise InputError("the map needs a width, from one of --width N and --model NAME")
     point = validate(Centre, {"lr": lr, "wd": wd}, "map")
     n = width or model_spec(str(model)).width
     lr_to, wd_to = map_point(point.lr, point.wd, parse_strategy(from_), parse_strategy(to), n, optimizer)
@@ -535,7 +571,7 @@ def doctor(
     from ettsweep.launch.doctor import examine
 
     _point_at_data(data)
-    checks = examine(results, launch or "local")
+    checks = examine(results, launch or "local", data is not None)
     words = {True: "ok", False: "failed", None: "absent"}
     show([{"check": c.what, "state": words[c.ok], "detail": c.detail} for c in checks], form)
     raise typer.Exit(1 if any(c.ok is False for c in checks) else 0)
@@ -581,25 +617,37 @@ def _point(text: str | None) -> Any:
 
 def _profile(
     results: Path,
-    searches: "list[Search]",
+    families: set[str],
     launch: str | None,
     launch_set: list[str] | None,
     data: str | None,
     *,
-    check: bool,
+    check: bool = True,
 ) -> "LocalProfile":
-    """Return the launch profile asked for, else that of the newest grid for these searches; find the data too."""
+    """Return the launch profile asked for, else that of the grids that these families belong to.
+
+    Raises:
+        InputError: their grids were launched differently, so a choice is needed.
+        DataMissingError: a data set of theirs is not there.
+    """
     from ettsweep.launch.profiles import load_profile
     from ettsweep.sweep.gridfile import load_requests
 
-    families = {search.family for search in searches}
-    for request in load_requests(results):
-        if not families or any(search.family in families for search in request.searches()):
+    ways: dict[tuple[str, tuple[str, ...]], str] = {}
+    left = set(families)
+    for request in load_requests(results):  # newest first: it governs its families
+        mine = {search.family for search in request.searches()} & left
+        if mine:
+            left -= mine
             request = _where(request, launch, launch_set, data)
+            ways.setdefault((request.launch, request.launch_set), request.grid)
             if check:
                 _check_data(request)
-            return load_profile(request.launch, request.launch_set)
-    return load_profile(launch or "local", launch_set or ())
+    if len(ways) > 1:
+        told = "; ".join(" ".join((grid, "with", name, *sets)) for (name, sets), grid in ways.items())
+        raise InputError(f"these grids were launched differently ({told}); choose with --launch, or narrow the runs")
+    name, sets = next(iter(ways), (launch or "local", tuple(launch_set or ())))
+    return load_profile(name, sets)
 
 
 def _where(request: "Request", launch: str | None, launch_set: list[str] | None, data: str | None) -> "Request":
@@ -611,6 +659,8 @@ def _where(request: "Request", launch: str | None, launch_set: list[str] | None,
         given["launch_set"] = tuple(launch_set)
     if data is not None:
         given["data"] = str(Path(data).expanduser().resolve())
+    if launch is not None and not launch_set:
+        given["launch_set"] = ()
     request = request.model_copy(update=given)
     _point_at_data(request.data)
     return request
@@ -694,5 +744,17 @@ def _need_some(*selectors: object) -> None:
 
 
 def _confirm(question: str, count: int, yes: bool) -> None:
-    if count > 1 and not yes and not typer.confirm(question):
-        raise typer.Exit(1)
+    if count > 1 and not yes:
+        try:
+            agreed = typer.confirm(question)
+        except typer.Abort:
+            raise InputError("nobody answered; --yes says yes beforehand") from None
+        if not agreed:
+            raise typer.Exit(1)
+
+
+def _note_others(found: "list[Run]", chosen: "list[Run]", named: list[str] | None, what: str) -> None:
+    """Say of runs that were named why nothing was done about them."""
+    for run in found if named else []:
+        if run not in chosen:
+            note(f"run {run.id} is {run.state}: {what}")

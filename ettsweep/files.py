@@ -25,7 +25,7 @@ def storage_errors(path: Path) -> Iterator[None]:
         elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             why = f"cannot be written ({error.strerror}); choose another folder with --results or ETTSWEEP_RESULTS"
         else:
-            why = error.strerror or str(error)
+            why = f"cannot be written ({error.strerror or error}); choose another folder"
         raise StorageError(f"{path}: {why}") from error
 
 

@@ -2,9 +2,12 @@
 
 import csv
 import json
+import re
+import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
+from itertools import pairwise
 from typing import Any, TextIO
 
 
@@ -45,7 +48,16 @@ def note(text: str) -> None:
     """Say something beside the output proper."""
     if text:
         sys.stdout.flush()  # where both go to one file, lines keep their order
-        print(text, file=sys.stderr)
+        print(with_results(text, sys.argv), file=sys.stderr)
+
+
+def with_results(text: str, argv: Sequence[str]) -> str:
+    """Add the --results of this command line to the commands that a text tells to type."""
+    given = [b for a, b in pairwise(argv) if a == "--results"]
+    given += [a.partition("=")[2] for a in argv if a.startswith("--results=")]
+    if not given:
+        return text
+    return re.sub(r"`(ettsweep [^`]*)`", lambda m: f"`{m[1]} --results {shlex.quote(given[-1])}`", text)
 
 
 def _csv(rows: Iterable[Row], names: Sequence[str], file: TextIO) -> None:

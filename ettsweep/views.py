@@ -1,13 +1,19 @@
 """What commands say of plans, verdicts and runs: rows of tables, JSON, and notes beside them."""
 
+import contextlib
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from ettsweep.errors import CorruptError
+from ettsweep.launch.submit import last_words, read_submission, submissions
 from ettsweep.models.registry import model_name
 from ettsweep.output import Format, note, show
+from ettsweep.rundir import State
 from ettsweep.scaling.strategies import strategy_name
 from ettsweep.sweep.gridfile import Search
+from ettsweep.sweep.ledger import Run
 from ettsweep.sweep.plan import Plan
 from ettsweep.sweep.verify import Verdict
 from ettsweep.tasks.registry import score
@@ -38,7 +44,7 @@ def plan_summary(plan: Plan, tense: str) -> str:
     if plan.submit:
         parts.append(f"{len(plan.submit)} runs {tense} submitted")
     if plan.retry:
-        parts.append(f"{len(plan.retry)} {tense} taken on from where they were")
+        parts.append(f"{len(plan.retry)} {tense} taken on")
     if plan.keep:
         finished = sum(p.state.finished for p in plan.keep)
         parts.append(f"{finished} finished, {len(plan.keep) - finished} under way")
@@ -52,7 +58,18 @@ def note_blocked(plan: Plan) -> None:
     for p in plan.blocked[:5]:
         note(f"run {p.id} is {p.state}{f': {p.reason}' if p.reason else ''}; `ettsweep retry {p.id}` trains it again")
     if len(plan.blocked) > 5:
-        note(f"... and {len(plan.blocked) - 5} more; `ettsweep status --state failed` lists them")
+        states = " ".join(f"--state {state}" for state in dict.fromkeys(p.state for p in plan.blocked))
+        note(f"... and {len(plan.blocked) - 5} more; `ettsweep status {states}` lists them")
+
+
+def why_idle(results: Path, idle: Sequence[Run]) -> str:
+    """Return what the workers that should have started some runs said last, or nothing."""
+    never = {run.id for run in idle if run.state is State.MISSING}
+    for folder in reversed(submissions(results)):
+        with contextlib.suppress(CorruptError):
+            if never & set(read_submission(folder)["runs"]):
+                return f"; the last workers ended so: {last_words(folder)}"
+    return ""
 
 
 def score_note(searches: Sequence[Search]) -> str:

@@ -25,8 +25,8 @@ class Check:
     detail: str
 
 
-def examine(results: Path, profile: str) -> list[Check]:
-    """Return all checks."""
+def examine(results: Path, profile: str, needs_data: bool = False) -> list[Check]:
+    """Return all checks; `needs_data`: whether a data set that is not there is a failure."""
     checks: list[tuple[str, Callable[[], str], bool]] = [
         ("python", lambda: sys.version.split()[0], True),
         ("torch", _torch, True),
@@ -36,7 +36,7 @@ def examine(results: Path, profile: str) -> list[Check]:
         ("timm", lambda: _version("timm"), False),
         ("slurm", _slurm, False),
     ]
-    checks += [(f"data {name}", _data(name), name == "digits") for name in TASKS]
+    checks += [(f"data {name}", _data(name), needs_data or name == "digits") for name in TASKS]
     return [_check(*check) for check in checks]
 
 

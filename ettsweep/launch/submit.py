@@ -35,12 +35,12 @@ def submit(results: Path, plan: Plan, profile: LocalProfile) -> Path | None:
     """
     if not plan.to_launch:
         return None
+    slots = free_first(profile.resolve())[: len(plan.to_launch)]
     for planned in plan.to_launch:
         RunDir.create(results, planned.spec)
     folder = results.resolve() / "jobs" / f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:8]}"
     with storage_errors(folder):
         folder.mkdir(parents=True)
-    slots = free_first(profile.resolve())[: len(plan.to_launch)]
     content: Json = {
         "runs": [planned.id for planned in plan.to_launch],
         "profile": profile.model_dump(mode="json"),

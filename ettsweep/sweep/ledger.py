@@ -113,6 +113,13 @@ def count_states(states: Iterable[State]) -> dict[State, int]:
     return {state: count for state, count in counts.items() if count}
 
 
+def in_order(run: Run) -> tuple[object, ...]:
+    """Return the key that sorts runs for people: model, strategy, lr, wd, seed."""
+    spec = run.spec
+    s = -1.0 if spec.strategy.s is None else spec.strategy.s
+    return model_name(spec.model), s, spec.lr, spec.wd, spec.seed, run.id
+
+
 def status_row(run: Run) -> Json:
     """Return what `status` prints of a run; log2_lr and log2_wd are of the values."""
     spec = run.spec

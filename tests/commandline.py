@@ -83,7 +83,7 @@ def worker_pids(results: Path) -> list[int]:
     for folder in submissions(results):
         for path in folder.glob("worker-*.json"):
             with contextlib.suppress(ValueError, OSError):
-                found.append(int(json.loads(path.read_text())["pid"]))
+                found.append(int(json.loads(path.read_text())["process"]["pid"]))
     return found
 
 

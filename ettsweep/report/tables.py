@@ -5,6 +5,7 @@ import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from ettsweep.files import write_atomic
@@ -95,7 +96,7 @@ def searched(table: pd.DataFrame, verdicts: Sequence[Verdict]) -> pd.DataFrame:
     """Return the rows of a table of runs without the fresh seeds of each family."""
     seeds = {v.family: set(v.seeds) for v in verdicts}
     keep = [seed in seeds.get(family, {seed}) for family, seed in zip(table["family"], table["seed"], strict=True)]
-    return table[keep]
+    return table.loc[np.array(keep, dtype=bool)]
 
 
 def points_of(table: pd.DataFrame) -> pd.DataFrame:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, Self
 
 import yaml
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from ettsweep.errors import CorruptError, EttsweepError, InputError, located, unknown_name
 from ettsweep.files import storage_errors, write_atomic
@@ -15,7 +15,18 @@ from ettsweep.models.registry import MODELS, model_name, model_spec
 from ettsweep.resources import shipped
 from ettsweep.scaling.hyperparameters import map_point
 from ettsweep.scaling.strategies import parse_strategy, strategy_name
-from ettsweep.spec import MAX_SEED, Frozen, Recipe, RunSpec, StrategySpec, digest, expect, validate
+from ettsweep.spec import (
+    MAX_SEED,
+    Frozen,
+    NonNegative,
+    PositiveFloat,
+    Recipe,
+    RunSpec,
+    StrategySpec,
+    digest,
+    expect,
+    validate,
+)
 from ettsweep.sweep.lattice import Axis, Point, expand
 from ettsweep.tasks.registry import check_fits, task_spec
 
@@ -27,11 +38,18 @@ NameOrFields = Annotated[
 ]
 
 
+def _in_range(value: float) -> float:
+    """Refuse what steps and maps would push out of the range of floats."""
+    if value and not 1e-30 <= value <= 1e30:
+        raise ValueError(f"a number between 1e-30 and 1e30 is expected, got {value!r}")
+    return value
+
+
 class Centre(Frozen):
     """Where a search starts, in the coordinates of its strategy."""
 
-    lr: Annotated[float, Field(ge=1e-30, le=1e30)]
-    wd: Annotated[float, Field(ge=0, le=1e30)]
+    lr: Annotated[PositiveFloat, AfterValidator(_in_range)]
+    wd: Annotated[NonNegative, AfterValidator(_in_range)]
 
 
 class GridFile(Frozen):

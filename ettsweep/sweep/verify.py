@@ -247,7 +247,8 @@ def _standing_still(scores: Scores, around: Sequence[Neighbour]) -> str:
         return ""
     named = ", ".join(f"{run.id} {run.state}" for run in stuck[:3]) + (", ..." if len(stuck) > 3 else "")
     ids = " ".join(run.id for run in stuck[:3])
-    return f"; {len(stuck)} runs stand still: {named}; `ettsweep retry {ids}` trains them again"
+    what = "1 run stands" if len(stuck) == 1 else f"{len(stuck)} runs stand"
+    return f"; {what} still: {named}; `ettsweep retry {ids}` trains {'it' if len(stuck) == 1 else 'them'} again"
 
 
 def _fresh_runs(scores: Scores, candidate: Neighbour | None) -> list[Run]:

@@ -174,8 +174,7 @@ def run_loop(
                 + "  ".join(f"{k} {v:.4g}" for k, v in line.items() if isinstance(v, float))
             )
             trainer.wall_s = wall_before_s + time.monotonic() - started_s
-            # In fp16 an activation can overflow here while training goes on at a lower scale; at the end it counts.
-            if line["val_loss"] is None and (spec.precision != "fp16" or step == last_step):
+            if line["val_loss"] is None and step == last_step:  # earlier, the next training loss tells
                 return LoopEnd(step, diverged=True)
         if saves and step < last_step:
             save()

@@ -26,8 +26,8 @@ from commandline import (
     write_grid,
 )
 
-from ettsweep.launch.submit import submissions
 from ettsweep.launch.slots import slot_dir
+from ettsweep.launch.submit import submissions
 from ettsweep.rundir import Attempt, RunDir
 from ettsweep.spec import RunSpec
 from ettsweep.sweep.gridfile import load_request
@@ -235,7 +235,7 @@ def test_a_worker_told_to_end_saves_and_the_next_command_goes_on(grid: Any, resu
         {"kind": "interrupted", "reason": "terminated", "details": ""},
     )
     last_step = max(line["step"] for line in stopped.history())
-    assert "1 taken on from where they were" in ettsweep(*grid(), *ONE_SLOT).stderr
+    assert "1 taken on" in ettsweep(*grid(), *ONE_SLOT).stderr
     wait_for_results(results, 1)
     assert stopped.run.attempt(2).resumed_from() == (1, last_step)
     assert_as_if_undisturbed(stopped.run, tmp_path / "undisturbed")
@@ -269,7 +269,7 @@ def test_running_and_queued_runs_are_cancelled_and_retried(grid: Any, results: P
     assert queued.numbers() == []
     again = ettsweep(*grid(runs=2), *ONE_SLOT)
     assert "2 need a decision" in again.stderr
-    assert f"`ettsweep retry {queued.id}`" in again.stderr
+    assert f"`ettsweep retry {queued.id} --results {results}`" in again.stderr
     ettsweep("retry", "--all", "--yes", *ONE_SLOT, "--results", results)
     wait_for_results(results, 2)
     assert (running.run.numbers(), queued.numbers()) == ([1, 2], [1])
@@ -323,10 +323,18 @@ def test_cleaning_leaves_alone_what_live_workers_could_touch(grid: Any, results:
 # --- workers that cannot work ---------------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def broken_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put a torch in front of the real one that cannot be imported."""
+    folder = tmp_path / "broken"
+    folder.mkdir()
+    (folder / "torch.py").write_text("raise ImportError('libcudart.so: no such file')\n")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")])))
+
+
+@pytest.mark.usefixtures("broken_torch")
 @pytest.mark.parametrize("command", ["grid", "verify-optimum"])
 def test_workers_that_cannot_start_are_an_error_not_a_loop(grid: Any, results: Path, command: str) -> None:
-    slots = Path(os.environ["ETTSWEEP_SLOTS"])
-    slots.touch()
     arguments = grid()
     if command == "verify-optimum":
         ettsweep(*arguments, *ONE_SLOT)
@@ -334,8 +342,15 @@ def test_workers_that_cannot_start_are_an_error_not_a_loop(grid: Any, results: P
         arguments = (command, "--results", results)
     failed = ettsweep(*arguments, *ONE_SLOT, "--follow", code=1)
     assert "the workers ended without starting a run" in failed.stderr
-    assert str(slots) in failed.stderr
+    assert "libcudart.so: no such file" in failed.stderr
     assert [row["state"] for row in status(results).values()] == ["missing"]
+
+
+def test_slots_that_cannot_be_held_are_told(grid: Any) -> None:
+    slots = Path(os.environ["ETTSWEEP_SLOTS"])
+    slots.touch()
+    for arguments in (grid(), ("train", *grid()[1:])):
+        assert f"ettsweep: {slots}: cannot be written" in ettsweep(*arguments, *ONE_SLOT, code=1).stderr
 
 
 def test_slots_are_the_same_for_every_session_of_a_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

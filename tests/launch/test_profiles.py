@@ -34,6 +34,7 @@ def test_slots_share_the_cores_among_them() -> None:
 
 
 def test_gpus_share_the_cores_among_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2")
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(16 + pid)))
     assert {slot.threads for slot in LocalProfile(devices=[0, 2], slots=7).resolve()} == {8}
 
@@ -43,10 +44,14 @@ def test_threads_can_be_given() -> None:
 
 
 def test_there_is_a_slot_for_each_gpu_that_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6")  # numbers count what this process may use
     slots = LocalProfile(devices=[0, 2], slots=7, threads=3).resolve()
-    assert slots == [Slot("gpu-0", "cuda", "0", 3), Slot("gpu-2", "cuda", "2", 3)]
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    assert [slot.gpu for slot in LocalProfile(devices=[0, 2]).resolve()] == ["0", "2"]
+    assert slots == [Slot("gpu-4", "cuda", "4", 3), Slot("gpu-6", "cuda", "6", 3)]
+
+
+def test_a_gpu_that_is_not_there_is_refused() -> None:
+    with pytest.raises(InputError, match="devices: there is no GPU 1; 0 found here"):
+        LocalProfile(devices=[1]).resolve()
 
 
 @pytest.mark.parametrize(
@@ -63,17 +68,22 @@ def test_auto_takes_the_gpus_that_this_process_may_use(
     assert all(slot.device == "cpu" for slot in LocalProfile(devices="cpu").resolve())
 
 
-def test_gpus_are_counted_by_the_driver_where_nothing_narrows_them(
+def test_gpus_are_named_by_the_driver_so_that_all_commands_meet_at_one_slot(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     monkeypatch.setenv("PATH", str(tmp_path))
     assert visible_gpus() == []
     tool = tmp_path / "nvidia-smi"
-    tool.write_text("#!/bin/sh\necho 'GPU 0: H200 (UUID: GPU-1)'\necho '  MIG 1g'\necho 'GPU 1: H200 (UUID: GPU-2)'\n")
+    tool.write_text(
+        "#!/bin/sh\necho 'GPU 0: H200 (UUID: GPU-a1)'\necho '  MIG 1g (UUID: MIG-1)'\necho 'GPU 1: H200 (UUID: GPU-b2)'\n"
+    )
     tool.chmod(0o755)
-    assert [slot.name for slot in LocalProfile().resolve()] == ["gpu-0", "gpu-1"]
-    tool.write_text("#!/bin/sh\necho 'GPU 0: stale'\nexit 9\n")
+    assert [slot.gpu for slot in LocalProfile().resolve()] == ["GPU-a1", "GPU-b2"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert visible_gpus() == ["GPU-b2"]
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    tool.write_text("#!/bin/sh\necho 'GPU 0: stale (UUID: GPU-a1)'\nexit 9\n")
     assert visible_gpus() == []
 
 

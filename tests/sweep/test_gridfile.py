@@ -153,7 +153,7 @@ def test_the_map_goes_by_the_exponents_of_the_optimizer(path: Path) -> None:
 
 
 def test_options_win_over_the_file(path: Path) -> None:
-    request = load_request(path, ["ntk", "ntk"], [], "-2:0:0.5", "fixed", [7])
+    request = load_request(path, ["ntk"], [], "-2:0:0.5", "fixed", [7])
     assert list(request.centres) == ["ntk"]
     assert request.lr.offsets() == [-2, -1.5, -1, -0.5, 0]
     assert request.wd.fixed
@@ -168,7 +168,7 @@ def test_a_range_without_a_step_keeps_that_of_the_file(path: Path) -> None:
     ("text", "message"),
     [
         ("1:-1", "g.yaml: lr: empty range: 1 is above -1"),
-        ("-1:1:0", "g.yaml: lr.step: input should be greater than 0, got 0.0"),
+        ("-1:1:0", "g.yaml: lr.step: input should be greater than or equal to 0.0009765625, got 0.0"),
         ("0:2000", "g.yaml: lr.high: input should be less than or equal to 64, got 2000.0"),
         ("nan:1", "g.yaml: lr.low: input should be a finite number, got nan"),
         *(
@@ -266,6 +266,9 @@ def test_a_bad_mlp_factor_is_refused(path: Path) -> None:
         ("lr: 0.0078125", "lr: -1", "g.yaml: centre.standard.lr: input should be greater than 0, got -1"),
         ("lr: 0.0078125", "lr: 0", "g.yaml: centre.standard.lr: input should be greater than 0, got 0"),
         ("lr: 0.0078125", "lr: .nan", "g.yaml: centre.standard.lr: input should be a finite number, got nan"),
+        ("lr: 0.0078125", "lr: 1e-40", "g.yaml: centre.standard.lr: a number between 1e-30 and 1e30 is expected, got 1e-40"),
+        ("wd: 0.5}", "wd: 1e31}", "g.yaml: centre.standard.wd: a number between 1e-30 and 1e30 is expected, got 1e+31"),
+        ("strategies: [standard]", "strategies: [ntk, s=0]", "g.yaml: strategy ntk is given twice"),
         ("wd: 0.5}", "wd: -1}", "g.yaml: centre.standard.wd: input should be greater than or equal to 0, got -1"),
         ("wd: 0.5}", "wd: 0}", "g.yaml: centre: wd 0 has no log2; give a positive wd, or `wd: fixed`"),
         ("  standard: {lr: 0.0078125, wd: 0.5}", "  {}", "g.yaml: centre: at least one strategy with lr and wd is needed"),
@@ -273,7 +276,7 @@ def test_a_bad_mlp_factor_is_refused(path: Path) -> None:
         ("[-1, 1]", "[0.2, 0.8]", "g.yaml: lr: no multiple of the step 1 between 0.2 and 0.8"),
         ("[-1, 1]", "[-1]", "g.yaml: lr: range: two numbers [low, high] are expected, got [-1]"),
         ("[-1, 1]", "[-2000, 0]", "g.yaml: lr.low: input should be greater than or equal to -64, got -2000"),
-        ("step: 1}", "step: 0}", "g.yaml: lr.step: input should be greater than 0, got 0"),
+        ("step: 1}", "step: 0}", "g.yaml: lr.step: input should be greater than or equal to 0.0009765625, got 0"),
         ("seeds: [3, 5]", "seeds: [3, 3]", "g.yaml: seeds: [3, 3] repeats a seed"),
         ("strategies: [standard]", "strategies: [s=2]", "g.yaml: strategy 's=2': s must be a number from 0 to 1, such as s=0.25"),
         ("warmup_steps: 24", "warmup_steps: 240", "g.yaml: schedule: warmup_steps 240 must be below total_steps 240"),

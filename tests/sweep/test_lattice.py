@@ -95,8 +95,14 @@ def test_a_fixed_axis_holds_the_centre_alone() -> None:
     [
         ({"low": 1.0, "high": -1.0}, "axis: empty range: 1 is above -1"),
         ({"low": 0.2, "high": 0.8}, "axis: no multiple of the step 1 between 0.2 and 0.8"),
-        ({"low": -1.0, "high": 1.0, "step": 0.0}, "axis: step: input should be greater than 0, got 0.0"),
-        ({"low": -1.0, "high": 1.0, "step": -1.0}, "axis: step: input should be greater than 0, got -1.0"),
+        (
+            {"low": -1.0, "high": 1.0, "step": 0.0},
+            "axis: step: input should be greater than or equal to 0.0009765625, got 0.0",
+        ),
+        (
+            {"low": -1.0, "high": 1.0, "step": -1.0},
+            "axis: step: input should be greater than or equal to 0.0009765625, got -1.0",
+        ),
         ({"lo": -1.0}, "axis: lo: unknown key"),
     ],
 )

@@ -80,7 +80,9 @@ def test_the_owner_is_judged_by_whoever_can(results: Path, spec: RunSpec) -> Non
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"lr": 1}', '{"seed": true}'])
-def test_a_broken_folder_is_told_apart_and_counts_as_failed(results: Path, make_spec: MakeSpec, content: str) -> None:
+def test_a_broken_folder_is_told_apart_and_waits_to_be_written_anew(
+    results: Path, make_spec: MakeSpec, content: str
+) -> None:
     sound, broken = make_spec(seed=0), make_spec(seed=1)
     for spec in (sound, broken):
         RunDir.create(results, spec)
@@ -88,7 +90,7 @@ def test_a_broken_folder_is_told_apart_and_counts_as_failed(results: Path, make_
     ledger = load_ledger(results)
     assert list(ledger.runs) == [sound.run_id]
     assert list(ledger.broken) == [broken.run_id]
-    assert ledger.state(broken.run_id).state is State.FAILED
+    assert ledger.state(broken.run_id).state is State.INTERRUPTED
     assert describe(ledger, broken.run_id)["reason"] == ledger.broken[broken.run_id]
 
 

@@ -52,9 +52,9 @@ def test_a_run_that_is_nowhere_is_submitted(spec: RunSpec) -> None:
     assert [p.spec for p in make_plan([spec], Ledger({}, {})).submit] == [spec]
 
 
-def test_a_broken_folder_blocks_its_run(spec: RunSpec) -> None:
+def test_a_run_with_a_damaged_spec_is_taken_on(spec: RunSpec) -> None:
     plan = make_plan([spec], Ledger({}, {spec.run_id: "spec.json was edited"}))
-    assert [(p.state, p.reason) for p in plan.blocked] == [(State.FAILED, "spec.json was edited")]
+    assert [p.spec for p in plan.retry] == [spec]
 
 
 def test_a_run_asked_for_twice_is_planned_once(make_spec: MakeSpec) -> None:

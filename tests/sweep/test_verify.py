@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
+from ettsweep.errors import InputError
 from ettsweep.resources import shipped
 from ettsweep.rundir import RunDir, State, Status
 from ettsweep.spec import RunSpec
 from ettsweep.sweep.gridfile import Search, load_request
 from ettsweep.sweep.lattice import Point
 from ettsweep.sweep.ledger import Run
-from ettsweep.sweep.verify import FINAL, REACH, Verdict, climb, fresh_seeds, verify, wanted
+from ettsweep.sweep.verify import FINAL, REACH, Verdict, climb, fresh_seeds, snap, verify, wanted
 
 Offset = tuple[float, float]
 """Lattice steps (lr, wd) from the centre."""
@@ -139,7 +140,7 @@ def test_an_optimum_with_a_neighbour_never_asked_for_is_not_verified(search: Sea
     verdict = verify(search, runs)
     assert verdict.verdict == "edge"
     assert [offset_of(p) for p in verdict.missing] == [absent]
-    assert "`ettsweep verify-optimum` submits" in verdict.reason
+    assert verdict.reason == "1 of 6 neighbours had not been asked for"
     assert offsets(wanted(search, runs, verdict)) == {(0, 0), absent}
 
 
@@ -192,8 +193,19 @@ def test_a_neighbour_that_stands_still_is_named_with_what_to_type(search: Search
     verdict = verify(search, runs)
     run_id = runs[-1].id
     assert verdict.verdict == "incomplete"
-    assert verdict.reason == (f"neighbours stand still: {run_id} {state}; `ettsweep retry {run_id}` trains them again")
+    assert verdict.reason == (
+        f"1 neighbour is to come; 1 run stands still: {run_id} {state}; `ettsweep retry {run_id}` trains it again"
+    )
     assert verdict.verdict not in FINAL
+
+
+def test_an_optimum_tells_of_points_that_failed_elsewhere(search_of: Callable[..., Search]) -> None:
+    search = search_of(lr="{range: [0, 3]}")
+    failed = [run_at(search, (i, 0), state="failed") for i in (2, 3)]
+    verdict = verify(search, [*runs_on(search, BOWL), *failed])
+    assert verdict.verdict == "optimal"
+    assert "2 runs stand still" in verdict.reason
+    assert all(run.id in verdict.reason for run in failed)
 
 
 def test_points_asked_for_come_before_new_neighbours(search_of: Callable[..., Search]) -> None:
@@ -240,6 +252,22 @@ def test_the_best_point_is_the_candidate_where_none_is_named(search: Search) -> 
 
 def test_the_path_of_a_climb_is_kept(search: Search) -> None:
     assert verify(search, runs_on(search, BOWL), path=[CENTRE.moved(1, 0)]).path == (CENTRE.moved(1, 0),)
+
+
+def test_a_point_typed_as_a_table_prints_it_is_the_known_one(search_of: Callable[..., Search]) -> None:
+    search = search_of()
+    runs = runs_on(search, BOWL)
+    for offset in BOWL:
+        point = CENTRE.moved(*offset)
+        assert snap(search, runs, Point(float(f"{point.lr:.4g}"), float(f"{point.wd:.4g}"))) == point
+    elsewhere = Point(CENTRE.lr * 1.01, CENTRE.wd)
+    assert snap(search, runs, elsewhere) == elsewhere
+
+
+def test_a_point_off_a_fixed_axis_cannot_be_judged(search_of: Callable[..., Search]) -> None:
+    search = search_of(wd="fixed")
+    with pytest.raises(InputError, match=r"--at: wd is fixed at 0\.5 in vit-digits standard, got 1"):
+        snap(search, [], Point(CENTRE.lr, 1.0))
 
 
 # --- ties and divergence --------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -22,7 +23,7 @@ from ettsweep.spec import RunSpec
 from ettsweep.tasks.base import Batch
 from ettsweep.tasks.digits import Digits
 from ettsweep.training import checkpoint, loop
-from ettsweep.training.loop import CheckpointPolicy, Stop
+from ettsweep.training.loop import CheckpointPolicy, Stop, Trainer
 from ettsweep.training.optimizer import set_lr
 from ettsweep.training.run import environment, prepare, train_run
 from ettsweep.training.schedule import lr_at
@@ -238,7 +239,7 @@ def test_attempt_that_finishes_late_leaves_the_first_result(train: Train, spec: 
     assert {k: v for k, v in after.items() if not k.startswith("attempts/0001/")} == {
         k: v for k, v in before.items() if not k.startswith("attempts/0001/")
     }
-    assert "another attempt finished first" in run.attempt(1).log()
+    assert "another attempt has taken the run over" in run.attempt(1).log()
 
 
 def test_resume_elsewhere_warns(train: Train, spec: RunSpec) -> None:
@@ -398,12 +399,46 @@ def test_expected_failure_says_what_to_do_without_a_traceback(
     assert "Traceback" not in run.attempt(1).log()
 
 
-def test_edited_spec_is_a_failure_that_names_the_file(train: Train, spec: RunSpec, results: Path) -> None:
+def test_spec_edited_after_the_claim_is_a_failure_that_names_the_file(spec: RunSpec, results: Path) -> None:
     run = RunDir.create(results, spec)
     run.spec_path.write_text(spec.at(lr=3.0, wd=0.0, seed=0).model_dump_json())
-    train(spec)
+    attempt = run.claim(environment(CPU), after=0)
+    assert attempt is not None
+    train_run(run, attempt, CPU, CheckpointPolicy(), lambda: None)
     assert run.status().state is State.FAILED
     assert run.status().reason.startswith(f"{run.spec_path}: describes run ")
+    run.retry()
+    assert RunDir.create(results, spec).spec() == spec, "who asks for the run again writes it anew"
+
+
+def test_weights_that_break_in_the_last_step_diverge(
+    train: Train, spec: RunSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take_step = Trainer.train_step
+
+    def break_at_the_end(trainer: Trainer, lr: float, *rest: object) -> object:
+        done = take_step(trainer, lr, *rest)  # type: ignore[arg-type]
+        if trainer.step == spec.schedule.last_step - 1:
+            with torch.no_grad():
+                next(trainer.model.parameters()).fill_(math.nan)
+        return done
+
+    monkeypatch.setattr(Trainer, "train_step", break_at_the_end)
+    result = result_of(train(spec))
+    assert (result["status"], result["diverged_step"], result["score"]) == ("diverged", spec.schedule.last_step, None)
+    assert result["best_loss"] is not None, "what was seen before stays on record"
+
+
+def test_checkpoint_whose_metrics_were_edited_is_not_used(
+    train: Train, spec: RunSpec, undisturbed: Undisturbed
+) -> None:
+    run = train(spec, poll=stop_at(10))
+    path = run.attempt(1).metrics_path
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(line for line in lines if "val_loss" not in line))
+    train(spec)
+    assert "changed since the checkpoint was saved; not used" in run.attempt(2).log()
+    assert numbers(run) == undisturbed(spec)
 
 
 # --- full disks ---------------------------------------------------------------------------------------------

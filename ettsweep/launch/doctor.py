@@ -100,7 +100,7 @@ def _data(name: str) -> Callable[[], str]:
     def look() -> str:
         check_data(TASKS[name])
         if name == "digits":
-            return f"scikit-learn {_version('scikit-learn')}"
+            return f"comes with scikit-learn {_version('scikit-learn')}"
         return "found"
 
     return look

@@ -3,18 +3,16 @@
 import gzip
 from collections.abc import Iterator
 from functools import cache
-from importlib.util import find_spec
-from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ettsweep.errors import DataMissingError
 from ettsweep.seeding import derive_seed
 from ettsweep.spec import DigitsTask
 from ettsweep.tasks.base import Batch, classification_loss, classification_sums
+from ettsweep.tasks.registry import digits_file
 
 VALIDATION_SLICE = 500
 
@@ -35,14 +33,9 @@ def _load() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Return images [N, 8, 8] and labels [N] as scikit-learn's load_digits does, without its second of imports.
 
     Raises:
-        DataMissingError: scikit-learn is not installed, or no longer keeps the file there.
+        DataMissingError: it is not there.
     """
-    package = find_spec("sklearn")
-    folder = Path(package.origin).parent if package and package.origin else Path("sklearn")
-    path = folder / "datasets" / "data" / "digits.csv.gz"
-    if not path.is_file():
-        raise DataMissingError(f"task digits: {path} is missing; pip install scikit-learn")
-    with gzip.open(path, "rt") as file:
+    with gzip.open(digits_file(), "rt") as file:
         table = np.loadtxt(file, delimiter=",")
     return table[:, :64].reshape(-1, 8, 8), table[:, 64].astype(np.int64)
 

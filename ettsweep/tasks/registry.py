@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
@@ -85,6 +86,22 @@ def check_data(task: TaskSpec) -> None:
     """
     if isinstance(task, ImageNetTask):
         imagenet_folder()
+    else:
+        digits_file()
+
+
+def digits_file() -> Path:
+    """Return the file of digits that comes with scikit-learn, without importing it.
+
+    Raises:
+        DataMissingError: scikit-learn is not installed, or no longer keeps the file there.
+    """
+    package = find_spec("sklearn")
+    folder = Path(package.origin).parent if package and package.origin else Path("sklearn")
+    path = folder / "datasets" / "data" / "digits.csv.gz"
+    if not path.is_file():
+        raise DataMissingError(f"task digits: {path} is missing; pip install scikit-learn")
+    return path
 
 
 def imagenet_folder() -> Path:

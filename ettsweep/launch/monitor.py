@@ -138,7 +138,7 @@ def follow(monitor: Monitor, title: str, console: "Console") -> Snapshot:
             snapshot = monitor.look()
             if live is not None:
                 live.update(picture(monitor, snapshot, title), refresh=True)  # type: ignore[attr-defined]
-            elif time.monotonic() - printed_s >= LINE_EVERY_S:
+            elif snapshot.settled or time.monotonic() - printed_s >= LINE_EVERY_S:
                 console.print(f"{title}: {snapshot.summary()}", highlight=False)
                 printed_s = time.monotonic()
             if snapshot.settled:

@@ -41,6 +41,11 @@ def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tm
     """
     monkeypatch.chdir(tmp_path)
 
+    def leave(code: int) -> None:
+        raise AssertionError(f"left at once with exit code {code}")
+
+    monkeypatch.setattr(os, "_exit", leave)  # it would take the tests along
+
     def run(*arguments: object, code: int = 0, stdin: str = "") -> Done:
         monkeypatch.setattr(sys, "argv", ["ettsweep", *map(str, arguments)])
         monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
@@ -502,7 +507,8 @@ def test_a_request_edited_by_hand_is_told(call: Call, results: Path, asked: Any)
 def test_a_broken_run_cannot_be_trained_or_logged(call: Call, results: Path, asked: Any) -> None:
     spec = asked([2.0, 1.0, 2.0])[0]
     (results / "runs" / spec.run_id / "spec.json").write_text("{")
-    assert "no valid JSON" in call("train", spec.run_id, "--results", results, code=1).err
+    for command in ("train", "retry"):
+        assert "no valid JSON" in call(command, spec.run_id, "--results", results, code=1).err
     call("logs", spec.run_id, "--results", results)
     done = call("grid", "--grid", "asked.yaml", "--dry-run", "--results", results, "--format", "json")
     assert {row["run"]: row["action"] for row in done.json}[spec.run_id] == "retry"  # its spec is written anew

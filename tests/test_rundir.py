@@ -1,12 +1,14 @@
 """Run folders: whole files under kills, one winner among claims, states, lineages, and damaged files."""
 
 import json
+import math
 import os
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ import pytest
 from ettsweep.errors import CorruptError, StorageError
 from ettsweep.files import dumps, finite, read_json, read_lines, write_atomic
 from ettsweep.processes import Process, boot_id, process, start_time
-from ettsweep.rundir import Attempt, RunDir, State, is_run_id
+from ettsweep.rundir import MAX_LOST_ATTEMPTS, Attempt, RunDir, State, is_run_id
 from ettsweep.spec import RunSpec
 
 SmallDisk = Callable[[str], Path]
@@ -348,17 +350,17 @@ def test_progress_is_that_of_the_lineage(run: RunDir) -> None:
 # --- lost attempts ------------------------------------------------------------------------------------------
 
 
-def test_third_lost_attempt_in_a_row_is_a_failure_until_retried(run: RunDir) -> None:
+def test_attempts_lost_in_a_row_are_a_failure_until_retried(run: RunDir) -> None:
     owner = dead_process()
-    for _ in range(2):
+    for _ in range(MAX_LOST_ATTEMPTS - 1):
         claimed(run, owner)
         assert run.status().state is State.INTERRUPTED
     claimed(run, owner)
-    what = f"3 attempts died without a word; see `ettsweep logs {run.id}`"
+    what = f"{MAX_LOST_ATTEMPTS} attempts died without a word; see `ettsweep logs {run.id}`"
     assert state(run, run.id) == (State.FAILED, what)
     run.retry()
     assert state(run) == (State.INTERRUPTED, "its worker died")
-    for _ in range(2):
+    for _ in range(MAX_LOST_ATTEMPTS - 1):
         claimed(run, owner)
         assert run.status().state is State.INTERRUPTED
     claimed(run, owner)
@@ -370,15 +372,16 @@ def test_lost_attempts_that_got_further_are_bad_luck(run: RunDir) -> None:
     for number in range(1, 6):
         claimed(run, owner).resume_from(number - 1, 10 * number)
         assert run.status().state is State.INTERRUPTED
+    for _ in range(MAX_LOST_ATTEMPTS - 2):
+        claimed(run, owner).resume_from(5, 50)
+        assert run.status().state is State.INTERRUPTED
     claimed(run, owner).resume_from(5, 50)
-    assert run.status().state is State.INTERRUPTED
-    claimed(run, owner).resume_from(5, 50)
-    assert run.status().state is State.FAILED, "the last three did not"
+    assert run.status().state is State.FAILED, "the last ones did not"
 
 
 def test_lost_attempt_with_a_checkpoint_of_its_own_got_further(run: RunDir) -> None:
     owner = dead_process()
-    for _ in range(3):
+    for _ in range(MAX_LOST_ATTEMPTS):
         attempt = claimed(run, owner)
     assert run.status().state is State.FAILED
     attempt.save_checkpoint(lambda path: path.touch())
@@ -389,8 +392,8 @@ def test_an_attempt_that_said_why_it_ended_is_not_lost(run: RunDir) -> None:
     owner = dead_process()
     claimed(run, owner)
     claimed(run, owner).fail("interrupted", "terminated")
-    claimed(run, owner)
-    claimed(run, owner)
+    for _ in range(MAX_LOST_ATTEMPTS - 1):
+        claimed(run, owner)
     assert run.status().state is State.INTERRUPTED
 
 
@@ -559,7 +562,35 @@ def test_damaged_spec_is_named(
     with pytest.raises(CorruptError, match=expected) as error:
         run.spec()
     assert str(run.spec_path) in str(error.value)
-    assert "`ettsweep " in str(error.value)
+    assert "the command that asked for the run writes it anew" in str(error.value)
+    assert RunDir.create(run.path.parent.parent, spec).spec() == spec
+
+
+def edited_result(run: RunDir, **changes: object) -> None:
+    content = json.loads(run.result_path.read_text()) | changes
+    run.result_path.write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize("changes", [{"score": 0.001}, {"score": math.nan}, {"best_loss": "good"}, {"sha256": "0"}])
+def test_a_result_edited_by_hand_is_not_believed(run: RunDir, changes: dict[str, object]) -> None:
+    run.finish({"status": "done", "score": 0.5, "best_loss": 0.5}, [{"step": 1, "loss": 1.0}])
+    edited_result(run)
+    assert run.status().state is State.DONE, "the same content in another layout is the same result"
+    edited_result(run, **changes)
+    with pytest.raises(CorruptError, match=f"ettsweep retry {run.id}"):
+        run.result()
+    assert run.status().state is State.FAILED
+
+
+def test_a_live_process_of_another_container_is_unknown(run: RunDir) -> None:
+    me = process()
+    assert me.liveness() == "alive"
+    assert replace(me, namespace="pid:[1]").liveness() == "unknown"
+    attempt = claimed(run, replace(me, namespace="pid:[1]"))
+    assert run.status().state is State.UNKNOWN
+    run.retry()
+    assert attempt.retried()
+    assert run.status().state is State.INTERRUPTED, "a person has given the claim up"
 
 
 def test_reading_what_is_not_there_is_told_apart_from_damage(tmp_path: Path) -> None:

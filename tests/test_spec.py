@@ -112,7 +112,7 @@ VARIANTS: list[dict[str, Any]] = [
         "optimizer": {"kind": "sgd", "clip_norm": 0.5},
         "task": "imagenet",
         "schedule": {"total_steps": 24, "warmup_steps": 4, "eval_every": 8, "stop_step": 20},
-        "strategy": {"s": None},
+        "strategy": {"s": 1.0},
     },
 ]
 
@@ -241,7 +241,7 @@ def test_all_problems_are_told_at_once() -> None:
         ({"batch_size": 64.0}, "batch_size: input should be a valid integer, got 64.0"),
         ({"batch_size": 0}, "batch_size: input should be greater than or equal to 1, got 0"),
         ({"seed": True}, "seed: input should be a valid integer, got True"),
-        ({"seed": 2**31}, "seed: input should be less than 2147483648, got 2147483648"),
+        ({"seed": 2**31}, "seed: input should be less than or equal to 2147483647, got 2147483648"),
         ({"lr": float("nan")}, "lr: input should be a finite number, got nan"),
         ({"wd": float("inf")}, "wd: input should be a finite number, got inf"),
         ({"wd": -0.5}, "wd: input should be greater than or equal to 0, got -0.5"),
@@ -280,3 +280,12 @@ def test_what_is_no_mapping_is_refused() -> None:
 def test_spec_cannot_be_changed(make_spec: MakeSpec) -> None:
     with pytest.raises(ValueError, match="frozen"):
         make_spec().lr = 2.0
+
+
+def test_what_trains_alike_is_one_run(make_spec: MakeSpec) -> None:
+    schedule = {"total_steps": 24, "warmup_steps": 4, "eval_every": 8}
+    assert make_spec(schedule=schedule | {"stop_step": 24}).run_id == make_spec(schedule=schedule).run_id
+    standard = [make_spec(strategy={"s": None, "mlp_factor": m}).run_id for m in ("ignore", "include")]
+    assert standard[0] == standard[1], "M enters no factor of the standard strategy"
+    family = [make_spec(strategy={"s": 0.0, "mlp_factor": m}).run_id for m in ("ignore", "include")]
+    assert family[0] != family[1]

@@ -4,6 +4,7 @@ Only typer is imported here; a command imports what it needs, so that `--help` a
 Exit codes: 0 yes; 1 not yet, no, or the environment failed; 2 wrong usage or input.
 """
 
+import contextlib
 import os
 import signal
 import sys
@@ -70,8 +71,10 @@ def main() -> None:
         note(f"ettsweep: {error}")
         sys.exit(error.exit_code)
     except OSError as error:
-        sys.stderr.write(f"ettsweep: {error.strerror or error}: {error.filename or 'standard output'}\n")
-        os._exit(1)  # what could not be written cannot be flushed at exit either
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what could not be written is not tried again at exit
+        print(f"ettsweep: {error.filename or 'standard output'}: {error.strerror or error}", file=sys.stderr)
+        sys.exit(1)
     except KeyboardInterrupt:
         print("ettsweep: interrupted; what was submitted goes on", file=sys.stderr)
         sys.exit(130)
@@ -336,7 +339,8 @@ def watch(
         raise InputError(f"{results}: no runs to watch; `ettsweep grid --model vit-digits` makes some")
     with _detaching():
         snapshot = follow(Monitor(results, [run.spec for run in runs]), str(results), _console())
-    note(snapshot.summary())
+    if sys.stderr.isatty():  # elsewhere it was the last line already
+        note(snapshot.summary())
     if snapshot.done < len(runs):
         note("`ettsweep status` says what became of the others")
         raise typer.Exit(1)

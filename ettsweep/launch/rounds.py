@@ -132,7 +132,7 @@ def verify_rounds(
         if console is None or not waiting:
             return done
         follow_specs = [p.spec for p in (*done.plan.to_launch, *done.plan.keep)]
-        follow(Monitor(results, follow_specs), f"verify, {len(searches)} families", console)
+        follow(Monitor(results, follow_specs), "verify", console)
         stuck = make_plan([p.spec for p in done.plan.to_launch], read_ledger(results)).to_launch
         if folder and stuck and _attempts(results, done.plan) == before:
             raise LaunchError(f"the workers ended without starting a run: {last_words(folder)}")

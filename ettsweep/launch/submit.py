@@ -119,10 +119,11 @@ def live_workers(folder: Path) -> list[Process]:
 def last_words(folder: Path) -> str:
     """Return the last line that a worker of a submission wrote, and where the rest is."""
     for path in sorted(folder.glob("*_log.out")):
-        lines = [line for line in path.read_text(errors="replace").splitlines() if line.strip()]
+        lines = [line.strip() for line in path.read_text(errors="replace").splitlines()]
+        lines = [line for line in lines if line and not line.startswith("submitit INFO")]
         if lines:
-            return f"{lines[-1].strip()} (all of it: {path})"
-    return f"they wrote nothing into {folder}"
+            return f"{lines[-1]} (all of it: {path})"
+    return f"without a word, as if killed (their output: {folder})"
 
 
 def submissions(results: Path) -> list[Path]:

@@ -224,6 +224,17 @@ def test_processes_of_other_boots_and_machines() -> None:
     assert Process("renamed", me.boot_id, me.pid, me.start_time).liveness() == "alive"
 
 
+def test_a_process_number_of_another_namespace_says_nothing() -> None:
+    me = process()
+    assert replace(me, namespace="pid:[1]").liveness() == "unknown"
+    gone = replace(me, namespace="pid:[1]", boot_id="another boot")
+    assert gone.liveness() == "dead", "no container outlives its machine"
+    without = {key: value for key, value in me.to_json().items() if key != "namespace"}
+    older = Process.from_json(without)
+    assert older is not None
+    assert (older.namespace, older.liveness()) == ("", "alive")
+
+
 @pytest.mark.parametrize("data", [None, [], {"host": "a"}, {**process().to_json(), "pid": "many"}])
 def test_claim_that_names_no_process_is_dead(run: RunDir, data: object) -> None:
     assert Process.from_json(data) is None
@@ -494,6 +505,17 @@ def test_retry_forgives_a_failure_between_metrics_and_result(run: RunDir) -> Non
     assert run.status().state is State.FAILED
     run.retry()
     assert run.status().state is State.INTERRUPTED
+    assert run.metrics_path.exists(), "nothing is wrong with them"
+
+
+def test_an_attempt_that_was_given_up_is_dead_though_its_process_lives(run: RunDir) -> None:
+    attempt = claimed(run)
+    assert run.status().state is State.RUNNING
+    run.retry()
+    assert attempt.liveness() == "alive"
+    assert state(run) == (State.INTERRUPTED, "its worker died")
+    claimed(run)
+    assert run.status().state is State.RUNNING, "the next attempt is not given up"
 
 
 DAMAGED_RESULTS: dict[str, Callable[[RunDir], object]] = {
@@ -571,14 +593,28 @@ def edited_result(run: RunDir, **changes: object) -> None:
     run.result_path.write_text(json.dumps(content))
 
 
-@pytest.mark.parametrize("changes", [{"score": 0.001}, {"score": math.nan}, {"best_loss": "good"}, {"sha256": "0"}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"score": 0.001},
+        {"score": "0.5"},
+        {"score": math.nan},
+        {"best_loss": None},
+        {"more": 1},
+        {"sha256": "0"},
+        {"sha256": None},
+        {"score": math.nan, "sha256": None},
+    ],
+    ids=str,
+)
 def test_a_result_edited_by_hand_is_not_believed(run: RunDir, changes: dict[str, object]) -> None:
     run.finish({"status": "done", "score": 0.5, "best_loss": 0.5}, [{"step": 1, "loss": 1.0}])
     edited_result(run)
     assert run.status().state is State.DONE, "the same content in another layout is the same result"
     edited_result(run, **changes)
-    with pytest.raises(CorruptError, match=f"ettsweep retry {run.id}"):
+    with pytest.raises(CorruptError, match=f"ettsweep retry {run.id}") as error:
         run.result()
+    assert str(run.result_path) in str(error.value)
     assert run.status().state is State.FAILED
 
 

@@ -284,7 +284,10 @@ def test_spec_cannot_be_changed(make_spec: MakeSpec) -> None:
 
 def test_what_trains_alike_is_one_run(make_spec: MakeSpec) -> None:
     schedule = {"total_steps": 24, "warmup_steps": 4, "eval_every": 8}
-    assert make_spec(schedule=schedule | {"stop_step": 24}).run_id == make_spec(schedule=schedule).run_id
+    whole = make_spec(schedule=schedule)
+    assert make_spec(schedule=schedule | {"stop_step": 24}) == whole
+    assert make_spec(schedule=schedule | {"stop_step": 24}).run_id == whole.run_id
+    assert make_spec(schedule=schedule | {"stop_step": 23}).run_id != whole.run_id
     standard = [make_spec(strategy={"s": None, "mlp_factor": m}).run_id for m in ("ignore", "include")]
     assert standard[0] == standard[1], "M enters no factor of the standard strategy"
     family = [make_spec(strategy={"s": 0.0, "mlp_factor": m}).run_id for m in ("ignore", "include")]

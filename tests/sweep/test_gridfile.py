@@ -144,6 +144,29 @@ def test_a_centre_stated_under_another_name_of_the_strategy_is_found(path: Path)
     assert (centre.lr, centre.wd) == (7.0, 0.25)
 
 
+def test_a_strategy_has_one_name(path: Path) -> None:
+    request = load_request(path, ["s=0", "s=0.5", "s=1", "s=0.25"])
+    assert list(request.centres) == ["ntk", "hybrid", "mup", "s=0.25"]
+    assert [search.strategy for search in request.searches()] == ["ntk", "hybrid", "mup", "s=0.25"]
+    assert load_request(path, ["s=1.0"]) == load_request(path, ["mup"])
+    assert refusal(path, strategies=["mup", "s=1"]) == "g.yaml: strategy mup is given twice"
+
+
+def test_a_centre_mapped_out_of_range_is_refused(path: Path) -> None:
+    change(path, "lr: 0.0078125", "lr: 1e30")
+    assert refusal(path, strategies=["ntk"]).startswith(
+        "the centre mapped to ntk: lr: a number between 1e-30 and 1e30 is expected"
+    )
+
+
+def test_a_centre_at_the_ends_of_the_range_is_legal(path: Path) -> None:
+    change(path, "{lr: 0.0078125, wd: 0.5}", "{lr: 1e-30, wd: 1e30}")
+    centre = load_request(path).centres["standard"]
+    assert (centre.lr, centre.wd) == (1e-30, 1e30)
+    change(path, "wd: 1e30}", "wd: 0.0}")
+    assert load_request(path, wd_range="fixed").centres["standard"].wd == 0
+
+
 def test_the_map_goes_by_the_exponents_of_the_optimizer(path: Path) -> None:
     centre = load_request(path, ["ntk"], ["optimizer=sgd"]).centres["ntk"]
     assert centre.lr == pytest.approx(2.0**-7 * 32)
@@ -214,6 +237,20 @@ def test_the_mlp_factor_can_be_set_and_enters_the_family(path: Path) -> None:
     assert plain.family != included.family
 
 
+def test_the_mlp_factor_changes_nothing_under_standard(path: Path) -> None:
+    plain = load_request(path).searches()[0]
+    included = load_request(path, overrides=["strategy.mlp_factor=include"]).searches()[0]
+    assert plain.family == included.family
+    assert plain.base.run_id == included.base.run_id
+
+
+def test_stopping_at_the_last_step_is_not_stopping(path: Path) -> None:
+    plain = load_request(path).specs()
+    assert load_request(path, overrides=["schedule.stop_step=240"]).specs() == plain
+    stopped = load_request(path, overrides=["schedule.stop_step=120"]).specs()
+    assert not {spec.run_id for spec in stopped} & {spec.run_id for spec in plain}
+
+
 @pytest.mark.parametrize(
     ("override", "message"),
     [
@@ -269,6 +306,11 @@ def test_a_bad_mlp_factor_is_refused(path: Path) -> None:
         ("lr: 0.0078125", "lr: 1e-40", "g.yaml: centre.standard.lr: a number between 1e-30 and 1e30 is expected, got 1e-40"),
         ("wd: 0.5}", "wd: 1e31}", "g.yaml: centre.standard.wd: a number between 1e-30 and 1e30 is expected, got 1e+31"),
         ("strategies: [standard]", "strategies: [ntk, s=0]", "g.yaml: strategy ntk is given twice"),
+        ("  standard:", "  ntk: {lr: 1.0, wd: 1.0}\n  s=0: {lr: 1.0, wd: 1.0}\n  standard:", "g.yaml: strategy ntk is given twice"),
+        ("lr: 0.0078125", "lr: 1e31", "g.yaml: centre.standard.lr: a number between 1e-30 and 1e30 is expected, got 1e+31"),
+        ("wd: 0.5}", "wd: 1e-31}", "g.yaml: centre.standard.wd: a number between 1e-30 and 1e30 is expected, got 1e-31"),
+        ("seeds: [3, 5]", "seeds: [2147483648]", "g.yaml: seeds.0: input should be less than or equal to 2147483647, got 2147483648"),
+        ("step: 1}", "step: 65}", "g.yaml: lr.step: input should be less than or equal to 64, got 65"),
         ("wd: 0.5}", "wd: -1}", "g.yaml: centre.standard.wd: input should be greater than or equal to 0, got -1"),
         ("wd: 0.5}", "wd: 0}", "g.yaml: centre: wd 0 has no log2; give a positive wd, or `wd: fixed`"),
         ("  standard: {lr: 0.0078125, wd: 0.5}", "  {}", "g.yaml: centre: at least one strategy with lr and wd is needed"),
@@ -365,6 +407,15 @@ def test_several_grids_for_a_model_are_listed(path: Path) -> None:
     with pytest.raises(InputError) as error:
         find_grid("vit-digits")
     assert str(error.value) == ("several grids are for vit-digits: grids/a.yaml, grids/b.yaml; choose with --grid FILE")
+
+
+def test_a_broken_grid_of_ones_own_hides_no_other(path: Path) -> None:
+    Path("grids").mkdir()
+    path.rename("grids/mine.yaml")
+    Path("grids/other.yaml").write_text("model: [vit-digits\n")
+    for model in ("vit-digits", "vit-b16"):
+        with pytest.raises(InputError, match=r"^grids/other\.yaml: line 2: "):
+            find_grid(model)
 
 
 def test_a_model_without_a_grid_says_what_to_do(path: Path) -> None:

@@ -103,6 +103,14 @@ def test_a_fixed_axis_holds_the_centre_alone() -> None:
             {"low": -1.0, "high": 1.0, "step": -1.0},
             "axis: step: input should be greater than or equal to 0.0009765625, got -1.0",
         ),
+        (
+            {"low": -1.0, "high": 1.0, "step": 1e-9},
+            "axis: step: input should be greater than or equal to 0.0009765625, got 1e-09",
+        ),
+        (
+            {"low": -64.0, "high": 64.0, "step": 65.0},
+            "axis: step: input should be less than or equal to 64, got 65.0",
+        ),
         ({"lo": -1.0}, "axis: lo: unknown key"),
     ],
 )
@@ -110,6 +118,11 @@ def test_an_impossible_range_is_refused(data: object, message: str) -> None:
     with pytest.raises(InputError) as error:
         validate(Axis, data, "axis")
     assert str(error.value) == message
+
+
+def test_the_finest_and_the_coarsest_step_are_legal() -> None:
+    assert len(validate(Axis, {"low": -1.0, "high": 1.0, "step": 2.0**-10}, "axis").offsets()) == 2**11 + 1
+    assert validate(Axis, {"low": -64.0, "high": 64.0, "step": 64.0}, "axis").offsets() == [-64, 0, 64]
 
 
 def test_a_grid_is_the_product_of_its_axes_around_the_centre() -> None:

@@ -14,6 +14,7 @@ from ettsweep.sweep.ledger import (
     count_states,
     describe,
     find_run,
+    in_order,
     load_ledger,
     status_row,
 )
@@ -90,7 +91,12 @@ def test_a_broken_folder_is_told_apart_and_waits_to_be_written_anew(
     ledger = load_ledger(results)
     assert list(ledger.runs) == [sound.run_id]
     assert list(ledger.broken) == [broken.run_id]
-    assert ledger.state(broken.run_id).state is State.INTERRUPTED
+    status = ledger.state(broken.run_id)
+    assert (status.state, status.reason) == (
+        State.INTERRUPTED,
+        "its spec.json is damaged and will be written anew",
+    )
+    assert "the command that asked for the run writes it anew" in ledger.broken[broken.run_id]
     assert describe(ledger, broken.run_id)["reason"] == ledger.broken[broken.run_id]
 
 
@@ -207,6 +213,23 @@ def test_all_that_is_known_of_a_run_is_described(results: Path, spec: RunSpec) -
         (2, "attempt 1, step 8", "cpu-1", None),
     ]
     assert data["attempts"][1]["host"] == os.uname().nodename
+
+
+def test_runs_are_ordered_by_model_strategy_point_and_seed(results: Path, make_spec: MakeSpec) -> None:
+    expected = [
+        make_spec(model={"width": 16}, lr=9.0, seed=9),
+        make_spec(strategy={"s": None}, lr=4.0),
+        make_spec(lr=0.5, wd=0.5, seed=1),
+        make_spec(lr=2.0, wd=0.0, seed=7),
+        make_spec(lr=2.0, wd=0.25, seed=3),
+        make_spec(lr=2.0, wd=0.25, seed=11),
+        make_spec(lr=10.0, wd=0.0),
+        make_spec(strategy={"s": 1.0}, lr=0.25),
+    ]
+    for spec in expected:
+        RunDir.create(results, spec)
+    found = sorted(load_ledger(results).runs.values(), key=in_order)
+    assert [run.spec for run in found] == expected
 
 
 def test_states_are_counted_in_their_order() -> None:

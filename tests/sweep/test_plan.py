@@ -54,7 +54,10 @@ def test_a_run_that_is_nowhere_is_submitted(spec: RunSpec) -> None:
 
 def test_a_run_with_a_damaged_spec_is_taken_on(spec: RunSpec) -> None:
     plan = make_plan([spec], Ledger({}, {spec.run_id: "spec.json was edited"}))
-    assert [p.spec for p in plan.retry] == [spec]
+    (planned,) = plan.retry
+    assert (planned.spec, planned.state) == (spec, State.INTERRUPTED)
+    assert planned.reason == "its spec.json is damaged and will be written anew"
+    assert plan.to_launch == (planned,)
 
 
 def test_a_run_asked_for_twice_is_planned_once(make_spec: MakeSpec) -> None:

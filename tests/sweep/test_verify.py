@@ -9,11 +9,11 @@ import pytest
 from ettsweep.errors import InputError
 from ettsweep.resources import shipped
 from ettsweep.rundir import RunDir, State, Status
-from ettsweep.spec import RunSpec
+from ettsweep.spec import MAX_SEED, RunSpec
 from ettsweep.sweep.gridfile import Search, load_request
-from ettsweep.sweep.lattice import Point
+from ettsweep.sweep.lattice import Axis, Point
 from ettsweep.sweep.ledger import Run
-from ettsweep.sweep.verify import FINAL, REACH, Verdict, climb, fresh_seeds, snap, verify, wanted
+from ettsweep.sweep.verify import FINAL, REACH, Scores, Verdict, climb, fresh_seeds, snap, verify, wanted
 
 Offset = tuple[float, float]
 """Lattice steps (lr, wd) from the centre."""
@@ -165,6 +165,23 @@ def test_a_climb_far_beyond_the_ranges_stops_and_says_what_to_do(search_of: Call
     assert offsets(wanted(search, one_less, verify(search, one_less))) == {(REACH - 1, 0), (REACH, 0)}
 
 
+def test_the_reach_counts_steps_beyond_the_ranges_not_from_the_centre(search_of: Callable[..., Search]) -> None:
+    search = search_of(lr="{range: [-3, 3], step: 0.5}", wd="fixed")
+    scores = Scores(search, [])
+    for end in (-3.0, 3.0):
+        beyond = math.copysign(0.5 * REACH, end)
+        assert scores.in_reach(CENTRE.moved(end + beyond, 0))
+        assert not scores.in_reach(CENTRE.moved(end + beyond + math.copysign(0.5, end), 0))
+
+
+def test_a_point_that_was_asked_for_is_judged_however_far_it_is(search: Search) -> None:
+    far = CENTRE.moved(REACH + 2, 0)
+    asked = search.model_copy(update={"points": (*search.points, far)})
+    runs = runs_on(search, {(0, 0): 2.0})
+    verdict = verify(asked, runs)
+    assert offsets(wanted(asked, runs, verdict)) == {(REACH + 2, 0)}
+
+
 def test_points_beyond_the_grid_are_told(search: Search) -> None:
     verdict = verify(search, runs_on(search, BOWL))
     assert {offset_of(p) for p in verdict.outside} == set(SIX)
@@ -205,7 +222,44 @@ def test_an_optimum_tells_of_points_that_failed_elsewhere(search_of: Callable[..
     verdict = verify(search, [*runs_on(search, BOWL), *failed])
     assert verdict.verdict == "optimal"
     assert "2 runs stand still" in verdict.reason
-    assert all(run.id in verdict.reason for run in failed)
+    assert verdict.reason.endswith(f"`ettsweep retry {' '.join(run.id for run in failed)}` trains them again")
+    assert climb(search, runs_on(search, BOWL), verdict) is None
+
+
+def test_runs_that_stand_still_are_named_while_others_are_to_come(search_of: Callable[..., Search]) -> None:
+    search = search_of(lr="{range: [0, 3]}")
+    failed = run_at(search, (2, 0), state="failed")
+    runs = [*runs_on(search, BOWL), failed, run_at(search, (3, 0), state="running")]
+    verdict = verify(search, runs)
+    assert (verdict.verdict, verdict.reason) == (
+        "incomplete",
+        "1 of 4 points that were asked for are to come; "
+        f"1 run stands still: {failed.id} failed; `ettsweep retry {failed.id}` trains it again",
+    )
+
+
+def test_runs_that_stand_still_are_named_before_any_is_finished(search: Search) -> None:
+    failed = run_at(search, (0, 0), state="failed")
+    verdict = verify(search, [failed])
+    assert (verdict.verdict, verdict.point) == ("incomplete", None)
+    assert verdict.reason.startswith("no finished point yet; 0 of 1 points asked for are to come; 1 run stands still")
+    assert f"`ettsweep retry {failed.id}`" in verdict.reason
+    assert wanted(search, [failed], verdict) == []
+
+
+def test_of_many_runs_that_stand_still_three_are_named_the_nearest_first(search_of: Callable[..., Search]) -> None:
+    search = search_of(lr="{range: [0, 9]}")
+    finished = runs_on(search, {o: s for o, s in BOWL.items() if o != (1, 0)})
+    failed = [run_at(search, (float(i), 0.0), state="failed") for i in range(9, 0, -1)]
+    verdict = verify(search, [*finished, *failed])
+    assert "9 runs stand still" in verdict.reason
+    assert [run.id in verdict.reason for run in failed].count(True) == 3
+    assert failed[-1].id in verdict.reason, "the neighbour of the candidate"
+
+
+def test_a_failed_rerun_over_a_fresh_seed_does_not_stand_in_the_way(search: Search) -> None:
+    verdict = verify(search, [*runs_on(search, BOWL), run_at(search, (0, 0), 5, state="failed")])
+    assert (verdict.verdict, verdict.reason) == ("optimal", "better than all 6 neighbours")
 
 
 def test_points_asked_for_come_before_new_neighbours(search_of: Callable[..., Search]) -> None:
@@ -264,10 +318,29 @@ def test_a_point_typed_as_a_table_prints_it_is_the_known_one(search_of: Callable
     assert snap(search, runs, elsewhere) == elsewhere
 
 
+def test_a_point_typed_in_full_is_itself_on_the_finest_lattice(search_of: Callable[..., Search]) -> None:
+    step = 2.0**-10
+    search = search_of(lr=f"{{range: [0, {4 * step}], step: {step}}}", wd="fixed")
+    for point in search.points:
+        assert snap(search, [], point) == point
+
+
+def test_a_point_of_wd_zero_is_found_where_wd_is_fixed_at_zero(search: Search) -> None:
+    fixed = Axis(fixed=True)
+    zero = Point(CENTRE.lr, 0.0)
+    base = search.base.at(*zero, 0)
+    without_decay = search.model_copy(update={"base": base, "wd": fixed, "points": (zero,)})
+    assert snap(without_decay, [], zero) == zero
+    with pytest.raises(InputError, match=r"--at: wd is fixed at 0 in "):
+        snap(without_decay, [], CENTRE)
+
+
 def test_a_point_off_a_fixed_axis_cannot_be_judged(search_of: Callable[..., Search]) -> None:
     search = search_of(wd="fixed")
     with pytest.raises(InputError, match=r"--at: wd is fixed at 0\.5 in vit-digits standard, got 1"):
         snap(search, [], Point(CENTRE.lr, 1.0))
+    far = Point(CENTRE.lr * 8, CENTRE.wd)
+    assert snap(search, [], far) == far, "along the free axis any point can be"
 
 
 # --- ties and divergence --------------------------------------------------------------------------------------------
@@ -356,6 +429,13 @@ def test_fresh_seeds_are_not_those_of_the_search(search_of: Callable[..., Search
     assert len(set(seeds)) == 5
     assert not set(seeds) & {0, 7, 2}
     assert fresh_seeds(search, 8)[:5] == seeds  # more reruns keep those that are there
+
+
+def test_fresh_seeds_begin_anew_after_the_last_that_can_be(search_of: Callable[..., Search]) -> None:
+    assert fresh_seeds(search_of(seeds=[MAX_SEED, 1]), 3) == [0, 2, 3]
+    assert fresh_seeds(search_of(seeds=[MAX_SEED - 2, 0]), 4) == [MAX_SEED - 1, MAX_SEED, 1, 2]
+    (spec,) = search_of(seeds=[0]).specs([CENTRE], [MAX_SEED])
+    assert RunSpec.model_validate(spec.model_dump()).seed == 2**31 - 1
 
 
 # --- a score of which more is better --------------------------------------------------------------------------------

@@ -63,7 +63,8 @@ def check_fits(task: TaskSpec, model: VitSpec, batch_size: int) -> None:
     """Check that a model can be trained on a task.
 
     Raises:
-        InputError: the image size, channels or classes differ, or a batch is larger than the training set.
+        InputError: the image size, channels or classes differ, a batch is larger than the training set, or Mixup
+            cannot pair its images.
     """
     shape = (8, 1, 10) if isinstance(task, DigitsTask) else (None, 3, 1000)
     wanted = dict(zip(("image_size", "channels", "classes"), shape, strict=True))
@@ -74,6 +75,8 @@ def check_fits(task: TaskSpec, model: VitSpec, batch_size: int) -> None:
     ]
     if isinstance(task, DigitsTask) and batch_size > task.train_size:
         problems.append(f"batch_size: {batch_size} is more than the {task.train_size} training images")
+    if isinstance(task, ImageNetTask) and (task.mixup or task.cutmix) and batch_size % 2:
+        problems.append(f"batch_size: Mixup pairs images, so an even number is needed, got {batch_size}")
     if problems:
         raise InputError.of(problems)
 

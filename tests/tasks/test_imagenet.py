@@ -9,10 +9,10 @@ import pytest
 import torch
 from PIL import Image
 
-from ettsweep.errors import DataMissingError
+from ettsweep.errors import DataMissingError, InputError
 from ettsweep.spec import ImageNetTask, VitSpec
 from ettsweep.tasks.imagenet import ImageNet
-from ettsweep.tasks.registry import IMAGENET_ENV, check_data
+from ettsweep.tasks.registry import IMAGENET_ENV, check_data, check_fits
 
 # timm leaves it to Pillow to close the files that it opens.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -107,3 +107,10 @@ def test_a_batch_larger_than_the_training_set_is_named(folder: Path) -> None:
     with pytest.raises(DataMissingError, match=r"36 images.*batch is 37"):
         task(batch_size=37)
     assert folder.exists()
+
+
+def test_an_odd_batch_cannot_be_mixed() -> None:
+    with pytest.raises(InputError, match="batch_size: Mixup pairs images, so an even number is needed, got 37"):
+        check_fits(ImageNetTask(), TINY, 37)
+    check_fits(ImageNetTask(), TINY, 38)
+    check_fits(ImageNetTask(mixup=0.0, cutmix=0.0), TINY, 37)

@@ -127,6 +127,8 @@ def grid(
     profile = load_profile(request.launch, request.launch_set)
     specs = request.specs()
     plan = make_plan(specs, read_ledger(results))
+    if plan.to_launch:
+        profile.resolve()  # a device that is not here is an error before anything is recorded
     if dry_run:
         show(plan_rows(plan), form)
         note(plan_summary(plan, "would be"))

@@ -155,7 +155,8 @@ class RunDir:
             return None
         except CorruptError as error:
             raise CorruptError(f"{error}; {self._remedy}") from None
-        if result.get("run") != self.id or result.pop("sha256", None) != _checksum(result):
+        proof = result.pop("sha256", None)
+        if proof is None or proof != _checksum(result) or result.get("run") != self.id:
             raise CorruptError(f"{self.result_path}: not the result that run {self.id} wrote; {self._remedy}")
         return result
 

@@ -12,8 +12,9 @@ import pytest
 from commandline import end_workers, ettsweep, write_grid
 
 from ettsweep import cli
-from ettsweep.rundir import RunDir
-from ettsweep.spec import RunSpec
+from ettsweep.output import with_results
+from ettsweep.rundir import RunDir, State
+from ettsweep.spec import RunSpec, StrategySpec
 from ettsweep.sweep.gridfile import load_request, save_request
 
 COMMANDS = sorted(command.name or command.callback.__name__ for command in cli.app.registered_commands)  # type: ignore[union-attr]
@@ -41,16 +42,16 @@ def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tm
     """
     monkeypatch.chdir(tmp_path)
 
-    def leave(code: int) -> None:
-        raise AssertionError(f"left at once with exit code {code}")
-
-    monkeypatch.setattr(os, "_exit", leave)  # it would take the tests along
+    def redirect(source: int, target: int) -> None:
+        raise AssertionError("an error of the operating system got through")
 
     def run(*arguments: object, code: int = 0, stdin: str = "") -> Done:
         monkeypatch.setattr(sys, "argv", ["ettsweep", *map(str, arguments)])
         monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
-        with pytest.raises(SystemExit) as end:
-            cli.main()
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "dup2", redirect)  # it would take the output of the tests along
+            with pytest.raises(SystemExit) as end:
+                cli.main()
         done = Done(int(end.value.code or 0), *capsys.readouterr())
         assert done.code == code, done
         return done
@@ -100,6 +101,12 @@ def finish(results: Path, spec: RunSpec, score: float | None) -> None:
     assert run.claim({}, after=0)
     status = {"status": "diverged", "diverged_step": 1} if score is None else {"status": "done"}
     assert run.finish({**status, "score": score}, [])
+
+
+def failed(results: Path, spec: RunSpec) -> None:
+    attempt = RunDir.create(results, spec).claim({}, after=0)
+    assert attempt
+    attempt.fail("error", "RuntimeError: out of luck")
 
 
 def files(folder: Path) -> list[Path]:
@@ -316,6 +323,81 @@ def test_watching_finished_runs_ends_with_a_summary(trained: Path, call: Call) -
     assert "3/3 runs finished (3 done)" in call("watch", "--results", trained).err
 
 
+def test_watching_runs_of_which_some_will_not_finish_exits_1(results: Path, asked: Any, call: Call) -> None:
+    specs = asked([2.0, None, -1])
+    failed(results, specs[2])
+    done = call("watch", "--results", results, code=1)
+    assert "2/3 runs finished (1 done, 1 diverged, 1 failed)" in done.err
+    assert f"`ettsweep status --results {results}` says what became of the others" in done.err
+
+
+def test_status_is_sorted_for_people(results: Path, asked: Any, call: Call) -> None:
+    base = asked([2.0, 1.0, 2.0])[0]
+    for lr, wd, seed in ((10.0, 0.5, 0), (9.0, 0.5, 0), (9.0, 0.5, 11), (9.0, 0.5, 2), (9.0, 0.25, 3)):
+        RunDir.create(results, base.at(lr, wd, seed))
+    mup = base.model_copy(update={"strategy": StrategySpec(s=1.0), "lr": 0.001})
+    RunDir.create(results, mup)
+    for form in ("json", "csv"):
+        text = call("status", "--results", results, "--format", form).out
+        rows = json.loads(text) if form == "json" else table(text, form)
+        assert [(row["strategy"], float(row["lr"]), float(row["wd"]), int(row["seed"])) for row in rows] == [
+            *(("standard", lr, 0.25, 0) for lr in (0.125, 0.25, 0.5)),
+            ("standard", 9.0, 0.25, 3),
+            *(("standard", 9.0, 0.5, seed) for seed in (0, 2, 11)),
+            ("standard", 10.0, 0.5, 0),
+            ("mup", 0.001, 0.25, 0),
+        ]
+
+
+def test_status_of_a_folder_that_is_not_there_asks_whether_it_is_the_right_one(call: Call, tmp_path: Path) -> None:
+    done = call("status", "--results", "nowhere")
+    assert f"{tmp_path / 'nowhere'} is no folder: is this the right one? --results DIR names another" in done.err
+    (tmp_path / "empty").mkdir()
+    assert "is no folder" not in call("status", "--results", "empty").err
+
+
+def test_status_says_what_starts_runs_that_wait(results: Path, asked: Any, call: Call) -> None:
+    specs = asked([2.0, -1, -1])
+    assert "wait for a worker" not in call("status", "--results", results).err
+    RunDir.create(results, specs[1])
+    attempt = RunDir.create(results, specs[2]).claim({}, after=0)
+    assert attempt
+    attempt.fail("interrupted", "terminated")
+    done = call("status", "--results", results)
+    assert "2 runs wait for a worker" in done.err
+    assert f"`ettsweep retry --state interrupted --state missing --results {results}`" in done.err
+    assert "wait for a worker" not in call("status", "--state", "done", "--results", results).err
+
+
+# --- what notes tell to type ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("argv", "expected"),
+    [
+        (["ettsweep", "status"], "say `ettsweep watch`, then `ettsweep retry 1`, not `slots: 1`"),
+        (
+            ["ettsweep", "status", "--results", "r"],
+            "say `ettsweep watch --results r`, then `ettsweep retry 1 --results r`, not `slots: 1`",
+        ),
+        (
+            ["ettsweep", "status", "--results=a", "--results=my runs"],
+            "say `ettsweep watch --results 'my runs'`, then `ettsweep retry 1 --results 'my runs'`, not `slots: 1`",
+        ),
+    ],
+)
+def test_commands_to_type_name_the_results_folder_that_was_given(argv: list[str], expected: str) -> None:
+    assert with_results("say `ettsweep watch`, then `ettsweep retry 1`, not `slots: 1`", argv) == expected
+
+
+def test_errors_name_the_results_folder_too(results: Path, asked: Any, call: Call, tmp_path: Path) -> None:
+    asked([2.0, 1.0, 2.0])
+    done = call("show", "fff", "--results", results, code=2)
+    assert f"no run starts with 'fff'; `ettsweep status --results {results}` lists them" in done.err
+    done = call("status", "fff", f"--results={tmp_path / 'my runs'}", code=2)
+    assert f"`ettsweep status --results '{tmp_path / 'my runs'}'` lists them" in done.err
+
+
 # --- verdicts -------------------------------------------------------------------------------------------------------
 
 VERDICT_KEYS = {
@@ -386,6 +468,46 @@ def test_a_named_point_is_judged_and_climbed_from(results: Path, asked: Any, cal
     assert climbed["path"] == [{"lr": 0.5, "wd": 0.25}]
 
 
+def test_a_point_typed_as_status_prints_it_is_the_known_one(results: Path, call: Call, tmp_path: Path) -> None:
+    request = load_request(write_grid(tmp_path / "asked.yaml", centre={"standard": {"lr": 1 / 3, "wd": 2 / 3}}))
+    save_request(results, request)
+    for spec, score in zip(request.specs(), (3.0, 1.0, 2.0), strict=True):
+        finish(results, spec, score)
+    options = ("verify-optimum", "--dry-run", "--results", results, "--format", "json")
+    (verdict,) = call(*options, "--at", "0.3333,0.6667").json
+    assert (verdict["verdict"], verdict["lr"], verdict["wd"]) == ("optimal", 1 / 3, 2 / 3)
+    done = call(*options, "--at", "0.3333,0.5", code=2)
+    assert "--at: wd is fixed at 0.666667 in vit-n8-l1-h2-p4-i8-c1-k10 standard, got 0.5" in done.err
+
+
+def test_a_point_of_several_families_is_refused(results: Path, call: Call, tmp_path: Path) -> None:
+    save_request(results, load_request(write_grid(tmp_path / "asked.yaml", strategies=["standard", "mup"])))
+    options = ("verify-optimum", "--dry-run", "--results", results)
+    done = call(*options, "--at", "0.25,0.25", code=2)
+    assert "--at names a point of one family, and there are 2: " in done.err
+    assert "k10 standard, " in done.err
+    assert "narrow with --strategy" in done.err
+    call(*options, "--at", "0.25,0.25", "--strategy", "standard", code=1)
+
+
+def test_grids_launched_differently_need_a_choice(results: Path, call: Call, tmp_path: Path) -> None:
+    one, two = ("slots=1",), ("slots=2",)
+    for strategy, launch_set in (("standard", one), ("mup", two)):
+        request = load_request(write_grid(tmp_path / f"{strategy}.yaml", strategies=[strategy]))
+        save_request(results, request.model_copy(update={"launch_set": launch_set}))
+    options = ("--dry-run", "--results", results)
+    for command in ("verify-optimum", "seeds"):
+        done = call(command, *options, code=2)
+        assert "these grids were launched differently (" in done.err
+        assert "standard.yaml with local slots=1" in done.err
+        assert "mup.yaml with local slots=2" in done.err
+        assert "choose with --launch, or narrow the runs" in done.err
+    call("verify-optimum", *options, "--launch", "local", code=1)
+    call("verify-optimum", *options, "--launch-set", "slots=1", code=1)
+    call("verify-optimum", *options, "--strategy", "mup", code=1)
+    assert not (results / "jobs").exists()
+
+
 def test_no_more_runs_are_submitted_than_allowed(results: Path, asked: Any, call: Call) -> None:
     asked([1.0, 2.0, 3.0])
     done = call("verify-optimum", "--max-runs", 0, "--results", results, code=1)
@@ -395,9 +517,7 @@ def test_no_more_runs_are_submitted_than_allowed(results: Path, asked: Any, call
 
 def test_a_failed_neighbour_is_named_with_what_to_type(results: Path, asked: Any, call: Call) -> None:
     specs = asked([2.0, 1.0, -1])
-    attempt = RunDir.create(results, specs[2]).claim({}, after=0)
-    assert attempt
-    attempt.fail("error", "RuntimeError: out of luck")
+    failed(results, specs[2])
     done = call("verify-optimum", "--results", results, "--format", "json", code=1)
     (verdict,) = done.json
     assert verdict["verdict"] == "incomplete"
@@ -439,6 +559,10 @@ def test_seeds_are_rerun_for_verified_optima_only(results: Path, asked: Any, cal
         ("grid --grid grid.yaml --set lr=1", "use --lr-range"),
         ("grid --grid grid.yaml --seeds a,b", "--seeds: whole numbers with commas are expected"),
         ("grid --grid grid.yaml --seeds 1,1", "repeats a seed"),
+        ("grid --grid grid.yaml --seeds 2147483648", "seeds.0: input should be less than or equal to 2147483647"),
+        ("grid --grid grid.yaml --strategy mup --strategy s=1", "strategy mup is given twice"),
+        ("grid --grid grid.yaml --lr-range -1:1:0.0001", "lr.step: input should be greater than or equal to 0.0009765625"),
+        ("grid --grid grid.yaml --launch-set devices=[99]", "devices: there is no GPU 99"),
         ("grid --grid grid.yaml --lr-range 1", "--lr-range: low:high"),
         ("grid --grid grid.yaml --lr-range 1:-1", "empty range"),
         ("verify-optimum", "no grid has been asked for yet; `ettsweep grid --model vit-digits` asks for one"),
@@ -508,7 +632,9 @@ def test_a_broken_run_cannot_be_trained_or_logged(call: Call, results: Path, ask
     spec = asked([2.0, 1.0, 2.0])[0]
     (results / "runs" / spec.run_id / "spec.json").write_text("{")
     for command in ("train", "retry"):
-        assert "no valid JSON" in call(command, spec.run_id, "--results", results, code=1).err
+        told = call(command, spec.run_id, "--results", results, code=1).err
+        assert f"{results / 'runs' / spec.run_id / 'spec.json'}: no valid JSON" in told
+        assert "the command that asked for the run writes it anew" in told
     call("logs", spec.run_id, "--results", results)
     done = call("grid", "--grid", "asked.yaml", "--dry-run", "--results", results, "--format", "json")
     assert {row["run"]: row["action"] for row in done.json}[spec.run_id] == "retry"  # its spec is written anew
@@ -527,6 +653,69 @@ def test_many_runs_are_cancelled_only_after_a_yes(call: Call, results: Path, ask
     rows = call("status", "--results", results, "--format", "json").json
     assert sorted(row["state"] for row in rows) == ["cancelled", "cancelled", "done", "done", "done"]
     assert "0 runs cancelled" in call("cancel", "--all", "--yes", "--results", results).err
+
+
+def test_a_question_that_nobody_can_answer_names_the_option(call: Call, results: Path, asked: Any) -> None:
+    specs = asked([-1, -1, -1])
+    for spec in specs:
+        failed(results, spec)
+    RunDir.create(results, specs[0].at(1.0, 0.5, 1))
+    RunDir.create(results, specs[0].at(1.0, 0.5, 2))
+    before = files(results)
+    for command in ("cancel", "retry"):
+        done = call(command, "--all", "--results", results, code=2)
+        assert "nobody answered; --yes says yes beforehand" in done.err
+    assert files(results) == before
+
+
+def test_a_failed_run_is_not_cancelled(call: Call, results: Path, asked: Any) -> None:
+    specs = asked([2.0, -1, -1])
+    failed(results, specs[1])
+    RunDir.create(results, specs[2])
+    done = call("cancel", "--all", "--yes", "--results", results)
+    assert done.err.splitlines() == ["1 runs cancelled"]
+    rows = call("status", "--results", results, "--format", "json").json
+    assert [row["state"] for row in rows] == ["done", "failed", "cancelled"]
+
+
+def test_a_named_run_that_cannot_be_cancelled_says_why(call: Call, results: Path, asked: Any) -> None:
+    specs = asked([2.0, None, -1])
+    failed(results, specs[2])
+    done = call("cancel", *(spec.run_id for spec in specs), "--yes", "--results", results)
+    assert "0 runs cancelled" in done.err
+    for spec, state in zip(specs, ("done", "diverged", "failed"), strict=True):
+        assert f"run {spec.run_id} is {state}: nothing to cancel" in done.err
+    assert not list(results.glob("runs/*/cancel.json"))
+
+
+def test_retrying_a_run_in_training_does_nothing_to_it(call: Call, results: Path, asked: Any) -> None:
+    spec = asked([2.0, 1.0, -1])[2]
+    attempt = RunDir.create(results, spec).claim({}, after=0)  # this process lives
+    assert attempt
+    before = files(results)
+    done = call("retry", spec.run_id, "--results", results)
+    assert f"run {spec.run_id} is running: nothing to retry" in done.err
+    assert files(results) == before
+    assert not attempt.retried()
+    assert attempt.run.status().state is State.RUNNING
+
+
+def test_retrying_a_finished_run_keeps_its_result(call: Call, results: Path, asked: Any) -> None:
+    spec = asked([2.0, 1.0, 2.0])[0]
+    before = files(results)
+    assert "1 finished" in call("retry", spec.run_id, "--results", results).err
+    assert files(results) == before
+
+
+def test_a_result_edited_by_hand_is_a_failure_with_what_to_type(call: Call, results: Path, asked: Any) -> None:
+    spec = asked([2.0, 1.0, 2.0])[0]
+    path = results / "runs" / spec.run_id / "result.json"
+    path.write_text(path.read_text().replace('"score": 2.0', '"score": 0.5'))
+    row = call("status", spec.run_id, "--results", results, "--format", "json").json[0]
+    assert (row["state"], row["best_score"]) == ("failed", None)
+    reason = call("show", spec.run_id, "--results", results, "--format", "json").json["reason"]
+    assert str(path) in reason
+    assert f"`ettsweep retry {spec.run_id}` trains it again" in reason
 
 
 def test_nothing_to_retry_is_said(call: Call, results: Path, asked: Any) -> None:

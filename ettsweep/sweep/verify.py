@@ -265,7 +265,8 @@ def wanted(search: Search, runs: Sequence[Run], verdict: Verdict) -> list[RunSpe
         return []
     missing = [Point(*p) for p in verdict.missing]
     if not all(scores.in_reach(point) for point in missing if not scores.is_asked(point)):
-        return []
+        finished = State(scores.at(verdict.point).state).finished
+        return [] if finished else search.specs([verdict.point])
     return search.specs([verdict.point, *missing])
 
 
@@ -276,9 +277,13 @@ def snap(search: Search, runs: Iterable[Run], point: Point) -> Point:
         InputError: it lies off a fixed axis.
     """
     known = [*search.points, *(Point(run.spec.lr, run.spec.wd) for run in runs)]
-    for p in known:
-        if all(x == y or abs(x - y) < PRINTED for x, y in zip(p.log2(), point.log2(), strict=True)):
-            return p
+
+    def distance(p: Point) -> float:
+        return max(0.0 if x == y else abs(x - y) for x, y in zip(p.log2(), point.log2(), strict=True))
+
+    nearest = min(known, key=distance)
+    if distance(nearest) < PRINTED:
+        return nearest
     for axis, name in ((search.lr, "lr"), (search.wd, "wd")):
         here, centre = getattr(point, name), getattr(search.points[0], name)
         if axis.fixed and here != centre:

@@ -1,10 +1,17 @@
+import json
 import os
+from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from ettsweep.errors import InputError
+from ettsweep.errors import CorruptError, InputError, StorageError
 from ettsweep.launch.profiles import LocalProfile, Slot, find_profile, load_profile, visible_gpus
+from ettsweep.launch.slots import free_first, hold_slot, slot_dir
+from ettsweep.launch.submit import live_workers, queued_runs, read_submission
+from ettsweep.processes import Process, process
 from ettsweep.resources import shipped
 
 CORES = len(os.sched_getaffinity(0))
@@ -85,6 +92,173 @@ def test_gpus_are_named_by_the_driver_so_that_all_commands_meet_at_one_slot(
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     tool.write_text("#!/bin/sh\necho 'GPU 0: stale (UUID: GPU-a1)'\nexit 9\n")
     assert visible_gpus() == []
+
+
+@pytest.fixture
+def two_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Put a driver's tool in front that lists two GPUs."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text(
+        '#!/bin/sh\n[ "$*" = -L ] || exit 2\n'
+        "echo 'GPU 0: NVIDIA H200 (UUID: GPU-aaaa-1)'\necho 'GPU 1: NVIDIA H200 (UUID: GPU-bbbb-2)'\n"
+    )
+    tool.chmod(0o755)
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_slots_of_gpus_are_named_by_uuid() -> None:
+    slots = LocalProfile(devices=[1, 0], threads=2).resolve()
+    assert slots == [
+        Slot("gpu-GPU-bbbb-2", "cuda", "GPU-bbbb-2", 2),
+        Slot("gpu-GPU-aaaa-1", "cuda", "GPU-aaaa-1", 2),
+    ]
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_a_gpu_that_the_driver_does_not_list_is_refused() -> None:
+    with pytest.raises(InputError) as error:
+        LocalProfile(devices=[0, 2]).resolve()
+    assert str(error.value) == "devices: there is no GPU 2; 2 found here (`devices: cpu` uses none)"
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_a_gpu_hidden_from_this_process_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert [slot.gpu for slot in LocalProfile(devices=[0]).resolve()] == ["GPU-bbbb-2"]
+    with pytest.raises(InputError, match="devices: there is no GPU 1; 1 found here"):
+        LocalProfile(devices=[1]).resolve()
+
+
+# --- locks of slots -------------------------------------------------------------------------------------------------
+
+
+def test_slot_locks_lie_where_the_environment_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("here", "there"):
+        monkeypatch.setenv("ETTSWEEP_SLOTS", str(tmp_path / name))
+        assert slot_dir() == tmp_path / name
+        assert (tmp_path / name).stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("value", [None, ""])
+def test_slot_locks_of_a_user_lie_in_one_place_by_default(monkeypatch: pytest.MonkeyPatch, value: str | None) -> None:
+    if value is None:
+        monkeypatch.delenv("ETTSWEEP_SLOTS")
+    else:
+        monkeypatch.setenv("ETTSWEEP_SLOTS", value)
+    assert slot_dir() == Path(f"/tmp/ettsweep-{os.getuid()}")
+
+
+def test_slot_locks_of_someone_else_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slots = tmp_path / "slots"
+    slots.mkdir()
+    (tmp_path / "link").symlink_to(slots)
+    monkeypatch.setenv("ETTSWEEP_SLOTS", str(tmp_path / "link"))
+    with pytest.raises(StorageError, match=r"link: belongs to another user; .*set ETTSWEEP_SLOTS"):
+        slot_dir()
+    monkeypatch.setenv("ETTSWEEP_SLOTS", str(slots))
+    monkeypatch.setattr(os, "getuid", lambda: slots.stat().st_uid + 1)
+    with pytest.raises(StorageError, match=r"slots: belongs to another user; .*set ETTSWEEP_SLOTS"):
+        slot_dir()
+
+
+def test_a_slot_is_held_once_and_free_ones_come_first() -> None:
+    slots = LocalProfile(slots=3).resolve()
+    lock = hold_slot(slots[0], wait=False)
+    assert lock is not None
+    assert hold_slot(slots[0], wait=False) is None
+    assert free_first(slots) == [slots[1], slots[2], slots[0]]
+    os.close(lock)
+    assert free_first(slots) == slots
+
+
+# --- live workers ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def submission(results: Path) -> Callable[..., Path]:
+    """Return a function that writes the submission of one run to two slots, as its command would."""
+
+    def make(submitter: Process | None, *workers: Process) -> Path:
+        folder = results / "jobs" / "20260101-000000-00000000"
+        folder.mkdir(parents=True, exist_ok=True)
+        content = {
+            "runs": ["0123456789ab"],
+            "slots": [asdict(slot) for slot in LocalProfile(slots=2).resolve()],
+            "submitter": submitter.to_json() if submitter else None,
+            "workers": [worker.to_json() for worker in workers],
+        }
+        (folder / "submission.json").write_text(json.dumps(content))
+        return folder
+
+    return make
+
+
+def says(folder: Path, slot: str, worker: Process, leaving: bool = False) -> None:
+    content = {"process": worker.to_json(), "leaving": leaving}
+    (folder / f"worker-{slot}.json").write_text(json.dumps(content))
+
+
+ME = process()
+GONE = replace(ME, start_time="1")
+UNSEEN = replace(ME, host="node7", boot_id="another")
+
+
+def test_a_submission_lives_while_its_command_is_starting_workers(submission: Any, results: Path) -> None:
+    assert live_workers(submission(ME)) == [ME, ME]
+    assert queued_runs(results) == {"0123456789ab"}
+    assert live_workers(submission(GONE)) == []
+    assert live_workers(submission(None)) == []
+    assert queued_runs(results) == set()
+
+
+def test_jobs_speak_for_workers_that_have_not_started(submission: Any) -> None:
+    assert live_workers(submission(ME, GONE, GONE)) == [], "whoever submitted them is not asked any more"
+    assert live_workers(submission(GONE, ME, GONE)) == [ME]
+
+
+def test_a_worker_that_has_started_speaks_for_itself(submission: Any) -> None:
+    folder = submission(GONE, ME, ME)
+    says(folder, "cpu-0", GONE)
+    assert live_workers(folder) == [ME]
+    folder = submission(GONE, GONE, GONE)
+    says(folder, "cpu-0", ME)
+    assert live_workers(folder) == [ME]
+
+
+def test_a_worker_that_cannot_be_seen_may_live(submission: Any) -> None:
+    assert live_workers(submission(GONE, UNSEEN, GONE)) == [UNSEEN]
+
+
+def test_a_worker_that_is_leaving_takes_no_more_runs(submission: Any, results: Path) -> None:
+    folder = submission(ME, ME, ME)
+    says(folder, "cpu-0", ME, leaving=True)
+    assert live_workers(folder) == [ME]
+    says(folder, "cpu-1", ME, leaving=True)
+    assert live_workers(folder) == []
+    assert queued_runs(results) == set()
+    says(folder, "cpu-0", ME)
+    assert queued_runs(results) == {"0123456789ab"}, "it found one after all"
+
+
+@pytest.mark.parametrize("damage", ["{", "[]", "{}", '{"process": 3}', '{"process": {"pid": 1}}'])
+def test_what_a_worker_wrote_may_be_damaged(submission: Any, damage: str) -> None:
+    folder = submission(GONE, GONE, ME)
+    (folder / "worker-cpu-0.json").write_text(damage)
+    assert live_workers(folder) == [ME]
+
+
+@pytest.mark.parametrize("damage", [None, "{", '{"runs": ["../../etc"], "slots": [], "workers": []}', '{"runs": []}'])
+def test_a_damaged_submission_has_no_workers(submission: Any, results: Path, damage: str | None) -> None:
+    path = submission(ME) / "submission.json"
+    path.unlink()
+    if damage is not None:
+        path.write_text(damage)
+    with pytest.raises(CorruptError):
+        read_submission(path.parent)
+    assert live_workers(path.parent) == []
+    assert queued_runs(results) == set()
 
 
 # --- files ----------------------------------------------------------------------------------------------------------

@@ -174,12 +174,13 @@ def test_the_reach_counts_steps_beyond_the_ranges_not_from_the_centre(search_of:
         assert not scores.in_reach(CENTRE.moved(end + beyond + math.copysign(0.5, end), 0))
 
 
-def test_a_point_that_was_asked_for_is_judged_however_far_it_is(search: Search) -> None:
-    far = CENTRE.moved(REACH + 2, 0)
-    asked = search.model_copy(update={"points": (*search.points, far)})
-    runs = runs_on(search, {(0, 0): 2.0})
-    verdict = verify(asked, runs)
-    assert offsets(wanted(asked, runs, verdict)) == {(REACH + 2, 0)}
+def test_a_run_that_is_there_already_is_taken_on_however_far_it_is(search_of: Callable[..., Search]) -> None:
+    search = search_of(wd="fixed")
+    runs = runs_on(search, {(float(i), 0.0): 10.0 - i for i in range(REACH + 1)})
+    runs.append(run_at(search, (REACH + 1, 0), state="interrupted"))
+    verdict = verify(search, runs)
+    assert (verdict.verdict, offset_of(verdict.point)) == ("incomplete", (REACH, 0))
+    assert offsets(wanted(search, runs, verdict)) == {(REACH, 0), (REACH + 1, 0)}
 
 
 def test_points_beyond_the_grid_are_told(search: Search) -> None:

@@ -661,12 +661,10 @@ def _where(request: "Request", launch: str | None, launch_set: list[str] | None,
     given: dict[str, Any] = {}
     if launch is not None:
         given["launch"] = str(Path(launch).resolve()) if Path(launch).is_file() else launch
-    if launch_set:
-        given["launch_set"] = tuple(launch_set)
+    if launch is not None or launch_set:  # another profile does not inherit what was set in the first
+        given["launch_set"] = tuple(launch_set or ())
     if data is not None:
         given["data"] = str(Path(data).expanduser().resolve())
-    if launch is not None and not launch_set:
-        given["launch_set"] = ()
     request = request.model_copy(update=given)
     _point_at_data(request.data)
     return request
@@ -675,8 +673,6 @@ def _where(request: "Request", launch: str | None, launch_set: list[str] | None,
 def _point_at_data(data: str | None) -> None:
     """Make a data folder known to this process and to the workers that it starts."""
     if data is not None:
-        import os
-
         from ettsweep.tasks.registry import IMAGENET_ENV
 
         os.environ[IMAGENET_ENV] = str(Path(data).expanduser().resolve())

@@ -105,17 +105,17 @@ def note_outside(verdicts: Sequence[Verdict]) -> None:
             note(f"{v.strategy}: reached beyond the ranges asked for: {points}")
 
 
+def _headline(v: Verdict) -> dict[str, Any]:
+    keys = ("family", "model", "strategy", "verdict", "lr", "wd")
+    return {key: getattr(v, key) for key in keys}
+
+
 def verdict_row(v: Verdict) -> dict[str, Any]:
     """Return what the table shows of a verdict."""
     fresh = [s for s in v.fresh_scores if s is not None]
     rivals = [n.score for n in v.neighbours if n.score is not None]
     return {
-        "family": v.family,
-        "model": v.model,
-        "strategy": v.strategy,
-        "verdict": v.verdict,
-        "lr": v.lr,
-        "wd": v.wd,
+        **_headline(v),
         v.metric: v.score,
         "best neighbour": (min(rivals) if v.mode == "min" else max(rivals)) if rivals else None,
         "neighbours": f"{len(v.neighbours) - len(v.missing)}/{len(v.neighbours)}",
@@ -126,12 +126,7 @@ def verdict_row(v: Verdict) -> dict[str, Any]:
 def verdict_json(v: Verdict) -> dict[str, Any]:
     """Return a verdict as programs read it."""
     return {
-        "family": v.family,
-        "model": v.model,
-        "strategy": v.strategy,
-        "verdict": v.verdict,
-        "lr": v.lr,
-        "wd": v.wd,
+        **_headline(v),
         "score": v.score,
         "metric": v.metric,
         "mode": v.mode,

@@ -9,7 +9,7 @@ from ettsweep.errors import LaunchError
 from ettsweep.launch.monitor import Monitor, follow
 from ettsweep.launch.profiles import LocalProfile
 from ettsweep.launch.submit import last_words, queued_runs, submit
-from ettsweep.rundir import RunDir, runs_dir
+from ettsweep.rundir import RunDir, State, runs_dir
 from ettsweep.spec import RunSpec
 from ettsweep.sweep.gridfile import Search
 from ettsweep.sweep.lattice import Point
@@ -40,14 +40,32 @@ def run_all(results: Path, specs: Sequence[RunSpec], profile: LocalProfile, cons
     monitor = Monitor(results, specs)
     while True:
         plan = make_plan(specs, read_ledger(results))
-        before = _attempts(results, plan)
-        folder = submit(results, plan, profile)
-        follow(monitor, title, console)
-        left = make_plan(specs, read_ledger(results))
+        left = _round(results, plan, specs, profile, monitor, console, title)
         if not left.to_launch:
             return left
-        if folder and _attempts(results, plan) == before:
-            raise LaunchError(f"the workers ended without starting a run: {last_words(folder)}")
+
+
+def _round(
+    results: Path,
+    plan: Plan,
+    specs: Sequence[RunSpec],
+    profile: LocalProfile,
+    monitor: Monitor,
+    console: "Console",
+    title: str,
+) -> Plan:
+    """Submit a plan, follow it until nothing is queued or running, and plan `specs` anew.
+
+    Raises:
+        LaunchError: runs are left, and the workers ended without having started one.
+    """
+    before = _attempts(results, plan)
+    folder = submit(results, plan, profile)
+    follow(monitor, title, console)
+    left = make_plan(specs, read_ledger(results))
+    if folder and left.to_launch and _attempts(results, plan) == before:
+        raise LaunchError(f"the workers ended without starting a run: {last_words(folder)}")
+    return left
 
 
 def _attempts(results: Path, plan: Plan) -> int:
@@ -106,7 +124,6 @@ def verify_rounds(
     }
     paths: dict[str, list[Point]] = {search.family: [] for search in searches}
     while True:
-        ledger = read_ledger(results)
         done.verdicts, specs = [], []
         for search in searches:
             runs = ledger.family(search.family)
@@ -116,31 +133,31 @@ def verify_rounds(
                 candidates[search.family] = better
                 _extend(path, verdict.point)
                 verdict = verify(search, runs, better, path)
-            if verdict.point is not None and (not path or path[-1] != verdict.point):
-                _extend(path, verdict.point)
+            if _extend(path, verdict.point):
                 tell(f"{search.model} {search.strategy}: {_candidate(verdict)}")
             done.verdicts.append(verdict)
             specs += wanted(search, runs, verdict)
         done.plan, done.held_back = _limit(make_plan(specs, ledger), max_runs, done.submitted)
         if dry_run:
             return done
-        launched = len(done.plan.to_launch)
-        before = _attempts(results, done.plan)
-        folder = submit(results, done.plan, profile)
-        done.submitted += launched
-        waiting = launched or any(p.state in ("queued", "running") for p in done.plan.keep)
-        if console is None or not waiting:
+        done.submitted += len(done.plan.to_launch)
+        if console is None:
+            submit(results, done.plan, profile)
             return done
-        follow_specs = [p.spec for p in (*done.plan.to_launch, *done.plan.keep)]
-        follow(Monitor(results, follow_specs), "verify", console)
-        stuck = make_plan([p.spec for p in done.plan.to_launch], read_ledger(results)).to_launch
-        if folder and stuck and _attempts(results, done.plan) == before:
-            raise LaunchError(f"the workers ended without starting a run: {last_words(folder)}")
+        if not done.plan.to_launch and not any(p.state in (State.QUEUED, State.RUNNING) for p in done.plan.keep):
+            return done
+        to_launch = [p.spec for p in done.plan.to_launch]
+        monitor = Monitor(results, [*to_launch, *(p.spec for p in done.plan.keep)])
+        _round(results, done.plan, to_launch, profile, monitor, console, "verify")
+        ledger = read_ledger(results)
 
 
-def _extend(path: list[Point], point: Point | None) -> None:
-    if point is not None and (not path or path[-1] != point):
-        path.append(point)
+def _extend(path: list[Point], point: Point | None) -> bool:
+    """Add a candidate to a path unless it stands at its end; say whether it was added."""
+    if point is None or (path and path[-1] == point):
+        return False
+    path.append(point)
+    return True
 
 
 def _candidate(verdict: Verdict) -> str:

@@ -1,9 +1,9 @@
 """Submissions: a plan becomes run folders, a list of them, and workers; and which submissions still live.
 
-jobs/<submission>/
-submission.json       the ordered list of runs, the profile, and the workers once they are started
-worker-<slot>.json    written by each worker when it starts
-<job id>_*            submitit's files and the workers' output
+A folder jobs/<submission>/ holds
+- submission.json: the ordered list of runs, the profile, the slots, and the workers once they are started;
+- worker-<slot>.json: what each worker says of itself, first when it starts;
+- <job id>_*: submitit's files and the workers' output.
 """
 
 import contextlib

@@ -45,15 +45,13 @@ def run_worker(submission: str, slot_name: str) -> None:
     lock = hold_slot(slot)  # waits in the kernel, without torch, while another worker has the slot
     assert lock is not None
     try:
-        told_to_stop = False
-        while not told_to_stop:
-            if any(claimable(run) for run in runs):
-                say(leaving=False)
-                told_to_stop = train_all(runs, slot, content["profile"])
+        while True:
+            told_to_stop = any(claimable(run) for run in runs) and train_all(runs, slot, content["profile"])
             # From here on the list counts as nobody's, so the last look comes after saying so.
             say(leaving=True)
-            if not any(claimable(run) for run in runs):
+            if told_to_stop or not any(claimable(run) for run in runs):
                 return
+            say(leaving=False)
     finally:
         os.close(lock)
 

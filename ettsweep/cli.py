@@ -277,7 +277,7 @@ def report(
     narrowed = bool(model or strategy or family)
     runs = [run for run in ledger.runs.values() if run.family in families or not narrowed]
     verdicts = judge(searches, ledger)
-    paths = write_report(results, out or results / "report", runs, verdicts)
+    paths = write_report(results, out or results / "report", runs, verdicts, note)
     show_verdicts(verdicts, form)
     note(f"wrote {paths[0]} and, beside it, {len(paths) - 1} tables and figures")
 

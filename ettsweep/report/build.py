@@ -1,7 +1,7 @@
 """A report: what there is to draw is chosen and read here, drawn in figures, and shown by html."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -94,7 +94,13 @@ class Histories:
         )
 
 
-def write_report(results: Path, out: Path, runs: Sequence[Run], verdicts: Sequence[Verdict]) -> list[Path]:
+def write_report(
+    results: Path,
+    out: Path,
+    runs: Sequence[Run],
+    verdicts: Sequence[Verdict],
+    tell: Callable[[str], None] = lambda text: None,
+) -> list[Path]:
     """Write tables, figures and report.html.
 
     Args:
@@ -102,6 +108,7 @@ def write_report(results: Path, out: Path, runs: Sequence[Run], verdicts: Sequen
         out: where to write; created if need be.
         runs: all runs of the results folder.
         verdicts: one for each family that was asked for.
+        tell: takes a line for each run whose metrics cannot be used, as the page has it.
 
     Returns:
         The files, report.html first.
@@ -120,6 +127,8 @@ def write_report(results: Path, out: Path, runs: Sequence[Run], verdicts: Sequen
         images, files = _draw(sweep, out / "figures", histories, used)
         paths += files
         views.append(html.SweepView(sweep.title, [family.verdict for family in sweep.families], images))
+    for problem in histories.corrupt.values():
+        tell(problem)
     page = html.render(str(results), views, runs, histories.corrupt)
     write_atomic(out / "report.html", page)
     return [out / "report.html", *paths]

@@ -90,7 +90,11 @@ def test_corrupt_histories_are_skipped_and_listed(tmp_path: Path) -> None:
     made = read(results, [search(base)])
     broken = made.runs[0]
     broken.dir.metrics_path.write_text('{"step": 1, "loss": 9.0}\n')
-    write_report(results, tmp_path / "report", made.runs, made.verdicts)
+    told: list[str] = []
+    write_report(results, tmp_path / "report", made.runs, made.verdicts, told.append)
+    (line,) = told
+    assert str(broken.dir.metrics_path) in line
+    assert f"`ettsweep retry {broken.id}`" in line
     page = (tmp_path / "report" / "report.html").read_text()
     assert "Histories that could not be read" in page
     assert f"<code>{broken.id}</code>" in page

@@ -19,7 +19,7 @@ from ettsweep.output import Format, cell, note, show
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ettsweep.launch.profiles import LocalProfile
+    from ettsweep.launch.profiles import AnyProfile
     from ettsweep.sweep.gridfile import Request, Search
     from ettsweep.sweep.ledger import Run, Selection
 
@@ -114,7 +114,7 @@ def grid(
     """Expand a grid file and submit the runs that are missing."""
     from ettsweep.launch.profiles import load_profile
     from ettsweep.launch.rounds import read_ledger, run_all
-    from ettsweep.launch.submit import submit
+    from ettsweep.launch.submit import check, scripts, submit
     from ettsweep.sweep.gridfile import find_grid, load_request, save_request
     from ettsweep.sweep.plan import make_plan
     from ettsweep.views import note_blocked, plan_rows, plan_summary
@@ -127,13 +127,13 @@ def grid(
     profile = load_profile(request.launch, request.launch_set)
     specs = request.specs()
     plan = make_plan(specs, read_ledger(results))
-    if plan.to_launch:
-        profile.resolve()  # a device that is not here is an error before anything is recorded
     if dry_run:
         show(plan_rows(plan), form)
+        _show_scripts(scripts(results, plan, profile), form)
         note(plan_summary(plan, "would be"))
         _note_missing_data(request)
         return
+    check(results, plan, profile)  # what cannot be submitted is an error before anything is recorded
     _check_data(request)
     save_request(results, request)
     if follow:
@@ -371,16 +371,23 @@ def logs(
 @app.command("show")
 def show_run(
     run: Annotated[str, typer.Argument(help="Run id, or the start of one.")],
+    reproduce: Annotated[bool, typer.Option("--reproduce", help="Print the command that trains it again.")] = False,
     form: Form = Format.TABLE,
     results: Results = DEFAULT_RESULTS,
 ) -> None:
     """Show all that is known of one run: spec, state, attempts, result."""
     from ettsweep.launch.rounds import read_ledger
     from ettsweep.sweep.ledger import describe, find_run
-    from ettsweep.views import flat
+    from ettsweep.views import flat, show_reproduction
 
     ledger = read_ledger(results)
-    data = describe(ledger, find_run(ledger, run))
+    run_id = find_run(ledger, run)
+    if reproduce:
+        if run_id not in ledger.runs:
+            raise EttsweepError(ledger.broken[run_id])
+        show_reproduction(ledger.runs[run_id], form)
+        return
+    data = describe(ledger, run_id)
     rows = [{"key": key, "value": cell(value)} for key, value in flat(data)]
     show(rows, form, data=data)
 
@@ -397,6 +404,7 @@ def cancel(
     results: Results = DEFAULT_RESULTS,
 ) -> None:
     """Stop runs at their next step boundary; `retry` takes them on from there."""
+    from ettsweep.launch.outlook import withdraw
     from ettsweep.launch.rounds import read_ledger
     from ettsweep.rundir import State
 
@@ -407,7 +415,10 @@ def cancel(
     _confirm(f"cancel {len(chosen)} runs?", len(chosen), yes)
     for r in chosen:
         r.dir.cancel()
-    note(f"{len(chosen)} runs cancelled")
+    jobs = withdraw(results, {r.id for r in chosen})
+    note(f"{len(chosen)} runs cancelled" + (f", and {len(jobs)} waiting jobs withdrawn" if jobs else ""))
+    if running := sum(r.state is State.RUNNING for r in chosen):
+        note(f"{running} of them stop at their next step, with a checkpoint")
     _note_others(found, chosen, run, "nothing to cancel")
 
 
@@ -427,7 +438,7 @@ def retry(
 ) -> None:
     """Train failed, cancelled or corrupt runs again, from their last checkpoint where there is one."""
     from ettsweep.launch.rounds import read_ledger
-    from ettsweep.launch.submit import submit
+    from ettsweep.launch.submit import check, submit
     from ettsweep.rundir import State
     from ettsweep.sweep.ledger import find_run
     from ettsweep.sweep.plan import make_plan
@@ -445,12 +456,17 @@ def retry(
     chosen = [r for r in found if r.state in (named if run else waiting)]
     _confirm(f"retry {len(chosen)} runs?", len(chosen), yes)
     profile = _profile(results, {r.family for r in chosen}, launch, launch_set, data)
+    chosen, alive = _without_pulse(chosen)
+    plan = make_plan([r.spec for r in chosen], ledger, insist={r.id for r in chosen})
+    check(results, plan, profile)  # what cannot be submitted stays as it is
     for r in chosen:
         r.dir.retry()
-    plan = make_plan([r.spec for r in chosen], read_ledger(results))
+    plan = make_plan([r.spec for r in chosen], read_ledger(results), insist={r.id for r in chosen})
     submit(results, plan, profile)
     note(plan_summary(plan, ""))
-    _note_others(found, chosen, run, "nothing to retry")
+    for r in alive:
+        note(f"run {r.id} is alive: its heart beats on {r.status.where}; `ettsweep cancel {r.id}` stops it")
+    _note_others([r for r in found if r not in alive], chosen, run, "nothing to retry")
 
 
 @app.command()
@@ -477,6 +493,9 @@ def train(
     run: Annotated[str | None, typer.Argument(help="A run that is there, by id.", show_default=False)] = None,
     model: Model = None,
     grid: Grid = None,
+    spec_file: Annotated[
+        Path | None, typer.Option("--spec", metavar="FILE", help="A spec.json: train the run that it describes.")
+    ] = None,
     strategy: Annotated[str | None, typer.Option(help="Scaling strategy; the grid's first by default.")] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate; the grid's centre by default.")] = None,
     wd: Annotated[float | None, typer.Option(help="Weight decay; the grid's centre by default.")] = None,
@@ -488,14 +507,21 @@ def train(
     results: Results = DEFAULT_RESULTS,
 ) -> None:
     """Train one run in the foreground; Ctrl-C saves a checkpoint, and the same command goes on from it."""
-    from ettsweep.launch.profiles import load_profile
+    from ettsweep.launch.profiles import LocalProfile, load_profile
     from ettsweep.launch.rounds import read_ledger
     from ettsweep.launch.worker import train_in_foreground
+    from ettsweep.rundir import read_spec
     from ettsweep.sweep.gridfile import find_grid, load_request
     from ettsweep.sweep.ledger import find_run
     from ettsweep.tasks.registry import check_data
 
-    if run is not None:
+    if spec_file is not None:
+        options = {"--model": model, "--grid": grid, "--strategy": strategy, "--lr": lr, "--wd": wd, "--seed": seed}
+        given = [name for name, value in {"a run id": run, **options, "--set": set_}.items() if value is not None]
+        if given:
+            raise InputError(f"--spec FILE says all of the run: {' and '.join(given)} cannot go with it")
+        spec = read_spec(spec_file)
+    elif run is not None:
         ledger = read_ledger(results)
         run_id = find_run(ledger, run)
         if run_id not in ledger.runs:
@@ -503,14 +529,17 @@ def train(
         spec = ledger.runs[run_id].spec
     else:
         if (grid is None) == (model is None):
-            raise InputError("say what to train: a run id, --model NAME, or --grid FILE")
+            raise InputError("say what to train: a run id, --model NAME, --grid FILE, or --spec FILE")
         strategies = [strategy] if strategy else []
         request = load_request(grid or find_grid(str(model)), strategies, set_ or [])
         data = data or request.data
         spec = request.searches()[0].run(lr, wd, seed)
     _point_at_data(data)
     check_data(spec.task)
-    finished = train_in_foreground(results, spec, load_profile(launch or "local", launch_set or ()))
+    profile = load_profile(launch or "local", launch_set or ())
+    if not isinstance(profile, LocalProfile):
+        raise InputError(f"--launch {launch}: `train` trains here, in this process; `grid` and `retry` submit to SLURM")
+    finished = train_in_foreground(results, spec, profile)
     status([spec.run_id], results=results)
     raise typer.Exit(0 if finished else 1)
 
@@ -629,7 +658,7 @@ def _profile(
     data: str | None,
     *,
     check: bool = True,
-) -> "LocalProfile":
+) -> "AnyProfile":
     """Return the launch profile asked for, else that of the grids that these families belong to.
 
     Raises:
@@ -654,6 +683,12 @@ def _profile(
         raise InputError(f"these grids were launched differently ({told}); choose with --launch, or narrow the runs")
     name, sets = next(iter(ways), (launch or "local", tuple(launch_set or ())))
     return load_profile(name, sets)
+
+
+def _show_scripts(scripts: list[str], form: Format) -> None:
+    """Print what would be handed to sbatch, below a table; JSON and CSV have no room for it."""
+    for script in scripts if form is Format.TABLE else []:
+        print(f"\n{script}", end="")
 
 
 def _where(request: "Request", launch: str | None, launch_set: list[str] | None, data: str | None) -> "Request":
@@ -753,6 +788,19 @@ def _confirm(question: str, count: int, yes: bool) -> None:
             raise InputError("nobody answered; --yes says yes beforehand") from None
         if not agreed:
             raise typer.Exit(1)
+
+
+def _without_pulse(runs: "list[Run]") -> "tuple[list[Run], list[Run]]":
+    """Split runs into those to take on, and those of unknown owners whose hearts beat while this command looks on."""
+    from ettsweep.launch.outlook import watch_pulses
+    from ettsweep.rundir import State
+
+    unknown = [r for r in runs if r.state is State.UNKNOWN]
+    for r in unknown:
+        note(f"run {r.id}: {r.status.reason}; watching its heartbeat")
+    beating = watch_pulses([r.dir for r in unknown])
+    alive = [r for r in unknown if r.id in beating]
+    return [r for r in runs if r not in alive], alive
 
 
 def _note_others(found: "list[Run]", chosen: "list[Run]", named: list[str] | None, what: str) -> None:

@@ -11,6 +11,8 @@ from typing import Literal
 
 from ettsweep.files import Json
 
+Life = Literal["alive", "dead", "unknown"]
+
 
 @dataclass(frozen=True)
 class Process:
@@ -37,7 +39,7 @@ class Process:
         """Return it as plain data."""
         return asdict(self)
 
-    def liveness(self) -> Literal["alive", "dead", "unknown"]:
+    def liveness(self) -> Life:
         """Say whether it lives; unknown from another machine or container, whose processes cannot be seen."""
         if self.boot_id == boot_id():
             if self.namespace and self.namespace != pid_namespace():

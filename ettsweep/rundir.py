@@ -3,8 +3,8 @@
     runs/<run id>/
       spec.json             written first
       cancel.json           asked for by `cancel`, obeyed at the next step boundary, removed by `retry`
-      attempts/0001/        claim.json, resume.json, metrics.jsonl, timings.jsonl, checkpoint.pt, log.txt,
-                            failure.json, retried
+      attempts/0001/        claim.json, provenance.json, heartbeat, resume.json, metrics.jsonl, timings.jsonl,
+                            checkpoint.pt, log.txt, failure.json, retried
       metrics.jsonl         the whole stitched history, written with the result
       result.json           written last, once: its presence means finished
 
@@ -21,15 +21,15 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 from ettsweep.errors import CorruptError, InputError
 from ettsweep.files import Json, dumps, last_line, read_json, read_lines, storage_errors, sync, write_atomic
-from ettsweep.processes import Process, process
+from ettsweep.processes import Life, Process, process
 from ettsweep.spec import RunSpec, canonical, validate
 
 MAX_LOST_ATTEMPTS = 6
@@ -57,11 +57,71 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class Status:
-    """State of a run with its reason and how far it is, 0 to 1."""
+    """State of a run, and what is known with it.
+
+    Attributes:
+        state: derived when it was asked for.
+        reason: why it is in this state, for people.
+        progress: share of the steps done, 0 to 1.
+        where: node or host that trains it.
+        job: the scheduler's id of the job that trains it, or will.
+        left_s: seconds until it is finished, at the rate so far.
+    """
 
     state: State
     reason: str = ""
     progress: float = 0.0
+    where: str = ""
+    job: str = ""
+    left_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Whether the owner of an attempt lives; where it is, and why that cannot be said."""
+
+    life: Life
+    where: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Prospect:
+    """What a run that nobody trains may hope for, as the newest job that lists it tells.
+
+    Attributes:
+        state: queued: a job will take it. unknown: that cannot be asked. cancelled, failed, interrupted: the job ended.
+        reason: why, in the scheduler's words.
+        job: the scheduler's id of the job.
+    """
+
+    state: State
+    reason: str = ""
+    job: str = ""
+
+
+class Outlook(Protocol):
+    """What is known of runs beyond their folders: whether owners live, and which jobs list a run."""
+
+    def owner(self, attempt: "Attempt") -> Owner:
+        """Say whether the owner of an attempt that has not ended lives."""
+
+    def prospect(self, run_id: str) -> Prospect | None:
+        """Return what the newest submission that lists a run says of it, or None where there is none."""
+
+
+class ThisMachine:
+    """The outlook without a look at submissions: processes of this machine."""
+
+    def owner(self, attempt: "Attempt") -> Owner:
+        """Say whether the process that made the claim lives."""
+        return Owner(
+            attempt.liveness(), attempt.host(), f"claimed on {attempt.host()}, which cannot be asked from here"
+        )
+
+    def prospect(self, run_id: str) -> Prospect | None:
+        """Know of no submission."""
+        return None
 
 
 def runs_dir(results: Path) -> Path:
@@ -72,6 +132,20 @@ def runs_dir(results: Path) -> Path:
 def is_run_id(name: str) -> bool:
     """Say whether `name` can be a run id: only then does it become a path."""
     return len(name) == 12 and all(c in "0123456789abcdef" for c in name)
+
+
+def read_spec(path: Path) -> RunSpec:
+    """Read the spec of any run from a file such as spec.json.
+
+    Raises:
+        InputError: there is none, or it describes no run.
+    """
+    try:
+        return validate(RunSpec, read_json(path), str(path))
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except CorruptError as error:
+        raise InputError(str(error)) from None
 
 
 def _checksum(result: Json) -> str | None:
@@ -262,16 +336,16 @@ class RunDir:
             for number in self.numbers():
                 (self.attempt(number).path / "retried").touch()
 
-    def status(self, queued: Collection[str] = (), alive: Callable[["Attempt"], str] | None = None) -> Status:
+    def status(self, outlook: Outlook | None = None) -> Status:
         """Derive the state.
 
         Args:
-            queued: ids of the runs that live submissions list.
-            alive: how to ask whether the owner of an attempt lives: alive, dead or unknown.
+            outlook: what to ask about owners and submissions; by default the processes of this machine alone.
 
         Returns:
-            Its state, reason and progress; a corrupt file is a failure with the reason.
+            Its state with all that is known; a corrupt file is a failure with the reason.
         """
+        outlook = outlook or ThisMachine()
         try:
             result = self.result()
         except CorruptError as error:
@@ -282,27 +356,31 @@ class RunDir:
         numbers = self.numbers()
         attempt = self.attempt(numbers[-1]) if numbers else None
         failure = attempt.failure() if attempt else None
-        life = "dead"
-        if attempt and not failure and not attempt.retried():
-            life = (alive or Attempt.liveness)(attempt)
         progress = attempt.progress() if attempt else 0.0
         cancelled = self.cancel_path.exists()
-        if life == "alive":
-            return Status(State.RUNNING, "cancelling" if cancelled else "", progress)
-        if life == "unknown":
-            return Status(State.UNKNOWN, f"claimed on {attempt.host() if attempt else '?'}", progress)
+        if attempt and not failure and not attempt.retried():
+            owner = outlook.owner(attempt)
+            if owner.life == "alive":
+                known = progress, owner.where, attempt.job_id(), attempt.left_s()
+                return Status(State.RUNNING, "cancelling" if cancelled else "", *known)
+            if owner.life == "unknown":
+                return Status(State.UNKNOWN, owner.reason, progress, owner.where, attempt.job_id())
         if cancelled:
             return Status(State.CANCELLED, "", progress)
         if attempt and failure and failure.get("kind") == "error" and not attempt.retried():
             return Status(State.FAILED, str(failure.get("reason", "")), progress)
         if lost := self._lost_in_a_row(numbers):
             return Status(State.FAILED, f"{lost} attempts died without a word; see `ettsweep logs {self.id}`", progress)
-        if self.id in queued:
-            return Status(State.QUEUED, "to be resumed" if attempt else "", progress)
+        prospect = outlook.prospect(self.id) or Prospect(State.INTERRUPTED)
+        if prospect.state is State.QUEUED:
+            reason = "; ".join(filter(None, ["to be resumed" if attempt else "", prospect.reason]))
+            return Status(State.QUEUED, reason, progress, job=prospect.job)
+        if prospect.state is not State.INTERRUPTED:
+            return Status(prospect.state, prospect.reason, progress, job=prospect.job)
         if attempt:
-            reason = str(failure.get("reason", "")) if failure else "its worker died"
-            return Status(State.INTERRUPTED, reason, progress)
-        return Status(State.MISSING)
+            told = str(failure.get("reason", "")) if failure else ""
+            return Status(State.INTERRUPTED, prospect.reason or told or "its worker died", progress, job=prospect.job)
+        return Status(State.MISSING, prospect.reason, job=prospect.job)
 
     def _lost_in_a_row(self, numbers: list[int]) -> int:
         """Return how many attempts died at the same point, 0 below the limit."""
@@ -314,7 +392,7 @@ class RunDir:
             attempt = self.attempt(number)
             if attempt.failure() or attempt.retried() or attempt.resumed_from()[1] != step:
                 break
-            lost += 1
+            lost += not attempt.requeued()
         return lost if lost >= MAX_LOST_ATTEMPTS else 0
 
 
@@ -347,6 +425,21 @@ class Attempt:
         """timings.jsonl."""
         return self.path / "timings.jsonl"
 
+    @property
+    def provenance_path(self) -> Path:
+        """provenance.json."""
+        return self.path / "provenance.json"
+
+    def record_provenance(self, data: Json) -> None:
+        """Record where the code of the owner comes from, see `provenance.provenance`."""
+        write_atomic(self.provenance_path, json.dumps(data, indent=1) + "\n")
+
+    def provenance(self) -> Json:
+        """Return provenance.json; empty where it cannot be read."""
+        with contextlib.suppress(CorruptError, FileNotFoundError):
+            return read_json(self.provenance_path)
+        return {}
+
     def claim(self) -> Json:
         """Return claim.json; empty where it cannot be read."""
         with contextlib.suppress(CorruptError, FileNotFoundError):
@@ -358,10 +451,44 @@ class Attempt:
         owner = Process.from_json(self.claim().get("process"))
         return owner.host if owner else "an unreadable claim"
 
-    def liveness(self) -> str:
-        """Say whether the owner lives: alive, dead or unknown."""
+    def liveness(self) -> Life:
+        """Say whether the process of the owner lives, as far as it can be seen from here."""
         owner = Process.from_json(self.claim().get("process"))
         return owner.liveness() if owner else "dead"
+
+    def job(self) -> Json:
+        """Return what the claim says of the scheduler's job that made it; empty where none did."""
+        job = self.claim().get("job")
+        return job if isinstance(job, dict) else {}
+
+    def job_id(self) -> str:
+        """Return the scheduler's id of the job that made the claim, or nothing."""
+        return str(self.job().get("id", ""))
+
+    def requeued(self) -> bool:
+        """Say whether the next attempt is the same job's, started again: the scheduler ended this one, not the run."""
+        job, then = self.job(), self.run.attempt(self.number + 1).job()
+        same = (job.get("cluster"), job.get("id")) == (then.get("cluster"), then.get("id"))
+        return bool(job) and same and job.get("restart") != then.get("restart")
+
+    def beat(self, count: int) -> None:
+        """Show that the owner lives: a counter in a file of one size, written in place.
+
+        A new file would be seen late by clients of a network file system that cache the folder; an old one is
+        looked at again whenever it is opened.
+        """
+        descriptor = os.open(self.path / "heartbeat", os.O_WRONLY | os.O_CREAT, 0o666)
+        try:
+            os.pwrite(descriptor, b"%20d\n" % count, 0)
+        finally:
+            os.close(descriptor)
+
+    def heartbeat(self) -> str:
+        """Return the counter as it stands; empty before the first beat."""
+        try:
+            return (self.path / "heartbeat").read_text()
+        except (OSError, ValueError):
+            return ""
 
     def superseded(self) -> bool:
         """Say whether another owner has taken the run over."""
@@ -432,6 +559,14 @@ class Attempt:
     def retried(self) -> bool:
         """Say whether `retry` forgave how this attempt ended."""
         return (self.path / "retried").exists()
+
+    def left_s(self) -> float | None:
+        """Return the seconds until the run is finished, at the rate so far; None before there is one."""
+        last = last_line(self.timings_path) or {}
+        progress, wall_s = last.get("progress"), last.get("wall_s")
+        if not (isinstance(progress, int | float) and isinstance(wall_s, int | float) and progress > 0):
+            return None
+        return float(wall_s * (1 - progress) / progress)
 
     def progress(self) -> float:
         """Return the share of steps done, from the last line that was written."""

@@ -1,13 +1,12 @@
 """What commands say of plans, verdicts and runs: rows of tables, JSON, and notes beside them."""
 
-import contextlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from ettsweep.errors import CorruptError
-from ettsweep.launch.submit import last_words, read_submission, submissions
+from ettsweep.launch.reproduce import reproduce
+from ettsweep.launch.submissions import submissions
 from ettsweep.models.registry import model_name
 from ettsweep.output import Format, note, show
 from ettsweep.rundir import State
@@ -65,10 +64,9 @@ def note_blocked(plan: Plan) -> None:
 def why_idle(results: Path, idle: Sequence[Run]) -> str:
     """Return what the workers that should have started some runs said last, or nothing."""
     never = {run.id for run in idle if run.state is State.MISSING}
-    for folder in reversed(submissions(results)):
-        with contextlib.suppress(CorruptError):
-            if never & set(read_submission(folder)["runs"]):
-                return f"; the last workers ended so: {last_words(folder)}"
+    for submission in reversed(submissions(results)):
+        if never & set(submission.runs):
+            return f"; the last workers ended so: {submission.last_words()}"
     return ""
 
 
@@ -138,6 +136,22 @@ def verdict_json(v: Verdict) -> dict[str, Any]:
         "path": points(v.path),
         "reason": v.reason,
     }
+
+
+def show_reproduction(run: Run, form: Format) -> None:
+    """Print the command that trains a run again, and beside it why the bits could differ here."""
+    found = reproduce(run.dir, run.spec, run.result)
+    data = {"command": found.command, "commit": found.commit, "differs": found.differs}
+    if form is Format.TABLE:
+        print(found.command)
+    else:
+        show([{**data, "differs": "; ".join(found.differs)}], form, data=data)
+    for line in found.notes:
+        note(line)
+    for line in found.differs:
+        note(f"differs here: {line}")
+    if not found.differs and run.dir.numbers():
+        note("nothing differs here from there and then")
 
 
 def points(points: Iterable[tuple[float, float]]) -> list[dict[str, float]]:

@@ -13,7 +13,8 @@ from typing import Any
 
 import yaml
 
-from ettsweep.launch.submit import submissions
+from ettsweep.errors import CorruptError
+from ettsweep.launch.submissions import read_submission, submission_folders
 from ettsweep.rundir import RunDir, runs_dir
 
 ETTSWEEP = str(Path(sys.executable).with_name("ettsweep"))
@@ -80,7 +81,7 @@ def runs_in(results: Path) -> list[RunDir]:
 def worker_pids(results: Path) -> list[int]:
     """Return the workers that have said that they are there, of all submissions."""
     found = []
-    for folder in submissions(results):
+    for folder in submission_folders(results):
         for path in folder.glob("worker-*.json"):
             with contextlib.suppress(ValueError, OSError):
                 found.append(int(json.loads(path.read_text())["process"]["pid"]))
@@ -98,10 +99,9 @@ def alive(pid: int) -> bool:
 def end_workers(results: Path) -> None:
     """Kill what a test left behind: workers, and the processes that started them."""
     pids: Iterable[int] = worker_pids(results)
-    for folder in submissions(results):
-        with contextlib.suppress(OSError, ValueError):
-            content = json.loads((folder / "submission.json").read_text())
-            pids = [*pids, *(worker["pid"] for worker in content["workers"])]
+    for folder in submission_folders(results):
+        with contextlib.suppress(CorruptError):
+            pids = [*pids, *(worker.pid for worker in read_submission(folder).workers() if worker)]
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             if alive(pid) and "submitit" in Path(f"/proc/{pid}/cmdline").read_text():

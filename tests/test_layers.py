@@ -21,7 +21,7 @@ LAYERS = [  # each may import those after it; those of one layer do not import e
     {"scaling"},
     {"rundir"},
     {"spec"},
-    {"processes"},
+    {"processes", "provenance"},
     {"files"},
     {"errors", "seeding", "output", "resources"},
     {""},  # ettsweep/__init__.py

@@ -16,8 +16,8 @@ import pytest
 
 from ettsweep.errors import CorruptError, StorageError
 from ettsweep.files import dumps, finite, read_json, read_lines, write_atomic
-from ettsweep.processes import Process, boot_id, process, start_time
-from ettsweep.rundir import MAX_LOST_ATTEMPTS, Attempt, RunDir, State, is_run_id
+from ettsweep.processes import Life, Process, boot_id, process, start_time
+from ettsweep.rundir import MAX_LOST_ATTEMPTS, Attempt, Owner, Prospect, RunDir, State, ThisMachine, is_run_id
 from ettsweep.spec import RunSpec
 
 SmallDisk = Callable[[str], Path]
@@ -286,8 +286,21 @@ def test_creating_a_run_twice_keeps_its_spec(results: Path, spec: RunSpec) -> No
 # --- states -------------------------------------------------------------------------------------------------
 
 
+class Look(ThisMachine):
+    """An outlook that says what a test wants it to say of every run, or asks this machine."""
+
+    def __init__(self, *queued: str, life: Life | None = None, prospect: Prospect | None = None) -> None:
+        self.queued, self.life, self.told = queued, life, prospect
+
+    def owner(self, attempt: Attempt) -> Owner:
+        return Owner(self.life, "n1") if self.life else super().owner(attempt)
+
+    def prospect(self, run_id: str) -> Prospect | None:
+        return Prospect(State.QUEUED) if run_id in self.queued else self.told
+
+
 def state(run: RunDir, *queued: str) -> tuple[State, str]:
-    status = run.status(queued)
+    status = run.status(Look(*queued))
     return status.state, status.reason
 
 
@@ -340,9 +353,42 @@ def test_cancellation_is_obeyed_before_it_is_true(run: RunDir) -> None:
 
 def test_owner_on_another_machine_is_unknown(run: RunDir) -> None:
     claimed(run, Process("node7", "its boot", 1, "1"))
-    assert state(run, run.id) == (State.UNKNOWN, "claimed on node7")
-    assert run.status(alive=lambda attempt: "alive").state is State.RUNNING
-    assert run.status(alive=lambda attempt: "dead").state is State.INTERRUPTED
+    assert state(run, run.id) == (State.UNKNOWN, "claimed on node7, which cannot be asked from here")
+    assert run.status(Look(life="alive")).state is State.RUNNING
+    assert run.status(Look(life="dead")).state is State.INTERRUPTED
+
+
+def test_how_its_job_ended_says_what_became_of_a_run(run: RunDir) -> None:
+    def seen(told: State, reason: str = "why") -> tuple[State, str, str]:
+        status = run.status(Look(prospect=Prospect(told, reason, "7_1")))
+        return status.state, status.reason, status.job
+
+    assert seen(State.INTERRUPTED) == (State.MISSING, "why", "7_1")
+    assert seen(State.CANCELLED) == (State.CANCELLED, "why", "7_1")
+    attempt = claimed(run, dead_process())
+    assert seen(State.INTERRUPTED) == (State.INTERRUPTED, "why", "7_1")
+    assert seen(State.INTERRUPTED, "")[1] == "its worker died"
+    assert seen(State.QUEUED) == (State.QUEUED, "to be resumed; why", "7_1")
+    assert seen(State.UNKNOWN) == (State.UNKNOWN, "why", "7_1")
+    assert seen(State.FAILED) == (State.FAILED, "why", "7_1")
+    attempt.fail("interrupted", "out of time or preempted")
+    assert seen(State.INTERRUPTED, "") == (State.INTERRUPTED, "out of time or preempted", "7_1")
+    attempt.fail("error", "ValueError: no")
+    assert seen(State.QUEUED)[:2] == (State.FAILED, "ValueError: no")
+    finished(run)
+    assert seen(State.CANCELLED)[0] is State.DONE
+
+
+def test_attempts_that_the_scheduler_ended_are_not_lost(run: RunDir) -> None:
+    owner = dead_process()
+    for restart in range(MAX_LOST_ATTEMPTS + 2):
+        numbers = run.numbers()
+        job = {"cluster": "c", "id": "5_0", "restart": restart}
+        attempt = run.claim({"job": job}, after=numbers[-1] if numbers else 0)
+        assert attempt is not None
+        claim = attempt.claim() | {"process": owner.to_json()}
+        (attempt.path / "claim.json").write_text(json.dumps(claim))
+        assert run.status().state is State.INTERRUPTED
 
 
 def test_progress_is_that_of_the_lineage(run: RunDir) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ettsweep.errors import EttsweepError
 from ettsweep.files import storage_errors, write_atomic
-from ettsweep.launch.profiles import load_profile
+from ettsweep.launch.profiles import LocalProfile, load_profile
 from ettsweep.resources import shipped
 from ettsweep.sweep.gridfile import load_request
 from ettsweep.tasks.registry import TASKS, check_data
@@ -61,7 +61,9 @@ def _torch() -> str:
 
 
 def _slots(profile: str) -> str:
-    slots = load_profile(profile).resolve()
+    loaded = load_profile(profile)
+    assert isinstance(loaded, LocalProfile)
+    slots = loaded.resolve()
     return f"{len(slots)} slots: {', '.join(slot.name for slot in slots)}; {slots[0].threads} threads each"
 
 

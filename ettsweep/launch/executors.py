@@ -1,12 +1,16 @@
-"""submitit's local executor, made to outlive the terminal."""
+"""submitit's executors, made to start workers: on this machine, and as an array of SLURM."""
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 from submitit.local.local import LocalExecutor, LocalJob
+from submitit.slurm.slurm import SlurmExecutor
+
+from ettsweep.launch.profiles import SlurmProfile
 
 TEN_YEARS_MIN = 10 * 366 * 24 * 60
 
@@ -18,9 +22,14 @@ class DetachedLocalExecutor(LocalExecutor):
     slot's GPU) and without a time limit.
     """
 
+    def __init__(self, folder: Path, code: Path | None = None) -> None:
+        super().__init__(folder)
+        self._code = code
+
     def _submit_command(self, command: str) -> LocalJob[Any]:
         env = {
             **os.environ,
+            **code_environment(self._code),
             "SUBMITIT_EXECUTOR": "local",
             "SUBMITIT_LOCAL_NTASKS": "1",
             "SUBMITIT_LOCAL_COMMAND": command,
@@ -41,3 +50,102 @@ class DetachedLocalExecutor(LocalExecutor):
                 start_new_session=True,
             )
         return LocalJob(folder=self.folder, job_id=str(process.pid), process=process, tasks=[0])
+
+
+class ArrayExecutor(SlurmExecutor):
+    """submitit's batch script and submission, for an array whose tasks are workers.
+
+    A worker reads what it is to do from the submission's folder. submitit would hand it a pickled function under the
+    number of the job, which is written only after sbatch has answered: a submitter killed in between would leave an
+    array behind that can do nothing. And a worker handles signals by itself: submitit's handler counts any signal to
+    a job of ten minutes or less as a time-out.
+    """
+
+    def __init__(self, folder: Path, profile: SlurmProfile, name: str, tasks: int, parallel: int, code: Path | None):
+        super().__init__(folder, python=profile.python)
+        self._code = code
+        self._variables = {**profile.environment, **code_environment(code), **_data_environment()}
+        self.update_parameters(
+            job_name=name,
+            partition=profile.partition,
+            account=profile.account,
+            qos=profile.qos,
+            constraint=profile.constraint,
+            time=profile.time_min,
+            nodes=profile.nodes,
+            ntasks_per_node=profile.workers,
+            cpus_per_task=profile.cpus,
+            gpus_per_node=profile.gpus or None,
+            mem=None if profile.mem_gb is None else f"{round(1024 * profile.mem_gb)}M",
+            signal_delay_s=profile.warn_s,
+            array_parallelism=parallel,
+            stderr_to_stdout=True,
+            wckey=None,
+            setup=[*(f"export {k}={shlex.quote(_plain(v))}" for k, v in self._variables.items()), *profile.setup],
+            # srun does not take it from sbatch since SLURM 22.05, and would bind each worker to one CPU.
+            srun_args=[f"--cpus-per-task={profile.cpus}"],
+            additional_parameters={"requeue": True, **{k: v for k, v in profile.sbatch.items() if v is not False}},
+        )
+        self.parameters["map_count"] = tasks
+
+    @classmethod
+    def affinity(cls) -> int:
+        """Let the script be shown where there is no SLURM."""
+        return 2
+
+    @property
+    def command(self) -> str:
+        """What srun starts."""
+        # -P: without it Python would look for the package in the folder that the job was submitted from.
+        return f"{self.python} -u -P -m ettsweep.launch.worker {shlex.quote(str(self.folder))}"
+
+    def script(self) -> str:
+        """Return the batch script."""
+        return str(self._make_submission_file_text(self.command, ""))
+
+    def start(self) -> str:
+        """Run sbatch and return the number of the array.
+
+        Raises:
+            submitit.core.utils.FailedJobError: sbatch refuses, with its words.
+        """
+        return str(self._submit_command(self.command).job_id)
+
+    def _make_submission_command(self, submission_file_path: Path) -> list[str]:
+        return [*sbatch(self.script()), str(submission_file_path)]
+
+
+def sbatch(script: str) -> list[str]:
+    """Return the command that submits a script, and means what the script says.
+
+    sbatch prefers variables to what the script says, and hands those of a job that it is called from on to the new
+    one.
+    """
+    told = {line.removeprefix("#SBATCH --").partition("=")[0] for line in script.splitlines() if "#SBATCH --" in line}
+    said = {_VARIABLES.get(option, "SBATCH_" + option.upper().replace("-", "_")) for option in told}
+    inherited = ("SLURM_", "SLURMD_", "SRUN_", "SUBMITIT_", "PMI_")
+    kept = {"SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT"}
+    hidden = [name for name in os.environ if name in said or (name.startswith(inherited) and name not in kept)]
+    return ["env", *(f"--unset={name}" for name in sorted(hidden)), "sbatch"]
+
+
+_VARIABLES = {"array": "SBATCH_ARRAY_INX", "time": "SBATCH_TIMELIMIT", "mem": "SBATCH_MEM_PER_NODE"}
+"""Variables of sbatch that are not called as the option is."""
+
+
+def code_environment(code: Path | None) -> dict[str, str]:
+    """Return the variables with which Python imports the package from a snapshot."""
+    if code is None:
+        return {}
+    path = os.pathsep.join(filter(None, [str(code), os.environ.get("PYTHONPATH")]))
+    return {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"}  # safe: the folder that it starts in does not come first
+
+
+def _data_environment() -> dict[str, str]:
+    from ettsweep.tasks.registry import IMAGENET_ENV
+
+    return {IMAGENET_ENV: os.environ[IMAGENET_ENV]} if IMAGENET_ENV in os.environ else {}
+
+
+def _plain(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

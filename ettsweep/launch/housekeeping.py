@@ -6,8 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from ettsweep.errors import CorruptError
 from ettsweep.files import storage_errors
-from ettsweep.launch.submit import live_workers, submissions
+from ettsweep.launch.outlook import LiveOutlook
+from ettsweep.launch.snapshot import code_dir, unused
+from ettsweep.launch.submissions import Submission, read_submission, submission_folders
 from ettsweep.rundir import RunDir, State, is_run_id, runs_dir
 
 
@@ -22,19 +25,39 @@ class Waste:
 
 def find_waste(results: Path) -> list[Waste]:
     """Return what `clean` removes; nothing that a live worker could touch is in it."""
-    live = any(live_workers(folder) for folder in submissions(results))
+    outlook = LiveOutlook(results)
+    folders = {folder: _read(folder) for folder in submission_folders(results)}
+    live = {folder for folder, submission in folders.items() if submission and outlook.live(submission)}
     found = []
     for path in sorted(runs_dir(results).glob("*")):
         if path.is_dir() and is_run_id(path.name):
-            found += list(_of_run(RunDir(path), live))
-    for folder in submissions(results):
-        if not live_workers(folder):
+            found += list(_of_run(RunDir(path), outlook, bool(live)))
+    for folder, submission in folders.items():
+        if folder not in live and not (submission and _explains(results, submission)):
             found.append(_waste(folder, "submission that has ended"))
-    return found
+    return found + [_waste(path, reason) for path, reason in _unused_code(results, outlook).items()]
 
 
-def _of_run(run: RunDir, live: bool) -> Iterator[Waste]:
-    status = run.status()
+def _unused_code(results: Path, outlook: LiveOutlook) -> dict[Path, str]:
+    folders = (_read(folder) for folder in submission_folders(results))
+    return unused(results, {Path(s.code).name for s in folders if s and s.code and outlook.live(s)})
+
+
+def _read(folder: Path) -> Submission | None:
+    try:
+        return read_submission(folder)
+    except CorruptError:
+        return None
+
+
+def _explains(results: Path, submission: Submission) -> bool:
+    """Say whether a submission that has ended tells how: SLURM knows why its jobs left runs unfinished."""
+    runs = (RunDir(runs_dir(results) / run) for run in submission.runs)
+    return submission.kind == "slurm" and any(not run.result_path.exists() for run in runs)
+
+
+def _of_run(run: RunDir, outlook: LiveOutlook, live: bool) -> Iterator[Waste]:
+    status = run.status(outlook)
     if not live and not run.spec_path.exists() and not run.numbers() and not run.result_path.exists():
         yield _waste(run.path, "no run: neither spec.json nor attempts")
         return
@@ -69,8 +92,12 @@ def remove(waste: list[Waste]) -> None:
         StorageError: the folder cannot be written.
     """
     for item in waste:
-        if (item.path / "submission.json").exists() and live_workers(item.path):
+        submission = _read(item.path) if (item.path / "submission.json").exists() else None
+        if submission and LiveOutlook(submission.path.parent.parent).live(submission):
             continue
+        results = item.path.parent.parent
+        if item.path.parent == code_dir(results) and item.path not in _unused_code(results, LiveOutlook(results)):
+            continue  # taken since it was found
         with storage_errors(item.path):
             if item.path.is_dir() and not item.path.is_symlink():
                 shutil.rmtree(item.path)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ettsweep.launch.submit import queued_runs
+from ettsweep.launch.outlook import LiveOutlook, Memory
+from ettsweep.output import STYLES
 from ettsweep.rundir import RunDir, State, Status, runs_dir
 from ettsweep.scaling.strategies import strategy_name
 from ettsweep.spec import RunSpec
@@ -17,6 +18,12 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
 POLL_S = 0.4
+LOOK_SHARE = 5
+"""A look at many runs on a slow file system is followed by a rest of this many times as long as it took."""
+
+SHOWN = 16
+"""Runs that the picture has room for."""
+
 LINE_EVERY_S = 10.0
 """Seconds between lines where the output is no terminal."""
 
@@ -28,15 +35,18 @@ class Snapshot:
     Attributes:
         statuses: by run id.
         remaining_s: estimated seconds until all are finished; None before there is a rate.
+        silence: why SLURM does not answer; empty if it does, or is not needed.
     """
 
     statuses: dict[str, Status]
     remaining_s: float | None
+    silence: str = ""
 
     @property
     def settled(self) -> bool:
-        """Whether nothing is queued or running any more."""
-        return not any(s.state in (State.QUEUED, State.RUNNING) for s in self.statuses.values())
+        """Whether nothing is queued or running any more, and that is certain."""
+        moving = (State.QUEUED, State.RUNNING, *([State.UNKNOWN] if self.silence else []))
+        return not any(s.state in moving for s in self.statuses.values())
 
     @property
     def done(self) -> int:
@@ -48,7 +58,8 @@ class Snapshot:
         counts = count_states(s.state for s in self.statuses.values())
         states = ", ".join(f"{count} {state}" for state, count in counts.items())
         left = f"; about {duration(self.remaining_s)} left" if self.remaining_s else ""
-        return f"{self.done}/{len(self.statuses)} runs finished ({states}){left}"
+        silence = f"; SLURM does not answer: {self.silence}" if self.silence else ""
+        return f"{self.done}/{len(self.statuses)} runs finished ({states}){left}{silence}"
 
 
 def duration(seconds: float) -> str:
@@ -69,17 +80,18 @@ class Monitor:
         self._results = results
         self._finished: dict[str, Status] = {}
         self._first: tuple[float, float] | None = None
+        self._memory = Memory()
 
     def look(self) -> Snapshot:
         """Take a snapshot."""
-        queued = queued_runs(self._results)
+        outlook = LiveOutlook(self._results, self._memory)
         statuses = {}
         for run_id in self.specs:
-            status = self._finished.get(run_id) or RunDir(runs_dir(self._results) / run_id).status(queued)
+            status = self._finished.get(run_id) or RunDir(runs_dir(self._results) / run_id).status(outlook)
             if status.state.finished:
                 self._finished[run_id] = status
             statuses[run_id] = status
-        return Snapshot(statuses, self._remaining_s(statuses))
+        return Snapshot(statuses, self._remaining_s(statuses), outlook.silence)
 
     def _remaining_s(self, statuses: dict[str, Status]) -> float | None:
         active = [s for s in statuses.values() if s.state.finished or s.state in (State.QUEUED, State.RUNNING)]
@@ -104,18 +116,27 @@ def picture(monitor: Monitor, snapshot: Snapshot, title: str) -> "RenderableType
     bar = ProgressBar(total=max(1, len(statuses)), completed=progress, width=40)
     head.add_row(Text(title, style="bold"), bar, f"{snapshot.done}/{len(statuses)} runs", Text(left, style="cyan"))
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for column in ("run", "strategy", "lr", "wd", "seed", "state", "step"):
-        table.add_column(column, justify="right" if column in ("lr", "wd", "seed", "step") else "left")
+    for column in ("run", "strategy", "lr", "wd", "seed", "state", "step", "left", "where"):
+        table.add_column(column, justify="right" if column in ("lr", "wd", "seed", "step", "left") else "left")
     shown = [run_id for run_id, s in statuses.items() if s.state is State.RUNNING]
     shown += [run_id for run_id, s in statuses.items() if s.state in (State.FAILED, State.UNKNOWN)]
-    for run_id in shown[:16]:
+    if len(shown) < SHOWN:  # then there is room to say what the next ones wait for
+        shown += [run_id for run_id, s in statuses.items() if s.state is State.QUEUED and s.reason]
+    for run_id in shown[:SHOWN]:
         spec, status = monitor.specs[run_id], statuses[run_id]
         last = spec.schedule.last_step
-        state = Text(status.state, style="green" if status.state is State.RUNNING else "red")
+        state = Text(status.state, style=STYLES.get(status.state, "dim"))
         point = (f"{spec.lr:.4g}", f"{spec.wd:.3g}", str(spec.seed))
-        table.add_row(run_id, strategy_name(spec.strategy.s), *point, state, f"{round(status.progress * last)}/{last}")
+        step = f"{round(status.progress * last)}/{last}"
+        left = duration(status.left_s) if status.left_s is not None and status.state is State.RUNNING else ""
+        where = " ".join(filter(None, [status.where, status.job, status.reason]))
+        table.add_row(
+            run_id, strategy_name(spec.strategy.s), *point, state, step, left, Text(where, overflow="ellipsis")
+        )
     counts = count_states(s.state for s in statuses.values())
     foot = Text("  ".join(f"{count} {state}" for state, count in counts.items()), style="dim")
+    if snapshot.silence:
+        foot.append(f"  SLURM does not answer: {snapshot.silence}", style="magenta")
     return Group(head, table, foot) if shown else Group(head, foot)
 
 
@@ -135,7 +156,9 @@ def follow(monitor: Monitor, title: str, console: "Console") -> Snapshot:
     printed_s = 0.0
     with _screen(console, transient=True) as live:
         while True:
+            began_s = time.monotonic()
             snapshot = monitor.look()
+            looked_s = time.monotonic() - began_s
             if live is not None:
                 live.update(picture(monitor, snapshot, title), refresh=True)  # type: ignore[attr-defined]
             elif snapshot.settled or time.monotonic() - printed_s >= LINE_EVERY_S:
@@ -143,4 +166,4 @@ def follow(monitor: Monitor, title: str, console: "Console") -> Snapshot:
                 printed_s = time.monotonic()
             if snapshot.settled:
                 return snapshot
-            time.sleep(POLL_S)
+            time.sleep(max(POLL_S, LOOK_SHARE * looked_s))

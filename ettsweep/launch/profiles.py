@@ -6,12 +6,14 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, Field, model_validator
 
 from ettsweep.errors import InputError, unknown_name
 from ettsweep.resources import shipped
-from ettsweep.spec import Frozen, NonNegative, Positive, expect, is_whole, validate
-from ettsweep.sweep.gridfile import read_yaml, split_override
+from ettsweep.spec import Frozen, NonNegative, Positive, PositiveFloat, expect, is_whole, validate
+from ettsweep.sweep.gridfile import parse_yaml, read_yaml
 
 Count = Annotated[
     int | Literal["auto"],
@@ -26,9 +28,23 @@ Devices = Annotated[
 ]
 
 
+def _one_line(value: str) -> str:
+    """Refuse what would end a line of a batch script."""
+    if not value or not value.isprintable():
+        raise ValueError(f"text on one line is expected, got {value!r}")
+    return value
+
+
+Word = Annotated[str, AfterValidator(_one_line)]
+Scalar = Annotated[
+    str | int | float | bool,
+    expect("a word or a number", lambda v: isinstance(v, str | int | float) and (v == "" or str(v).isprintable())),
+]
+
+
 @dataclass(frozen=True)
 class Slot:
-    """A share of this machine that trains one run at a time: a GPU, or some CPU threads."""
+    """A share of a machine that trains one run at a time: a GPU, or some CPU threads."""
 
     name: str
     device: Literal["cpu", "cuda"]
@@ -36,7 +52,24 @@ class Slot:
     threads: int
 
 
-class LocalProfile(Frozen):
+class Profile(Frozen):
+    """What all profiles say.
+
+    Attributes:
+        checkpoint_every_s: seconds between checkpoints.
+        checkpoint_every_steps: steps between checkpoints, in addition.
+        heartbeat_s: seconds between signs of life, for those who can see neither the process nor the scheduler. Keep
+            it above a third of what clients of a shared file system cache (60 s on NFS unless mounted otherwise).
+        snapshot: train from a copy of the code made at submission.
+    """
+
+    checkpoint_every_s: NonNegative = 300.0
+    checkpoint_every_steps: Positive | None = None
+    heartbeat_s: PositiveFloat = 30.0
+    snapshot: bool = False
+
+
+class LocalProfile(Profile):
     """Workers on this machine.
 
     Attributes:
@@ -44,16 +77,12 @@ class LocalProfile(Frozen):
         slots: workers on the CPU; `auto` is one per core. GPUs have one each.
         threads: CPU threads of a worker; `auto` shares the cores among the slots. A resumed run repeats itself
             bit for bit only with as many threads as before.
-        checkpoint_every_s: seconds between checkpoints.
-        checkpoint_every_steps: steps between checkpoints, in addition.
     """
 
     kind: Literal["local"] = "local"
     devices: Devices = "auto"
     slots: Count = "auto"
     threads: Count = "auto"
-    checkpoint_every_s: NonNegative = 300.0
-    checkpoint_every_steps: Positive | None = None
 
     def resolve(self) -> list[Slot]:
         """Return the slots on this machine."""
@@ -92,8 +121,90 @@ def visible_gpus() -> list[str]:
     ]
 
 
-def load_profile(name: str, overrides: Sequence[str] = ()) -> LocalProfile:
+OWN_FIELDS = {
+    **{option: option.replace("-", "_") for option in ("partition", "account", "qos", "constraint", "nodes")},
+    **{"time": "time_min", "mem": "mem_gb", "cpus-per-task": "cpus", "gpus-per-node": "gpus", "gpus": "gpus"},
+    **{"ntasks-per-node": "gpus", "ntasks": "gpus"},
+}
+"""Options of sbatch that a profile has a field for."""
+
+OURS = {"array", "job-name", "output", "error", "open-mode", "signal", "requeue", "no-requeue", "wrap", "test-only"}
+"""Options of sbatch that the tool itself depends on."""
+
+
+class SlurmProfile(Profile):
+    """Jobs of a SLURM cluster: one array a submission, a task of it a job of its own.
+
+    Attributes:
+        partition, account, qos, constraint: as sbatch knows them; the site's default where not given.
+        time_min: time limit of a job in minutes. A longer run goes through several jobs.
+        nodes: nodes of a job.
+        gpus: GPUs of a job on each of its nodes, each with a worker that trains one run at a time; 0 trains on the
+            CPU, with one worker a node.
+        cpus: CPUs of a worker.
+        mem_gb: memory of a job on each node, in GiB; the site's default where not given.
+        max_parallel: jobs of one array that run at a time; as many as the site allows where not given.
+        runs_per_job: runs that a job is given, one after the other (or beside each other on its GPUs).
+        setup: shell commands before the workers start, such as `module load cuda`.
+        environment: variables of the job.
+        sbatch: further options of sbatch by their long names; true for one without a value.
+        python: command that starts Python on a node, such as `singularity exec image.sif python`; the Python of
+            whoever submits where not given.
+        warn_s: seconds before the time limit at which a job is told to save and to go on in the next one.
+    """
+
+    kind: Literal["slurm"]
+    partition: Word | None = None
+    account: Word | None = None
+    qos: Word | None = None
+    constraint: Word | None = None
+    time_min: Positive = 240
+    nodes: Positive = 1
+    gpus: Annotated[int, Field(ge=0)] = 1
+    cpus: Positive = 4
+    mem_gb: PositiveFloat | None = None
+    max_parallel: Positive | None = None
+    runs_per_job: Positive = 1
+    setup: Annotated[tuple[Word, ...], Field(strict=False)] = ()
+    environment: dict[str, Scalar] = Field(default_factory=dict)
+    sbatch: dict[str, Scalar] = Field(default_factory=dict)
+    python: Word | None = None
+    warn_s: Positive = 120
+
+    @model_validator(mode="after")
+    def _sound(self) -> Self:
+        if self.warn_s >= 60 * self.time_min:
+            raise ValueError(
+                f"warn_s: {self.warn_s} s before the end of a job of {self.time_min} min is before its start"
+            )
+        for name in self.environment:
+            if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
+                raise ValueError(f"environment: {name!r} is no name of a variable")
+        for option in self.sbatch:
+            if not re.fullmatch(r"[a-z][a-z0-9-]*", option):
+                raise ValueError(f"sbatch: {option!r} is no long option of sbatch, such as mail-type")
+            if option in OWN_FIELDS:
+                raise ValueError(f"sbatch: {option} has a field of its own: {OWN_FIELDS[option]}")
+            if option in OURS:
+                raise ValueError(f"sbatch: {option} is set by ettsweep itself")
+        return self
+
+    @property
+    def workers(self) -> int:
+        """Workers of a job on each of its nodes."""
+        return max(1, self.gpus)
+
+
+AnyProfile = LocalProfile | SlurmProfile
+PROFILES: dict[str, type[LocalProfile] | type[SlurmProfile]] = {"local": LocalProfile, "slurm": SlurmProfile}
+
+
+def load_profile(name: str, overrides: Sequence[str] = ()) -> AnyProfile:
     """Read a profile by file, or by name from ./launch and then from those shipped.
+
+    Args:
+        name: file or name.
+        overrides: `key=value` for any field; `environment.NAME=value` and `sbatch.option=value` for parts of one.
 
     Raises:
         InputError: there is none of that name, or it has unknown keys or values.
@@ -101,9 +212,26 @@ def load_profile(name: str, overrides: Sequence[str] = ()) -> LocalProfile:
     path = find_profile(name)
     data = read_yaml(path)
     for override in overrides:
-        key, value = split_override(override)
-        data[key] = value
-    return validate(LocalProfile, data, str(path))
+        _set(data, override)
+    kind = data.get("kind", "local")
+    if not isinstance(kind, str) or kind not in PROFILES:
+        raise InputError(f"{path}: kind: {kind!r} is unknown; known: {', '.join(PROFILES)}")
+    return validate(PROFILES[kind], data, str(path))
+
+
+def _set(data: dict[str, Any], override: str) -> None:
+    key, equals, text = override.partition("=")
+    first, dot, rest = key.partition(".")
+    if not equals or not first.isidentifier() or (dot and not rest):
+        raise InputError(f"--launch-set {override}: key=value is expected, such as slots=4")
+    value = parse_yaml(text, f"--launch-set {override}")
+    if not dot:
+        data[first] = value
+        return
+    inner = data.setdefault(first, {})
+    if not isinstance(inner, dict):
+        raise InputError(f"--launch-set {override}: {first} has no parts; {first}=value sets it")
+    inner[rest] = value
 
 
 def find_profile(name: str) -> Path:

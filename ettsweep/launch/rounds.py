@@ -1,5 +1,6 @@
 """Rounds: plan, submit, wait, look again, until what is wanted is there or a person must decide."""
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -7,8 +8,11 @@ from typing import TYPE_CHECKING
 
 from ettsweep.errors import LaunchError
 from ettsweep.launch.monitor import Monitor, follow
-from ettsweep.launch.profiles import LocalProfile
-from ettsweep.launch.submit import last_words, queued_runs, submit
+from ettsweep.launch.outlook import LiveOutlook
+from ettsweep.launch.profiles import AnyProfile
+from ettsweep.launch.slurm import NoAnswerError
+from ettsweep.launch.submissions import read_submission
+from ettsweep.launch.submit import UnansweredError, submit
 from ettsweep.rundir import RunDir, State, runs_dir
 from ettsweep.spec import RunSpec
 from ettsweep.sweep.gridfile import Search
@@ -17,16 +21,19 @@ from ettsweep.sweep.ledger import Ledger, load_ledger
 from ettsweep.sweep.plan import Plan, make_plan
 from ettsweep.sweep.verify import Verdict, climb, snap, verify, wanted
 
+RETRY_FIRST_S, RETRY_LAST_S = 5.0, 60.0
+"""Seconds between attempts to submit to a scheduler that does not answer."""
+
 if TYPE_CHECKING:
     from rich.console import Console
 
 
 def read_ledger(results: Path) -> Ledger:
-    """Read all runs, with those queued that a live submission lists."""
-    return load_ledger(results, queued_runs(results))
+    """Read all runs, with what their owners and submissions say."""
+    return load_ledger(results, LiveOutlook(results))
 
 
-def run_all(results: Path, specs: Sequence[RunSpec], profile: LocalProfile, console: "Console", title: str) -> Plan:
+def run_all(results: Path, specs: Sequence[RunSpec], profile: AnyProfile, console: "Console", title: str) -> Plan:
     """Submit runs and wait until they are finished, or a person must decide about what is left.
 
     A worker that dies is replaced; a run whose attempts keep dying becomes failed, so this ends.
@@ -49,7 +56,7 @@ def _round(
     results: Path,
     plan: Plan,
     specs: Sequence[RunSpec],
-    profile: LocalProfile,
+    profile: AnyProfile,
     monitor: Monitor,
     console: "Console",
     title: str,
@@ -60,12 +67,28 @@ def _round(
         LaunchError: runs are left, and the workers ended without having started one.
     """
     before = _attempts(results, plan)
-    folder = submit(results, plan, profile)
+    folders = _submit_patiently(results, plan, profile, console)
     follow(monitor, title, console)
     left = make_plan(specs, read_ledger(results))
-    if folder and left.to_launch and _attempts(results, plan) == before:
-        raise LaunchError(f"the workers ended without starting a run: {last_words(folder)}")
+    if folders and left.to_launch and _attempts(results, plan) == before:
+        words = read_submission(folders[0]).last_words()
+        raise LaunchError(f"the workers ended without starting a run: {words}")
     return left
+
+
+def _submit_patiently(results: Path, plan: Plan, profile: AnyProfile, console: "Console") -> list[Path]:
+    """Submit; wait for a scheduler that does not answer, as long as the command is left running."""
+    wait_s = RETRY_FIRST_S
+    while True:
+        try:
+            return submit(results, plan, profile)
+        except UnansweredError as error:
+            console.print(str(error), highlight=False)
+            return []  # what it lists counts as unknown until SLURM answers
+        except NoAnswerError as error:
+            console.print(f"SLURM does not answer: {error}; asking again in {wait_s:.0f} s", highlight=False)
+            time.sleep(wait_s)
+            wait_s = min(RETRY_LAST_S, 2 * wait_s)
 
 
 def _attempts(results: Path, plan: Plan) -> int:
@@ -97,7 +120,7 @@ def judge(searches: Sequence[Search], ledger: Ledger, at: Point | None = None) -
 def verify_rounds(
     results: Path,
     searches: Sequence[Search],
-    profile: LocalProfile,
+    profile: AnyProfile,
     *,
     at: Point | None = None,
     max_runs: int | None = None,

@@ -1,141 +1,265 @@
-"""Submissions: a plan becomes run folders, a list of them, and workers; and which submissions still live.
-
-A folder jobs/<submission>/ holds
-- submission.json: the ordered list of runs, the profile, the slots, and the workers once they are started;
-- worker-<slot>.json: what each worker says of itself, first when it starts;
-- <job id>_*: submitit's files and the workers' output.
-"""
+"""Submitting: a plan becomes run folders, a list of them on disk, and workers."""
 
 import contextlib
+import io
 import json
+import os
+import re
+import shutil
+import subprocess
 import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ettsweep.errors import CorruptError, LaunchError
-from ettsweep.files import Json, read_json, storage_errors, write_atomic
-from ettsweep.launch.profiles import LocalProfile, Slot
+from ettsweep.errors import LaunchError
+from ettsweep.files import Json, dumps, storage_errors, write_atomic
+from ettsweep.launch import slurm
+from ettsweep.launch.profiles import AnyProfile, LocalProfile, Slot, SlurmProfile
 from ettsweep.launch.slots import free_first
+from ettsweep.launch.submissions import Submission, jobs_dir, read_submission
+from ettsweep.models.registry import model_name
 from ettsweep.processes import Process, process
-from ettsweep.rundir import RunDir, is_run_id
-from ettsweep.sweep.plan import Plan
+from ettsweep.rundir import RunDir
+from ettsweep.scaling.strategies import strategy_name
+from ettsweep.sweep.plan import Plan, Planned
+
+if TYPE_CHECKING:
+    from ettsweep.launch.executors import ArrayExecutor
 
 
-def submit(results: Path, plan: Plan, profile: LocalProfile) -> Path | None:
+class UnansweredError(LaunchError):
+    """sbatch was asked, and it is not known whether there are jobs now; the next look at SLURM tells."""
+
+
+def submit(results: Path, plan: Plan, profile: AnyProfile) -> list[Path]:
     """Make the run folders of a plan and start workers for them.
 
     Returns:
-        The submission's folder, or None where the plan has nothing to launch.
+        The folders of the submissions, none where the plan has nothing to launch.
 
     Raises:
         StorageError: the results folder cannot be written.
-        LaunchError: no worker could be started.
+        LaunchError: no worker could be started; SLURM's own words are in it.
     """
     if not plan.to_launch:
-        return None
-    slots = free_first(profile.resolve())[: len(plan.to_launch)]
+        return []
     for planned in plan.to_launch:
         RunDir.create(results, planned.spec)
-    folder = results.resolve() / "jobs" / f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:8]}"
+    if isinstance(profile, LocalProfile):
+        return [_submit_local(results, plan.to_launch, profile)]
+    return _submit_arrays(results, plan.to_launch, profile)
+
+
+def _new_folder(results: Path) -> Path:
+    folder = jobs_dir(results.resolve()) / f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:8]}"
     with storage_errors(folder):
         folder.mkdir(parents=True)
-    content: Json = {
-        "runs": [planned.id for planned in plan.to_launch],
-        "profile": profile.model_dump(mode="json"),
-        "slots": [asdict(slot) for slot in slots],
-        "submitter": process().to_json(),
-        "workers": [],
-    }
-    write_atomic(folder / "submission.json", json.dumps(content))
-    content["workers"] = [worker.to_json() for worker in start_workers(folder, slots)]
-    write_atomic(folder / "submission.json", json.dumps(content))
     return folder
 
 
-def start_workers(folder: Path, slots: Sequence[Slot]) -> list[Process]:
+def _content(results: Path, planned: Sequence[Planned], profile: AnyProfile) -> Json:
+    """Return what submission.json says of any submission; with a snapshot of the code, if the profile wants one."""
+    code = None
+    if profile.snapshot:
+        from ettsweep.launch.snapshot import take_snapshot
+
+        code = str(take_snapshot(results.resolve()))
+    return {
+        "kind": profile.kind,
+        "runs": [p.id for p in planned],
+        "profile": profile.model_dump(mode="json"),
+        "submitter": process().to_json(),
+        "code": code,
+    }
+
+
+def _write(folder: Path, content: Json) -> Submission:
+    write_atomic(folder / "submission.json", json.dumps(content))
+    return read_submission(folder)
+
+
+# --- this machine ---------------------------------------------------------------------------------------------------
+
+
+def _submit_local(results: Path, planned: Sequence[Planned], profile: LocalProfile) -> Path:
+    slots = free_first(profile.resolve())[: len(planned)]
+    content = _content(results, planned, profile) | {"slots": [asdict(slot) for slot in slots]}
+    folder = _new_folder(results)
+    submission = _write(folder, content)
+    workers = start_workers(submission, slots)
+    write_atomic(folder / "workers.json", dumps({"workers": [worker.to_json() for worker in workers]}))
+    return folder
+
+
+def start_workers(submission: Submission, slots: Sequence[Slot]) -> list[Process]:
     """Start one submitit job per slot; all are given the same list of runs."""
     from ettsweep.launch.executors import TEN_YEARS_MIN, DetachedLocalExecutor
-    from ettsweep.launch.worker import run_worker
+    from ettsweep.launch.worker import run_in_slot
 
+    folder, code = submission.path, Path(submission.code) if submission.code else None
     workers = []
     try:
         for slot in slots:
-            executor = DetachedLocalExecutor(folder)  # one each: submitit waits 0.2 s between jobs of one executor
+            executor = DetachedLocalExecutor(folder, code)  # one each: submitit waits 0.2 s between jobs of one
             executor.update_parameters(timeout_min=TEN_YEARS_MIN)
-            job = executor.submit(run_worker, str(folder), slot.name)
+            job = executor.submit(run_in_slot, str(folder), slot.name)
             workers.append(process(int(job.job_id)))
     except OSError as error:
         raise LaunchError(f"{folder}: worker could not be started: {error}") from error
     return workers
 
 
-def read_submission(folder: Path) -> Json:
-    """Read submission.json.
+# --- SLURM ----------------------------------------------------------------------------------------------------------
+
+
+def _submit_arrays(results: Path, planned: Sequence[Planned], profile: SlurmProfile) -> list[Path]:
+    """Submit one array, or several where the site's MaxArraySize is less than the tasks that are needed."""
+    parts = _parts(planned, profile, _max_array_size())
+    folders = []
+    for part in parts:
+        try:
+            folders.append(_submit_array(results, part, profile, _parallel(profile, len(parts))))
+        except LaunchError as error:
+            if not folders:
+                raise
+            done = sum(len(p) for p in parts[: len(folders)])
+            told = f"{done} of {len(planned)} runs were submitted, and then: {error}"
+            raise type(error)(told) from None
+    return folders
+
+
+def _parts(planned: Sequence[Planned], profile: SlurmProfile, max_tasks: int) -> list[Sequence[Planned]]:
+    size = max_tasks * profile.runs_per_job
+    return [planned[first : first + size] for first in range(0, len(planned), size)]
+
+
+def _parallel(profile: SlurmProfile, arrays: int) -> int | None:
+    return None if profile.max_parallel is None else max(1, profile.max_parallel // arrays)
+
+
+def _max_array_size() -> int:
+    """Return how many tasks an array may have: the site's largest index plus one, less if it says so."""
+    config = slurm.configuration()
+    limits = [config.get("MaxArraySize", "")]
+    limits += re.findall(r"max_array_tasks=(\d+)", config.get("SchedulerParameters", ""))
+    return min((int(limit) for limit in limits if limit.isdigit() and int(limit) > 0), default=1)
+
+
+def _submit_array(results: Path, planned: Sequence[Planned], profile: SlurmProfile, parallel: int | None) -> Path:
+    """Write what the jobs are to do, under a name that no other job has, then run sbatch and record its answer."""
+    from submitit.core.utils import FailedJobError, FailedSubmissionError
+
+    content = _content(results, planned, profile)
+    content |= {"cluster": slurm.cluster(), "user": str(os.getuid()), "name": _job_name(planned)}
+    folder = _new_folder(results)
+    submission = _write(folder, content)
+    executor = _executor(folder, len(planned), profile, parallel, submission.name, submission.code)
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):  # submitit prints what it raises
+            array = executor.start()
+    except (FailedJobError, FailedSubmissionError) as error:
+        array = _after_failure(submission, slurm.words(str(error)))
+    except OSError as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise LaunchError(f"sbatch cannot be run: {error.strerror or error}") from error
+    submission.record(array)
+    return folder
+
+
+def _after_failure(submission: Submission, told: str) -> str:
+    """Return the array that sbatch made although it failed, by its name.
 
     Raises:
-        CorruptError: it is missing or unreadable.
+        LaunchError: there is none, and nothing is left behind.
+        UnansweredError: SLURM does not say.
     """
     try:
-        content = read_json(folder / "submission.json")
-    except FileNotFoundError:
-        raise CorruptError(f"{folder}: has no submission.json") from None
-    runs, slots, workers = (content.get(key) for key in ("runs", "slots", "workers"))
-    sound = (
-        isinstance(runs, list)
-        and all(isinstance(run, str) and is_run_id(run) for run in runs)
-        and isinstance(slots, list)
-        and all(isinstance(slot, dict) and isinstance(slot.get("name"), str) for slot in slots)
-        and isinstance(workers, list)
-    )
-    if not sound:
-        raise CorruptError(f"{folder / 'submission.json'}: lists no runs, slots and workers")
-    return content
+        tasks = slurm.queue([submission.name], [submission.user])
+    except slurm.NoAnswerError:
+        # It may have been accepted before the answer was lost. What it lists shows as unknown until SLURM answers.
+        raise UnansweredError(f"sbatch: {told}; the next command looks whether the jobs were made") from None
+    if tasks:
+        return next(iter(tasks)).partition("_")[0]
+    shutil.rmtree(submission.path, ignore_errors=True)
+    raise LaunchError(f"sbatch refuses: {told}")
 
 
-def live_workers(folder: Path) -> list[Process]:
-    """Return the workers of a submission that still look for runs, or may do so where they cannot be seen.
+def _executor(
+    folder: Path, runs: int, profile: SlurmProfile, parallel: int | None, name: str, code: str
+) -> "ArrayExecutor":
+    from ettsweep.launch.executors import ArrayExecutor
 
-    A worker speaks for itself once it has started; before, the job that starts it does, and before that the
-    command that is starting the jobs. One that has taken its last look at the list says so, and does not count.
-    """
-    try:
-        content = read_submission(folder)
-    except CorruptError:
+    tasks = -(-runs // profile.runs_per_job)
+    return ArrayExecutor(folder, profile, name, tasks, min(tasks, parallel or tasks), Path(code) if code else None)
+
+
+def _job_name(planned: Sequence[Planned]) -> str:
+    """Return a name that people can read and that no other job has, such as vit-b16-ntk.1a2b3c4d."""
+    models = dict.fromkeys(model_name(p.spec.model) for p in planned)
+    strategies = dict.fromkeys(strategy_name(p.spec.strategy.s) for p in planned)
+    words = [
+        next(iter(models)) if len(models) == 1 else "sweep",
+        next(iter(strategies)) if len(strategies) == 1 else f"{len(strategies)}-strategies",
+    ]
+    return re.sub(r"[^\w.=-]+", "_", "-".join(words))[:60] + f".{uuid.uuid4().hex[:8]}"
+
+
+def scripts(results: Path, plan: Plan, profile: AnyProfile) -> list[str]:
+    """Return the batch scripts that `submit` would hand to sbatch, with XXXXXXXX for what makes their names unique."""
+    if not isinstance(profile, SlurmProfile) or not plan.to_launch:
         return []
-    jobs = content.get("workers") or [content.get("submitter")] * len(content["slots"])
+    try:
+        max_tasks = _max_array_size()
+    except slurm.NoAnswerError:
+        max_tasks = len(plan.to_launch)  # whoever looks at the script where there is no SLURM sees one array
+    parts = _parts(plan.to_launch, profile, max_tasks)
     found = []
-    for slot, job in zip(content["slots"], jobs, strict=False):
-        said: Json = {}
-        with contextlib.suppress(CorruptError, FileNotFoundError):
-            said = read_json(folder / f"worker-{slot['name']}.json")
-        worker = Process.from_json(said.get("process") or job)
-        if worker and not said.get("leaving") and worker.liveness() != "dead":
-            found.append(worker)
+    for part in parts:
+        name = _job_name(part).rpartition(".")[0] + ".XXXXXXXX"
+        folder = jobs_dir(results.resolve()) / "XXXXXXXX"
+        code = str(results.resolve() / "code" / "XXXXXXXX") if profile.snapshot else ""
+        found.append(_executor(folder, len(part), profile, _parallel(profile, len(parts)), name, code).script())
     return found
 
 
-def last_words(folder: Path) -> str:
-    """Return the last line that a worker of a submission wrote, and where the rest is."""
-    for path in sorted(folder.glob("*_log.out")):
-        lines = [line.strip() for line in path.read_text(errors="replace").splitlines()]
-        lines = [line for line in lines if line and not line.startswith("submitit INFO")]
-        if lines:
-            return f"{lines[-1]} (all of it: {path})"
-    return f"without a word, as if killed (their output: {folder})"
+def check(results: Path, plan: Plan, profile: AnyProfile) -> None:
+    """Find out, before anything is recorded, whether a plan could be submitted.
+
+    Raises:
+        InputError: a device that the profile names is not here.
+        LaunchError: SLURM refuses the profile, in its own words, or does not answer.
+    """
+    if not plan.to_launch:
+        return
+    if isinstance(profile, LocalProfile):
+        profile.resolve()
+        return
+    for script in scripts(results, plan, profile):
+        would_start(script)
 
 
-def submissions(results: Path) -> list[Path]:
-    """Return the folders of all submissions, oldest first."""
-    return sorted(path for path in (results / "jobs").glob("*") if path.is_dir())
+def would_start(script: str) -> str:
+    """Return what sbatch says of when and where a batch script would start; nothing is submitted.
 
+    Raises:
+        LaunchError: sbatch refuses it, in its own words.
+    """
+    from ettsweep.launch.executors import sbatch
 
-def queued_runs(results: Path) -> set[str]:
-    """Return the runs that live submissions list."""
-    queued: set[str] = set()
-    for folder in submissions(results):
-        if live_workers(folder):
-            with contextlib.suppress(CorruptError):
-                queued.update(read_submission(folder)["runs"])
-    return queued
+    command = [*sbatch(script), "--test-only"]
+    try:
+        done = subprocess.run(
+            command, input=script, capture_output=True, text=True, timeout=slurm.ANSWER_S, check=False
+        )
+    except FileNotFoundError:
+        raise slurm.NoAnswerError("sbatch is not on this machine; `--launch local` trains here") from None
+    except subprocess.TimeoutExpired:
+        raise slurm.NoAnswerError(f"sbatch gave no answer in {slurm.ANSWER_S:.0f} s") from None
+    if done.returncode == 127:  # from env
+        raise slurm.NoAnswerError("sbatch is not on this machine; `--launch local` trains here")
+    if done.returncode:
+        raise LaunchError(f"sbatch refuses: {slurm.words(done.stderr)}")
+    return slurm.words(done.stderr)

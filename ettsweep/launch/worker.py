@@ -1,21 +1,32 @@
-"""The worker: one submitit job that trains a list of runs, one after the other, while it holds its slot."""
+"""The worker: trains a list of runs, one after the other, in a slot of this machine or as a task of SLURM's array.
 
+python -m ettsweep.launch.worker FOLDER      what a batch script of SLURM's starts
+"""
+
+import contextlib
 import logging
 import os
 import signal
 import sys
+import threading
 import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from ettsweep.errors import LaunchError
+from ettsweep.errors import EttsweepError, LaunchError
 from ettsweep.files import Json, dumps, write_atomic
+from ettsweep.launch import slurm
+from ettsweep.launch.outlook import LiveOutlook
 from ettsweep.launch.profiles import LocalProfile, Slot
 from ettsweep.launch.slots import hold_slot
-from ettsweep.processes import process
-from ettsweep.rundir import Attempt, RunDir, State, runs_dir
+from ettsweep.launch.submissions import Submission, read_submission
+from ettsweep.processes import Process, process
+from ettsweep.provenance import provenance
+from ettsweep.rundir import Attempt, Outlook, Owner, Prospect, RunDir, State, ThisMachine, runs_dir
 from ettsweep.spec import RunSpec
 
 if TYPE_CHECKING:
@@ -27,31 +38,20 @@ POLL_S = 0.5
 """Seconds between looks for a cancellation or a newer attempt."""
 
 
-def run_worker(submission: str, slot_name: str) -> None:
-    """Train what the submission lists and no other worker has; the entry point of a submitit job."""
-    from ettsweep.launch.submit import read_submission
+# --- a slot of this machine -----------------------------------------------------------------------------------------
 
-    folder = Path(submission)
-    content = read_submission(folder)
-    slot = next(Slot(**data) for data in content["slots"] if data["name"] == slot_name)
-    runs = [RunDir(runs_dir(folder.parent.parent) / run_id) for run_id in content["runs"]]
 
-    def say(leaving: bool) -> None:
-        write_atomic(folder / f"worker-{slot.name}.json", dumps({"process": process().to_json(), "leaving": leaving}))
-
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2):
+def run_in_slot(folder: str, slot_name: str) -> None:
+    """Train what the submission lists and no other worker has; the entry point of a local submitit job."""
+    submission = read_submission(Path(folder))
+    slot = next(Slot(**data) for data in submission.slots if data["name"] == slot_name)
+    for number in SIGNALS:
         signal.signal(number, _leave)
-    say(leaving=False)
+    _say(submission, slot.name, leaving=False)
     lock = hold_slot(slot)  # waits in the kernel, without torch, while another worker has the slot
     assert lock is not None
     try:
-        while True:
-            told_to_stop = any(claimable(run) for run in runs) and train_all(runs, slot, content["profile"])
-            # From here on the list counts as nobody's, so the last look comes after saying so.
-            say(leaving=True)
-            if told_to_stop or not any(claimable(run) for run in runs):
-                return
-            say(leaving=False)
+        Worker(submission, slot.name, slot, _runs(submission, submission.runs), Control()).serve()
     finally:
         os.close(lock)
 
@@ -60,40 +60,275 @@ def _leave(number: int, frame: FrameType | None) -> None:
     sys.exit(128 + number)
 
 
-# --- runs -----------------------------------------------------------------------------------------------------------
+def _runs(submission: Submission, ids: Sequence[str]) -> list[RunDir]:
+    results = submission.path.parent.parent
+    return [RunDir(runs_dir(results) / run_id) for run_id in ids]
 
 
-def claimable(run: RunDir) -> bool:
+# --- a task of SLURM's array ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Job:
+    """This job, as SLURM told its processes.
+
+    Attributes:
+        cluster: name of the cluster.
+        id: of the task of the array, such as 123_4.
+        number: under which scontrol knows it, such as 127.
+        restart: how often SLURM has started it anew.
+        node: of this process.
+        rank: of this process among those of the job; `local_rank` among those of its node.
+    """
+
+    cluster: str
+    id: str
+    number: str
+    restart: int
+    node: str
+    rank: int
+    local_rank: int
+
+    @classmethod
+    def this(cls) -> "Job":
+        """Return the job that this process belongs to.
+
+        Raises:
+            LaunchError: it belongs to no task of an array.
+        """
+        env = os.environ
+        try:
+            return cls(
+                cluster=env.get("SLURM_CLUSTER_NAME", ""),
+                id=f"{env['SLURM_ARRAY_JOB_ID']}_{env['SLURM_ARRAY_TASK_ID']}",
+                number=env["SLURM_JOB_ID"],
+                restart=int(env.get("SLURM_RESTART_COUNT") or 0),
+                node=env.get("SLURMD_NODENAME", ""),
+                rank=int(env.get("SLURM_PROCID") or 0),
+                local_rank=int(env.get("SLURM_LOCALID") or 0),
+            )
+        except (KeyError, ValueError) as error:
+            raise LaunchError(f"this is no task of a SLURM array: {error} is not as it should be") from None
+
+    @property
+    def index(self) -> int:
+        """Index of the task in its array."""
+        return int(self.id.partition("_")[2])
+
+    def to_json(self) -> Json:
+        """Return what a claim says of it."""
+        names = ("cluster", "id", "number", "restart", "node", "rank")
+        return {name: getattr(self, name) for name in names}
+
+
+class JobOutlook:
+    """What a job knows of other owners: of its own earlier and later lives at once, of others by asking SLURM."""
+
+    def __init__(self, job: Job, results: Path) -> None:
+        self._job = job
+        self._results = results
+
+    def owner(self, attempt: Attempt) -> Owner:
+        """Say whether the owner of an attempt that has not ended lives."""
+        theirs = attempt.job()
+        if (theirs.get("cluster"), theirs.get("id")) != (self._job.cluster, self._job.id):
+            return LiveOutlook(self._results).owner(attempt)
+        if theirs.get("restart") != self._job.restart:
+            # SLURM starts a job again only when it has given up the copy before, whether or not that still runs.
+            return Owner("dead" if int(theirs.get("restart") or 0) < self._job.restart else "alive")
+        owner = Process.from_json(attempt.claim().get("process"))
+        life = owner.liveness() if owner else "dead"
+        return Owner("alive" if life == "unknown" else life)  # a worker of this job on another of its nodes
+
+    def prospect(self, run_id: str) -> Prospect | None:
+        """Look at no other submission: this job has been given the run."""
+        return None
+
+
+def run_task(folder: Path) -> int:
+    """Train the runs of this task of the array; return the exit code."""
+    job = Job.this()
+    control = Control()
+    submission = read_submission(folder)
+    submission.record(job.id.partition("_")[0])
+    profile = submission.profile
+    gpus = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    slot = Slot(
+        name=f"{job.index}-{job.rank}",
+        device="cuda" if profile["gpus"] else "cpu",
+        gpu=gpus[min(job.local_rank, len(gpus) - 1)] if profile["gpus"] else None,
+        threads=profile["cpus"],
+    )
+    runs = _runs(submission, submission.runs_of(job.index))
+    worker = Worker(submission, slot.name, slot, runs, control, job, JobOutlook(job, folder.parent.parent))
+    worker.serve()
+    if not control.told or not any(worker.claimable(run) for run in runs):
+        return 0
+    return worker.go_on_in_the_next_job()
+
+
+# --- both -----------------------------------------------------------------------------------------------------------
+
+
+def _say(submission: Submission, name: str, *, leaving: bool, job: Job | None = None) -> None:
+    said = {"process": process().to_json(), "leaving": leaving, "restart": job.restart if job else None}
+    write_atomic(submission.path / f"worker-{name}.json", dumps(said))
+
+
+class Worker:
+    """One process that trains the runs of a list that nobody else has, until none is left or it is told to stop."""
+
+    def __init__(
+        self,
+        submission: Submission,
+        name: str,
+        slot: Slot,
+        runs: list[RunDir],
+        control: "Control",
+        job: Job | None = None,
+        outlook: Outlook | None = None,
+    ) -> None:
+        self._submission = submission
+        self._name = name
+        self._slot = slot
+        self._runs = runs
+        self._control = control
+        self._job = job
+        self._outlook = outlook or ThisMachine()
+
+    def claimable(self, run: RunDir) -> bool:
+        """Say whether a run waits for someone to train it."""
+        return claimable(run, self._outlook)
+
+    def serve(self) -> None:
+        """Train, pass after pass: a dead worker's runs come round."""
+        say = partial(_say, self._submission, self._name, job=self._job)
+        say(leaving=False)
+        while True:
+            if any(self.claimable(run) for run in self._runs):
+                self._train_all()
+            # From here on the list counts as nobody's, so the last look comes after saying so.
+            say(leaving=True)
+            if self._control.told or not any(self.claimable(run) for run in self._runs):
+                return
+            say(leaving=False)
+
+    def _train_all(self) -> None:
+        profile = self._submission.profile
+        device, info = prepare_device(self._slot)
+        info |= {"job": self._job.to_json() if self._job else None, "submission": self._submission.path.name}
+        code = provenance()
+
+        import torch
+
+        from ettsweep.training.loop import CheckpointPolicy, Stop
+        from ettsweep.training.run import train_run
+
+        policy = CheckpointPolicy(profile["checkpoint_every_s"], profile["checkpoint_every_steps"])
+        claimed = True
+        while claimed:
+            claimed = False
+            for run in self._runs:
+                attempt = None if self._control.told else claim(run, info | _beats(profile), self._outlook)
+                if attempt is None:
+                    continue
+                claimed = True
+                attempt.record_provenance(code)
+                with beating(attempt, profile["heartbeat_s"]):
+                    stop = train_run(run, attempt, device, policy, partial(self._control.poll, attempt))
+                if stop is Stop.SUPERSEDED and self._job and attempt.requeued():
+                    self._control.told = "SUPERSEDED"  # this copy of the job has been given up, and all of its list
+                    return
+                if self._slot.gpu is not None:
+                    torch.cuda.synchronize()  # raises if the run has broken the device: then this process is over
+
+    def go_on_in_the_next_job(self) -> int:
+        """Have SLURM start this job again if its time is up or it is preempted; return the exit code.
+
+        Between the warning and the end of a preemption SLURM does not requeue a job that exits by itself, so it must
+        ask for that. What a person cancels stays cancelled.
+        """
+        assert self._job is not None
+        told = self._control.told
+        # SLURM signals whole steps: scontrol would die of what has ended its parent, and inherits this.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if told == "SUPERSEDED":
+            return 1
+        if told == "SIGUSR2" or slurm.preempted(self._job.number):
+            if slurm.requeue(self._job.number):
+                print(f"{told}: saved; SLURM starts this job again", flush=True)
+                return 0
+            print(f"{told}: saved, but SLURM does not start this job again; the next command does", flush=True)
+        return 1
+
+
+def claimable(run: RunDir, outlook: Outlook) -> bool:
     """Say whether a run waits for someone to train it."""
-    return run.status().state in (State.MISSING, State.INTERRUPTED)
+    return run.status(outlook).state in (State.MISSING, State.INTERRUPTED)
 
 
-def claim(run: RunDir, info: Json) -> Attempt | None:
+def claim(run: RunDir, info: Json, outlook: Outlook) -> Attempt | None:
     """Claim a run if it waits and nobody was faster."""
     numbers = run.numbers()
-    if not claimable(run):
+    if not claimable(run, outlook):
         return None
     return run.claim(info, after=numbers[-1] if numbers else 0)
 
 
+def _beats(profile: Json) -> Json:
+    return {"heartbeat_s": profile["heartbeat_s"]}
+
+
+@contextlib.contextmanager
+def beating(attempt: Attempt, interval_s: float) -> Iterator[None]:
+    """Show from a thread of its own, while the run trains, that this process lives."""
+    ended = threading.Event()
+
+    def beat() -> None:
+        count = 0
+        while True:
+            with contextlib.suppress(OSError):  # a full disk costs a beat, not the run
+                attempt.beat(count)
+            count += 1
+            if ended.wait(interval_s):
+                return
+
+    thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2)
+
+
 class Control:
-    """What a run in training asks at each step: was the worker told to stop, or the run cancelled or taken over?"""
+    """What a run in training asks at each step: was the worker told to stop, or the run cancelled or taken over?
+
+    Attributes:
+        told: name of the first signal that told the worker to stop; empty before.
+    """
 
     def __init__(self) -> None:
-        self.terminated = False
+        self.told = ""
         self._looked_s = 0.0
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2):
+        for number in SIGNALS:
             signal.signal(number, self._on_signal)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self.terminated = True
+        # A preemption may send several at once; the one that says that there is a next job weighs most.
+        if not self.told or number == signal.SIGUSR2:
+            self.told = signal.Signals(number).name
 
     def poll(self, attempt: Attempt) -> "Stop | None":
         """Return the reason to stop, if there is one."""
         from ettsweep.training.loop import Stop
 
-        if self.terminated:
-            return Stop.TERMINATED
+        if self.told:
+            return Stop.OUT_OF_TIME if self.told == "SIGUSR2" else Stop.TERMINATED
         now_s = time.monotonic()
         if now_s - self._looked_s < POLL_S:
             return None
@@ -101,35 +336,6 @@ class Control:
         if attempt.superseded():
             return Stop.SUPERSEDED
         return Stop.CANCELLED if attempt.run.cancel_path.exists() else None
-
-
-def train_all(runs: list[RunDir], slot: Slot, profile: Json) -> bool:
-    """Train all runs that can be claimed, pass after pass, until none is left: a dead worker's runs come round.
-
-    Returns:
-        Whether a signal told the worker to stop.
-    """
-    device, info = prepare_device(slot)
-
-    import torch
-
-    from ettsweep.training.loop import CheckpointPolicy
-    from ettsweep.training.run import train_run
-
-    policy = CheckpointPolicy(profile["checkpoint_every_s"], profile["checkpoint_every_steps"])
-
-    control = Control()
-    claimed = True
-    while claimed and not control.terminated:
-        claimed = False
-        for run in runs:
-            attempt = None if control.terminated else claim(run, info)
-            if attempt is not None:
-                claimed = True
-                train_run(run, attempt, device, policy, partial(control.poll, attempt))
-                if slot.gpu is not None:
-                    torch.cuda.synchronize()  # raises if the run has broken the device: then this process is over
-    return control.terminated
 
 
 def prepare_device(slot: Slot) -> "tuple[torch.device, Json]":
@@ -151,6 +357,21 @@ def prepare_device(slot: Slot) -> "tuple[torch.device, Json]":
     return device, environment(device) | {"slot": slot.name}
 
 
+@dataclass(frozen=True)
+class Unlisted:
+    """An outlook that asks who owns a run, and not which submissions list it."""
+
+    base: Outlook
+
+    def owner(self, attempt: Attempt) -> Owner:
+        """Say whether the owner of an attempt that has not ended lives."""
+        return self.base.owner(attempt)
+
+    def prospect(self, run_id: str) -> Prospect | None:
+        """Look at no submission."""
+        return None
+
+
 def train_in_foreground(results: Path, spec: RunSpec, profile: LocalProfile) -> bool:
     """Train one run in this process, and say whether it is finished.
 
@@ -160,7 +381,8 @@ def train_in_foreground(results: Path, spec: RunSpec, profile: LocalProfile) -> 
         LaunchError: another process trains it.
     """
     run = RunDir.create(results, spec)
-    if run.status().state in (State.FAILED, State.CANCELLED):
+    outlook = Unlisted(LiveOutlook(results))
+    if run.status(outlook).state in (State.FAILED, State.CANCELLED):
         run.retry()
     if run.status().state.finished:
         return True
@@ -171,17 +393,20 @@ def train_in_foreground(results: Path, spec: RunSpec, profile: LocalProfile) -> 
         from ettsweep.training.loop import CheckpointPolicy
         from ettsweep.training.run import train_run
 
-        attempt = claim(run, info)
+        attempt = claim(run, info | {"heartbeat_s": profile.heartbeat_s}, outlook)
         if attempt is None:
-            status = run.status()
+            status = run.status(outlook)
             if status.state.finished:
                 return True
-            raise LaunchError(f"run {run.id} is {status.state}: another process has it; `ettsweep watch` shows it")
+            why = f" ({status.reason})" if status.reason else ""
+            raise LaunchError(f"run {run.id} is {status.state}{why}: another process has it; `ettsweep watch` shows it")
+        attempt.record_provenance(provenance())
         logger = logging.getLogger("ettsweep")
         logger.addHandler(logging.StreamHandler())
         logger.setLevel(logging.INFO)
         policy = CheckpointPolicy(profile.checkpoint_every_s, profile.checkpoint_every_steps)
-        train_run(run, attempt, device, policy, partial(Control().poll, attempt))
+        with beating(attempt, profile.heartbeat_s):
+            train_run(run, attempt, device, policy, partial(Control().poll, attempt))
         return run.status().state.finished
     finally:
         os.close(lock)
@@ -197,3 +422,11 @@ def _any_slot(slots: list[Slot]) -> tuple[int, Slot]:
     descriptor = hold_slot(slots[0])
     assert descriptor is not None
     return descriptor, slots[0]
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(run_task(Path(sys.argv[1])))
+    except EttsweepError as error:
+        print(f"ettsweep: {error}", file=sys.stderr, flush=True)
+        sys.exit(error.exit_code)

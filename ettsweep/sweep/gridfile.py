@@ -189,6 +189,18 @@ class _Loader(yaml.SafeLoader):
             seen.add(key)
         return super().construct_mapping(node, deep=deep)
 
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> Any:
+        """Leave 4:00:00 the text that it is; YAML 1.1 makes it 14400."""
+        text = str(self.construct_scalar(node))
+        return text if ":" in text else super().construct_yaml_int(node)
+
+    def construct_yaml_float(self, node: yaml.ScalarNode) -> Any:
+        text = str(self.construct_scalar(node))
+        return text if ":" in text else super().construct_yaml_float(node)
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
+_Loader.add_constructor("tag:yaml.org,2002:float", _Loader.construct_yaml_float)
 
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float",

@@ -1,14 +1,15 @@
 """What is on disk: all runs of a results folder with their states. Reading never writes."""
 
 import os
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ettsweep.errors import CorruptError, InputError, unknown_name
 from ettsweep.files import Json
 from ettsweep.models.registry import model_name
-from ettsweep.rundir import Attempt, RunDir, State, Status, is_run_id, runs_dir
+from ettsweep.provenance import summary
+from ettsweep.rundir import Outlook, RunDir, State, Status, is_run_id, runs_dir
 from ettsweep.scaling.strategies import parse_strategy, strategy_name
 from ettsweep.spec import RunSpec, log2
 from ettsweep.tasks.registry import score
@@ -62,13 +63,12 @@ class Ledger:
         return [run for run in self.runs.values() if run.family == family]
 
 
-def load_ledger(results: Path, queued: Collection[str] = (), alive: Callable[[Attempt], str] | None = None) -> Ledger:
+def load_ledger(results: Path, outlook: Outlook | None = None) -> Ledger:
     """Read all run folders.
 
     Args:
         results: the results folder; it need not exist.
-        queued: ids of the runs that live submissions list.
-        alive: how to ask whether the owner of an attempt lives.
+        outlook: what to ask about owners and submissions.
     """
     runs: dict[str, Run] = {}
     broken: dict[str, str] = {}
@@ -85,7 +85,7 @@ def load_ledger(results: Path, queued: Collection[str] = (), alive: Callable[[At
         except CorruptError as error:
             broken[name] = str(error)
             continue
-        status = run.status(queued, alive)
+        status = run.status(outlook)
         result = run.result() if status.state.finished else None
         runs[name] = Run(run, spec, status, result, spec.family_id)
     return Ledger(runs, broken)
@@ -138,6 +138,9 @@ def status_row(run: Run) -> Json:
         "progress": run.status.progress,
         "best_score": best_score(run),
         "reason": run.status.reason,
+        "where": run.status.where or None,
+        "job": run.status.job or None,
+        "left_s": run.status.left_s,
     }
 
 
@@ -176,8 +179,9 @@ def describe(ledger: Ledger, run_id: str) -> Json:
                 "attempt": number,
                 "from": f"attempt {parent}, step {step}" if parent else "the start",
                 "host": owner.get("host") if isinstance(owner, dict) else None,
-                **{key: claim.get(key) for key in ("device", "device_name", "threads", "torch", "slot")},
+                **{key: claim.get(key) for key in ("device", "device_name", "threads", "torch", "slot", "job")},
                 "ended": failure.get("reason"),
+                "provenance": summary(attempt.provenance()),
             }
         )
     spec = run.spec.model_dump(mode="json")

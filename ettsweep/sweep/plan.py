@@ -1,6 +1,6 @@
 """What to do about the runs that are wanted: a pure function of them and the ledger."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from ettsweep.rundir import State
@@ -40,8 +40,14 @@ class Plan:
         return self.retry + self.submit
 
 
-def make_plan(wanted: Iterable[RunSpec], ledger: Ledger) -> Plan:
-    """Sort wanted runs; a run that is asked for twice is planned once."""
+def make_plan(wanted: Iterable[RunSpec], ledger: Ledger, insist: Collection[str] = ()) -> Plan:
+    """Sort wanted runs; a run that is asked for twice is planned once.
+
+    Args:
+        wanted: the runs.
+        ledger: what is on disk.
+        insist: ids of runs that a person has decided about: they are launched where they would be blocked.
+    """
     groups: dict[str, list[Planned]] = {"submit": [], "retry": [], "keep": [], "blocked": []}
     seen = set()
     for spec in wanted:
@@ -50,7 +56,10 @@ def make_plan(wanted: Iterable[RunSpec], ledger: Ledger) -> Plan:
             continue
         seen.add(run_id)
         status = ledger.state(run_id)
-        groups[_what_to_do(status.state)].append(Planned(run_id, spec, status.state, status.reason))
+        group = _what_to_do(status.state)
+        if group == "blocked" and run_id in insist:
+            group = "retry"
+        groups[group].append(Planned(run_id, spec, status.state, status.reason))
     return Plan(**{name: tuple(members) for name, members in groups.items()})
 
 

@@ -27,6 +27,7 @@ class Stop(StrEnum):
     """Why a run should end before its last step."""
 
     TERMINATED = "terminated"
+    OUT_OF_TIME = "out of time or preempted"
     CANCELLED = "cancelled"
     SUPERSEDED = "superseded"
 

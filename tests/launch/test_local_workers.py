@@ -27,7 +27,7 @@ from commandline import (
 )
 
 from ettsweep.launch.slots import slot_dir
-from ettsweep.launch.submit import submissions
+from ettsweep.launch.submissions import submission_folders
 from ettsweep.rundir import Attempt, RunDir
 from ettsweep.spec import RunSpec
 from ettsweep.sweep.gridfile import load_request
@@ -138,14 +138,14 @@ def test_runs_train_on_after_the_process_that_submitted_them(tmp_path: Path, res
         "from ettsweep.sweep.gridfile import load_request; from ettsweep.sweep.ledger import Ledger\n"
         "from ettsweep.sweep.plan import make_plan\n"
         "plan = make_plan(load_request(Path(sys.argv[1])).specs(), Ledger({}, {}))\n"
-        "print(submit(Path(sys.argv[2]), plan, LocalProfile(devices='cpu', slots=1)))\n"
+        "print(*submit(Path(sys.argv[2]), plan, LocalProfile(devices='cpu', slots=1)))\n"
         "assert 'torch' not in sys.modules\n"
     )
     with held("cpu-0"):
         done = subprocess.run(
             [sys.executable, "-c", code, str(path), str(results)], capture_output=True, text=True, check=True
         )
-        assert [str(folder) for folder in submissions(results)] == [done.stdout.strip()]
+        assert [str(folder) for folder in submission_folders(results)] == [done.stdout.strip()]
         assert not any(run.numbers() for run in runs_in(results))
     runs = wait_for_results(results, 3)
     assert {run.id for run in runs} == {spec.run_id for spec in load_request(path).specs()}
@@ -158,7 +158,7 @@ def test_other_processes_see_what_is_queued_and_what_is_running(grid: Any, resul
         assert [row["state"] for row in status(results).values()] == ["queued", "queued"]
         again = ettsweep(*grid(runs=2), *ONE_SLOT)
         assert "2 under way" in again.stderr
-        assert len(submissions(results)) == 1
+        assert len(submission_folders(results)) == 1
         (worker,) = wait_for(lambda: waiting(worker_pids(results)) and worker_pids(results), "the worker to wait")
         assert not has_torch(worker)
     first = attempt_with_checkpoint(results)
@@ -178,7 +178,7 @@ def test_commands_at_the_same_instant_train_each_run_once_on_the_slots_there_are
         for command in [start(*options) for _ in range(4)]:
             ended(command)
         workers = worker_pids(results)
-        expected = 2 * len(submissions(results))
+        expected = 2 * len(submission_folders(results))
         workers = wait_for(lambda: len(p := worker_pids(results)) == expected and waiting(p) and p, "workers to wait")
         assert not any(has_torch(pid) for pid in workers)
         assert not any(run.numbers() for run in runs_in(results))
@@ -219,7 +219,7 @@ def test_following_replaces_a_worker_that_was_killed(grid: Any, results: Path, t
     assert "1 of 1 runs finished" in ended(command).stderr
     assert lost.run.numbers() == [1, 2]
     assert lost.run.attempt(2).resumed_from()[1] >= 25
-    assert len(submissions(results)) == 2
+    assert len(submission_folders(results)) == 2
     assert_as_if_undisturbed(lost.run, tmp_path / "undisturbed")
 
 
@@ -311,7 +311,7 @@ def test_cleaning_leaves_alone_what_live_workers_could_touch(grid: Any, results:
         assert status(results)[queued.id]["state"] == "queued"
         os.kill(worker, signal.SIGTERM)
         wait_for(lambda: status(results)[queued.id]["state"] == "missing", "the submission to end")
-        (submission,) = submissions(results)
+        (submission,) = submission_folders(results)
         assert clean() >= {temporary, broken, submission}
     assert (done.result(), queued.spec_path.exists(), results.joinpath("requests").is_dir()) == (
         {"run": done.id, "status": "done", "score": 1.0, "metrics_sha256": done.result()["metrics_sha256"]},  # type: ignore[index]

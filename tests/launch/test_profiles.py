@@ -1,17 +1,11 @@
-import json
 import os
-from collections.abc import Callable
-from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from ettsweep.errors import CorruptError, InputError, StorageError
+from ettsweep.errors import InputError, StorageError
 from ettsweep.launch.profiles import LocalProfile, Slot, find_profile, load_profile, visible_gpus
 from ettsweep.launch.slots import free_first, hold_slot, slot_dir
-from ettsweep.launch.submit import live_workers, queued_runs, read_submission
-from ettsweep.processes import Process, process
 from ettsweep.resources import shipped
 
 CORES = len(os.sched_getaffinity(0))
@@ -173,94 +167,6 @@ def test_a_slot_is_held_once_and_free_ones_come_first() -> None:
     assert free_first(slots) == slots
 
 
-# --- live workers ---------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def submission(results: Path) -> Callable[..., Path]:
-    """Return a function that writes the submission of one run to two slots, as its command would."""
-
-    def make(submitter: Process | None, *workers: Process) -> Path:
-        folder = results / "jobs" / "20260101-000000-00000000"
-        folder.mkdir(parents=True, exist_ok=True)
-        content = {
-            "runs": ["0123456789ab"],
-            "slots": [asdict(slot) for slot in LocalProfile(slots=2).resolve()],
-            "submitter": submitter.to_json() if submitter else None,
-            "workers": [worker.to_json() for worker in workers],
-        }
-        (folder / "submission.json").write_text(json.dumps(content))
-        return folder
-
-    return make
-
-
-def says(folder: Path, slot: str, worker: Process, leaving: bool = False) -> None:
-    content = {"process": worker.to_json(), "leaving": leaving}
-    (folder / f"worker-{slot}.json").write_text(json.dumps(content))
-
-
-ME = process()
-GONE = replace(ME, start_time="1")
-UNSEEN = replace(ME, host="node7", boot_id="another")
-
-
-def test_a_submission_lives_while_its_command_is_starting_workers(submission: Any, results: Path) -> None:
-    assert live_workers(submission(ME)) == [ME, ME]
-    assert queued_runs(results) == {"0123456789ab"}
-    assert live_workers(submission(GONE)) == []
-    assert live_workers(submission(None)) == []
-    assert queued_runs(results) == set()
-
-
-def test_jobs_speak_for_workers_that_have_not_started(submission: Any) -> None:
-    assert live_workers(submission(ME, GONE, GONE)) == [], "whoever submitted them is not asked any more"
-    assert live_workers(submission(GONE, ME, GONE)) == [ME]
-
-
-def test_a_worker_that_has_started_speaks_for_itself(submission: Any) -> None:
-    folder = submission(GONE, ME, ME)
-    says(folder, "cpu-0", GONE)
-    assert live_workers(folder) == [ME]
-    folder = submission(GONE, GONE, GONE)
-    says(folder, "cpu-0", ME)
-    assert live_workers(folder) == [ME]
-
-
-def test_a_worker_that_cannot_be_seen_may_live(submission: Any) -> None:
-    assert live_workers(submission(GONE, UNSEEN, GONE)) == [UNSEEN]
-
-
-def test_a_worker_that_is_leaving_takes_no_more_runs(submission: Any, results: Path) -> None:
-    folder = submission(ME, ME, ME)
-    says(folder, "cpu-0", ME, leaving=True)
-    assert live_workers(folder) == [ME]
-    says(folder, "cpu-1", ME, leaving=True)
-    assert live_workers(folder) == []
-    assert queued_runs(results) == set()
-    says(folder, "cpu-0", ME)
-    assert queued_runs(results) == {"0123456789ab"}, "it found one after all"
-
-
-@pytest.mark.parametrize("damage", ["{", "[]", "{}", '{"process": 3}', '{"process": {"pid": 1}}'])
-def test_what_a_worker_wrote_may_be_damaged(submission: Any, damage: str) -> None:
-    folder = submission(GONE, GONE, ME)
-    (folder / "worker-cpu-0.json").write_text(damage)
-    assert live_workers(folder) == [ME]
-
-
-@pytest.mark.parametrize("damage", [None, "{", '{"runs": ["../../etc"], "slots": [], "workers": []}', '{"runs": []}'])
-def test_a_damaged_submission_has_no_workers(submission: Any, results: Path, damage: str | None) -> None:
-    path = submission(ME) / "submission.json"
-    path.unlink()
-    if damage is not None:
-        path.write_text(damage)
-    with pytest.raises(CorruptError):
-        read_submission(path.parent)
-    assert live_workers(path.parent) == []
-    assert queued_runs(results) == set()
-
-
 # --- files ----------------------------------------------------------------------------------------------------------
 
 
@@ -310,7 +216,7 @@ def test_an_unknown_profile_is_refused_with_the_nearest() -> None:
         ("checkpoint_every_s=-1", "checkpoint_every_s: input should be greater than or equal to 0, got -1"),
         ("checkpoint_every_steps=0", "checkpoint_every_steps: input should be greater than or equal to 1, got 0"),
         ("partition=debug", "partition: unknown key"),
-        ("slots", "--set slots: key=value is expected"),
+        ("slots", "--launch-set slots: key=value is expected"),
     ],
 )
 def test_bad_values_are_refused(override: str, message: str) -> None:

@@ -1,4 +1,5 @@
 import os
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -6,7 +7,7 @@ from typing import Any
 import pytest
 
 from ettsweep.errors import InputError
-from ettsweep.rundir import Attempt, RunDir, State
+from ettsweep.rundir import Attempt, Owner, Prospect, RunDir, State, ThisMachine
 from ettsweep.spec import RunSpec
 from ettsweep.sweep.ledger import (
     Selection,
@@ -53,6 +54,19 @@ def test_no_results_folder_holds_no_runs(results: Path) -> None:
     assert load_ledger(results).runs == {}
 
 
+class Look(ThisMachine):
+    """An outlook that says what a test wants it to say, or asks this machine."""
+
+    def __init__(self, queued: str = "", life: Any = None) -> None:
+        self.queued, self.life = queued, life
+
+    def owner(self, attempt: Attempt) -> Owner:
+        return Owner(self.life) if self.life else super().owner(attempt)
+
+    def prospect(self, run_id: str) -> Prospect | None:
+        return Prospect(State.QUEUED) if run_id == self.queued else None
+
+
 def test_each_run_is_found_with_its_state_and_score(results: Path, make_spec: MakeSpec) -> None:
     done, diverged, running, failed, queued, missing = (make_spec(seed=seed) for seed in range(6))
     finish(results, done, 0.25)
@@ -61,7 +75,7 @@ def test_each_run_is_found_with_its_state_and_score(results: Path, make_spec: Ma
     start(results, failed).fail("error", "ValueError: bad")
     for spec in (queued, missing):
         RunDir.create(results, spec)
-    ledger = load_ledger(results, queued=[queued.run_id])
+    ledger = load_ledger(results, Look(queued=queued.run_id))
     assert {run.spec.seed: (run.state, run.score) for run in ledger.runs.values()} == {
         0: (State.DONE, 0.25),
         1: (State.DIVERGED, None),
@@ -77,7 +91,7 @@ def test_each_run_is_found_with_its_state_and_score(results: Path, make_spec: Ma
 def test_the_owner_is_judged_by_whoever_can(results: Path, spec: RunSpec) -> None:
     start(results, spec)
     for life, state in {"alive": "running", "dead": "interrupted", "unknown": "unknown"}.items():
-        assert load_ledger(results, alive=lambda attempt, life=life: life).runs[spec.run_id].state == state
+        assert load_ledger(results, Look(life=life)).runs[spec.run_id].state == state
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"lr": 1}', '{"seed": true}'])
@@ -163,6 +177,9 @@ def test_a_status_row_says_what_the_run_is_and_how_far(results: Path, spec: RunS
         "progress": 0.25,
         "best_score": 0.8,
         "reason": "",
+        "where": socket.gethostname(),
+        "job": None,
+        "left_s": 3.0,
     }
 
 

@@ -1,0 +1,300 @@
+"""The outlook of runs: who lives, and which jobs list a run, from processes, SLURM and heartbeats, in that order.
+
+What is looked at is passed from one look to the next in a `Memory`: a process that looks once makes one call of squeue
+for all jobs; one that goes on looking asks seldom, and can tell a heart that beats from one that stands still.
+"""
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ettsweep.files import Json
+from ettsweep.launch import slurm
+from ettsweep.launch.submissions import Submission, submissions
+from ettsweep.processes import Life, Process
+from ettsweep.rundir import Attempt, Owner, Prospect, RunDir, State, runs_dir
+
+BEATS = 3
+"""Intervals for which a heart must have stood still, by the clock of whoever looks, before its owner counts as dead."""
+
+ASK_FIRST_S, ASK_LAST_S = 1.0, 30.0
+"""Seconds between questions to SLURM of a process that goes on looking: doubled while nothing changes."""
+
+
+@dataclass
+class Memory:
+    """What a process remembers from look to look.
+
+    Attributes:
+        clock: seconds that only go forward; never compared with those of another machine.
+    """
+
+    clock: Callable[[], float] = time.monotonic
+    asked_s: float | None = None
+    wait_s: float = 0.0
+    names: frozenset[str] = frozenset()
+    tasks: dict[str, slurm.Task] = field(default_factory=dict)
+    silence: str = ""
+    ended: dict[str, slurm.Task] = field(default_factory=dict)
+    ended_asked_s: float | None = None
+    no_history: str = ""
+    beats: dict[Path, tuple[str, float, bool]] = field(default_factory=dict)
+
+    def ask(self, found: "list[Submission]") -> None:
+        """Ask SLURM about the jobs of some submissions, if it is time, or it was not asked about all of them."""
+        names = frozenset(s.name for s in found)
+        now_s = self.clock()
+        if self.asked_s is not None and names <= self.names and now_s - self.asked_s < self.wait_s:
+            return
+        before = self.tasks, self.silence
+        try:
+            self.tasks, self.silence = slurm.queue(sorted(names), sorted({s.user for s in found})), ""
+        except slurm.NoAnswerError as error:
+            self.tasks, self.silence = {}, str(error)
+        same = before == (self.tasks, self.silence) and names <= self.names
+        self.wait_s = min(ASK_LAST_S, 2 * self.wait_s) if same else ASK_FIRST_S
+        self.names, self.asked_s = names, now_s
+
+    def may_ask_history(self) -> bool:
+        """Say whether the accounting may be asked, which is slower than the controller, and often further away."""
+        return self.ended_asked_s is None or self.clock() - self.ended_asked_s >= ASK_LAST_S
+
+    def ask_history(self, arrays: list[str]) -> None:
+        """Ask the accounting how the tasks of some arrays ended."""
+        self.ended_asked_s = self.clock()
+        try:
+            told = slurm.history(arrays) if arrays else {}
+        except slurm.NoAnswerError as error:
+            self.no_history = f"why is not known: {error}"
+            return
+        self.ended |= {id_: task for id_, task in told.items() if not task.active and not task.waiting}
+        self.no_history = ""
+
+    def pulse(self, attempt: Attempt) -> Life:
+        """Say whether the heart of an attempt's owner has been seen to beat, or to stand still for too long."""
+        count, now_s = attempt.heartbeat(), self.clock()
+        last, since_s, beaten = self.beats.get(attempt.path, (count, now_s, False))
+        if count != last:
+            last, since_s, beaten = count, now_s, True
+        self.beats[attempt.path] = (last, since_s, beaten)
+        interval_s = attempt.claim().get("heartbeat_s")
+        if not isinstance(interval_s, int | float) or not interval_s > 0:
+            return "unknown"  # it was never promised to beat
+        if now_s - since_s >= BEATS * interval_s:
+            return "dead"
+        return "alive" if beaten else "unknown"
+
+
+class LiveOutlook:
+    """What can be known of the runs of a results folder at one instant; built anew for each look."""
+
+    def __init__(self, results: Path, memory: Memory | None = None) -> None:
+        self._results = results
+        self._memory = memory or Memory()
+        self._submissions = submissions(results)
+        self._slurm = [s for s in self._submissions if s.kind == "slurm"]
+        self._listed: dict[str, list[Submission]] = {}
+        for submission in self._submissions:
+            for run in submission.runs:
+                self._listed.setdefault(run, []).append(submission)
+        self._asked = False
+        self._cluster: str | None = None
+        self._alive: dict[Path, bool] = {}
+
+    @property
+    def silence(self) -> str:
+        """Why SLURM, which some unfinished runs depend on, does not answer; empty if it does or is not needed."""
+        return self._memory.silence if self._asked else ""
+
+    # --- owners -----------------------------------------------------------------------------------------------------
+
+    def owner(self, attempt: Attempt) -> Owner:
+        """Say whether the owner of an attempt that has not ended lives."""
+        claim, job = attempt.claim(), attempt.job()
+        process = Process.from_json(claim.get("process"))
+        if process is None:
+            return Owner("dead")
+        life = process.liveness()
+        where = str(job.get("node") or process.host)
+        if life != "unknown":
+            return Owner(life, where)
+        if job:
+            return self._owner_by_slurm(attempt, job, where)
+        return Owner(self._memory.pulse(attempt), where, f"claimed on {where}, which cannot be asked from here")
+
+    def _owner_by_slurm(self, attempt: Attempt, job: Json, where: str) -> Owner:
+        problem = self._problem(str(job.get("cluster", "")))
+        if problem:
+            # A beating heart is proof of life; one that stands still proves nothing while SLURM may know better.
+            beats = self._memory.pulse(attempt) == "alive"
+            return Owner("alive" if beats else "unknown", where, "" if beats else problem)
+        task = self._memory.tasks.get(str(job.get("id")))
+        if task is None:
+            return Owner("dead", where)
+        restart = job.get("restart")
+        mine = restart if isinstance(restart, int) else 0
+        if mine != task.restarts:  # a later copy of the job has been started; or this answer is older than the claim
+            return Owner("dead" if mine < task.restarts else "alive", where)
+        # It waits with the same count: it was asked before it started.
+        return Owner("alive" if task.active or task.waiting else "dead", where)
+
+    def _problem(self, cluster: str) -> str:
+        """Return why SLURM cannot be asked about jobs of a cluster; empty if it can."""
+        if not self._asked:
+            self._memory.ask(self._slurm)
+            self._asked = True
+        if self._memory.silence:
+            return f"SLURM does not answer: {self._memory.silence}"
+        if self._cluster is None:
+            try:
+                self._cluster = slurm.cluster()
+            except slurm.NoAnswerError as error:
+                return f"SLURM does not answer: {error}"
+        return (
+            "" if cluster == self._cluster else f"cluster {cluster} cannot be asked from here, which is {self._cluster}"
+        )
+
+    # --- prospects --------------------------------------------------------------------------------------------------
+
+    def prospect(self, run_id: str) -> Prospect | None:
+        """Return what the newest submission that lists a run says of it; a job that will take it comes first."""
+        found = [self._of(submission, run_id) for submission in reversed(self._listed.get(run_id, []))]
+        for state in (State.QUEUED, State.UNKNOWN):
+            for prospect in found:
+                if prospect and prospect.state is state:
+                    return prospect
+        return found[0] if found else None
+
+    def _of(self, submission: Submission, run_id: str) -> Prospect | None:
+        if submission.kind == "local":
+            if submission.path not in self._alive:
+                self._alive[submission.path] = bool(submission.live_workers())
+            return Prospect(State.QUEUED) if self._alive[submission.path] else None
+        if problem := self._problem(submission.cluster):
+            return Prospect(State.UNKNOWN, problem)
+        array = submission.array() or self._adopted(submission)
+        if array is None:
+            submitter = submission.submitter
+            if submitter and submitter.liveness() == "alive":
+                return Prospect(State.QUEUED, "being submitted")
+            return Prospect(State.INTERRUPTED, "its submission was cut short")
+        index = submission.task_of(run_id)
+        id_ = f"{array}_{index}"
+        task = self._memory.tasks.get(id_) or self._history(id_)
+        if task is None:
+            why = f"; {self._memory.no_history}" if self._memory.no_history else ""
+            return Prospect(State.INTERRUPTED, f"job {id_} has ended{why}", id_)
+        if task.waiting:
+            start = f"expected to start {task.start.replace('T', ' ')}" if task.start else ""
+            return Prospect(State.QUEUED, ", ".join(filter(None, [task.reason, start])), id_)
+        if task.active:
+            if submission.all_leaving(index, task.restarts):
+                return Prospect(State.INTERRUPTED, f"job {id_} is ending", id_)
+            return Prospect(State.QUEUED, f"its job runs on {task.node}" if task.node else "its job starts", id_)
+        return _ended(task)
+
+    def _adopted(self, submission: Submission) -> str | None:
+        """Return the array that a submission became though its submitter died before it could record it."""
+        for task in self._memory.tasks.values():
+            if task.name == submission.name:
+                return task.id.partition("_")[0]
+        return None
+
+    def _history(self, id_: str) -> slurm.Task | None:
+        """Return how a task ended that the controller has forgotten; the accounting is asked once for all of them."""
+        memory = self._memory
+        if id_ not in memory.ended and memory.may_ask_history():
+            runs = runs_dir(self._results)
+            arrays = sorted(
+                array
+                for submission in self._slurm
+                if (array := submission.array())
+                and any(not RunDir(runs / run).result_path.exists() for run in submission.runs)
+            )
+            memory.ask_history(arrays)
+        return memory.ended.get(id_)
+
+    def waiting(self, cancelled: Collection[str]) -> list[str]:
+        """Return the ids of our jobs that wait in SLURM and list none but cancelled and finished runs.
+
+        Raises:
+            LaunchError: SLURM does not answer.
+        """
+        found = []
+        for submission in self._slurm:
+            if not set(cancelled) & set(submission.runs):
+                continue
+            if problem := self._problem(submission.cluster):
+                raise slurm.NoAnswerError(f"{problem}; their waiting jobs could not be withdrawn, and will do nothing")
+            array = submission.array() or self._adopted(submission)
+            for task in self._memory.tasks.values():
+                number, _, index = task.id.partition("_")
+                if number != array or task.name != submission.name or not task.waiting or not index.isdigit():
+                    continue
+                runs = [RunDir(runs_dir(self._results) / run) for run in submission.runs_of(int(index))]
+                if all(run.cancel_path.exists() or run.result_path.exists() for run in runs):
+                    found.append(task.id)
+        return found
+
+    def live(self, submission: Submission) -> bool:
+        """Say whether a submission has workers, or will have, or may have: then nothing of it is waste."""
+        if submission.kind == "local":
+            return bool(submission.live_workers())
+        if self._problem(submission.cluster):
+            return True
+        submitter = submission.submitter
+        if submitter and submission.array() is None and submitter.liveness() != "dead":
+            return True
+        return any(
+            task.name == submission.name and (task.waiting or task.active) for task in self._memory.tasks.values()
+        )
+
+
+def _ended(task: slurm.Task) -> Prospect:
+    if task.state == "CANCELLED":
+        return Prospect(State.CANCELLED, f"job {task.id} was cancelled in SLURM", task.id)
+    if task.state == "OUT_OF_MEMORY":
+        return Prospect(State.FAILED, f"job {task.id} ran out of memory; raise mem_gb", task.id)
+    if task.state == "COMPLETED":
+        return Prospect(State.INTERRUPTED, "", task.id)
+    if task.state == "FAILED":
+        return Prospect(State.INTERRUPTED, f"job {task.id} failed ({task.reason})", task.id)
+    return Prospect(State.INTERRUPTED, f"job {task.id}: {slurm.ENDS.get(task.state, task.state.lower())}", task.id)
+
+
+def withdraw(results: Path, cancelled: Collection[str]) -> list[str]:
+    """Cancel the jobs in SLURM that have not started and would find nothing but cancelled and finished runs.
+
+    Jobs that run are left to their workers, which see the cancellation and save first.
+
+    Returns:
+        The ids of the jobs.
+
+    Raises:
+        LaunchError: SLURM does not answer; the runs are cancelled all the same.
+    """
+    jobs = LiveOutlook(results).waiting(cancelled)
+    if jobs:
+        slurm.cancel(jobs)
+    return jobs
+
+
+def watch_pulses(runs: Sequence[RunDir]) -> set[str]:
+    """Watch the hearts of the owners of some runs for as long as they may stand still; return those that beat."""
+    memory = Memory()
+    attempts = {run.id: attempt for run in runs if (attempt := run.latest())}
+    beating: set[str] = set()
+    while True:
+        pulses = {run_id: memory.pulse(attempt) for run_id, attempt in attempts.items() if run_id not in beating}
+        beating |= {run_id for run_id, pulse in pulses.items() if pulse == "alive"}
+        promised = any(
+            pulse == "unknown" and attempts[run_id].claim().get("heartbeat_s") for run_id, pulse in pulses.items()
+        )
+        if not promised:
+            return beating
+        time.sleep(WATCH_S)
+
+
+WATCH_S = 0.5
+"""Seconds between looks at a heartbeat."""

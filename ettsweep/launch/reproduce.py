@@ -1,0 +1,125 @@
+"""How to train a finished run again, bit for bit, and what could make the bits differ here and now."""
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ettsweep.files import Json
+from ettsweep.provenance import provenance
+from ettsweep.rundir import Attempt, RunDir
+from ettsweep.spec import DigitsTask, RunSpec
+from ettsweep.tasks.registry import IMAGENET_ENV
+
+FACTS = ("torch", "numpy", "ettsweep", "python", "instruction_set", "device_name")
+"""What claim.json says that can change bits; threads and device are in the command."""
+
+WRITE_DIFF = 'import json, sys; sys.stdout.write(json.load(open(sys.argv[1]))["git"]["diff"])'
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """The command, the commit of the code that trained the run, what differs here from then, and what to know."""
+
+    command: str
+    commit: str | None
+    differs: list[str]
+    notes: list[str]
+
+
+def reproduce(run: RunDir, spec: RunSpec, result: Json | None) -> Reproduction:
+    """Say how to train a run from its start, as whoever finished it did; `result`: None where nobody has yet."""
+    attempt = run.attempt(result["attempts"]) if result and result.get("attempts") else run.latest()
+    claim = attempt.claim() if attempt else {}
+    notes = []
+    if result is None:
+        notes.append(f"run {run.id} is not finished: the command trains it from its start to its end")
+    if not isinstance(spec.task, DigitsTask):
+        notes.append(f"task {spec.task.kind} needs its data set: add --data PATH, or set {IMAGENET_ENV}")
+    command = reproduction_command(run, claim)
+    if attempt is None:
+        notes.append("nobody has trained it yet: its threads, device and code are not known")
+        return Reproduction(command, None, [], notes)
+    device = str(claim.get("device", "cpu"))
+    if device != "cpu":
+        notes.append("on a GPU some kernels add up in an order of their own: the last bits can differ each time")
+    notes += [*_code_notes(attempt), *_resumed(attempt)]
+    git = attempt.provenance().get("git") or {}
+    return Reproduction(command, git.get("commit"), differences(facts(attempt), facts_here(device)), notes)
+
+
+def reproduction_command(run: RunDir, claim: Json) -> str:
+    """Return the command that trains a run anew, from any folder, as the owner of this claim did."""
+    words = ["ettsweep", "train", "--spec", str(run.spec_path.resolve()), "--results", f"reproduced-{run.id}"]
+    settings = []
+    if isinstance(claim.get("threads"), int):
+        settings.append(f"threads={claim['threads']}")
+    if "device" in claim:
+        settings += ["slots=1", "devices=cpu"] if claim["device"] == "cpu" else ["devices=[0]"]
+    for setting in settings:
+        words += ["--launch-set", setting]
+    return shlex.join(words)
+
+
+def facts(attempt: Attempt) -> Json:
+    """Return all that could change the bits of an attempt: versions, code, processor or GPU."""
+    claim, origin = attempt.claim(), attempt.provenance()
+    code = {"code": origin["code"]} if origin.get("code") else {}
+    return {**(origin.get("packages") or {}), **{key: claim[key] for key in FACTS if key in claim}, **code}
+
+
+def facts_here(device: str) -> Json:
+    """Return the same of this machine now, for a run on this device (cpu, or a GPU, of which the first is taken)."""
+    # In a process of its own, as `doctor` does: a broken torch is a difference, not the end of the command.
+    code = (
+        "import json, sys, torch; from ettsweep.training.run import environment;"
+        "cuda = sys.argv[1] != 'cpu' and torch.cuda.is_available();"
+        "print(json.dumps(environment(torch.device('cuda' if cuda else 'cpu'))))"
+    )
+    env = {**os.environ, "PYTHONSAFEPATH": "1"}  # a folder named torch in the current one is not meant
+    done = subprocess.run([sys.executable, "-c", code, device], env=env, capture_output=True, text=True, check=False)
+    environment: Json = dict.fromkeys(FACTS, "unknown: torch cannot be imported")
+    if done.returncode == 0:
+        environment = json.loads(done.stdout.splitlines()[-1])
+    origin = provenance()
+    return {**origin["packages"], **{key: environment.get(key) for key in FACTS}, "code": origin["code"]}
+
+
+def differences(then: Json, now: Json) -> list[str]:
+    """Return a line for each fact that is no longer the same."""
+    return [f"{key} was {was}, is {now.get(key) or 'absent'}" for key, was in then.items() if now.get(key) != was]
+
+
+def _code_notes(attempt: Attempt) -> Iterator[str]:
+    """Say where the code of an attempt is to be had."""
+    origin = attempt.provenance()
+    git = origin.get("git")
+    path = attempt.provenance_path.resolve()
+    if not origin:
+        yield "its code was not recorded"
+    elif not git:
+        why = f" ({origin['problem']})" if origin.get("problem") else ""
+        yield f"its code: ettsweep {origin['packages'].get('ettsweep')}, in no git repository{why}"
+    elif not git["dirty"]:
+        yield f"its code: `git checkout {git['commit']}`"
+    else:
+        how = shlex.join(["python3", "-c", WRITE_DIFF, str(path)])
+        yield f"its code: commit {git['commit']} with changes, which are in {path}; in a clone of the repository:"
+        yield f"  git checkout {git['commit']} && {how} | git apply"
+        if git["diff_truncated"]:
+            yield "  the recorded changes are not whole: binary files, or more than 1 MiB"
+
+
+def _resumed(attempt: Attempt) -> Iterator[str]:
+    """Say where a resumed run went on under other circumstances than before: that, nothing reproduces."""
+    parent, step = attempt.resumed_from()
+    before = attempt.run.attempt(parent)
+    if parent and before.claim():
+        yield from _resumed(before)
+        then = {**facts(before), "threads": before.claim().get("threads")}
+        now = {**facts(attempt), "threads": attempt.claim().get("threads")}
+        for line in differences(then, now):
+            yield f"attempt {attempt.number} went on at step {step} where {line}: no run from the start repeats that"

@@ -1,0 +1,209 @@
+"""Asking SLURM: its commands, in a fixed environment, and what they answer as plain data.
+
+Nothing here decides anything. One `squeue` answers for all jobs of the tool, by their names; `sacct` says how jobs
+ended that the controller has forgotten. Where either cannot be asked, NoAnswerError is raised with its own words.
+"""
+
+import os
+import re
+import subprocess
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from ettsweep.errors import LaunchError
+
+ANSWER_S = 30.0
+"""Seconds after which a command of SLURM's counts as not answering."""
+
+WAITING = {"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"}
+ACTIVE = {"RUNNING", "CONFIGURING", "COMPLETING", "STAGE_OUT", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING"}
+
+ENDS = {
+    "TIMEOUT": "timed out",
+    "PREEMPTED": "preempted",
+    "NODE_FAIL": "its node failed",
+    "BOOT_FAIL": "its node failed to boot",
+    "OUT_OF_MEMORY": "out of memory",
+    "DEADLINE": "its deadline passed",
+    "REVOKED": "revoked by the federation",
+}
+"""States in which a job ends without having been told to by anyone, in words."""
+
+INHERITED = ("SQUEUE_", "SACCT_", "SINFO_", "SLURM_TIME_FORMAT", "SLURM_CLUSTERS")
+"""Variables by which a user changes what the commands print, or whom they ask."""
+
+
+class NoAnswerError(LaunchError):
+    """SLURM does not answer, or is not here: nothing is known, and nothing may be concluded."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One job as SLURM tells of it: for the tool, always a task of an array.
+
+    Attributes:
+        id: such as 123_4.
+        name: of the job.
+        state: SLURM's word, without what follows it: CANCELLED, not CANCELLED by 0.
+        reason: why it waits, as SLURM says; its exit code where it failed.
+        node: where it runs or ran.
+        start: when it started or is expected to, by the cluster's clock; empty where that is not known.
+        restarts: how often SLURM has started it anew.
+    """
+
+    id: str
+    name: str
+    state: str
+    reason: str = ""
+    node: str = ""
+    start: str = ""
+    restarts: int = 0
+
+    @property
+    def waiting(self) -> bool:
+        """Whether it is yet to start, again or for the first time."""
+        return self.state in WAITING
+
+    @property
+    def active(self) -> bool:
+        """Whether it runs, or its processes may still be there."""
+        return self.state in ACTIVE
+
+
+def ask(*command: str) -> str:
+    """Run a command of SLURM's and return what it prints.
+
+    Raises:
+        NoAnswerError: it is not installed, fails, or takes too long.
+    """
+    env = {key: value for key, value in os.environ.items() if not key.startswith(INHERITED)}
+    try:
+        done = subprocess.run(
+            command, env=env, capture_output=True, text=True, errors="replace", timeout=ANSWER_S, check=False
+        )
+    except FileNotFoundError:
+        raise NoAnswerError(f"{command[0]} is not on this machine") from None
+    except subprocess.TimeoutExpired:
+        raise NoAnswerError(f"{command[0]} gave no answer in {ANSWER_S:.0f} s") from None
+    except OSError as error:
+        raise NoAnswerError(f"{command[0]}: {error.strerror}") from None
+    if done.returncode:
+        raise NoAnswerError(f"{command[0]}: {words(done.stderr) or f'exit code {done.returncode}'}")
+    return done.stdout
+
+
+def words(stderr: str) -> str:
+    """Return SLURM's own words, without the names of its functions before each line."""
+    lines = [re.sub(r"^\w+: (error: |fatal: )*", "", line).strip() for line in stderr.splitlines()]
+    return "; ".join(dict.fromkeys(line for line in lines if line))
+
+
+def queue(names: Collection[str], users: Iterable[str]) -> dict[str, Task]:
+    """Return the jobs of these names that the controller knows, also those that ended minutes ago, by id.
+
+    Args:
+        names: of jobs.
+        users: whose jobs they are, by number.
+
+    Raises:
+        NoAnswerError: the controller does not answer.
+    """
+    fields = ("JobArrayID", "Name", "State", "Reason", "NodeList", "StartTime", "RestartCnt")
+    wanted = ",".join(f"{field}:|" for field in fields)
+    text = ask("squeue", "-h", "-r", "-t", "all", "-u", ",".join(users), "-O", wanted)
+    found = {}
+    for line in text.splitlines():
+        parts = [part.strip() for part in line.split("|")]
+        if len(parts) < len(fields):
+            continue
+        id_, name, state, reason, node, start, restarts = parts[: len(fields)]
+        if name not in names:
+            continue
+        found[id_] = Task(
+            id=id_,
+            name=name,
+            state=state.split()[0] if state else "UNKNOWN",
+            reason="" if reason == "None" else reason,
+            node=node,
+            start="" if start in ("N/A", "Unknown", "NONE") else start,
+            restarts=int(restarts) if restarts.isdigit() else 0,
+        )
+    return found
+
+
+def history(arrays: Iterable[str]) -> dict[str, Task]:
+    """Return how the tasks of some arrays ended, as the accounting tells, by id.
+
+    Raises:
+        NoAnswerError: accounting is off, or its daemon does not answer.
+    """
+    from submitit.slurm.slurm import read_job_id
+
+    fields = "JobID,JobName,State,ExitCode,NodeList"
+    text = ask("sacct", "-n", "-P", "-X", "-j", ",".join(arrays), "-o", fields)
+    found = {}
+    for line in text.splitlines():
+        parts = line.split("|")
+        if len(parts) < 5 or "." in parts[0]:
+            continue
+        try:
+            ids = read_job_id(parts[0])
+        except ValueError:
+            continue
+        for main, *bounds in ids:  # tasks that never started are told together: 12_[3-9]
+            first, last = (int(bounds[0]), int(bounds[-1])) if bounds else (None, None)
+            numbers = [""] if first is None or last is None else [f"_{n}" for n in range(first, last + 1)]
+            for number in numbers:
+                task = f"{main}{number}"
+                found[task] = Task(task, parts[1], parts[2].split()[0], f"exit code {parts[3]}", parts[4])
+    return found
+
+
+@cache
+def configuration() -> dict[str, str]:
+    """Return what `scontrol show config` tells, by key.
+
+    Raises:
+        NoAnswerError: the controller does not answer.
+    """
+    pairs = (line.partition(" = ") for line in ask("scontrol", "show", "config").splitlines())
+    return {key.strip(): value.strip() for key, equals, value in pairs if equals}
+
+
+def cluster() -> str:
+    """Return the name of the cluster that is asked from here.
+
+    Raises:
+        NoAnswerError: the controller does not answer.
+    """
+    return configuration().get("ClusterName", "")
+
+
+def cancel(ids: Sequence[str]) -> None:
+    """Cancel tasks that have not started; those that have are left alone.
+
+    Raises:
+        NoAnswerError: the controller does not answer.
+    """
+    for first in range(0, len(ids), 500):
+        ask("scancel", "--state=PENDING", *ids[first : first + 500])
+
+
+def requeue(job: str) -> bool:
+    """Ask for a job to be started again; say whether SLURM will."""
+    try:
+        ask("scontrol", "requeue", job)
+    except NoAnswerError:
+        return False
+    return True
+
+
+def preempted(job: str) -> bool:
+    """Say whether a job that has been told to end is making room for another, and not cancelled."""
+    try:
+        told = ask("scontrol", "--oneliner", "show", "job", job)
+    except NoAnswerError:
+        return False
+    fields = dict(re.findall(r"\b(JobState|PreemptTime)=(\S+)", told))
+    return fields.get("JobState") == "RUNNING" and fields.get("PreemptTime", "None") not in ("None", "N/A", "Unknown")

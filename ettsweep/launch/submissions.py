@@ -1,0 +1,194 @@
+"""Submissions as they lie on disk: what each lists, and what its workers say of themselves.
+
+A folder jobs/<submission>/ holds
+- submission.json: written once, before anything is started: the ordered list of runs, the profile, who submits; for
+  SLURM also the name that its jobs carry, by which they are found if nobody lived to record their number;
+- job.json: the number of the array, from whoever knows it first: the submitter, or the first job that starts;
+  workers.json: the processes of local workers;
+- worker-<name>.json: what each worker says of itself, first when it starts;
+- the batch script, and the output of the workers.
+"""
+
+import contextlib
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ettsweep.errors import CorruptError
+from ettsweep.files import Json, dumps, read_json, write_atomic
+from ettsweep.processes import Process
+from ettsweep.rundir import is_run_id
+
+
+@dataclass(frozen=True)
+class Submission:
+    """One submission, as read.
+
+    Attributes:
+        path: its folder.
+        kind: local or slurm.
+        runs: what it lists, in order.
+        content: the rest of submission.json.
+    """
+
+    path: Path
+    kind: str
+    runs: tuple[str, ...]
+    content: Json
+    _index: dict[str, int] = field(default_factory=dict, repr=False, compare=False)
+
+    def _text(self, key: str) -> str:
+        return str(self.content.get(key) or "")
+
+    @property
+    def profile(self) -> Json:
+        """The launch profile, as plain data."""
+        profile = self.content.get("profile")
+        return profile if isinstance(profile, dict) else {}
+
+    @property
+    def submitter(self) -> Process | None:
+        """The process that made the submission."""
+        return Process.from_json(self.content.get("submitter"))
+
+    @property
+    def code(self) -> str:
+        """Folder of the snapshot that its workers train from; empty where they use the installed code."""
+        return self._text("code")
+
+    # --- local ------------------------------------------------------------------------------------------------------
+
+    @property
+    def slots(self) -> list[Json]:
+        """The slots of local workers."""
+        slots = self.content.get("slots")
+        return [slot for slot in slots if isinstance(slot, dict)] if isinstance(slots, list) else []
+
+    def workers(self) -> list[Process | None]:
+        """Return the processes that were started for local workers; before they are, the submitter stands for each."""
+        started = _read(self.path / "workers.json").get("workers")
+        if not isinstance(started, list):
+            return [self.submitter] * len(self.slots)
+        return [Process.from_json(worker) for worker in started]
+
+    def live_workers(self) -> list[Process]:
+        """Return the local workers that still look for runs, or may do so where they cannot be seen.
+
+        A worker speaks for itself once it has started; before, the job that starts it does, and before that the
+        command that is starting the jobs. One that has taken its last look at the list says so, and does not count.
+        """
+        found = []
+        for slot, job in zip(self.slots, self.workers(), strict=False):
+            said = self.said_by(str(slot.get("name")))
+            worker = Process.from_json(said.get("process")) or job
+            if worker and not said.get("leaving") and worker.liveness() != "dead":
+                found.append(worker)
+        return found
+
+    # --- SLURM ------------------------------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """The name of its jobs in SLURM, which no other submission has."""
+        return self._text("name")
+
+    @property
+    def user(self) -> str:
+        """Number of the user whose jobs they are."""
+        return self._text("user")
+
+    @property
+    def cluster(self) -> str:
+        """The cluster that it went to."""
+        return self._text("cluster")
+
+    def array(self) -> str | None:
+        """Return the number of its array in SLURM, or None where nobody has recorded one."""
+        number = _read(self.path / "job.json").get("id")
+        return number if isinstance(number, str) and number.isdigit() else None
+
+    def record(self, array: str) -> None:
+        """Record the number of its array; whoever knows it first does."""
+        write_atomic(self.path / "job.json", dumps({"id": array}), exclusive=True)
+
+    @property
+    def runs_per_job(self) -> int:
+        """Runs that each task of the array is given."""
+        count = self.profile.get("runs_per_job")
+        return count if isinstance(count, int) and count > 0 else 1
+
+    def task_of(self, run_id: str) -> int:
+        """Return the index of the task that is given a run."""
+        if not self._index:
+            self._index.update({run: number // self.runs_per_job for number, run in enumerate(self.runs)})
+        return self._index[run_id]
+
+    def runs_of(self, index: int) -> tuple[str, ...]:
+        """Return the runs of a task."""
+        first = index * self.runs_per_job
+        return self.runs[first : first + self.runs_per_job]
+
+    def all_leaving(self, index: int, restarts: int) -> bool:
+        """Say whether all workers of a task have taken their last look at their list in this life of the job."""
+        count = int(self.profile.get("nodes") or 1) * max(1, int(self.profile.get("gpus") or 0))
+        said = [self.said_by(f"{index}-{rank}") for rank in range(count)]
+        return all(s.get("leaving") and s.get("restart") == restarts for s in said)
+
+    # --- workers ----------------------------------------------------------------------------------------------------
+
+    def said_by(self, worker: str) -> Json:
+        """Return what a worker says of itself; empty where it has not started, or its words cannot be read."""
+        return _read(self.path / f"worker-{worker}.json")
+
+    def last_words(self) -> str:
+        """Return the last line that a worker wrote, and where the rest is."""
+        for path in sorted(self.path.glob("*_log.out")):
+            lines = [line.strip() for line in path.read_text(errors="replace").splitlines()]
+            lines = [
+                line for line in lines if line and not line.startswith(("submitit INFO", "srun: ", "slurmstepd: "))
+            ]
+            if lines:
+                return f"{lines[-1]} (all of it: {path})"
+        return f"without a word, as if killed (their output: {self.path})"
+
+
+def _read(path: Path) -> Json:
+    with contextlib.suppress(CorruptError, FileNotFoundError):
+        return read_json(path)
+    return {}
+
+
+def jobs_dir(results: Path) -> Path:
+    """Return the folder of all submissions of a results folder."""
+    return results / "jobs"
+
+
+def read_submission(folder: Path) -> Submission:
+    """Read a submission.
+
+    Raises:
+        CorruptError: submission.json is missing or unreadable.
+    """
+    try:
+        content = read_json(folder / "submission.json")
+    except FileNotFoundError:
+        raise CorruptError(f"{folder}: has no submission.json") from None
+    kind, runs = content.get("kind", "local"), content.pop("runs", None)
+    if not isinstance(runs, list) or not all(isinstance(run, str) and is_run_id(run) for run in runs):
+        raise CorruptError(f"{folder / 'submission.json'}: lists no runs")
+    if kind not in ("local", "slurm"):
+        raise CorruptError(f"{folder / 'submission.json'}: is of the unknown kind {kind!r}")
+    return Submission(folder, kind, tuple(runs), content)
+
+
+def submission_folders(results: Path) -> list[Path]:
+    """Return the folders of all submissions, oldest first."""
+    return sorted(path for path in jobs_dir(results).glob("*") if path.is_dir())
+
+
+def submissions(results: Path) -> list[Submission]:
+    """Return all submissions that can be read, oldest first."""
+    found = []
+    for folder in submission_folders(results):
+        with contextlib.suppress(CorruptError):
+            found.append(read_submission(folder))
+    return found

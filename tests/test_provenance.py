@@ -1,0 +1,254 @@
+"""Real repositories with a copy of the package, imported by a process of its own."""
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ettsweep
+from ettsweep.provenance import MAX_DIFF_BYTES, code_files, digest, provenance, summary
+
+PACKAGE = Path(ettsweep.__file__).parent
+CODE = "import json; from ettsweep.provenance import provenance; print(json.dumps(provenance()))"
+
+
+def git(folder: Path, *arguments: object) -> str:
+    identity = ("-c", "user.name=A", "-c", "user.email=a@example.org")
+    env = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
+    command = ["git", *identity, *map(str, arguments)]
+    return subprocess.run(command, cwd=folder, env=env, check=True, capture_output=True, text=True).stdout
+
+
+def copy_package(folder: Path) -> Path:
+    """Copy the package, without the caches that an import would leave, and return the copy."""
+    return Path(shutil.copytree(PACKAGE, folder / "ettsweep", ignore=shutil.ignore_patterns("__pycache__")))
+
+
+def recorded(folder: Path, **env: str) -> dict[str, Any]:
+    """Return the provenance that a process records which imports the package from a folder."""
+    env = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1", **env}
+    done = subprocess.run([sys.executable, "-c", CODE], cwd="/", env=env, check=True, capture_output=True, text=True)
+    data: dict[str, Any] = json.loads(done.stdout)
+    return data
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """Return a repository with the package in a folder `code` of it, committed."""
+    folder = tmp_path / "checkout"
+    package = copy_package(folder / "code")
+    (package / ".gitattributes").write_text("*.py diff=python\n")
+    git(folder, "init", "--quiet")
+    git(folder, "add", ".")
+    git(folder, "commit", "--quiet", "-m", "first")
+    return folder / "code"
+
+
+def everything(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_clean_checkout_is_its_commit(checkout: Path) -> None:
+    data = recorded(checkout)
+    commit = git(checkout, "rev-parse", "HEAD").strip()
+    assert data["git"] == {"commit": commit, "dirty": False, "diff": "", "diff_truncated": False}
+    assert data["problem"] is data["snapshot"] is None
+
+
+def test_versions_host_and_python_are_recorded_and_no_environment(checkout: Path) -> None:
+    data = recorded(checkout, MY_TOKEN="s3cr3t-t0ken")
+    import numpy
+    import torch
+
+    assert data["packages"]["numpy"] == numpy.__version__
+    assert data["packages"]["torch"] == torch.__version__.split("+")[0]
+    assert data["packages"]["ettsweep"] == ettsweep.__version__
+    assert data["host"] == os.uname().nodename
+    assert data["python"] == sys.version.split()[0]
+    assert "s3cr3t" not in json.dumps(data)
+
+
+def test_changed_and_untracked_files_are_in_the_diff_and_it_can_be_applied(checkout: Path, tmp_path: Path) -> None:
+    package = checkout / "ettsweep"
+    (package / "seeding.py").write_bytes((package / "seeding.py").read_bytes() + b"\r\n\n# changed \xc3\xa9\n\n")
+    (package / "sweep" / "plan.py").unlink()
+    (package / "models" / "näw model.py").write_text("NEW = 1")
+    (package / "models" / "empty.py").touch()
+    (checkout / ".gitignore").write_text("*.yaml\n")
+    (package / "ignored.yaml").write_text("but: loaded\n")
+    (checkout / "unrelated.py").write_text("mine = 1\n")
+    (package / "spec.py").touch()
+    data = recorded(checkout)
+    assert data["git"]["dirty"]
+    assert not data["git"]["diff_truncated"]
+    assert "+# changed é" in data["git"]["diff"]
+    assert "+but: loaded" in data["git"]["diff"]
+    assert "unrelated" not in data["git"]["diff"]
+    clone = tmp_path / "clone"
+    git(tmp_path, "clone", "--quiet", checkout.parent, clone)
+    git(clone, "checkout", "--quiet", data["git"]["commit"])
+    (tmp_path / "diff").write_bytes(data["git"]["diff"].encode())
+    git(clone, "apply", tmp_path / "diff")
+    assert code_files(clone / "code" / "ettsweep") == code_files(package)
+    assert recorded(clone / "code")["code"] == data["code"] == digest(code_files(package))
+
+
+def test_a_file_that_is_added_to_the_index_is_in_the_diff(checkout: Path) -> None:
+    (checkout / "ettsweep" / "new.py").write_text("NEW = 1\n")
+    git(checkout, "add", ".")
+    assert "+NEW = 1" in recorded(checkout)["git"]["diff"]
+
+
+def test_nothing_is_written_into_the_repository(checkout: Path) -> None:
+    package = checkout / "ettsweep"
+    (package / "new.py").write_text("NEW = 1\n")
+    for path in package.glob("*.py"):
+        os.utime(path, (0, 0))  # the index would be refreshed
+    before = everything(checkout.parent)
+    data = recorded(checkout)
+    assert everything(checkout.parent) == before
+    assert data["git"]["diff"].count("diff --git") == 1  # touched is not changed
+
+
+def test_what_a_user_has_set_up_does_not_change_the_diff(checkout: Path, tmp_path: Path) -> None:
+    package = checkout / "ettsweep"
+    (package / "seeding.py").write_text("# changed\n")
+    (package / "new.py").write_text("NEW = 1\n")
+    expected = recorded(checkout)["git"]
+    assert expected["dirty"]
+    config = {
+        "diff.external": "false",
+        "diff.python.textconv": "false",
+        "diff.noprefix": "true",
+        "diff.mnemonicPrefix": "true",
+        "diff.relative": "true",
+        "color.ui": "always",
+        "core.pager": "false",
+    }
+    for name, value in config.items():
+        git(tmp_path, "config", "--file", tmp_path / "config", name, value)
+    env = {
+        "GIT_CONFIG_GLOBAL": str(tmp_path / "config"),
+        "GIT_DIR": str(tmp_path / "elsewhere"),
+        "GIT_INDEX_FILE": str(tmp_path / "index"),
+        "GIT_EXTERNAL_DIFF": "false",
+        "GIT_TRACE": str(tmp_path / "trace"),
+    }
+    assert recorded(checkout, **env)["git"] == expected
+    assert not (tmp_path / "trace").exists()
+
+
+def test_binary_changes_are_left_out_and_told(checkout: Path) -> None:
+    (checkout / "ettsweep" / "table.py").write_bytes(b"\0\1\2" * 100)
+    (checkout / "ettsweep" / "latin.py").write_bytes("# é\n".encode("latin-1"))
+    (checkout / "ettsweep" / "new.py").write_text("NEW = 1\n")
+    state = recorded(checkout)["git"]
+    assert state["dirty"]
+    assert state["diff_truncated"]
+    assert state["diff"].count("diff --git") == 1
+
+
+def test_a_large_diff_is_cut_between_files(checkout: Path) -> None:
+    for number in range(3):
+        (checkout / "ettsweep" / f"large{number}.py").write_text("# 2345678\n" * (MAX_DIFF_BYTES // 24))
+    state = recorded(checkout)["git"]
+    assert state["diff_truncated"]
+    assert state["diff"].count("diff --git") == 2
+    assert len(state["diff"].encode()) <= MAX_DIFF_BYTES
+
+
+def test_a_package_installed_inside_a_checkout_of_something_else_has_no_commit(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("mine = 1\n")
+    (tmp_path / ".gitignore").write_text(".venv\n")
+    git(tmp_path, "init", "--quiet")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "--quiet", "-m", "first")
+    copy_package(tmp_path / ".venv" / "site-packages")
+    data = recorded(tmp_path / ".venv" / "site-packages")
+    assert data["git"] is data["problem"] is None
+
+
+def test_a_package_outside_any_checkout_has_no_commit(tmp_path: Path) -> None:
+    copy_package(tmp_path / "site-packages")
+    data = recorded(tmp_path / "site-packages")
+    assert data["git"] is data["problem"] is None
+    assert data["code"]
+
+
+def fake_git(folder: Path, script: str) -> str:
+    """Return a PATH on which git is a shell script."""
+    folder.mkdir()
+    (folder / "git").write_text(f"#!/bin/sh\n{script}\n")
+    (folder / "git").chmod(0o755)
+    return f"{folder}:/usr/bin:/bin"
+
+
+def test_git_that_is_missing_or_fails_is_told(checkout: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    data = recorded(checkout, PATH=str(tmp_path / "empty"))
+    assert (data["git"], data["problem"]) == (None, "git is not installed")
+    path = fake_git(tmp_path / "bin", "echo fatal: detected dubious ownership >&2; exit 128")
+    data = recorded(checkout, PATH=path)
+    assert (data["git"], data["problem"]) == (None, "git ls-files: fatal: detected dubious ownership")
+
+
+def test_a_repository_without_commits_is_told(tmp_path: Path) -> None:
+    copy_package(tmp_path)
+    git(tmp_path, "init", "--quiet")
+    git(tmp_path, "add", ".")
+    data = recorded(tmp_path)
+    assert data["git"] is None
+    assert data["problem"].startswith("git rev-parse: fatal: ")
+
+
+def test_git_that_hangs_is_killed_with_its_children(
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = fake_git(tmp_path / "bin", f"sleep 600 & echo $! > {tmp_path / 'pid'}; wait")
+    monkeypatch.setenv("PATH", path)
+    monkeypatch.setattr("ettsweep.provenance.package_dir", lambda: checkout / "ettsweep")
+    monkeypatch.setattr("ettsweep.provenance.GIT_PATIENCE_S", 1.0)
+    data = provenance()
+    assert (data["git"], data["problem"]) == (None, "git took more than 1 s")
+    child = Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}/stat")
+    for _ in range(1000):
+        if not child.exists() or child.read_text().rsplit(")", 1)[1].split()[0] in "ZX":
+            break
+        time.sleep(0.01)
+    else:
+        pytest.fail("what git has started is left")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda files: files.update({"a.py": b"2"}),
+        lambda files: files.update({"c.py": b""}),
+        lambda files: files.pop("a.py"),
+        lambda files: files.update({"c.py": files.pop("a.py")}),
+        lambda files: files.update({"a.py": b"1b.py", "b.py": b""}),
+    ],
+)
+def test_the_digest_is_of_names_and_contents(change: Callable[[dict[str, bytes]], object]) -> None:
+    files = {"a.py": b"1", "b.py": b"b.py"}
+    same = {"b.py": b"b.py", "a.py": b"1"}
+    assert digest(files) == digest(same)
+    change(same)
+    assert digest(files) != digest(same)
+
+
+def test_the_summary_has_length_and_digest_of_the_diff() -> None:
+    data = {"git": {"commit": "c", "dirty": True, "diff": "é", "diff_truncated": False}, "host": "h"}
+    git = summary(data)["git"]
+    assert git.pop("diff_sha256") == hashlib.sha256("é".encode()).hexdigest()
+    assert git == {"commit": "c", "dirty": True, "diff_bytes": 2, "diff_truncated": False}
+    assert summary({"git": None}) == {"git": None}
+    assert summary({}) == {}

@@ -1,6 +1,8 @@
 # make demo    set up, then the main job on real images: grid, verified optima, seeds, report
 # make test    set up, then the tests
 # make check   set up, then lint, types and tests: what continuous integration runs
+# make slurm-up    start a small SLURM cluster on this machine, for tests (root, Debian; launch/devcluster)
+# make slurm-down  stop it
 # make bench   set up, then the speed of the tool itself
 
 PYTHON ?= python3
@@ -9,7 +11,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 RESULTS ?= results
 
-.PHONY: help install demo test lint check bench clean
+.PHONY: help install demo test lint check slurm-up slurm-down bench clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -38,7 +40,7 @@ demo: $(READY)
 
 test: $(READY)
 	@echo "== tests"
-	@$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4
+	@$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadgroup
 
 lint: $(READY)
 	@echo "== lint and types"
@@ -47,6 +49,12 @@ lint: $(READY)
 	@$(BIN)/mypy
 
 check: lint test
+
+slurm-up:
+	@launch/devcluster/up.sh
+
+slurm-down:
+	@launch/devcluster/down.sh
 
 bench: $(READY)
 	@$(BIN)/python tests/bench.py

@@ -11,6 +11,8 @@ import pytest
 
 from ettsweep.spec import RunSpec, validate
 
+pytest_plugins = ["devcluster"]
+
 # Before torch is imported, here and in child processes: on one thread, sums keep their order.
 os.environ["OMP_NUM_THREADS"] = "1"
 

@@ -1,9 +1,10 @@
 """The SLURM cluster of launch/devcluster for tests: the `cluster` fixture, faults on purpose, and healing after each test."""
 
+import fcntl
 import os
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,6 +13,7 @@ import pytest
 SCRIPTS = Path(__file__).resolve().parents[1] / "launch" / "devcluster"
 PATIENCE_S = 180
 """Seconds after which a test gives up waiting; no test passes or fails by how long anything takes."""
+DAEMONS = ("munged", "mariadbd", "slurmdbd", "slurmctld")
 NO_CLUSTER = "no SLURM cluster is up: `make slurm-up` starts one"
 GROUP = "slurm"
 """All tests on the cluster run in one process: they kill its nodes, and they cancel all jobs."""
@@ -33,7 +35,7 @@ class Cluster:
     # ---------- SLURM's commands
 
     def run(self, *command: object, check: bool = True) -> "subprocess.CompletedProcess[str]":
-        """Run one of SLURM's commands on this cluster, whatever cluster the environment names."""
+        """Run a command on this cluster, whatever cluster the environment names."""
         done = subprocess.run(
             [str(part) for part in command],
             env=os.environ | {"SLURM_CONF": str(self.conf)},
@@ -100,59 +102,100 @@ class Cluster:
     # ---------- faults
 
     def node(self, what: Literal["kill", "start", "freeze", "thaw", "pid"], name: str) -> str:
-        """Do to a node what `node.sh` does."""
+        """Do to a node what `node.sh` does; return what it prints."""
         return self._script("node.sh", self.folder, what, name)
 
-    def ctl(self, what: Literal["stop", "start", "restart", "kill"], daemon: Literal["slurmctld", "slurmdbd"]) -> str:
-        """Do to the controller, or to accounting, what `ctl.sh` does."""
-        return self._script("ctl.sh", self.folder, what, daemon)
+    def ctl(self, what: Literal["stop", "start", "restart", "kill", "freeze", "thaw"], daemon: str) -> None:
+        """Do to the controller (slurmctld), or to accounting (slurmdbd), what `ctl.sh` does."""
+        self._script("ctl.sh", self.folder, what, daemon)
 
     def disk(self, size: str) -> Path:
         """Mount a file system of some size, such as `1m`, that all nodes see; it is gone after the test."""
         folder = self.folder / "disks" / f"disk-{os.getpid()}-{len(self._mounted)}"
         folder.mkdir()
-        done = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], capture_output=True)
-        if done.returncode:
+        if self.run("mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder, check=False).returncode:
             folder.rmdir()
             pytest.skip("mounting a file system is not allowed here")
         self._mounted.append(folder)
         return folder
 
     def _script(self, name: str, *arguments: object) -> str:
-        done = subprocess.run(
-            [str(SCRIPTS / name), *map(str, arguments)], capture_output=True, text=True, timeout=PATIENCE_S
-        )
-        assert done.returncode == 0, f"{name} {arguments}: exit code {done.returncode}\n{done.stdout}{done.stderr}"
-        return done.stdout.strip()
+        return self.run(SCRIPTS / name, *arguments).stdout.strip()
+
+    def _tries(self, name: str, *arguments: object) -> bool:
+        return self.run(SCRIPTS / name, *arguments, check=False).returncode == 0
 
     # ---------- back to idle
 
     def heal(self) -> None:
         """Bring everything back: daemons run, nodes are idle, no job is left, no disk is mounted."""
+        for daemon in DAEMONS:
+            self.ctl("thaw", daemon)
+        for node in self.nodes:
+            self.node("thaw", node)
         if not self._well():
-            self._thaw()
             self._script("up.sh", self.folder)
-            self.run("scancel", "--user", str(os.getuid()))
-            self.run("scancel", "--user", str(os.getuid()), "--signal=KILL", "--full")
-            self.wait_for(self._revive, "the cluster to be idle")
+            self.wait_for(self._idle, "the cluster to be idle")
         while self._mounted:
             folder = self._mounted.pop()
-            subprocess.run(["umount", "-l", str(folder)], check=True, capture_output=True)
+            self.run("umount", "-l", folder)
             folder.rmdir()
 
     def _well(self) -> bool:
-        """Say whether there is nothing to do."""
-        frozen = any(self._frozen(pid) for pid in self._pids())
-        return not frozen and len(self._pids()) == 4 + len(self.nodes) and self._idle() and self._accounts()
+        """Say whether there is nothing to mend; quick, since most tests break nothing."""
+        running = all(self._tries("ctl.sh", self.folder, "running", daemon) for daemon in DAEMONS)
+        slurmds = all(self._tries("node.sh", self.folder, "pid", node) for node in self.nodes)
+        return running and slurmds and self._idle()
 
-    def _pids(self) -> list[int]:
-        """Return the process ids of all daemons that run."""
-        found = []
-        for path in (self.folder / "run").glob("*.pid"):
-            text = path.read_text().strip()
-            if text and Path(f"/proc/{text}").exists():
-                found.append(int(text))
-        return found
+    def _idle(self) -> bool:
+        """Cancel jobs, take broken nodes back, and say whether none of that was needed and both daemons answer."""
+        if self.run("squeue", "--noheader", check=False).stdout:
+            self.run("scancel", "--user", str(os.getuid()), check=False)
+            return False
+        states = self.run("sinfo", "--noheader", "--Node", "--partition=main", "--format=%N %T", check=False).stdout
+        for node, state in map(str.split, states.splitlines()):
+            if state.startswith(("down", "drain")):
+                self.run("scontrol", "update", f"nodename={node}", "state=resume", check=False)
+        idle = [line.split()[1] for line in states.splitlines()] == ["idle"] * len(self.nodes)
+        return idle and self.run("sacctmgr", "--noheader", "show", "cluster", check=False).returncode == 0
 
-    def _frozen(self, pid: int) -> bool:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T"
+
+# ---------- pytest
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Config) -> None:
+    """Keep all tests on the cluster in one process of pytest-xdist."""
+    if config.pluginmanager.hasplugin("xdist"):
+        for item in items:
+            if "cluster" in getattr(item, "fixturenames", ()):
+                item.add_marker(pytest.mark.xdist_group(GROUP))
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Say in one line what was not tested, for want of a cluster."""
+    skipped = [report for report in terminalreporter.stats.get("skipped", ()) if NO_CLUSTER in str(report.longrepr)]
+    if skipped:
+        terminalreporter.write_line(f"{len(skipped)} tests on a SLURM cluster were skipped: {NO_CLUSTER}", yellow=True)
+
+
+@pytest.fixture(scope="session")
+def _running_cluster() -> Cluster:
+    """Return the cluster that is up in `$ETTSWEEP_DEVCLUSTER`; skip if none is."""
+    folder = Path(os.environ.get("ETTSWEEP_DEVCLUSTER") or "/tmp/ettsweep-devcluster").resolve()
+    running = [str(SCRIPTS / "ctl.sh"), str(folder), "running", "munged"]
+    if subprocess.run(running, capture_output=True).returncode:
+        pytest.skip(NO_CLUSTER)
+    return Cluster(folder)
+
+
+@pytest.fixture
+def cluster(_running_cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    """Give a cluster that is whole and idle, to this test alone; SLURM's commands find it. It is mended afterwards."""
+    cluster = _running_cluster
+    monkeypatch.setenv("SLURM_CONF", str(cluster.conf))
+    with (cluster.folder / "run" / "tests.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        cluster.heal()
+        yield cluster
+        cluster.heal()

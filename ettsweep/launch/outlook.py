@@ -175,8 +175,7 @@ class LiveOutlook:
             return Prospect(State.UNKNOWN, problem)
         array = submission.array() or self._adopted(submission)
         if array is None:
-            submitter = submission.submitter
-            if submitter and submitter.liveness() == "alive":
+            if submission.being_submitted() == "alive":
                 return Prospect(State.QUEUED, "being submitted")
             return Prospect(State.INTERRUPTED, "its submission was cut short")
         index = submission.task_of(run_id)
@@ -243,8 +242,7 @@ class LiveOutlook:
             return bool(submission.live_workers())
         if self._problem(submission.cluster):
             return True
-        submitter = submission.submitter
-        if submitter and submission.array() is None and submitter.liveness() != "dead":
+        if submission.being_submitted() != "dead":
             return True
         return any(
             task.name == submission.name and (task.waiting or task.active) for task in self._memory.tasks.values()

@@ -13,8 +13,8 @@ from functools import cache
 
 from ettsweep.errors import LaunchError
 
-ANSWER_S = 30.0
-"""Seconds after which a command of SLURM's counts as not answering."""
+ANSWER_S = 20.0
+"""Seconds after which a command of SLURM's counts as not answering; its own patience is 10 s by default."""
 
 WAITING = {"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"}
 ACTIVE = {"RUNNING", "CONFIGURING", "COMPLETING", "STAGE_OUT", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING"}

@@ -4,6 +4,7 @@ A folder jobs/<submission>/ holds
 - submission.json: written once, before anything is started: the ordered list of runs, the profile, who submits; for
   SLURM also the name that its jobs carry, by which they are found if nobody lived to record their number;
 - job.json: the number of the array, from whoever knows it first: the submitter, or the first job that starts;
+  unanswered: the submitter got no number, and gave up;
   workers.json: the processes of local workers;
 - worker-<name>.json: what each worker says of itself, first when it starts;
 - the batch script, and the output of the workers.
@@ -15,7 +16,7 @@ from pathlib import Path
 
 from ettsweep.errors import CorruptError
 from ettsweep.files import Json, dumps, read_json, write_atomic
-from ettsweep.processes import Process
+from ettsweep.processes import Life, Process
 from ettsweep.rundir import is_run_id
 
 
@@ -109,6 +110,16 @@ class Submission:
     def record(self, array: str) -> None:
         """Record the number of its array; whoever knows it first does."""
         write_atomic(self.path / "job.json", dumps({"id": array}), exclusive=True)
+
+    def record_silence(self) -> None:
+        """Record that the submitter got no answer: whether there is an array shows by its name alone."""
+        write_atomic(self.path / "unanswered", "")
+
+    def being_submitted(self) -> Life:
+        """Say whether its submitter lives, and still waits for the number of the array."""
+        if self.submitter is None or self.array() is not None or (self.path / "unanswered").exists():
+            return "dead"
+        return self.submitter.liveness()
 
     @property
     def runs_per_job(self) -> int:

@@ -176,15 +176,17 @@ def _after_failure(submission: Submission, told: str) -> str:
         LaunchError: there is none, and nothing is left behind.
         UnansweredError: SLURM does not say.
     """
-    try:
+    lost = re.search(r"timed out|unable to contact|connect", told, re.IGNORECASE)
+    with contextlib.suppress(slurm.NoAnswerError):
         tasks = slurm.queue([submission.name], [submission.user])
-    except slurm.NoAnswerError:
-        # It may have been accepted before the answer was lost. What it lists shows as unknown until SLURM answers.
-        raise UnansweredError(f"sbatch: {told}; the next command looks whether the jobs were made") from None
-    if tasks:
-        return next(iter(tasks)).partition("_")[0]
-    shutil.rmtree(submission.path, ignore_errors=True)
-    raise LaunchError(f"sbatch refuses: {told}")
+        if tasks:
+            return next(iter(tasks)).partition("_")[0]
+        if not lost:
+            shutil.rmtree(submission.path, ignore_errors=True)
+            raise LaunchError(f"sbatch refuses: {told}")
+    # A controller that was too busy to answer can accept the jobs minutes later: what was written for them stays.
+    submission.record_silence()
+    raise UnansweredError(f"sbatch: {told}; the next command looks whether the jobs were made")
 
 
 def _executor(

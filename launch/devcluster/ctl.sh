@@ -1,21 +1,26 @@
 #!/usr/bin/env bash
-# ctl.sh DIR stop|start|restart|kill|running DAEMON: one daemon of the cluster in DIR by itself; all state is kept.
+# ctl.sh DIR stop|start|restart|kill|freeze|thaw|running DAEMON: one daemon of the cluster in DIR; state is kept.
 #   DAEMON   slurmctld (the controller), slurmdbd (accounting), mariadbd or munged
 #   stop     end it in good order, and wait until it is gone
 #   kill     SIGKILL, as when its machine loses power
 #   start    start it if it does not run, and wait until it answers
+#   freeze   SIGSTOP: it takes connections, and answers none, as when it is overloaded
+#   thaw     undo that
 #   running  exit 0 if it runs
 set -euo pipefail
-[ $# -eq 3 ] && [ -f "$1/etc/slurm.conf" ] || { sed -n '2,7s/^# //p' "$0" >&2; exit 2; }
+[ $# -eq 3 ] && [ -f "$1/etc/slurm.conf" ] || { sed -n '2,9s/^# //p' "$0" >&2; exit 2; }
 D=$(cd "$1" && pwd -P)
 what=$2 daemon=$3
 . "$(dirname "$(readlink -f "$0")")/lib.sh"
 
 gone() { ! alive "$daemon"; }
 
+signal() { ! alive "$daemon" || kill "-$1" "$(cat "$D/run/$daemon.pid")"; }
+
 end() { # end SIGNAL
   alive "$daemon" || return 0
-  kill "-$1" "$(cat "$D/run/$daemon.pid")"
+  signal "$1"
+  signal CONT # a frozen one would not end
   wait_for "the end of $daemon" gone
   rm -f "$D/run/$daemon.pid"
 }
@@ -44,6 +49,8 @@ stop) end TERM ;;
 kill) end KILL ;;
 start) start ;;
 restart) end TERM; start ;;
+freeze) signal STOP ;;
+thaw) signal CONT ;;
 running) alive "$daemon" ;;
-*) die "cannot '$what': stop, start, restart, kill or running" ;;
+*) die "cannot '$what': stop, start, restart, kill, freeze, thaw or running" ;;
 esac

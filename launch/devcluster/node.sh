@@ -44,7 +44,7 @@ signal() { # signal NAME PID...
 }
 
 start() {
-  [ -z "$(slurmd_pid)" ] || return 0
+  ! slurmd_pid >/dev/null || return 0
   mkdir -p "$D/spool/$node"
   rm -f "$D/run/slurmd-$node.pid"
   # This bash is the node's first process: it reaps orphaned slurmstepds, which slurmd as process 1 does not. It
@@ -69,8 +69,8 @@ kill)
   signal STOP $(processes)
   signal KILL $(processes)
   ;;
-freeze) kill -STOP "$(slurmd_pid)" ;;
-thaw) kill -CONT "$(slurmd_pid)" ;;
+freeze) signal STOP $(slurmd_pid) ;;
+thaw) signal CONT $(slurmd_pid) ;;
 pid) slurmd_pid ;;
 *) die "cannot '$what': start, kill, freeze, thaw or pid" ;;
 esac

@@ -287,7 +287,7 @@ def report(
 STATUS_COLUMNS = ("run", "model", "strategy", "lr", "wd", "seed", "state", "progress", "best_score", "reason")
 STATUS_KEYS = (
     *("run", "family", "model", "task", "strategy", "lr", "wd", "log2_lr", "log2_wd", "seed"),
-    *("state", "progress", "best_score"),
+    *("state", "progress", "best_score", "reason", "where", "job", "left_s"),
 )
 
 
@@ -305,13 +305,16 @@ def status(
     from ettsweep.launch.rounds import read_ledger
     from ettsweep.rundir import State
     from ettsweep.sweep.ledger import count_states, in_order, status_row
-    from ettsweep.views import why_idle
+    from ettsweep.views import state_note, why_idle
 
     ledger = read_ledger(results)
     runs = _selection(run, model, strategy, family, state).of(ledger)
     rows = [status_row(r) for r in sorted(runs, key=in_order)]
     columns = STATUS_COLUMNS if form in (Format.TABLE, Format.MARKDOWN) else STATUS_KEYS
-    show(rows, form, columns, data=[{key: row[key] for key in STATUS_KEYS} for row in rows])
+    data = [{key: row[key] for key in STATUS_KEYS} for row in rows]
+    show(
+        [row | {"reason": state_note(row)} for row in rows] if columns is STATUS_COLUMNS else rows, form, columns, data
+    )
     if form is Format.TABLE:
         counts = count_states(r.state for r in runs)
         note(f"{len(runs)} runs in {results}: " + (", ".join(f"{n} {s}" for s, n in counts.items()) or "none"))

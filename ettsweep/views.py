@@ -5,6 +5,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from ettsweep.launch.monitor import duration
 from ettsweep.launch.reproduce import reproduce
 from ettsweep.launch.submissions import submissions
 from ettsweep.models.registry import model_name
@@ -59,6 +60,16 @@ def note_blocked(plan: Plan) -> None:
     if len(plan.blocked) > 5:
         states = " ".join(f"--state {state}" for state in dict.fromkeys(p.state for p in plan.blocked))
         note(f"... and {len(plan.blocked) - 5} more; `ettsweep status {states}` lists them")
+
+
+def state_note(row: dict[str, Any]) -> str:
+    """Return in a few words where a run is, how long it still takes, and why it is in its state."""
+    job = f"job {row['job']}" if row["job"] and str(row["job"]) not in row["reason"] else ""
+    where, left = "", ""
+    if row["state"] == State.RUNNING:
+        where = f"on {row['where']}" if row["where"] else ""
+        left = f"about {duration(row['left_s'])} left" if row["left_s"] is not None else ""
+    return ", ".join(filter(None, [where, job, left, row["reason"]]))
 
 
 def why_idle(results: Path, idle: Sequence[Run]) -> str:

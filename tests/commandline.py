@@ -16,6 +16,7 @@ import yaml
 from ettsweep.errors import CorruptError
 from ettsweep.launch.submissions import read_submission, submission_folders
 from ettsweep.rundir import RunDir, runs_dir
+from ettsweep.spec import RunSpec
 
 ETTSWEEP = str(Path(sys.executable).with_name("ettsweep"))
 PATIENCE_S = 180
@@ -31,6 +32,10 @@ GRID: dict[str, Any] = {
     "strategies": ["standard"],
 }
 """Three runs of a second in all; on this surface the centre is the best by far."""
+
+
+LONG = {"batch_size": 32, "schedule": {"total_steps": 600, "warmup_steps": 4, "eval_every": 200}}
+"""A recipe of some seconds of training: time to do something to it."""
 
 
 def write_grid(path: Path, **changes: Any) -> Path:
@@ -106,3 +111,29 @@ def end_workers(results: Path) -> None:
         with contextlib.suppress(ProcessLookupError):
             if alive(pid) and "submitit" in Path(f"/proc/{pid}/cmdline").read_text():
                 os.kill(pid, signal.SIGKILL)
+
+
+def undisturbed(folder: Path, spec: RunSpec) -> RunDir:
+    """Train a run in this process from its start to its end."""
+    import torch
+
+    from ettsweep.training.loop import CheckpointPolicy
+    from ettsweep.training.run import train_run
+
+    torch.set_num_threads(1)
+    run = RunDir.create(folder, spec)
+    attempt = run.claim({}, after=0)
+    assert attempt is not None
+    train_run(run, attempt, torch.device("cpu"), CheckpointPolicy(), lambda: None)
+    return run
+
+
+def assert_as_if_undisturbed(run: RunDir, folder: Path) -> None:
+    """Compare metrics, byte by byte, and final weights with those of a run that nothing happened to."""
+    expected = undisturbed(folder, run.spec())
+    assert run.metrics_path.read_bytes() == expected.metrics_path.read_bytes()
+    result, reference = run.result(), expected.result()
+    assert result is not None
+    assert reference is not None
+    assert result["weights_sha256"] == reference["weights_sha256"]
+    assert result["score"] == reference["score"]

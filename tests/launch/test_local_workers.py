@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 from commandline import (
     GRID,
+    LONG,
     alive,
+    assert_as_if_undisturbed,
     end_workers,
     ended,
     ettsweep,
@@ -34,8 +36,6 @@ from ettsweep.sweep.gridfile import load_request
 
 pytestmark = pytest.mark.skipif(not Path("/proc/locks").exists(), reason="looks at processes through Linux's /proc")
 
-LONG = {"batch_size": 32, "schedule": {"total_steps": 600, "warmup_steps": 4, "eval_every": 200}}
-"""Some seconds of training: time to do something to it."""
 ONE_SLOT = ("--launch-set", "slots=1", "--launch-set", "threads=1", "--launch-set", "checkpoint_every_steps=25")
 TWO_SLOTS = ("--launch-set", "slots=2", *ONE_SLOT[2:])
 
@@ -99,32 +99,6 @@ def wait_for_results(results: Path, count: int) -> list[RunDir]:
     return list(
         wait_for(lambda: len(r := [run for run in runs_in(results) if run.result()]) == count and r, "the results")
     )
-
-
-def undisturbed(folder: Path, spec: RunSpec) -> RunDir:
-    """Train a run in this process from its start to its end."""
-    import torch
-
-    from ettsweep.training.loop import CheckpointPolicy
-    from ettsweep.training.run import train_run
-
-    torch.set_num_threads(1)
-    run = RunDir.create(folder, spec)
-    attempt = run.claim({}, after=0)
-    assert attempt is not None
-    train_run(run, attempt, torch.device("cpu"), CheckpointPolicy(), lambda: None)
-    return run
-
-
-def assert_as_if_undisturbed(run: RunDir, folder: Path) -> None:
-    """Compare metrics, byte by byte, and final weights with those of a run that nothing happened to."""
-    expected = undisturbed(folder, run.spec())
-    assert run.metrics_path.read_bytes() == expected.metrics_path.read_bytes()
-    result, reference = run.result(), expected.result()
-    assert result is not None
-    assert reference is not None
-    assert result["weights_sha256"] == reference["weights_sha256"]
-    assert result["score"] == reference["score"]
 
 
 # --- in the background ----------------------------------------------------------------------------------------------

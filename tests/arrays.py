@@ -1,0 +1,73 @@
+"""Runs on a SLURM cluster, as a user types them: a profile, grids of some seconds, and who trains what."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from commandline import LONG, runs_in, status, wait_for, write_grid
+
+from ettsweep.launch.submissions import Submission, submissions
+from ettsweep.rundir import Attempt, RunDir
+
+PROFILE: dict[str, Any] = {
+    "kind": "slurm",
+    "gpus": 0,
+    "cpus": 1,
+    "time_min": 60,
+    "environment": {"OMP_NUM_THREADS": 1},
+    "checkpoint_every_steps": 25,
+    "heartbeat_s": 0.5,
+}
+"""Jobs of one CPU that save a checkpoint several times a second."""
+
+
+def write_profile(path: Path, **changes: Any) -> Path:
+    """Write the launch profile, with other values for some keys."""
+    path.write_text(yaml.safe_dump(PROFILE | changes))
+    return path
+
+
+def asks(folder: Path, runs: int = 1, steps: int = 600, **profile: Any) -> tuple[object, ...]:
+    """Return the arguments of a `grid` command for some runs of some steps on SLURM; results go to folder/results."""
+    recipe: Mapping[str, Any] = LONG | {"schedule": LONG["schedule"] | {"total_steps": steps}}  # type: ignore[operator]
+    grid = write_grid(folder / "grid.yaml", recipe=dict(recipe), lr={"range": [0, runs - 1]})
+    launch = write_profile(folder / "slurm.yaml", **profile)
+    return "grid", "--grid", grid, "--launch", launch, "--results", folder / "results"
+
+
+def only_run(results: Path) -> RunDir:
+    """Return the one run of a results folder."""
+    (run,) = runs_in(results)
+    return run
+
+
+def only_submission(results: Path) -> Submission:
+    """Return the one submission of a results folder."""
+    (submission,) = submissions(results)
+    return submission
+
+
+def attempt_at_work(results: Path, number: int = 1) -> Attempt:
+    """Wait until the one run has saved a checkpoint in an attempt of its own."""
+    attempt = only_run(results).attempt(number)
+    wait_for(attempt.checkpoint_path.exists, f"a checkpoint of attempt {number}")
+    return attempt
+
+
+def state(results: Path) -> tuple[str, str]:
+    """Return state and reason of the one run, as another process says."""
+    (row,) = status(results).values()
+    return row["state"], row["reason"]
+
+
+def wait_for_state(results: Path, *states: str) -> dict[str, dict[str, Any]]:
+    """Wait until all runs are in one of some states, as other processes say; return what `status` says then."""
+
+    def look() -> dict[str, dict[str, Any]] | None:
+        rows = status(results)
+        return rows if {row["state"] for row in rows.values()} <= set(states) else None
+
+    found = wait_for(look, f"all runs to be {' or '.join(states)}")
+    assert isinstance(found, dict)
+    return found

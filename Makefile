@@ -40,7 +40,7 @@ demo: $(READY)
 
 test: $(READY)
 	@echo "== tests"
-	@$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadgroup
+	@$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4
 
 lint: $(READY)
 	@echo "== lint and types"

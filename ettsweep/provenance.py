@@ -207,10 +207,8 @@ def _readable(text: bytes) -> tuple[str, bool, bool]:
     kept, size, dirty, truncated = [], 0, False, False
     head = b"diff --git "
     for section in (b"\n" + text).split(b"\n" + head)[1:]:
-        whole = head + section.removesuffix(b"\n") + b"\n"
-        if whole.count(b"\n") == 1:
-            continue  # touched, not changed
         dirty = True
+        whole = head + section.removesuffix(b"\n") + b"\n"
         try:
             words = whole.decode()
         except UnicodeDecodeError:

@@ -1,6 +1,7 @@
 """The SLURM cluster of launch/devcluster for tests: the `cluster` fixture, faults on purpose, and healing after each test."""
 
 import fcntl
+import functools
 import os
 import subprocess
 import time
@@ -15,8 +16,6 @@ PATIENCE_S = 180
 """Seconds after which a test gives up waiting; no test passes or fails by how long anything takes."""
 DAEMONS = ("munged", "mariadbd", "slurmdbd", "slurmctld")
 NO_CLUSTER = "no SLURM cluster is up: `make slurm-up` starts one"
-GROUP = "slurm"
-"""All tests on the cluster run in one process: they kill its nodes, and they cancel all jobs."""
 
 
 class Cluster:
@@ -163,13 +162,25 @@ class Cluster:
 # ---------- pytest
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Config) -> None:
-    """Keep all tests on the cluster in one process of pytest-xdist."""
-    if config.pluginmanager.hasplugin("xdist"):
-        for item in items:
-            if "cluster" in getattr(item, "fixturenames", ()):
-                item.add_marker(pytest.mark.xdist_group(GROUP))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give all tests of files that name this module to one process of pytest-xdist, and any other test to any.
+
+    The lock of `cluster` keeps them apart even so, but then processes wait for each other. (`--dist loadgroup` would be
+    the way, but pytest-xdist 3.8 does not group under pytest 9.2.)
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    class OneProcessForTheCluster(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            return "cluster" if _on_cluster(config.rootpath / nodeid.partition("::")[0]) else nodeid
+
+    return OneProcessForTheCluster(config, log)
+
+
+@functools.cache
+def _on_cluster(path: Path) -> bool:
+    return path.exists() and "devcluster" in path.read_text()
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

@@ -250,7 +250,7 @@ def test_a_dry_run_of_a_finished_grid_keeps_its_runs(trained: Path, call: Call) 
 # --- status, show, logs ---------------------------------------------------------------------------------------------
 
 STATUS_KEYS = (
-    ["run", "family", "model", "task", "strategy", "lr", "wd", "log2_lr", "log2_wd", "seed", "state", "progress", "best_score"]
+    ["run", "family", "model", "task", "strategy", "lr", "wd", "log2_lr", "log2_wd", "seed", "state", "progress", "best_score", "reason", "where", "job", "left_s"]
 )  # fmt: skip
 
 

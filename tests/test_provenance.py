@@ -45,6 +45,7 @@ def checkout(tmp_path: Path) -> Path:
     """Return a repository with the package in a folder `code` of it, committed."""
     folder = tmp_path / "checkout"
     package = copy_package(folder / "code")
+    (package / "blank.py").write_text("FIRST = 1\n\n\n\nLAST = 1\n")
     (package / ".gitattributes").write_text("*.py diff=python\n")
     git(folder, "init", "--quiet")
     git(folder, "add", ".")
@@ -79,6 +80,7 @@ def test_versions_host_and_python_are_recorded_and_no_environment(checkout: Path
 def test_changed_and_untracked_files_are_in_the_diff_and_it_can_be_applied(checkout: Path, tmp_path: Path) -> None:
     package = checkout / "ettsweep"
     (package / "seeding.py").write_bytes((package / "seeding.py").read_bytes() + b"\r\n\n# changed \xc3\xa9\n\n")
+    (package / "blank.py").write_text("FIRST = 2\n\n\n\nLAST = 1\n")  # blank lines end the section
     (package / "sweep" / "plan.py").unlink()
     (package / "models" / "näw model.py").write_text("NEW = 1")
     (package / "models" / "empty.py").touch()

@@ -7,7 +7,7 @@ ended that the controller has forgotten. Where either cannot be asked, NoAnswerE
 import os
 import re
 import subprocess
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import cache
 
@@ -96,7 +96,12 @@ def ask(*command: str) -> str:
 def words(stderr: str) -> str:
     """Return SLURM's own words, without the names of its functions before each line."""
     lines = [re.sub(r"^\w+: (error: |fatal: )*", "", line).strip() for line in stderr.splitlines()]
-    return "; ".join(dict.fromkeys(line for line in lines if line))
+    told = list(dict.fromkeys(line for line in lines if line))
+    return "; ".join(told[:MANY]) + (f"; and {len(told) - MANY} more" if len(told) > MANY else "")
+
+
+MANY = 4
+"""Lines of SLURM's that are worth repeating."""
 
 
 def queue(names: Collection[str], users: Iterable[str]) -> dict[str, Task]:
@@ -180,14 +185,33 @@ def cluster() -> str:
     return configuration().get("ClusterName", "")
 
 
-def cancel(ids: Sequence[str]) -> None:
-    """Cancel tasks that have not started; those that have are left alone.
+def cancel(ids: Iterable[str]) -> None:
+    """Cancel tasks that have not started; those that have, or are gone, are left alone.
 
     Raises:
-        NoAnswerError: the controller does not answer.
+        NoAnswerError: the controller does not answer, or refuses.
     """
-    for first in range(0, len(ids), 500):
-        ask("scancel", "--state=PENDING", *ids[first : first + 500])
+    arrays: dict[str, list[int]] = {}
+    for id_ in ids:
+        array, _, index = id_.partition("_")
+        arrays.setdefault(array, []).append(int(index))
+    for array, indices in arrays.items():
+        try:
+            ask("scancel", "--state=PENDING", f"{array}_[{ranges(indices)}]")
+        except NoAnswerError as error:
+            if "Invalid job id" not in str(error):  # it has started or ended since squeue was asked
+                raise
+
+
+def ranges(indices: Iterable[int]) -> str:
+    """Return 0, 1, 2, 5 as `0-2,5`, as SLURM writes the tasks of an array."""
+    found: list[list[int]] = []
+    for index in sorted(indices):
+        if found and index == found[-1][1] + 1:
+            found[-1][1] = index
+        else:
+            found.append([index, index])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in found)
 
 
 def requeue(job: str) -> bool:

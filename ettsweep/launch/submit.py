@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ettsweep.errors import LaunchError
+from ettsweep.errors import InputError, LaunchError
 from ettsweep.files import Json, dumps, storage_errors, write_atomic
 from ettsweep.launch import slurm
 from ettsweep.launch.profiles import AnyProfile, LocalProfile, Slot, SlurmProfile
@@ -194,6 +194,8 @@ def _executor(
 ) -> "ArrayExecutor":
     from ettsweep.launch.executors import ArrayExecutor
 
+    if "%" in str(folder):
+        raise InputError(f"{folder}: SLURM gives % in a path a meaning of its own; --results names another folder")
     tasks = -(-runs // profile.runs_per_job)
     return ArrayExecutor(folder, profile, name, tasks, min(tasks, parallel or tasks), Path(code) if code else None)
 

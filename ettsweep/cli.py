@@ -343,7 +343,7 @@ def watch(
     if not runs:
         raise InputError(f"{results}: no runs to watch; `ettsweep grid --model vit-digits` makes some")
     with _detaching():
-        snapshot = follow(Monitor(results, [run.spec for run in runs]), str(results), _console())
+        snapshot = follow(Monitor(results, [r.spec for r in runs]), str(results), _console(), relaunch=False)
     if sys.stderr.isatty():  # elsewhere it was the last line already
         note(snapshot.summary())
     if snapshot.done < len(runs):
@@ -601,18 +601,18 @@ def scales(
 @app.command()
 def doctor(
     launch: Launch = None,
+    launch_set: LaunchSets = None,
     data: Data = None,
     form: Form = Format.TABLE,
     results: Results = DEFAULT_RESULTS,
 ) -> None:
-    """Say what works here: torch, devices, slots, SLURM, data sets, the results folder."""
+    """Say what works here: torch, slots, data sets, the results folder; with a SLURM profile, what it would get."""
     from ettsweep.launch.doctor import examine
 
     _point_at_data(data)
-    checks = examine(results, launch or "local", data is not None)
-    words = {True: "ok", False: "failed", None: "absent"}
-    show([{"check": c.what, "state": words[c.ok], "detail": c.detail} for c in checks], form)
-    raise typer.Exit(1 if any(c.ok is False for c in checks) else 0)
+    checks = examine(results, launch or "local", launch_set or [], data is not None)
+    show([{"check": c.what, "state": c.state, "detail": c.detail} for c in checks], form)
+    raise typer.Exit(1 if any(c.state == "failed" for c in checks) else 0)
 
 
 # --- helpers: arguments in, text out ----------------------------------------------------------------------------------

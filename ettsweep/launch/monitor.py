@@ -21,6 +21,9 @@ POLL_S = 0.4
 LOOK_SHARE = 5
 """A look at many runs on a slow file system is followed by a rest of this many times as long as it took."""
 
+RELAUNCH_S = 20.0
+"""Seconds that a run whose job is gone waits, while others train, before it gets another one."""
+
 SHOWN = 16
 """Runs that the picture has room for."""
 
@@ -47,6 +50,11 @@ class Snapshot:
         """Whether nothing is queued or running any more, and that is certain."""
         moving = (State.QUEUED, State.RUNNING, *([State.UNKNOWN] if self.silence else []))
         return not any(s.state in moving for s in self.statuses.values())
+
+    @property
+    def idle(self) -> bool:
+        """Whether a run waits for a worker that nobody will send."""
+        return any(s.state in (State.INTERRUPTED, State.MISSING) for s in self.statuses.values())
 
     @property
     def done(self) -> int:
@@ -151,9 +159,17 @@ def _screen(console: "Console", transient: bool) -> Iterator["object | None"]:
         yield live
 
 
-def follow(monitor: Monitor, title: str, console: "Console") -> Snapshot:
-    """Show the runs until none is queued or running; the terminal gets a live picture, a file a line now and then."""
+def follow(monitor: Monitor, title: str, console: "Console", relaunch: bool = True) -> Snapshot:
+    """Show the runs until none is queued or running; the terminal gets a live picture, a file a line now and then.
+
+    Args:
+        monitor: what looks at them.
+        title: put before what is shown.
+        console: where it is shown.
+        relaunch: return earlier where a run has waited for a worker for some time, so that it can have one.
+    """
     printed_s = 0.0
+    idle_since_s: float | None = None
     with _screen(console, transient=True) as live:
         while True:
             began_s = time.monotonic()
@@ -165,5 +181,11 @@ def follow(monitor: Monitor, title: str, console: "Console") -> Snapshot:
                 console.print(f"{title}: {snapshot.summary()}", highlight=False)
                 printed_s = time.monotonic()
             if snapshot.settled:
+                return snapshot
+            if not snapshot.idle:
+                idle_since_s = None
+            elif idle_since_s is None:
+                idle_since_s = time.monotonic()
+            elif relaunch and time.monotonic() - idle_since_s >= RELAUNCH_S:
                 return snapshot
             time.sleep(max(POLL_S, LOOK_SHARE * looked_s))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ettsweep.errors import LaunchError
 from ettsweep.launch.monitor import Monitor, follow
 from ettsweep.launch.outlook import LiveOutlook
-from ettsweep.launch.profiles import AnyProfile
+from ettsweep.launch.profiles import AnyProfile, LocalProfile
 from ettsweep.launch.slurm import NoAnswerError
 from ettsweep.launch.submissions import read_submission
 from ettsweep.launch.submit import UnansweredError, submit
@@ -18,11 +18,14 @@ from ettsweep.spec import RunSpec
 from ettsweep.sweep.gridfile import Search
 from ettsweep.sweep.lattice import Point
 from ettsweep.sweep.ledger import Ledger, load_ledger
-from ettsweep.sweep.plan import Plan, make_plan
+from ettsweep.sweep.plan import Plan, Planned, make_plan
 from ettsweep.sweep.verify import Verdict, climb, snap, verify, wanted
 
 RETRY_FIRST_S, RETRY_LAST_S = 5.0, 60.0
 """Seconds between attempts to submit to a scheduler that does not answer."""
+
+LOCAL_TRIES, SLURM_TRIES = 1, 3
+"""Submissions of a run, without its being started, after which a command gives up: a cluster may have a bad node."""
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -44,55 +47,66 @@ def run_all(results: Path, specs: Sequence[RunSpec], profile: AnyProfile, consol
     Raises:
         LaunchError: workers end without having started a run.
     """
-    monitor = Monitor(results, specs)
+    monitor, launcher = Monitor(results, specs), Launcher(results, profile, console)
     while True:
-        plan = make_plan(specs, read_ledger(results))
-        left = _round(results, plan, specs, profile, monitor, console, title)
-        if not left.to_launch:
+        launcher.launch(make_plan(specs, read_ledger(results)))
+        snapshot = follow(monitor, title, console)
+        left = make_plan(specs, read_ledger(results))
+        launcher.check(left)
+        if snapshot.settled and not left.to_launch:
             return left
 
 
-def _round(
-    results: Path,
-    plan: Plan,
-    specs: Sequence[RunSpec],
-    profile: AnyProfile,
-    monitor: Monitor,
-    console: "Console",
-    title: str,
-) -> Plan:
-    """Submit a plan, follow it until nothing is queued or running, and plan `specs` anew.
+class Launcher:
+    """Submits the plans of one command, and notices when that leads nowhere."""
 
-    Raises:
-        LaunchError: runs are left, and the workers ended without having started one.
-    """
-    before = _attempts(results, plan)
-    folders = _submit_patiently(results, plan, profile, console)
-    follow(monitor, title, console)
-    left = make_plan(specs, read_ledger(results))
-    if folders and left.to_launch and _attempts(results, plan) == before:
-        words = read_submission(folders[0]).last_words()
+    def __init__(self, results: Path, profile: AnyProfile, console: "Console") -> None:
+        self._results = results
+        self._profile = profile
+        self._console = console
+        self._tries: dict[str, tuple[int, int]] = {}
+        self._folder: Path | None = None
+
+    def launch(self, plan: Plan) -> None:
+        """Submit a plan; wait for a scheduler that does not answer, as long as the command is left running."""
+        wait_s = RETRY_FIRST_S
+        while True:
+            try:
+                folders = submit(self._results, plan, self._profile)
+                break
+            except UnansweredError as error:
+                self._console.print(str(error), highlight=False)
+                return  # what it lists counts as unknown until SLURM answers
+            except NoAnswerError as error:
+                told = f"SLURM does not answer: {error}; asking again in {wait_s:.0f} s"
+                self._console.print(told, highlight=False)
+                time.sleep(wait_s)
+                wait_s = min(RETRY_LAST_S, 2 * wait_s)
+        if folders:
+            self._folder = folders[0]
+        for planned in plan.to_launch:
+            attempts, tries = self._tries.get(planned.id, (0, 0))
+            now = self._attempts(planned)
+            self._tries[planned.id] = (now, tries + 1 if now == attempts else 1)
+
+    def check(self, left: Plan) -> None:
+        """Give up where all that is left to launch was launched before, and workers ended without starting it.
+
+        Raises:
+            LaunchError: with the workers' last words.
+        """
+        most = LOCAL_TRIES if isinstance(self._profile, LocalProfile) else SLURM_TRIES
+        if self._folder is None or not left.to_launch:
+            return
+        for planned in left.to_launch:
+            attempts, tries = self._tries.get(planned.id, (0, 0))
+            if tries < most or attempts != self._attempts(planned):
+                return
+        words = read_submission(self._folder).last_words()
         raise LaunchError(f"the workers ended without starting a run: {words}")
-    return left
 
-
-def _submit_patiently(results: Path, plan: Plan, profile: AnyProfile, console: "Console") -> list[Path]:
-    """Submit; wait for a scheduler that does not answer, as long as the command is left running."""
-    wait_s = RETRY_FIRST_S
-    while True:
-        try:
-            return submit(results, plan, profile)
-        except UnansweredError as error:
-            console.print(str(error), highlight=False)
-            return []  # what it lists counts as unknown until SLURM answers
-        except NoAnswerError as error:
-            console.print(f"SLURM does not answer: {error}; asking again in {wait_s:.0f} s", highlight=False)
-            time.sleep(wait_s)
-            wait_s = min(RETRY_LAST_S, 2 * wait_s)
-
-
-def _attempts(results: Path, plan: Plan) -> int:
-    return sum(len(RunDir(runs_dir(results) / planned.id).numbers()) for planned in plan.to_launch)
+    def _attempts(self, planned: Planned) -> int:
+        return len(RunDir(runs_dir(self._results) / planned.id).numbers())
 
 
 @dataclass
@@ -146,6 +160,7 @@ def verify_rounds(
         search.family: snap(search, ledger.family(search.family), at) if at else None for search in searches
     }
     paths: dict[str, list[Point]] = {search.family: [] for search in searches}
+    launcher = Launcher(results, profile, console) if console else None
     while True:
         done.verdicts, specs = [], []
         for search in searches:
@@ -164,15 +179,17 @@ def verify_rounds(
         if dry_run:
             return done
         done.submitted += len(done.plan.to_launch)
-        if console is None:
+        if console is None or launcher is None:
             submit(results, done.plan, profile)
             return done
         if not done.plan.to_launch and not any(p.state in (State.QUEUED, State.RUNNING) for p in done.plan.keep):
             return done
         to_launch = [p.spec for p in done.plan.to_launch]
         monitor = Monitor(results, [*to_launch, *(p.spec for p in done.plan.keep)])
-        _round(results, done.plan, to_launch, profile, monitor, console, "verify")
+        launcher.launch(done.plan)
+        follow(monitor, "verify", console)
         ledger = read_ledger(results)
+        launcher.check(make_plan(to_launch, ledger))
 
 
 def _extend(path: list[Point], point: Point | None) -> bool:

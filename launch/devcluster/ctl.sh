@@ -13,15 +13,18 @@ D=$(cd "$1" && pwd -P)
 what=$2 daemon=$3
 . "$(dirname "$(readlink -f "$0")")/lib.sh"
 
-gone() { ! alive "$daemon"; }
+signal() { # signal NAME: to the daemon, if it runs
+  pid=$(cat "$D/run/$daemon.pid" 2>/dev/null) || true
+  ! alive "$daemon" || kill "-$1" "$pid" 2>/dev/null || true
+}
 
-signal() { ! alive "$daemon" || kill "-$1" "$(cat "$D/run/$daemon.pid")"; }
+ended() { [ -z "$(tr -d '\0' 2>/dev/null <"/proc/$pid/cmdline")" ]; } # a zombie has ended too
 
 end() { # end SIGNAL
   alive "$daemon" || return 0
   signal "$1"
-  signal CONT # a frozen one would not end
-  wait_for "the end of $daemon" gone
+  kill -CONT "$pid" 2>/dev/null || true # a frozen one would not end
+  wait_for "the end of $daemon" ended
   rm -f "$D/run/$daemon.pid"
 }
 

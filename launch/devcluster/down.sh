@@ -17,10 +17,6 @@ for daemon in slurmctld slurmdbd mariadbd munged; do "$here/ctl.sh" "$D" stop "$
 awk -v d="$D/disks" '$2 == d || index($2, d "/") == 1 {print $2}' /proc/mounts | sort -r |
   while read -r mounted; do umount -l "$mounted"; done
 
-tag="# ettsweep-devcluster $D"
-if grep -qF "$tag" /etc/hosts; then
-  rest=$(grep -vF "$tag" /etc/hosts) || true
-  printf '%s\n' "$rest" >/etc/hosts
-fi
+name_nodes
 [ -z "$purge" ] || rm -rf --one-file-system "$D"
 say "the SLURM cluster in $D is stopped"

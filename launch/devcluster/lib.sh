@@ -1,6 +1,6 @@
 # lib.sh: what the scripts beside it share; they set $D, the cluster's folder, before they source it.
 
-export SLURM_CONF=$D/etc/slurm.conf
+export SLURM_CONF=$D/etc/slurm.conf PATH=$PATH:/usr/sbin:/sbin
 ME=$(basename "$0")
 
 say() { echo "$ME: $*" >&2; }
@@ -43,3 +43,13 @@ spawn() {
 
 # port_taken PORT: something on this machine listens there
 port_taken() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
+
+# name_nodes [LINE]: put our line into /etc/hosts, or take it out; several clusters may do so at once
+name_nodes() {
+  local tag="# ettsweep-devcluster $D" rest
+  (
+    flock 8
+    rest=$(grep -v " $tag\$" /etc/hosts) || true
+    printf '%s\n' "$rest" ${1:+"$1 $tag"} >/etc/hosts
+  ) 8</etc/hosts
+}

@@ -13,17 +13,17 @@
 #   ETTSWEEP_DEVCLUSTER_PORT  first of some 40 ports, 26800
 #   PREEMPT_SIGNAL            1: a preempted job gets the signal of its --signal first; 0: it does not
 set -euo pipefail
+export PATH=$PATH:/usr/sbin:/sbin # the daemons are there
 NODES=3
 D=${1:-${ETTSWEEP_DEVCLUSTER:-/tmp/ettsweep-devcluster}}
 here=$(dirname "$(readlink -f "$0")")
 
-PACKAGES="slurmctld slurmd slurm-client slurmdbd slurm-wlm-mysql-plugin munge mariadb-server-core mariadb-client-core"
 missing=
 for program in munged mariadbd mariadb mariadb-install-db slurmdbd slurmctld slurmd srun sacct; do
   command -v $program >/dev/null || missing+=" $program"
 done
 [ -z "$missing" ] || { echo "up.sh: not found:$missing; on Debian or Ubuntu:
-    apt-get install --no-install-recommends $PACKAGES" >&2; exit 2; }
+    apt-get install --no-install-recommends $(cat "$here/packages.txt")" >&2; exit 2; }
 [ "$(id -u)" = 0 ] || { echo "up.sh: SLURM's daemons need root; become root, or work in a container" >&2; exit 2; }
 
 umask 022
@@ -51,12 +51,7 @@ need_port() {
 }
 
 # --- names: those of the nodes must resolve (torch.distributed's MASTER_ADDR is one of them)
-tag="# ettsweep-devcluster $D"
-line="127.0.0.1 $(seq -f 'n%g' -s ' ' $NODES) $tag"
-if ! grep -qxF "$line" /etc/hosts; then
-  { grep -vF "$tag" /etc/hosts || true; echo "$line"; } >"$D/run/hosts"
-  cat "$D/run/hosts" >/etc/hosts
-fi
+name_nodes "127.0.0.1 $(seq -f 'n%g' -s ' ' $NODES)"
 
 # --- disks: what is mounted below this folder later, the nodes see too
 if ! grep -qF " $D/disks " /proc/mounts; then

@@ -1,0 +1,388 @@
+"""The batch script of an array: what it asks for, what it runs, and what sbatch is told beside it."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ettsweep.errors import InputError
+from ettsweep.launch import slurm
+from ettsweep.launch.executors import ArrayExecutor, sbatch
+from ettsweep.launch.profiles import SlurmProfile
+from ettsweep.launch.rounds import read_ledger
+from ettsweep.launch.submissions import read_submission
+from ettsweep.launch.submit import check, scripts, submit
+from ettsweep.spec import RunSpec
+from ettsweep.sweep.plan import Plan, make_plan
+
+ODD = ["a b", "it's", 'say "x"', "$(touch hurt)", "`touch hurt`", "100%", "back\\slash", "#5", "*", "a;b&c|d", "~", "ü", "$HOME", "-x"]
+"""Values that a shell would read as something else."""
+
+
+def executor(folder: Path, tasks: int = 3, parallel: int = 3, code: Path | None = None, **profile: Any) -> ArrayExecutor:
+    return ArrayExecutor(folder, SlurmProfile(kind="slurm", **profile), "vit-ntk.1a2b3c4d", tasks, parallel, code)
+
+
+def options(script: str) -> dict[str, str]:
+    """Return the options of a batch script as sbatch reads them: up to the first line that is no comment."""
+    found = {}
+    for line in script.splitlines():
+        if line.startswith("#SBATCH "):
+            (word,) = shlex.split(line.removeprefix("#SBATCH "))
+            option, _, value = word.partition("=")
+            assert option not in found
+            found[option.removeprefix("--")] = value
+        elif line and not line.startswith("#"):
+            break
+    return found
+
+
+@pytest.fixture
+def bin_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder that comes first on PATH."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
+    return folder
+
+
+def program(folder: Path, name: str, body: str) -> None:
+    """Write a shell script that stands for a program of SLURM's."""
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(0o755)
+
+
+@pytest.fixture
+def run_script(bin_folder: Path, tmp_path: Path) -> Callable[..., tuple[list[str], dict[str, str]]]:
+    """Return a function that runs a batch script and returns what srun was given: words, and the environment."""
+    told, environment = tmp_path / "told", tmp_path / "environment"
+    program(bin_folder, "srun", f'for word; do printf "%s\\0" "$word"; done > {told}\nenv -0 > {environment}')
+
+    def run(script: str, **variables: str) -> tuple[list[str], dict[str, str]]:
+        env = {"PATH": os.environ["PATH"], "HOME": "/nowhere", **variables}
+        done = subprocess.run(["bash", "-c", script], env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+        pairs = (pair.partition("=") for pair in environment.read_text().split("\0")[:-1])
+        return told.read_text().split("\0")[:-1], {name: value for name, _, value in pairs}
+
+    return run
+
+
+# --- what the script asks for ---------------------------------------------------------------------------------------
+
+
+def test_the_script_asks_for_what_the_profile_says_and_nothing_else(tmp_path: Path) -> None:
+    profile: dict[str, Any] = {
+        "partition": "gpu",
+        "account": "my-project",
+        "qos": "high",
+        "constraint": "a100|h100",
+        "time_min": 90,
+        "nodes": 2,
+        "gpus": 4,
+        "cpus": 6,
+        "mem_gb": 0.5,
+        "sbatch": {"mail-type": "FAIL", "exclude": "n[1-3],n7", "exclusive": True, "hold": False, "nice": 5},
+        "warn_s": 77,
+    }
+    log = f"{tmp_path}/%A_%a_0_log.out"
+    assert options(executor(tmp_path, tasks=5, parallel=2, **profile).script()) == {
+        "array": "0-4%2",
+        "job-name": "vit-ntk.1a2b3c4d",
+        "partition": "gpu",
+        "account": "my-project",
+        "qos": "high",
+        "constraint": "a100|h100",
+        "time": "90",
+        "nodes": "2",
+        "gpus-per-node": "4",
+        "ntasks-per-node": "4",
+        "cpus-per-task": "6",
+        "mem": "512M",
+        "signal": "USR2@77",
+        "requeue": "",
+        "open-mode": "append",
+        "output": log,
+        "mail-type": "FAIL",
+        "exclude": "n[1-3],n7",
+        "exclusive": "",
+        "nice": "5",
+    }
+
+
+def test_what_the_profile_leaves_out_is_left_to_the_site(tmp_path: Path) -> None:
+    asked = options(executor(tmp_path, gpus=0).script())
+    assert not {"partition", "account", "qos", "constraint", "mem", "gpus-per-node", "wckey", "error"} & set(asked)
+    assert asked["ntasks-per-node"] == "1", "one worker a node trains on the CPU"
+
+
+@pytest.mark.parametrize(("tasks", "parallel", "array"), [(1, 1, "0-0%1"), (10, 4, "0-9%4"), (1000, 1000, "0-999%1000")])
+def test_the_array_has_an_index_for_each_task(tmp_path: Path, tasks: int, parallel: int, array: str) -> None:
+    assert options(executor(tmp_path, tasks, parallel).script())["array"] == array
+
+
+@pytest.mark.parametrize("value", ODD)
+@pytest.mark.parametrize("field", ["partition", "account", "qos", "constraint"])
+def test_odd_values_reach_sbatch_as_they_are(tmp_path: Path, field: str, value: str) -> None:
+    assert options(executor(tmp_path, **{field: value}).script())[field] == value
+    assert options(executor(tmp_path, sbatch={"comment": value}).script())["comment"] == value
+
+
+def test_all_options_come_before_the_first_command(tmp_path: Path) -> None:
+    script = executor(tmp_path, environment={"A": 1}, setup=["module load cuda"], sbatch={"zone": "z"}).script()
+    assert script.startswith("#!/bin/bash\n")
+    assert len(options(script)) == sum(line.startswith("#SBATCH") for line in script.splitlines())
+
+
+# --- what the script runs -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", ODD)
+def test_bash_accepts_the_script_whatever_is_in_it(tmp_path: Path, value: str) -> None:
+    folder = tmp_path / value.replace("/", "_")
+    script = executor(folder, partition=value, environment={"A": value}, sbatch={"comment": value}).script()
+    done = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("value", ODD)
+def test_the_worker_is_given_the_folder_whatever_it_is_called(tmp_path: Path, run_script: Any, value: str) -> None:
+    folder = tmp_path / value
+    words, _ = run_script(executor(folder).script())
+    assert words[-1] == str(folder)
+    assert not (tmp_path / "hurt").exists()
+
+
+def test_srun_starts_a_worker_with_all_its_cpus(tmp_path: Path, run_script: Any) -> None:
+    words, _ = run_script(executor(tmp_path, cpus=6).script())
+    start = words.index(sys.executable)
+    assert words[start:] == [sys.executable, "-u", "-P", "-m", "ettsweep.launch.worker", str(tmp_path)]
+    assert "--cpus-per-task=6" in words[:start]
+    assert words[words.index("--output") + 1] == f"{tmp_path}/%A_%a_%t_log.out", "a file for each worker"
+
+
+def test_srun_hands_on_what_the_script_exports_where_the_job_was_submitted_without_an_environment(
+    tmp_path: Path, run_script: Any
+) -> None:
+    words, environment = run_script(executor(tmp_path).script(), SLURM_EXPORT_ENV="NONE")
+    assert "--export=ALL" in words or environment.get("SLURM_EXPORT_ENV") == "ALL"
+
+
+def test_python_of_the_profile_is_a_command_of_its_own(tmp_path: Path, run_script: Any) -> None:
+    words, _ = run_script(executor(tmp_path, python="apptainer exec --nv 'my image.sif' python3").script())
+    start = words.index("apptainer")
+    assert words[start : start + 7] == ["apptainer", "exec", "--nv", "my image.sif", "python3", "-u", "-P"]
+
+
+@pytest.mark.parametrize("value", [*ODD, "", "a=b"])
+def test_variables_reach_the_worker_as_they_are(tmp_path: Path, run_script: Any, value: str) -> None:
+    _, environment = run_script(executor(tmp_path, environment={"FOO": value}).script())
+    assert environment["FOO"] == value
+    assert not (tmp_path / "hurt").exists()
+
+
+def test_the_script_exports_exactly_the_variables_of_the_profile(tmp_path: Path, run_script: Any) -> None:
+    _, without = run_script(executor(tmp_path).script())
+    variables = {"A": 1, "B": 0.5, "C": True, "D": False, "_E": "x"}
+    _, environment = run_script(executor(tmp_path, environment=variables).script())
+    assert {name: environment[name] for name in set(environment) - set(without)} == {
+        "A": "1",
+        "B": "0.5",
+        "C": "true",
+        "D": "false",
+        "_E": "x",
+    }
+    assert set(without) <= set(environment)
+
+
+def test_setup_runs_in_order_before_the_workers_and_sees_the_variables(tmp_path: Path, run_script: Any) -> None:
+    setup = ['export B="$A-b"', 'export C="$B-c"']
+    _, environment = run_script(executor(tmp_path, environment={"A": "a"}, setup=setup).script())
+    assert environment["C"] == "a-b-c"
+
+
+# --- code and data --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("shell", "profile", "path"),
+    [
+        (None, {}, ["/code"]),
+        ("/mine:/yours", {}, ["/code", "/mine", "/yours"]),
+        (None, {"PYTHONPATH": "/site"}, ["/code", "/site"]),
+    ],
+)
+def test_a_snapshot_comes_first_where_python_looks_for_modules(
+    tmp_path: Path,
+    run_script: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    shell: str | None,
+    profile: dict[str, str],
+    path: list[str],
+) -> None:
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    if shell:
+        monkeypatch.setenv("PYTHONPATH", shell)
+    _, environment = run_script(executor(tmp_path, code=Path("/code"), environment=profile).script())
+    assert environment["PYTHONPATH"].split(":") == path
+    assert environment["PYTHONSAFEPATH"] == "1"
+
+
+def test_without_a_snapshot_the_installed_code_is_used(tmp_path: Path, run_script: Any) -> None:
+    _, environment = run_script(executor(tmp_path).script())
+    assert not {"PYTHONPATH", "PYTHONSAFEPATH"} & set(environment)
+
+
+def test_the_folder_of_a_data_set_is_handed_on_unless_the_profile_names_another(
+    tmp_path: Path, run_script: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ETTSWEEP_IMAGENET", "/login/imagenet")
+    _, environment = run_script(executor(tmp_path).script())
+    assert environment["ETTSWEEP_IMAGENET"] == "/login/imagenet"
+    _, environment = run_script(executor(tmp_path, environment={"ETTSWEEP_IMAGENET": "/node/imagenet"}).script())
+    assert environment["ETTSWEEP_IMAGENET"] == "/node/imagenet"
+
+
+# --- the environment of sbatch --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def seen_by_sbatch(bin_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., set[str]]:
+    """Return a function that runs sbatch for a script and returns which of some variables it sees."""
+    program(bin_folder, "sbatch", "env -0")
+    for name in [name for name in os.environ if name.startswith(("SLURM", "SBATCH"))]:
+        monkeypatch.delenv(name)
+
+    def run(script: str, *names: str) -> set[str]:
+        for name in names:
+            monkeypatch.setenv(name, "1")
+        done = subprocess.run(sbatch(script), capture_output=True, text=True, check=True)
+        return {pair.partition("=")[0] for pair in done.stdout.split("\0")} & set(names)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "variable"),
+    [
+        ("partition", "gpu", "SBATCH_PARTITION"),
+        ("account", "mine", "SBATCH_ACCOUNT"),
+        ("qos", "high", "SBATCH_QOS"),
+        ("constraint", "a100", "SBATCH_CONSTRAINT"),
+        ("mem_gb", 8, "SBATCH_MEM_PER_NODE"),
+        ("gpus", 2, "SBATCH_GPUS_PER_NODE"),
+        ("sbatch", {"gpu-bind": "none"}, "SBATCH_GPU_BIND"),
+    ],
+)
+def test_what_the_profile_says_is_not_overridden_by_the_shell(
+    tmp_path: Path, seen_by_sbatch: Any, field: str, value: object, variable: str
+) -> None:
+    profile = {"gpus": 0, field: value}
+    assert seen_by_sbatch(executor(tmp_path, **profile).script(), variable) == set()
+
+
+def test_what_the_profile_leaves_out_may_come_from_the_shell(tmp_path: Path, seen_by_sbatch: Any) -> None:
+    names = ("SBATCH_ACCOUNT", "SBATCH_PARTITION", "SBATCH_QOS", "SBATCH_RESERVATION", "HOME_OF_MINE")
+    assert seen_by_sbatch(executor(tmp_path).script(), *names) == set(names)
+
+
+@pytest.mark.parametrize(
+    "variable",
+    [
+        "SBATCH_TIMELIMIT",
+        "SBATCH_ARRAY_INX",
+        "SBATCH_JOB_NAME",
+        "SBATCH_OUTPUT",
+        "SBATCH_OPEN_MODE",
+        "SBATCH_SIGNAL",
+        "SBATCH_REQUEUE",
+        "SBATCH_NO_REQUEUE",
+        "SBATCH_ERROR",
+        "SBATCH_WAIT",
+        "SBATCH_CLUSTERS",
+        "SLURM_CLUSTERS",
+    ],
+)
+def test_what_the_tool_depends_on_is_not_up_to_the_shell(tmp_path: Path, seen_by_sbatch: Any, variable: str) -> None:
+    assert seen_by_sbatch(executor(tmp_path).script(), variable) == set()
+
+
+def test_nothing_of_a_job_that_submits_another_one_is_handed_on(tmp_path: Path, seen_by_sbatch: Any) -> None:
+    names = ["SLURM_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_CPUS_PER_TASK", "SLURM_PROCID", "SLURM_RESTART_COUNT"]
+    names += ["SLURM_MEM_PER_NODE", "SLURMD_NODENAME", "SRUN_DEBUG", "SUBMITIT_EXECUTOR", "PMI_RANK"]
+    assert seen_by_sbatch(executor(tmp_path).script(), *names) == set()
+
+
+def test_where_slurm_is_stays_known(tmp_path: Path, seen_by_sbatch: Any) -> None:
+    assert seen_by_sbatch(executor(tmp_path).script(), "SLURM_CONF", "SLURM_JWT") == {"SLURM_CONF", "SLURM_JWT"}
+
+
+# --- from a plan to sbatch ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cluster(bin_folder: Path, tmp_path: Path) -> Path:
+    """Put programs on PATH that stand for a cluster whose arrays have two tasks; return where sbatch puts scripts."""
+    slurm.configuration.cache_clear()
+    folder = tmp_path / "submitted"
+    folder.mkdir()
+    program(bin_folder, "scontrol", "echo 'ClusterName             = toy'; echo 'MaxArraySize            = 2'")
+    program(bin_folder, "squeue", "")
+    program(
+        bin_folder,
+        "sbatch",
+        f'for script; do :; done\n[ "$script" = --test-only ] && exit 0\nnumber=$(ls {folder} | wc -l)\n'
+        f'cp "$script" {folder}/$number\necho "Submitted batch job 10$number"',
+    )
+    return folder
+
+
+def plan_of(results: Path, specs: list[RunSpec]) -> Plan:
+    return make_plan(specs, read_ledger(results))
+
+
+def without_unique_names(script: str) -> str:
+    script = re.sub(r"/jobs/\d{8}-\d{6}-[0-9a-f]{8}\b", "/jobs/XXXXXXXX", script)
+    script = re.sub(r"/code/[0-9a-f]{8,}\b", "/code/XXXXXXXX", script)
+    return re.sub(r"\.[0-9a-f]{8}$", ".XXXXXXXX", script, flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize("snapshot", [False, True])
+def test_a_dry_run_shows_the_scripts_that_are_submitted(
+    cluster: Path, results: Path, make_spec: Callable[..., RunSpec], snapshot: bool
+) -> None:
+    profile = SlurmProfile(kind="slurm", runs_per_job=2, max_parallel=3, snapshot=snapshot, partition="a b")
+    plan = plan_of(results, [make_spec(seed=seed) for seed in range(7)])
+    shown = scripts(results, plan, profile)
+    assert not results.exists(), "a dry run leaves no trace"
+    folders = submit(results, plan, profile)
+    submitted = [path.read_text() for path in sorted(cluster.iterdir())]
+    assert [without_unique_names(script) for script in submitted] == shown
+    assert [options(script)["array"] for script in shown] == ["0-1%1", "0-1%1"], "two arrays share max_parallel"
+    assert [len(read_submission(folder).runs) for folder in folders] == [4, 3]
+    assert [read_submission(folder).array() for folder in folders] == ["100", "101"]
+
+
+def test_each_submission_has_a_name_of_its_own_which_its_jobs_carry(
+    cluster: Path, results: Path, make_spec: Callable[..., RunSpec]
+) -> None:
+    folders = submit(results, plan_of(results, [make_spec(seed=s) for s in range(4)]), SlurmProfile(kind="slurm"))
+    names = [read_submission(folder).name for folder in folders]
+    assert len(set(names)) == 2
+    assert [options(path.read_text())["job-name"] for path in sorted(cluster.iterdir())] == names
+
+
+def test_a_results_folder_whose_name_slurm_would_rewrite_is_refused(
+    cluster: Path, tmp_path: Path, make_spec: Callable[..., RunSpec]
+) -> None:
+    results = tmp_path / "50%j"
+    with pytest.raises(InputError, match=r"50%j.*SLURM.*%"):
+        check(results, plan_of(results, [make_spec()]), SlurmProfile(kind="slurm"))
+    assert not results.exists()

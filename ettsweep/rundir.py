@@ -483,6 +483,11 @@ class Attempt:
         finally:
             os.close(descriptor)
 
+    def heartbeat_s(self) -> float | None:
+        """Return the seconds between beats that the owner promised; None where it promised none."""
+        interval_s = self.claim().get("heartbeat_s")
+        return float(interval_s) if isinstance(interval_s, int | float) and interval_s > 0 else None
+
     def heartbeat(self) -> str:
         """Return the counter as it stands; empty before the first beat."""
         try:

@@ -10,7 +10,7 @@ from typing import Any
 from submitit.local.local import LocalExecutor, LocalJob
 from submitit.slurm.slurm import SlurmExecutor
 
-from ettsweep.launch.profiles import SlurmProfile
+from ettsweep.launch.profiles import OURS, SlurmProfile
 
 TEN_YEARS_MIN = 10 * 366 * 24 * 60
 
@@ -29,7 +29,7 @@ class DetachedLocalExecutor(LocalExecutor):
     def _submit_command(self, command: str) -> LocalJob[Any]:
         env = {
             **os.environ,
-            **code_environment(self._code),
+            **code_environment(self._code, os.environ.get("PYTHONPATH")),
             "SUBMITIT_EXECUTOR": "local",
             "SUBMITIT_LOCAL_NTASKS": "1",
             "SUBMITIT_LOCAL_COMMAND": command,
@@ -64,7 +64,8 @@ class ArrayExecutor(SlurmExecutor):
     def __init__(self, folder: Path, profile: SlurmProfile, name: str, tasks: int, parallel: int, code: Path | None):
         super().__init__(folder, python=profile.python)
         self._code = code
-        self._variables = {**profile.environment, **code_environment(code), **_data_environment()}
+        path = profile.environment.get("PYTHONPATH") or os.environ.get("PYTHONPATH")
+        self._variables = {**_data_environment(), **profile.environment, **code_environment(code, path)}
         self.update_parameters(
             job_name=name,
             partition=profile.partition,
@@ -83,7 +84,8 @@ class ArrayExecutor(SlurmExecutor):
             wckey=None,
             setup=[*(f"export {k}={shlex.quote(_plain(v))}" for k, v in self._variables.items()), *profile.setup],
             # srun does not take it from sbatch since SLURM 22.05, and would bind each worker to one CPU.
-            srun_args=[f"--cpus-per-task={profile.cpus}"],
+            # Where sbatch was told to export nothing, srun would keep what the script exports from the workers.
+            srun_args=[f"--cpus-per-task={profile.cpus}", "--export=ALL"],
             additional_parameters={"requeue": True, **{k: v for k, v in profile.sbatch.items() if v is not False}},
         )
         self.parameters["map_count"] = tasks
@@ -122,9 +124,10 @@ def sbatch(script: str) -> list[str]:
     one.
     """
     told = {line.removeprefix("#SBATCH --").partition("=")[0] for line in script.splitlines() if "#SBATCH --" in line}
+    told |= OURS  # `requeue` is said, and SBATCH_NO_REQUEUE would win
     said = {_VARIABLES.get(option, "SBATCH_" + option.upper().replace("-", "_")) for option in told}
     inherited = ("SLURM_", "SLURMD_", "SRUN_", "SUBMITIT_", "PMI_")
-    kept = {"SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT"}
+    kept = {"SLURM_CONF", "SLURM_JWT"}
     hidden = [name for name in os.environ if name in said or (name.startswith(inherited) and name not in kept)]
     return ["env", *(f"--unset={name}" for name in sorted(hidden)), "sbatch"]
 
@@ -133,11 +136,11 @@ _VARIABLES = {"array": "SBATCH_ARRAY_INX", "time": "SBATCH_TIMELIMIT", "mem": "S
 """Variables of sbatch that are not called as the option is."""
 
 
-def code_environment(code: Path | None) -> dict[str, str]:
-    """Return the variables with which Python imports the package from a snapshot."""
+def code_environment(code: Path | None, rest: object) -> dict[str, str]:
+    """Return the variables with which Python imports the package from a snapshot, and all else as before."""
     if code is None:
         return {}
-    path = os.pathsep.join(filter(None, [str(code), os.environ.get("PYTHONPATH")]))
+    path = os.pathsep.join([str(code), *([str(rest)] if rest else [])])
     return {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"}  # safe: the folder that it starts in does not come first
 
 

@@ -4,6 +4,7 @@ What is looked at is passed from one look to the next in a `Memory`: a process t
 for all jobs; one that goes on looking asks seldom, and can tell a heart that beats from one that stands still.
 """
 
+import os
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
@@ -33,7 +34,7 @@ class Memory:
     clock: Callable[[], float] = time.monotonic
     asked_s: float | None = None
     wait_s: float = 0.0
-    names: frozenset[str] = frozenset()
+    known: frozenset[tuple[str, str | None]] = frozenset()
     tasks: dict[str, slurm.Task] = field(default_factory=dict)
     silence: str = ""
     ended: dict[str, slurm.Task] = field(default_factory=dict)
@@ -43,18 +44,19 @@ class Memory:
 
     def ask(self, found: "list[Submission]") -> None:
         """Ask SLURM about the jobs of some submissions, if it is time, or it was not asked about all of them."""
-        names = frozenset(s.name for s in found)
+        # The name of a submission is there before sbatch is asked, its number before a job of it claims a run.
+        known = frozenset((s.name, s.array()) for s in found)
         now_s = self.clock()
-        if self.asked_s is not None and names <= self.names and now_s - self.asked_s < self.wait_s:
+        if self.asked_s is not None and known <= self.known and now_s - self.asked_s < self.wait_s:
             return
         before = self.tasks, self.silence
         try:
-            self.tasks, self.silence = slurm.queue(sorted(names), sorted({s.user for s in found})), ""
+            self.tasks, self.silence = slurm.queue(sorted({s.user for s in found} | {str(os.getuid())})), ""
         except slurm.NoAnswerError as error:
             self.tasks, self.silence = {}, str(error)
-        same = before == (self.tasks, self.silence) and names <= self.names
+        same = before == (self.tasks, self.silence) and known <= self.known
         self.wait_s = min(ASK_LAST_S, 2 * self.wait_s) if same else ASK_FIRST_S
-        self.names, self.asked_s = names, now_s
+        self.known, self.asked_s = known, now_s
 
     def may_ask_history(self) -> bool:
         """Say whether the accounting may be asked, which is slower than the controller, and often further away."""
@@ -78,8 +80,8 @@ class Memory:
         if count != last:
             last, since_s, beaten = count, now_s, True
         self.beats[attempt.path] = (last, since_s, beaten)
-        interval_s = attempt.claim().get("heartbeat_s")
-        if not isinstance(interval_s, int | float) or not interval_s > 0:
+        interval_s = attempt.heartbeat_s()
+        if interval_s is None:
             return "unknown"  # it was never promised to beat
         if now_s - since_s >= BEATS * interval_s:
             return "dead"
@@ -136,8 +138,11 @@ class LiveOutlook:
         mine = restart if isinstance(restart, int) else 0
         if mine != task.restarts:  # a later copy of the job has been started; or this answer is older than the claim
             return Owner("dead" if mine < task.restarts else "alive", where)
-        # It waits with the same count: it was asked before it started.
-        return Owner("alive" if task.active or task.waiting else "dead", where)
+        if task.over:
+            return Owner("dead", where)
+        # One that waits with the same count was asked about before it started.
+        known = task.active or task.waiting
+        return Owner("alive" if known else "unknown", where, f"SLURM says that job {task.id} is {task.state}")
 
     def _problem(self, cluster: str) -> str:
         """Return why SLURM cannot be asked about jobs of a cluster; empty if it can."""
@@ -150,6 +155,7 @@ class LiveOutlook:
             try:
                 self._cluster = slurm.cluster()
             except slurm.NoAnswerError as error:
+                self._memory.silence = str(error)
                 return f"SLURM does not answer: {error}"
         return (
             "" if cluster == self._cluster else f"cluster {cluster} cannot be asked from here, which is {self._cluster}"
@@ -181,7 +187,7 @@ class LiveOutlook:
         index = submission.task_of(run_id)
         id_ = f"{array}_{index}"
         task = self._memory.tasks.get(id_) or self._history(id_)
-        if task is None:
+        if task is None or task.name != submission.name:  # numbers can come again, names cannot
             why = f"; {self._memory.no_history}" if self._memory.no_history else ""
             return Prospect(State.INTERRUPTED, f"job {id_} has ended{why}", id_)
         if task.waiting:
@@ -190,8 +196,9 @@ class LiveOutlook:
         if task.active:
             if submission.all_leaving(index, task.restarts):
                 return Prospect(State.INTERRUPTED, f"job {id_} is ending", id_)
-            return Prospect(State.QUEUED, f"its job runs on {task.node}" if task.node else "its job starts", id_)
-        return _ended(task)
+            doing = "is ending" if task.state == "COMPLETING" else f"runs on {task.node}" if task.node else "starts"
+            return Prospect(State.QUEUED, f"its job {doing}", id_)
+        return _ended(task) if task.over else Prospect(State.UNKNOWN, f"job {id_} is {task.state}", id_)
 
     def _adopted(self, submission: Submission) -> str | None:
         """Return the array that a submission became though its submitter died before it could record it."""
@@ -287,7 +294,7 @@ def watch_pulses(runs: Sequence[RunDir]) -> set[str]:
         pulses = {run_id: memory.pulse(attempt) for run_id, attempt in attempts.items() if run_id not in beating}
         beating |= {run_id for run_id, pulse in pulses.items() if pulse == "alive"}
         promised = any(
-            pulse == "unknown" and attempts[run_id].claim().get("heartbeat_s") for run_id, pulse in pulses.items()
+            pulse == "unknown" and attempts[run_id].heartbeat_s() is not None for run_id, pulse in pulses.items()
         )
         if not promised:
             return beating

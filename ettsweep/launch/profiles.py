@@ -128,7 +128,10 @@ OWN_FIELDS = {
 }
 """Options of sbatch that a profile has a field for."""
 
-OURS = {"array", "job-name", "output", "error", "open-mode", "signal", "requeue", "no-requeue", "wrap", "test-only"}
+OURS = {
+    *("array", "job-name", "output", "error", "open-mode", "signal", "requeue", "no-requeue", "wrap", "test-only"),
+    *("wait", "parsable", "quiet", "clusters", "help", "usage", "version"),
+}
 """Options of sbatch that the tool itself depends on."""
 
 
@@ -177,15 +180,20 @@ class SlurmProfile(Profile):
             raise ValueError(
                 f"warn_s: {self.warn_s} s before the end of a job of {self.time_min} min is before its start"
             )
-        for name in self.environment:
+        for command in self.setup:
+            if command.startswith("#SBATCH"):
+                raise ValueError(f"setup: {command!r} is an option of sbatch: it belongs under sbatch")
+        for name, value in self.environment.items():
+            if isinstance(value, float):
+                raise ValueError(f"environment: {name}: YAML read {value!r}; put quotes around what is meant")
             if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
                 raise ValueError(f"environment: {name!r} is no name of a variable")
         for option in self.sbatch:
             if not re.fullmatch(r"[a-z][a-z0-9-]*", option):
                 raise ValueError(f"sbatch: {option!r} is no long option of sbatch, such as mail-type")
-            if option in OWN_FIELDS:
-                raise ValueError(f"sbatch: {option} has a field of its own: {OWN_FIELDS[option]}")
-            if option in OURS:
+            if own := [field for known, field in OWN_FIELDS.items() if known.startswith(option)]:
+                raise ValueError(f"sbatch: {option} has a field of its own: {own[0]}")
+            if any(known.startswith(option) for known in OURS):  # sbatch takes the beginning of an option for it
                 raise ValueError(f"sbatch: {option} is set by ettsweep itself")
         return self
 

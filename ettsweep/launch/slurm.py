@@ -7,7 +7,7 @@ ended that the controller has forgotten. Where either cannot be asked, NoAnswerE
 import os
 import re
 import subprocess
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -30,7 +30,10 @@ ENDS = {
 }
 """States in which a job ends without having been told to by anyone, in words."""
 
-INHERITED = ("SQUEUE_", "SACCT_", "SINFO_", "SLURM_TIME_FORMAT", "SLURM_CLUSTERS")
+ENDED = {*ENDS, "COMPLETED", "CANCELLED", "FAILED", "LAUNCH_FAILED", "RECONFIG_FAIL"}
+"""States in which a job is over. Of a state that is in none of these sets nothing is concluded."""
+
+INHERITED = ("SQUEUE_", "SACCT_", "SINFO_", "SCANCEL_", "SCONTROL_", "SLURM_TIME_FORMAT", "SLURM_CLUSTERS")
 """Variables by which a user changes what the commands print, or whom they ask."""
 
 
@@ -66,6 +69,11 @@ class Task:
         return self.state in WAITING
 
     @property
+    def over(self) -> bool:
+        """Whether it has ended, for whatever reason."""
+        return self.state in ENDED
+
+    @property
     def active(self) -> bool:
         """Whether it runs, or its processes may still be there."""
         return self.state in ACTIVE
@@ -78,9 +86,17 @@ def ask(*command: str) -> str:
         NoAnswerError: it is not installed, fails, or takes too long.
     """
     env = {key: value for key, value in os.environ.items() if not key.startswith(INHERITED)}
+    env["SLURM_BITSTR_LEN"] = "0"  # sacct would cut lists of tasks short
     try:
         done = subprocess.run(
-            command, env=env, capture_output=True, text=True, errors="replace", timeout=ANSWER_S, check=False
+            command,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=ANSWER_S,
+            check=False,
         )
     except FileNotFoundError:
         raise NoAnswerError(f"{command[0]} is not on this machine") from None
@@ -88,14 +104,16 @@ def ask(*command: str) -> str:
         raise NoAnswerError(f"{command[0]} gave no answer in {ANSWER_S:.0f} s") from None
     except OSError as error:
         raise NoAnswerError(f"{command[0]}: {error.strerror}") from None
-    if done.returncode:
+    # squeue complains of a user that it does not know, prints no jobs, and exits 0.
+    if done.returncode or re.search(r"^\w+: error: ", done.stderr, re.MULTILINE):
         raise NoAnswerError(f"{command[0]}: {words(done.stderr) or f'exit code {done.returncode}'}")
     return done.stdout
 
 
 def words(stderr: str) -> str:
     """Return SLURM's own words, without the names of its functions before each line."""
-    lines = [re.sub(r"^\w+: (error: |fatal: )*", "", line).strip() for line in stderr.splitlines()]
+    names = r"^(\w+(?: error)?: )?(?:error: |fatal: )*(?:slurm\w*: )*"
+    lines = [re.sub(names, "", line).strip() for line in stderr.splitlines()]
     told = list(dict.fromkeys(line for line in lines if line))
     return "; ".join(told[:MANY]) + (f"; and {len(told) - MANY} more" if len(told) > MANY else "")
 
@@ -104,12 +122,11 @@ MANY = 4
 """Lines of SLURM's that are worth repeating."""
 
 
-def queue(names: Collection[str], users: Iterable[str]) -> dict[str, Task]:
-    """Return the jobs of these names that the controller knows, also those that ended minutes ago, by id.
+def queue(users: Iterable[str]) -> dict[str, Task]:
+    """Return the jobs of some users that the controller knows, also those that ended minutes ago, by id.
 
     Args:
-        names: of jobs.
-        users: whose jobs they are, by number.
+        users: whose jobs, by number.
 
     Raises:
         NoAnswerError: the controller does not answer.
@@ -123,18 +140,20 @@ def queue(names: Collection[str], users: Iterable[str]) -> dict[str, Task]:
         if len(parts) < len(fields):
             continue
         id_, name, state, reason, node, start, restarts = parts[: len(fields)]
-        if name not in names:
-            continue
         found[id_] = Task(
             id=id_,
             name=name,
-            state=state.split()[0] if state else "UNKNOWN",
+            state=_word(state),
             reason="" if reason == "None" else reason,
             node=node,
             start="" if start in ("N/A", "Unknown", "NONE") else start,
             restarts=int(restarts) if restarts.isdigit() else 0,
         )
     return found
+
+
+def _word(state: str) -> str:
+    return state.split()[0] if state.split() else "UNKNOWN"
 
 
 def history(arrays: Iterable[str]) -> dict[str, Task]:
@@ -161,7 +180,7 @@ def history(arrays: Iterable[str]) -> dict[str, Task]:
             numbers = [""] if first is None or last is None else [f"_{n}" for n in range(first, last + 1)]
             for number in numbers:
                 task = f"{main}{number}"
-                found[task] = Task(task, parts[1], parts[2].split()[0], f"exit code {parts[3]}", parts[4])
+                found[task] = Task(task, parts[1], _word(parts[2]), f"exit code {parts[3]}", parts[4])
     return found
 
 
@@ -218,9 +237,18 @@ def requeue(job: str) -> bool:
     """Ask for a job to be started again; say whether SLURM will."""
     try:
         ask("scontrol", "requeue", job)
-    except NoAnswerError:
-        return False
+    except NoAnswerError as error:
+        return "pending execution" in str(error)  # it has been asked for already
     return True
+
+
+def under_repair() -> bool:
+    """Say whether nodes are down or drained: --test-only refuses what fits those alone, and sbatch lets it wait."""
+    try:
+        states = ask("sinfo", "-h", "-N", "-o", "%T").split()
+    except NoAnswerError:
+        return True
+    return any(not state.rstrip("*~#!%$@^-+").startswith(("idle", "alloc", "mix", "comp")) for state in states)
 
 
 def preempted(job: str) -> bool:

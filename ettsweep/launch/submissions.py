@@ -140,9 +140,16 @@ class Submission:
 
     def all_leaving(self, index: int, restarts: int) -> bool:
         """Say whether all workers of a task have taken their last look at their list in this life of the job."""
+        return all(said.get("leaving") for said in self._said_in(index, restarts))
+
+    def all_saved(self, index: int, restarts: int) -> bool:
+        """Say whether all workers of a task have nothing to lose any more in this life of the job."""
+        return all(said.get("leaving") or said.get("saved") for said in self._said_in(index, restarts))
+
+    def _said_in(self, index: int, restarts: int) -> list[Json]:
         count = int(self.profile.get("nodes") or 1) * max(1, int(self.profile.get("gpus") or 0))
         said = [self.said_by(f"{index}-{rank}") for rank in range(count)]
-        return all(s.get("leaving") and s.get("restart") == restarts for s in said)
+        return [s if s.get("restart") == restarts else {} for s in said]
 
     # --- workers ----------------------------------------------------------------------------------------------------
 

@@ -178,9 +178,9 @@ def _after_failure(submission: Submission, told: str) -> str:
     """
     lost = re.search(r"timed out|unable to contact|connect", told, re.IGNORECASE)
     with contextlib.suppress(slurm.NoAnswerError):
-        tasks = slurm.queue([submission.name], [submission.user])
-        if tasks:
-            return next(iter(tasks)).partition("_")[0]
+        for task in slurm.queue([submission.user]).values():
+            if task.name == submission.name:
+                return task.id.partition("_")[0]
         if not lost:
             shutil.rmtree(submission.path, ignore_errors=True)
             raise LaunchError(f"sbatch refuses: {told}")
@@ -264,6 +264,7 @@ def would_start(script: str) -> str:
         raise slurm.NoAnswerError(f"sbatch gave no answer in {slurm.ANSWER_S:.0f} s") from None
     if done.returncode == 127:  # from env
         raise slurm.NoAnswerError("sbatch is not on this machine; `--launch local` trains here")
-    if done.returncode:
-        raise LaunchError(f"sbatch refuses: {slurm.words(done.stderr)}")
-    return slurm.words(done.stderr)
+    told = slurm.words(done.stderr)
+    if done.returncode and not ("configuration is not available" in told and slurm.under_repair()):
+        raise LaunchError(f"sbatch refuses: {told}")
+    return told

@@ -170,8 +170,10 @@ def run_task(folder: Path) -> int:
 # --- both -----------------------------------------------------------------------------------------------------------
 
 
-def _say(submission: Submission, name: str, *, leaving: bool, job: Job | None = None) -> None:
-    said = {"process": process().to_json(), "leaving": leaving, "restart": job.restart if job else None}
+def _say(submission: Submission, name: str, *, leaving: bool, job: Job | None = None, saved: bool = False) -> None:
+    said: Json = {"process": process().to_json(), "leaving": leaving}
+    if job:
+        said |= {"restart": job.restart, "saved": saved}
     write_atomic(submission.path / f"worker-{name}.json", dumps(said))
 
 
@@ -207,6 +209,8 @@ class Worker:
         while True:
             if any(self.claimable(run) for run in self._runs):
                 self._train_all()
+            if self._control.told and self._job:
+                return  # what becomes of the list is SLURM's to say
             # From here on the list counts as nobody's, so the last look comes after saying so.
             say(leaving=True)
             if self._control.told or not any(self.claimable(run) for run in self._runs):
@@ -254,12 +258,23 @@ class Worker:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if told == "SUPERSEDED":
             return 1
-        if told == "SIGUSR2" or slurm.preempted(self._job.number):
-            if slurm.requeue(self._job.number):
-                print(f"{told}: saved; SLURM starts this job again", flush=True)
-                return 0
-            print(f"{told}: saved, but SLURM does not start this job again; the next command does", flush=True)
+        if told != "SIGUSR2" and not slurm.preempted(self._job.number):
+            return 1
+        self._wait_for_the_others()
+        if slurm.requeue(self._job.number):
+            print(f"{told}: saved; SLURM starts this job again", flush=True)
+            return 0
+        print(f"{told}: saved, but SLURM does not start this job again; the next command does", flush=True)
+        _say(self._submission, self._name, leaving=True, job=self._job)
         return 1
+
+    def _wait_for_the_others(self) -> None:
+        """Wait until all workers of this job have saved: to start it again ends those that have not."""
+        assert self._job is not None
+        _say(self._submission, self._name, leaving=False, job=self._job, saved=True)
+        until_s = time.monotonic() + self._submission.profile["warn_s"] / 2
+        while time.monotonic() < until_s and not self._submission.all_saved(self._job.index, self._job.restart):
+            time.sleep(POLL_S)
 
 
 def claimable(run: RunDir, outlook: Outlook) -> bool:

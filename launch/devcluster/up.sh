@@ -10,7 +10,7 @@
 #               is requeued) and nograce (none); short (at most 5 minutes, 1 if not given)
 #
 # Knobs, from the environment:
-#   ETTSWEEP_DEVCLUSTER_PORT  first of some 40 ports, 26800
+#   ETTSWEEP_DEVCLUSTER_PORT  first of some 40 ports, 26800; kept in DIR
 #   PREEMPT_SIGNAL            1: a preempted job gets the signal of its --signal first; 0: it does not
 set -euo pipefail
 export PATH=$PATH:/usr/sbin:/sbin # the daemons are there
@@ -33,13 +33,16 @@ D=$(cd "$D" && pwd -P)
 [ ${#D} -le 70 ] || die "$D is ${#D} characters long, at most 70 work: a Unix socket's path ends at 108. Choose another:
     ETTSWEEP_DEVCLUSTER=/tmp/short $0"
 [[ $D != *[[:space:]]* ]] || die "$D: SLURM's configuration cannot name a path with a space"
-PORT=${ETTSWEEP_DEVCLUSTER_PORT:-26800}
+PORT=${ETTSWEEP_DEVCLUSTER_PORT:-$(cat "$D/etc/port" 2>/dev/null || echo 26800)}
 [[ $PORT =~ ^[0-9]+$ ]] && [ "$PORT" -ge 1024 ] && [ "$PORT" -le 65000 ] ||
   die "ETTSWEEP_DEVCLUSTER_PORT=$PORT is not a number from 1024 to 65000"
+[ "$PORT" = "$(cat "$D/etc/port" 2>/dev/null || echo "$PORT")" ] || ! alive munged ||
+  die "the cluster in $D runs at port $(cat "$D/etc/port"); stop it before it moves to $PORT: $here/down.sh $D"
 DB_PORT=$((PORT + 6)) CTLD_PORT=$((PORT + 17)) DBD_PORT=$((PORT + 19)) NODE_PORT=$((PORT + 20))
 HOST=$(hostname -s)
 mkdir -p "$D"/{etc,run,log,munge,state,spool,dev,disks}
 chmod 700 "$D/munge" "$D/state"
+echo "$PORT" >"$D/etc/port"
 
 exec 9>"$D/run/up.lock" # two at once would start everything twice; spawn closes it for the daemons
 flock 9

@@ -21,11 +21,28 @@ from ettsweep.launch.submit import check, scripts, submit
 from ettsweep.spec import RunSpec
 from ettsweep.sweep.plan import Plan, make_plan
 
-ODD = ["a b", "it's", 'say "x"', "$(touch hurt)", "`touch hurt`", "100%", "back\\slash", "#5", "*", "a;b&c|d", "~", "ü", "$HOME", "-x"]
+ODD = [
+    "a b",
+    "it's",
+    'say "x"',
+    "$(touch hurt)",
+    "`touch hurt`",
+    "100%",
+    "back\\slash",
+    "#5",
+    "*",
+    "a;b&c|d",
+    "~",
+    "ü",
+    "$HOME",
+    "-x",
+]
 """Values that a shell would read as something else."""
 
 
-def executor(folder: Path, tasks: int = 3, parallel: int = 3, code: Path | None = None, **profile: Any) -> ArrayExecutor:
+def executor(
+    folder: Path, tasks: int = 3, parallel: int = 3, code: Path | None = None, **profile: Any
+) -> ArrayExecutor:
     return ArrayExecutor(folder, SlurmProfile(kind="slurm", **profile), "vit-ntk.1a2b3c4d", tasks, parallel, code)
 
 
@@ -67,7 +84,9 @@ def run_script(bin_folder: Path, tmp_path: Path) -> Callable[..., tuple[list[str
 
     def run(script: str, **variables: str) -> tuple[list[str], dict[str, str]]:
         env = {"PATH": os.environ["PATH"], "HOME": "/nowhere", **variables}
-        done = subprocess.run(["bash", "-c", script], env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            ["bash", "-c", script], env=env, cwd=tmp_path, capture_output=True, text=True, check=False
+        )
         assert (done.returncode, done.stderr) == (0, "")
         pairs = (pair.partition("=") for pair in environment.read_text().split("\0")[:-1])
         return told.read_text().split("\0")[:-1], {name: value for name, _, value in pairs}
@@ -123,7 +142,9 @@ def test_what_the_profile_leaves_out_is_left_to_the_site(tmp_path: Path) -> None
     assert asked["ntasks-per-node"] == "1", "one worker a node trains on the CPU"
 
 
-@pytest.mark.parametrize(("tasks", "parallel", "array"), [(1, 1, "0-0%1"), (10, 4, "0-9%4"), (1000, 1000, "0-999%1000")])
+@pytest.mark.parametrize(
+    ("tasks", "parallel", "array"), [(1, 1, "0-0%1"), (10, 4, "0-9%4"), (1000, 1000, "0-999%1000")]
+)
 def test_the_array_has_an_index_for_each_task(tmp_path: Path, tasks: int, parallel: int, array: str) -> None:
     assert options(executor(tmp_path, tasks, parallel).script())["array"] == array
 
@@ -190,7 +211,7 @@ def test_variables_reach_the_worker_as_they_are(tmp_path: Path, run_script: Any,
 
 def test_the_script_exports_exactly_the_variables_of_the_profile(tmp_path: Path, run_script: Any) -> None:
     _, without = run_script(executor(tmp_path).script())
-    variables = {"A": 1, "B": 0.5, "C": True, "D": False, "_E": "x"}
+    variables = {"A": 1, "B": "0.5", "C": True, "D": False, "_E": "x"}
     _, environment = run_script(executor(tmp_path, environment=variables).script())
     assert {name: environment[name] for name in set(environment) - set(without)} == {
         "A": "1",

@@ -1,10 +1,20 @@
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ettsweep.errors import InputError, StorageError
-from ettsweep.launch.profiles import LocalProfile, Slot, find_profile, load_profile, visible_gpus
+from ettsweep.launch.profiles import (
+    OURS,
+    OWN_FIELDS,
+    LocalProfile,
+    Slot,
+    SlurmProfile,
+    find_profile,
+    load_profile,
+    visible_gpus,
+)
 from ettsweep.launch.slots import free_first, hold_slot, slot_dir
 from ettsweep.resources import shipped
 
@@ -229,3 +239,294 @@ def test_a_profile_that_is_no_mapping_is_refused() -> None:
     Path("mine.yaml").write_text("- slots\n")
     with pytest.raises(InputError, match=r"mine\.yaml: a mapping of keys to values is expected"):
         load_profile("mine.yaml")
+
+
+# --- SLURM ----------------------------------------------------------------------------------------------------------
+
+
+def slurm(*overrides: str) -> SlurmProfile:
+    """Load the smallest profile for SLURM with other values for some keys."""
+    Path("mine.yaml").write_text("kind: slurm\n")
+    profile = load_profile("mine.yaml", overrides)
+    assert isinstance(profile, SlurmProfile)
+    return profile
+
+
+def refusal(*overrides: str, text: str = "kind: slurm\n") -> str:
+    """Return why a profile for SLURM is refused."""
+    Path("mine.yaml").write_text(text)
+    with pytest.raises(InputError) as error:
+        load_profile("mine.yaml", overrides)
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("slurm", {"gpus": 1, "runs_per_job": 1, "snapshot": True}),
+        ("slurm-cpu", {"gpus": 0, "runs_per_job": 20, "workers": 1}),
+        ("slurm-preempt", {"partition": "preempt", "checkpoint_every_s": 60.0, "runs_per_job": 1}),
+        ("slurm-node", {"gpus": 4, "workers": 4, "sbatch": {"exclusive": True}}),
+        ("slurm-container", {"setup": ("module load apptainer",)}),
+    ],
+)
+def test_shipped_profiles_for_slurm_say_what_their_names_promise(name: str, values: dict[str, Any]) -> None:
+    profile = load_profile(name)
+    assert isinstance(profile, SlurmProfile)
+    assert {key: getattr(profile, key) for key in values} == values
+
+
+def test_a_node_of_several_gpus_is_given_several_runs_for_each() -> None:
+    profile = load_profile("slurm-node")
+    assert isinstance(profile, SlurmProfile)
+    assert profile.runs_per_job >= 2 * profile.workers
+
+
+def test_what_else_lies_beside_the_shipped_profiles_is_no_profile() -> None:
+    assert (shipped("launch") / "devcluster").is_dir(), "or this test holds nothing"
+    with pytest.raises(InputError, match="unknown launch profile 'devcluster'") as error:
+        load_profile("devcluster")
+    assert "devcluster" not in str(error.value).partition("Known:")[2]
+    Path("launch/slurm.yaml").mkdir(parents=True)
+    assert find_profile("slurm") == shipped("launch") / "slurm.yaml"
+
+
+def test_a_profile_needs_nothing_but_its_kind() -> None:
+    profile = slurm()
+    assert (profile.time_min, profile.nodes, profile.workers) == (240, 1, 1)
+    assert (profile.partition, profile.mem_gb, profile.setup, profile.sbatch) == (None, None, (), {})
+
+
+def test_every_field_can_be_given_in_a_file() -> None:
+    Path("mine.yaml").write_text(
+        """
+kind: slurm
+partition: gpu
+account: "0123"
+qos: high
+constraint: a100|h100
+time_min: 90
+nodes: 2
+gpus: 4
+cpus: 6
+mem_gb: 0.5
+max_parallel: 3
+runs_per_job: 8
+setup: [module load cuda, "source '/a b/activate'"]
+environment: {A: 1, B_2: two words, C: true, D: ""}
+sbatch: {mail-type: END, exclusive: true, hold: false, nice: 5, begin: 16:00:00}
+python: apptainer exec image.sif python3
+warn_s: 60
+heartbeat_s: 10
+snapshot: true
+"""
+    )
+    profile = load_profile("mine.yaml")
+    assert profile.model_dump() == {
+        "kind": "slurm",
+        "partition": "gpu",
+        "account": "0123",
+        "qos": "high",
+        "constraint": "a100|h100",
+        "time_min": 90,
+        "nodes": 2,
+        "gpus": 4,
+        "cpus": 6,
+        "mem_gb": 0.5,
+        "max_parallel": 3,
+        "runs_per_job": 8,
+        "setup": ("module load cuda", "source '/a b/activate'"),
+        "environment": {"A": 1, "B_2": "two words", "C": True, "D": ""},
+        "sbatch": {"mail-type": "END", "exclusive": True, "hold": False, "nice": 5, "begin": "16:00:00"},
+        "python": "apptainer exec image.sif python3",
+        "warn_s": 60,
+        "checkpoint_every_s": 300.0,
+        "checkpoint_every_steps": None,
+        "heartbeat_s": 10.0,
+        "snapshot": True,
+    }
+
+
+def test_parts_of_a_field_are_overridden_by_dots() -> None:
+    profile = slurm("sbatch.mail-type=END", "sbatch.exclusive=true", "environment.A=1", "environment.B=x=y", "gpus=0")
+    assert profile.sbatch == {"mail-type": "END", "exclusive": True}
+    assert profile.environment == {"A": 1, "B": "x=y"}
+    Path("mine.yaml").write_text("kind: slurm\nsbatch: {nice: 5, mail-type: FAIL}\n")
+    both = load_profile("mine.yaml", ["sbatch.mail-type=END"])
+    assert isinstance(both, SlurmProfile)
+    assert both.sbatch == {"nice": 5, "mail-type": "END"}, "the others stay as the file has them"
+    whole = load_profile("mine.yaml", ["sbatch={nice: 1}"])
+    assert isinstance(whole, SlurmProfile)
+    assert whole.sbatch == {"nice": 1}
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("partition.x=1", "mine.yaml: partition: input should be a valid string"),
+        ("sbatch.=1", "--launch-set sbatch.=1: key=value is expected"),
+        (".a=1", "--launch-set .a=1: key=value is expected"),
+        ("mail-type=END", "--launch-set mail-type=END: key=value is expected"),
+        ("sbatch.mail-type", "--launch-set sbatch.mail-type: key=value is expected"),
+        ("environment.A={", "--launch-set environment.A={: line 1:"),
+        ("sbatch.mail.type=END", "mine.yaml: sbatch: 'mail.type' is no long option of sbatch"),
+        ("environment.A.B=1", "mine.yaml: environment: 'A.B' is no name of a variable"),
+    ],
+)
+def test_an_override_that_is_none_is_refused(override: str, message: str) -> None:
+    assert message in refusal(override)
+
+
+def test_parts_of_what_has_none_are_refused() -> None:
+    assert refusal("partition.x=1", text="kind: slurm\npartition: gpu\n") == (
+        "--launch-set partition.x=1: partition has no parts; partition=value sets it"
+    )
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("time_min=4:00:00", "mine.yaml: time_min: input should be a valid integer, got '4:00:00'"),
+        ("time_min=0", "mine.yaml: time_min: input should be greater than or equal to 1, got 0"),
+        ("time_min=1.5", "mine.yaml: time_min: input should be a valid integer, got 1.5"),
+        ("time=60", "mine.yaml: time: unknown key"),
+        ("slots=2", "mine.yaml: slots: unknown key"),
+        ("nodes=0", "mine.yaml: nodes: input should be greater than or equal to 1, got 0"),
+        ("gpus=-1", "mine.yaml: gpus: input should be greater than or equal to 0, got -1"),
+        ("gpus=true", "mine.yaml: gpus: input should be a valid integer, got True"),
+        ("gpus=a100:4", "mine.yaml: gpus: input should be a valid integer, got 'a100:4'"),
+        ("cpus=0", "mine.yaml: cpus: input should be greater than or equal to 1, got 0"),
+        ("mem_gb=32G", "mine.yaml: mem_gb: input should be a valid number, got '32G'"),
+        ("mem_gb=0", "mine.yaml: mem_gb: input should be greater than 0, got 0"),
+        ("max_parallel=0", "mine.yaml: max_parallel: input should be greater than or equal to 1, got 0"),
+        ("runs_per_job=0", "mine.yaml: runs_per_job: input should be greater than or equal to 1, got 0"),
+        ("runs_per_job=auto", "mine.yaml: runs_per_job: input should be a valid integer, got 'auto'"),
+        ("account=123", "mine.yaml: account: input should be a valid string, got 123"),
+        ("setup=module load cuda", "mine.yaml: setup: input should be a valid tuple, got 'module load cuda'"),
+        ("setup=[a, 1]", "mine.yaml: setup.1: input should be a valid string, got 1"),
+        ("environment=[A]", "mine.yaml: environment: input should be a valid dictionary, got ['A']"),
+        ("environment.A=null", "mine.yaml: environment.A: a word or a number is expected, got None"),
+        ("environment.A=[1]", "mine.yaml: environment.A: a word or a number is expected, got [1]"),
+        ("sbatch.mail-type={a: 1}", "mine.yaml: sbatch.mail-type: a word or a number is expected, got {'a': 1}"),
+        ("kind=cloud", "mine.yaml: kind: 'cloud' is unknown; known: local, slurm"),
+        ("kind=[slurm]", "mine.yaml: kind: ['slurm'] is unknown; known: local, slurm"),
+        ("heartbeat_s=0", "mine.yaml: heartbeat_s: input should be greater than 0, got 0"),
+    ],
+)
+def test_bad_values_of_a_slurm_profile_are_refused(override: str, message: str) -> None:
+    assert message in refusal(override)
+
+
+def test_a_time_of_day_in_a_file_is_not_read_as_seconds() -> None:
+    assert refusal(text="kind: slurm\ntime_min: 4:00:00\n") == (
+        "mine.yaml: time_min: input should be a valid integer, got '4:00:00'"
+    )
+
+
+def test_all_bad_values_are_told_at_once() -> None:
+    message = refusal(text="kind: slurm\ngpus: many\npartitoin: x\nnodes: 0\nsbatch: {a: [1]}\n")
+    lines = message.splitlines()
+    assert all(line.startswith("mine.yaml: ") for line in lines)
+    assert [line.split(": ")[1] for line in lines] == ["nodes", "gpus", "sbatch.a", "partitoin"]
+
+
+@pytest.mark.parametrize(
+    "value", ["a\nb", "a\n#SBATCH --x", "a\rb", "a\tb", "a\x00b", "a\x1b[0m", "a\u2028b", "a\x85b"]
+)
+@pytest.mark.parametrize(
+    "place", ["partition", "account", "qos", "constraint", "python", "setup", "environment", "sbatch"]
+)
+def test_what_would_end_a_line_of_the_script_is_refused(place: str, value: str) -> None:
+    values: dict[str, Any] = {"setup": [value], "environment": {"A": value}, "sbatch": {"comment": value}}
+    with pytest.raises(ValueError, match=f"(?s){place}.* is expected, got "):
+        SlurmProfile(kind="slurm", **{place: values.get(place, value)})
+
+
+def test_such_a_value_in_a_file_is_told_with_its_place() -> None:
+    message = refusal(text='kind: slurm\npartition: "gpu\\n#SBATCH --uid=0"\nsetup: ["a", "b\\rc"]\n')
+    assert message == (
+        "mine.yaml: partition: text on one line is expected, got 'gpu\\n#SBATCH --uid=0'\n"
+        "mine.yaml: setup.1: text on one line is expected, got 'b\\rc'"
+    )
+    assert "partition: text on one line is expected, got ''" in refusal('partition=""')
+
+
+def test_an_option_of_sbatch_is_no_command_of_setup() -> None:
+    assert "mine.yaml: setup" in refusal("setup=['#SBATCH --partition=gpu']")
+
+
+@pytest.mark.parametrize("value", ["1.10", "1e3", "0.0"])
+def test_a_variable_that_yaml_would_rewrite_is_refused_unless_it_is_quoted(value: str) -> None:
+    assert "mine.yaml: environment: VERSION: YAML read " in refusal(f"environment.VERSION={value}")
+    assert slurm(f"environment.VERSION='{value}'").environment == {"VERSION": value}
+
+
+@pytest.mark.parametrize("name", ["1A", "A-B", "A B", "", "A=B", "A;ls", "$A", "A\n", "É", "AÉ"])
+def test_names_of_variables_are_names(name: str) -> None:
+    with pytest.raises(ValueError, match=r"environment: .* is no name of a variable"):
+        SlurmProfile(kind="slurm", environment={name: 1})
+
+
+@pytest.mark.parametrize(
+    "option", ["mail_type", "--mail-type", "-p", "Mail-type", "mail type", "", "a=b", "mail-type\n", "5"]
+)
+def test_names_of_options_are_long_options(option: str) -> None:
+    with pytest.raises(ValueError, match=r"sbatch: .* is no long option of sbatch, such as mail-type"):
+        SlurmProfile(kind="slurm", sbatch={option: 1})
+
+
+@pytest.mark.parametrize(("option", "field"), sorted(OWN_FIELDS.items()))
+def test_options_that_have_a_field_are_refused_with_its_name(option: str, field: str) -> None:
+    assert f"sbatch: {option} has a field of its own: {field}" in refusal(f"sbatch.{option}=1")
+    assert field in SlurmProfile.model_fields
+
+
+OURS_AT_LEAST = [
+    "array",
+    "job-name",
+    "output",
+    "error",
+    "open-mode",
+    "signal",
+    "requeue",
+    "no-requeue",
+    "wrap",
+    "test-only",
+]
+OURS_AT_LEAST += ["wait", "parsable", "quiet", "clusters"]  # with them sbatch does not return, or not with a number
+
+
+@pytest.mark.parametrize("option", sorted({*OURS, *OURS_AT_LEAST}))
+def test_options_that_the_tool_sets_or_depends_on_are_refused(option: str) -> None:
+    assert f"mine.yaml: sbatch: {option} is set by ettsweep itself" in refusal(f"sbatch.{option}=true")
+
+
+@pytest.mark.parametrize("option", ["parti", "outp", "sig", "arr"])
+def test_options_that_sbatch_would_complete_to_such_a_one_are_refused(option: str) -> None:
+    assert "sbatch" in refusal(f"sbatch.{option}=x")
+
+
+@pytest.mark.parametrize(
+    "option", ["mem-per-cpu", "gpu-bind", "time-min", "nodelist", "exclude", "reservation", "gres"]
+)
+def test_options_that_only_begin_like_such_a_one_are_sbatchs_own(option: str) -> None:
+    assert slurm(f"sbatch.{option}=x").sbatch == {option: "x"}
+
+
+@pytest.mark.parametrize(
+    ("time_min", "warn_s", "fits"),
+    [(1, 59, True), (1, 60, False), (1, 120, False), (2, 119, True), (2, 120, False), (240, 120, True)],
+)
+def test_the_warning_before_the_end_of_a_job_comes_after_its_start(time_min: int, warn_s: int, fits: bool) -> None:
+    overrides = (f"time_min={time_min}", f"warn_s={warn_s}")
+    if fits:
+        assert slurm(*overrides).warn_s == warn_s
+    else:
+        assert refusal(*overrides) == (
+            f"mine.yaml: warn_s: {warn_s} s before the end of a job of {time_min} min is before its start"
+        )
+
+
+@pytest.mark.parametrize(("gpus", "workers"), [(0, 1), (1, 1), (4, 4)])
+def test_a_job_has_a_worker_for_each_gpu_or_one_on_the_cpu(gpus: int, workers: int) -> None:
+    assert slurm(f"gpus={gpus}").workers == workers

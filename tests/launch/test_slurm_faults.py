@@ -6,15 +6,20 @@ A test holds a run still by stopping its worker (SIGSTOP), never by hoping that 
 import contextlib
 import json
 import os
+import pty
+import select
 import shutil
 import signal
+import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from arrays import asks, attempt_at_work, only_run, only_submission, state, wait_for_state
+from arrays import asks, attempt_at_work, only_run, only_submission
 from commandline import (
     ETTSWEEP,
     PATIENCE_S,
@@ -102,6 +107,17 @@ ONLY_TRIED = 'case " $* " in *" --test-only "*) exec $REAL "$@" ;; esac'
 """sbatch is asked twice: whether it would take the script, and to take it."""
 
 
+onlookers: "list[subprocess.Popen[Any]]" = []
+
+
+@pytest.fixture(autouse=True)
+def _no_onlooker_is_left() -> Iterator[None]:
+    yield
+    while onlookers:
+        onlookers[-1].kill()
+        onlookers.pop().wait()
+
+
 class Onlooker:
     """A command that stays and tells what it sees, in lines."""
 
@@ -110,6 +126,7 @@ class Onlooker:
         with said.open("w") as file:
             command = [ETTSWEEP, *map(str, arguments)]
             self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=file, text=True)
+        onlookers.append(self.process)
 
     def says(self, words: str) -> bool:
         return words in self._said.read_text()
@@ -294,6 +311,18 @@ def test_a_killed_worker_is_an_interruption_that_the_next_command_takes_on(
 NO_CONTROLLER = "Unable to contact slurm controller (connect failure)"
 
 
+def silent(row: dict[str, Any], words: str) -> bool:
+    """Say whether a row of `status` says that SLURM does not answer, with SLURM's own words."""
+    reason = str(row["reason"])
+    return reason.startswith("SLURM does not answer: squeue: ") and reason.endswith(words)
+
+
+def nodes_are_up(cluster: Cluster) -> bool:
+    """Say whether the controller has heard of all nodes since it started."""
+    states = cluster.run("sinfo", "--noheader", "--Node", "--partition=main", "--format=%T").stdout.split()
+    return "unknown" not in states
+
+
 def test_a_restart_of_the_controller_goes_unnoticed(cluster: Cluster, tmp_path: Path, results: Path) -> None:
     asked = asks(tmp_path, runs=2, steps=STEPS, max_parallel=1)
     ettsweep(*asked)
@@ -315,10 +344,11 @@ def test_nothing_is_concluded_while_the_controller_is_away(cluster: Cluster, tmp
     with held(results, first):
         cluster.ctl("stop", "slurmctld")
         rows = look(results, "unknown")
-        assert {row["reason"] for row in rows.values()} == {f"SLURM does not answer: squeue: {NO_CONTROLLER}"}
+        assert all(silent(row, NO_CONTROLLER) for row in rows.values()), rows
         assert rows[first.run.id]["where"] == node_of(first)
-        follow.wait_for("(2 unknown); SLURM does not answer: squeue: " + NO_CONTROLLER)
-        assert NO_CONTROLLER in ettsweep(*asked, code=1).stderr
+        follow.wait_for("(2 unknown); SLURM does not answer: squeue: ")
+        assert follow.says(NO_CONTROLLER)
+        grid_submits_nothing(results, asked, "2 need a decision")
     wait_for(first.run.result, "the end of a run whose controller is away")
     assert look(results, "done", "unknown")[first.run.id]["state"] == "done"
     assert follow.process.poll() is None
@@ -339,7 +369,7 @@ def test_one_who_looks_on_sees_by_its_heart_that_a_run_goes_on(cluster: Cluster,
         watch = Onlooker(tmp_path / "said", "watch", "--results", results)
         watch.wait_for("(1 unknown); SLURM does not answer")
         with beating(run):
-            watch.wait_for("(1 running); SLURM does not answer")
+            watch.wait_for("(1 running)")
         cluster.ctl("start", "slurmctld")
     watch.ended()
     assert watch.says("1/1 runs finished (1 done)")
@@ -353,6 +383,7 @@ def test_what_cannot_be_submitted_leaves_nothing_behind(cluster: Cluster, tmp_pa
     assert NO_CONTROLLER in failed.stderr
     assert not results.exists()
     cluster.ctl("start", "slurmctld")
+    cluster.wait_for(lambda: nodes_are_up(cluster), "the nodes to be back")
     assert "1 runs submitted" in ettsweep(*asked).stderr
     wait_for_the_end(results)
     assert only_run(results).numbers() == [1]
@@ -367,9 +398,8 @@ def test_jobs_that_come_after_sbatch_gave_up_are_found(
     failed = ettsweep(*asked, code=1, env=instead("sbatch", f'{ONLY_TRIED}\nkill -STOP {pid}\nexec $REAL "$@"'))
     assert "sbatch: Batch job submission failed: Socket timed out on send/recv operation" in failed.stderr
     assert "the next command looks whether the jobs were made" in failed.stderr
-    assert {row["reason"] for row in look(results, "unknown").values()} == {
-        "SLURM does not answer: squeue: Socket timed out on send/recv operation"
-    }
+    rows = look(results, "unknown")
+    assert all(silent(row, "Socket timed out on send/recv operation") for row in rows.values()), rows
     cluster.ctl("thaw", "slurmctld")
     submission = only_submission(results)
     jobs = cluster.wait_for(lambda: cluster.squeue("--name", submission.name), "the jobs")
@@ -381,6 +411,16 @@ def test_jobs_that_come_after_sbatch_gave_up_are_found(
     wait_for_the_end(results)
     assert [run.numbers() for run in runs_in(results)] == [[1], [1]]
     grid_submits_nothing(results, asked, "2 finished, 0 under way")
+    assert_trained_once(results, tmp_path / "undisturbed")
+
+
+def test_nodes_in_maintenance_are_no_reason_to_refuse(cluster: Cluster, tmp_path: Path, results: Path) -> None:
+    cluster.run("scontrol", "update", f"nodename={','.join(cluster.nodes)}", "state=drain", "reason=maintenance")
+    assert "1 runs submitted" in ettsweep(*asks(tmp_path, steps=100)).stderr
+    (row,) = look(results, "queued").values()
+    assert row["reason"]
+    cluster.run("scontrol", "update", f"nodename={','.join(cluster.nodes)}", "state=resume")
+    wait_for_the_end(results)
     assert_trained_once(results, tmp_path / "undisturbed")
 
 
@@ -430,7 +470,7 @@ def test_a_claim_of_a_machine_that_cannot_be_asked_is_given_up_only_when_its_hea
     (row,) = look(results, "unknown").values()
     assert (row["reason"], row["where"]) == (why, "gone")
     blocked = ettsweep(*asked)
-    assert f"run {lost.run.id} is unknown: {why}; `ettsweep retry {lost.run.id}` trains it again" in blocked.stderr
+    assert f"run {lost.run.id} is unknown: {why}; `ettsweep retry {lost.run.id} --results" in blocked.stderr
     retry = ("retry", lost.run.id, "--results", results)
     with beating(lost):
         refused = ettsweep(*retry)
@@ -474,3 +514,282 @@ def jobs_ended(cluster: Cluster, submission: Submission) -> bool:
     states = {job["state"] for job in cluster.squeue("--name", submission.name)}
     assert not states & {"FAILED", "CANCELLED"}
     return states == {"COMPLETED"}
+
+
+# --- accounting that does not answer --------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["stopped", "not installed", "switched off"])
+def no_accounting(
+    request: pytest.FixtureRequest,
+    cluster: Cluster,
+    tmp_path: Path,
+    instead: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> str:
+    """Take the accounting away; return why `sacct` fails, as far as the tool can tell."""
+    if request.param == "stopped":
+        cluster.ctl("stop", "slurmdbd")
+        return "Connection refused"
+    if request.param == "switched off":
+        said = "Slurm accounting storage is disabled"
+        monkeypatch.setenv("PATH", instead("sacct", f"echo {said} >&2; exit 1")["PATH"])
+        return said
+    places = []
+    for number, place in enumerate(os.environ["PATH"].split(os.pathsep)):
+        if (Path(place) / "sacct").exists():
+            without = tmp_path / f"without-sacct-{number}"
+            without.mkdir()
+            for program in set(os.listdir(place)) - {"sacct"}:
+                (without / program).symlink_to(Path(place) / program)
+            place = str(without)
+        places.append(place)
+    monkeypatch.setenv("PATH", os.pathsep.join(places))
+    assert not shutil.which("sacct")
+    return "sacct is not on this machine"
+
+
+def test_all_works_without_accounting(no_accounting: str, cluster: Cluster, tmp_path: Path, results: Path) -> None:
+    asked = asks(tmp_path, runs=3, steps=STEPS, max_parallel=1)
+    ettsweep(*asked)
+    (first,) = wait_for(lambda: started(results), "a checkpoint")
+    with held(results, first):
+        gone, stays = (run for run in runs_in(results) if run.id != first.run.id)
+        job = look(results, "queued", "running")[gone.id]["job"]
+        cluster.run("scancel", job)  # the controller forgets it at once: only the accounting knows why it is gone
+        row = look(results, "queued", "running", "missing")[gone.id]
+        assert (row["state"], row["reason"].partition(";")[0]) == ("missing", f"job {job} has ended")
+        assert "why is not known: sacct" in row["reason"]
+        assert no_accounting in row["reason"]
+        cancelled = ettsweep("cancel", stays.id, "--results", results)
+        assert "1 runs cancelled, and 1 waiting jobs withdrawn" in cancelled.stderr
+        told = ettsweep("status", "--results", results)
+        assert "Traceback" not in told.stdout
+        assert look(results, "running", "missing", "cancelled")[stays.id]["state"] == "cancelled"
+    wait_for(first.run.result, "the end of the first run")
+    assert "1 runs submitted, 1 finished, 0 under way, 1 need a decision" in ettsweep(*asked).stderr
+    assert "1 taken on" in ettsweep("retry", stays.id, "--results", results).stderr
+    wait_for_the_end(results)
+    assert [run.numbers() for run in runs_in(results)] == [[1]] * 3
+    assert_trained_once(results, tmp_path / "undisturbed")
+
+
+# --- a full disk ----------------------------------------------------------------------------------------------------
+
+
+def fill(folder: Path, left: int) -> Path:
+    """Fill a disk but for some bytes; return the file that does."""
+    ballast = folder / "ballast"
+    with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
+        while file.write(b"\0" * 4096):
+            pass
+    os.truncate(ballast, ballast.stat().st_size - left)
+    return ballast
+
+
+def read_all_json(results: Path) -> None:
+    """Read all JSON files as any reader would: each is whole, or not there."""
+    for path in results.rglob("*.json"):
+        assert isinstance(json.loads(path.read_text()), dict)
+
+
+@pytest.mark.parametrize("left", [0, 3 * 4096])
+def test_a_results_folder_that_fills_up_costs_no_run(cluster: Cluster, tmp_path: Path, left: int) -> None:
+    disk = cluster.disk("4m")
+    results = disk / "results"
+    asked = (*asks(tmp_path, steps=STEPS)[:-1], results)
+    ettsweep(*asked)
+    lost = attempt_at_work(results)
+    with held(results, lost):
+        ballast = fill(disk, left)
+    cluster.wait_state(lost.job_id(), "FAILED", "COMPLETED")
+    assert lost.run.result() is None
+    read_all_json(results)
+    (row,) = look(results, "failed", "interrupted").values()
+    if left:  # enough for the worker to say why
+        assert row["state"] == "failed"
+        assert "the disk is full" in row["reason"]
+        assert "the disk is full" in ettsweep("logs", lost.run.id, "--results", results).stdout
+    else:
+        assert (row["state"], row["reason"]) == ("interrupted", f"job {lost.job_id()} failed (NonZeroExitCode)")
+        assert "the disk is full" in ettsweep(*asked, code=1).stderr
+        assert not [job for job in cluster.squeue() if job["state"] in ("PENDING", "RUNNING")]
+        read_all_json(results)
+    ballast.unlink()
+    again = ettsweep("retry", lost.run.id, "--results", results) if left else ettsweep(*asked)
+    assert "1 taken on" in again.stderr
+    wait_for_the_end(results)
+    assert lost.run.numbers() == [1, 2]
+    assert lineage(lost.run.attempt(2)) == [2, 1]
+    assert_trained_once(results, tmp_path / "undisturbed")
+
+
+# --- clocks and places ----------------------------------------------------------------------------------------------
+
+
+def clock(attempt: Attempt) -> datetime:
+    """Return what the clock of an attempt's owner showed when it started."""
+    return datetime.fromisoformat(attempt.log_path.read_text()[:19])
+
+
+@pytest.mark.parametrize("skew_min", [7, -7])
+def test_clocks_that_differ_between_nodes_do_no_harm(
+    cluster: Cluster, tmp_path: Path, results: Path, skew_min: int
+) -> None:
+    library = next(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"), None)
+    if library is None:
+        pytest.skip("libfaketime is not here; on Debian: apt-get install faketime")
+    setup = [
+        f"export LD_PRELOAD={library} FAKETIME_DONT_FAKE_MONOTONIC=1 FAKETIME={-skew_min:+d}m",
+        f"[ $SLURMD_NODENAME != {cluster.nodes[0]} ] || export FAKETIME={skew_min:+d}m",
+    ]
+    asked = asks(tmp_path, steps=STEPS, setup=setup)
+    ettsweep(*asked)
+    lost = attempt_at_work(results)
+    assert node_of(lost) == cluster.nodes[0]
+    with held(results, lost):
+        look(results, "running")
+        grid_submits_nothing(results, asked)
+        cluster.node("kill", node_of(lost))
+    newer = attempt_at_work(results, 2)
+    assert node_of(newer) != node_of(lost)
+    minutes = (clock(newer) - clock(lost)).total_seconds() / 60
+    assert abs(minutes + 2 * skew_min) < 5  # the clocks do differ
+    wait_for_the_end(results)
+    assert lost.run.numbers() == [1, 2]
+    assert lineage(newer) == [2, 1]
+    grid_submits_nothing(results, asked, "1 finished, 0 under way")
+    assert_trained_once(results, tmp_path / "undisturbed")
+
+
+def test_status_is_the_same_wherever_it_is_asked(cluster: Cluster, tmp_path: Path, results: Path) -> None:
+    asked = asks(tmp_path, runs=3, steps=STEPS, max_parallel=1)
+    ettsweep(*asked)
+
+    def second() -> Attempt | None:
+        return next((attempt for attempt in started(results) if attempt.run.result() is None), None)
+
+    wait_for(lambda: any(run.result() for run in runs_in(results)), "a result")
+    at_work = wait_for(second, "the second run")
+
+    def essence(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+        keys = ("run", "state", "progress", "best_score", "where", "job")
+        return [(*(row[key] for key in keys), row["reason"].partition(", expected")[0]) for row in rows]
+
+    with held(results, at_work):
+        here = look(results)
+        assert sorted(row["state"] for row in here.values()) == ["done", "queued", "running"]
+        for node in cluster.nodes:
+            srun = ("srun", "--cpus-per-task=1", "--chdir=/", f"--nodelist={node}", ETTSWEEP)
+            there = cluster.run(*srun, "status", "--results", results, "--format", "json")
+            assert essence(json.loads(there.stdout)) == essence(list(here.values()))
+            assert "1 finished, 2 under way" in cluster.run(*srun, *asked).stderr
+    assert len(submission_folders(results)) == 1
+    wait_for_the_end(results)
+    assert_trained_once(results, tmp_path / "undisturbed")
+
+
+# --- jobs that SLURM refuses, or never starts -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("profile", "words"),
+    [
+        ({"partition": "nowhere"}, "nvalid partition"),
+        ({"gpus": 5}, "Requested node configuration is not available"),
+        ({"cpus": 1000}, "Requested node configuration is not available"),
+        ({"nodes": 4}, "Node count specification invalid"),
+        ({"mem_gb": 10000}, "Memory specification can not be satisfied"),
+        ({"constraint": "none-such"}, "Invalid feature specification"),
+        ({"sbatch": {"none-such": 1}}, "unrecognized option '--none-such=1'"),
+    ],
+)
+def test_what_slurm_refuses_is_said_in_its_words_and_leaves_nothing_behind(
+    cluster: Cluster, tmp_path: Path, results: Path, profile: dict[str, Any], words: str
+) -> None:
+    failed = ettsweep(*asks(tmp_path, runs=2, steps=100, **profile), code=1)
+    assert failed.stderr.startswith("ettsweep: sbatch refuses: ")
+    assert words in failed.stderr
+    assert not submission_folders(results)
+    assert not status(results)
+    assert not [job for job in cluster.squeue() if job["state"] == "PENDING"]
+
+
+class Terminal:
+    """A command in a terminal of its own."""
+
+    def __init__(self, *arguments: object) -> None:
+        screen, terminal = pty.openpty()
+        command = [ETTSWEEP, *map(str, arguments)]
+        self.process = subprocess.Popen(
+            command,
+            env=os.environ | {"COLUMNS": "250", "TERM": "xterm"},
+            stdin=terminal,
+            stdout=terminal,
+            stderr=terminal,
+            start_new_session=True,
+        )
+        onlookers.append(self.process)
+        os.close(terminal)
+        self._screen = screen
+        self._seen = ""
+
+    def says(self, words: str) -> bool:
+        if select.select([self._screen], [], [], 0)[0]:
+            with contextlib.suppress(OSError):  # EIO: the command has ended
+                self._seen += os.read(self._screen, 65536).decode(errors="replace")
+        return words in self._seen
+
+    def ctrl_c(self) -> None:
+        os.killpg(self.process.pid, signal.SIGINT)
+
+    def ended(self) -> int:
+        wait_for(lambda: self.says("\0") or self.process.poll() is not None, "the end of the command")
+        self.says("")
+        os.close(self._screen)
+        assert "Traceback" not in self._seen
+        return self.process.wait(PATIENCE_S)
+
+
+@pytest.mark.parametrize(
+    ("profile", "why"),
+    [({"sbatch": {"hold": True}}, "JobHeldUser"), ({"partition": "short", "time_min": 6}, "PartitionTimeLimit")],
+)
+def test_a_job_that_never_starts_says_why_until_it_is_cancelled(
+    cluster: Cluster, tmp_path: Path, results: Path, profile: dict[str, Any], why: str
+) -> None:
+    asked = asks(tmp_path, steps=100, **profile)
+    ettsweep(*asked)
+    job = wait_for(lambda: (row := next(iter(look(results, "queued").values())))["reason"] == why and row["job"], why)
+    follow = Terminal(*asked, "--follow")
+    wait_for(lambda: follow.says(f"{job} {why}"), "the picture to say why nothing happens")
+    follow.ctrl_c()
+    wait_for(lambda: follow.says("detached; the runs go on"), "the command to detach")
+    assert follow.ended() == 0
+    assert len(submission_folders(results)) == 1
+    look(results, "queued")
+    cancelled = ettsweep("cancel", "--all", "--yes", "--results", results)
+    assert "1 runs cancelled, and 1 waiting jobs withdrawn" in cancelled.stderr
+    assert not [job for job in cluster.squeue() if job["state"] == "PENDING"]
+    look(results, "cancelled")
+    assert only_run(results).numbers() == []
+
+
+def test_a_thousand_runs_are_arrays_of_the_size_that_the_site_allows(
+    cluster: Cluster, tmp_path: Path, results: Path
+) -> None:
+    seeds = ",".join(map(str, range(1003)))
+    asked = (*asks(tmp_path, steps=100, sbatch={"hold": True}), "--seeds", seeds)
+    began_s = time.monotonic()
+    assert "1003 runs submitted" in ettsweep(*asked).stderr
+    submitted_s = time.monotonic()
+    assert [len(submission.runs) for submission in submissions(results)] == [1001, 2]
+    rows = look(results, "queued")
+    assert len(rows) == len({row["job"] for row in rows.values()}) == 1003
+    grid_submits_nothing(results, asked, "1003 under way")
+    asked_s = time.monotonic()
+    cancelled = ettsweep("cancel", "--all", "--yes", "--results", results)
+    assert "1003 runs cancelled, and 1003 waiting jobs withdrawn" in cancelled.stderr
+    print(f"1003 runs: submitted in {submitted_s - began_s:.1f} s, cancelled in {time.monotonic() - asked_s:.1f} s")
+    assert not [job for job in cluster.squeue() if job["state"] == "PENDING"]
+    assert len(look(results, "cancelled")) == 1003

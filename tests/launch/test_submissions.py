@@ -9,11 +9,14 @@ from typing import Any
 import pytest
 
 from ettsweep.errors import CorruptError
+from ettsweep.launch import slurm
+from ettsweep.launch.housekeeping import find_waste, remove
 from ettsweep.launch.outlook import LiveOutlook
 from ettsweep.launch.profiles import LocalProfile
-from ettsweep.launch.submissions import read_submission
-from ettsweep.processes import Process, process
-from ettsweep.rundir import State
+from ettsweep.launch.slurm import NoAnswerError, Task
+from ettsweep.launch.submissions import Submission, read_submission, submissions
+from ettsweep.processes import Life, Process, process
+from ettsweep.rundir import RunDir, State, runs_dir
 
 
 def live_workers(folder: Path) -> list[Process]:
@@ -111,3 +114,260 @@ def test_a_damaged_submission_has_no_workers(submission: Any, results: Path, dam
     with pytest.raises(CorruptError):
         read_submission(path.parent)
     assert queued_runs(results) == set()
+
+
+# --- SLURM ----------------------------------------------------------------------------------------------------------
+
+
+RUNS = [f"{number:012x}" for number in range(7)]
+
+
+@pytest.fixture
+def on_slurm(results: Path) -> Callable[..., Submission]:
+    """Return a function that writes a submission to SLURM, as its command would; later ones are newer."""
+
+    def make(*runs: str, array: str | None = None, submitter: object = GONE, **content: Any) -> Submission:
+        folder = results / "jobs" / f"20260101-00000{len(submissions(results))}-00000000"
+        folder.mkdir(parents=True)
+        content = {
+            "kind": "slurm",
+            "runs": runs or RUNS,
+            "profile": {"gpus": 0, "nodes": 1, "runs_per_job": 1},
+            "submitter": submitter.to_json() if isinstance(submitter, Process) else submitter,
+            "code": None,
+            "cluster": "toy",
+            "user": "1000",
+            "name": "vit-ntk.1a2b3c4d",
+        } | content
+        (folder / "submission.json").write_text(json.dumps(content))
+        submission = read_submission(folder)
+        if array:
+            submission.record(array)
+        return submission
+
+    return make
+
+
+def test_a_submission_says_what_its_command_wrote(on_slurm: Any) -> None:
+    submission = on_slurm(*RUNS, submitter=ME, code="/results/code/abc", profile={"gpus": 2})
+    assert (submission.kind, submission.runs) == ("slurm", tuple(RUNS))
+    assert (submission.name, submission.user, submission.cluster) == ("vit-ntk.1a2b3c4d", "1000", "toy")
+    assert (submission.submitter, submission.code, submission.profile) == (ME, "/results/code/abc", {"gpus": 2})
+
+
+def test_what_an_older_submission_does_not_say_is_empty(results: Path, submission: Any) -> None:
+    read = read_submission(submission(ME))
+    assert (read.kind, read.name, read.user, read.cluster, read.code, read.profile) == ("local", "", "", "", "", {})
+    assert (read.array(), read.runs_per_job) == (None, 1)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"profile": []},
+        {"profile": None},
+        {"slots": "cpu"},
+        {"slots": [1]},
+        {"submitter": 3},
+        {"name": None},
+        {"code": 0},
+    ],
+)
+def test_damaged_parts_of_a_submission_count_as_absent(on_slurm: Any, content: dict[str, Any]) -> None:
+    submission = on_slurm(**content)
+    (key,) = content
+    assert not getattr(submission, key)
+    assert submission.live_workers() == []
+    assert submission.task_of(RUNS[3]) == 3
+
+
+@pytest.mark.parametrize("per_job", [1, 2, 3, 7, 10])
+def test_each_run_belongs_to_one_task_in_order(on_slurm: Any, per_job: int) -> None:
+    submission = on_slurm(profile={"runs_per_job": per_job})
+    tasks = [submission.runs_of(index) for index in range(-(-7 // per_job))]
+    assert [run for task in tasks for run in task] == RUNS
+    assert [submission.task_of(run) for run in RUNS] == [index for index, task in enumerate(tasks) for _ in task]
+    assert all(len(task) == per_job for task in tasks[:-1])
+    assert submission.runs_of(len(tasks)) == ()
+
+
+@pytest.mark.parametrize("per_job", [0, -1, None, "2", 1.5])
+def test_a_damaged_number_of_runs_per_job_counts_as_one(on_slurm: Any, per_job: object) -> None:
+    assert on_slurm(profile={"runs_per_job": per_job}).runs_of(2) == (RUNS[2],)
+
+
+def test_the_number_of_the_array_is_recorded_once_by_whoever_knows_it_first(on_slurm: Any) -> None:
+    submission = on_slurm()
+    assert submission.array() is None
+    submission.record("12")
+    submission.record("13")
+    assert submission.array() == read_submission(submission.path).array() == "12"
+    assert [path.name for path in submission.path.glob(".*")] == [], "nothing is left behind"
+
+
+@pytest.mark.parametrize(
+    "damage", ["", "{", "[]", "{}", '{"id": 12}', '{"id": "12_3"}', '{"id": "../x"}', '{"id": ""}', '{"id": null}']
+)
+def test_a_damaged_number_of_the_array_is_none(on_slurm: Any, damage: str) -> None:
+    submission = on_slurm()
+    (submission.path / "job.json").write_text(damage)
+    assert submission.array() is None
+
+
+@pytest.mark.parametrize("damage", ["", "{", "[]", "{}", '{"workers": 3}', '{"workers": null}'])
+def test_where_workers_are_not_recorded_their_command_stands_for_them(submission: Any, damage: str) -> None:
+    folder = submission(ME)
+    (folder / "workers.json").write_text(damage)
+    assert live_workers(folder) == [ME, ME]
+
+
+def test_a_worker_whose_record_is_damaged_does_not_live(submission: Any) -> None:
+    folder = submission(ME)
+    (folder / "workers.json").write_text(json.dumps({"workers": [{"pid": 1}, ME.to_json()]}))
+    assert live_workers(folder) == [ME]
+
+
+@pytest.mark.parametrize(("submitter", "life"), [(ME, "alive"), (GONE, "dead"), (UNSEEN, "unknown"), (None, "dead")])
+def test_a_submission_is_being_made_until_its_number_is_known_or_its_command_gives_up(
+    on_slurm: Any, submitter: Process | None, life: Life
+) -> None:
+    submission = on_slurm(submitter=submitter)
+    assert submission.being_submitted() == life
+    submission.record_silence()
+    assert submission.being_submitted() == "dead"
+    submission = on_slurm(submitter=submitter, array="12")
+    assert submission.being_submitted() == "dead"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "saved", "leaving"),
+    [
+        ({}, {"saved": True}, False, False),
+        ({"saved": True}, {"saved": True}, True, False),
+        ({"leaving": True}, {"saved": True}, True, False),
+        ({"leaving": True}, {"leaving": True}, True, True),
+        ({"saved": True, "restart": 0}, {"saved": True}, False, False),
+        ({"leaving": True, "restart": 0}, {"leaving": True}, False, False),
+    ],
+)
+def test_a_task_is_as_far_as_all_its_workers_in_this_life_of_the_job(
+    on_slurm: Any, first: dict[str, Any], second: dict[str, Any], saved: bool, leaving: bool
+) -> None:
+    submission = on_slurm(profile={"nodes": 2, "gpus": 1})
+    for rank, said in enumerate((first, second)):
+        content = {"process": ME.to_json(), "leaving": False, "saved": False, "restart": 1} | said
+        (submission.path / f"worker-3-{rank}.json").write_text(json.dumps(content))
+    assert (submission.all_saved(3, 1), submission.all_leaving(3, 1)) == (saved, leaving)
+    assert not submission.all_saved(2, 1)
+
+
+def test_submissions_that_cannot_be_read_are_passed_over(on_slurm: Any, results: Path) -> None:
+    first, second, third = on_slurm(), on_slurm(), on_slurm()
+    (second.path / "submission.json").write_text("{")
+    (results / "jobs" / "a-file").touch()
+    assert submissions(results) == [first, third]
+
+
+def test_the_last_words_of_a_worker_are_its_own(on_slurm: Any) -> None:
+    submission = on_slurm()
+    assert submission.last_words() == f"without a word, as if killed (their output: {submission.path})"
+    log = submission.path / "12_0_0_log.out"
+    log.write_text("starting\nno GPU here\nsrun: error: n1: task 0: Exited\nslurmstepd: error: x\n\n")
+    assert submission.last_words() == f"no GPU here (all of it: {log})"
+
+
+# --- what is cleaned up ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tasks(monkeypatch: pytest.MonkeyPatch) -> dict[str, Task]:
+    """Return what squeue tells, for a test to fill."""
+    found: dict[str, Task] = {}
+    monkeypatch.setattr(slurm, "queue", lambda *asked: dict(found))
+    monkeypatch.setattr(slurm, "history", lambda arrays: {})
+    monkeypatch.setattr(slurm, "cluster", lambda: "toy")
+    return found
+
+
+def finish(results: Path, *runs: str) -> None:
+    for run in runs:
+        folder = runs_dir(results) / run
+        folder.mkdir(parents=True, exist_ok=True)
+        assert RunDir(folder).finish({"status": "done"}, [])
+
+
+def cleaned(results: Path) -> set[str]:
+    """Clean up and return the names of what is gone of the submissions."""
+    before = {path.name for path in (results / "jobs").iterdir()}
+    remove(find_waste(results))
+    return before - {path.name for path in (results / "jobs").iterdir()}
+
+
+@pytest.mark.usefixtures("tasks")
+def test_a_submission_that_has_ended_goes_once_all_its_runs_are_finished(on_slurm: Any, results: Path) -> None:
+    submission = on_slurm(array="12")
+    finish(results, *RUNS[:-1])
+    assert cleaned(results) == set(), "it tells why the last run is not finished"
+    finish(results, RUNS[-1])
+    assert cleaned(results) == {submission.path.name}
+
+
+def test_a_submission_to_this_machine_goes_whatever_is_left_of_its_runs(submission: Any, results: Path) -> None:
+    folder = submission(GONE, GONE, GONE)
+    assert cleaned(results) == {folder.name}, "it knows no more than the runs themselves"
+
+
+@pytest.mark.parametrize("state", ["PENDING", "RUNNING", "COMPLETING", "SUSPENDED"])
+def test_a_submission_with_jobs_stays(on_slurm: Any, results: Path, tasks: dict[str, Task], state: str) -> None:
+    submission = on_slurm(array="12")
+    finish(results, *RUNS)
+    tasks["12_6"] = Task("12_6", submission.name, state)
+    assert cleaned(results) == set()
+    tasks["12_6"] = Task("12_6", submission.name, "COMPLETED")
+    tasks["13_0"] = Task("13_0", "another.1", "RUNNING")
+    assert cleaned(results) == {submission.path.name}
+
+
+@pytest.mark.usefixtures("tasks")
+@pytest.mark.parametrize(("submitter", "goes"), [(ME, False), (UNSEEN, False), (GONE, True)])
+def test_a_submission_that_is_being_made_stays(on_slurm: Any, results: Path, submitter: Process, goes: bool) -> None:
+    submission = on_slurm(submitter=submitter)
+    finish(results, *RUNS)
+    assert cleaned(results) == ({submission.path.name} if goes else set())
+
+
+def test_jobs_that_nobody_recorded_keep_their_submission(on_slurm: Any, results: Path, tasks: dict[str, Task]) -> None:
+    submission = on_slurm()
+    finish(results, *RUNS)
+    tasks["12_0"] = Task("12_0", submission.name, "PENDING")
+    assert cleaned(results) == set()
+
+
+@pytest.mark.usefixtures("tasks")
+@pytest.mark.parametrize("why", ["silence", "another cluster"])
+def test_no_submission_goes_while_its_scheduler_cannot_be_asked(
+    on_slurm: Any, results: Path, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    def no_answer(*asked: object) -> dict[str, Task]:
+        raise NoAnswerError("no controller")
+
+    submission = on_slurm(array="12", cluster="moon" if why == "another cluster" else "toy")
+    finish(results, *RUNS)
+    if why == "silence":
+        monkeypatch.setattr(slurm, "queue", no_answer)
+    assert cleaned(results) == set()
+    assert submission.path.is_dir()
+
+
+@pytest.mark.usefixtures("tasks")
+def test_a_submission_that_came_alive_since_it_was_found_is_not_removed(
+    on_slurm: Any, results: Path, tasks: dict[str, Task]
+) -> None:
+    submission = on_slurm(array="12")
+    finish(results, *RUNS)
+    waste = find_waste(results)
+    assert [item.path for item in waste] == [submission.path]
+    assert [item.reason for item in waste] == ["submission that has ended"]
+    tasks["12_0"] = Task("12_0", submission.name, "RUNNING")  # requeued by hand
+    remove(waste)
+    assert submission.path.is_dir()

@@ -1,0 +1,332 @@
+"""Hosts that share a results folder and nothing else: claims, results, heartbeats and workers.
+
+A host is a process in namespaces of its own (mounts, network, processes, name), so that no host sees the processes of
+another, as on machines that share a network file system. Each sees the folder under a path of its own:
+
+    bind      bind mounts of one folder
+    sshfs     FUSE clients, one a host, that cache what they have seen for 20 s and know nothing of each other
+    given     folders of ETTSWEEP_SHARED_FOLDERS (with colons between), such as mounts of one NFS export on this machine
+
+`python test_shared_filesystem.py RESULTS` is such a host: it obeys commands, one line of JSON each.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ettsweep.launch.outlook import Memory
+from ettsweep.launch.profiles import LocalProfile
+from ettsweep.launch.worker import beating
+from ettsweep.rundir import Attempt, RunDir, State, runs_dir
+from ettsweep.spec import RunSpec
+
+HOSTS = 3
+ROUNDS = 20
+BEAT_S = 0.2
+GIVEN = os.environ.get("ETTSWEEP_SHARED_FOLDERS", "")
+ISOLATED = ["unshare", "--mount", "--net", "--pid", "--uts", "--ipc", "--fork", "--kill-child", "--mount-proc"]
+SFTP_SERVERS = ("/usr/lib/openssh/sftp-server", "/usr/libexec/openssh/sftp-server", "/usr/lib/ssh/sftp-server")
+
+
+# --- a host ---------------------------------------------------------------------------------------------------------
+
+
+class Host:
+    """A process that has the machine for itself, as far as it can see, and the folder under a path of its own."""
+
+    def __init__(self, name: str, folder: Path, private: Path) -> None:
+        self.name = name
+        self.folder = folder
+        self.private = private
+        self._started: list[subprocess.Popen[str]] = []
+        self._process = self.start(__file__, folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def start(self, *arguments: object, **options: Any) -> "subprocess.Popen[str]":
+        """Start Python in new namespaces of this host's name; killing what is returned ends all in them."""
+        named = ["sh", "-c", f'hostname {self.name} && exec "$@"', "sh", sys.executable]
+        env = os.environ | {"ETTSWEEP_SLOTS": str(self.private / "slots"), "TMPDIR": str(self.private)}
+        self._started.append(subprocess.Popen([*ISOLATED, *named, *map(str, arguments)], env=env, text=True, **options))
+        return self._started[-1]
+
+    def send(self, what: str, *arguments: object) -> None:
+        """Have the host do something, without waiting for it."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps([what, *arguments]) + "\n")
+        self._process.stdin.flush()
+
+    def answer(self) -> Any:
+        """Wait for what it says of that."""
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line, f"{self.name} died"
+        return json.loads(line)
+
+    def ask(self, what: str, *arguments: object) -> Any:
+        """Have the host do something, and return what it says."""
+        self.send(what, *arguments)
+        return self.answer()
+
+    def kill(self) -> None:
+        """End the host and all its processes, without a last word."""
+        for process in self._started:
+            process.kill()
+            if not (process.stdout or process.stderr) or process.returncode is None:
+                process.communicate()
+
+
+def obey(results: Path) -> None:
+    """Be a host: do what each line of the input says, and answer with a line."""
+    memory, hearts = Memory(), ExitStack()
+    for line in sys.stdin:
+        what, run_id, *arguments = json.loads(line)
+        run = RunDir(runs_dir(results) / run_id)
+        print(json.dumps(ACTIONS[what](run, memory, hearts, *arguments)), flush=True)
+
+
+def _claim(run: RunDir, memory: Memory, hearts: ExitStack, after: int) -> bool:
+    attempt = run.claim({"heartbeat_s": BEAT_S}, after=after)
+    return attempt is not None
+
+
+def _finish(run: RunDir, memory: Memory, hearts: ExitStack, score: float) -> bool:
+    return run.finish({"status": "done", "score": score}, [])
+
+
+def _beat(run: RunDir, memory: Memory, hearts: ExitStack, number: int) -> None:
+    hearts.enter_context(beating(run.attempt(number), BEAT_S))
+
+
+def _latest(run: RunDir) -> Attempt:
+    latest = run.latest()
+    assert latest is not None
+    return latest
+
+
+ACTIONS: dict[str, Callable[..., Any]] = {
+    "claim": _claim,
+    "finish": _finish,
+    "beat": _beat,
+    "owner": lambda run, memory, hearts, number: run.attempt(number).host(),
+    "liveness": lambda run, memory, hearts, number: run.attempt(number).liveness(),
+    "pulse": lambda run, memory, hearts, number: memory.pulse(run.attempt(number)),
+    "superseded": lambda run, memory, hearts, number: run.attempt(number).superseded(),
+    "state": lambda run, memory, hearts: run.status().state,
+    "result": lambda run, memory, hearts: (run.result() or {}).get("score"),
+}
+
+
+# --- fixtures -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["bind", "sshfs", "given"])
+def folders(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[list[Path]]:
+    """Give paths of one folder, one a host, each by a mount of its own."""
+    if subprocess.run([*ISOLATED, "hostname", "elsewhere"], capture_output=True).returncode:
+        pytest.skip("namespaces are not allowed here (unshare)")
+    with ExitStack() as stack:
+        yield list({"bind": _bind, "sshfs": _sshfs, "given": _given}[request.param](tmp_path, stack))
+
+
+def _mount(stack: ExitStack, folder: Path, *command: object) -> Path:
+    folder.mkdir()
+    done = subprocess.run([*map(str, command), str(folder)], capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"mounting is not allowed here: {done.stderr.strip()}")
+    stack.callback(subprocess.run, ["umount", "-l", str(folder)], check=True)
+    return folder
+
+
+def _bind(tmp_path: Path, stack: ExitStack) -> Iterator[Path]:
+    server = tmp_path / "server"
+    server.mkdir()
+    for number in range(HOSTS):
+        yield _mount(stack, tmp_path / f"view-{number}", "mount", "--bind", server)
+
+
+def _sshfs(tmp_path: Path, stack: ExitStack) -> Iterator[Path]:
+    sftp = next((path for path in SFTP_SERVERS if Path(path).exists()), None)
+    if shutil.which("sshfs") is None or sftp is None or not Path("/dev/fuse").exists():
+        pytest.skip("sshfs, an sftp-server of OpenSSH's or /dev/fuse is not there")
+    server, ssh = tmp_path / "server", tmp_path / "ssh"
+    server.mkdir()
+    ssh.write_text(f"#!/bin/sh\nexec {sftp}\n")  # no network: the client speaks with its server through a pipe
+    ssh.chmod(0o755)
+    for number in range(HOSTS):
+        yield _mount(stack, tmp_path / f"view-{number}", "sshfs", "-o", f"ssh_command={ssh}", f"host:{server}")
+
+
+def _given(tmp_path: Path, stack: ExitStack) -> Iterator[Path]:
+    if not GIVEN:
+        pytest.skip("ETTSWEEP_SHARED_FOLDERS names no folders, such as two mounts of an NFS export")
+    given = [Path(path) for path in GIVEN.split(":")]
+    own = f"ettsweep-test-{os.getpid()}-{time.monotonic_ns()}"
+    (given[0] / own).mkdir()
+    stack.callback(shutil.rmtree, given[0] / own, ignore_errors=True)
+    for number in range(HOSTS):
+        folder = given[number % len(given)] / own
+        wait_for(folder.exists, f"{folder} to be seen")
+        yield folder
+
+
+@pytest.fixture
+def hosts(folders: list[Path], tmp_path: Path) -> Iterator[list[Host]]:
+    """Give hosts, and kill them afterwards."""
+    started = []
+    for number, folder in enumerate(folders):
+        private = tmp_path / f"private-{number}"
+        private.mkdir()
+        started.append(Host(f"node{number}", folder, private))
+    yield started
+    for host in started:
+        host.kill()
+
+
+def wait_for(condition: Callable[[], Any], what: str) -> Any:
+    """Return the first true value of a condition; no test passes or fails by how long it takes."""
+    give_up_s = time.monotonic() + 180
+    while not (value := condition()):
+        assert time.monotonic() < give_up_s, f"waited in vain for {what}"
+        time.sleep(0.05)
+    return value
+
+
+def together(hosts: list[Host], what: str, *arguments: list[object]) -> list[Any]:
+    """Have all hosts do something at the same time; each has a list of arguments of its own."""
+    for host, own in zip(hosts, arguments, strict=True):
+        host.send(what, *own)
+    return [host.answer() for host in hosts]
+
+
+def create(hosts: list[Host], spec: RunSpec) -> RunDir:
+    """Make a run's folder, as the first host sees it."""
+    return RunDir.create(hosts[0].folder, spec)
+
+
+# --- claims and results -----------------------------------------------------------------------------------------------
+
+
+def test_one_host_wins_each_claim(hosts: list[Host], make_spec: Callable[..., RunSpec]) -> None:
+    for seed in range(ROUNDS):
+        run = create(hosts, make_spec(seed=seed))
+        for number in (1, 2):  # a first claim, and a takeover of it
+            won = together(hosts, "claim", *[[run.id, number - 1]] * HOSTS)
+            assert won.count(True) == 1, f"attempt {number} was claimed by {won}"
+            owners = together(hosts, "owner", *[[run.id, number]] * HOSTS)
+            assert owners == [hosts[won.index(True)].name] * HOSTS, "hosts disagree about who has it"
+        assert run.numbers() == [1, 2]
+
+
+def test_a_result_is_written_once(hosts: list[Host], make_spec: Callable[..., RunSpec]) -> None:
+    for seed in range(ROUNDS):
+        run = create(hosts, make_spec(seed=seed))
+        won = together(hosts, "finish", *[[run.id, number] for number in range(HOSTS)])
+        assert won.count(True) == 1, f"{won.count(True)} hosts wrote the result"
+        assert together(hosts, "result", *[[run.id]] * HOSTS) == [won.index(True)] * HOSTS
+
+
+def test_a_superseded_owner_notices(hosts: list[Host], spec: RunSpec) -> None:
+    run = create(hosts, spec)
+    assert hosts[1].ask("claim", run.id, 0)
+    assert not hosts[1].ask("superseded", run.id, 1)
+    assert hosts[2].ask("claim", run.id, 1)
+    wait_for(lambda: hosts[1].ask("superseded", run.id, 1), "the first owner to see the second")
+
+
+# --- alive or dead ----------------------------------------------------------------------------------------------------
+
+
+def test_only_a_heartbeat_tells_whether_another_host_lives(hosts: list[Host], spec: RunSpec) -> None:
+    run = create(hosts, spec)
+    owner, other = hosts[0], hosts[1]
+    assert owner.ask("claim", run.id, 0)
+    owner.ask("beat", run.id, 1)
+    assert owner.ask("liveness", run.id, 1) == "alive"
+    assert other.ask("liveness", run.id, 1) == "unknown", "a process of another host is no process of this one"
+    wait_for(lambda: other.ask("pulse", run.id, 1) == "alive", "its heart to be seen beating")
+    owner.kill()
+    assert other.ask("liveness", run.id, 1) == "unknown"
+    assert other.ask("state", run.id) == State.UNKNOWN, "nothing is taken over on unknown"
+    wait_for(lambda: other.ask("pulse", run.id, 1) == "dead", "its heart to stand still")
+    assert hosts[2].ask("pulse", run.id, 1) == "unknown", "one who has just begun to look knows nothing"
+
+
+# --- workers ----------------------------------------------------------------------------------------------------------
+
+
+def submission(host: Host, runs: list[RunDir], slot: str) -> Path:
+    """Write a submission for one worker of a host; return its folder, as that host sees it."""
+    profile = LocalProfile(slots=1, devices="cpu", threads=1, heartbeat_s=2, checkpoint_every_steps=50)
+    folder = host.folder / "jobs" / f"20260101-000000-{slot}"
+    folder.mkdir(parents=True)
+    content = {
+        "kind": "local",
+        "runs": [run.id for run in runs],
+        "profile": profile.model_dump(mode="json"),
+        "slots": [asdict(profile.resolve()[0]) | {"name": slot}],
+        "submitter": None,
+        "code": None,
+    }
+    (folder / "submission.json").write_text(json.dumps(content))
+    return folder
+
+
+def work(host: Host, runs: list[RunDir]) -> "subprocess.Popen[str]":
+    """Start a worker of a host on a list of runs."""
+    folder = submission(host, runs, f"cpu-{host.name}")
+    wait_for((folder / "submission.json").exists, "the submission to be seen")
+    code = f"from ettsweep.launch.worker import run_in_slot; run_in_slot({str(folder)!r}, 'cpu-{host.name}')"
+    return host.start("-c", code, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
+def test_workers_of_several_hosts_share_a_list(hosts: list[Host], make_spec: Callable[..., RunSpec]) -> None:
+    runs = [create(hosts, make_spec(seed=seed)) for seed in range(8)]
+    workers = [work(host, runs) for host in hosts]
+    for worker in workers:
+        out, _ = worker.communicate(timeout=180)
+        assert worker.returncode == 0, out
+    names = {host.name for host in hosts}
+    for run in runs:
+        wait_for(lambda run=run: run.status().state is State.DONE, f"run {run.id}")  # a host may see it late
+        assert run.numbers() == [1], "a run was trained twice"
+        assert _latest(run).host() in names
+
+
+def test_retry_believes_the_heart_of_another_host(hosts: list[Host], make_spec: Callable[..., RunSpec]) -> None:
+    schedule = {"total_steps": 100_000, "warmup_steps": 4, "eval_every": 100_000}
+    run = create(hosts, make_spec(schedule=schedule))
+    worker = work(hosts[1], [run])
+    wait_for(lambda: run.attempt(1).checkpoint_path.exists(), "a checkpoint")
+    retry = ["retry", run.id, "--yes", "--launch-set", "slots=1", "--launch-set", "devices=cpu"]
+    told = _ettsweep(hosts[0], retry)
+    assert "its heart beats on node1" in told
+    assert run.numbers() == [1]
+    worker.kill()
+    worker.communicate()
+    told = _ettsweep(hosts[0], retry)
+    assert "1 taken on" in told, told
+
+
+def _ettsweep(host: Host, command: list[str]) -> str:
+    """Run a command on a host; what it leaves there ends with it."""
+    done = host.start("-c", "from ettsweep.cli import main; main()", *command, "--results", host.folder, stderr=subprocess.PIPE)
+    _, err = done.communicate(timeout=180)
+    assert done.returncode == 0, err
+    return str(err)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.excepthook = lambda args: os._exit(1)
+    obey(Path(sys.argv[1]))

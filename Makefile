@@ -3,6 +3,7 @@
 # make check   set up, then lint, types and tests: what continuous integration runs
 # make slurm-up    start a small SLURM cluster on this machine, for tests (root, Debian; launch/devcluster)
 # make slurm-down  stop it
+# make chaos       a sweep on that cluster while workers, nodes, daemons and commands are killed at random
 # make bench   set up, then the speed of the tool itself
 
 PYTHON ?= python3
@@ -11,7 +12,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 RESULTS ?= results
 
-.PHONY: help install demo test lint check slurm-up slurm-down bench clean
+.PHONY: help install demo test lint check slurm-up slurm-down chaos bench clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -55,6 +56,9 @@ slurm-up:
 
 slurm-down:
 	@launch/devcluster/down.sh
+
+chaos: $(READY)
+	@$(BIN)/python tests/chaos.py $(CHAOS)
 
 bench: $(READY)
 	@$(BIN)/python tests/bench.py

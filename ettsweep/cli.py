@@ -115,6 +115,7 @@ def grid(
     from ettsweep.launch.profiles import load_profile
     from ettsweep.launch.rounds import read_ledger, run_all
     from ettsweep.launch.submit import check, scripts, submit
+    from ettsweep.rundir import State
     from ettsweep.sweep.gridfile import find_grid, load_request, save_request
     from ettsweep.sweep.plan import make_plan
     from ettsweep.views import note_blocked, plan_rows, plan_summary
@@ -148,6 +149,8 @@ def grid(
     note_blocked(plan)
     if plan.to_launch:
         note("they train in the background: `ettsweep watch` shows them, `ettsweep verify-optimum` judges them")
+    if any(p.state is State.UNKNOWN for p in plan.blocked):
+        raise typer.Exit(1)
 
 
 @app.command("verify-optimum")

@@ -51,8 +51,10 @@ def write_atomic(path: Path, data: bytes | str | Callable[[Path], None], *, excl
             if exclusive:
                 try:
                     os.link(temporary, path)
-                except FileExistsError:
-                    return False
+                except OSError:
+                    if not path.exists():
+                        raise
+                    return path.samefile(temporary)  # a retransmitted NFS link can report a failure of what it did
             else:
                 temporary.replace(path)
         finally:

@@ -283,8 +283,8 @@ class RunDir:
                 shutil.rmtree(temporary, ignore_errors=True)
                 # A retransmitted NFS rename can report a failure of what it did.
                 mine = target.exists() and Attempt(self, after + 1).claim().get("token") == token
-                if not mine and error.errno in (errno.EEXIST, errno.ENOTEMPTY):
-                    return None
+                if not mine and (error.errno in (errno.EEXIST, errno.ENOTEMPTY) or target.exists()):
+                    return None  # some file systems have other words for it
                 if not mine:
                     raise
         return self.attempt(after + 1)

@@ -6,6 +6,7 @@ from statistics import fmean
 from typing import Any
 
 from ettsweep.launch.monitor import duration
+from ettsweep.launch.outlook import NO_ANSWER
 from ettsweep.launch.reproduce import reproduce
 from ettsweep.launch.submissions import submissions
 from ettsweep.models.registry import model_name
@@ -56,7 +57,9 @@ def plan_summary(plan: Plan, tense: str) -> str:
 def note_blocked(plan: Plan) -> None:
     """Name the runs that a person must decide about, with what to type."""
     for p in plan.blocked[:5]:
-        note(f"run {p.id} is {p.state}{f': {p.reason}' if p.reason else ''}; `ettsweep retry {p.id}` trains it again")
+        what = f"run {p.id} is {p.state}{f': {p.reason}' if p.reason else ''}"
+        silent = p.reason.startswith(NO_ANSWER)
+        note(f"{what}; {'ask again when it answers' if silent else f'`ettsweep retry {p.id}` trains it again'}")
     if len(plan.blocked) > 5:
         states = " ".join(f"--state {state}" for state in dict.fromkeys(p.state for p in plan.blocked))
         note(f"... and {len(plan.blocked) - 5} more; `ettsweep status {states}` lists them")

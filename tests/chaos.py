@@ -29,13 +29,16 @@ from devcluster import Cluster
 
 from ettsweep.rundir import RunDir
 
+EVERY_S = 4.0
+"""Mean of the seconds between strikes."""
+
 MEASURED = {"wall_s", "device_s"}
 """Columns of the tables that time tells, and no two sweeps share."""
 
 
 def grid_of(folder: Path, runs: int) -> Path:
     """Write a grid of so many runs of some seconds."""
-    schedule = LONG["schedule"] | {"total_steps": 3000}  # type: ignore[operator]
+    schedule = LONG["schedule"] | {"total_steps": 2000}  # type: ignore[operator]
     half = runs // 2
     return write_grid(
         folder / "grid.yaml",
@@ -111,7 +114,7 @@ class Chaos:
         self._nodes_back()
         self._kill_follow()
         ettsweep("retry", "--all", "--yes", "--results", self.results)
-        ettsweep(*[str(part) for part in self._command[1:]])
+        subprocess.run(self._command, stdout=self._log, stderr=self._log, check=True)
 
     def stop(self) -> None:
         """Leave no process behind."""
@@ -200,7 +203,7 @@ def chaos(cluster: Cluster, folder: Path, *, runs: int, seconds: float, seed: in
             storm.keep_following()
             name = storm.strike()
             say(f"{time.monotonic() - began_s:5.0f} s  {storm.finished():3d}/{runs} finished  {name}")
-            time.sleep(storm.random.uniform(0, 2))  # how often it strikes; nothing waits for this
+            time.sleep(storm.random.uniform(0, 2 * EVERY_S))  # how often it strikes; nothing waits for this
         storm.end()
         say(f"{time.monotonic() - began_s:5.0f} s  {storm.finished():3d}/{runs} finished  calm again")
     finally:

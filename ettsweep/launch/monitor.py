@@ -102,7 +102,8 @@ class Monitor:
         return Snapshot(statuses, self._remaining_s(statuses), outlook.silence)
 
     def _remaining_s(self, statuses: dict[str, Status]) -> float | None:
-        active = [s for s in statuses.values() if s.state.finished or s.state in (State.QUEUED, State.RUNNING)]
+        moving = (State.QUEUED, State.RUNNING, State.UNKNOWN)
+        active = [s for s in statuses.values() if s.state.finished or s.state in moving]
         progress, now_s = sum(s.progress for s in active), time.monotonic()
         if self._first is None:
             self._first = (progress, now_s)

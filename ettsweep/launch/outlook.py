@@ -23,6 +23,9 @@ ASK_FIRST_S, ASK_LAST_S = 1.0, 30.0
 """Seconds between questions to SLURM of a process that goes on looking: doubled while nothing changes."""
 
 
+NO_ANSWER = "SLURM does not answer"
+
+
 @dataclass
 class Memory:
     """What a process remembers from look to look.
@@ -49,14 +52,18 @@ class Memory:
         now_s = self.clock()
         if self.asked_s is not None and known <= self.known and now_s - self.asked_s < self.wait_s:
             return
-        before = self.tasks, self.silence
+        before = self._ours(found), self.silence
         try:
             self.tasks, self.silence = slurm.queue(sorted({s.user for s in found} | {str(os.getuid())})), ""
         except slurm.NoAnswerError as error:
             self.tasks, self.silence = {}, str(error)
-        same = before == (self.tasks, self.silence) and known <= self.known
+        same = before == (self._ours(found), self.silence) and known <= self.known
         self.wait_s = min(ASK_LAST_S, 2 * self.wait_s) if same else ASK_FIRST_S
         self.known, self.asked_s = known, now_s
+
+    def _ours(self, found: "list[Submission]") -> dict[str, slurm.Task]:
+        names = {s.name for s in found}
+        return {id_: task for id_, task in self.tasks.items() if task.name in names}
 
     def may_ask_history(self) -> bool:
         """Say whether the accounting may be asked, which is slower than the controller, and often further away."""
@@ -150,13 +157,13 @@ class LiveOutlook:
             self._memory.ask(self._slurm)
             self._asked = True
         if self._memory.silence:
-            return f"SLURM does not answer: {self._memory.silence}"
+            return f"{NO_ANSWER}: {self._memory.silence}"
         if self._cluster is None:
             try:
                 self._cluster = slurm.cluster()
             except slurm.NoAnswerError as error:
                 self._memory.silence = str(error)
-                return f"SLURM does not answer: {error}"
+                return f"{NO_ANSWER}: {error}"
         return (
             "" if cluster == self._cluster else f"cluster {cluster} cannot be asked from here, which is {self._cluster}"
         )
@@ -175,7 +182,7 @@ class LiveOutlook:
     def _of(self, submission: Submission, run_id: str) -> Prospect | None:
         if submission.kind == "local":
             if submission.path not in self._alive:
-                self._alive[submission.path] = bool(submission.live_workers())
+                self._alive[submission.path] = self._has_workers(submission)
             return Prospect(State.QUEUED) if self._alive[submission.path] else None
         if problem := self._problem(submission.cluster):
             return Prospect(State.UNKNOWN, problem)
@@ -199,6 +206,18 @@ class LiveOutlook:
             doing = "is ending" if task.state == "COMPLETING" else f"runs on {task.node}" if task.node else "starts"
             return Prospect(State.QUEUED, f"its job {doing}", id_)
         return _ended(task) if task.over else Prospect(State.UNKNOWN, f"job {id_} is {task.state}", id_)
+
+    def _has_workers(self, submission: Submission) -> bool:
+        """Say whether a local submission has workers, or may have some on a host that cannot be seen.
+
+        Who owned an attempt that `retry` gave up is given up with it: it would keep its whole list queued for ever.
+        """
+        workers = submission.live_workers()
+        if not workers or any(worker.liveness() != "unknown" for worker in workers):
+            return bool(workers)
+        attempts = (RunDir(runs_dir(self._results) / run).latest() for run in submission.runs)
+        given_up = [Process.from_json(a.claim().get("process")) for a in attempts if a and a.retried()]
+        return any(worker not in given_up for worker in workers)
 
     def _adopted(self, submission: Submission) -> str | None:
         """Return the array that a submission became though its submitter died before it could record it."""
@@ -246,7 +265,7 @@ class LiveOutlook:
     def live(self, submission: Submission) -> bool:
         """Say whether a submission has workers, or will have, or may have: then nothing of it is waste."""
         if submission.kind == "local":
-            return bool(submission.live_workers())
+            return self._has_workers(submission)
         if self._problem(submission.cluster):
             return True
         if submission.being_submitted() != "dead":

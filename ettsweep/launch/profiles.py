@@ -153,7 +153,8 @@ class SlurmProfile(Profile):
         sbatch: further options of sbatch by their long names; true for one without a value.
         python: command that starts Python on a node, such as `singularity exec image.sif python`; the Python of
             whoever submits where not given.
-        warn_s: seconds before the time limit at which a job is told to save and to go on in the next one.
+        warn_s: seconds before the time limit at which a job is told to save and to go on in the next one; SLURM may
+            tell it up to a minute earlier.
     """
 
     kind: Literal["slurm"]

@@ -205,7 +205,7 @@ def cluster() -> str:
 
 
 def cancel(ids: Iterable[str]) -> None:
-    """Cancel tasks that have not started; those that have, or are gone, are left alone.
+    """Cancel tasks; those that are gone are left alone.
 
     Raises:
         NoAnswerError: the controller does not answer, or refuses.
@@ -216,7 +216,8 @@ def cancel(ids: Iterable[str]) -> None:
         arrays.setdefault(array, []).append(int(index))
     for array, indices in arrays.items():
         try:
-            ask("scancel", "--state=PENDING", f"{array}_[{ranges(indices)}]")
+            # No --state=PENDING: with a filter, scancel takes all waiting tasks of an array for one.
+            ask("scancel", f"{array}_[{ranges(indices)}]")
         except NoAnswerError as error:
             if "Invalid job id" not in str(error):  # it has started or ended since squeue was asked
                 raise

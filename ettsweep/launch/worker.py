@@ -209,7 +209,7 @@ class Worker:
         while True:
             if any(self.claimable(run) for run in self._runs):
                 self._train_all()
-            if self._control.told and self._job:
+            if self._control.told and self._job and any(self.claimable(run) for run in self._runs):
                 return  # what becomes of the list is SLURM's to say
             # From here on the list counts as nobody's, so the last look comes after saying so.
             say(leaving=True)

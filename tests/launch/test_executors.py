@@ -305,7 +305,7 @@ def seen_by_sbatch(bin_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callabl
 def test_what_the_profile_says_is_not_overridden_by_the_shell(
     tmp_path: Path, seen_by_sbatch: Any, field: str, value: object, variable: str
 ) -> None:
-    profile = {"gpus": 0, field: value}
+    profile: dict[str, Any] = {"gpus": 0, field: value}
     assert seen_by_sbatch(executor(tmp_path, **profile).script(), variable) == set()
 
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from ettsweep.launch import outlook as outlook_module
 from ettsweep.launch import slurm
 from ettsweep.launch.outlook import ASK_FIRST_S, ASK_LAST_S, LiveOutlook, Memory, watch_pulses, withdraw
 from ettsweep.launch.slurm import NoAnswerError, Task
@@ -673,7 +672,7 @@ def test_pulses_are_watched_until_each_has_beaten_or_stood_still_for_too_long(
         living.beat(count)
         sleep(0.005)
 
-    monkeypatch.setattr(outlook_module.time, "sleep", sleep)
+    monkeypatch.setattr(time, "sleep", sleep)
     runs = [RunDir(runs_dir(results) / (letter * 12)) for letter in "abcd"]
     start_s = time.monotonic()
     assert watch_pulses(runs) == {"a" * 12}
@@ -685,7 +684,7 @@ def test_nobody_waits_for_a_pulse_that_was_not_promised(
     results: Path, monkeypatch: pytest.MonkeyPatch, promise: dict[str, Any]
 ) -> None:
     attempt = claimed(results, **promise)
-    monkeypatch.setattr(outlook_module.time, "sleep", lambda seconds: pytest.fail("waits"))
+    monkeypatch.setattr(time, "sleep", lambda seconds: pytest.fail("waits"))
     assert watch_pulses([attempt.run]) == set()
     assert watch_pulses([]) == set()
 

@@ -320,7 +320,9 @@ def test_retry_believes_the_heart_of_another_host(hosts: list[Host], make_spec: 
 
 def _ettsweep(host: Host, command: list[str]) -> str:
     """Run a command on a host; what it leaves there ends with it."""
-    done = host.start("-c", "from ettsweep.cli import main; main()", *command, "--results", host.folder, stderr=subprocess.PIPE)
+    done = host.start(
+        "-c", "from ettsweep.cli import main; main()", *command, "--results", host.folder, stderr=subprocess.PIPE
+    )
     _, err = done.communicate(timeout=180)
     assert done.returncode == 0, err
     return str(err)

@@ -4,6 +4,7 @@ A test holds a run still by stopping its worker (SIGSTOP), never by hoping that 
 """
 
 import contextlib
+import functools
 import json
 import os
 import pty
@@ -23,21 +24,25 @@ from arrays import asks, attempt_at_work, only_run, only_submission
 from commandline import (
     ETTSWEEP,
     PATIENCE_S,
-    assert_as_if_undisturbed,
     ended,
     ettsweep,
     runs_in,
     start,
     status,
+    undisturbed,
     wait_for,
 )
 from devcluster import Cluster
 
 from ettsweep.launch.submissions import Submission, submission_folders, submissions
 from ettsweep.rundir import Attempt, RunDir
+from ettsweep.spec import RunSpec
 
 STEPS = 2000
 """Steps of a run that something happens to: some seconds, and eighty checkpoints."""
+
+SAME = ("status", "score", "weights_sha256", "metrics_sha256")
+"""What a result says that must be as if nothing had happened."""
 
 MOVING = {"queued", "running", "done"}
 """States of a run that nobody needs to do anything about."""
@@ -170,15 +175,30 @@ def wait_for_the_end(results: Path, *allowed: str) -> list[dict[str, Any]]:
     return told
 
 
-def assert_trained_once(results: Path, folder: Path, *runs: RunDir) -> None:
-    """Each run has one result, that one attempt has trained to, as if nothing had happened to it."""
-    for run in runs_in(results):
-        logs = "".join(run.attempt(number).log() for number in run.numbers())
-        assert logs.count(" finished") == 1, logs
-        assert "another attempt finished first" not in logs
-        assert not list(run.path.rglob("*.tmp"))
-    for run in runs or runs_in(results):
-        assert_as_if_undisturbed(run, folder)
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Callable[[RunSpec], RunDir]:
+    """Return a function that trains a run to which nothing happens; once for all tests."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    return functools.cache(functools.partial(undisturbed, folder))
+
+
+@pytest.fixture
+def trained_once(reference: Callable[[RunSpec], RunDir]) -> Callable[[Path], None]:
+    """Return a check: each run has one result, that one attempt has trained to, as if nothing had happened to it."""
+
+    def check(results: Path) -> None:
+        for run in runs_in(results):
+            logs = "".join(run.attempt(number).log() for number in run.numbers())
+            assert logs.count(" finished") == 1, logs
+            assert "another attempt finished first" not in logs
+            assert not list(run.path.rglob("*.tmp"))
+            expected, result = reference(run.spec()).result(), run.result()
+            assert expected is not None
+            assert result is not None
+            assert run.metrics_path.read_bytes() == reference(run.spec()).metrics_path.read_bytes()
+            assert [result[key] for key in SAME] == [expected[key] for key in SAME]
+
+    return check
 
 
 def lineage(attempt: Attempt) -> list[int]:
@@ -200,7 +220,7 @@ def grid_submits_nothing(results: Path, asked: tuple[object, ...], said: str = "
 
 
 def test_a_submitter_killed_before_it_knew_of_its_jobs_leaves_no_orphans(
-    cluster: Cluster, tmp_path: Path, results: Path, instead: Any
+    cluster: Cluster, tmp_path: Path, results: Path, trained_once: Any, instead: Any
 ) -> None:
     asked = asks(tmp_path, runs=2, steps=100, sbatch={"hold": True})
     killed = instead("sbatch", f'{ONLY_TRIED}\n$REAL "$@" >/dev/null\nkill -KILL $PPID')
@@ -215,11 +235,11 @@ def test_a_submitter_killed_before_it_knew_of_its_jobs_leaves_no_orphans(
     wait_for_the_end(results)
     assert submission.array() == array  # the first job that started knew
     assert [run.numbers() for run in runs_in(results)] == [[1], [1]]
-    assert_trained_once(results, tmp_path / "undisturbed")
+    trained_once(results)
 
 
 def test_runs_of_a_submitter_killed_before_sbatch_are_submitted_by_the_next_command(
-    cluster: Cluster, tmp_path: Path, results: Path, instead: Any
+    cluster: Cluster, tmp_path: Path, results: Path, trained_once: Any, instead: Any
 ) -> None:
     asked = asks(tmp_path, steps=100)
     ended(start(*asked, env=instead("sbatch", f"{ONLY_TRIED}\nkill -KILL $PPID")), -signal.SIGKILL)
@@ -229,14 +249,14 @@ def test_runs_of_a_submitter_killed_before_sbatch_are_submitted_by_the_next_comm
     assert "1 runs submitted" in ettsweep(*asked).stderr
     wait_for_the_end(results)
     assert only_run(results).numbers() == [1]
-    assert_trained_once(results, tmp_path / "undisturbed")
+    trained_once(results)
 
 
 # --- nodes and workers that die -------------------------------------------------------------------------------------
 
 
 def test_a_copy_of_a_job_that_slurm_has_given_up_leaves_the_runs_to_the_next(
-    cluster: Cluster, tmp_path: Path, results: Path
+    cluster: Cluster, tmp_path: Path, results: Path, trained_once: Any
 ) -> None:
     asked = asks(tmp_path, runs=2, steps=STEPS, runs_per_job=2)
     ettsweep(*asked)
@@ -264,10 +284,12 @@ def test_a_copy_of_a_job_that_slurm_has_given_up_leaves_the_runs_to_the_next(
     assert lineage(newer) == [2, 1]
     assert other.attempt(1).job()["restart"] == 1
     grid_submits_nothing(results, asked, "2 finished, 0 under way")
-    assert_trained_once(results, tmp_path / "undisturbed")
+    trained_once(results)
 
 
-def test_a_run_goes_on_elsewhere_after_its_node_died(cluster: Cluster, tmp_path: Path, results: Path) -> None:
+def test_a_run_goes_on_elsewhere_after_its_node_died(
+    cluster: Cluster, tmp_path: Path, results: Path, trained_once: Any
+) -> None:
     asked = asks(tmp_path, steps=STEPS)
     ettsweep(*asked)
     lost = attempt_at_work(results)
@@ -283,11 +305,11 @@ def test_a_run_goes_on_elsewhere_after_its_node_died(cluster: Cluster, tmp_path:
     assert taken_on.job_id() == lost.job_id()
     assert node_of(taken_on) != node_of(lost)
     assert lost.failure() is None  # it had no time for words
-    assert_trained_once(results, tmp_path / "undisturbed")
+    trained_once(results)
 
 
 def test_a_killed_worker_is_an_interruption_that_the_next_command_takes_on(
-    cluster: Cluster, tmp_path: Path, results: Path
+    cluster: Cluster, tmp_path: Path, results: Path, trained_once: Any
 ) -> None:
     asked = asks(tmp_path, steps=STEPS)
     ettsweep(*asked)
@@ -303,7 +325,7 @@ def test_a_killed_worker_is_an_interruption_that_the_next_command_takes_on(
     assert lost.run.numbers() == [1, 2]
     assert lineage(lost.run.attempt(2)) == [2, 1]
     assert len(submission_folders(results)) == 2
-    assert_trained_once(results, tmp_path / "undisturbed")
+    trained_once(results)
 
 
 # --- a controller that does not answer ------------------------------------------------------------------------------
@@ -323,7 +345,9 @@ def nodes_are_up(cluster: Cluster) -> bool:
     return "unknown" not in states
 
 
-def test_a_restart_of_the_controller_goes_unnoticed(cluster: Cluster, tmp_path: Path, results: Path) -> None:
+def test_a_restart_of_the_controller_goes_unnoticed(
+    cluster: Cluster, tmp_path: Path, results: Path, trained_once: Any
+) -> None:
     asked = asks(tmp_path, runs=2, steps=STEPS, max_parallel=1)
     ettsweep(*asked)
     (first,) = wait_for(lambda: started(results), "a checkpoint")
@@ -334,10 +358,12 @@ def test_a_restart_of_the_controller_goes_unnoticed(cluster: Cluster, tmp_path: 
         grid_submits_nothing(results, asked, "2 under way")
     wait_for_the_end(results)
     assert [run.numbers() for run in runs_in(results)] == [[1], [1]]
-    assert_trained_once(results, tmp_path / "undisturbed")
+    trained_once(results)
 
 
-def test_nothing_is_concluded_while_the_controller_is_away(cluster: Cluster, tmp_path: Path, results: Path) -> None:
+def test_nothing_is_concluded_while_the_controller_is_away(
+    cluster: Cluster, tmp_path: Path, results: Path, trained_once: Any
+) -> None:
     asked = asks(tmp_path, runs=2, steps=STEPS, max_parallel=1)
     follow = Onlooker(tmp_path / "said", *asked, "--follow")
     (first,) = wait_for(lambda: started(results), "a checkpoint")
@@ -358,10 +384,12 @@ def test_nothing_is_concluded_while_the_controller_is_away(cluster: Cluster, tmp
     assert follow.says("2 of 2 runs finished")
     assert len(submission_folders(results)) == 1
     assert [run.numbers() for run in runs_in(results)] == [[1], [1]]
-    assert_trained_once(results, tmp_path / "undisturbed")
+    trained_once(results)
 
 
-def test_one_who_looks_on_sees_by_its_heart_that_a_run_goes_on(cluster: Cluster, tmp_path: Path, results: Path) -> None:
+def test_one_who_looks_on_sees_by_its_heart_that_a_run_goes_on(
+    cluster: Cluster, tmp_path: Path, results: Path, trained_once: Any
+) -> None:
     ettsweep(*asks(tmp_path, steps=STEPS))
     run = attempt_at_work(results)
     with held(results, run):
@@ -373,10 +401,12 @@ def test_one_who_looks_on_sees_by_its_heart_that_a_run_goes_on(cluster: Cluster,
         cluster.ctl("start", "slurmctld")
     watch.ended()
     assert watch.says("1/1 runs finished (1 done)")
-    assert_trained_once(results, tmp_path / "undisturbed")
+    trained_once(results)
 
 
-def test_what_cannot_be_submitted_leaves_nothing_behind(cluster: Cluster, tmp_path: Path, results: Path) -> None:
+def test_what_cannot_be_submitted_leaves_nothing_behind(
+    cluster: Cluster, tmp_path: Path, results: Path, trained_once: Any
+) -> None:
     asked = asks(tmp_path, steps=100)
     cluster.ctl("stop", "slurmctld")
     failed = ettsweep(*asked, code=1)
@@ -387,11 +417,11 @@ def test_what_cannot_be_submitted_leaves_nothing_behind(cluster: Cluster, tmp_pa
     assert "1 runs submitted" in ettsweep(*asked).stderr
     wait_for_the_end(results)
     assert only_run(results).numbers() == [1]
-    assert_trained_once(results, tmp_path / "undisturbed")
+    trained_once(results)
 
 
 def test_jobs_that_come_after_sbatch_gave_up_are_found(
-    cluster: Cluster, tmp_path: Path, results: Path, instead: Any
+    cluster: Cluster, tmp_path: Path, results: Path, trained_once: Any, instead: Any
 ) -> None:
     asked = asks(tmp_path, runs=2, steps=100, sbatch={"hold": True})
     pid = (cluster.folder / "run" / "slurmctld.pid").read_text().strip()
@@ -411,17 +441,19 @@ def test_jobs_that_come_after_sbatch_gave_up_are_found(
     wait_for_the_end(results)
     assert [run.numbers() for run in runs_in(results)] == [[1], [1]]
     grid_submits_nothing(results, asked, "2 finished, 0 under way")
-    assert_trained_once(results, tmp_path / "undisturbed")
+    trained_once(results)
 
 
-def test_nodes_in_maintenance_are_no_reason_to_refuse(cluster: Cluster, tmp_path: Path, results: Path) -> None:
+def test_nodes_in_maintenance_are_no_reason_to_refuse(
+    cluster: Cluster, tmp_path: Path, results: Path, trained_once: Any
+) -> None:
     cluster.run("scontrol", "update", f"nodename={','.join(cluster.nodes)}", "state=drain", "reason=maintenance")
     assert "1 runs submitted" in ettsweep(*asks(tmp_path, steps=100)).stderr
     (row,) = look(results, "queued").values()
     assert row["reason"]
     cluster.run("scontrol", "update", f"nodename={','.join(cluster.nodes)}", "state=resume")
     wait_for_the_end(results)
-    assert_trained_once(results, tmp_path / "undisturbed")
+    trained_once(results)
 
 
 # --- owners that cannot be asked ------------------------------------------------------------------------------------
@@ -448,7 +480,7 @@ def beating(attempt: Attempt) -> Iterator[None]:
 
 @pytest.mark.parametrize("job", [None, {"cluster": "elsewhere", "id": "7_0", "restart": 0, "node": "gone"}])
 def test_a_claim_of_a_machine_that_cannot_be_asked_is_given_up_only_when_its_heart_stands_still(
-    cluster: Cluster, tmp_path: Path, results: Path, job: dict[str, Any] | None
+    cluster: Cluster, tmp_path: Path, results: Path, trained_once: Any, job: dict[str, Any] | None
 ) -> None:
     asked = asks(tmp_path, steps=STEPS)
     ettsweep(*asked)
@@ -482,7 +514,7 @@ def test_a_claim_of_a_machine_that_cannot_be_asked_is_given_up_only_when_its_hea
     wait_for_the_end(results)
     assert lost.run.numbers() == [1, 2]
     assert lineage(lost.run.attempt(2)) == [2, 1]
-    assert_trained_once(results, tmp_path / "undisturbed")
+    trained_once(results)
 
 
 # --- commands at the same instant -----------------------------------------------------------------------------------
@@ -490,7 +522,7 @@ def test_a_claim_of_a_machine_that_cannot_be_asked_is_given_up_only_when_its_hea
 
 @pytest.mark.parametrize("count", [2, 4])
 def test_commands_at_the_same_instant_train_each_run_once(
-    cluster: Cluster, tmp_path: Path, results: Path, instead: Any, count: int
+    cluster: Cluster, tmp_path: Path, results: Path, trained_once: Any, instead: Any, count: int
 ) -> None:
     asked = asks(tmp_path, runs=3, steps=100)
     meeting = tmp_path / "meeting"
@@ -506,7 +538,7 @@ def test_commands_at_the_same_instant_train_each_run_once(
         cluster.wait_for(lambda s=submission: jobs_ended(cluster, s), "all jobs to end")  # type: ignore[misc]
     assert [run.numbers() for run in runs_in(results)] == [[1]] * 3
     grid_submits_nothing(results, asked, "3 finished, 0 under way")
-    assert_trained_once(results, tmp_path / "undisturbed")
+    trained_once(results)
 
 
 def jobs_ended(cluster: Cluster, submission: Submission) -> bool:
@@ -520,36 +552,36 @@ def jobs_ended(cluster: Cluster, submission: Submission) -> bool:
 
 
 @pytest.fixture(params=["stopped", "not installed", "switched off"])
-def no_accounting(
-    request: pytest.FixtureRequest,
-    cluster: Cluster,
-    tmp_path: Path,
-    instead: Any,
-    monkeypatch: pytest.MonkeyPatch,
-) -> str:
-    """Take the accounting away; return why `sacct` fails, as far as the tool can tell."""
-    if request.param == "stopped":
-        cluster.ctl("stop", "slurmdbd")
-        return "Connection refused"
-    if request.param == "switched off":
-        said = "Slurm accounting storage is disabled"
-        monkeypatch.setenv("PATH", instead("sacct", f"echo {said} >&2; exit 1")["PATH"])
-        return said
-    places = []
-    for number, place in enumerate(os.environ["PATH"].split(os.pathsep)):
-        if (Path(place) / "sacct").exists():
-            without = tmp_path / f"without-sacct-{number}"
-            without.mkdir()
-            for program in set(os.listdir(place)) - {"sacct"}:
-                (without / program).symlink_to(Path(place) / program)
-            place = str(without)
-        places.append(place)
-    monkeypatch.setenv("PATH", os.pathsep.join(places))
-    assert not shutil.which("sacct")
-    return "sacct is not on this machine"
+def no_accounting(request: pytest.FixtureRequest, cluster: Cluster, tmp_path: Path, instead: Any) -> Iterator[str]:
+    """Take the accounting away; give why `sacct` fails, as far as the tool can tell."""
+    with pytest.MonkeyPatch.context() as patch:  # undone before the cluster is mended
+        if request.param == "stopped":
+            cluster.ctl("stop", "slurmdbd")
+            yield "Connection refused"
+        elif request.param == "switched off":
+            said = "Slurm accounting storage is disabled"
+            patch.setenv("PATH", instead("sacct", f"echo {said} >&2; exit 1")["PATH"])
+            yield said
+        else:
+            patch.setenv("PATH", os.pathsep.join(without("sacct", place, tmp_path) for place in os.get_exec_path()))
+            assert not shutil.which("sacct")
+            yield "sacct is not on this machine"
 
 
-def test_all_works_without_accounting(no_accounting: str, cluster: Cluster, tmp_path: Path, results: Path) -> None:
+def without(program: str, place: str, folder: Path) -> str:
+    """Return a folder of programs, or one like it that lacks a program."""
+    if not (Path(place) / program).exists():
+        return place
+    copy = folder / place.strip("/").replace("/", "-")
+    copy.mkdir()
+    for name in set(os.listdir(place)) - {program}:
+        (copy / name).symlink_to(Path(place) / name)
+    return str(copy)
+
+
+def test_all_works_without_accounting(
+    no_accounting: str, cluster: Cluster, tmp_path: Path, results: Path, trained_once: Any
+) -> None:
     asked = asks(tmp_path, runs=3, steps=STEPS, max_parallel=1)
     ettsweep(*asked)
     (first,) = wait_for(lambda: started(results), "a checkpoint")
@@ -568,10 +600,10 @@ def test_all_works_without_accounting(no_accounting: str, cluster: Cluster, tmp_
         assert look(results, "running", "missing", "cancelled")[stays.id]["state"] == "cancelled"
     wait_for(first.run.result, "the end of the first run")
     assert "1 runs submitted, 1 finished, 0 under way, 1 need a decision" in ettsweep(*asked).stderr
-    assert "1 taken on" in ettsweep("retry", stays.id, "--results", results).stderr
+    assert "1 runs submitted" in ettsweep("retry", stays.id, "--results", results).stderr
     wait_for_the_end(results)
     assert [run.numbers() for run in runs_in(results)] == [[1]] * 3
-    assert_trained_once(results, tmp_path / "undisturbed")
+    trained_once(results)
 
 
 # --- a full disk ----------------------------------------------------------------------------------------------------
@@ -594,7 +626,9 @@ def read_all_json(results: Path) -> None:
 
 
 @pytest.mark.parametrize("left", [0, 3 * 4096])
-def test_a_results_folder_that_fills_up_costs_no_run(cluster: Cluster, tmp_path: Path, left: int) -> None:
+def test_a_results_folder_that_fills_up_costs_no_run(
+    cluster: Cluster, tmp_path: Path, left: int, trained_once: Any
+) -> None:
     disk = cluster.disk("4m")
     results = disk / "results"
     asked = (*asks(tmp_path, steps=STEPS)[:-1], results)
@@ -621,7 +655,7 @@ def test_a_results_folder_that_fills_up_costs_no_run(cluster: Cluster, tmp_path:
     wait_for_the_end(results)
     assert lost.run.numbers() == [1, 2]
     assert lineage(lost.run.attempt(2)) == [2, 1]
-    assert_trained_once(results, tmp_path / "undisturbed")
+    trained_once(results)
 
 
 # --- clocks and places ----------------------------------------------------------------------------------------------
@@ -634,7 +668,7 @@ def clock(attempt: Attempt) -> datetime:
 
 @pytest.mark.parametrize("skew_min", [7, -7])
 def test_clocks_that_differ_between_nodes_do_no_harm(
-    cluster: Cluster, tmp_path: Path, results: Path, skew_min: int
+    cluster: Cluster, tmp_path: Path, results: Path, trained_once: Any, skew_min: int
 ) -> None:
     library = next(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"), None)
     if library is None:
@@ -659,10 +693,12 @@ def test_clocks_that_differ_between_nodes_do_no_harm(
     assert lost.run.numbers() == [1, 2]
     assert lineage(newer) == [2, 1]
     grid_submits_nothing(results, asked, "1 finished, 0 under way")
-    assert_trained_once(results, tmp_path / "undisturbed")
+    trained_once(results)
 
 
-def test_status_is_the_same_wherever_it_is_asked(cluster: Cluster, tmp_path: Path, results: Path) -> None:
+def test_status_is_the_same_wherever_it_is_asked(
+    cluster: Cluster, tmp_path: Path, results: Path, trained_once: Any
+) -> None:
     asked = asks(tmp_path, runs=3, steps=STEPS, max_parallel=1)
     ettsweep(*asked)
 
@@ -686,7 +722,7 @@ def test_status_is_the_same_wherever_it_is_asked(cluster: Cluster, tmp_path: Pat
             assert "1 finished, 2 under way" in cluster.run(*srun, *asked).stderr
     assert len(submission_folders(results)) == 1
     wait_for_the_end(results)
-    assert_trained_once(results, tmp_path / "undisturbed")
+    trained_once(results)
 
 
 # --- jobs that SLURM refuses, or never starts -----------------------------------------------------------------------
@@ -698,8 +734,8 @@ def test_status_is_the_same_wherever_it_is_asked(cluster: Cluster, tmp_path: Pat
         ({"partition": "nowhere"}, "nvalid partition"),
         ({"gpus": 5}, "Requested node configuration is not available"),
         ({"cpus": 1000}, "Requested node configuration is not available"),
-        ({"nodes": 4}, "Node count specification invalid"),
-        ({"mem_gb": 10000}, "Memory specification can not be satisfied"),
+        ({"nodes": 4}, "Requested node configuration is not available|Node count specification invalid"),
+        ({"mem_gb": 10000}, "Requested node configuration is not available|Memory specification can not be satisfied"),
         ({"constraint": "none-such"}, "Invalid feature specification"),
         ({"sbatch": {"none-such": 1}}, "unrecognized option '--none-such=1'"),
     ],
@@ -709,7 +745,7 @@ def test_what_slurm_refuses_is_said_in_its_words_and_leaves_nothing_behind(
 ) -> None:
     failed = ettsweep(*asks(tmp_path, runs=2, steps=100, **profile), code=1)
     assert failed.stderr.startswith("ettsweep: sbatch refuses: ")
-    assert words in failed.stderr
+    assert any(each in failed.stderr for each in words.split("|"))
     assert not submission_folders(results)
     assert not status(results)
     assert not [job for job in cluster.squeue() if job["state"] == "PENDING"]
@@ -783,7 +819,7 @@ def test_a_thousand_runs_are_arrays_of_the_size_that_the_site_allows(
     began_s = time.monotonic()
     assert "1003 runs submitted" in ettsweep(*asked).stderr
     submitted_s = time.monotonic()
-    assert [len(submission.runs) for submission in submissions(results)] == [1001, 2]
+    assert sorted(len(submission.runs) for submission in submissions(results)) == [2, 1001]
     rows = look(results, "queued")
     assert len(rows) == len({row["job"] for row in rows.values()}) == 1003
     grid_submits_nothing(results, asked, "1003 under way")

@@ -454,7 +454,11 @@ class Attempt:
     def liveness(self) -> Life:
         """Say whether the process of the owner lives, as far as it can be seen from here."""
         owner = Process.from_json(self.claim().get("process"))
-        return owner.liveness() if owner else "dead"
+        return owner.liveness() if owner else "unknown" if self.hidden() else "dead"
+
+    def hidden(self) -> bool:
+        """Say whether the claim cannot be seen from here yet: it was in the folder before the folder was there."""
+        return not (self.path / "claim.json").exists()
 
     def job(self) -> Json:
         """Return what the claim says of the scheduler's job that made it; empty where none did."""

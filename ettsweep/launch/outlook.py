@@ -123,7 +123,7 @@ class LiveOutlook:
         claim, job = attempt.claim(), attempt.job()
         process = Process.from_json(claim.get("process"))
         if process is None:
-            return Owner("dead")
+            return Owner(attempt.liveness(), reason="its claim cannot be seen from here yet")
         life = process.liveness()
         where = str(job.get("node") or process.host)
         if life != "unknown":

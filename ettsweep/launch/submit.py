@@ -54,7 +54,8 @@ def submit(results: Path, plan: Plan, profile: AnyProfile) -> list[Path]:
 
 
 def _new_folder(results: Path) -> Path:
-    folder = jobs_dir(results.resolve()) / f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:8]}"
+    now = f"{time.strftime('%Y%m%d-%H%M%S')}-{time.time_ns() // 1000 % 10**6:06d}"
+    folder = jobs_dir(results.resolve()) / f"{now}-{uuid.uuid4().hex[:8]}"
     with storage_errors(folder):
         folder.mkdir(parents=True)
     return folder

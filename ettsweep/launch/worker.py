@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 POLL_S = 0.5
 """Seconds between looks for a cancellation or a newer attempt."""
 
+IDLE_RESTARTS = 5
+"""Lives of a job after which one more without a single step is not asked for."""
+
 
 # --- a slot of this machine -----------------------------------------------------------------------------------------
 
@@ -197,6 +200,7 @@ class Worker:
         self._control = control
         self._job = job
         self._outlook = outlook or ThisMachine()
+        self._moved = False
 
     def claimable(self, run: RunDir) -> bool:
         """Say whether a run waits for someone to train it."""
@@ -238,8 +242,10 @@ class Worker:
                     continue
                 claimed = True
                 attempt.record_provenance(code)
+                before = max(run.attempt(number).progress() for number in run.numbers())
                 with beating(attempt, profile["heartbeat_s"]):
                     stop = train_run(run, attempt, device, policy, partial(self._control.poll, attempt))
+                self._moved |= stop is None or attempt.progress() > before
                 if stop is Stop.SUPERSEDED and self._job and attempt.requeued():
                     self._control.told = "SUPERSEDED"  # this copy of the job has been given up, and all of its list
                     return
@@ -259,6 +265,9 @@ class Worker:
         if told == "SUPERSEDED":
             return 1
         if told != "SIGUSR2" and not slurm.preempted(self._job.number):
+            return 1
+        if not self._moved and self._job.restart >= IDLE_RESTARTS:
+            print(f"{told}: {IDLE_RESTARTS} jobs in a row had no time for a step; raise time_min", flush=True)
             return 1
         self._wait_for_the_others()
         if slurm.requeue(self._job.number):

@@ -52,6 +52,30 @@ def hundred_jobs_of_submitit(folder: Path) -> None:
         job.result()
 
 
+def thousand_jobs(figure: Callable[[str, float, str], None]) -> None:
+    """Submit 1,000 runs as held arrays of SLURM, look at them and cancel them, where there is a cluster to do it on."""
+    profile = {"kind": "slurm", "gpus": 0, "cpus": 1, "time_min": 60, "sbatch": {"hold": True}}
+    Path("held.yaml").write_text(json.dumps(profile))  # JSON is YAML
+    grid = ["--grid", "grid.yaml", "--strategy", "standard", "--lr-range", "0:9.99:0.01", "--wd-range", "fixed"]
+    submit = [ETTSWEEP, "grid", *grid, *TRIVIAL, "--launch", "held.yaml", "--results", "arrays"]
+    own = ["--results", "arrays"]
+    seconds = wall_s(lambda: subprocess.run(submit, check=True, stderr=subprocess.DEVNULL))
+    figure("1,000 runs submitted as SLURM arrays, wall", seconds, "2")
+    queue = wall_s(lambda: subprocess.run(["squeue", "-h", "-r"], check=True, stdout=subprocess.DEVNULL))
+    figure("squeue of them, wall", queue, "-")
+    figure("status of them, wall", wall_s(lambda: cpu_s(ETTSWEEP, "status", *own)), "-")
+    figure("no-op rerun of them, wall", wall_s(lambda: cpu_s(*submit)), "-")
+    figure("cancel --all of them, wall", wall_s(lambda: cpu_s(ETTSWEEP, "cancel", "--all", "--yes", *own)), "-")
+
+
+def slurm_answers() -> bool:
+    """Say whether there is a cluster: `. /tmp/ettsweep-devcluster/env.sh` points at that of `make slurm-up`."""
+    try:
+        return subprocess.run(["scontrol", "ping"], capture_output=True).returncode == 0
+    except FileNotFoundError:
+        return False
+
+
 def main() -> None:
     """Print one line a figure, then all of them as JSON."""
     figures: dict[str, float] = {}
@@ -78,6 +102,8 @@ def main() -> None:
         figure("no-op rerun of the finished grid of 100", median(lambda: cpu_s(*submit), 5), "0.5")
         figure("status of 100 runs", median(lambda: cpu_s(ETTSWEEP, "status", "--results", "results"), 5), "-")
         figure("submitit alone: 100 jobs that do nothing, wall", wall_s(lambda: hundred_jobs_of_submitit(folder)), "-")
+        if slurm_answers():
+            thousand_jobs(figure)
 
     machine = {"python": platform.python_version(), "machine": platform.machine(), "cores": os.cpu_count()}
     print(json.dumps({"machine": machine, "seconds": figures}))

@@ -1,7 +1,8 @@
 # make demo    set up, then the main job on real images: grid, verified optima, seeds, report
 # make test    set up, then the tests
 # make check   set up, then lint, types and tests: what continuous integration runs
-# make slurm-up    start a small SLURM cluster on this machine, for tests (root, Debian; launch/devcluster)
+# make slurm-up    start a small SLURM cluster on this machine, for tests (root, Debian; launch/devcluster);
+#                  CLUSTERS=3 starts three, for the tests to be done sooner
 # make slurm-down  stop it
 # make chaos       a sweep on that cluster while workers, nodes, daemons and commands are killed at random
 # make bench   set up, then the speed of the tool itself
@@ -11,6 +12,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 RESULTS ?= results
+DEVCLUSTER := $(or $(ETTSWEEP_DEVCLUSTER),/tmp/ettsweep-devcluster)
+CLUSTERS ?= 1
+PROCESSES ?= 5
 
 .PHONY: help install demo test lint check slurm-up slurm-down chaos bench clean
 
@@ -41,7 +45,7 @@ demo: $(READY)
 
 test: $(READY)
 	@echo "== tests"
-	@$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4
+	@$(BIN)/python -m pytest --numprocesses $(PROCESSES)
 
 lint: $(READY)
 	@echo "== lint and types"
@@ -52,10 +56,12 @@ lint: $(READY)
 check: lint test
 
 slurm-up:
-	@launch/devcluster/up.sh
+	@launch/devcluster/up.sh $(DEVCLUSTER)
+	@for n in $$(seq 2 $(CLUSTERS)); do \
+		ETTSWEEP_DEVCLUSTER_PORT=$$((26700 + 100 * n)) launch/devcluster/up.sh $(DEVCLUSTER)-$$n || exit; done
 
 slurm-down:
-	@launch/devcluster/down.sh
+	@for folder in $(DEVCLUSTER) $(DEVCLUSTER)-[2-9]; do [ ! -d $$folder ] || launch/devcluster/down.sh $$folder; done
 
 chaos: $(READY)
 	@$(BIN)/python tests/chaos.py $(CHAOS)

@@ -1,10 +1,12 @@
 """The SLURM cluster of launch/devcluster for tests: the `cluster` fixture, faults on purpose, and healing after each test."""
 
+import contextlib
 import fcntl
 import functools
 import os
 import subprocess
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -164,23 +166,35 @@ class Cluster:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Give all tests of files that name this module to one process of pytest-xdist, and any other test to any.
+    """Share the tests on a cluster among as many processes of pytest-xdist as there are clusters.
 
     The lock of `cluster` keeps them apart even so, but then processes wait for each other. (`--dist loadgroup` would be
     the way, but pytest-xdist 3.8 does not group under pytest 9.2.)
     """
     from xdist.scheduler import LoadScopeScheduling
 
-    class OneProcessForTheCluster(LoadScopeScheduling):  # type: ignore[misc]
-        def _split_scope(self, nodeid: str) -> str:
-            return "cluster" if _on_cluster(config.rootpath / nodeid.partition("::")[0]) else nodeid
+    clusters = max(1, len(running_clusters()))
 
-    return OneProcessForTheCluster(config, log)
+    class OneProcessForEachCluster(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            if not _on_cluster(config.rootpath / nodeid.partition("::")[0]):
+                return nodeid
+            return f"cluster {zlib.crc32(nodeid.encode()) % clusters}"
+
+    return OneProcessForEachCluster(config, log)
 
 
 @functools.cache
 def _on_cluster(path: Path) -> bool:
     return path.exists() and "devcluster" in path.read_text()
+
+
+def running_clusters() -> list[Path]:
+    """Return the folders of the clusters that are up: `$ETTSWEEP_DEVCLUSTER`, and beside it those with -2, -3 ..."""
+    first = Path(os.environ.get("ETTSWEEP_DEVCLUSTER") or "/tmp/ettsweep-devcluster").resolve()
+    folders = [first, *sorted(first.parent.glob(f"{first.name}-[0-9]"))]
+    running = [str(SCRIPTS / "ctl.sh"), "FOLDER", "running", "munged"]
+    return [f for f in folders if not subprocess.run([running[0], f, *running[2:]], capture_output=True).returncode]
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
@@ -191,22 +205,31 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 
 @pytest.fixture(scope="session")
-def _running_cluster() -> Cluster:
-    """Return the cluster that is up in `$ETTSWEEP_DEVCLUSTER`; skip if none is."""
-    folder = Path(os.environ.get("ETTSWEEP_DEVCLUSTER") or "/tmp/ettsweep-devcluster").resolve()
-    running = [str(SCRIPTS / "ctl.sh"), str(folder), "running", "munged"]
-    if subprocess.run(running, capture_output=True).returncode:
+def _clusters() -> list[Cluster]:
+    """Return the clusters that are up; skip if none is."""
+    folders = running_clusters()
+    if not folders:
         pytest.skip(NO_CLUSTER)
-    return Cluster(folder)
+    return [Cluster(folder) for folder in folders]
 
 
 @pytest.fixture
-def cluster(_running_cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+def cluster(_clusters: list[Cluster], monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     """Give a cluster that is whole and idle, to this test alone; SLURM's commands find it. It is mended afterwards."""
-    cluster = _running_cluster
-    monkeypatch.setenv("SLURM_CONF", str(cluster.conf))
-    with (cluster.folder / "run" / "tests.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with contextlib.ExitStack() as stack:
+        cluster = _free(_clusters, stack)
+        monkeypatch.setenv("SLURM_CONF", str(cluster.conf))
         cluster.heal()
         yield cluster
         cluster.heal()
+
+
+def _free(clusters: list[Cluster], stack: contextlib.ExitStack) -> Cluster:
+    """Lock a cluster that no other test has; wait for the first if all are taken."""
+    locks = [stack.enter_context((cluster.folder / "run" / "tests.lock").open("w")) for cluster in clusters]
+    for cluster, lock in zip(clusters, locks, strict=True):
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return cluster
+    fcntl.flock(locks[0], fcntl.LOCK_EX)
+    return clusters[0]

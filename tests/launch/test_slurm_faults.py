@@ -444,6 +444,23 @@ def test_jobs_that_come_after_sbatch_gave_up_are_found(
     trained_once(results)
 
 
+def test_jobs_that_come_minutes_after_sbatch_gave_up_are_found(
+    cluster: Cluster, tmp_path: Path, results: Path, trained_once: Any, instead: Any
+) -> None:
+    asked = asks(tmp_path, steps=100, sbatch={"hold": True})
+    timed_out = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation"
+    late = f'{ONLY_TRIED}\nprintf %s "$*" > {tmp_path}/asked\necho {timed_out} >&2\nexit 1'
+    failed = ettsweep(*asked, code=1, env=instead("sbatch", late))
+    assert "Socket timed out on send/recv operation; the next command looks" in failed.stderr
+    cluster.run("sbatch", *(tmp_path / "asked").read_text().split())  # the controller gets round to it
+    look(results, "queued")
+    grid_submits_nothing(results, asked)
+    cluster.run("scontrol", "release", cluster.squeue("--name", only_submission(results).name)[0]["id"])
+    wait_for_the_end(results)
+    assert only_run(results).numbers() == [1]
+    trained_once(results)
+
+
 def test_nodes_in_maintenance_are_no_reason_to_refuse(
     cluster: Cluster, tmp_path: Path, results: Path, trained_once: Any
 ) -> None:

@@ -173,6 +173,7 @@ def verify_optimum(
 ) -> None:
     """Judge each family's best point by its six neighbours; submit those that are missing."""
     from ettsweep.launch.rounds import verify_rounds
+    from ettsweep.launch.submit import scripts
     from ettsweep.views import note_blocked, note_outside, plan_rows, plan_summary, score_note, show_verdicts
 
     searches = _searches(results, model, strategy, family)
@@ -200,6 +201,7 @@ def verify_optimum(
         if form is Format.TABLE and done.plan.to_launch:
             print()
             show(plan_rows(done.plan), form)
+        _show_scripts(scripts(results, done.plan, profile), form)
         note(plan_summary(done.plan, "would be"))
     elif done.submitted:
         how = "" if follow else "; ask again when they are finished, or stay with --follow"
@@ -227,7 +229,7 @@ def seeds(
 ) -> None:
     """Rerun each verified optimum over fresh seeds, reported beside the search's own score."""
     from ettsweep.launch.rounds import judge, read_ledger, run_all
-    from ettsweep.launch.submit import submit
+    from ettsweep.launch.submit import scripts, submit
     from ettsweep.sweep.plan import make_plan
     from ettsweep.sweep.verify import fresh_seeds
     from ettsweep.views import note_blocked, plan_rows, plan_summary, show_verdicts
@@ -244,6 +246,7 @@ def seeds(
     plan = make_plan(specs, ledger)
     if dry_run:
         show(plan_rows(plan), form)
+        _show_scripts(scripts(results, plan, profile), form)
         note(plan_summary(plan, "would be"))
     elif follow:
         with _detaching():
@@ -421,10 +424,11 @@ def cancel(
     _confirm(f"cancel {len(chosen)} runs?", len(chosen), yes)
     for r in chosen:
         r.dir.cancel()
-    jobs = withdraw(results, {r.id for r in chosen})
-    note(f"{len(chosen)} runs cancelled" + (f", and {len(jobs)} waiting jobs withdrawn" if jobs else ""))
+    note(f"{len(chosen)} runs cancelled")
     if running := sum(r.state is State.RUNNING for r in chosen):
         note(f"{running} of them stop at their next step, with a checkpoint")
+    if jobs := withdraw(results, {r.id for r in chosen}):
+        note(f"{len(jobs)} waiting jobs withdrawn from SLURM")
     _note_others(found, chosen, run, "nothing to cancel")
 
 
@@ -463,6 +467,8 @@ def retry(
     _confirm(f"retry {len(chosen)} runs?", len(chosen), yes)
     profile = _profile(results, {r.family for r in chosen}, launch, launch_set, data)
     chosen, alive = _without_pulse(chosen)
+    ledger = read_ledger(results)  # a person may have thought for long
+    chosen = [r for r in chosen if ledger.state(r.id).state is r.state]
     plan = make_plan([r.spec for r in chosen], ledger, insist={r.id for r in chosen})
     check(results, plan, profile)  # what cannot be submitted stays as it is
     for r in chosen:

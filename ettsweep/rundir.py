@@ -375,7 +375,7 @@ class RunDir:
         if prospect.state is State.QUEUED:
             reason = "; ".join(filter(None, ["to be resumed" if attempt else "", prospect.reason]))
             return Status(State.QUEUED, reason, progress, job=prospect.job)
-        if prospect.state is not State.INTERRUPTED:
+        if prospect.state is not State.INTERRUPTED and (attempt or prospect.state is not State.FAILED):
             return Status(prospect.state, prospect.reason, progress, job=prospect.job)
         if attempt:
             told = str(failure.get("reason", "")) if failure else ""

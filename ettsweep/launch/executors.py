@@ -12,6 +12,27 @@ from submitit.slurm.slurm import SlurmExecutor
 
 from ettsweep.launch.profiles import OURS, SlurmProfile
 
+HOLD = 'hold=; env --block-signal=USR2 true 2>/dev/null && hold="env --block-signal=USR2"'
+"""Keeps a warning that comes before the worker listens until it does; else it would end it, and the job."""
+
+AFTERWARDS = """code=$?
+# A worker that could not ask SLURM to start this job again has left a note.
+notes={folder}
+job=${{SLURM_ARRAY_JOB_ID}}_$SLURM_ARRAY_TASK_ID life=$SLURM_ARRAY_TASK_ID-${{SLURM_RESTART_COUNT:-0}}
+for pause in 0 5 15 30; do
+  sleep $pause
+  if [ -e "$notes"/preempted-$life ]; then
+    told=$(scontrol --oneliner show job $job) || continue
+    [[ $told == *JobState=RUNNING* && $told =~ PreemptTime=[0-9] ]] || break
+  elif [ ! -e "$notes"/again-$life ]; then
+    break
+  fi
+  scontrol requeue $job && break
+done
+exit $code
+"""
+"""End of the batch script: it has scontrol where a container has not, and some patience with a silent controller."""
+
 TEN_YEARS_MIN = 10 * 366 * 24 * 60
 
 
@@ -82,7 +103,11 @@ class ArrayExecutor(SlurmExecutor):
             array_parallelism=parallel,
             stderr_to_stdout=True,
             wckey=None,
-            setup=[*(f"export {k}={shlex.quote(_plain(v))}" for k, v in self._variables.items()), *profile.setup],
+            setup=[
+                HOLD,
+                *(f"export {k}={shlex.quote(_plain(v))}" for k, v in self._variables.items()),
+                *(f"{{ {line}\n}} || exit" for line in profile.setup),
+            ],
             # srun does not take it from sbatch since SLURM 22.05, and would bind each worker to one CPU.
             # Where sbatch was told to export nothing, srun would keep what the script exports from the workers.
             srun_args=[f"--cpus-per-task={profile.cpus}", "--export=ALL"],
@@ -95,11 +120,16 @@ class ArrayExecutor(SlurmExecutor):
         """Let the script be shown where there is no SLURM."""
         return 2
 
+    def _make_submission_file_text(self, command: str, uid: str) -> str:
+        return super()._make_submission_file_text(command, uid) + AFTERWARDS.format(
+            folder=shlex.quote(str(self.folder))
+        )
+
     @property
     def command(self) -> str:
         """What srun starts."""
         # -P: without it Python would look for the package in the folder that the job was submitted from.
-        return f"{self.python} -u -P -m ettsweep.launch.worker {shlex.quote(str(self.folder))}"
+        return f"$hold {self.python} -u -P -m ettsweep.launch.worker {shlex.quote(str(self.folder))}"
 
     def script(self) -> str:
         """Return the batch script."""

@@ -10,10 +10,9 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ettsweep.files import Json
 from ettsweep.launch import slurm
 from ettsweep.launch.submissions import Submission, submissions
-from ettsweep.processes import Life, Process
+from ettsweep.processes import Life, Process, boot_id
 from ettsweep.rundir import Attempt, Owner, Prospect, RunDir, State, runs_dir
 
 BEATS = 3
@@ -44,6 +43,8 @@ class Memory:
     ended_asked_s: float | None = None
     no_history: str = ""
     beats: dict[Path, tuple[str, float, bool]] = field(default_factory=dict)
+    _named_of: dict[str, slurm.Task] | None = None
+    _named: dict[str, str] = field(default_factory=dict)
 
     def ask(self, found: "list[Submission]") -> None:
         """Ask SLURM about the jobs of some submissions, if it is time, or it was not asked about all of them."""
@@ -54,12 +55,24 @@ class Memory:
             return
         before = self._ours(found), self.silence
         try:
-            self.tasks, self.silence = slurm.queue(sorted({s.user for s in found} | {str(os.getuid())})), ""
+            self.tasks, self.silence = slurm.queue(slurm.known_users({s.user for s in found})), ""
         except slurm.NoAnswerError as error:
             self.tasks, self.silence = {}, str(error)
         same = before == (self._ours(found), self.silence) and known <= self.known
         self.wait_s = min(ASK_LAST_S, 2 * self.wait_s) if same else ASK_FIRST_S
         self.known, self.asked_s = known, now_s
+
+    def named(self) -> dict[str, str]:
+        """Return the array of each job's name."""
+        if self._named_of is not self.tasks:
+            self._named_of = self.tasks
+            self._named = {task.name: id_.partition("_")[0] for id_, task in self.tasks.items()}
+        return self._named
+
+    @property
+    def adopted(self) -> set[str]:
+        """The arrays that SLURM tells of."""
+        return set(self.named().values())
 
     def _ours(self, found: "list[Submission]") -> dict[str, slurm.Task]:
         names = {s.name for s in found}
@@ -110,6 +123,9 @@ class LiveOutlook:
         self._asked = False
         self._cluster: str | None = None
         self._alive: dict[Path, bool] = {}
+        self._users = {s.path.name: s.user for s in self._slurm}
+        self._names = {s.path.name: s.name for s in self._slurm}
+        self._arrays: dict[Path, str | None] = {}
 
     @property
     def silence(self) -> str:
@@ -125,21 +141,25 @@ class LiveOutlook:
         if process is None:
             return Owner(attempt.liveness(), reason="its claim cannot be seen from here yet")
         life = process.liveness()
+        if job and process.boot_id != boot_id():
+            life = "unknown"  # nodes of two clusters can have the same name: SLURM knows
         where = str(job.get("node") or process.host)
         if life != "unknown":
             return Owner(life, where)
         if job:
-            return self._owner_by_slurm(attempt, job, where)
+            return self._owner_by_slurm(attempt, where)
         return Owner(self._memory.pulse(attempt), where, f"claimed on {where}, which cannot be asked from here")
 
-    def _owner_by_slurm(self, attempt: Attempt, job: Json, where: str) -> Owner:
-        problem = self._problem(str(job.get("cluster", "")))
+    def _owner_by_slurm(self, attempt: Attempt, where: str) -> Owner:
+        job = attempt.job()
+        problem = self._problem(str(job.get("cluster", "")), self._users.get(str(attempt.claim().get("submission"))))
         if problem:
             # A beating heart is proof of life; one that stands still proves nothing while SLURM may know better.
             beats = self._memory.pulse(attempt) == "alive"
             return Owner("alive" if beats else "unknown", where, "" if beats else problem)
         task = self._memory.tasks.get(str(job.get("id")))
-        if task is None:
+        name = self._names.get(str(attempt.claim().get("submission")))
+        if task is None or name not in (None, task.name):  # numbers can come again, names cannot
             return Owner("dead", where)
         restart = job.get("restart")
         mine = restart if isinstance(restart, int) else 0
@@ -151,8 +171,8 @@ class LiveOutlook:
         known = task.active or task.waiting
         return Owner("alive" if known else "unknown", where, f"SLURM says that job {task.id} is {task.state}")
 
-    def _problem(self, cluster: str) -> str:
-        """Return why SLURM cannot be asked about jobs of a cluster; empty if it can."""
+    def _problem(self, cluster: str, user: str | None) -> str:
+        """Return why SLURM cannot be asked about a user's jobs on a cluster; empty if it can."""
         if not self._asked:
             self._memory.ask(self._slurm)
             self._asked = True
@@ -164,9 +184,12 @@ class LiveOutlook:
             except slurm.NoAnswerError as error:
                 self._memory.silence = str(error)
                 return f"{NO_ANSWER}: {error}"
-        return (
-            "" if cluster == self._cluster else f"cluster {cluster} cannot be asked from here, which is {self._cluster}"
-        )
+        if cluster != self._cluster:
+            return f"cluster {cluster} cannot be asked from here, which is {self._cluster}"
+        others = user is not None and user != str(os.getuid())
+        if user is not None and others and (slurm.hides_jobs_of_others() or user not in slurm.known_users([user])):
+            return f"SLURM shows nothing here of the jobs of user {user}"
+        return ""
 
     # --- prospects --------------------------------------------------------------------------------------------------
 
@@ -184,9 +207,11 @@ class LiveOutlook:
             if submission.path not in self._alive:
                 self._alive[submission.path] = self._has_workers(submission)
             return Prospect(State.QUEUED) if self._alive[submission.path] else None
-        if problem := self._problem(submission.cluster):
+        if problem := self._problem(submission.cluster, submission.user):
             return Prospect(State.UNKNOWN, problem)
-        array = submission.array() or self._adopted(submission)
+        array = self._array(submission)
+        if array and (submission.name, array) not in self._memory.known and array not in self._memory.adopted:
+            return Prospect(State.QUEUED, "being submitted")  # it was recorded after SLURM was asked
         if array is None:
             if submission.being_submitted() == "alive":
                 return Prospect(State.QUEUED, "being submitted")
@@ -195,8 +220,7 @@ class LiveOutlook:
         id_ = f"{array}_{index}"
         task = self._memory.tasks.get(id_) or self._history(id_)
         if task is None or task.name != submission.name:  # numbers can come again, names cannot
-            why = f"; {self._memory.no_history}" if self._memory.no_history else ""
-            return Prospect(State.INTERRUPTED, f"job {id_} has ended{why}", id_)
+            return self._forgotten(submission, index, id_)
         if task.waiting:
             start = f"expected to start {task.start.replace('T', ' ')}" if task.start else ""
             return Prospect(State.QUEUED, ", ".join(filter(None, [task.reason, start])), id_)
@@ -219,12 +243,25 @@ class LiveOutlook:
         given_up = [Process.from_json(a.claim().get("process")) for a in attempts if a and a.retried()]
         return any(worker not in given_up for worker in workers)
 
-    def _adopted(self, submission: Submission) -> str | None:
-        """Return the array that a submission became though its submitter died before it could record it."""
-        for task in self._memory.tasks.values():
-            if task.name == submission.name:
-                return task.id.partition("_")[0]
-        return None
+    def _array(self, submission: Submission) -> str | None:
+        """Return the array of a submission; by its name, where its submitter died before it could record the number."""
+        if submission.path not in self._arrays:
+            self._arrays[submission.path] = submission.array() or self._memory.named().get(submission.name)
+        return self._arrays[submission.path]
+
+    def _forgotten(self, submission: Submission, index: int, id_: str) -> Prospect:
+        """Say what became of a task that neither the controller nor the accounting tells of.
+
+        Of a single task that is cancelled while it waits, SLURM keeps nothing at all; of one that has started, the
+        accounting does, and the worker has left its own words.
+        """
+        if self._memory.no_history:
+            return Prospect(State.INTERRUPTED, f"job {id_} has ended; {self._memory.no_history}", id_)
+        told = (*self._memory.ended.values(), *self._memory.tasks.values())
+        siblings = any(task.name == submission.name for task in told)
+        if siblings and not submission.said_by(f"{index}-0"):
+            return Prospect(State.CANCELLED, f"job {id_} was cancelled in SLURM before it started", id_)
+        return Prospect(State.INTERRUPTED, f"job {id_} has ended", id_)
 
     def _history(self, id_: str) -> slurm.Task | None:
         """Return how a task ended that the controller has forgotten; the accounting is asked once for all of them."""
@@ -234,25 +271,26 @@ class LiveOutlook:
             arrays = sorted(
                 array
                 for submission in self._slurm
-                if (array := submission.array())
+                if (array := self._array(submission))
                 and any(not RunDir(runs / run).result_path.exists() for run in submission.runs)
             )
             memory.ask_history(arrays)
         return memory.ended.get(id_)
 
-    def waiting(self, cancelled: Collection[str]) -> list[str]:
-        """Return the ids of our jobs that wait in SLURM and list none but cancelled and finished runs.
+    def waiting(self, cancelled: Collection[str]) -> tuple[list[str], list[str]]:
+        """Return the ids of our jobs that wait in SLURM for nothing but some cancelled runs, or finished ones.
 
-        Raises:
-            LaunchError: SLURM does not answer.
+        Returns:
+            The ids, and why some could not be asked for.
         """
-        found = []
+        found, problems = [], []
         for submission in self._slurm:
             if not set(cancelled) & set(submission.runs):
                 continue
-            if problem := self._problem(submission.cluster):
-                raise slurm.NoAnswerError(f"{problem}; their waiting jobs could not be withdrawn, and will do nothing")
-            array = submission.array() or self._adopted(submission)
+            if problem := self._problem(submission.cluster, submission.user):
+                problems.append(problem)
+                continue
+            array = self._array(submission)
             for task in self._memory.tasks.values():
                 number, _, index = task.id.partition("_")
                 if number != array or task.name != submission.name or not task.waiting or not index.isdigit():
@@ -260,13 +298,13 @@ class LiveOutlook:
                 runs = [RunDir(runs_dir(self._results) / run) for run in submission.runs_of(int(index))]
                 if all(run.cancel_path.exists() or run.result_path.exists() for run in runs):
                     found.append(task.id)
-        return found
+        return found, problems
 
     def live(self, submission: Submission) -> bool:
         """Say whether a submission has workers, or will have, or may have: then nothing of it is waste."""
         if submission.kind == "local":
             return self._has_workers(submission)
-        if self._problem(submission.cluster):
+        if self._problem(submission.cluster, submission.user):
             return True
         if submission.being_submitted() != "dead":
             return True
@@ -298,9 +336,11 @@ def withdraw(results: Path, cancelled: Collection[str]) -> list[str]:
     Raises:
         LaunchError: SLURM does not answer; the runs are cancelled all the same.
     """
-    jobs = LiveOutlook(results).waiting(cancelled)
+    jobs, problems = LiveOutlook(results).waiting(cancelled)
     if jobs:
         slurm.cancel(jobs)
+    if problems:
+        raise slurm.NoAnswerError(f"{problems[0]}; their waiting jobs could not be withdrawn, and will do nothing")
     return jobs
 
 

@@ -10,7 +10,7 @@ from ettsweep.errors import LaunchError
 from ettsweep.launch.monitor import Monitor, follow
 from ettsweep.launch.outlook import LiveOutlook
 from ettsweep.launch.profiles import AnyProfile, LocalProfile
-from ettsweep.launch.slurm import NoAnswerError
+from ettsweep.launch.slurm import NoAnswerError, NotHereError
 from ettsweep.launch.submissions import read_submission
 from ettsweep.launch.submit import UnansweredError, submit
 from ettsweep.rundir import RunDir, State, runs_dir
@@ -77,6 +77,8 @@ class Launcher:
             except UnansweredError as error:
                 self._console.print(str(error), highlight=False)
                 return  # what it lists counts as unknown until SLURM answers
+            except NotHereError:
+                raise
             except NoAnswerError as error:
                 told = f"SLURM does not answer: {error}; asking again in {wait_s:.0f} s"
                 self._console.print(told, highlight=False)

@@ -4,7 +4,9 @@ Nothing here decides anything. One `squeue` answers for all jobs of the tool, by
 ended that the controller has forgotten. Where either cannot be asked, NoAnswerError is raised with its own words.
 """
 
+import contextlib
 import os
+import pwd
 import re
 import subprocess
 from collections.abc import Iterable, Sequence
@@ -38,7 +40,11 @@ INHERITED = ("SQUEUE_", "SACCT_", "SINFO_", "SCANCEL_", "SCONTROL_", "SLURM_TIME
 
 
 class NoAnswerError(LaunchError):
-    """SLURM does not answer, or is not here: nothing is known, and nothing may be concluded."""
+    """SLURM does not answer: nothing is known, and nothing may be concluded."""
+
+
+class NotHereError(NoAnswerError):
+    """SLURM is not on this machine: waiting does not help."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +105,7 @@ def ask(*command: str) -> str:
             check=False,
         )
     except FileNotFoundError:
-        raise NoAnswerError(f"{command[0]} is not on this machine") from None
+        raise NotHereError(f"{command[0]} is not on this machine") from None
     except subprocess.TimeoutExpired:
         raise NoAnswerError(f"{command[0]} gave no answer in {ANSWER_S:.0f} s") from None
     except OSError as error:
@@ -133,7 +139,7 @@ def queue(users: Iterable[str]) -> dict[str, Task]:
     """
     fields = ("JobArrayID", "Name", "State", "Reason", "NodeList", "StartTime", "RestartCnt")
     wanted = ",".join(f"{field}:|" for field in fields)
-    text = ask("squeue", "-h", "-r", "-t", "all", "-u", ",".join(users), "-O", wanted)
+    text = ask("squeue", "--all", "-h", "-r", "-t", "all", "-u", ",".join(users), "-O", wanted)
     found = {}
     for line in text.splitlines():
         parts = [part.strip() for part in line.split("|")]
@@ -195,6 +201,24 @@ def configuration() -> dict[str, str]:
     return {key.strip(): value.strip() for key, equals, value in pairs if equals}
 
 
+def hides_jobs_of_others() -> bool:
+    """Say whether SLURM shows this user no jobs but its own.
+
+    Raises:
+        NoAnswerError: the controller does not answer.
+    """
+    return os.getuid() != 0 and "jobs" in configuration().get("PrivateData", "").split(",")
+
+
+def known_users(users: Iterable[str]) -> list[str]:
+    """Return those of some user numbers that this machine knows, and its own: of another, squeue will not hear."""
+    found = {str(os.getuid())}
+    for user in users:
+        with contextlib.suppress(KeyError, ValueError):
+            found.add(str(pwd.getpwuid(int(user)).pw_uid))
+    return sorted(found)
+
+
 def cluster() -> str:
     """Return the name of the cluster that is asked from here.
 
@@ -252,12 +276,12 @@ def under_repair() -> bool:
     return any(not state.rstrip("*~#!%$@^-+").startswith(("idle", "alloc", "mix", "comp")) for state in states)
 
 
-def preempted(job: str) -> bool:
-    """Say whether a job that has been told to end is making room for another, and not cancelled."""
+def preempted(job: str) -> bool | None:
+    """Say whether a job that has been told to end is making room for another, and not cancelled; None: no answer."""
     try:
         told = ask("scontrol", "--oneliner", "show", "job", job)
     except NoAnswerError:
-        return False
+        return None
     fields = dict(re.findall(r"\b(JobState|PreemptTime)=(\S+)", told))
     return fields.get("JobState") == "RUNNING" and fields.get("PreemptTime", "None") not in ("None", "N/A", "Unknown")
 

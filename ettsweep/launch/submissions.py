@@ -138,6 +138,10 @@ class Submission:
         first = index * self.runs_per_job
         return self.runs[first : first + self.runs_per_job]
 
+    def leave_to_script(self, index: int, restart: int, *, certain: bool) -> None:
+        """Leave a note for the batch script to have this job started again, or to do so if it is being preempted."""
+        write_atomic(self.path / f"{'again' if certain else 'preempted'}-{index}-{restart}", "")
+
     def all_leaving(self, index: int, restarts: int) -> bool:
         """Say whether all workers of a task have taken their last look at their list in this life of the job."""
         return all(said.get("leaving") for said in self._said_in(index, restarts))

@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from ettsweep.launch.executors import ArrayExecutor
 
 
+LOST = re.compile(r"timed out|unable to contact|connect|zero bytes|message receive", re.IGNORECASE)
+"""What sbatch says when it could not talk to the controller to the end: then there may be jobs all the same."""
+
+
 class UnansweredError(LaunchError):
     """sbatch was asked, and it is not known whether there are jobs now; the next look at SLURM tells."""
 
@@ -156,8 +160,8 @@ def _submit_array(results: Path, planned: Sequence[Planned], profile: SlurmProfi
     content = _content(results, planned, profile)
     content |= {"cluster": slurm.cluster(), "user": str(os.getuid()), "name": _job_name(planned)}
     folder = _new_folder(results)
+    executor = _executor(folder, len(planned), profile, parallel, content["name"], content["code"] or "")
     submission = _write(folder, content)
-    executor = _executor(folder, len(planned), profile, parallel, submission.name, submission.code)
     try:
         with contextlib.redirect_stderr(io.StringIO()):  # submitit prints what it raises
             array = executor.start()
@@ -177,7 +181,7 @@ def _after_failure(submission: Submission, told: str) -> str:
         LaunchError: there is none, and nothing is left behind.
         UnansweredError: SLURM does not say.
     """
-    lost = re.search(r"timed out|unable to contact|connect", told, re.IGNORECASE)
+    lost = LOST.search(told)
     with contextlib.suppress(slurm.NoAnswerError):
         for task in slurm.queue([submission.user]).values():
             if task.name == submission.name:
@@ -260,12 +264,14 @@ def would_start(script: str) -> str:
             command, input=script, capture_output=True, text=True, timeout=slurm.ANSWER_S, check=False
         )
     except FileNotFoundError:
-        raise slurm.NoAnswerError("sbatch is not on this machine; `--launch local` trains here") from None
+        raise slurm.NotHereError("sbatch is not on this machine; `--launch local` trains here") from None
     except subprocess.TimeoutExpired:
         raise slurm.NoAnswerError(f"sbatch gave no answer in {slurm.ANSWER_S:.0f} s") from None
     if done.returncode == 127:  # from env
-        raise slurm.NoAnswerError("sbatch is not on this machine; `--launch local` trains here")
+        raise slurm.NotHereError("sbatch is not on this machine; `--launch local` trains here")
     told = slurm.words(done.stderr)
+    if done.returncode and LOST.search(told):
+        raise slurm.NoAnswerError(f"sbatch: {told}")
     if done.returncode and not ("configuration is not available" in told and slurm.under_repair()):
         raise LaunchError(f"sbatch refuses: {told}")
     return told

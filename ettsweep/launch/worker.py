@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING
 from ettsweep.errors import EttsweepError, LaunchError
 from ettsweep.files import Json, dumps, write_atomic
 from ettsweep.launch import slurm
-from ettsweep.launch.outlook import LiveOutlook
+from ettsweep.launch.outlook import BEATS, LiveOutlook, Memory
 from ettsweep.launch.profiles import LocalProfile, Slot
 from ettsweep.launch.slots import hold_slot
 from ettsweep.launch.submissions import Submission, read_submission
 from ettsweep.processes import Process, process
-from ettsweep.provenance import provenance
+from ettsweep.provenance import package_dir, provenance
 from ettsweep.rundir import Attempt, Outlook, Owner, Prospect, RunDir, State, ThisMachine, runs_dir
 from ettsweep.spec import RunSpec
 
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 POLL_S = 0.5
 """Seconds between looks for a cancellation or a newer attempt."""
 
-IDLE_RESTARTS = 5
-"""Lives of a job after which one more without a single step is not asked for."""
+IDLE_LIVES = 6
+"""Lives of a job in a row without a single step after which SLURM is not asked for one more."""
 
 
 # --- a slot of this machine -----------------------------------------------------------------------------------------
@@ -47,6 +47,7 @@ IDLE_RESTARTS = 5
 def run_in_slot(folder: str, slot_name: str) -> None:
     """Train what the submission lists and no other worker has; the entry point of a local submitit job."""
     submission = read_submission(Path(folder))
+    _check_code(submission)
     slot = next(Slot(**data) for data in submission.slots if data["name"] == slot_name)
     for number in SIGNALS:
         signal.signal(number, _leave)
@@ -57,6 +58,13 @@ def run_in_slot(folder: str, slot_name: str) -> None:
         Worker(submission, slot.name, slot, _runs(submission, submission.runs), Control()).serve()
     finally:
         os.close(lock)
+
+
+def _check_code(submission: Submission) -> None:
+    """Refuse to train with other code than was asked for: a snapshot may have been purged, or PYTHONPATH reset."""
+    here = package_dir().parent
+    if submission.code and here != Path(submission.code).resolve():
+        raise LaunchError(f"the code of this submission is {submission.code}, and Python imports {here}")
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
@@ -77,8 +85,8 @@ class Job:
 
     Attributes:
         cluster: name of the cluster.
-        id: of the task of the array, such as 123_4.
-        number: under which scontrol knows it, such as 127.
+        id: of the task of the array, such as 123_4. SLURM_JOB_ID is no name for it: that of one task is the array's,
+            and what is asked of it happens to all.
         restart: how often SLURM has started it anew.
         node: of this process.
         rank: of this process among those of the job; `local_rank` among those of its node.
@@ -86,7 +94,6 @@ class Job:
 
     cluster: str
     id: str
-    number: str
     restart: int
     node: str
     rank: int
@@ -104,7 +111,6 @@ class Job:
             return cls(
                 cluster=env.get("SLURM_CLUSTER_NAME", ""),
                 id=f"{env['SLURM_ARRAY_JOB_ID']}_{env['SLURM_ARRAY_TASK_ID']}",
-                number=env["SLURM_JOB_ID"],
                 restart=int(env.get("SLURM_RESTART_COUNT") or 0),
                 node=env.get("SLURMD_NODENAME", ""),
                 rank=int(env.get("SLURM_PROCID") or 0),
@@ -120,22 +126,27 @@ class Job:
 
     def to_json(self) -> Json:
         """Return what a claim says of it."""
-        names = ("cluster", "id", "number", "restart", "node", "rank")
+        names = ("cluster", "id", "restart", "node", "rank")
         return {name: getattr(self, name) for name in names}
 
 
 class JobOutlook:
     """What a job knows of other owners: of its own earlier and later lives at once, of others by asking SLURM."""
 
-    def __init__(self, job: Job, results: Path) -> None:
+    def __init__(self, job: Job, submission: Path) -> None:
         self._job = job
-        self._results = results
+        self._submission = submission.name
+        self._results = submission.parent.parent
+        self._memory = Memory()
 
     def owner(self, attempt: Attempt) -> Owner:
         """Say whether the owner of an attempt that has not ended lives."""
         theirs = attempt.job()
-        if (theirs.get("cluster"), theirs.get("id")) != (self._job.cluster, self._job.id):
-            return LiveOutlook(self._results).owner(attempt)
+        ours = self._job.cluster, self._job.id, self._submission
+        if (theirs.get("cluster"), theirs.get("id"), attempt.claim().get("submission")) != ours:
+            other = LiveOutlook(self._results, self._memory).owner(attempt)
+            # Where SLURM cannot be asked, as in a container, whoever wants to own a run goes by its owner's heart.
+            return other if other.life != "unknown" else Owner(self._memory.pulse(attempt), other.where, other.reason)
         if theirs.get("restart") != self._job.restart:
             # SLURM starts a job again only when it has given up the copy before, whether or not that still runs.
             return Owner("dead" if int(theirs.get("restart") or 0) < self._job.restart else "alive")
@@ -153,6 +164,7 @@ def run_task(folder: Path) -> int:
     job = Job.this()
     control = Control()
     submission = read_submission(folder)
+    _check_code(submission)
     submission.record(job.id.partition("_")[0])
     profile = submission.profile
     gpus = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
@@ -163,7 +175,7 @@ def run_task(folder: Path) -> int:
         threads=profile["cpus"],
     )
     runs = _runs(submission, submission.runs_of(job.index))
-    worker = Worker(submission, slot.name, slot, runs, control, job, JobOutlook(job, folder.parent.parent))
+    worker = Worker(submission, slot.name, slot, runs, control, job, JobOutlook(job, folder))
     worker.serve()
     if not control.told or not any(worker.claimable(run) for run in runs):
         return 0
@@ -173,10 +185,18 @@ def run_task(folder: Path) -> int:
 # --- both -----------------------------------------------------------------------------------------------------------
 
 
-def _say(submission: Submission, name: str, *, leaving: bool, job: Job | None = None, saved: bool = False) -> None:
+def _say(
+    submission: Submission,
+    name: str,
+    *,
+    leaving: bool,
+    job: Job | None = None,
+    saved: bool = False,
+    idle_lives: int = 0,
+) -> None:
     said: Json = {"process": process().to_json(), "leaving": leaving}
     if job:
-        said |= {"restart": job.restart, "saved": saved}
+        said |= {"restart": job.restart, "saved": saved, "idle_lives": idle_lives}
     write_atomic(submission.path / f"worker-{name}.json", dumps(said))
 
 
@@ -200,26 +220,40 @@ class Worker:
         self._control = control
         self._job = job
         self._outlook = outlook or ThisMachine()
-        self._moved = False
+        # Lives of this job, this one included, that have ended without a step.
+        self._idle_lives = 1 + int(submission.said_by(name).get("idle_lives") or 0)
 
     def claimable(self, run: RunDir) -> bool:
         """Say whether a run waits for someone to train it."""
         return claimable(run, self._outlook)
 
+    def _say(self, *, leaving: bool, saved: bool = False) -> None:
+        idle_lives = self._idle_lives
+        _say(self._submission, self._name, leaving=leaving, job=self._job, saved=saved, idle_lives=idle_lives)
+
     def serve(self) -> None:
         """Train, pass after pass: a dead worker's runs come round."""
-        say = partial(_say, self._submission, self._name, job=self._job)
-        say(leaving=False)
+        self._say(leaving=False)
         while True:
             if any(self.claimable(run) for run in self._runs):
                 self._train_all()
             if self._control.told and self._job and any(self.claimable(run) for run in self._runs):
                 return  # what becomes of the list is SLURM's to say
+            self._wait_for_the_unknown()
             # From here on the list counts as nobody's, so the last look comes after saying so.
-            say(leaving=True)
+            self._say(leaving=True)
             if self._control.told or not any(self.claimable(run) for run in self._runs):
                 return
-            say(leaving=False)
+            self._say(leaving=False)
+
+    def _wait_for_the_unknown(self) -> None:
+        """Wait, in a job, until it is known of all owners whether they live: their hearts beat or stand still."""
+        until_s = time.monotonic() + 2 * BEATS * float(self._submission.profile["heartbeat_s"])
+        while self._job and not self._control.told and time.monotonic() < until_s:
+            states = [run.status(self._outlook).state for run in self._runs]
+            if State.UNKNOWN not in states or any(s in (State.MISSING, State.INTERRUPTED) for s in states):
+                return
+            time.sleep(POLL_S)
 
     def _train_all(self) -> None:
         profile = self._submission.profile
@@ -245,7 +279,8 @@ class Worker:
                 before = max(run.attempt(number).progress() for number in run.numbers())
                 with beating(attempt, profile["heartbeat_s"]):
                     stop = train_run(run, attempt, device, policy, partial(self._control.poll, attempt))
-                self._moved |= stop is None or attempt.progress() > before
+                if stop is None or attempt.progress() > before:
+                    self._idle_lives = 0
                 if stop is Stop.SUPERSEDED and self._job and attempt.requeued():
                     self._control.told = "SUPERSEDED"  # this copy of the job has been given up, and all of its list
                     return
@@ -264,23 +299,26 @@ class Worker:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if told == "SUPERSEDED":
             return 1
-        if told != "SIGUSR2" and not slurm.preempted(self._job.number):
+        if self._idle_lives >= IDLE_LIVES:
+            print(f"{told}: {IDLE_LIVES} jobs in a row had no time for a step; raise time_min", flush=True)
             return 1
-        if not self._moved and self._job.restart >= IDLE_RESTARTS:
-            print(f"{told}: {IDLE_RESTARTS} jobs in a row had no time for a step; raise time_min", flush=True)
+        preempted = None if told == "SIGUSR2" else slurm.preempted(self._job.id)
+        if preempted is False:
             return 1
         self._wait_for_the_others()
-        if slurm.requeue(self._job.number):
+        certain = preempted or told == "SIGUSR2"
+        if certain and slurm.requeue(self._job.id):
             print(f"{told}: saved; SLURM starts this job again", flush=True)
             return 0
-        print(f"{told}: saved, but SLURM does not start this job again; the next command does", flush=True)
-        _say(self._submission, self._name, leaving=True, job=self._job)
+        # In a container there may be no scontrol, or SLURM is silent at the moment: the batch script asks once more.
+        self._submission.leave_to_script(self._job.index, self._job.restart, certain=bool(certain))
+        print(f"{told}: saved; the batch script asks SLURM to start this job again", flush=True)
         return 1
 
     def _wait_for_the_others(self) -> None:
         """Wait until all workers of this job have saved: to start it again ends those that have not."""
         assert self._job is not None
-        _say(self._submission, self._name, leaving=False, job=self._job, saved=True)
+        self._say(leaving=False, saved=True)
         until_s = time.monotonic() + self._submission.profile["warn_s"] / 2
         while time.monotonic() < until_s and not self._submission.all_saved(self._job.index, self._job.restart):
             time.sleep(POLL_S)
@@ -341,6 +379,7 @@ class Control:
         self._looked_s = 0.0
         for number in SIGNALS:
             signal.signal(number, self._on_signal)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # the batch script held them back until now
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         # A preemption may send several at once; the one that says that there is a next job weighs most.

@@ -423,7 +423,7 @@ def test_jobs_whose_submitter_did_not_live_to_record_them_are_found_by_name(
     cluster.has("8_1", "RUNNING", node="n1")
     assert look(results) == (State.QUEUED, "its job runs on n1", "8_1")
     state, reason, job = look(results, OTHER)
-    assert (state, reason, job) == (State.INTERRUPTED, "job 8_0 has ended", "8_0")
+    assert (state, reason, job) == (State.CANCELLED, "job 8_0 was cancelled in SLURM before it started", "8_0")
 
 
 @pytest.mark.parametrize(

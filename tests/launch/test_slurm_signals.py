@@ -5,6 +5,7 @@ A worker that must be met at some moment waits there by itself, see `Hold`: noth
 
 import itertools
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -399,7 +400,7 @@ def by_first_submission(results: Path) -> list[RunDir]:
     return [runs[id_] for id_ in submissions(results)[0].runs]
 
 
-def test_a_waiting_job_that_slurm_forgets_leaves_its_run_to_the_next_command(
+def test_a_waiting_job_that_is_cancelled_and_that_slurm_forgets_waits_for_a_decision(
     cluster: Cluster, tmp_path: Path, results: Path
 ) -> None:
     command = asks(tmp_path, 3, STEPS, sbatch={"hold": True})
@@ -407,8 +408,9 @@ def test_a_waiting_job_that_slurm_forgets_leaves_its_run_to_the_next_command(
     runs, number = by_task(results), array(results)
     cluster.run("scancel", f"{number}_1")
     row = wait_for(lambda: (r := status(results)[runs[1].id])["state"] != "queued" and r, "the job to be gone")
-    assert (row["state"], row["reason"]) == ("missing", f"job {number}_1 has ended")
-    assert "1 runs submitted, 0 finished, 2 under way" in ettsweep(*command).stderr
+    assert (row["state"], row["reason"]) == ("cancelled", f"job {number}_1 was cancelled in SLURM before it started")
+    assert "0 finished, 2 under way, 1 need a decision" in ettsweep(*command).stderr
+    ettsweep("retry", runs[1].id, "--launch", tmp_path / "slurm.yaml", "--results", results)
     assert submissions(results)[1].runs == (runs[1].id,)
     for submission in submissions(results):
         cluster.run("scontrol", "release", submission.array())
@@ -535,6 +537,45 @@ def test_a_run_longer_than_the_time_limit_goes_through_several_jobs(
     assert_all_as_if_undisturbed(results, tmp_path / "undisturbed")
 
 
+def test_a_job_that_comes_back_brings_no_other_of_its_array_with_it(
+    cluster: Cluster, hold: Hold, tmp_path: Path, results: Path
+) -> None:
+    """SLURM calls one task of an array by the number of the array itself, and takes that number for all of them."""
+    ettsweep(*asks(tmp_path, 3, STEPS, **hold.at("step")))
+    for task in range(3):
+        hold.wait(task)
+    numbers = dict(
+        line.split() for line in cluster.run("squeue", "-h", "-r", "-O", "JobID,JobArrayID").stdout.splitlines()
+    )
+    base = numbers.pop(array(results))
+    stays, goes = numbers.values()
+    cluster.run("scancel", goes)
+    cluster.wait_state(goes, "CANCELLED")
+    cluster.run("scancel", "--signal=USR2", base)
+    cluster.wait_for(lambda: restarts(cluster, base) == 1, "the warned job to come back")
+    assert (restarts(cluster, stays), cluster.state(stays)) == (0, "RUNNING")
+    hold.let_go()
+    rows = wait_for_state(results, "done", "cancelled")
+    assert sorted(row["state"] for row in rows.values()) == ["cancelled", "done", "done"]
+    attempts = {run.attempt(1).job_id(): len(run.numbers()) for run in runs_in(results)}
+    assert attempts == {base: 2, stays: 1, goes: 1}
+
+
+def test_a_worker_that_cannot_ask_slurm_is_brought_back_by_its_batch_script(
+    cluster: Cluster, hold: Hold, tmp_path: Path, results: Path
+) -> None:
+    """As in a container, where there is no scontrol."""
+    python = f"env PATH=/nowhere {sys.executable}"
+    ettsweep(*asks(tmp_path, 1, STEPS, python=python, **hold.at("step")))
+    hold.wait()
+    job = f"{array(results)}_0"
+    cluster.run("scancel", "--signal=USR2", job)
+    wait_until_done(results)
+    assert lives(only_run(results)) == [(job, 0), (job, 1)]
+    assert_resumed(only_run(results), HELD_STEP)
+    assert_all_as_if_undisturbed(results, tmp_path / "undisturbed")
+
+
 def test_a_job_of_minutes_may_run_out_of_time_more_often_than_submitit_allows(
     cluster: Cluster, hold: Hold, tmp_path: Path, results: Path
 ) -> None:
@@ -585,7 +626,20 @@ def test_a_job_told_to_go_on_later_before_its_first_claim_comes_back(
     assert_all_as_if_undisturbed(results, tmp_path / "undisturbed")
 
 
-@pytest.mark.parametrize("told", ["USR2", "TERM"])
+def test_a_warning_that_comes_before_the_worker_listens_is_heard(
+    cluster: Cluster, hold: Hold, tmp_path: Path, results: Path
+) -> None:
+    ettsweep(*asks(tmp_path, 1, STEPS, **hold.at("start")))
+    hold.wait()
+    job = f"{array(results)}_0"
+    cluster.run("scancel", "--signal=USR2", job)
+    hold.let_go()
+    wait_until_done(results)
+    assert lives(only_run(results)) == [(job, 1)]
+    assert_all_as_if_undisturbed(results, tmp_path / "undisturbed")
+
+
+@pytest.mark.parametrize("told", ["TERM"])
 def test_a_job_killed_before_it_hears_leaves_its_run_to_the_next_command(
     cluster: Cluster, hold: Hold, tmp_path: Path, results: Path, told: str
 ) -> None:

@@ -116,15 +116,15 @@ def grid(
     from ettsweep.launch.rounds import read_ledger, run_all
     from ettsweep.launch.submit import check, scripts, submit
     from ettsweep.rundir import State
-    from ettsweep.sweep.gridfile import find_grid, load_request, save_request
+    from ettsweep.sweep.gridfile import as_before, find_grid, load_request, save_request
     from ettsweep.sweep.plan import make_plan
-    from ettsweep.views import note_blocked, plan_rows, plan_summary
+    from ettsweep.views import note_blocked, note_ended, plan_rows, plan_summary, where_to
 
     if (grid is None) == (model is None):
         raise InputError("say which grid, with one of --model NAME and --grid FILE")
     path = grid or find_grid(str(model))
     request = load_request(path, strategy or [], set_ or [], lr_range, wd_range, _numbers(seeds))
-    request = _where(request, launch, launch_set, data)
+    request = _where(as_before(results, request), launch, launch_set, data)
     profile = load_profile(request.launch, request.launch_set)
     specs = request.specs()
     plan = make_plan(specs, read_ledger(results))
@@ -144,9 +144,10 @@ def grid(
         note(f"{len(plan.keep)} of {len(specs)} runs finished")
         note_blocked(plan)
         raise typer.Exit(1 if plan.blocked or plan.to_launch else 0)
-    submit(results, plan, profile)
-    note(plan_summary(plan, ""))
+    folders = submit(results, plan, profile)
+    note(plan_summary(plan, "") + where_to(folders))
     note_blocked(plan)
+    note_ended(results, plan)
     if plan.to_launch:
         note("they train in the background: `ettsweep watch` shows them, `ettsweep verify-optimum` judges them")
     if any(p.state is State.UNKNOWN for p in plan.blocked):
@@ -174,7 +175,16 @@ def verify_optimum(
     """Judge each family's best point by its six neighbours; submit those that are missing."""
     from ettsweep.launch.rounds import verify_rounds
     from ettsweep.launch.submit import scripts
-    from ettsweep.views import note_blocked, note_outside, plan_rows, plan_summary, score_note, show_verdicts
+    from ettsweep.views import (
+        note_blocked,
+        note_ended,
+        note_outside,
+        plan_rows,
+        plan_summary,
+        score_note,
+        show_verdicts,
+        where_to,
+    )
 
     searches = _searches(results, model, strategy, family)
     profile = _profile(results, {s.family for s in searches}, launch, launch_set, data, check=not dry_run)
@@ -205,10 +215,13 @@ def verify_optimum(
         note(plan_summary(done.plan, "would be"))
     elif done.submitted:
         how = "" if follow else "; ask again when they are finished, or stay with --follow"
-        note(f"{done.submitted} runs submitted{how}")
+        note(f"{done.submitted} runs submitted{where_to(done.folders)}{how}")
+        note_ended(results, done.plan)
     if done.held_back:
         note(f"{done.held_back} more runs are needed than --max-runs {max_runs} allows")
     note_blocked(done.plan)
+    if done.problem:
+        raise done.problem
     note(score_note(searches))
     raise typer.Exit(0 if all(v.verdict == "optimal" for v in done.verdicts) else 1)
 
@@ -452,7 +465,7 @@ def retry(
     from ettsweep.rundir import State
     from ettsweep.sweep.ledger import find_run
     from ettsweep.sweep.plan import make_plan
-    from ettsweep.views import plan_summary
+    from ettsweep.views import plan_summary, where_to
 
     _need_some(run, model, strategy, family, state, all_)
     ledger = read_ledger(results)
@@ -474,8 +487,8 @@ def retry(
     for r in chosen:
         r.dir.retry()
     plan = make_plan([r.spec for r in chosen], read_ledger(results), insist={r.id for r in chosen})
-    submit(results, plan, profile)
-    note(plan_summary(plan, ""))
+    folders = submit(results, plan, profile)
+    note(plan_summary(plan, "") + where_to(folders))
     for r in alive:
         note(f"run {r.id} is alive: its heart beats on {r.status.where}; `ettsweep cancel {r.id}` stops it")
     _note_others([r for r in found if r not in alive], chosen, run, "nothing to retry")
@@ -708,8 +721,12 @@ def _where(request: "Request", launch: str | None, launch_set: list[str] | None,
     given: dict[str, Any] = {}
     if launch is not None:
         given["launch"] = str(Path(launch).resolve()) if Path(launch).is_file() else launch
-    if launch is not None or launch_set:  # another profile does not inherit what was set in the first
-        given["launch_set"] = tuple(launch_set or ())
+        given["launch_set"] = ()  # another profile does not inherit what was set in the first
+    if launch_set:
+        sets = (*given.get("launch_set", request.launch_set), *launch_set)
+        given["launch_set"] = tuple(
+            {text.partition("=")[0]: text for text in sets}.values()
+        )  # the last of a key counts
     if data is not None:
         given["data"] = str(Path(data).expanduser().resolve())
     request = request.model_copy(update=given)

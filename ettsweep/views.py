@@ -8,7 +8,7 @@ from typing import Any
 from ettsweep.launch.monitor import duration
 from ettsweep.launch.outlook import NO_ANSWER
 from ettsweep.launch.reproduce import reproduce
-from ettsweep.launch.submissions import submissions
+from ettsweep.launch.submissions import read_submission, submissions
 from ettsweep.models.registry import model_name
 from ettsweep.output import Format, note, show
 from ettsweep.rundir import State
@@ -52,6 +52,24 @@ def plan_summary(plan: Plan, tense: str) -> str:
     if plan.blocked:
         parts.append(f"{len(plan.blocked)} need a decision")
     return " ".join((", ".join(parts) or "nothing to do").split())
+
+
+def where_to(folders: Sequence[Path]) -> str:
+    """Say where submissions went."""
+    arrays = [array for folder in folders if (array := read_submission(folder).array())]
+    if arrays:
+        return f" to SLURM as job {', '.join(arrays)}"
+    return " to workers on this machine" if folders else ""
+
+
+def note_ended(results: Path, plan: Plan) -> None:
+    """Say of runs that were submitted before, and never started, how that ended."""
+    never = [p for p in plan.to_launch if p.state is State.MISSING and p.reason]
+    if never:
+        note(f"{len(never)} of them had a job before that did not start them: {never[0].reason}")
+        ids = {p.id for p in never}
+        before = [s for s in submissions(results) if ids & set(s.runs)]
+        note(f"the workers' last words: {before[0].last_words()}" if len(before) > 1 else "")
 
 
 def note_blocked(plan: Plan) -> None:

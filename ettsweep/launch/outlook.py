@@ -5,6 +5,7 @@ for all jobs; one that goes on looking asks seldom, and can tell a heart that be
 """
 
 import os
+import re
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
@@ -223,6 +224,8 @@ class LiveOutlook:
             return self._forgotten(submission, index, id_)
         if task.waiting:
             start = f"expected to start {task.start.replace('T', ' ')}" if task.start else ""
+            if re.search(r"TimeLimit|WallDuration", task.reason):
+                start = "never starts so: `cancel` it, lower time_min, `retry`"
             return Prospect(State.QUEUED, ", ".join(filter(None, [task.reason, start])), id_)
         if task.active:
             if submission.all_leaving(index, task.restarts):

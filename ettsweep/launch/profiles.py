@@ -224,6 +224,9 @@ def load_profile(name: str, overrides: Sequence[str] = ()) -> AnyProfile:
     for override in overrides:
         _set(data, override)
     kind = data.get("kind", "local")
+    alien = sorted(set(data) & (set(SlurmProfile.model_fields) - set(LocalProfile.model_fields)))
+    if "kind" not in data and alien:
+        raise InputError(f"{path}: kind: is required; `kind: slurm` has {', '.join(alien)}")
     if not isinstance(kind, str) or kind not in PROFILES:
         raise InputError(f"{path}: kind: {kind!r} is unknown; known: {', '.join(PROFILES)}")
     return validate(PROFILES[kind], data, str(path))

@@ -120,12 +120,16 @@ class Verification:
         submitted: runs submitted in all rounds.
         held_back: runs that `max_runs` kept back.
         plan: what the last round submitted or, in a dry run, would submit.
+        folders: the submissions of the last round.
+        problem: why the last round could not be submitted.
     """
 
     verdicts: list[Verdict] = field(default_factory=list)
     submitted: int = 0
     held_back: int = 0
     plan: Plan = field(default_factory=Plan)
+    folders: list[Path] = field(default_factory=list)
+    problem: LaunchError | None = None
 
 
 def judge(searches: Sequence[Search], ledger: Ledger, at: Point | None = None) -> list[Verdict]:
@@ -180,10 +184,14 @@ def verify_rounds(
         done.plan, done.held_back = _limit(make_plan(specs, ledger), max_runs, done.submitted)
         if dry_run:
             return done
-        done.submitted += len(done.plan.to_launch)
         if console is None or launcher is None:
-            submit(results, done.plan, profile)
+            try:
+                done.folders = submit(results, done.plan, profile)
+                done.submitted = len(done.plan.to_launch)
+            except LaunchError as error:
+                done.problem = error  # the verdicts stand all the same
             return done
+        done.submitted += len(done.plan.to_launch)
         if not done.plan.to_launch and not any(p.state in (State.QUEUED, State.RUNNING) for p in done.plan.keep):
             return done
         to_launch = [p.spec for p in done.plan.to_launch]

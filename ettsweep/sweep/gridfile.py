@@ -411,6 +411,16 @@ def save_request(results: Path, request: Request) -> Path:
     return path
 
 
+def as_before(results: Path, request: Request) -> Request:
+    """Return the request to be trained where its families were before, else where the folder's newest request was."""
+    before = load_requests(results)
+    families = {search.family for search in request.searches()}
+    akin = [old for old in before if families & {search.family for search in old.searches()}]
+    for old in (*akin, *before):
+        return request.model_copy(update={"launch": old.launch, "launch_set": old.launch_set})
+    return request
+
+
 def load_requests(results: Path) -> list[Request]:
     """Return all requests of a results folder, newest first.
 

@@ -99,7 +99,8 @@ class Monitor:
             if status.state.finished:
                 self._finished[run_id] = status
             statuses[run_id] = status
-        return Snapshot(statuses, self._remaining_s(statuses), outlook.silence)
+        remaining_s = None if outlook.silence else self._remaining_s(statuses)
+        return Snapshot(statuses, remaining_s, outlook.silence)
 
     def _remaining_s(self, statuses: dict[str, Status]) -> float | None:
         moving = (State.QUEUED, State.RUNNING, State.UNKNOWN)

@@ -10,8 +10,8 @@ from commandline import ettsweep
 from devcluster import Cluster
 
 from ettsweep.launch import slurm
-from ettsweep.launch.doctor import file_system
-from ettsweep.launch.slurm import minutes
+from ettsweep.launch.doctor_slurm import file_system
+from ettsweep.launch.inventory import minutes, nodes, partitions
 
 Rows = dict[str, tuple[str, str]]
 
@@ -215,7 +215,7 @@ def test_nodes_are_read_as_any_slurm_prints_them(monkeypatch: pytest.MonkeyPatch
         "n4|mig|32|1|gpu:nvidia_a100_3g.20gb:7(S:0,2)|down$",
     ]
     monkeypatch.setattr(slurm, "ask", lambda *command: "\n".join(lines))
-    found = slurm.nodes()
+    found = nodes()
     assert [(n.name, n.gpus, n.mem_mb, n.broken) for n in found] == [
         ("n1", 4, 515000, False),
         ("n2", 3, 515000, True),
@@ -229,9 +229,9 @@ def test_partitions_are_read_as_any_slurm_prints_them(monkeypatch: pytest.Monkey
         "PartitionName=a Default=YES MaxTime=2-00:00:00 State=UP TRES=cpu=1,mem=2M NewField=\nPartitionName=b\n\nNo\n"
     )
     monkeypatch.setattr(slurm, "ask", lambda *command: text)
-    first, second = slurm.partitions()
-    assert (first.name, first.default, first.max_min, first.default_min) == ("a", True, 2880, None)
-    assert (second.name, second.default, second.up, second.max_min) == ("b", False, True, None)
+    first, second = partitions()
+    assert (first.name, first.default, first.longest_min, first.default_min) == ("a", True, 2880, None)
+    assert (second.name, second.default, second.up, second.longest_min) == ("b", False, True, None)
 
 
 def test_the_file_system_of_a_folder_is_that_of_the_nearest_mount(tmp_path: Path) -> None:

@@ -819,7 +819,9 @@ def test_a_job_that_never_starts_says_why_until_it_is_cancelled(
 ) -> None:
     asked = asks(tmp_path, steps=100, **profile)
     ettsweep(*asked)
-    job = wait_for(lambda: (row := next(iter(look(results, "queued").values())))["reason"] == why and row["job"], why)
+    job = wait_for(
+        lambda: (row := next(iter(look(results, "queued").values())))["reason"].startswith(why) and row["job"], why
+    )
     follow = Terminal(*asked, "--follow")
     wait_for(lambda: follow.says(f"{job} {why}"), "the picture to say why nothing happens")
     follow.ctrl_c()

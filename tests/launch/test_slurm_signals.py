@@ -792,12 +792,10 @@ def test_waiting_jobs_of_cancelled_runs_are_withdrawn_and_no_others(
     assert {row["state"] for row in status(results).values()} == {"queued"}
 
     runs = by_task(results)
-    assert (
-        "1 runs cancelled, and 1 waiting jobs withdrawn" in ettsweep("cancel", runs[1].id, "--results", results).stderr
-    )
+    assert "1 waiting jobs withdrawn" in ettsweep("cancel", runs[1].id, "--results", results).stderr
     assert pending(cluster) == ours - {f"{number}_1"} | others
     with answer(tmp_path, "y\n") as yes:
-        assert "2 runs cancelled, and 2 waiting jobs withdrawn" in ettsweep(*cancel, stdin=yes).stderr
+        assert "2 waiting jobs withdrawn" in ettsweep(*cancel, stdin=yes).stderr
     cluster.wait_for(lambda: pending(cluster) == others, "our jobs to be gone")
     assert {row["state"] for row in status(results).values()} == {"cancelled"}
     assert "3 need a decision" in ettsweep(*command).stderr
@@ -827,7 +825,7 @@ def test_a_family_is_cancelled_and_what_others_ask_for_is_not(cluster: Cluster, 
     assert len(families) == 2
     mine = rows[submissions(results)[0].runs[0]]["family"]
     told = ettsweep("cancel", "--family", mine, "--yes", "--results", results).stderr
-    assert "2 runs cancelled, and 2 waiting jobs withdrawn" in told
+    assert "2 waiting jobs withdrawn" in told
     rows = status(results)
     assert {row["state"] for row in rows.values() if row["family"] == mine} == {"cancelled"}
     assert {row["state"] for row in rows.values() if row["family"] != mine} == {"queued"}
@@ -870,7 +868,7 @@ def test_all_is_cancelled_whatever_it_is_doing(cluster: Cluster, hold: Hold, tmp
     hold.wait()
     number = array(results)
     told = ettsweep("cancel", "--all", "--yes", "--results", results).stderr
-    assert "3 runs cancelled, and 2 waiting jobs withdrawn" in told
+    assert "2 waiting jobs withdrawn" in told
     assert "1 of them stop at their next step, with a checkpoint" in told
     assert not pending(cluster)
     hold.let_go()

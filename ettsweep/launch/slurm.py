@@ -1,7 +1,7 @@
 """Talking to SLURM: its commands, in a fixed environment, and what they answer as plain data.
 
-Who talks decides; nothing is decided here. One `squeue` answers for all jobs of the tool, by their names; `sacct` says how jobs
-ended that the controller has forgotten. Where either cannot be asked, NoAnswerError is raised with its own words.
+Who talks decides; nothing is decided here. One `squeue` answers for all jobs of the tool; `sacct` says how jobs ended
+that the controller has forgotten. Where either cannot be asked, NoAnswerError is raised with its own words.
 """
 
 import contextlib

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ettsweep.launch import inventory, slurm
 from ettsweep.launch.checks import Check, check, count, existing, span, torch_facts
+from ettsweep.launch.outlook import NO_ANSWER
 from ettsweep.launch.profiles import SlurmProfile
 
 
@@ -31,7 +32,7 @@ def examine_cluster(results: Path, profile: SlurmProfile) -> list[Check]:
     try:
         config, partitions, nodes = slurm.configuration(), inventory.partitions(), inventory.nodes()
     except slurm.NoAnswerError as error:
-        return [Check("cluster", "failed", f"SLURM does not answer: {error}")]
+        return [Check("cluster", "failed", f"{NO_ANSWER}: {error}")]
     told = f"{config.get('ClusterName', '?')}, SLURM {config.get('SLURM_VERSION', '?')}, {config.get('SLURM_CONF', '')}"
     rows = [Check("cluster", "ok", told)]
     rows += [_partition(partition, partitions, nodes, config) for partition in partitions]

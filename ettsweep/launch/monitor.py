@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ettsweep.launch.outlook import LiveOutlook, Memory
+from ettsweep.launch.outlook import NO_ANSWER, LiveOutlook, Memory
 from ettsweep.output import STYLES
 from ettsweep.rundir import RunDir, State, Status, runs_dir
 from ettsweep.scaling.strategies import strategy_name
@@ -66,7 +66,7 @@ class Snapshot:
         counts = count_states(s.state for s in self.statuses.values())
         states = ", ".join(f"{count} {state}" for state, count in counts.items())
         left = f"; about {duration(self.remaining_s)} left" if self.remaining_s else ""
-        silence = f"; SLURM does not answer: {self.silence}" if self.silence else ""
+        silence = f"; {NO_ANSWER}: {self.silence}" if self.silence else ""
         return f"{self.done}/{len(self.statuses)} runs finished ({states}){left}{silence}"
 
 
@@ -146,7 +146,7 @@ def picture(monitor: Monitor, snapshot: Snapshot, title: str) -> "RenderableType
     counts = count_states(s.state for s in statuses.values())
     foot = Text("  ".join(f"{count} {state}" for state, count in counts.items()), style="dim")
     if snapshot.silence:
-        foot.append(f"  SLURM does not answer: {snapshot.silence}", style="magenta")
+        foot.append(f"  {NO_ANSWER}: {snapshot.silence}", style="magenta")
     return Group(head, table, foot) if shown else Group(head, foot)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ettsweep.errors import LaunchError
 from ettsweep.launch.monitor import Monitor, follow
-from ettsweep.launch.outlook import LiveOutlook
+from ettsweep.launch.outlook import NO_ANSWER, LiveOutlook
 from ettsweep.launch.profiles import AnyProfile, LocalProfile
 from ettsweep.launch.slurm import NoAnswerError, NotHereError
 from ettsweep.launch.submissions import read_submission
@@ -80,7 +80,7 @@ class Launcher:
             except NotHereError:
                 raise
             except NoAnswerError as error:
-                told = f"SLURM does not answer: {error}; asking again in {wait_s:.0f} s"
+                told = f"{NO_ANSWER}: {error}; asking again in {wait_s:.0f} s"
                 self._console.print(told, highlight=False)
                 time.sleep(wait_s)
                 wait_s = min(RETRY_LAST_S, 2 * wait_s)

@@ -259,6 +259,7 @@ class Worker:
         profile = self._submission.profile
         device, info = prepare_device(self._slot)
         info |= {"job": self._job.to_json() if self._job else None, "submission": self._submission.path.name}
+        info["heartbeat_s"] = profile["heartbeat_s"]
         code = provenance()
 
         import torch
@@ -271,7 +272,7 @@ class Worker:
         while claimed:
             claimed = False
             for run in self._runs:
-                attempt = None if self._control.told else claim(run, info | _beats(profile), self._outlook)
+                attempt = None if self._control.told else claim(run, info, self._outlook)
                 if attempt is None:
                     continue
                 claimed = True
@@ -335,10 +336,6 @@ def claim(run: RunDir, info: Json, outlook: Outlook) -> Attempt | None:
     if not claimable(run, outlook):
         return None
     return run.claim(info, after=numbers[-1] if numbers else 0)
-
-
-def _beats(profile: Json) -> Json:
-    return {"heartbeat_s": profile["heartbeat_s"]}
 
 
 @contextlib.contextmanager

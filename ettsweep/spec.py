@@ -102,17 +102,83 @@ class DigitsTask(Frozen):
     label_smoothing: Fraction = 0.0
 
 
-class ImageNetTask(Frozen):
-    """ImageNet-1k with the paper's augmentation; the folder that holds it is not part of the spec."""
+Rgb = Annotated[tuple[float, float, float], Field(strict=False)]
 
-    kind: Literal["imagenet"] = "imagenet"
+
+Words = Annotated[str, BeforeValidator(lambda value: "" if value is None else value)]
+"""Text; nothing, as in `--set key=`, is empty text."""
+
+
+class ImageTask(Frozen):
+    """Classification of a set of images that lies on disk; where it lies is not part of the spec.
+
+    The augmentation is timm's. The defaults are those of the paper's ImageNet recipe.
+
+    Attributes:
+        crop: `resized` is a random resized crop of at least `crop_scale_min` of the area; `padded` pads by an eighth
+            of the image size and crops.
+        flip: probability of a horizontal flip.
+        rand_augment: timm's words for RandAugment; empty for none.
+        random_erasing: probability that a rectangle becomes noise.
+        mixup, cutmix: their Beta parameters, 0 for none; `mixup_switch` the probability of CutMix where both are on.
+        mixup_chunk: images that share one draw of them; they are mixed with each other.
+        resize: short side before the centre crop of an evaluation.
+        mean, std: of each channel, for normalisation.
+        train_size, val_size: number of images; the data that are found must have as many.
+    """
+
+    kind: str
     label_smoothing: Fraction = 0.1
-    rand_augment: str = "rand-m9-mstd0.5-inc1"
+    rand_augment: Words = "rand-m9-mstd0.5-inc1"
     random_erasing: Fraction = 0.25
     mixup: NonNegative = 0.8
     cutmix: NonNegative = 1.0
     mixup_switch: Annotated[float, Field(ge=0, le=1)] = 0.5
     resize: Positive = 256
+    mixup_chunk: Annotated[int, Field(ge=2, multiple_of=2), OmitAt(128)] = 128
+    crop: Annotated[Literal["resized", "padded"], OmitAt("resized")] = "resized"
+    crop_scale_min: Annotated[float, Field(gt=0, le=1), OmitAt(0.08)] = 0.08
+    flip: Annotated[float, Field(ge=0, le=1), OmitAt(0.5)] = 0.5
+    mean: Annotated[Rgb, OmitAt((0.485, 0.456, 0.406))] = (0.485, 0.456, 0.406)
+    std: Annotated[Rgb, OmitAt((0.229, 0.224, 0.225))] = (0.229, 0.224, 0.225)
+    train_size: Annotated[int, Field(ge=1), OmitAt(1_281_167)] = 1_281_167
+    val_size: Annotated[int, Field(ge=1), OmitAt(50_000)] = 50_000
+
+
+class ImageNetTask(ImageTask):
+    """ImageNet-1k with the paper's augmentation; any other set of images with `train_size` and `val_size`."""
+
+    kind: Literal["imagenet"] = "imagenet"
+
+
+class CifarTask(ImageTask):
+    """What CIFAR-10 and CIFAR-100 share: small images, padded crops and flips."""
+
+    label_smoothing: Fraction = 0.0
+    rand_augment: Words = ""
+    random_erasing: Fraction = 0.0
+    mixup: NonNegative = 0.0
+    cutmix: NonNegative = 0.0
+    resize: Positive = 32
+    crop: Literal["resized", "padded"] = "padded"
+    train_size: Annotated[int, Field(ge=1)] = 50_000
+    val_size: Annotated[int, Field(ge=1)] = 10_000
+
+
+class Cifar10Task(CifarTask):
+    """CIFAR-10: ten classes of 32 x 32 images."""
+
+    kind: Literal["cifar10"] = "cifar10"
+    mean: Rgb = (0.4914, 0.4822, 0.4465)
+    std: Rgb = (0.2470, 0.2435, 0.2616)
+
+
+class Cifar100Task(CifarTask):
+    """CIFAR-100: a hundred classes of 32 x 32 images."""
+
+    kind: Literal["cifar100"] = "cifar100"
+    mean: Rgb = (0.5071, 0.4865, 0.4409)
+    std: Rgb = (0.2673, 0.2564, 0.2762)
 
 
 class StrategySpec(Frozen):
@@ -214,9 +280,11 @@ def _by_kind(default: str | None) -> BeforeValidator:
 
 # A union over `kind` grows by one member per architecture, data set or optimizer.
 ModelSpec = VitSpec
-TaskSpec = Annotated[DigitsTask | ImageNetTask, Field(discriminator="kind"), _by_kind(None)]
+TaskSpec = Annotated[
+    DigitsTask | ImageNetTask | Cifar10Task | Cifar100Task, Field(discriminator="kind"), _by_kind(None)
+]
 OptimizerSpec = Annotated[AdamWSpec | SgdSpec, Field(discriminator="kind"), _by_kind("adamw")]
-Precision = Literal["fp32", "bf16", "fp16"]
+Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 
 
 class Recipe(Frozen):
@@ -328,9 +396,12 @@ def problems(error: ValidationError, where: str) -> list[str]:
     return [f"{where}: {_problem(dict(e))}" for e in told]
 
 
+_TAGS = ("adamw", "sgd", "digits", "imagenet", "cifar10", "cifar100")
+
+
 def _problem(e: dict[str, Any]) -> str:
     # Discriminated unions put the tag into the location; a user did not write it.
-    key = ".".join(str(part) for part in e["loc"] if part not in ("adamw", "sgd", "digits", "imagenet"))
+    key = ".".join(str(part) for part in e["loc"] if part not in _TAGS)
     at = f"{key}: " if key else ""
     match e["type"]:
         case "extra_forbidden":

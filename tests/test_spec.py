@@ -140,7 +140,9 @@ def others(value: object) -> list[object]:
         case float():
             return [value / 2 + 0.3]
         case str():
-            return ["linear", "include", "bf16", f"{value}x"]
+            return ["linear", "include", "bf16", "padded", f"{value}x"]
+        case tuple() | list():
+            return [[one / 2 for one in value]]
         case _:
             return [0.5, 5]
 
@@ -229,7 +231,7 @@ def test_all_problems_are_told_at_once() -> None:
         "grids/a.yaml: model: width 100 is not divisible by heads 12; nearest width: 96, 108",
         "grids/a.yaml: optimizer.beta1: input should be less than 1, got 1.0",
         "grids/a.yaml: optimizer.beta3: unknown key",
-        "grids/a.yaml: precision: input should be 'fp32', 'bf16' or 'fp16', got 'fp8'",
+        "grids/a.yaml: precision: input should be 'fp32', 'tf32', 'bf16' or 'fp16', got 'fp8'",
         "grids/a.yaml: schedule: warmup_steps 240 must be below total_steps 240",
     ]
 
@@ -246,7 +248,7 @@ def test_all_problems_are_told_at_once() -> None:
         ({"wd": float("inf")}, "wd: input should be a finite number, got inf"),
         ({"wd": -0.5}, "wd: input should be greater than or equal to 0, got -0.5"),
         ({"strategy": {"s": 1.5}}, "strategy.s: input should be less than or equal to 1, got 1.5"),
-        ({"task": "mnist"}, "task: unknown kind 'mnist'; known: 'digits', 'imagenet'"),
+        ({"task": "mnist"}, "task: unknown kind 'mnist'; known: 'digits', 'imagenet', 'cifar10', 'cifar100'"),
         ({"task": {"train_size": 3}}, "task.kind: is required"),
         ({"task": {"kind": "digits", "train_size": 1797}}, "task.train_size: input should be less than or equal"),
         ({"optimizer": "lion"}, "optimizer: unknown kind 'lion'; known: 'adamw', 'sgd'"),

@@ -12,7 +12,7 @@ from ettsweep.files import Json
 from ettsweep.provenance import provenance
 from ettsweep.rundir import Attempt, RunDir
 from ettsweep.spec import DigitsTask, RunSpec
-from ettsweep.tasks.registry import IMAGENET_ENV
+from ettsweep.tasks.location import data_env
 
 FACTS = ("torch", "numpy", "ettsweep", "python", "instruction_set", "device_name")
 """What claim.json says that can change bits; threads and device are in the command."""
@@ -38,7 +38,7 @@ def reproduce(run: RunDir, spec: RunSpec, result: Json | None) -> Reproduction:
     if result is None:
         notes.append(f"run {run.id} is not finished: the command trains it from its start to its end")
     if not isinstance(spec.task, DigitsTask):
-        notes.append(f"task {spec.task.kind} needs its data set: add --data PATH, or set {IMAGENET_ENV}")
+        notes.append(f"task {spec.task.kind} needs its data set: add --data PATH, or set {data_env(spec.task.kind)}")
     command = reproduction_command(run, claim)
     if attempt is None:
         notes.append("nobody has trained it yet: its threads, device and code are not known")

@@ -8,10 +8,16 @@ def _vit16(width: int, heads: int) -> VitSpec:
     return VitSpec(width=width, depth=12, heads=heads, patch_size=16, image_size=224, classes=1000)
 
 
+def _vit_cifar(classes: int) -> VitSpec:
+    return VitSpec(width=192, depth=12, heads=3, patch_size=4, image_size=32, classes=classes)
+
+
 MODELS: dict[str, ModelSpec] = {
     "vit-b16": _vit16(width=768, heads=12),
     "vit-s16": _vit16(width=384, heads=6),
     "vit-ti16": _vit16(width=192, heads=3),
+    "vit-cifar10": _vit_cifar(classes=10),
+    "vit-cifar100": _vit_cifar(classes=100),
     "vit-digits": VitSpec(width=32, depth=2, heads=4, patch_size=4, image_size=8, channels=1, classes=10),
 }
 

@@ -2,15 +2,63 @@
 
 # B batch, C channels, H height, W width, K classes
 
-from collections.abc import Iterator
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 
+@dataclass(frozen=True)
+class Share:
+    """What one process of a run trains on: a part of each global batch, cut into micro-batches.
+
+    Attributes:
+        batch_size: of the global batch.
+        rank, world: of this process, among how many.
+        micro_batch: samples that go through the model at once; None for the whole part.
+    """
+
+    batch_size: int
+    rank: int = 0
+    world: int = 1
+    micro_batch: int | None = None
+
+    @property
+    def span(self) -> range:
+        """Positions of this part in the global batch; parts differ by one sample at most."""
+        low, high = (self.batch_size * rank // self.world for rank in (self.rank, self.rank + 1))
+        return range(low, high)
+
+    @property
+    def slices(self) -> list[range]:
+        """Positions of each micro-batch in the global batch."""
+        size = self.micro_batch or len(self.span)
+        return [self.span[first : first + size] for first in range(0, len(self.span), size)]
+
+
+def _ignore(text: str) -> None:
+    return None
+
+
+@dataclass(frozen=True)
+class Loading:
+    """How samples are read, which does not change them.
+
+    Attributes:
+        workers: loader processes; 0 loads in the training process.
+        corrupt: what to do about an image that cannot be decoded.
+        warn: told, once each, of those that are skipped.
+    """
+
+    workers: int = 0
+    corrupt: Literal["skip", "fail"] = "skip"
+    warn: Callable[[str], None] = _ignore
+
+
 class Batch(NamedTuple):
-    """Inputs and targets of one optimizer step, or of one slice of the validation set."""
+    """Inputs and targets of one micro-batch, or of one slice of the validation set."""
 
     inputs: Tensor
     targets: Tensor
@@ -21,15 +69,21 @@ class Task(Protocol):
 
     steps_per_epoch: int
 
-    def batches(self, first_step: int) -> Iterator[Batch]:
-        """Yield the training batches of steps first_step, first_step + 1, ... without end.
+    @property
+    def skipped(self) -> int:
+        """Return how many samples have been left out so far because they could not be read."""
+        ...
 
-        A batch depends on (seed, step) alone: a resumed run sees what an undisturbed one would.
+    def batches(self, first_step: int) -> Iterator[Batch]:
+        """Yield the micro-batches of this process for steps first_step, first_step + 1, ... without end.
+
+        Each step has as many as `Share.slices`, in that order. A sample depends on (seed, step, position in the
+        global batch) alone: a resumed run sees what an undisturbed one would, on any number of processes.
         """
         ...
 
     def validation(self) -> Iterator[Batch]:
-        """Yield the validation set once, in slices of a fixed size."""
+        """Yield this process's part of the validation set, in slices; all parts together hold each sample once."""
         ...
 
     def loss(self, outputs: Tensor, batch: Batch) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ettsweep.seeding import derive_seed
 from ettsweep.spec import DigitsTask
-from ettsweep.tasks.base import Batch, classification_loss, classification_sums
+from ettsweep.tasks.base import Batch, Share, classification_loss, classification_sums
 from ettsweep.tasks.registry import digits_file
 
 VALIDATION_SLICE = 500
@@ -43,31 +43,36 @@ def _load() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
 class Digits:
     """The task of a run: a fixed split, global mean and standard deviation, no augmentation."""
 
-    def __init__(self, spec: DigitsTask, batch_size: int, seed: int, device: torch.device) -> None:
+    skipped = 0
+
+    def __init__(self, spec: DigitsTask, seed: int, device: torch.device, share: Share) -> None:
         train_x, train_y, val_x, val_y = (t.to(device) for t in _split(spec.train_size, spec.split_seed))
         self._train = Batch(train_x, train_y)
+        mine_x, mine_y = val_x[share.rank :: share.world], val_y[share.rank :: share.world]
         self._validation = [
-            Batch(val_x[start : start + VALIDATION_SLICE], val_y[start : start + VALIDATION_SLICE])
-            for start in range(0, len(val_y), VALIDATION_SLICE)
+            Batch(mine_x[start : start + VALIDATION_SLICE], mine_y[start : start + VALIDATION_SLICE])
+            for start in range(0, len(mine_y), VALIDATION_SLICE)
         ]
-        self._batch_size = batch_size
+        self._share = share
         self._seed = seed
         self._label_smoothing = spec.label_smoothing
-        self.steps_per_epoch = spec.train_size // batch_size
+        self.steps_per_epoch = spec.train_size // share.batch_size
 
     def batches(self, first_step: int) -> Iterator[Batch]:
-        """Yield training batches from `first_step` on; each epoch is one permutation from (seed, epoch)."""
+        """Yield the micro-batches of each step from `first_step` on; an epoch is one permutation from (seed, epoch)."""
         epoch, skip = divmod(first_step - 1, self.steps_per_epoch)
         while True:
             rng = np.random.default_rng(derive_seed(self._seed, "order", epoch))
             order = torch.from_numpy(rng.permutation(len(self._train.targets))).to(self._train.targets.device)
             for k in range(skip, self.steps_per_epoch):
-                chosen_B = order[k * self._batch_size : (k + 1) * self._batch_size]
-                yield Batch(self._train.inputs[chosen_B], self._train.targets[chosen_B])
+                batch_B = order[k * self._share.batch_size : (k + 1) * self._share.batch_size]
+                for positions in self._share.slices:
+                    chosen_B = batch_B[positions.start : positions.stop]
+                    yield Batch(self._train.inputs[chosen_B], self._train.targets[chosen_B])
             epoch, skip = epoch + 1, 0
 
     def validation(self) -> Iterator[Batch]:
-        """Yield the validation images in slices."""
+        """Yield this process's validation images, each `world`-th of all, in slices."""
         return iter(self._validation)
 
     def loss(self, outputs: Tensor, batch: Batch) -> Tensor:

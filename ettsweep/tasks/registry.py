@@ -1,18 +1,20 @@
 """What the planner must know of each task, without torch: names, scores, sizes, and whether the data are there."""
 
-import os
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
 from ettsweep.errors import DataMissingError, InputError, unknown_name
-from ettsweep.spec import DigitsTask, ImageNetTask, TaskSpec, VitSpec
+from ettsweep.spec import Cifar10Task, Cifar100Task, DigitsTask, ImageNetTask, ImageTask, TaskSpec, VitSpec
+from ettsweep.tasks.location import locate
 
-TASKS: dict[str, TaskSpec] = {"digits": DigitsTask(), "imagenet": ImageNetTask()}
-
-IMAGENET_TRAIN_SIZE = 1_281_167
-IMAGENET_ENV = "ETTSWEEP_IMAGENET"
+TASKS: dict[str, TaskSpec] = {
+    "digits": DigitsTask(),
+    "imagenet": ImageNetTask(),
+    "cifar10": Cifar10Task(),
+    "cifar100": Cifar100Task(),
+}
 
 
 @dataclass(frozen=True)
@@ -44,19 +46,16 @@ def score(task: TaskSpec) -> Score:
     """Return what is compared.
 
     Digits: the lowest validation loss along the trajectory, since accuracies on 1,000 images tie.
-    ImageNet: the best top-1 validation accuracy along the trajectory (fig:hyper-ViT).
+    Images: the best top-1 validation accuracy along the trajectory (fig:hyper-ViT).
     """
-    match task:
-        case DigitsTask():
-            return Score("best_loss", "min")
-        case ImageNetTask():
-            return Score("best_accuracy", "max")
+    if isinstance(task, DigitsTask):
+        return Score("best_loss", "min")
+    return Score("best_accuracy", "max")
 
 
 def steps_per_epoch(task: TaskSpec, batch_size: int) -> int:
     """Return the optimizer steps of one pass over the training set; the incomplete last batch is dropped."""
-    size = task.train_size if isinstance(task, DigitsTask) else IMAGENET_TRAIN_SIZE
-    return max(1, size // batch_size)
+    return max(1, task.train_size // batch_size)
 
 
 def check_fits(task: TaskSpec, model: VitSpec, batch_size: int) -> None:
@@ -66,19 +65,35 @@ def check_fits(task: TaskSpec, model: VitSpec, batch_size: int) -> None:
         InputError: the image size, channels or classes differ, a batch is larger than the training set, or Mixup
             cannot pair its images.
     """
-    shape = (8, 1, 10) if isinstance(task, DigitsTask) else (None, 3, 1000)
-    wanted = dict(zip(("image_size", "channels", "classes"), shape, strict=True))
     problems = [
         f"model.{key}: task {task.kind} has {value}, got {getattr(model, key)}"
-        for key, value in wanted.items()
-        if value is not None and getattr(model, key) != value
+        for key, value in wanted(task).items()
+        if getattr(model, key) != value
     ]
-    if isinstance(task, DigitsTask) and batch_size > task.train_size:
+    if batch_size > task.train_size:
         problems.append(f"batch_size: {batch_size} is more than the {task.train_size} training images")
-    if isinstance(task, ImageNetTask) and (task.mixup or task.cutmix) and batch_size % 2:
-        problems.append(f"batch_size: Mixup pairs images, so an even number is needed, got {batch_size}")
+    if isinstance(task, ImageTask):
+        if (task.mixup or task.cutmix) and batch_size % 2:
+            problems.append(f"batch_size: Mixup pairs images, so an even number is needed, got {batch_size}")
+        if task.resize < model.image_size:
+            problems.append(f"task.resize: {task.resize} is below model.image_size {model.image_size}")
     if problems:
         raise InputError.of(problems)
+
+
+def wanted(task: TaskSpec) -> dict[str, int]:
+    """Return what the data say of a model."""
+    match task:
+        case DigitsTask():
+            return {"image_size": 8, "channels": 1, "classes": 10}
+        case Cifar10Task():
+            return {"channels": 3, "classes": 10}
+        case Cifar100Task():
+            return {"channels": 3, "classes": 100}
+        case ImageNetTask() if task.train_size == ImageNetTask().train_size:
+            return {"channels": 3, "classes": 1000}
+        case ImageNetTask():  # another set of images; how many classes it has, only the data say
+            return {"channels": 3}
 
 
 def check_data(task: TaskSpec) -> None:
@@ -87,8 +102,8 @@ def check_data(task: TaskSpec) -> None:
     Raises:
         DataMissingError: it is not; the message says how to point at it.
     """
-    if isinstance(task, ImageNetTask):
-        imagenet_folder()
+    if isinstance(task, ImageTask):
+        locate(task)
     else:
         digits_file()
 
@@ -105,23 +120,3 @@ def digits_file() -> Path:
     if not path.is_file():
         raise DataMissingError(f"task digits: {path} is missing; pip install scikit-learn")
     return path
-
-
-def imagenet_folder() -> Path:
-    """Return the ImageNet folder, which holds train/ and val/ with a folder per class.
-
-    Raises:
-        DataMissingError: it is not given, or is not such a folder.
-    """
-    hint = (
-        f"pass --data PATH or set {IMAGENET_ENV}=PATH, where PATH holds train/ and val/ "
-        f"with one folder of images per class"
-    )
-    value = os.environ.get(IMAGENET_ENV)
-    if not value:
-        raise DataMissingError(f"task imagenet: no data set given; {hint}")
-    folder = Path(value)
-    for part in ("train", "val"):
-        if not (folder / part).is_dir():
-            raise DataMissingError(f"task imagenet: {folder / part} is not a folder; {hint}")
-    return folder

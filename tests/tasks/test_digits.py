@@ -8,14 +8,14 @@ import torch
 from sklearn.datasets import load_digits
 
 from ettsweep.spec import DigitsTask
-from ettsweep.tasks.base import Batch
+from ettsweep.tasks.base import Batch, Share
 from ettsweep.tasks.digits import Digits
 
 CPU = torch.device("cpu")
 
 
 def digits(batch_size: int = 32, seed: int = 0, **task: object) -> Digits:
-    return Digits(DigitsTask.model_validate(task), batch_size, seed, CPU)
+    return Digits(DigitsTask.model_validate(task), seed, CPU, Share(batch_size))
 
 
 def validation(task: Digits) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,0 +1,149 @@
+"""Where a set of images lies and in what form, found by a glance at folders: no torch, and no walk over the images."""
+
+import os
+import re
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal
+
+from ettsweep.errors import DataMissingError
+from ettsweep.spec import ImageTask
+
+DATA_ENV = {"imagenet": "ETTSWEEP_IMAGENET", "cifar10": "ETTSWEEP_CIFAR10", "cifar100": "ETTSWEEP_CIFAR100"}
+"""The variable that says where the data of a task are."""
+
+ORIGINAL = {"cifar10": "cifar-10-batches-py", "cifar100": "cifar-100-python"}
+"""The folder in which a data set is distributed."""
+
+Part = Literal["train", "val"]
+
+SPLITS: dict[Part, tuple[str, ...]] = {"train": ("train", "training"), "val": ("val", "valid", "validation", "test")}
+"""What training and validation part are called, the first that is there being meant."""
+
+HUB = re.compile(r"hfds/[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+
+LAYOUTS = (
+    "a folder with train/ and val/, and in them a folder of images per class or tar files; with tar or WebDataset "
+    "files called *train*.tar and *val*.tar; or with parquet files; or hfds/OWNER/NAME, a data set of the hub "
+    "(docs/data.md)"
+)
+
+Format = Literal["class folders", "tar files", "parquet files", "hub data set", "CIFAR's own files"]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one part of a data set lies.
+
+    Attributes:
+        paths: the folder of class folders; the tar files; else the folder or the name of the whole data set.
+    """
+
+    part: Part
+    format: Format
+    paths: tuple[str, ...]
+
+
+def data_env(kind: str) -> str:
+    """Return the variable that says where the images of a task are."""
+    return DATA_ENV[kind]
+
+
+def resolve(data: str) -> str:
+    """Return what `--data` says so that it holds in any folder; data sets of the hub have no path."""
+    return data if data.startswith("hfds/") else str(Path(data).expanduser().resolve())
+
+
+def guess(data: str) -> str:
+    """Return the task that a data set looks like: CIFAR as it is distributed, or any other images."""
+    for kind, name in ORIGINAL.items():
+        if name in (Path(data).name, *_names(Path(data))):
+            return kind
+    return "imagenet"
+
+
+def _names(folder: Path) -> list[str]:
+    return os.listdir(folder) if folder.is_dir() else []
+
+
+def locate(task: ImageTask) -> tuple[Place, Place]:
+    """Return where training and validation images of a task are.
+
+    Raises:
+        DataMissingError: nobody has said so, or there is nothing that is understood.
+    """
+    variable = data_env(task.kind)
+    value = os.environ.get(variable)
+    if not value:
+        raise DataMissingError(
+            f"task {task.kind}: no data set given; pass --data PATH or set {variable}=PATH\nPATH is {LAYOUTS}"
+        )
+    try:
+        return _locate(resolve(value), task.kind)
+    except OSError as error:
+        raise DataMissingError(f"task {task.kind}: {error.filename}: {error.strerror}") from None
+
+
+def _locate(data: str, kind: str) -> tuple[Place, Place]:
+    if data.startswith("hfds/"):
+        if not HUB.fullmatch(data):
+            raise DataMissingError(f"task {kind}: {data!r} names no data set of the hub: hfds/OWNER/NAME is expected")
+        return _whole("hub data set", data.removeprefix("hfds/"))
+    root = Path(data)
+    if not root.is_dir():
+        what = "is a file" if root.exists() else "does not exist"
+        raise DataMissingError(f"task {kind}: {root} {what}; --data takes {LAYOUTS}")
+    for original in (root / ORIGINAL[kind], root) if kind in ORIGINAL else ():
+        if original.name == ORIGINAL[kind] and original.is_dir():
+            return _whole("CIFAR's own files", str(original.parent))
+    folders, files = _entries(root)
+    parts = [_folder(root, part, folders) or _tars(root, part, files) for part in SPLITS]
+    if parts[0] and parts[1]:
+        return parts[0], parts[1]
+    if _has_parquet(root, folders, files):
+        return _whole("parquet files", data)
+    missing = " and ".join(f"no {part}/" for part, found in zip(SPLITS, parts, strict=True) if not found)
+    told = ", ".join([*(f"{name}/" for name in folders), *files][:6]) or "nothing"
+    raise DataMissingError(f"task {kind}: {root} has {missing}: it holds {told}; --data takes {LAYOUTS}")
+
+
+def _whole(form: Format, name: str) -> tuple[Place, Place]:
+    if form in ("parquet files", "hub data set") and find_spec("datasets") is None:
+        raise DataMissingError(f"{name}: reading {form} needs datasets: pip install 'ettsweep[hub]'")
+    return Place("train", form, (name,)), Place("val", form, (name,))
+
+
+def _entries(folder: Path) -> tuple[list[str], list[str]]:
+    """Return the names of folders and of files."""
+    with os.scandir(folder) as entries:
+        found = sorted((entry.name, entry.is_dir()) for entry in entries if not entry.name.startswith("."))
+    return [name for name, is_dir in found if is_dir], [name for name, is_dir in found if not is_dir]
+
+
+def _folder(root: Path, part: Part, folders: list[str]) -> Place | None:
+    """Return a part that has a folder of its own, None where it has not or where it holds parquet files."""
+    for name in SPLITS[part]:
+        if name not in folders:
+            continue
+        inner, files = _entries(root / name)
+        if inner:
+            return Place(part, "class folders", (str(root / name),))
+        if tars := [file for file in files if file.endswith(".tar")]:
+            return Place(part, "tar files", tuple(str(root / name / tar) for tar in tars))
+    return None
+
+
+def _tars(root: Path, part: Part, files: list[str]) -> Place | None:
+    """Return a part that is made of tar files whose names say which part they are."""
+    for name in SPLITS[part]:
+        if tars := [f for f in files if f.endswith(".tar") and name in re.findall("[a-z]+", f.lower())]:
+            return Place(part, "tar files", tuple(str(root / tar) for tar in tars))
+    return None
+
+
+def _has_parquet(root: Path, folders: list[str], files: list[str]) -> bool:
+    """Look for parquet files here and one folder below, but not into a thousand class folders."""
+    return any(f.endswith(".parquet") for f in files) or any(
+        f.endswith(".parquet") for folder in folders[:10] for f in _entries(root / folder)[1]
+    )

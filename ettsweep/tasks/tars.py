@@ -1,0 +1,202 @@
+"""Images in tar files, read where they lie: an index of offsets is made once and kept.
+
+Understood are tars of class folders, one tar per class, a tar of such tars, and WebDataset shards.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import tarfile
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ettsweep.errors import DataMissingError, EttsweepError
+from ettsweep.files import write_atomic
+
+VERSION = 1
+"""Of the index on disk."""
+
+
+class Member(NamedTuple):
+    """A file in a tar."""
+
+    name: str
+    offset: int
+    size: int
+
+
+class Index(NamedTuple):
+    """Where each image lies: tar, first byte and length [N]; its label [N] and name; the names of the classes."""
+
+    tar: NDArray[np.int64]
+    offset: NDArray[np.int64]
+    size: NDArray[np.int64]
+    label: NDArray[np.int64]
+    names: list[str]
+    classes: list[str]
+
+
+class TarSource:
+    """Images in tar files; nothing stays open, so that processes can share it."""
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        self._paths = list(paths)
+        self._index = _cached(self._paths)
+        self.classes = self._index.classes
+        self.labels = self._index.label
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def name(self, index: int) -> str:
+        """Return the tar and the name in it."""
+        return f"{self._paths[self._index.tar[index]]}: {self._index.names[index]}"
+
+    def read(self, index: int) -> bytes:
+        """Return the content of a member."""
+        with Path(self._paths[self._index.tar[index]]).open("rb", buffering=0) as file:
+            return os.pread(file.fileno(), int(self._index.size[index]), int(self._index.offset[index]))
+
+
+# --- the index --------------------------------------------------------------------------------------------------------
+
+
+def _build(paths: Sequence[str]) -> Index:
+    """Read all headers.
+
+    Raises:
+        DataMissingError: a file is no tar, or says of an image no class.
+    """
+    from timm.data.readers.img_extensions import get_img_extensions
+    from timm.utils.misc import natural_key
+
+    images = [
+        (tar, member, class_name)
+        for tar, path in enumerate(paths)
+        for member, class_name in _labelled(path, get_img_extensions(as_set=True))
+    ]
+    if not images:
+        raise DataMissingError(f"{paths[0]}: no images in it, nor in the {len(paths) - 1} tar files beside it")
+    classes = sorted({class_name for _, _, class_name in images}, key=natural_key)
+    label = {name: k for k, name in enumerate(classes)}
+    rows = [(tar, member.offset, member.size, label[class_name]) for tar, member, class_name in images]
+    return _index(np.array(rows, np.int64).T, [member.name for _, member, _ in images], classes)
+
+
+def _index(columns: Iterable[NDArray[np.int64]], names: list[str], classes: list[str]) -> Index:
+    tar, offset, size, label = columns
+    return Index(tar, offset, size, label, names, classes)
+
+
+def _labelled(path: str, extensions: set[str]) -> Iterator[tuple[Member, str]]:
+    """Yield the images of a tar with their classes."""
+    try:
+        with Path(path).open("rb") as file, tarfile.open(fileobj=file, mode="r:") as tar:
+            members = list(_members(tar, Path(path).stem))
+            classes = _webdataset_classes(file.fileno(), members)
+    except (tarfile.TarError, EOFError) as error:
+        raise DataMissingError(f"{path}: cannot be read as an uncompressed tar ({error}); see docs/data.md") from None
+    except OSError as error:
+        raise DataMissingError(f"{path}: {error.strerror or error}") from None
+    for member, folder in members:
+        if Path(member.name).suffix.lower() not in extensions:
+            continue
+        class_name = classes.get(_key(member.name)) if classes else folder
+        if class_name is None:
+            raise DataMissingError(f"{path}: {member.name} has no label: neither a .cls file nor one in a .json file")
+        yield member, class_name
+
+
+def _members(tar: tarfile.TarFile, stem: str, start: int = 0, above: str = "") -> Iterator[tuple[Member, str]]:
+    """Yield files with the class that their place says: their folder, else the tar that they lie in.
+
+    `start` and `above` are place and name of a tar in a tar.
+    """
+    for info in tar:
+        if not info.isfile():
+            continue
+        if info.name.endswith(".tar"):
+            with tarfile.open(fileobj=tar.extractfile(info), mode="r:") as inner:
+                yield from _members(inner, Path(info.name).stem, start + info.offset_data, f"{above}{info.name}/")
+        else:
+            folder = Path(info.name).parent.name
+            yield Member(above + info.name, start + info.offset_data, info.size), folder or stem
+
+
+def _webdataset_classes(descriptor: int, members: list[tuple[Member, str]]) -> dict[str, str]:
+    """Return the class of each key of a WebDataset shard; nothing for any other tar."""
+    found = dict[str, str]()
+    for member, _ in members:
+        kind = Path(member.name).suffix.lower()
+        if kind not in (".cls", ".json") or (kind == ".json" and _key(member.name) in found):
+            continue
+        content = os.pread(descriptor, member.size, member.offset)
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            label = json.loads(content)["label"] if kind == ".json" else content.decode().strip()
+            found[_key(member.name)] = str(label)
+    return found
+
+
+def _key(name: str) -> str:
+    """Return what the files of one WebDataset sample have in common: the name up to its first dot."""
+    folder, _, file = name.rpartition("/")
+    return f"{folder}/{file.partition('.')[0]}"
+
+
+# --- the index on disk ------------------------------------------------------------------------------------------------
+
+
+def cache_folder() -> Path:
+    """Return where indices are kept."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ettsweep"
+
+
+def _cached(paths: Sequence[str]) -> Index:
+    """Return the index of these files as they are now, from the cache where it has it."""
+    try:
+        path = cache_folder() / f"tars-{_fingerprint(paths)}.npz"
+    except OSError as error:
+        raise DataMissingError(f"{error.filename}: {error.strerror}") from None
+    with contextlib.suppress(Exception):  # whatever is wrong with it, it can be made again
+        return _load(path)
+    index = _build(paths)
+    with contextlib.suppress(OSError, EttsweepError):  # without a cache, it is made each time
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, lambda temporary: _save(temporary, index))
+    return index
+
+
+def _fingerprint(paths: Sequence[str]) -> str:
+    stats = [(path, stat.st_size, stat.st_mtime_ns) for path in paths for stat in (Path(path).stat(),)]
+    return hashlib.sha256(repr((VERSION, stats)).encode()).hexdigest()[:24]
+
+
+def _save(path: Path, index: Index) -> None:
+    arrays: dict[str, Any] = index._asdict()
+    for key in ("names", "classes"):
+        arrays[key] = _packed(arrays[key])
+    with path.open("wb") as file:
+        np.savez(file, **arrays)
+
+
+def _load(path: Path) -> Index:
+    with path.open("rb") as stored, np.load(stored, allow_pickle=False) as file:
+        columns = [file[key].astype(np.int64) for key in ("tar", "offset", "size", "label")]
+        names, classes = (_unpacked(file[key]) for key in ("names", "classes"))
+    if {len(column) for column in columns} != {len(names)} or columns[3].max() >= len(classes):
+        raise ValueError("columns do not fit together")
+    return _index(columns, names, classes)
+
+
+def _packed(texts: list[str]) -> NDArray[np.uint8]:
+    """Return texts one after the other: an array of texts would give each the room of the longest."""
+    return np.frombuffer("\0".join(texts).encode("utf-8", "surrogateescape"), dtype=np.uint8)
+
+
+def _unpacked(packed: NDArray[np.uint8]) -> list[str]:
+    return packed.tobytes().decode("utf-8", "surrogateescape").split("\0")

@@ -3,8 +3,8 @@
     runs/<run id>/
       spec.json             written first
       cancel.json           asked for by `cancel`, obeyed at the next step boundary, removed by `retry`
-      attempts/0001/        claim.json, provenance.json, heartbeat, resume.json, metrics.jsonl, timings.jsonl,
-                            checkpoint.pt, log.txt, failure.json, retried
+      attempts/0001/        claim.json, provenance.json, execution.json, heartbeat, resume.json, metrics.jsonl,
+                            timings.jsonl, checkpoint.pt, log.txt, failure.json, retried
       metrics.jsonl         the whole stitched history, written with the result
       result.json           written last, once: its presence means finished
 
@@ -390,7 +390,8 @@ class RunDir:
         _, step = self.attempt(numbers[-1]).resumed_from()
         for number in reversed(numbers):
             attempt = self.attempt(number)
-            if attempt.failure() or attempt.retried() or attempt.resumed_from()[1] != step:
+            told = (attempt.failure() or {"kind": "lost"}).get("kind") != "lost"
+            if told or attempt.retried() or attempt.resumed_from()[1] != step:
                 break
             lost += not attempt.requeued()
         return lost if lost >= MAX_LOST_ATTEMPTS else 0
@@ -438,6 +439,16 @@ class Attempt:
         """Return provenance.json; empty where it cannot be read."""
         with contextlib.suppress(CorruptError, FileNotFoundError):
             return read_json(self.provenance_path)
+        return {}
+
+    def record_execution(self, data: Json) -> None:
+        """Record how the attempt trains, as far as that can change the last bits of its numbers."""
+        write_atomic(self.path / "execution.json", dumps(data))
+
+    def execution(self) -> Json:
+        """Return execution.json; empty where it cannot be read."""
+        with contextlib.suppress(CorruptError, FileNotFoundError):
+            return read_json(self.path / "execution.json")
         return {}
 
     def claim(self) -> Json:
@@ -543,8 +554,8 @@ class Attempt:
             sync(self.metrics_path)
         write_atomic(self.checkpoint_path, write)
 
-    def fail(self, kind: Literal["error", "interrupted"], reason: str, details: str = "") -> None:
-        """Record why the attempt ended without a result; `error` is not retried by itself."""
+    def fail(self, kind: Literal["error", "interrupted", "lost"], reason: str, details: str = "") -> None:
+        """Record why the attempt ended without a result; `error` is not retried by itself, `lost` not for ever."""
         write_atomic(self.path / "failure.json", dumps({"kind": kind, "reason": reason, "details": details}))
 
     def failure(self) -> Json | None:

@@ -117,14 +117,14 @@ def undisturbed(folder: Path, spec: RunSpec) -> RunDir:
     """Train a run in this process from its start to its end."""
     import torch
 
-    from ettsweep.training.loop import CheckpointPolicy
+    from ettsweep.training.execution import Execution
     from ettsweep.training.run import train_run
 
     torch.set_num_threads(1)
     run = RunDir.create(folder, spec)
     attempt = run.claim({}, after=0)
     assert attempt is not None
-    train_run(run, attempt, torch.device("cpu"), CheckpointPolicy(), lambda: None)
+    train_run(run, attempt, torch.device("cpu"), Execution(), lambda: None)
     return run
 
 

@@ -27,7 +27,7 @@ LAYERS = [  # each may import those after it; those of one layer do not import e
     {""},  # ettsweep/__init__.py
 ]
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
-TRAINS = {"ettsweep.launch.worker", "ettsweep.cli"}
+TRAINS = {"ettsweep.launch.worker", "ettsweep.launch.together", "ettsweep.cli"}
 """Modules that may import training, but only inside a function: whoever loads them stays without torch."""
 
 
@@ -123,6 +123,7 @@ def test_importing_the_command_line_loads_no_heavy_package() -> None:
 def test_the_planner_loads_no_torch() -> None:
     names = [n for n in MODULES if part(n) in ("sweep", "scaling", "spec", "rundir", "errors", "output", "launch")]
     names += ["ettsweep.models", "ettsweep.models.registry", "ettsweep.models.shapes", "ettsweep.models.scales"]
+    names += ["ettsweep.models.flops"]
     names += ["ettsweep.tasks", "ettsweep.tasks.registry"]
     assert not loaded(*names) & {"torch", "pandas", "optuna", "sklearn", "matplotlib"}
 

@@ -16,18 +16,20 @@ from ettsweep.launch.checks import Check, check, existing, torch_facts
 from ettsweep.launch.doctor_slurm import examine_cluster, job
 from ettsweep.launch.profiles import AnyProfile, LocalProfile, SlurmProfile, load_profile
 from ettsweep.resources import shipped
+from ettsweep.spec import ImageTask
 from ettsweep.sweep.gridfile import load_request
+from ettsweep.tasks.location import locate
 from ettsweep.tasks.registry import TASKS, check_data
 
 
-def examine(results: Path, profile: str, launch_set: Sequence[str] = (), needs_data: bool = False) -> list[Check]:
+def examine(results: Path, profile: str, launch_set: Sequence[str] = (), data: str | None = None) -> list[Check]:
     """Return all checks.
 
     Args:
         results: the results folder, which need not exist.
         profile: name or file of the launch profile.
         launch_set: `key=value` for its fields.
-        needs_data: whether a data set that is not there is a failure.
+        data: task whose data set must be there.
     """
     loaded, row = _profile(profile, launch_set)
     on_slurm = isinstance(loaded, SlurmProfile)
@@ -40,7 +42,7 @@ def examine(results: Path, profile: str, launch_set: Sequence[str] = (), needs_d
         check("timm", lambda: _version("timm"), "absent"),
     ]
     rows += [
-        check(f"data {name}", _data(name), "failed" if needs_data or name == "digits" else "absent") for name in TASKS
+        check(f"data {name}", _data(name), "failed" if name in (data, "digits") else "absent") for name in TASKS
     ]
     rows.append(check("slurm", _slurm, "failed" if on_slurm else "absent"))
     if isinstance(loaded, SlurmProfile) and rows[-1].state == "ok":
@@ -103,10 +105,11 @@ def _version(package: str) -> str:
 
 def _data(name: str) -> Callable[[], str]:
     def look() -> str:
-        check_data(TASKS[name])
-        if name == "digits":
-            return f"comes with scikit-learn {_version('scikit-learn')}"
-        return "found"
+        task = TASKS[name]
+        check_data(task)
+        if isinstance(task, ImageTask):
+            return f"found: {locate(task)[0].format}"
+        return f"comes with scikit-learn {_version('scikit-learn')}"
 
     return look
 

@@ -110,7 +110,12 @@ class ArrayExecutor(SlurmExecutor):
             ],
             # srun does not take it from sbatch since SLURM 22.05, and would bind each worker to one CPU.
             # Where sbatch was told to export nothing, srun would keep what the script exports from the workers.
-            srun_args=[f"--cpus-per-task={profile.cpus}", "--export=ALL"],
+            # Where the workers train together, all of them end with the first that fails: the others wait for it.
+            srun_args=[
+                f"--cpus-per-task={profile.cpus}",
+                "--export=ALL",
+                f"--kill-on-bad-exit={int(profile.devices_per_run > 1)}",
+            ],
             additional_parameters={"requeue": True, **{k: v for k, v in profile.sbatch.items() if v is not False}},
         )
         self.parameters["map_count"] = tasks
@@ -175,9 +180,10 @@ def code_environment(code: Path | None, rest: object) -> dict[str, str]:
 
 
 def _data_environment() -> dict[str, str]:
-    from ettsweep.tasks.registry import IMAGENET_ENV
+    """Return where data sets are, as far as it was said."""
+    from ettsweep.tasks.location import DATA_ENV
 
-    return {IMAGENET_ENV: os.environ[IMAGENET_ENV]} if IMAGENET_ENV in os.environ else {}
+    return {name: os.environ[name] for name in DATA_ENV.values() if name in os.environ}
 
 
 def _plain(value: object) -> str:

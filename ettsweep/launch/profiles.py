@@ -4,7 +4,7 @@ import os
 import re
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -18,6 +18,14 @@ from ettsweep.sweep.gridfile import parse_yaml, read_yaml
 Count = Annotated[
     int | Literal["auto"],
     expect("a whole number of at least 1, or auto,", lambda v: v == "auto" or is_whole(v, 1)),
+]
+LoaderCount = Annotated[
+    int | Literal["auto"],
+    expect("a whole number, or auto,", lambda v: v == "auto" or is_whole(v, 0)),
+]
+Switch = Annotated[
+    bool | Literal["auto"],
+    expect("true, false or auto", lambda v: v == "auto" or isinstance(v, bool)),
 ]
 Devices = Annotated[
     list[int] | Literal["auto", "cpu"],
@@ -44,12 +52,18 @@ Scalar = Annotated[
 
 @dataclass(frozen=True)
 class Slot:
-    """A share of a machine that trains one run at a time: a GPU, or some CPU threads."""
+    """A share of a machine that trains one run at a time: a GPU, or some CPU threads; with `others`, several."""
 
     name: str
     device: Literal["cpu", "cuda"]
     gpu: str | None
     threads: int
+    others: "tuple[Slot, ...]" = ()
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> "Slot":
+        """Read what `dataclasses.asdict` has written."""
+        return cls(**data | {"others": tuple(cls.from_json(other) for other in data.get("others", ()))})
 
 
 class Profile(Frozen):
@@ -61,12 +75,30 @@ class Profile(Frozen):
         heartbeat_s: seconds between signs of life, for those who can see neither the process nor the scheduler. Keep
             it above a third of what clients of a shared file system cache (60 s on NFS unless mounted otherwise).
         snapshot: train from a copy of the code made at submission.
+        devices_per_run: GPUs, or CPU slots, that train one run together.
+        micro_batch: images that go through the model of a device at once; gradients are accumulated over the rest of
+            its share of the batch. `auto` takes what fits into its memory.
+        loader_workers: processes of each worker that load images; `auto` is one per CPU of a worker with a GPU, and
+            none without.
+        compile: use torch.compile; `auto` does on a GPU.
+        activation_checkpointing: compute activations again in the backward pass instead of keeping them.
+        corrupt_images: `skip` leaves out an image that cannot be decoded and names it in the log, `fail` ends the run.
+        log: where metrics are written to beside the run folder.
+        peak_tflops: of a device in the precision used, for the utilisation of one that is not known.
     """
 
     checkpoint_every_s: NonNegative = 300.0
     checkpoint_every_steps: Positive | None = None
     heartbeat_s: PositiveFloat = 30.0
     snapshot: bool = False
+    devices_per_run: Positive = 1
+    micro_batch: Count = "auto"
+    loader_workers: LoaderCount = "auto"
+    compile: Switch = "auto"
+    activation_checkpointing: bool = False
+    corrupt_images: Literal["skip", "fail"] = "skip"
+    log: Annotated[tuple[Literal["tensorboard", "wandb"], ...], Field(strict=False)] = ()
+    peak_tflops: PositiveFloat | None = None
 
 
 class LocalProfile(Profile):
@@ -85,7 +117,19 @@ class LocalProfile(Profile):
     threads: Count = "auto"
 
     def resolve(self) -> list[Slot]:
-        """Return the slots on this machine."""
+        """Return the slots on this machine, each with those that train its runs together with it.
+
+        Raises:
+            InputError: there are not as many devices as a run is to have, or not the GPUs that are named.
+        """
+        singles, k = self._devices(), self.devices_per_run
+        if len(singles) < k:
+            more = "" if singles[0].device == "cuda" else f" (on the CPU: slots={k})"
+            raise InputError(f"devices_per_run: {k} are asked for, and there are {len(singles)}{more}")
+        groups = [singles[first : first + k] for first in range(0, len(singles) - k + 1, k)]
+        return [replace(first, others=tuple(others)) for first, *others in groups]
+
+    def _devices(self) -> list[Slot]:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         gpus = []
         if self.devices != "cpu":
@@ -142,8 +186,8 @@ class SlurmProfile(Profile):
         partition, account, qos, constraint: as sbatch knows them; the site's default where not given.
         time_min: time limit of a job in minutes. A longer run goes through several jobs.
         nodes: nodes of a job.
-        gpus: GPUs of a job on each of its nodes, each with a worker that trains one run at a time; 0 trains on the
-            CPU, with one worker a node.
+        gpus: GPUs of a job on each of its nodes, each with a worker that trains one run at a time (or all of them one
+            run together, see devices_per_run); 0 trains on the CPU, with one worker a node.
         cpus: CPUs of a worker.
         mem_gb: memory of a job on each node, in GiB; the site's default where not given.
         max_parallel: jobs of one array that run at a time; as many as the site allows where not given.
@@ -177,6 +221,11 @@ class SlurmProfile(Profile):
 
     @model_validator(mode="after")
     def _sound(self) -> Self:
+        if self.devices_per_run not in (1, self.nodes * self.workers):
+            raise ValueError(
+                f"devices_per_run: a job has {self.nodes * self.workers} workers (nodes x gpus), which train a run "
+                f"each (1) or one run together ({self.nodes * self.workers}), got {self.devices_per_run}"
+            )
         early_s = 60 if self.time_min > 1 else 0  # by which SLURM may be early
         if self.warn_s + early_s >= 60 * self.time_min:
             raise ValueError(

@@ -30,28 +30,40 @@ def slot_dir() -> Path:
     return folder
 
 
-def hold_slot(slot: Slot, wait: bool = True) -> int | None:
-    """Hold the slot of this host and user; the kernel frees it when the process dies.
+Lock = list[int]
+"""Descriptors of the lock files that a process holds."""
+
+
+def hold_slot(slot: Slot, wait: bool = True) -> Lock | None:
+    """Hold the slot of this host and user, and those that train with it; the kernel frees them when the process dies.
 
     Returns:
-        The descriptor that holds it, or None if `wait` is false and another process has it.
+        What holds them, or None if `wait` is false and another process has one.
     """
-    descriptor = os.open(slot_dir() / f"{slot.name}.lock", os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except BlockingIOError:
+    held: Lock = []
+    for name in sorted(one.name for one in (slot, *slot.others)):  # in one order, so that no two wait for each other
+        held.append(os.open(slot_dir() / f"{name}.lock", os.O_RDWR | os.O_CREAT, 0o600))
+        try:
+            fcntl.flock(held[-1], fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            let_go(held)
+            return None
+    return held
+
+
+def let_go(lock: Lock) -> None:
+    """Free what a process holds."""
+    for descriptor in lock:
         os.close(descriptor)
-        return None
-    return descriptor
 
 
 def free_first(slots: Sequence[Slot]) -> list[Slot]:
     """Return the slots with those that nobody holds at this instant in front."""
 
     def busy(slot: Slot) -> bool:
-        descriptor = hold_slot(slot, wait=False)
-        if descriptor is not None:
-            os.close(descriptor)
-        return descriptor is None
+        lock = hold_slot(slot, wait=False)
+        if lock is not None:
+            let_go(lock)
+        return lock is None
 
     return sorted(slots, key=busy)

@@ -1,6 +1,7 @@
 """The worker: trains a list of runs, one after the other, in a slot of this machine or as a task of SLURM's array.
 
-python -m ettsweep.launch.worker FOLDER      what a batch script of SLURM's starts
+python -m ettsweep.launch.worker FOLDER           what a batch script of SLURM's starts
+python -m ettsweep.launch.worker --follow WHAT    what a worker starts on the other devices of its slot
 """
 
 import contextlib
@@ -10,7 +11,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,17 +23,20 @@ from ettsweep.errors import EttsweepError, LaunchError
 from ettsweep.files import Json, dumps, write_atomic
 from ettsweep.launch import slurm
 from ettsweep.launch.outlook import BEATS, LiveOutlook, Memory
-from ettsweep.launch.profiles import LocalProfile, Slot
-from ettsweep.launch.slots import hold_slot
+from ettsweep.launch.profiles import PROFILES, AnyProfile, LocalProfile, Slot
+from ettsweep.launch.slots import Lock, hold_slot, let_go
 from ettsweep.launch.submissions import Submission, read_submission
+from ettsweep.launch.together import gathered, meet_in_job, meet_leader, parse_told
 from ettsweep.processes import Process, process
 from ettsweep.provenance import package_dir, provenance
 from ettsweep.rundir import Attempt, Outlook, Owner, Prospect, RunDir, State, ThisMachine, runs_dir
-from ettsweep.spec import RunSpec
+from ettsweep.spec import RunSpec, validate
 
 if TYPE_CHECKING:
     import torch
 
+    from ettsweep.training.distributed import Group
+    from ettsweep.training.execution import Execution
     from ettsweep.training.loop import Stop
 
 POLL_S = 0.5
@@ -48,7 +53,7 @@ def run_in_slot(folder: str, slot_name: str) -> None:
     """Train what the submission lists and no other worker has; the entry point of a local submitit job."""
     submission = read_submission(Path(folder))
     _check_code(submission)
-    slot = next(Slot(**data) for data in submission.slots if data["name"] == slot_name)
+    slot = next(Slot.from_json(data) for data in submission.slots if data["name"] == slot_name)
     for number in SIGNALS:
         signal.signal(number, _leave)
     _say(submission, slot.name, leaving=False)
@@ -57,7 +62,35 @@ def run_in_slot(folder: str, slot_name: str) -> None:
     try:
         Worker(submission, slot.name, slot, _runs(submission, submission.runs), Control()).serve()
     finally:
-        os.close(lock)
+        let_go(lock)
+
+
+def _nothing_around(group: "Group") -> "Callable[[], AbstractContextManager[Group]]":
+    return lambda: contextlib.nullcontext(group)
+
+
+def follow_in_slot(told: str) -> int:
+    """Train on another device of a slot what its leader says; return the exit code."""
+    slot, where = parse_told(told)
+    control = Control()
+    device, _ = prepare_device(slot)
+    return _follow(meet_leader(where, device), device, control)
+
+
+def _follow(group: "Group", device: "torch.device", control: "Control") -> int:
+    """Train what the leader of a group says, until it has nothing more."""
+    from ettsweep.training.distributed import LostPeerError, orders
+    from ettsweep.training.run import train_run
+
+    try:
+        for path, number, execution in orders(group):
+            attempt = RunDir(path).attempt(number)
+            train_run(attempt.run, attempt, device, execution, partial(control.poll, attempt), group)
+    except LostPeerError as error:
+        print(f"rank {group.rank}: {error}", file=sys.stderr, flush=True)
+        os._exit(1)  # what is left of the group may hang at a normal end
+    group.leave()
+    return 0
 
 
 def _check_code(submission: Submission) -> None:
@@ -174,9 +207,25 @@ def run_task(folder: Path) -> int:
         gpu=gpus[min(job.local_rank, len(gpus) - 1)] if profile["gpus"] else None,
         threads=profile["cpus"],
     )
+    gather = None
+    together = profile.get("devices_per_run", 1) > 1
+    if together:
+        # At once, whether or not there is anything to train: the others cannot know.
+        device, _ = prepare_device(slot)
+        group = meet_in_job(device)
+        if not group.leads:
+            _say(submission, slot.name, leaving=False, job=job)
+            code = _follow(group, device, control)
+            _say(submission, slot.name, leaving=True, job=job)
+            return code
+        gather = _nothing_around(group)
     runs = _runs(submission, submission.runs_of(job.index))
-    worker = Worker(submission, slot.name, slot, runs, control, job, JobOutlook(job, folder))
+    worker = Worker(submission, slot.name, slot, runs, control, job, JobOutlook(job, folder), gather)
     worker.serve()
+    if together:
+        from ettsweep.training.distributed import dismiss
+
+        dismiss(group)
     if not control.told or not any(worker.claimable(run) for run in runs):
         return 0
     return worker.go_on_in_the_next_job()
@@ -212,7 +261,9 @@ class Worker:
         control: "Control",
         job: Job | None = None,
         outlook: Outlook | None = None,
+        gather: "Callable[[], AbstractContextManager[Group]] | None" = None,
     ) -> None:
+        self._gather = gather
         self._submission = submission
         self._name = name
         self._slot = slot
@@ -256,18 +307,32 @@ class Worker:
             time.sleep(POLL_S)
 
     def _train_all(self) -> None:
-        profile = self._submission.profile
         device, info = prepare_device(self._slot)
         info |= {"job": self._job.to_json() if self._job else None, "submission": self._submission.path.name}
-        info["heartbeat_s"] = profile["heartbeat_s"]
+        info["heartbeat_s"] = self._submission.profile["heartbeat_s"]
         code = provenance()
 
+        from ettsweep.training.distributed import LostPeerError
+
+        try:
+            with self._gather() if self._gather else gathered(self._slot, device) as group:
+                self._train_with(group, device, info, code)
+        except LostPeerError as error:
+            if self._job:
+                raise  # SLURM ends all of the job, and another one takes its runs on
+            print(f"{error}; the others are started anew", file=sys.stderr, flush=True)
+
+    def _train_with(self, group: "Group", device: "torch.device", info: Json, code: Json) -> None:
+        """Train what is to be trained, with the other processes of a group."""
         import torch
 
-        from ettsweep.training.loop import CheckpointPolicy, Stop
+        from ettsweep.training.distributed import lead
+        from ettsweep.training.loop import Stop
         from ettsweep.training.run import train_run
 
-        policy = CheckpointPolicy(profile["checkpoint_every_s"], profile["checkpoint_every_steps"])
+        where = str(self._submission.path / "submission.json")
+        profile = validate(PROFILES[self._submission.kind], self._submission.profile, where)
+        how = execution(profile, self._slot)
         claimed = True
         while claimed:
             claimed = False
@@ -278,15 +343,17 @@ class Worker:
                 claimed = True
                 attempt.record_provenance(code)
                 before = max(run.attempt(number).progress() for number in run.numbers())
-                with beating(attempt, profile["heartbeat_s"]):
-                    stop = train_run(run, attempt, device, policy, partial(self._control.poll, attempt))
+                lead(group, run.path, attempt.number, how)
+                with beating(attempt, self._submission.profile["heartbeat_s"]):
+                    stop = train_run(run, attempt, device, how, partial(self._control.poll, attempt), group)
                 if stop is None or attempt.progress() > before:
                     self._idle_lives = 0
                 if stop is Stop.SUPERSEDED and self._job and attempt.requeued():
                     self._control.told = "SUPERSEDED"  # this copy of the job has been given up, and all of its list
                     return
-                if self._slot.gpu is not None:
+                if device.type == "cuda":
                     torch.cuda.synchronize()  # raises if the run has broken the device: then this process is over
+                    torch.cuda.empty_cache()
 
     def go_on_in_the_next_job(self) -> int:
         """Have SLURM start this job again if its time is up or it is preempted; return the exit code.
@@ -417,6 +484,26 @@ def prepare_device(slot: Slot) -> "tuple[torch.device, Json]":
     return device, environment(device) | {"slot": slot.name}
 
 
+def execution(profile: AnyProfile, slot: Slot) -> "Execution":
+    """Return what a profile says of how a run is trained, in a slot."""
+    from ettsweep.training.execution import Execution
+
+    loaders = profile.loader_workers
+    if loaders == "auto":
+        loaders = slot.threads if slot.device == "cuda" else 0
+    return Execution(
+        checkpoint_every_s=profile.checkpoint_every_s,
+        checkpoint_every_steps=profile.checkpoint_every_steps,
+        micro_batch=None if profile.micro_batch == "auto" else profile.micro_batch,
+        loader_workers=loaders,
+        compile=None if profile.compile == "auto" else profile.compile,
+        activation_checkpointing=profile.activation_checkpointing,
+        corrupt_images=profile.corrupt_images,
+        sinks=profile.log,
+        peak_flops=None if profile.peak_tflops is None else 1e12 * profile.peak_tflops,
+    )
+
+
 @dataclass(frozen=True)
 class Unlisted:
     """An outlook that asks who owns a run, and not which submissions list it."""
@@ -450,7 +537,7 @@ def train_in_foreground(results: Path, spec: RunSpec, profile: LocalProfile) -> 
     try:
         device, info = prepare_device(slot)
 
-        from ettsweep.training.loop import CheckpointPolicy
+        from ettsweep.training.distributed import lead
         from ettsweep.training.run import train_run
 
         attempt = claim(run, info | {"heartbeat_s": profile.heartbeat_s}, outlook)
@@ -464,29 +551,30 @@ def train_in_foreground(results: Path, spec: RunSpec, profile: LocalProfile) -> 
         logger = logging.getLogger("ettsweep")
         logger.addHandler(logging.StreamHandler())
         logger.setLevel(logging.INFO)
-        policy = CheckpointPolicy(profile.checkpoint_every_s, profile.checkpoint_every_steps)
-        with beating(attempt, profile.heartbeat_s):
-            train_run(run, attempt, device, policy, partial(Control().poll, attempt))
+        how = execution(profile, slot)
+        with gathered(slot, device) as group, beating(attempt, profile.heartbeat_s):
+            lead(group, run.path, attempt.number, how)
+            train_run(run, attempt, device, how, partial(Control().poll, attempt), group)
         return run.status().state.finished
     finally:
-        os.close(lock)
+        let_go(lock)
 
 
-def _any_slot(slots: list[Slot]) -> tuple[int, Slot]:
+def _any_slot(slots: list[Slot]) -> tuple[Lock, Slot]:
     """Hold the first free slot, or wait for the first."""
     for slot in slots:
-        descriptor = hold_slot(slot, wait=False)
-        if descriptor is not None:
-            return descriptor, slot
+        lock = hold_slot(slot, wait=False)
+        if lock is not None:
+            return lock, slot
     print("all slots are taken: waiting for one", file=sys.stderr)
-    descriptor = hold_slot(slots[0])
-    assert descriptor is not None
-    return descriptor, slots[0]
+    lock = hold_slot(slots[0])
+    assert lock is not None
+    return lock, slots[0]
 
 
 if __name__ == "__main__":
     try:
-        sys.exit(run_task(Path(sys.argv[1])))
+        sys.exit(follow_in_slot(sys.argv[2]) if sys.argv[1] == "--follow" else run_task(Path(sys.argv[1])))
     except EttsweepError as error:
         print(f"ettsweep: {error}", file=sys.stderr, flush=True)
         sys.exit(error.exit_code)

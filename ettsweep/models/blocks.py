@@ -22,7 +22,8 @@ class Attention(nn.Module):
         """Return the new tokens, (B, T, D)."""
         B, T, D = x_BTD.shape
         qkv_BTSHC = F.linear(x_BTD, self.qkv).view(B, T, 3, self.heads, D // self.heads)
-        q_BHTC, k_BHTC, v_BHTC = qkv_BTSHC.permute(2, 0, 3, 1, 4).unbind(0)
+        # Cut before they are transposed: the gradients are then put together in the layout that the product wants.
+        q_BHTC, k_BHTC, v_BHTC = (part_BTHC.transpose(1, 2) for part_BTHC in qkv_BTSHC.unbind(2))
         z_BHTC = F.scaled_dot_product_attention(q_BHTC, k_BHTC, v_BHTC)
         return F.linear(z_BHTC.transpose(1, 2).reshape(B, T, D), self.u)
 

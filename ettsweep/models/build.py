@@ -1,13 +1,24 @@
 """From a model's spec to its torch module."""
 
-from torch import nn
-
 from ettsweep.models.vit import Vit
 from ettsweep.spec import ModelSpec
 
 KINDS = {"vit": Vit}
 
 
-def build_model(spec: ModelSpec) -> nn.Module:
+def build_model(spec: ModelSpec) -> Vit:
     """Return the module with uninitialised parameters, on torch's default device (meta works)."""
     return KINDS[spec.kind](spec)
+
+
+def speed_up(model: Vit, *, compile_blocks: bool, recompute: bool) -> None:
+    """Change how a model computes, and its numbers by rounding at most.
+
+    Args:
+        model: the network, with its blocks in `blocks`.
+        compile_blocks: compile the block, once for all of them, since they are alike.
+        recompute: keep the blocks' inputs alone for the backward pass, and compute the rest again.
+    """
+    model.recompute = recompute
+    for block in model.blocks if compile_blocks else ():
+        block.compile()

@@ -7,6 +7,7 @@ D width, K classes.
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from ettsweep.models.blocks import Attention, Mlp, layer_norm
 from ettsweep.models.shapes import dims
@@ -30,12 +31,17 @@ class Block(nn.Module):
 
 
 class Vit(nn.Module):
-    """Vision Transformer; its parameters hold no values before `initialise`."""
+    """Vision Transformer; its parameters hold no values before `initialise`.
+
+    Attributes:
+        recompute: whether the backward pass computes each block's activations again.
+    """
 
     def __init__(self, spec: VitSpec) -> None:
         super().__init__()
         self.patch_size = spec.patch_size
         self.ln_eps = spec.ln_eps
+        self.recompute = False
         tokens = (spec.image_size // spec.patch_size) ** 2
         self.patch = nn.Parameter(torch.empty(spec.width, dims(spec).n_patch))
         self.pe = nn.Parameter(torch.empty(tokens, spec.width))
@@ -47,7 +53,7 @@ class Vit(nn.Module):
         """Return the logits, (B, K)."""
         x_BTD = F.linear(patchify(images_BCHW, self.patch_size), self.patch) + self.pe
         for block in self.blocks:
-            x_BTD = block(x_BTD)
+            x_BTD = checkpoint(block, x_BTD, use_reentrant=False) if self.recompute else block(x_BTD)
         x_BD = layer_norm(x_BTD, self.ln_eps).mean(1)
         return F.linear(x_BD, self.head, self.head_bias)
 

@@ -1,30 +1,34 @@
 """The training loop: from a step to the end of the run, or to where it is told to stop."""
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ettsweep.files import finite
-from ettsweep.rundir import Attempt
+from ettsweep.models.flops import peak_flops, train_flops_per_sample
+from ettsweep.models.vit import Vit
 from ettsweep.spec import RunSpec
-from ettsweep.tasks.base import Task
-from ettsweep.training import checkpoint
+from ettsweep.tasks.base import Batch, Share, Task
+from ettsweep.training.distributed import Group
+from ettsweep.training.execution import Execution
 from ettsweep.training.metrics import DRAIN_STEPS, StepBuffer, trailing_overflows
 from ettsweep.training.optimizer import set_lr
 from ettsweep.training.precision import autocast
+from ettsweep.training.record import Record
 from ettsweep.training.schedule import lr_at
+from ettsweep.training.timing import Timings
 
 DRAIN_S = 5.0
 """Seconds after which slow steps are drained too, so that progress shows."""
 
 
 class Stop(StrEnum):
-    """Why a run should end before its last step."""
+    """Why a run should end before its last step; where processes have different reasons, the last one here counts."""
 
     TERMINATED = "terminated"
     OUT_OF_TIME = "out of time or preempted"
@@ -32,12 +36,7 @@ class Stop(StrEnum):
     SUPERSEDED = "superseded"
 
 
-@dataclass(frozen=True)
-class CheckpointPolicy:
-    """When to save; it never changes the numbers. `every_s` seconds, and every `every_steps` steps if given."""
-
-    every_s: float = 300.0
-    every_steps: int | None = None
+STOPS = list(Stop)
 
 
 @dataclass(frozen=True)
@@ -51,24 +50,53 @@ class LoopEnd:
 
 @dataclass
 class Trainer:
-    """The objects of one run in training; `step` is the last one done and `wall_s` the seconds spent so far."""
+    """The objects of one run in training.
+
+    Attributes:
+        model: the parameters, by name.
+        network: what is called: the model, or what averages its gradients over the processes of the group.
+        share: what this process trains on.
+        step: the last one done.
+        wall_s: seconds spent so far, in earlier attempts too.
+    """
 
     spec: RunSpec
-    model: nn.Module
+    model: Vit
+    network: nn.Module
     task: Task
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler
     device: torch.device
+    share: Share
+    group: Group
     step: int = 0
     wall_s: float = 0.0
 
-    def train_step(self, lr: float, inputs: Tensor, batch: Any) -> tuple[Tensor, Tensor, Tensor]:
-        """Take one optimizer step; return loss, gradient norm before clipping and loss scale, all on the device."""
+    def train_step(self, lr: float, batches: Iterator[Batch]) -> tuple[Tensor, Tensor, Tensor]:
+        """Take one optimizer step; nothing in it waits for the device.
+
+        Args:
+            lr: learning rate of the step.
+            batches: gives the micro-batches of this process, as many as the share has slices.
+
+        Returns:
+            Loss (this process's part of the mean over the batch, times the number of processes), gradient norm before
+            clipping, and loss scale, all on the device.
+        """
         set_lr(self.optimizer, lr)
-        with autocast(self.spec.precision, self.device):
-            loss = self.task.loss(self.model(inputs), batch)
+        loss = torch.zeros((), device=self.device)
+        slices = self.share.slices
+        for number, positions in enumerate(slices, 1):
+            batch = next(batches)
+            whole = number == len(slices)
+            with contextlib.nullcontext() if whole else self.group.accumulating(self.network):
+                with autocast(self.spec.precision, self.device):
+                    part = self.task.loss(self.network(batch.inputs), batch)
+                # The processes' gradients are averaged, so that each part counts by its samples.
+                part = part * (len(positions) * self.share.world / self.share.batch_size)
+                self.scaler.scale(part).backward()  # type: ignore[no-untyped-call]
+            loss = loss + part.detach()
         loss_scale = self.scaler.scale(torch.ones((), device=self.device))
-        self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
         self.scaler.unscale_(self.optimizer)
         parameters = list(self.model.parameters())
         grad_norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
@@ -81,7 +109,10 @@ class Trainer:
 
     @torch.no_grad()
     def evaluate(self) -> dict[str, float]:
-        """Return val_loss (mean cross-entropy, nats) and val_accuracy (fraction) over the validation set."""
+        """Return val_loss (mean cross-entropy, nats) and val_accuracy (fraction) over the validation set.
+
+        Each process measures its part, and each sample counts once.
+        """
         self.model.eval()
         sums = torch.zeros(3, dtype=torch.float64, device=self.device)
         for batch in self.task.validation():
@@ -89,94 +120,145 @@ class Trainer:
                 outputs = self.model(batch.inputs)
             sums += self.task.measure(outputs, batch)
         self.model.train()
-        loss, correct, count = sums.tolist()
+        loss, correct, count = self.group.sum(sums).tolist()
         return {"val_loss": loss / count, "val_accuracy": correct / count}
+
+
+class Awaited:
+    """An iterator that knows how long the device has had nothing to do while its caller waited for it."""
+
+    def __init__(self, batches: Iterator[Batch], device: torch.device) -> None:
+        self._batches = batches
+        self._device = device
+        self._waited_s = 0.0
+        self._events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self
+
+    def __next__(self) -> Batch:
+        if self._device.type == "cuda":
+            # The host runs ahead: what counts is the time between two marks in the device's own queue.
+            before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+            before.record()
+            batch = next(self._batches)
+            after.record()
+            self._events.append((before, after))
+            return batch
+        asked_s = time.monotonic()
+        batch = next(self._batches)
+        self._waited_s += time.monotonic() - asked_s
+        return batch
+
+    def take_waited_s(self) -> float:
+        """Return the seconds since the last time that this was asked; the device has done all that it was given."""
+        waited_ms = sum(float(before.elapsed_time(after)) for before, after in self._events)
+        waited_s = self._waited_s + waited_ms / 1000
+        self._waited_s, self._events = 0.0, []
+        return waited_s
+
+
+def timings_of(trainer: Trainer, execution: Execution) -> Timings:
+    """Return what tells how fast a run goes, on all of its devices together."""
+    spec, device = trainer.spec, trainer.device
+    peak = execution.peak_flops
+    if peak is None and device.type == "cuda":
+        peak = peak_flops(torch.cuda.get_device_name(device), spec.precision)
+    return Timings(
+        samples_per_step=spec.batch_size,
+        flops_per_sample=train_flops_per_sample(spec.model),
+        peak_flops=None if peak is None else peak * trainer.group.world,
+        before_s=trainer.wall_s,
+        first_step=trainer.step,
+    )
 
 
 def run_loop(
     trainer: Trainer,
-    attempt: Attempt,
-    history: list[dict[str, Any]],
-    policy: CheckpointPolicy,
+    record: Record,
+    execution: Execution,
+    timings: Timings,
     poll: Callable[[], Stop | None],
-    log: Callable[[str], None],
 ) -> LoopEnd:
     """Train until the last step, a divergence, or a reason to stop.
 
+    All processes of a group come here together, and take the same turns: what depends on a clock or a signal is agreed
+    on after each step, through the hosts alone.
+
     Args:
         trainer: the run, after `trainer.step` steps.
-        attempt: where metrics, timings and checkpoints go.
-        history: metrics so far; what is drained is added to it.
-        policy: when to save a checkpoint.
+        record: where metrics, timings and checkpoints go, with the metrics so far.
+        execution: when to save a checkpoint.
+        timings: of the steps to come.
         poll: asked at each step boundary whether to stop.
-        log: takes one line of text.
 
     Raises:
         StorageError: metrics or a checkpoint cannot be written.
+        LostPeerError: another process of the group is gone.
     """
-    spec, schedule = trainer.spec, trainer.spec.schedule
+    spec, schedule, group = trainer.spec, trainer.spec.schedule, trainer.group
     last_step = schedule.last_step
-    buffer = StepBuffer(spec.precision, trailing_overflows(history))
-    started_s = saved_s = drained_s = time.monotonic()
-    wall_before_s, first_step = trainer.wall_s, trainer.step
+    buffer = StepBuffer(spec.precision, trailing_overflows(record.history), group)
+    saved_s = drained_s = time.monotonic()
+    batches = Awaited(trainer.task.batches(trainer.step + 1), trainer.device)
 
     def drain() -> int | None:
         nonlocal drained_s
         drained = buffer.drain()
         if drained.lines:
             drained_s = time.monotonic()
-            trainer.wall_s = wall_before_s + drained_s - started_s
-            attempt.append(attempt.metrics_path, drained.lines)
-            history.extend(drained.lines)
+            record.metrics(drained.lines)
             step = drained.lines[-1]["step"]
-            rate = (step - first_step) / max(1e-9, drained_s - started_s)
-            timing = {
-                "step": step,
-                "progress": step / last_step,
-                "wall_s": trainer.wall_s,
-                "steps_per_s": rate,
-            }
-            attempt.append(attempt.timings_path, [timing])
+            line = timings.line(step, last_step, batches.take_waited_s(), _peak_memory(trainer.device))
+            trainer.wall_s = line["wall_s"]
+            record.timing(line)
         return drained.diverged_step
 
-    def save() -> None:
-        nonlocal saved_s
-        checkpoint.save(attempt, trainer.step, trainer.model, trainer.optimizer, trainer.scaler, history)
-        saved_s = time.monotonic()
+    def ask() -> tuple[Stop | None, bool, bool]:
+        """Return why to stop, whether to save, and whether to drain; the same on all processes."""
+        now_s, stop = time.monotonic(), poll()
+        code, saves, drains = group.agree(
+            STOPS.index(stop) + 1 if stop else 0,
+            now_s - saved_s >= execution.checkpoint_every_s,
+            now_s - drained_s >= DRAIN_S,
+        )
+        return STOPS[code - 1] if code else None, bool(saves), bool(drains)
 
-    batches = trainer.task.batches(trainer.step + 1)
-    while trainer.step < last_step:
-        stop = poll()
-        if stop is not None:
-            diverged_step = drain()
-            if diverged_step is not None:
-                return LoopEnd(diverged_step, diverged=True)
-            if stop is not Stop.SUPERSEDED:
-                save()
-            return LoopEnd(trainer.step, stop=stop)
+    stop, _, _ = ask()
+    while trainer.step < last_step and stop is None:
         step = trainer.step + 1
         lr = lr_at(step, spec.lr, schedule)
-        batch = next(batches)
-        buffer.add(step, lr, *trainer.train_step(lr, batch.inputs, batch))
+        buffer.add(step, lr, *trainer.train_step(lr, batches))
         trainer.step = step
-        now_s = time.monotonic()
+        stop, saves, drains = ask()
+        every = execution.checkpoint_every_steps
+        saves = (saves or bool(every and step % every == 0)) and step < last_step
         evaluates = step % schedule.eval_every == 0 or step == last_step
-        saves = now_s - saved_s >= policy.every_s or (policy.every_steps and step % policy.every_steps == 0)
-        if evaluates or saves or len(buffer) >= DRAIN_STEPS or now_s - drained_s >= DRAIN_S:
+        if evaluates or saves or stop or drains or len(buffer) >= DRAIN_STEPS:
             diverged_step = drain()
             if diverged_step is not None:
                 return LoopEnd(diverged_step, diverged=True)
         if evaluates:
-            line = finite({"step": step, **trainer.evaluate()})
-            attempt.append(attempt.metrics_path, [line])
-            history.append(line)
-            log(
+            with timings.not_training():
+                line = finite({"step": step, **trainer.evaluate()})
+            record.metrics([line])
+            record.log(
                 f"step {step}/{last_step}  lr {lr:.3g}  "
                 + "  ".join(f"{k} {v:.4g}" for k, v in line.items() if isinstance(v, float))
             )
-            trainer.wall_s = wall_before_s + time.monotonic() - started_s
             if line["val_loss"] is None and step == last_step:  # earlier, the next training loss tells
                 return LoopEnd(step, diverged=True)
-        if saves and step < last_step:
-            save()
-    return LoopEnd(trainer.step)
+        if saves:
+            with timings.not_training():
+                record.checkpoint(trainer)
+            saved_s = time.monotonic()
+    trainer.wall_s = timings.wall_s
+    if trainer.step == last_step:
+        return LoopEnd(last_step)
+    if stop is not Stop.SUPERSEDED:
+        record.checkpoint(trainer)
+    return LoopEnd(trainer.step, stop=stop)
+
+
+def _peak_memory(device: torch.device) -> int | None:
+    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None

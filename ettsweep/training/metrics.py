@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ettsweep.files import finite
 from ettsweep.spec import Precision
+from ettsweep.training.distributed import ALONE, Group
 from ettsweep.training.precision import MAX_SKIPS
 
 DRAIN_STEPS = 50
@@ -25,8 +26,9 @@ class Drained:
 class StepBuffer:
     """Values of the latest steps. Adding never waits for the device; draining does."""
 
-    def __init__(self, precision: Precision, skips_in_a_row: int = 0) -> None:
+    def __init__(self, precision: Precision, skips_in_a_row: int = 0, group: Group = ALONE) -> None:
         self._precision = precision
+        self._group = group
         self._skips = skips_in_a_row
         self._steps: list[tuple[int, float]] = []
         self._values: list[Tensor] = []
@@ -40,14 +42,14 @@ class StepBuffer:
         self._values.append(torch.stack([loss.detach().float(), grad_norm.float(), loss_scale.float()]))
 
     def drain(self) -> Drained:
-        """Return what was added since the last time.
+        """Return what was added since the last time, with losses averaged over the processes of the group.
 
         fp32 and bf16: the first non-finite loss is the first bad step. fp16: a step with non-finite gradients is
         skipped by the loss scaler and is an overflow; the run diverges at a non-finite loss at scale <= 1, or at
         the last of 50 skips in a row.
         """
         lines: list[dict[str, Any]] = []
-        rows = torch.stack(self._values).tolist() if self._values else []
+        rows = self._averaged(torch.stack(self._values)).tolist() if self._values else []
         steps, self._steps, self._values = self._steps, [], []
         for (step, lr), (loss, grad_norm, loss_scale) in zip(steps, rows, strict=True):
             line: dict[str, Any] = {"step": step, "loss": loss, "grad_norm": grad_norm, "lr": lr}
@@ -61,6 +63,12 @@ class StepBuffer:
             if bad:
                 return Drained(lines, step)
         return Drained(lines, None)
+
+    def _averaged(self, rows: Tensor) -> Tensor:
+        if self._group.world > 1:
+            # The gradient norm and the loss scale are the same everywhere.
+            rows[:, 0] = self._group.sum(rows[:, 0].contiguous()) / self._group.world
+        return rows
 
 
 def trailing_overflows(history: list[dict[str, Any]]) -> int:

@@ -13,11 +13,16 @@ MAX_SKIPS = 50
 
 
 def autocast(precision: Precision, device: torch.device) -> contextlib.AbstractContextManager[object]:
-    """Return the context of the forward pass; it does nothing in fp32."""
-    if precision == "fp32":
+    """Return the context of the forward pass; it does nothing in fp32 and tf32."""
+    if precision not in DTYPES:
         return contextlib.nullcontext()
     # Casts are not cached over the step: one forward pass uses each weight once, and evaluation shares the context.
     return torch.autocast(device.type, dtype=DTYPES[precision], cache_enabled=False)
+
+
+def set_matmul_precision(precision: Precision) -> None:
+    """Let fp32 matrix products round their factors to 10 bits of mantissa in tf32, and not at all otherwise."""
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
 
 
 def loss_scaler(precision: Precision, device: torch.device) -> torch.amp.GradScaler:

@@ -1,12 +1,10 @@
 """One run: a run folder and an attempt go in, a result, a failure or a checkpoint comes out."""
 
-import contextlib
-import logging
 import os
 import platform
-import time
 import traceback
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -14,17 +12,28 @@ import torch
 from ettsweep import __version__
 from ettsweep.errors import CorruptError, EttsweepError
 from ettsweep.files import Json, read_lines
-from ettsweep.models.build import build_model
+from ettsweep.models.build import build_model, speed_up
+from ettsweep.models.flops import train_flops_per_sample
 from ettsweep.models.initialisation import initialise
+from ettsweep.models.registry import model_name
 from ettsweep.rundir import Attempt, RunDir
+from ettsweep.scaling.strategies import strategy_name
 from ettsweep.spec import DigitsTask, RunSpec
-from ettsweep.tasks.base import Task
+from ettsweep.tasks.base import Loading, Share, Task
 from ettsweep.tasks.registry import score
 from ettsweep.training import checkpoint
-from ettsweep.training.loop import CheckpointPolicy, LoopEnd, Stop, Trainer, run_loop
+from ettsweep.training.distributed import ALONE, Group, LostPeerError, watching
+from ettsweep.training.execution import Execution
+from ettsweep.training.loop import LoopEnd, Stop, Trainer, run_loop, timings_of
+from ettsweep.training.memory import fitting_micro_batch, naming_the_batch
 from ettsweep.training.optimizer import build_optimizer
-from ettsweep.training.precision import loss_scaler
+from ettsweep.training.precision import loss_scaler, set_matmul_precision
+from ettsweep.training.record import Record
+from ettsweep.training.sinks import open_sinks
 from ettsweep.training.spikes import count_spikes
+
+COMPILE_FLOPS = 1e16
+"""Work of a run above which compiling its model pays: some minutes of a GPU at a tenth of its peak."""
 
 
 def environment(device: torch.device) -> Json:
@@ -46,35 +55,53 @@ def train_run(
     run: RunDir,
     attempt: Attempt,
     device: torch.device,
-    policy: CheckpointPolicy,
+    execution: Execution,
     poll: Callable[[], Stop | None],
+    group: Group = ALONE,
 ) -> Stop | None:
     """Train a claimed run to its end, or to where `poll` says to stop.
 
     Args:
         run: the run folder, with its spec.
         attempt: this owner's attempt; all files go there until the result.
-        device: where to train.
-        policy: when to save checkpoints.
+        device: where this process trains.
+        execution: how.
         poll: asked at each step boundary.
+        group: the processes that train the run together; all of them call this.
 
     Returns:
         Why the run stopped early, or None: it is finished, or it failed and failure.json says why.
 
     Raises:
         StorageError: not even the failure could be recorded.
+        LostPeerError: another process of the group is gone, and it has not said why.
     """
-    with _log_file(attempt) as log:
-        try:
-            return _train(run, attempt, device, policy, poll, log)
-        except EttsweepError as error:
-            log(f"failed: {error}")
-            attempt.fail("error", str(error))
-        except Exception as error:
-            details = traceback.format_exc()
-            log(f"failed: {details}")
-            attempt.fail("error", _reason(error), details)
+    record = Record(attempt, writes=group.leads)
+    try:
+        return _train(run, attempt, device, execution, poll, group, record)
+    except LostPeerError as error:
+        record.log(str(error))
+        if attempt.failure() is None:
+            attempt.fail("lost", str(error))
+        raise
+    except EttsweepError as error:
+        record.log(f"failed: {error}")
+        attempt.fail("error", str(error))
+        _break_up(group, error)
+    except Exception as error:
+        details = traceback.format_exc()
+        record.log(f"failed: {details}")
+        attempt.fail("error", _reason(error), details)
+        _break_up(group, error)
+    finally:
+        record.close()
     return None
+
+
+def _break_up(group: Group, error: Exception) -> None:
+    """End a group after an error of this process: the others wait for it, and learn that it is gone."""
+    if group.world > 1:
+        raise LostPeerError(f"this process failed: {_reason(error)}") from error
 
 
 def _reason(error: Exception) -> str:
@@ -86,65 +113,159 @@ def _train(
     run: RunDir,
     attempt: Attempt,
     device: torch.device,
-    policy: CheckpointPolicy,
+    execution: Execution,
     poll: Callable[[], Stop | None],
-    log: Callable[[str], None],
+    group: Group,
+    record: Record,
 ) -> Stop | None:
     spec = run.spec()
-    log(f"run {run.id} attempt {attempt.number} on {device}, pid {os.getpid()}")
-    trainer, history = prepare(spec, device), list[Json]()
+    record.log(f"run {run.id} attempt {attempt.number} on {device}, pid {os.getpid()}")
 
     def warn(text: str) -> None:
-        log(f"warning: {text}; not used")
+        record.log(f"warning: {text}")
 
-    for parent, state, metrics in checkpoint.usable(run, attempt.number, device, warn):
+    execution = _fitting(spec, device, execution, group, _before(run, attempt, group))
+    trainer = _resumed(run, attempt, group, record, lambda: prepare(spec, device, execution, group, warn))
+    how = execution_facts(execution, group)
+    if group.leads:
+        attempt.record_execution(how)
+        for difference in _differences(attempt):
+            warn(f"{difference}: metrics can differ in the last bits from an undisturbed run's")
+        record.sinks = open_sinks(execution.sinks, run.path.parent.parent, run.id, _facts(spec), trainer.step, warn)
+    speed_up(trainer.model, compile_blocks=bool(execution.compile), recompute=execution.activation_checkpointing)
+    trainer.network = group.wrap(trainer.model)
+    timings = timings_of(trainer, execution)
+    with naming_the_batch(spec, trainer.share, device), watching():
+        end = run_loop(trainer, record, execution, timings, poll)
+    if end.stop is not None:
+        record.log(f"stopped at step {end.step}: {end.stop}")
+        if group.leads:
+            attempt.fail("interrupted", str(end.stop))
+        return end.stop
+    if not group.leads:
+        return None
+    if attempt.superseded():
+        record.log("another attempt has taken the run over")
+        return Stop.SUPERSEDED
+    result = summarise(trainer, record.history, end, attempt.number) | {"execution": how} | timings.summary()
+    finished = run.finish(result, record.history)
+    ending = f"diverged at step {end.step}" if end.diverged else "finished"
+    record.log(ending if finished else "another attempt finished first")
+    return None
+
+
+def _before(run: RunDir, attempt: Attempt, group: Group) -> Json:
+    """Return how the newest attempt before this one was trained, if it was by as many processes."""
+    for number in reversed([n for n in run.numbers() if n < attempt.number]):
+        if how := run.attempt(number).execution():
+            return how if how.get("processes") == group.world else {}
+    return {}
+
+
+def _fitting(spec: RunSpec, device: torch.device, execution: Execution, group: Group, before: Json) -> Execution:
+    """Return the execution with a size of the micro-batches: as asked for, as before, or what fits."""
+    local = len(Share(spec.batch_size, group.rank, group.world).span)
+    asked = execution.micro_batch or before.get("micro_batch")
+    size = min(asked, local) if isinstance(asked, int) else fitting_micro_batch(spec, local, device, execution)
+    # Recompiling is once a process, and some minutes of work make up for it.
+    compiled = device.type == "cuda" and train_flops(spec) > COMPILE_FLOPS
+    return replace(
+        execution,
+        micro_batch=-group.agree(-size)[0],  # the least of all
+        compile=compiled if execution.compile is None else execution.compile,
+    )
+
+
+def train_flops(spec: RunSpec) -> float:
+    """Return the FLOPs of a whole run."""
+    return float(train_flops_per_sample(spec.model)) * spec.batch_size * spec.schedule.last_step
+
+
+def _resumed(run: RunDir, attempt: Attempt, group: Group, record: Record, prepared: Callable[[], Trainer]) -> Trainer:
+    """Return the trainer of a run where its last usable checkpoint left it; the leader chooses which that is."""
+    trainer = prepared()
+    if not group.leads:
+        if parent := group.share():
+            state = checkpoint.load(run.attempt(parent), trainer.device)
+            checkpoint.restore(state, trainer.model, trainer.optimizer, trainer.scaler)
+            trainer.step = state["step"]
+            record.history = run.attempt(parent).history(until=trainer.step)
+        return trainer
+
+    def warn(text: str) -> None:
+        record.log(f"warning: {text}; not used")
+
+    for parent, state, metrics in checkpoint.usable(run, attempt.number, trainer.device, warn):
         try:
             checkpoint.restore(state, trainer.model, trainer.optimizer, trainer.scaler)
         except CorruptError as error:
             warn(f"{run.attempt(parent).checkpoint_path}: {error}")
-            trainer = prepare(spec, device)  # part of it may have been restored
+            trainer = prepared()  # part of it may have been restored
             continue
         trainer.step = state["step"]
-        history = metrics
+        record.history = metrics
         trainer.wall_s = _wall_s(run.attempt(parent), trainer.step)
         attempt.resume_from(parent, trainer.step)
-        log(f"resumed from attempt {parent} at step {trainer.step}")
-        for warning in _differences(run.attempt(parent), attempt):
-            log(f"warning: {warning}: metrics can differ in the last bits from an undisturbed run's")
-        break
-    end = run_loop(trainer, attempt, history, policy, poll, log)
-    if end.stop is not None:
-        log(f"stopped at step {end.step}: {end.stop}")
-        attempt.fail("interrupted", str(end.stop))
-        return end.stop
-    if attempt.superseded():
-        log("another attempt has taken the run over")
-        return Stop.SUPERSEDED
-    finished = run.finish(summarise(trainer, history, end, attempt.number), history)
-    ending = f"diverged at step {end.step}" if end.diverged else "finished"
-    log(ending if finished else "another attempt finished first")
-    return None
+        record.log(f"resumed from attempt {parent} at step {trainer.step}")
+        group.share(parent)
+        return trainer
+    group.share(0)
+    return trainer
 
 
-def prepare(spec: RunSpec, device: torch.device) -> Trainer:
-    """Build the objects of a run at step 0, on the device."""
+def prepare(
+    spec: RunSpec,
+    device: torch.device,
+    execution: Execution = Execution(),  # noqa: B008 (frozen)
+    group: Group = ALONE,
+    warn: Callable[[str], None] = print,
+) -> Trainer:
+    """Build the objects of a run at step 0, on the device.
+
+    Args:
+        spec: the run.
+        device: of this process.
+        execution: how it trains.
+        group: the processes that train the run together.
+        warn: told of data that are left out.
+    """
     torch.manual_seed(spec.seed)
+    set_matmul_precision(spec.precision)
     model = build_model(spec.model)
     initialise(model, spec.model, spec.strategy, spec.seed)
     model.to(device)
-    task = build_task(spec, device)
-    return Trainer(spec, model, task, build_optimizer(model, spec), loss_scaler(spec.precision, device), device)
+    share = Share(spec.batch_size, group.rank, group.world, execution.micro_batch)
+    task = build_task(spec, device, share, Loading(execution.loader_workers, execution.corrupt_images, warn))
+    scaler = loss_scaler(spec.precision, device)
+    return Trainer(spec, model, model, task, build_optimizer(model, spec), scaler, device, share, group)
 
 
-def build_task(spec: RunSpec, device: torch.device) -> Task:
+def build_task(spec: RunSpec, device: torch.device, share: Share, loading: Loading) -> Task:
     """Return the task of a run, with its data on hand."""
     if isinstance(spec.task, DigitsTask):
         from ettsweep.tasks.digits import Digits
 
-        return Digits(spec.task, spec.batch_size, spec.seed, device)
-    from ettsweep.tasks.imagenet import ImageNet
+        return Digits(spec.task, spec.seed, device, share)
+    from ettsweep.tasks.images import Images
 
-    return ImageNet(spec.task, spec.model, spec.batch_size, spec.seed, device)
+    return Images(spec.task, spec.model, spec.seed, device, share, loading)
+
+
+def execution_facts(execution: Execution, group: Group) -> Json:
+    """Return what of an execution can change the last bits of a run."""
+    return {
+        "processes": group.world,
+        "micro_batch": execution.micro_batch,
+        "compile": execution.compile,
+        "activation_checkpointing": execution.activation_checkpointing,
+    }
+
+
+def _facts(spec: RunSpec) -> Json:
+    """Return what a chart of a run is labelled with."""
+    return {"model": model_name(spec.model), "strategy": strategy_name(spec.strategy.s)} | {
+        name: getattr(spec, name) for name in ("lr", "wd", "seed", "batch_size", "precision")
+    }
 
 
 def summarise(trainer: Trainer, history: list[Json], end: LoopEnd, attempts: int) -> Json:
@@ -169,11 +290,12 @@ def summarise(trainer: Trainer, history: list[Json], end: LoopEnd, attempts: int
         **count_spikes(history, spec),
         "steps": end.step,
         "wall_s": trainer.wall_s,
-        "device_s": trainer.wall_s,
+        "device_s": trainer.wall_s * trainer.group.world,
         "steps_per_s": end.step / wall_s,
         "samples_per_s": end.step * spec.batch_size / wall_s,
         # How far beyond a divergence the weights went depends on when it was seen.
         "weights_sha256": None if end.diverged else checkpoint.weights_sha256(trainer.model),
+        "corrupt_images": trainer.task.skipped,
         "attempts": attempts,
         "environment": environment(trainer.device),
     }
@@ -188,21 +310,15 @@ def _wall_s(attempt: Attempt, step: int) -> float:
     return _wall_s(attempt.run.attempt(parent), step) if parent else 0.0
 
 
-def _differences(parent: Attempt, attempt: Attempt) -> Iterator[str]:
-    before, now = parent.claim(), attempt.claim()
-    for key in ("device_name", "threads", "instruction_set", "torch", "ettsweep"):
+def _differences(attempt: Attempt) -> Iterator[str]:
+    parent, _ = attempt.resumed_from()
+    if not parent:
+        return
+    earlier = attempt.run.attempt(parent)
+    before, now = earlier.claim() | earlier.execution(), attempt.claim() | attempt.execution()
+    for key in (
+        *("device_name", "threads", "instruction_set", "torch", "ettsweep"),
+        *("processes", "micro_batch", "compile", "activation_checkpointing"),
+    ):
         if before.get(key) != now.get(key):
             yield f"{key} was {before.get(key)}, is {now.get(key)}"
-
-
-@contextlib.contextmanager
-def _log_file(attempt: Attempt) -> Iterator[Callable[[str], None]]:
-    """Give a function that appends a dated line to log.txt; a full disk costs the line, not the run."""
-    logger = logging.getLogger("ettsweep")
-
-    def log(text: str) -> None:
-        logger.info("%s %s", attempt.run.id, text)
-        with contextlib.suppress(OSError), attempt.log_path.open("a") as file:
-            file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {text}\n")
-
-    yield log

@@ -8,7 +8,7 @@ from made_runs import CPU, Poll, Train, Undisturbed, never, numbers
 
 from ettsweep.rundir import RunDir
 from ettsweep.spec import RunSpec
-from ettsweep.training.loop import CheckpointPolicy
+from ettsweep.training.execution import Execution
 from ettsweep.training.run import environment, train_run
 
 torch.set_num_threads(1)
@@ -22,7 +22,7 @@ def train(results: Path) -> Train:
         run = RunDir.create(folder or results, spec)
         attempt = run.claim(environment(CPU), after=max(run.numbers(), default=0))
         assert attempt is not None
-        train_run(run, attempt, CPU, CheckpointPolicy(every_steps=every_steps), lambda: poll(attempt))
+        train_run(run, attempt, CPU, Execution(checkpoint_every_steps=every_steps), lambda: poll(attempt))
         return run
 
     return train

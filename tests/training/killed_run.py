@@ -20,7 +20,7 @@ from ettsweep import rundir
 from ettsweep.files import Json
 from ettsweep.rundir import Attempt, RunDir
 from ettsweep.training import checkpoint
-from ettsweep.training.loop import CheckpointPolicy
+from ettsweep.training.execution import Execution
 from ettsweep.training.run import environment, train_run
 
 STEP_S = 0.002
@@ -104,7 +104,7 @@ def attempt_run(run: RunDir, pipe: int, how: str, count: int) -> None:
         started = True
         time.sleep(STEP_S)
 
-    train_run(run, attempt, device, CheckpointPolicy(every_steps=EVERY_STEPS), poll)
+    train_run(run, attempt, device, Execution(checkpoint_every_steps=EVERY_STEPS), poll)
 
 
 def main() -> None:

@@ -25,7 +25,7 @@ def moved(spec: RunSpec, steps: int) -> Trainer:
     batches = trainer.task.batches(1)
     for _ in range(steps):
         batch = next(batches)
-        trainer.train_step(0.5, batch.inputs, batch)
+        trainer.train_step(0.5, iter([batch]))
         trainer.step += 1
     return trainer
 

@@ -31,7 +31,7 @@ def test_weights_gradients_and_optimizer_state_stay_fp32(make_spec: MakeSpec, pr
     outputs: list[Tensor] = []
     trainer.model.register_forward_hook(lambda module, inputs, output: outputs.append(output))
     batch = next(trainer.task.batches(1))
-    loss, grad_norm, _ = trainer.train_step(0.5, batch.inputs, batch)
+    loss, grad_norm, _ = trainer.train_step(0.5, iter([batch]))
     low = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
     assert outputs[0].dtype == low, "autocast is on"
     assert {loss.dtype, grad_norm.dtype} == {torch.float32}
@@ -56,7 +56,7 @@ def test_gradient_norm_is_that_of_the_unscaled_loss_before_clipping(make_spec: M
     for changes in ({}, {"optimizer": {"clip_norm": 0.01}}, {"precision": "fp16"}):
         trainer = prepare(make_spec(**changes), CPU)
         batch = next(trainer.task.batches(1))
-        norms.append(float(trainer.train_step(0.5, batch.inputs, batch)[1]))
+        norms.append(float(trainer.train_step(0.5, iter([batch]))[1]))
     plain = prepare(make_spec(), CPU)
     batch = next(plain.task.batches(1))
     torch.nn.functional.cross_entropy(plain.model(batch.inputs), batch.targets).backward()
@@ -71,7 +71,7 @@ def test_clipping_bounds_the_step(make_spec: MakeSpec) -> None:
     trainer = prepare(spec, CPU)
     before = [p.detach().clone() for p in trainer.model.parameters()]
     batch = next(trainer.task.batches(1))
-    trainer.train_step(0.5, batch.inputs, batch)
+    trainer.train_step(0.5, iter([batch]))
     moves = [(p.detach() - b).double() for p, b in zip(trainer.model.parameters(), before, strict=True)]
     assert sum(float((m**2).sum()) for m in moves) ** 0.5 == pytest.approx(0.5 * 0.01, rel=1e-3)
 
@@ -106,7 +106,7 @@ def test_skipped_step_leaves_the_weights_alone(make_spec: MakeSpec, monkeypatch:
     trainer = prepare(make_spec(precision="fp16"), CPU)
     hashes = []
     for _, batch in zip(range(8), trainer.task.batches(1), strict=False):
-        trainer.train_step(0.1, batch.inputs, batch)
+        trainer.train_step(0.1, iter([batch]))
         hashes.append(checkpoint.weights_sha256(trainer.model))
     assert hashes[6] == hashes[5]
     assert len(set(hashes)) == 7

@@ -1,0 +1,203 @@
+"""How many samples fit through a model at once, and what to say where too many did not."""
+
+import contextlib
+import itertools
+import math
+import resource
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ettsweep.errors import EttsweepError
+from ettsweep.models.build import build_model, speed_up
+from ettsweep.models.initialisation import initialise
+from ettsweep.models.registry import model_name
+from ettsweep.spec import RunSpec, VitSpec
+from ettsweep.tasks.base import Batch, Share, classification_loss, classification_sums
+from ettsweep.training.distributed import ALONE
+from ettsweep.training.execution import Execution
+from ettsweep.training.loop import Trainer
+from ettsweep.training.optimizer import build_optimizer
+from ettsweep.training.precision import loss_scaler
+
+CPU_ACTIVATIONS = 4 * 2**30
+"""Bytes of activations on the CPU. A fixed number: what is free changes, and with it the last bits of the results."""
+
+ROOM = 0.85
+"""Share of a GPU's free memory that is planned with; the rest is for what libraries and fragmentation take."""
+
+TRIAL_SIZES = (8, 24)
+"""Samples in the two steps that tell how memory grows with them."""
+
+GIB = 2**30
+
+
+class DeviceMemoryError(EttsweepError):
+    """A device has too little memory for what was asked of it."""
+
+
+@contextlib.contextmanager
+def naming_the_batch(spec: RunSpec, share: Share, device: torch.device) -> Iterator[None]:
+    """Say which micro-batch was too large, and what to set.
+
+    Raises:
+        DeviceMemoryError: in place of the allocator's error.
+    """
+    try:
+        yield
+    except (torch.OutOfMemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        size = len(share.slices[0])
+        where = "the memory of this machine"
+        if device.type == "cuda":
+            total = torch.cuda.get_device_properties(device).total_memory / GIB
+            where = f"the {total:.0f} GiB of {torch.cuda.get_device_name(device)}"
+        smaller = f"--launch-set micro_batch={size // 2}, or " if size > 1 else ""
+        raise DeviceMemoryError(
+            f"out of memory: a micro-batch of {size} (of a batch of {spec.batch_size}) does not fit into {where}; "
+            f"try {smaller}--launch-set activation_checkpointing=true; "
+            f"`ettsweep doctor --model {model_name(spec.model)} --fit` finds the largest that fits"
+        ) from error
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Say whether an allocator refused, on whichever device."""
+    text = str(error)
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in text or "not enough memory" in text
+
+
+def fitting_micro_batch(spec: RunSpec, samples: int, device: torch.device, execution: Execution) -> int:
+    """Return the size of the micro-batches that a device's part of a batch is cut into.
+
+    On a GPU it is measured what two small ones take. On the CPU it follows from the model, for a fixed amount of
+    memory, since what is free there changes from run to run.
+    """
+    if device.type == "cpu":
+        at_most = CPU_ACTIVATIONS // activation_bytes(spec.model, recompute=execution.activation_checkpointing)
+    else:
+        free, _ = torch.cuda.mem_get_info(device)
+        at_most = _fits_into(int(ROOM * free), TrialModel(spec, device, execution), samples)
+    return evenly(samples, at_most)
+
+
+def _fits_into(budget: int, trial: "TrialModel", samples: int) -> int:
+    """Return how many samples go through at once within a budget in bytes, from what two small batches take."""
+    small, large = TRIAL_SIZES
+    if samples <= small:
+        return samples
+    trial.step(small)  # the first allocates what lives on
+    first, second = trial.step(small), trial.step(large)
+    return max(1, int(small + (budget - first.memory_bytes) / slope_bytes(first, second)))
+
+
+def slope_bytes(first: "TrialStep", second: "TrialStep") -> float:
+    """Return how many bytes one more sample takes."""
+    return max(1.0, (second.memory_bytes - first.memory_bytes) / (second.size - first.size))
+
+
+def evenly(samples: int, at_most: int) -> int:
+    """Return the size of the micro-batches that `samples` are cut into, as few and as alike as can be."""
+    return math.ceil(samples / math.ceil(samples / max(1, at_most)))
+
+
+def activation_bytes(model: VitSpec, *, recompute: bool) -> int:
+    """Return about how many bytes one sample's activations take in fp32 until the backward pass.
+
+    A block keeps for its gradient, per token: the input and output of both normalisations, q, k and v, what attention
+    gives, and the input and output of the GELU: 8 + 2 M vectors of the width. With recomputation it keeps its input,
+    and one block at a time keeps the rest.
+    """
+    vector = 4 * model.width * (model.image_size // model.patch_size) ** 2
+    block = vector * (8 + 2 * model.mlp_ratio)
+    return block + model.depth * vector if recompute else model.depth * block
+
+
+@dataclass(frozen=True)
+class TrialStep:
+    """What a training step on `size` random images took: seconds, and bytes at its peak."""
+
+    size: int
+    step_s: float
+    memory_bytes: int
+
+
+class TrialModel:
+    """A model with its optimizer, for steps that only measure."""
+
+    def __init__(self, spec: RunSpec, device: torch.device, execution: Execution) -> None:
+        self._spec, self._device = spec, device
+        self._model = build_model(spec.model)
+        initialise(self._model, spec.model, spec.strategy, spec.seed)
+        self._model.to(device)
+        speed_up(self._model, compile_blocks=bool(execution.compile), recompute=execution.activation_checkpointing)
+        self._optimizer = build_optimizer(self._model, spec)
+        self._scaler = loss_scaler(spec.precision, device)
+
+    def step(self, size: int) -> TrialStep:
+        """Take one training step on `size` random images.
+
+        Raises:
+            torch.OutOfMemoryError: they do not fit.
+        """
+        model, cuda = self._spec.model, self._device.type == "cuda"
+        shape = (size, model.channels, model.image_size, model.image_size)
+        inputs = torch.rand(shape, device=self._device)
+        targets = torch.full((size, model.classes), 1 / model.classes, device=self._device)
+        task = _RandomImages(Batch(inputs, targets))
+        share = Share(size)
+        trainer = Trainer(
+            self._spec, self._model, self._model, task, self._optimizer, self._scaler, self._device, share, ALONE
+        )
+        if cuda:
+            torch.cuda.reset_peak_memory_stats(self._device)
+            torch.cuda.synchronize(self._device)
+        else:
+            forget_peak()
+        started_s = time.monotonic()
+        loss, _, _ = trainer.train_step(0.0, task.batches(1))
+        loss.item()
+        if cuda:
+            torch.cuda.synchronize(self._device)
+        memory = torch.cuda.max_memory_allocated(self._device) if cuda else peak_resident_bytes()
+        return TrialStep(size, time.monotonic() - started_s, memory)
+
+
+def forget_peak() -> None:
+    """Let the peak of this process's memory count from now on, where the system can."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def peak_resident_bytes() -> int:
+    """Return the most memory that this process has had, since the peak was forgotten."""
+    with contextlib.suppress(OSError, IndexError, ValueError):
+        return 1024 * int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0])
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+class _RandomImages:
+    """A task that gives the same batch again and again."""
+
+    steps_per_epoch = 1
+    skipped = 0
+
+    def __init__(self, batch: Batch) -> None:
+        self._batch = batch
+
+    def batches(self, first_step: int) -> Iterator[Batch]:
+        return itertools.repeat(self._batch)
+
+    def validation(self) -> Iterator[Batch]:
+        return iter((self._batch,))
+
+    def loss(self, outputs: Tensor, batch: Batch) -> Tensor:
+        return classification_loss(outputs, batch.targets, 0.0)
+
+    def measure(self, outputs: Tensor, batch: Batch) -> Tensor:
+        return classification_sums(outputs, batch.targets)

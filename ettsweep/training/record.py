@@ -1,0 +1,70 @@
+"""What a run leaves behind while it trains: metrics, timings, checkpoints, a log. Only the leading process writes."""
+
+import contextlib
+import logging
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ettsweep.files import Json
+from ettsweep.rundir import Attempt
+from ettsweep.training import checkpoint
+from ettsweep.training.sinks import Sink
+
+if TYPE_CHECKING:
+    from ettsweep.training.loop import Trainer
+
+
+class Record:
+    """Keeps the history of a run in memory, and the leader's in its attempt and sinks too.
+
+    Attributes:
+        history: metrics of all steps and evaluations so far.
+        sinks: where metrics go beside the attempt.
+    """
+
+    def __init__(self, attempt: Attempt, *, writes: bool) -> None:
+        self._attempt = attempt
+        self._writes = writes
+        self.history: list[Json] = []
+        self.sinks: list[Sink] = []
+
+    def metrics(self, lines: Sequence[Json]) -> None:
+        """Add lines to the history.
+
+        Raises:
+            StorageError: they cannot be written.
+        """
+        self.history.extend(lines)
+        if self._writes and lines:
+            self._attempt.append(self._attempt.metrics_path, lines)
+            for sink in self.sinks:
+                for line in lines:
+                    sink.write(line)
+
+    def timing(self, line: Json) -> None:
+        """Add a line of how fast it goes."""
+        if self._writes:
+            self._attempt.append(self._attempt.timings_path, [line])
+
+    def checkpoint(self, trainer: "Trainer") -> None:
+        """Save the state after the trainer's last step.
+
+        Raises:
+            StorageError: it cannot be written; the earlier one is untouched.
+        """
+        if self._writes:
+            checkpoint.save(self._attempt, trainer.step, trainer.model, trainer.optimizer, trainer.scaler, self.history)
+
+    def log(self, text: str) -> None:
+        """Append a dated line to log.txt; a full disk costs the line, not the run."""
+        if not self._writes:
+            return
+        logging.getLogger("ettsweep").info("%s %s", self._attempt.run.id, text)
+        with contextlib.suppress(OSError), self._attempt.log_path.open("a") as file:
+            file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {text}\n")
+
+    def close(self) -> None:
+        """Close the sinks."""
+        for sink in self.sinks:
+            sink.close()

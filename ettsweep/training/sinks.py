@@ -1,0 +1,175 @@
+"""Where metrics go beside the run folder: TensorBoard and Weights & Biases. A run never waits for them, or on them."""
+
+import importlib.util
+import math
+import os
+import queue
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Protocol
+
+from ettsweep.errors import InputError
+from ettsweep.files import Json
+
+PATIENCE_S = 20.0
+"""Seconds that a run waits at most for a server at its start, and for what is still to be written at its end."""
+
+
+class Sink(Protocol):
+    """Takes the lines of metrics.jsonl."""
+
+    def write(self, line: Json) -> None:
+        """Take one line."""
+        ...
+
+    def close(self) -> None:
+        """Finish what was taken."""
+        ...
+
+
+def check_sinks(names: Iterable[str]) -> None:
+    """Look for the packages of some sinks, without importing them.
+
+    Raises:
+        InputError: one is not installed.
+    """
+    absent = [name for name in names if importlib.util.find_spec(name) is None]
+    if absent:
+        raise InputError.of(f"log: {name} is not installed: pip install 'ettsweep[{name}]'" for name in absent)
+
+
+def open_sinks(
+    names: Iterable[str],
+    results_dir: Path,
+    run_id: str,
+    config: Json,
+    from_step: int,
+    warn: Callable[[str], None],
+) -> list[Sink]:
+    """Open the sinks of a run. One that fails, now or later, is warned of once and left out: the run goes on.
+
+    Args:
+        names: `tensorboard`, `wandb`.
+        results_dir: each has a folder of its name in it.
+        run_id: of the run; its lines continue those of earlier attempts.
+        config: what tells the run from others (lr, wd, seed, strategy, ...), as plain data.
+        from_step: last step that earlier attempts leave; lines of later ones are taken back.
+        warn: takes one line of text, from any thread.
+    """
+    sinks: list[Sink] = []
+    for name in names:
+        try:
+            check_sinks([name])
+            sinks.append(_Background(name, SINKS[name](results_dir, run_id, config, from_step, warn), warn))
+        except Exception as error:  # whatever the package raises
+            warn(f"{name}: not written: {_reason(error)}")
+    return sinks
+
+
+class _Background:
+    """Writes to a sink in a thread of its own, so that a slow disk or network holds up no step."""
+
+    def __init__(self, name: str, sink: Sink, warn: Callable[[str], None]) -> None:
+        self._name, self._sink, self._warn = name, sink, warn
+        self._lines: queue.SimpleQueue[Json | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._serve, name=f"sink {name}", daemon=True)
+        self._thread.start()
+
+    def write(self, line: Json) -> None:
+        """Take one line."""
+        if self._thread.is_alive():
+            self._lines.put(line)
+
+    def close(self) -> None:
+        """Wait for what was taken, but not for long."""
+        self._lines.put(None)
+        self._thread.join(PATIENCE_S)
+        if self._thread.is_alive():
+            self._warn(f"{self._name}: still not written after {PATIENCE_S:.0f} s; not waited for any longer")
+
+    def _serve(self) -> None:
+        try:
+            for line in iter(self._lines.get, None):
+                self._sink.write(line)
+            self._sink.close()
+        except Exception as error:
+            self._warn(f"{self._name}: no longer written: {_reason(error)}")
+
+
+class _TensorBoard:
+    """Event files in RESULTS/tensorboard/<run id>/; steps that are taken again replace earlier ones."""
+
+    def __init__(
+        self, results_dir: Path, run_id: str, config: Json, from_step: int, warn: Callable[[str], None]
+    ) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        folder = results_dir / "tensorboard" / run_id
+        self._writer = SummaryWriter(str(folder), purge_step=from_step + 1, flush_secs=10)
+        table = "".join(f"| {name} | {value} |\n" for name, value in config.items())
+        self._writer.add_text("run", f"| | |\n|---|---|\n{table}", 0)
+
+    def write(self, line: Json) -> None:
+        for name, value in _scalars(line):
+            self._writer.add_scalar(name, value, line["step"])
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class _Wandb:
+    """A run of Weights & Biases with the run's id; where nobody is logged in, offline in RESULTS/wandb/."""
+
+    def __init__(
+        self, results_dir: Path, run_id: str, config: Json, from_step: int, warn: Callable[[str], None]
+    ) -> None:
+        import wandb
+
+        offline = "WANDB_MODE" not in os.environ and not wandb.login(prompt=False, verify=False)
+        if offline:
+            warn(
+                f"wandb: nobody is logged in, so it writes offline; `wandb sync {results_dir}/wandb/*{run_id}` uploads"
+            )
+        self._run = wandb.init(
+            project=os.environ.get("WANDB_PROJECT", "ettsweep"),
+            id=run_id,
+            name=" ".join(f"{name} {_short(config[name])}" for name in LABELS if name in config),
+            dir=results_dir,
+            config=config,
+            mode="offline" if offline else None,
+            resume="allow",
+            reinit="create_new",  # an earlier run of this worker may still be on its way
+            settings=wandb.Settings(silent=True, console="off", init_timeout=PATIENCE_S, finish_timeout=PATIENCE_S),
+        )
+        # wandb's own step never goes back; this one may, where a resumed run repeats steps.
+        self._run.define_metric("*", step_metric="step")
+
+    def write(self, line: Json) -> None:
+        self._run.log({"step": line["step"], **dict(_scalars(line))})
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+SINKS: dict[str, Callable[[Path, str, Json, int, Callable[[str], None]], Sink]] = {
+    "tensorboard": _TensorBoard,
+    "wandb": _Wandb,
+}
+
+LABELS = ("strategy", "lr", "wd", "seed")
+"""Parts of a run's name."""
+
+
+def _scalars(line: Json) -> Iterator[tuple[str, float]]:
+    for name, value in line.items():
+        if name not in ("step", "nonfinite"):
+            yield name, math.nan if value is None else float(value)
+
+
+def _short(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _reason(error: Exception) -> str:
+    return str(error).split("\n")[0] or type(error).__name__

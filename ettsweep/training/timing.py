@@ -1,0 +1,106 @@
+"""How fast a run trains: the lines of timings.jsonl, and what result.json says of an attempt."""
+
+import contextlib
+import statistics
+import time
+from collections.abc import Callable, Iterator
+
+from ettsweep.files import Json
+
+
+class Timings:
+    """Clock of one attempt. Its figures are those of training alone: evaluation and checkpoints are left out.
+
+    Call `line` right after metrics were drained and `not_training` right after a line: then the device has done
+    what was asked of it, and no step's work falls into another interval.
+    """
+
+    def __init__(
+        self,
+        samples_per_step: int,
+        flops_per_sample: int,
+        peak_flops: float | None,
+        before_s: float,
+        first_step: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Start the clock.
+
+        Args:
+            samples_per_step: size of the global batch.
+            flops_per_sample: of a training step.
+            peak_flops: FLOP/s of all devices of the run together; None where it is not known.
+            before_s: seconds that earlier attempts spent.
+            first_step: steps done before this attempt.
+            clock: seconds from some moment on.
+        """
+        self._samples_per_step, self._flops_per_sample = samples_per_step, flops_per_sample
+        self._peak_flops, self._before_s, self._clock = peak_flops, before_s, clock
+        self._started_s = self._line_s = clock()
+        self._first_step = self._step = first_step
+        self._other_s = 0.0  # not training, since the last line
+        self._training_s = self._data_wait_s = 0.0  # up to the last line
+        self._step_s: list[float] = []
+        self._memory_bytes: int | None = None
+
+    @property
+    def wall_s(self) -> float:
+        """Seconds spent on the run so far, in all attempts and on everything."""
+        return self._before_s + self._clock() - self._started_s
+
+    @contextlib.contextmanager
+    def not_training(self) -> Iterator[None]:
+        """Leave out the seconds that the body takes."""
+        started_s = self._clock()
+        try:
+            yield
+        finally:
+            self._other_s += self._clock() - started_s
+
+    def line(self, step: int, last_step: int, data_wait_s: float, memory_bytes: int | None) -> Json:
+        """Return the line of timings.jsonl for the steps since the line before.
+
+        Args:
+            step: the last one done.
+            last_step: of the run.
+            data_wait_s: seconds since the line before in which the loop waited for the loader.
+            memory_bytes: most that was taken of a device's memory so far; None on the CPU.
+
+        Returns:
+            step, progress, wall_s of all attempts, steps_per_s of this one with everything in it; and of the interval
+            step_s, samples_per_s, utilisation, data_wait (a share), memory_gib.
+        """
+        now_s, steps = self._clock(), step - self._step
+        training_s = max(now_s - self._line_s - self._other_s, 1e-9)
+        self._step, self._line_s, self._other_s = step, now_s, 0.0
+        self._training_s += training_s
+        self._data_wait_s += data_wait_s
+        self._memory_bytes = memory_bytes
+        self._step_s.append(training_s / steps)
+        return {
+            "step": step,
+            "progress": step / last_step,
+            "wall_s": self._before_s + now_s - self._started_s,
+            "steps_per_s": (step - self._first_step) / max(now_s - self._started_s, 1e-9),
+            "step_s": training_s / steps,
+            **self._speed(steps, training_s, data_wait_s),
+        }
+
+    def summary(self) -> Json:
+        """Return what a line says of its interval for the whole attempt; step_s is the median over lines.
+
+        An attempt without a line has nothing to say.
+        """
+        if not self._step_s:
+            return dict.fromkeys(("step_s", "samples_per_s", "utilisation", "data_wait", "memory_gib"))
+        speed = self._speed(self._step - self._first_step, self._training_s, self._data_wait_s)
+        return {"step_s": statistics.median(self._step_s), **speed}
+
+    def _speed(self, steps: int, training_s: float, data_wait_s: float) -> Json:
+        samples_per_s = steps * self._samples_per_step / training_s
+        return {
+            "samples_per_s": samples_per_s,
+            "utilisation": self._flops_per_sample * samples_per_s / self._peak_flops if self._peak_flops else None,
+            "data_wait": data_wait_s / training_s,
+            "memory_gib": None if self._memory_bytes is None else self._memory_bytes / 2**30,
+        }

@@ -1,0 +1,243 @@
+"""One run on several processes, which really are some: the same curve as on one, and resumed bit for bit."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from made_runs import CPU, MakeSpec, Train, numbers, result_of
+
+from ettsweep.files import read_lines
+from ettsweep.rundir import RunDir, State
+from ettsweep.spec import RunSpec
+from ettsweep.tasks.base import Share
+from ettsweep.training.distributed import ALONE, LostPeerError, watching
+from ettsweep.training.execution import Execution
+from ettsweep.training.run import prepare, train_run
+
+ODD = 33
+"""A batch that neither two nor three processes can share evenly."""
+
+REL = 1e-4
+"""Sums of 33 samples in another order differ by some 1e-7, and 24 steps of AdamW carry that some hundred times further."""
+
+Trained = Callable[..., tuple[list[RunDir], list[list[str]]]]
+
+
+@pytest.fixture(scope="module")
+def forking(tmp_path_factory: pytest.TempPathFactory) -> Iterator["subprocess.Popen[str]"]:
+    """Start the process that all others are forked from; nothing that it prints may be a warning."""
+    errors = tmp_path_factory.mktemp("forking") / "stderr"
+    command = [sys.executable, str(Path(__file__).with_name("side_by_side.py"))]
+    with errors.open("w") as file:
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=file, text=True)
+    yield process
+    process.communicate(timeout=60)
+    assert (process.returncode, errors.read_text()) == (0, "")
+
+
+@pytest.fixture
+def trained(forking: "subprocess.Popen[str]", tmp_path: Path) -> Trained:
+    """Return what makes trials one after the other, see side_by_side.py; each has its folder, or one that it names."""
+
+    def make(*trials: tuple[RunSpec, dict[str, Any]]) -> tuple[list[RunDir], list[list[str]]]:
+        runs, ends = [], []
+        assert forking.stdin is not None
+        assert forking.stdout is not None
+        for number, (spec, trial) in enumerate(trials):
+            runs.append(RunDir.create(tmp_path / str(trial.get("folder", number)), spec))
+            told = {key: value for key, value in trial.items() if key != "folder"} | {"run": str(runs[-1].path)}
+            print(json.dumps(told), file=forking.stdin, flush=True)
+            ends.append(json.loads(forking.stdout.readline()))
+        return runs, ends
+
+    return make
+
+
+def curve(run: RunDir, key: str = "loss") -> list[float]:
+    return [line[key] for line in run.history() if key in line]
+
+
+# --- the same numbers -----------------------------------------------------------------------------------------------
+
+
+def test_curves_agree_on_any_number_of_processes_and_with_accumulation(
+    train: Train, trained: Trained, make_spec: MakeSpec
+) -> None:
+    """33 samples are 16 and 17 on two processes, 11 each on three; micro-batches of 5 cut 16 and 17 unevenly again."""
+    spec = make_spec(batch_size=ODD, lr=0.25)
+    ways = [{"world": 2}, {"world": 2}, {"world": 2, "micro_batch": 5}, {"world": 3}, {"world": 1, "micro_batch": 16}]
+    (two, again, cut, three, one_cut), ends = trained(*((spec, way) for way in ways))
+    assert {end for trial in ends for end in trial} == {"ended"}
+    one = train(spec)
+    for run in (two, cut, three, one_cut):
+        for key in ("loss", "grad_norm", "val_loss"):
+            assert curve(run, key) == pytest.approx(curve(one, key), rel=REL), key
+        assert [line["step"] for line in run.history()] == [line["step"] for line in one.history()]
+    assert curve(two) != curve(one), "two processes trained it"
+    assert numbers(two) == numbers(again), "and they repeat themselves bit for bit"
+    assert {run.id for run in (one, two, cut, three, one_cut)} == {spec.run_id}
+
+    ran = [result_of(run)["execution"] for run in (one, two, cut, three, one_cut)]
+    assert [how["processes"] for how in ran] == [1, 2, 2, 3, 1]
+    assert [how["micro_batch"] for how in ran] == [33, 17, 5, 11, 16]
+    for run, how in zip((two, cut, three), ran[1:], strict=False):
+        result, attempt = result_of(run), run.attempt(1)
+        assert attempt.execution() == how
+        assert result["device_s"] == how["processes"] * result["wall_s"]
+        assert len(read_lines(attempt.metrics_path)) == 24 + 3, "one process writes"
+        assert [line["step"] for line in read_lines(attempt.timings_path)] == [8, 16, 24]
+        assert attempt.log_path.read_text().count("finished") == 1
+
+
+def test_weights_that_do_not_move_are_evaluated_alike_and_each_image_counts_once(
+    train: Train, trained: Trained, make_spec: MakeSpec
+) -> None:
+    changes = {"lr": 1e-30, "wd": 0.0, "optimizer": {"kind": "sgd"}, "strategy": {"s": None}}
+    spec = make_spec(**changes, task={"train_size": 796})  # 1,001 images are left
+    (two, three), _ = trained((spec, {"world": 2}), (spec, {"world": 3}))
+    one = train(spec)
+    for run in (two, three):
+        assert result_of(run)["weights_sha256"] == result_of(one)["weights_sha256"]
+        assert curve(run, "val_accuracy") == curve(one, "val_accuracy")
+        assert curve(run, "val_loss") == pytest.approx(curve(one, "val_loss"), rel=1e-6)
+        assert all(round(1001 * a) == pytest.approx(1001 * a, abs=1e-9) for a in curve(run, "val_accuracy"))
+
+
+def test_each_sample_of_a_batch_weighs_the_same_however_it_is_cut(make_spec: MakeSpec) -> None:
+    """The parts' losses and gradients, averaged over the processes, are those of the whole; no process is needed."""
+    spec = make_spec(batch_size=ODD, optimizer={"kind": "sgd"}, strategy={"s": None}, wd=0.0, lr=1.0)
+
+    def step(world: int, micro_batch: int | None) -> tuple[torch.Tensor, torch.Tensor]:
+        losses, moves = [], []
+        for rank in range(world):
+            trainer = prepare(spec, CPU, Execution(micro_batch=micro_batch))
+            trainer.share = Share(spec.batch_size, rank, world, micro_batch)
+            trainer.task._share = trainer.share  # type: ignore[attr-defined]
+            before = torch.cat([p.detach().flatten().clone() for p in trainer.model.parameters()])
+            loss, _, _ = trainer.train_step(1.0, trainer.task.batches(1))
+            losses.append(loss)
+            moves.append(torch.cat([p.detach().flatten() for p in trainer.model.parameters()]) - before)
+        return torch.stack(losses).mean(), torch.stack(moves).mean(0)
+
+    loss, move = step(1, None)
+    for world, micro_batch in ((1, 1), (1, 16), (1, 32), (2, None), (2, 3), (5, 4), (33, None)):
+        other, moved = step(world, micro_batch)
+        torch.testing.assert_close(other, loss, rtol=1e-5, atol=0)
+        torch.testing.assert_close(moved, move, rtol=1e-3, atol=1e-6)
+
+
+def test_fp16_scales_and_overflows_alike_on_all_processes(
+    train: Train, trained: Trained, make_spec: MakeSpec
+) -> None:
+    spec = make_spec(precision="fp16", lr=0.25)
+    (two,), ends = trained((spec, {"world": 2, "micro_batch": 7}))
+    assert ends == [["ended", "ended"]]
+    one = train(spec)
+    assert curve(two) == pytest.approx(curve(one), rel=1e-2)
+    assert curve(two, "loss_scale") == curve(one, "loss_scale")
+
+
+def test_a_run_that_diverges_ends_once_at_the_same_step(train: Train, trained: Trained, make_spec: MakeSpec) -> None:
+    spec = make_spec(lr=1e3, schedule={"total_steps": 60})
+    (two,), ends = trained((spec, {"world": 2}))
+    one = train(spec)
+    assert ends == [["ended", "ended"]]
+    assert (result_of(two)["status"], two.numbers(), two.attempt(1).failure()) == ("diverged", [1], None)
+    assert abs(result_of(two)["diverged_step"] - result_of(one)["diverged_step"]) <= 1
+
+
+# --- stopped, killed, failed ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("world", "micro_batch"), [(2, 5), (3, None)])
+def test_a_run_stopped_and_killed_on_several_processes_goes_on_bit_for_bit(
+    trained: Trained, make_spec: MakeSpec, world: int, micro_batch: int | None
+) -> None:
+    spec = make_spec(batch_size=ODD, lr=0.25, schedule={"total_steps": 40, "eval_every": 7})
+    way = {"world": world, "micro_batch": micro_batch, "every_steps": 4, "folder": "same"}
+    last = world - 1
+    (calm, run, *_), ends = trained(
+        (spec, way | {"folder": "calm"}),
+        (spec, way | {"rank": last, "after": 6, "how": "stop"}),
+        (spec, way | {"rank": last, "after": 9, "how": "kill"}),
+        (spec, way | {"rank": 0, "after": 7, "how": "kill"}),
+        (spec, way | {"rank": 0, "after": 3, "how": "stop"}),
+        (spec, way),
+    )
+    assert ends[1] == ends[4] == ends[5] == ["ended"] * world
+    for end, killed in ((ends[2], last), (ends[3], 0)):
+        assert end[killed] == "killed"
+        assert all("another process of this run is gone" in e for rank, e in enumerate(end) if rank != killed)
+    failures = [run.attempt(number).failure() for number in range(1, 6)]
+    assert [f and f["kind"] for f in failures] == ["interrupted", "lost", "lost", "interrupted", None]
+    assert [run.attempt(number).resumed_from() for number in range(1, 6)] == [(0, 0), (1, 6), (2, 12), (3, 16), (4, 19)]
+    assert numbers(run) == numbers(calm)
+
+
+def test_what_one_process_alone_cannot_do_is_the_runs_failure(trained: Trained, spec: RunSpec) -> None:
+    for rank in (0, 1):
+        folder = f"rank-{rank}"
+        trial = {"world": 2, "rank": rank, "after": 5, "how": "raise", "folder": folder}
+        (run,), (end,) = trained((spec, trial))
+        assert "this process failed: RuntimeError: this process alone" in end[rank]
+        assert "another process of this run is gone" in end[1 - rank]
+        assert (run.status().state, run.status().reason) == (
+            State.FAILED,
+            "RuntimeError: this process alone has had enough",
+        )
+        assert "Traceback" in run.attempt(1).failure()["details"]  # type: ignore[index]
+
+
+def test_another_number_of_processes_takes_a_run_on_and_says_so(trained: Trained, make_spec: MakeSpec) -> None:
+    spec = make_spec(batch_size=ODD, lr=0.25)
+    (one, run, _), _ = trained(
+        (spec, {"world": 1}),
+        (spec, {"world": 1, "after": 10, "folder": "same"}),
+        (spec, {"world": 2, "folder": "same"}),
+    )
+    assert run.numbers() == [1, 2]
+    assert curve(run) == pytest.approx(curve(one), rel=REL)
+    assert curve(run)[:10] == curve(one)[:10]
+    log = run.attempt(2).log()
+    assert "warning: processes was 1, is 2: metrics can differ in the last bits from an undisturbed run's" in log
+    assert "warning: micro_batch was 33, is 17" in log
+
+
+# --- whose error it is ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "lost"),
+    [
+        ("[../gloo/transport/tcp/pair.cc:538] Connection closed by peer [127.0.0.1]:12345", True),
+        ("[gloo/transport/tcp/pair.cc] Read error [127.0.0.1]:1: Connection reset by peer", True),
+        ("writev [127.0.0.1]:1: Broken pipe", True),
+        ("Timed out waiting 3600000ms for recv operation to complete", True),
+        ("mat1 and mat2 shapes cannot be multiplied", False),
+    ],
+)
+def test_only_what_tells_of_a_lost_connection_counts_as_one(text: str, lost: bool) -> None:
+    with pytest.raises(LostPeerError if lost else RuntimeError) as raised, watching():
+        raise RuntimeError(text)
+    assert str(raised.value).startswith("another process of this run is gone: " if lost else text)
+
+
+def test_a_run_of_one_process_loses_nobody(
+    results: Path, spec: RunSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A loader that reads over a network has connections of its own."""
+
+    def dropped(*_: object) -> None:
+        raise RuntimeError("Connection reset by peer")
+
+    monkeypatch.setattr("ettsweep.tasks.digits.Digits.loss", dropped)
+    run = RunDir.create(results, spec)
+    attempt = run.claim({}, after=0)
+    assert attempt is not None
+    assert train_run(run, attempt, CPU, Execution(), lambda: None, ALONE) is None
+    assert (run.status().state, run.status().reason) == (State.FAILED, "RuntimeError: Connection reset by peer")

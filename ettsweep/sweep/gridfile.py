@@ -19,16 +19,18 @@ from ettsweep.spec import (
     MAX_SEED,
     Frozen,
     NonNegative,
+    Positive,
     PositiveFloat,
     Recipe,
     RunSpec,
     StrategySpec,
+    TaskSpec,
     digest,
     expect,
     validate,
 )
 from ettsweep.sweep.lattice import Axis, Point, expand
-from ettsweep.tasks.registry import check_fits, task_spec
+from ettsweep.tasks.registry import check_fits, steps_per_epoch, task_spec
 
 Seeds = Annotated[tuple[Annotated[int, Field(ge=0, le=MAX_SEED)], ...], Field(min_length=1, strict=False)]
 
@@ -358,10 +360,45 @@ def resolve_recipe(
     for override in overrides:
         apply_override(data, override)
     where = f"{where} with --set {' '.join(overrides)}" if overrides else where
+    _resolve_epochs(data, where)
     resolved = validate(Recipe, data, where)
     with located(where):
         check_fits(resolved.task, resolved.model, resolved.batch_size)
     return resolved
+
+
+EPOCHS = {
+    "epochs": "total_steps",
+    "warmup_epochs": "warmup_steps",
+    "eval_every_epochs": "eval_every",
+    "stop_epoch": "stop_step",
+}
+"""Fields of a schedule that may be given in epochs, and may be fractions; a run is counted in steps."""
+
+
+class _Epoch(Frozen):
+    """What the steps of an epoch follow from."""
+
+    task: TaskSpec
+    batch_size: Positive
+
+
+def _resolve_epochs(data: dict[str, Any], where: str) -> None:
+    """Turn what a schedule says in epochs into steps of the task and the batch size."""
+    schedule = data.get("schedule")
+    if not isinstance(schedule, dict) or not EPOCHS.keys() & schedule.keys():
+        return
+    given = {name: schedule[name] for name in EPOCHS if name in schedule}
+    parts = {name: data[name] for name in _Epoch.model_fields if name in data}
+    epoch = validate(_Epoch, parts, where)
+    steps = steps_per_epoch(epoch.task, epoch.batch_size)
+    data["schedule"] = schedule = {key: value for key, value in schedule.items() if key not in given}
+    for name, value in given.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1e9:
+            raise InputError(f"{where}: schedule.{name}: a number of epochs is expected, got {value!r}")
+        if EPOCHS[name] in schedule:
+            raise InputError(f"{where}: schedule: {name} and {EPOCHS[name]} say the same; give one of them")
+        schedule[EPOCHS[name]] = round(value * steps)
 
 
 def apply_override(data: dict[str, Any], override: str) -> None:
@@ -376,6 +413,11 @@ def apply_override(data: dict[str, Any], override: str) -> None:
         if not isinstance(inner, dict):
             inner = data[parent] = {"kind": inner} if isinstance(inner, str) else {}
         data = inner
+    if parents == ["schedule"]:
+        for epochs, steps in EPOCHS.items():
+            if last in (epochs, steps):  # the last word counts, in steps or in epochs
+                data.pop(epochs, None)
+                data.pop(steps, None)
     data[last] = value
 
 

@@ -1,5 +1,6 @@
 import math
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -259,7 +260,7 @@ def test_stopping_at_the_last_step_is_not_stopping(path: Path) -> None:
         ("model.width=wide", "model.width: input should be a valid integer, got 'wide'"),
         ("optimizer=sdg", "optimizer: unknown kind 'sdg'; known: 'adamw', 'sgd'"),
         ("optimizer.momentum=0.9", "optimizer.momentum: unknown key"),
-        ("precision=fp8", "precision: input should be 'fp32', 'bf16' or 'fp16', got 'fp8'"),
+        ("precision=fp8", "precision: input should be 'fp32', 'tf32', 'bf16' or 'fp16', got 'fp8'"),
         ("batch_size=0", "batch_size: input should be greater than or equal to 1, got 0"),
         ("strategy.s=0.5", "strategy: unknown key"),
     ],
@@ -323,7 +324,7 @@ def test_a_bad_mlp_factor_is_refused(path: Path) -> None:
         ("strategies: [standard]", "strategies: [s=2]", "g.yaml: strategy 's=2': s must be a number from 0 to 1, such as s=0.25"),
         ("warmup_steps: 24", "warmup_steps: 240", "g.yaml: schedule: warmup_steps 240 must be below total_steps 240"),
         ("batch_size: 64", "batch_size: 800", "g.yaml: batch_size: 800 is more than the 797 training images"),
-        ("task: digits", "task: {kind: mnist}", "g.yaml: task: unknown kind 'mnist'; known: 'digits', 'imagenet'"),
+        ("task: digits", "task: {kind: mnist}", "g.yaml: task: unknown kind 'mnist'; known: 'digits', 'imagenet', 'cifar10', 'cifar100'"),
         ("decay: cosine", "decay: cosin", "g.yaml: schedule.decay: input should be 'cosine' or 'linear', got 'cosin'"),
         ("lr: {range: [-1, 1], step: 1}", "lr: {range: [-1, 1]", "g.yaml: line 9: expected ',' or '}', but got '<scalar>'"),
         ("seeds: [3, 5]", "strategies: [ntk]", "g.yaml: line 11: key 'strategies' is given twice"),
@@ -515,3 +516,52 @@ def test_a_run_is_the_centre_where_nothing_else_is_asked(path: Path) -> None:
 def test_a_run_with_an_impossible_value_is_refused(path: Path) -> None:
     with pytest.raises(InputError, match="run: lr: input should be greater than 0, got -1"):
         load_request(path).searches()[0].run(lr=-1.0)
+
+
+# --- epochs ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_papers_schedule_is_300_epochs_of_312_steps() -> None:
+    schedule = load_request(shipped("grids") / "vit-b16.yaml").recipe.schedule
+    assert (schedule.total_steps, schedule.warmup_steps, schedule.eval_every) == (93_600, 6_240, 312)
+
+
+def test_epochs_follow_the_batch_size() -> None:
+    schedule = load_request(shipped("grids") / "vit-b16.yaml", overrides=["batch_size=1024"]).recipe.schedule
+    assert schedule.eval_every == 1_281_167 // 1024
+    assert schedule.total_steps == 300 * schedule.eval_every
+
+
+@pytest.mark.parametrize(
+    ("overrides", "steps"),
+    [
+        (["schedule.epochs=90"], 90 * 312),
+        (["schedule.total_steps=7000"], 7000),
+        (["schedule.total_steps=7000", "schedule.epochs=50"], 50 * 312),
+        (["schedule.epochs=50", "schedule.total_steps=7000"], 7000),
+        (["schedule.epochs=22.5"], 7020),
+    ],
+)
+def test_the_last_word_about_the_length_counts(overrides: list[str], steps: int) -> None:
+    recipe = load_request(shipped("grids") / "vit-b16.yaml", overrides=overrides).recipe
+    assert recipe.schedule.total_steps == steps
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("schedule.epochs=many", "schedule.epochs: a number of epochs is expected, got 'many'"),
+        ("schedule.warmup_epochs=-1", "schedule.warmup_epochs: a number of epochs is expected, got -1"),
+        ("schedule.epochs=true", "schedule.epochs: a number of epochs is expected, got True"),
+    ],
+)
+def test_what_is_no_number_of_epochs_is_refused(override: str, message: str) -> None:
+    with pytest.raises(InputError, match=re.escape(message)):
+        load_request(shipped("grids") / "vit-b16.yaml", overrides=[override])
+
+
+def test_a_file_gives_its_length_in_epochs_or_in_steps(tmp_path: Path) -> None:
+    text = (shipped("grids") / "vit-b16.yaml").read_text().replace("epochs: 300,", "epochs: 300, total_steps: 5,", 1)
+    (tmp_path / "g.yaml").write_text(text)
+    with pytest.raises(InputError, match="epochs and total_steps say the same; give one of them"):
+        load_request(tmp_path / "g.yaml")

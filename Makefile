@@ -6,6 +6,8 @@
 # make slurm-down  stop it
 # make chaos       a sweep on that cluster while workers, nodes, daemons and commands are killed at random
 # make bench   set up, then the speed of the tool itself
+# make bench-vit   a training step of vit-b16 beside timm's, on the GPU if there is one (BENCH="--json FILE")
+# make bench-gpu   vit-b16 for some hundred steps on a GPU, all strategies in fp16 and bf16, on made images
 
 PYTHON ?= python3
 VENV := .venv
@@ -16,7 +18,7 @@ DEVCLUSTER := $(or $(ETTSWEEP_DEVCLUSTER),/tmp/ettsweep-devcluster)
 CLUSTERS ?= 1
 PROCESSES ?= 5
 
-.PHONY: help install demo test lint check slurm-up slurm-down chaos bench clean
+.PHONY: help install demo test lint check slurm-up slurm-down chaos bench bench-vit bench-gpu clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -68,6 +70,12 @@ chaos: $(READY)
 
 bench: $(READY)
 	@$(BIN)/python tests/bench.py
+
+bench-vit: $(READY)
+	@$(BIN)/python tests/bench_vit.py $(BENCH)
+
+bench-gpu: $(READY)
+	@$(BIN)/python tests/bench_gpu.py $(BENCH)
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache

@@ -59,6 +59,23 @@ def test_all_six_neighbours_are_listed_with_differences(made: Made) -> None:
     assert "+0.0230" in text
 
 
+def test_speed_is_told_by_medians_and_starving_in_words(made: Made) -> None:
+    text = Page(page_of(made)).text
+    # Seeds 0, 1, 2 take 10, 20 and 30 ms a step; standard has fresh ones of 110 and 120 ms at one of nine points.
+    assert "standard 29 2 3200 0.02 50% 4% 11.2" in text
+    assert "ntk 26 2 3200 0.02 – 34% 11.2" in text
+    assert text.count("waits for data during") == 1
+    assert "ntk: the device waits for data during 34% of the time; more loader_workers" in text
+    assert "mup" in text, "which has no runs, and no line"
+
+
+def test_runs_that_were_not_timed_have_no_table_of_speed(made: Made) -> None:
+    old = [replace(run, result=run.result and {**run.result, "step_s": None}) for run in made.runs]
+    text = Page(page_of(Made(made.results, old, made.verdicts))).text
+    assert "Utilisation =" not in text
+    assert "waits for data" not in text
+
+
 def test_hostile_names_are_escaped(made: Made) -> None:
     verdicts = [replace(v, strategy=HOSTILE, model=HOSTILE, reason=HOSTILE) for v in made.verdicts]
     hostile = Made(made.results, made.runs, verdicts)

@@ -22,6 +22,7 @@ def test_runs_table_has_the_promised_columns_and_types(made: Made) -> None:
     run family model task strategy optimizer precision lr wd seed state
     best_accuracy final_accuracy best_loss final_loss
     loss_spikes grad_spikes accuracy_spikes eval_loss_spikes unrecovered overflow_steps steps wall_s device_s
+    step_s samples_per_s utilisation data_wait memory_gib devices corrupt_images
     """
     assert " ".join(table.columns) == " ".join(promised.split())
     assert len(table) == len(made.runs) == 27 + 27 + 9 + 2
@@ -37,10 +38,28 @@ def test_every_row_is_its_result(made: Made) -> None:
         assert (row["model"], row["task"], row["state"]) == ("vit-digits", "digits", run.state.value)
         if run.dir.result_path.exists():
             result = json.loads(run.dir.result_path.read_text())
+            result["devices"] = result["execution"]["processes"]
             for name in tables.RESULT_COLUMNS:
-                assert row[name] == result[name], name
+                assert row[name] == result[name] or (pd.isna(row[name]) and result[name] is None), name
         else:
             assert row[list(tables.RESULT_COLUMNS)].isna().all()
+
+
+def test_results_of_earlier_versions_have_no_speed(made: Made) -> None:
+    new = {*tables.TRAINING, "execution"} - {"samples_per_s"}
+    run = next(run for run in made.runs if run.result)
+    old = replace(run, result={key: value for key, value in (run.result or {}).items() if key not in new})
+    row = runs_table([old]).iloc[0]
+    assert row["samples_per_s"] > 0, "earlier versions had it, over the whole time"
+    assert row[sorted({*tables.TRAINING} - {"samples_per_s"})].isna().all()
+    assert row["best_loss"] == run.score
+
+
+def test_latex_leaves_out_how_runs_were_trained(made: Made, tmp_path: Path) -> None:
+    tables.write_tables(tmp_path, made.runs, made.verdicts)
+    header = (tmp_path / "runs.tex").read_text().split("\\midrule")[0]
+    assert "device\\_s" in header
+    assert not [name for name in tables.TRAINING if name.replace("_", "\\_") in header]
 
 
 def test_points_have_mean_and_sample_deviation_over_seeds(made: Made) -> None:

@@ -1,0 +1,71 @@
+"""The paper's vision experiment in small: the grid that ships, its whole recipe, a few hundred JPEG files, one CPU."""
+
+import csv
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commandline import end_workers, ettsweep
+from waves import CLASSES, write_images
+
+from ettsweep.files import read_lines
+
+COUNTS = {"train": 320, "val": 400}
+SMALL = {
+    **{"model.classes": CLASSES, "model.width": 32, "model.heads": 4, "model.depth": 1},
+    **{"model.image_size": 32, "model.patch_size": 8, "task.resize": 36},
+    **{"task.train_size": COUNTS["train"], "task.val_size": COUNTS["val"], "task.mixup_chunk": 16},
+    **{"batch_size": 32, "schedule.epochs": 8, "schedule.warmup_epochs": 2},
+}
+"""What is smaller than in the paper; precision, augmentation and all else are its own."""
+
+
+@pytest.fixture(autouse=True)
+def _no_worker_is_left(results: Path) -> Iterator[None]:
+    yield
+    end_workers(results)
+
+
+def test_from_jpeg_files_to_a_report(tmp_path: Path, results: Path) -> None:
+    write_images(tmp_path / "data", COUNTS, 40)
+
+    def command(*arguments: object, code: int = 0) -> Any:
+        done = ettsweep(*arguments, "--results", results, "--format", "json", code=code, cwd=tmp_path)
+        return json.loads(done.stdout) if done.stdout else done.stderr
+
+    sets = [f"--set={key}={value}" for key, value in SMALL.items()]
+    asked = ("grid", "--model", "vit-b16", "--strategy", "ntk", "--lr-range=-6:0:3", "--wd-range=fixed", *sets)
+    assert "3 of 3 runs finished" in command(*asked, "--data", "data", "--launch-set=loader_workers=1", "--follow")
+    assert {row["lr"] for row in command("status")} == {20 / 64, 20 / 8, 20}
+
+    # The data, the profile and the recipe are remembered: what follows needs to be told none of them.
+    (found,) = command("verify-optimum", "--follow")
+    scores = {row["lr"]: row["best_score"] for row in command("status")}
+    assert found["verdict"] == "optimal"
+    assert {n["lr"] for n in found["neighbours"]} == {found["lr"] / 8, found["lr"] * 8} < scores.keys()
+    assert found["score"] == scores[found["lr"]] == max(scores.values()) > 2 / CLASSES
+    (rerun,) = command("seeds", "--count", 1, "--follow")
+    assert len(rerun["fresh"]) == 1
+
+    rows = command("status")
+    assert {row["state"] for row in rows} == {"done"}
+    assert len(rows) == len(scores) + 1
+    for row in rows:
+        folder = results / "runs" / row["run"]
+        result = json.loads((folder / "result.json").read_text())
+        assert (result["steps"], result["corrupt_images"]) == (80, 0)
+        metrics = list(read_lines(folder / "metrics.jsonl"))
+        assert all("loss_scale" in line for line in metrics if "loss" in line), "fp16, as in the paper"
+        evaluated = [line["val_accuracy"] * COUNTS["val"] for line in metrics if "val_accuracy" in line]
+        assert len(evaluated) == 8
+        assert evaluated == pytest.approx([round(count) for count in evaluated]), "each image counts once"
+        timings = list(read_lines(folder / "attempts" / "0001" / "timings.jsonl"))
+        assert all(line["samples_per_s"] > 0 and line["step_s"] > 0 and 0 <= line["data_wait"] <= 1 for line in timings)
+
+    (reported,) = command("report")
+    assert (reported["verdict"], reported["lr"]) == ("optimal", found["lr"])
+    (table,) = (results / "report").rglob("runs.csv")
+    assert {row["run"] for row in csv.DictReader(table.read_text().splitlines())} == {row["run"] for row in rows}
+    assert (results / "report" / "report.html").exists()

@@ -46,7 +46,11 @@ Launch = Annotated[
 LaunchSets = Annotated[
     list[str] | None, typer.Option("--launch-set", help="key=value for a profile field.", metavar="KEY=VALUE")
 ]
-Data = Annotated[str | None, typer.Option("--data", help="Folder of the data set, where the task needs one.")]
+Log = Annotated[
+    list[str] | None,
+    typer.Option("--log", help="Write metrics there too: tensorboard or wandb; repeatable.", metavar="SINK"),
+]
+Data = Annotated[str | None, typer.Option("--data", help="Where the data set is: a folder, or hfds/OWNER/NAME.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and change nothing.")]
 Follow = Annotated[bool, typer.Option("--follow", help="Stay and show progress; Ctrl-C only detaches.")]
 Form = Annotated[Format, typer.Option("--format", help="How to print.")]
@@ -57,6 +61,8 @@ Models = Annotated[list[str] | None, typer.Option("--model", help="Model name; r
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 Optimizer = Annotated[Literal["adamw", "sgd"], typer.Option(help="Optimizer.")]
+
+SINKS = ("tensorboard", "wandb")
 
 DEFAULT_RESULTS = Path("results")
 
@@ -105,6 +111,7 @@ def grid(
     set_: Sets = None,
     launch: Launch = None,
     launch_set: LaunchSets = None,
+    log: Log = None,
     data: Data = None,
     dry_run: DryRun = False,
     follow: Follow = False,
@@ -124,7 +131,7 @@ def grid(
         raise InputError("say which grid, with one of --model NAME and --grid FILE")
     path = grid or find_grid(str(model))
     request = load_request(path, strategy or [], set_ or [], lr_range, wd_range, _numbers(seeds))
-    request = _where(as_before(results, request), launch, launch_set, data)
+    request = _where(as_before(results, request), launch, _with_log(launch_set, log), data)
     profile = load_profile(request.launch, request.launch_set)
     specs = request.specs()
     plan = make_plan(specs, read_ledger(results))
@@ -166,6 +173,7 @@ def verify_optimum(
     max_runs: Annotated[int | None, typer.Option(min=0, help="Submit no more than this many runs.")] = None,
     launch: Launch = None,
     launch_set: LaunchSets = None,
+    log: Log = None,
     data: Data = None,
     dry_run: DryRun = False,
     follow: Follow = False,
@@ -187,7 +195,9 @@ def verify_optimum(
     )
 
     searches = _searches(results, model, strategy, family)
-    profile = _profile(results, {s.family for s in searches}, launch, launch_set, data, check=not dry_run)
+    profile = _profile(
+        results, {s.family for s in searches}, launch, _with_log(launch_set, log), data, check=not dry_run
+    )
     if at is not None and len(searches) > 1:
         told = ", ".join(f"{search.model} {search.strategy}" for search in searches)
         raise InputError(
@@ -234,6 +244,7 @@ def seeds(
     family: Families = None,
     launch: Launch = None,
     launch_set: LaunchSets = None,
+    log: Log = None,
     data: Data = None,
     dry_run: DryRun = False,
     follow: Follow = False,
@@ -248,7 +259,9 @@ def seeds(
     from ettsweep.views import note_blocked, plan_rows, plan_summary, show_verdicts
 
     searches = _searches(results, model, strategy, family)
-    profile = _profile(results, {s.family for s in searches}, launch, launch_set, data, check=not dry_run)
+    profile = _profile(
+        results, {s.family for s in searches}, launch, _with_log(launch_set, log), data, check=not dry_run
+    )
     ledger = read_ledger(results)
     specs, unverified = [], []
     for search, verdict in zip(searches, judge(searches, ledger), strict=True):
@@ -455,6 +468,7 @@ def retry(
     all_: Annotated[bool, typer.Option("--all", help="All that failed, were cancelled, or wait for a worker.")] = False,
     launch: Launch = None,
     launch_set: LaunchSets = None,
+    log: Log = None,
     data: Data = None,
     yes: Yes = False,
     results: Results = DEFAULT_RESULTS,
@@ -478,7 +492,7 @@ def retry(
     named = (*waiting, State.UNKNOWN, State.DONE, State.DIVERGED)
     chosen = [r for r in found if r.state in (named if run else waiting)]
     _confirm(f"retry {len(chosen)} runs?", len(chosen), yes)
-    profile = _profile(results, {r.family for r in chosen}, launch, launch_set, data)
+    profile = _profile(results, {r.family for r in chosen}, launch, _with_log(launch_set, log), data)
     chosen, alive = _without_pulse(chosen)
     ledger = read_ledger(results)  # a person may have thought for long
     chosen = [r for r in chosen if ledger.state(r.id).state is r.state]
@@ -528,6 +542,7 @@ def train(
     set_: Sets = None,
     launch: Launch = None,
     launch_set: LaunchSets = None,
+    log: Log = None,
     data: Data = None,
     results: Results = DEFAULT_RESULTS,
 ) -> None:
@@ -559,9 +574,9 @@ def train(
         request = load_request(grid or find_grid(str(model)), strategies, set_ or [])
         data = data or request.data
         spec = request.searches()[0].run(lr, wd, seed)
-    _point_at_data(data)
+    _point_at_data(data, spec.task.kind)
     check_data(spec.task)
-    profile = load_profile(launch or "local", launch_set or ())
+    profile = load_profile(launch or "local", _with_log(launch_set, log) or ())
     if not isinstance(profile, LocalProfile):
         raise InputError(f"--launch {launch}: `train` trains here, in this process; `grid` and `retry` submit to SLURM")
     finished = train_in_foreground(results, spec, profile)
@@ -625,14 +640,29 @@ def doctor(
     launch: Launch = None,
     launch_set: LaunchSets = None,
     data: Data = None,
+    model: Model = None,
+    grid: Grid = None,
+    set_: Sets = None,
+    task: Annotated[str | None, typer.Option(help="Task that --data is for, where no grid says so.")] = None,
+    images: Annotated[int | None, typer.Option(min=1, help="Decode no more images of --data than this.")] = None,
     form: Form = Format.TABLE,
     results: Results = DEFAULT_RESULTS,
 ) -> None:
-    """Say what works here: torch, slots, data sets, the results folder; with a SLURM profile, what it would get."""
-    from ettsweep.launch.doctor import examine
+    """Say what works here: torch, slots, the results folder; with a SLURM profile, what it would get.
 
-    _point_at_data(data)
-    checks = examine(results, launch or "local", launch_set or [], data is not None)
+    With --data, read all of a data set too: its form, classes and counts, and each image.
+    """
+    from ettsweep.launch.doctor import examine
+    from ettsweep.launch.doctor_data import examine_data, shorten, subject
+
+    meant = None
+    if data is not None:
+        meant = subject(data, model, grid, set_ or [], task)
+        _point_at_data(data, meant.task.kind)
+    checks = examine(results, launch or "local", launch_set or [], meant.task.kind if meant else None)
+    if meant is not None:
+        checks += examine_data(meant, images)
+    checks = shorten(checks) if form in (Format.TABLE, Format.MARKDOWN) else checks
     show([{"check": c.what, "state": c.state, "detail": c.detail} for c in checks], form)
     raise typer.Exit(1 if any(c.state == "failed" for c in checks) else 0)
 
@@ -710,6 +740,24 @@ def _profile(
     return load_profile(name, sets)
 
 
+def _with_log(launch_set: list[str] | None, log: list[str] | None) -> list[str] | None:
+    """Return what is set in the profile, with the sinks that metrics go to.
+
+    Raises:
+        InputError: there is no such sink, or its package is missing.
+    """
+    if not log:
+        return launch_set
+    from ettsweep.errors import unknown_name
+    from ettsweep.training.sinks import check_sinks
+
+    for name in log:
+        if name not in SINKS:
+            raise unknown_name("sink", name, SINKS)
+    check_sinks(log)
+    return [*(launch_set or []), f"log=[{', '.join(log)}]"]
+
+
 def _show_scripts(scripts: list[str], form: Format) -> None:
     """Print what would be handed to sbatch, below a table; JSON and CSV have no room for it."""
     for script in scripts if form is Format.TABLE else []:
@@ -728,18 +776,22 @@ def _where(request: "Request", launch: str | None, launch_set: list[str] | None,
             {text.partition("=")[0]: text for text in sets}.values()
         )  # the last of a key counts
     if data is not None:
-        given["data"] = str(Path(data).expanduser().resolve())
+        given["data"] = data
     request = request.model_copy(update=given)
-    _point_at_data(request.data)
-    return request
+    resolved = _point_at_data(request.data, request.recipe.task.kind)
+    return request.model_copy(update={"data": resolved})
 
 
-def _point_at_data(data: str | None) -> None:
-    """Make a data folder known to this process and to the workers that it starts."""
-    if data is not None:
-        from ettsweep.tasks.registry import IMAGENET_ENV
+def _point_at_data(data: str | None, task: str) -> str | None:
+    """Make the data set of a task known to this process and to the workers that it starts; return it, resolved."""
+    from ettsweep.tasks.location import DATA_ENV, resolve
 
-        os.environ[IMAGENET_ENV] = str(Path(data).expanduser().resolve())
+    if data is None:
+        return None
+    data = resolve(data)
+    if task in DATA_ENV:
+        os.environ[DATA_ENV[task]] = data
+    return data
 
 
 def _check_data(request: "Request") -> None:

@@ -3,6 +3,7 @@
 import base64
 import math
 import platform
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -23,6 +24,9 @@ from ettsweep.sweep.verify import Neighbour, Verdict
 from ettsweep.tasks.registry import score
 
 MAX_RUN_ROWS = 300
+
+MUCH_WAITING = 0.1
+"""Share of the time in which devices wait for data that is worth a word."""
 
 Row = dict[str, Any]
 
@@ -100,6 +104,7 @@ def _sweep(
         "metric": metric_name(view.verdicts[0].metric),
         "better": "lower" if view.verdicts[0].mode == "min" else "higher",
         "shows_accuracy": any(f["accuracy"] for f in families) and not is_accuracy(view.verdicts[0].metric),
+        "shows_speed": any(f["speed"] for f in families),
         "best": _best(view.verdicts),
     }
 
@@ -133,6 +138,7 @@ def _family(verdict: Verdict, images: dict[str, bytes], members: Sequence[Run], 
         "curves": _data_uri(images["curves"]) if "curves" in images else None,
         "spikes_optimum": _spikes([run for run in members if run.state.finished]),
         "spikes_all": _spikes([run for run in runs if run.state.finished]),
+        "speed": _speed(runs),
         "points": len({point_key(run.spec.lr, run.spec.wd) for run in runs}),
         "runs": len(runs),
     }
@@ -243,6 +249,22 @@ def _spikes(runs: Sequence[Run]) -> Row:
     }
 
 
+def _speed(runs: Sequence[Run]) -> Row | None:
+    """Return medians over the runs whose training was timed, and None where none was."""
+    timed = [tables.flat(run.result) for run in runs if run.result and run.result.get("step_s") is not None]
+    if not timed:
+        return None
+    middle = {}
+    for name in (*tables.SPEED, "devices"):
+        values = [result[name] for result in timed if result.get(name) is not None]
+        middle[name] = statistics.median(values) if values else None
+    return {
+        **{name: _cell(name, value) for name, value in middle.items()},
+        "runs": len(timed),
+        "starves": (middle["data_wait"] or 0.0) > MUCH_WAITING,
+    }
+
+
 def _run_rows(by_family: dict[str, list[Run]]) -> list[Row]:
     """Return rows for the best runs of each family, about as many of each."""
     rows = []
@@ -264,6 +286,8 @@ def _cell(name: str, value: Any) -> str:
         return ""
     if name in tables.METRICS:
         return score_text(value, name)
+    if name in ("utilisation", "data_wait"):
+        return f"{100 * value:.3g}%"
     return short(value) if isinstance(value, float) else str(value)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from ettsweep.files import write_atomic
+from ettsweep.files import Json, write_atomic
 from ettsweep.models.registry import model_name
 from ettsweep.scaling.strategies import strategy_name
 from ettsweep.spec import StrategySpec, log2
@@ -24,7 +24,10 @@ SPIKES = (
     "unrecovered",
     "overflow_steps",
 )
-RESULT_COLUMNS = (*METRICS, *SPIKES, "steps", "wall_s", "device_s")
+SPEED = ("step_s", "samples_per_s", "utilisation", "data_wait", "memory_gib")
+TRAINING = (*SPEED, "devices", "corrupt_images")
+"""How runs were trained, not what came out: not for a paper, and so not in LaTeX."""
+RESULT_COLUMNS = (*METRICS, *SPIKES, "steps", "wall_s", "device_s", *TRAINING)
 RUN_COLUMNS = (
     "run",
     "family",
@@ -63,7 +66,7 @@ def runs_table(runs: Sequence[Run]) -> pd.DataFrame:
         spec, family = run.spec, run.family
         if family not in names:
             names[family] = model_name(spec.model), spec.task.kind, strategy_label(spec.strategy)
-        result = run.result or {}
+        result = flat(run.result or {})
         rows.append(
             (
                 *(run.id, family, *names[family], spec.optimizer.kind, spec.precision),
@@ -72,13 +75,18 @@ def runs_table(runs: Sequence[Run]) -> pd.DataFrame:
             )
         )
     frame = pd.DataFrame(rows, columns=list(RUN_COLUMNS))
-    counts = ["seed", *SPIKES, "steps"]
-    reals = ["lr", "wd", *METRICS, "wall_s", "device_s"]
+    counts = ["seed", *SPIKES, "steps", "devices", "corrupt_images"]
+    reals = ["lr", "wd", *METRICS, "wall_s", "device_s", *SPEED]
     texts = [name for name in RUN_COLUMNS if name not in {*counts, *reals}]
     types = dict.fromkeys(counts, "Int64") | dict.fromkeys(reals, "float64") | dict.fromkeys(texts, "str")
     return frame.astype(types).sort_values(
         ["model", "task", "strategy", "family", "lr", "wd", "seed"], ignore_index=True
     )
+
+
+def flat(result: Json) -> Json:
+    """Return a result with `devices`, the number of processes that trained the run together."""
+    return {**result, "devices": result.get("execution", {}).get("processes")}
 
 
 def points_table(runs: Sequence[Run], verdicts: Sequence[Verdict] = ()) -> pd.DataFrame:
@@ -217,7 +225,7 @@ def write_tables(folder: Path, runs: Sequence[Run], verdicts: Sequence[Verdict])
             ("csv", frame.to_csv(index=False)),
             ("parquet", parquet(frame)),
             ("md", markdown(frame)),
-            ("tex", latex(frame)),
+            ("tex", latex(frame.drop(columns=list(TRAINING), errors="ignore"))),
         )
         for suffix, content in written:
             paths.append(folder / f"{name}.{suffix}")

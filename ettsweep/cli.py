@@ -645,16 +645,22 @@ def doctor(
     set_: Sets = None,
     task: Annotated[str | None, typer.Option(help="Task that --data is for, where no grid says so.")] = None,
     images: Annotated[int | None, typer.Option(min=1, help="Decode no more images of --data than this.")] = None,
+    fit: Annotated[bool, typer.Option("--fit", help="Find the largest micro-batch of --model that fits here.")] = False,
     form: Form = Format.TABLE,
     results: Results = DEFAULT_RESULTS,
 ) -> None:
     """Say what works here: torch, slots, the results folder; with a SLURM profile, what it would get.
 
-    With --data, read all of a data set too: its form, classes and counts, and each image.
+    With --data, read all of a data set too: its form, classes and counts, and each image. With --model and --fit, try
+    how many images go through the model at once.
     """
     from ettsweep.launch.doctor import examine
     from ettsweep.launch.doctor_data import examine_data, shorten, subject
+    from ettsweep.launch.doctor_fit import examine_fit
+    from ettsweep.launch.profiles import load_profile
 
+    if fit and (grid is None) == (model is None):
+        raise InputError("--fit needs a grid: say which, with one of --model NAME and --grid FILE")
     meant = None
     if data is not None:
         meant = subject(data, model, grid, set_ or [], task)
@@ -662,6 +668,8 @@ def doctor(
     checks = examine(results, launch or "local", launch_set or [], meant.task.kind if meant else None)
     if meant is not None:
         checks += examine_data(meant, images)
+    if fit:
+        checks += examine_fit(model, grid, set_ or [], load_profile(launch or "local", launch_set or []))
     checks = shorten(checks) if form in (Format.TABLE, Format.MARKDOWN) else checks
     show([{"check": c.what, "state": c.state, "detail": c.detail} for c in checks], form)
     raise typer.Exit(1 if any(c.state == "failed" for c in checks) else 0)

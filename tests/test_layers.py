@@ -27,7 +27,7 @@ LAYERS = [  # each may import those after it; those of one layer do not import e
     {""},  # ettsweep/__init__.py
 ]
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
-TRAINS = {"ettsweep.launch.worker", "ettsweep.launch.together", "ettsweep.cli"}
+TRAINS = {"ettsweep.launch.worker", "ettsweep.launch.together", "ettsweep.launch.doctor_fit", "ettsweep.cli"}
 """Modules that may import training, but only inside a function: whoever loads them stays without torch."""
 
 

@@ -41,9 +41,7 @@ def examine(results: Path, profile: str, launch_set: Sequence[str] = (), data: s
         check("grids", _grids),
         check("timm", lambda: _version("timm"), "absent"),
     ]
-    rows += [
-        check(f"data {name}", _data(name), "failed" if name in (data, "digits") else "absent") for name in TASKS
-    ]
+    rows += [check(f"data {name}", _data(name), "failed" if name in (data, "digits") else "absent") for name in TASKS]
     rows.append(check("slurm", _slurm, "failed" if on_slurm else "absent"))
     if isinstance(loaded, SlurmProfile) and rows[-1].state == "ok":
         try:

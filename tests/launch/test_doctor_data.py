@@ -177,7 +177,7 @@ def test_cifar_is_recognised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_what_the_data_are_for_is_said_once(tmp_path: Path, grid: Path) -> None:
-    assert subject("x", None, grid, ["task.train_size=30"], None).task == ImageNetTask(train_size=30, val_size=9)
+    assert subject("x", None, grid, ["task.train_size=34"], None).task == ImageNetTask(train_size=34, val_size=9)
     assert subject("x", "vit-b16", None, [], None) == (ImageNetTask(), 1000)
     for options, words in [
         (("--task", "cifar10", "--grid", grid), "--task NAME cannot go with"),

@@ -36,7 +36,7 @@ from ettsweep.training.memory import is_out_of_memory
 from ettsweep.training.optimizer import build_optimizer
 from ettsweep.training.precision import loss_scaler, set_matmul_precision
 
-TURNS = 5
+TURNS = 9
 TURN_S = 0.5
 """Seconds that a turn takes at least, where a step is shorter."""
 
@@ -239,11 +239,11 @@ def main() -> None:
     """Print a table, and write it as JSON where asked for."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--model", default="vit-b16", choices=MODELS)
-    parser.add_argument("--batch-sizes", type=int, nargs="+", help="8 on the CPU, 64 to 1024 on a GPU")
+    parser.add_argument("--batch-sizes", type=int, nargs="+", help="4 on the CPU, 64 to 1024 on a GPU")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the table there too")
     asked = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    sizes = asked.batch_sizes or ([64, 128, 256, 512, 1024] if device.type == "cuda" else [8])
+    sizes = asked.batch_sizes or ([64, 128, 256, 512, 1024] if device.type == "cuda" else [4])
     facts = {"model": asked.model, **machine(device)}
     print(", ".join(f"{key} {value}" for key, value in facts.items()))
     print(Row.HEAD, flush=True)

@@ -55,7 +55,7 @@ class Group:
             world: number of processes.
         """
         if device.type == "cuda":
-            torch.cuda.set_device(device)
+            torch.cuda.set_device(device.index or 0)  # workers see their own GPU alone
         backend = "nccl" if device.type == "cuda" else "gloo"
         dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=DEVICE_WAIT)
         control = dist.new_group(backend="gloo", timeout=COMMAND_WAIT)

@@ -6,6 +6,7 @@
 # make slurm-down  stop it
 # make chaos       a sweep on that cluster while workers, nodes, daemons and commands are killed at random
 # make bench   set up, then the speed of the tool itself
+# make bench-data  images/s that a core makes ready for training, and how many cores a GPU needs
 # make bench-vit   a training step of vit-b16 beside timm's, on the GPU if there is one (BENCH="--json FILE")
 # make bench-gpu   vit-b16 for some hundred steps on a GPU, all strategies in fp16 and bf16, on made images
 
@@ -18,7 +19,7 @@ DEVCLUSTER := $(or $(ETTSWEEP_DEVCLUSTER),/tmp/ettsweep-devcluster)
 CLUSTERS ?= 1
 PROCESSES ?= 5
 
-.PHONY: help install demo test lint check slurm-up slurm-down chaos bench bench-vit bench-gpu clean
+.PHONY: help install demo test lint check slurm-up slurm-down chaos bench bench-data bench-vit bench-gpu clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -70,6 +71,9 @@ chaos: $(READY)
 
 bench: $(READY)
 	@$(BIN)/python tests/bench.py
+
+bench-data: $(READY)
+	@$(BIN)/python tests/bench_data.py $(BENCH)
 
 bench-vit: $(READY)
 	@$(BIN)/python tests/bench_vit.py $(BENCH)

@@ -7,6 +7,7 @@ transform of vit-b16, as a run uses it.
 import argparse
 import io
 import json
+import math
 import os
 import platform
 import statistics
@@ -14,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import PIL
@@ -39,7 +41,7 @@ GPU_RATES = (500, 1000, 2500, 5000)
 def picture(rng: np.random.Generator) -> bytes:
     """Return a JPEG with large and small shapes and some grain: like a photograph, it has most at low frequencies."""
     layers = np.zeros((HEIGHT, WIDTH, 3))
-    for size, weight in ((6, 90), (24, 40), (96, 22), (375, 9)):
+    for size, weight in ((6, 90), (24, 40), (96, 22), (375, 14)):
         coarse = rng.normal(0, 1, (size, size * WIDTH // HEIGHT, 3)).clip(-3, 3)
         scaled = Image.fromarray((coarse * 40 + 128).astype(np.uint8)).resize((WIDTH, HEIGHT), Image.Resampling.BICUBIC)
         layers += (np.asarray(scaled, dtype=float) - 128) / 40 * weight
@@ -60,50 +62,33 @@ def make_images(root: Path, count: int) -> list[Path]:
     return paths[:count]
 
 
-def rate(work: Callable[[Path], object], paths: Sequence[Path], times: int) -> float:
-    """Return images per second, the median of some passes after one that warms the caches."""
-    rates = []
+STAGES = ("read", "decode", "crop, flip", "RandAugment", "tensor, normalise, erase")
+
+
+def stages(paths: Sequence[Path], times: int) -> dict[str, float]:
+    """Return milliseconds of CPU time per image for each stage, the medians of some passes over all images."""
+    transform = training_transform(ImageNetTask(), MODELS["vit-b16"].image_size)
+    work: list[Callable[[Any], Any]] = [Path.read_bytes, decode, *transform.transforms]  # type: ignore[attr-defined]
+    assert len(work) == len(STAGES)
+    passes = []
     for _ in range(times + 1):
-        start_s = time.perf_counter()
+        spent_s = [0.0] * len(work)
         for path in paths:
-            work(path)
-        rates.append(len(paths) / (time.perf_counter() - start_s))
-    return statistics.median(rates[1:])
-
-
-def parts(paths: Sequence[Path], times: int) -> dict[str, float]:
-    """Return milliseconds of one core for each part of an image's way; each is the difference to the way without it."""
-    task, size = ImageNetTask(), MODELS["vit-b16"].image_size
-    plain = task.model_copy(update={"rand_augment": "", "random_erasing": 0.0})
-
-    def ready(spec: ImageNetTask) -> Callable[[Path], object]:
-        transform = training_transform(spec, size)
-
-        def work(path: Path) -> object:
             seed_generators(derive_seed(0, "bench", path.name))
-            return transform(decode(path.read_bytes()))
-
-        return work
-
-    ms = {
-        "read": 1e3 / rate(lambda path: path.read_bytes(), paths, times),
-        "decode": 1e3 / rate(lambda path: decode(path.read_bytes()), paths, times),
-        "crop, flip, normalise": 1e3 / rate(ready(plain), paths, times),
-        "RandAugment": 1e3 / rate(ready(task.model_copy(update={"random_erasing": 0.0})), paths, times),
-        "erasing": 1e3 / rate(ready(task), paths, times),
-    }
-    before = 0.0
-    shares = {}
-    for name, spent in ms.items():
-        shares[name] = spent - before
-        before = spent
-    return {**shares, "in all": ms["erasing"]}
+            image: Any = path
+            for k, stage in enumerate(work):
+                start_s = time.process_time()
+                image = stage(image)
+                spent_s[k] += time.process_time() - start_s
+        passes.append([1e3 * seconds / len(paths) for seconds in spent_s])
+    medians = [statistics.median(column) for column in zip(*passes[1:], strict=True)]  # the first warms the caches
+    return dict(zip(STAGES, medians, strict=True))
 
 
 def loader_rate(root: Path, workers: int, count: int) -> float:
     """Return images per second that a run gets from its loader, after the workers have started."""
     os.environ[data_env("imagenet")] = str(root)
-    task = ImageNetTask(train_size=count, val_size=CLASSES)
+    task = ImageNetTask(train_size=count, val_size=CLASSES, mixup=0.0, cutmix=0.0)  # the GPU mixes
     model = MODELS["vit-b16"].model_copy(update={"classes": CLASSES})
     batches = Images(task, model, 0, torch.device("cpu"), Share(128), Loading(workers)).batches(1)
     for _ in range(2 * workers + 1):  # what was loaded ahead
@@ -126,21 +111,20 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         paths = make_images(Path(name), options.images)
         kilobytes = statistics.mean(path.stat().st_size for path in paths) / 1e3
-        print(f"{len(paths)} JPEGs of {WIDTH} x {HEIGHT}, {kilobytes:.0f} kB on average; one core, one process:")
-        spent = parts(paths, options.times)
-        for part, ms in spent.items():
-            print(f"  {part:24} {ms:7.2f} ms an image")
-        core = 1e3 / spent["in all"]
-        print(f"  {core:.0f} images/s per core")
+        print(
+            f"{len(paths)} JPEGs of {WIDTH} x {HEIGHT}, {kilobytes:.0f} kB on average; CPU time of an image, one thread:"
+        )
+        spent = stages(paths, options.times)
+        for stage, ms in spent.items():
+            print(f"  {stage:26} {ms:6.2f} ms")
+        core = 1e3 / sum(spent.values())
+        print(f"  {'in all':26} {sum(spent.values()):6.2f} ms: {core:.0f} images/s per core")
         loaders = {workers: loader_rate(Path(name), workers, options.images) for workers in options.workers}
     for workers, found in loaders.items():
         print(f"{workers} loader workers, as a run has them: {found:.0f} images/s")
-    print(
-        f"a GPU that trains on so many images/s needs so many cores, and starves with fewer ({core:.0f} images/s each):"
-    )
-    cores = {gpu: -(-gpu // int(core)) for gpu in GPU_RATES}
-    for gpu, needed in cores.items():
-        print(f"  {gpu:5}  {needed:4} cores")
+    print("a GPU starves with fewer cores than these:")
+    for gpu in GPU_RATES:
+        print(f"  {gpu:5} images/s need {math.ceil(gpu / core):4} cores")
     versions = {
         "python": platform.python_version(),
         "pillow": PIL.__version__,
@@ -148,6 +132,7 @@ def main() -> None:
         "torch": torch.__version__,
         "timm": timm.__version__,
         "cores": len(os.sched_getaffinity(0)),
+        "load": os.getloadavg()[0],
     }
     print(json.dumps({"versions": versions, "ms": spent, "images_per_s": {"core": core, "workers": loaders}}))
 

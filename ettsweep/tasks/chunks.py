@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, default_collate
 
 from ettsweep.seeding import derive_seed
 from ettsweep.tasks.augmentation import Transform, restored_generators, seed_generators
@@ -180,7 +180,8 @@ class _Loading(Dataset[Chunk]):
                     break
                 if one is not None:
                     loaded.append(one)
-        images = torch.stack([image for image, _ in loaded]) if loaded else torch.empty(0)
+        # In a worker, default_collate stacks right into the memory that is shared with the process that trains.
+        images = default_collate([image for image, _ in loaded]) if loaded else torch.empty(0)
         return Chunk(images, torch.tensor([label for _, label in loaded], dtype=torch.int64), problems)
 
 

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from ettsweep.errors import DataMissingError
 from ettsweep.tasks.location import SPLITS, Place
-from ettsweep.tasks.sources import ReaderSource, Source
+from ettsweep.tasks.sources import Source
 
 IMAGE_COLUMNS = ("image", "img", "jpg", "png")
 LABEL_COLUMNS = ("label", "labels", "fine_label", "cls")
@@ -42,17 +42,28 @@ def open_hub(place: Place) -> Source:
     return HubSource(reader, classes, labels, f"{name}, {split}")
 
 
-class HubSource(ReaderSource):
-    """Rows of a table; their images have no path of their own."""
+class HubSource:
+    """Rows of a table, as timm's reader gives them; their images need have no name of their own."""
 
     def __init__(self, reader: Any, classes: list[str], labels: NDArray[np.int64], where: str) -> None:
-        super().__init__(reader, classes, labels)
+        self._reader = reader
         self._where = where
+        self.classes = classes
+        self.labels = labels
+
+    def __len__(self) -> int:
+        return len(self.labels)
 
     def name(self, index: int) -> str:
         """Return the row, and what the table calls the image."""
         called = self._reader.filename(index)
         return f"{self._where}, row {index}" + (f": {called}" if called else "")
+
+    def read(self, index: int) -> bytes:
+        """Return the content of the row, or of the file that it names."""
+        file, _ = self._reader[index]
+        with file:
+            return bytes(file.read())
 
 
 def _only(what: str, known: tuple[str, ...], there: list[str]) -> str:

@@ -1,7 +1,7 @@
 """Sets of images with random access, from what lies on a disk: one Source each for training and validation."""
 
 import io
-from collections.abc import Sequence
+import os
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -107,7 +107,7 @@ def open_source(place: Place, kind: str) -> Source:
     """
     match place.format:
         case "class folders":
-            return _folders(place)
+            return FolderSource(place)
         case "tar files":
             from ettsweep.tasks.tars import TarSource
 
@@ -120,37 +120,36 @@ def open_source(place: Place, kind: str) -> Source:
             return open_hub(place)
 
 
-class ReaderSource:
-    """What one of timm's readers gives."""
+class FolderSource:
+    """A folder with a folder of images per class, in timm's order."""
 
-    def __init__(self, reader: Any, classes: Sequence[str], labels: NDArray[np.int64]) -> None:
-        self._reader = reader
-        self.classes = list(classes)
-        self.labels = labels
+    def __init__(self, place: Place) -> None:
+        from timm.data.dataset_factory import create_dataset
+
+        self._root = Path(place.paths[0])
+        try:
+            reader = create_dataset("", root=place.paths[0], search_split=False).reader
+        except RuntimeError as error:
+            raise DataMissingError(str(error)) from None
+        self.classes: list[str] = list(reader.class_to_idx)
+        self.labels = np.array([label for _, label in reader.samples], np.int64)
+        # One array, since workers that count references to a million texts would each copy all of them.
+        start = len(place.paths[0].rstrip(os.sep)) + 1
+        self._paths = np.array([os.fsencode(path[start:]) for path, _ in reader.samples])
 
     def __len__(self) -> int:
         return len(self.labels)
 
+    def _path(self, index: int) -> Path:
+        return self._root / os.fsdecode(self._paths[index])
+
     def name(self, index: int) -> str:
         """Return the path."""
-        return str(self._reader.filename(index, absolute=True))
+        return str(self._path(index))
 
     def read(self, index: int) -> bytes:
         """Return the content of the file."""
-        file = self._reader[index][0]
-        with file:
-            return bytes(file.read())
-
-
-def _folders(place: Place) -> Source:
-    """Return a folder with a folder of images per class, in timm's order."""
-    from timm.data.dataset_factory import create_dataset
-
-    try:
-        reader = create_dataset("", root=place.paths[0], search_split=False).reader
-    except RuntimeError as error:
-        raise DataMissingError(str(error)) from None
-    return ReaderSource(reader, list(reader.class_to_idx), np.array([label for _, label in reader.samples], np.int64))
+        return self._path(index).read_bytes()
 
 
 class ArraySource:

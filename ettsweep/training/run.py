@@ -1,5 +1,6 @@
 """One run: a run folder and an attempt go in, a result, a failure or a checkpoint comes out."""
 
+import contextlib
 import os
 import platform
 import traceback
@@ -134,8 +135,9 @@ def _train(
         record.sinks = open_sinks(execution.sinks, run.path.parent.parent, run.id, _facts(spec), trainer.step, warn)
     speed_up(trainer.model, compile_blocks=bool(execution.compile), recompute=execution.activation_checkpointing)
     trainer.network = group.wrap(trainer.model)
-    timings = timings_of(trainer, execution)
-    with naming_the_batch(spec, trainer.share, device), watching():
+    with naming_the_batch(spec, trainer.share, device), watching() if group.world > 1 else contextlib.nullcontext():
+        trainer.settle()
+        timings = timings_of(trainer, execution)
         end = run_loop(trainer, record, execution, timings, poll)
     if end.stop is not None:
         record.log(f"stopped at step {end.step}: {end.stop}")
@@ -164,7 +166,7 @@ def _before(run: RunDir, attempt: Attempt, group: Group) -> Json:
 
 def _fitting(spec: RunSpec, device: torch.device, execution: Execution, group: Group, before: Json) -> Execution:
     """Return the execution with a size of the micro-batches: as asked for, as before, or what fits."""
-    local = len(Share(spec.batch_size, group.rank, group.world).span)
+    local = -(-spec.batch_size // group.world)  # the largest part: all are cut alike
     asked = execution.micro_batch or before.get("micro_batch")
     size = min(asked, local) if isinstance(asked, int) else fitting_micro_batch(spec, local, device, execution)
     # Recompiling is once a process, and some minutes of work make up for it.

@@ -43,7 +43,24 @@ class Trial(NamedTuple):
     how: str = ""
 
 
-def take_part(trial: Trial, rank: int, port: int) -> None:
+class Port:
+    """The leader's port, which it tells the others once it is open."""
+
+    def __init__(self) -> None:
+        self._heard, self._told = os.pipe()
+
+    def tell(self, port: int, times: int) -> None:
+        os.write(self._told, port.to_bytes(2) * times)
+
+    def hear(self) -> int:
+        return int.from_bytes(os.read(self._heard, 2))
+
+    def close(self) -> None:
+        os.close(self._heard)
+        os.close(self._told)
+
+
+def take_part(trial: Trial, rank: int, port: Port) -> None:
     """Train as one process of a trial."""
     calls = 0
 
@@ -58,7 +75,12 @@ def take_part(trial: Trial, rank: int, port: int) -> None:
             raise RuntimeError("this process alone has had enough")
         return Stop.TERMINATED
 
-    group = Group.join(CPU, TCPStore("127.0.0.1", port, trial.world, is_master=False), rank, trial.world)
+    if rank == 0:
+        store = TCPStore("127.0.0.1", 0, trial.world, is_master=True, wait_for_workers=False)
+        port.tell(store.port, trial.world - 1)
+    else:
+        store = TCPStore("127.0.0.1", port.hear(), trial.world, is_master=False)
+    group = Group.join(CPU, store, rank, trial.world)
 
     def train(attempt: Attempt, execution: Execution) -> None:
         train_run(attempt.run, attempt, CPU, execution, poll, group)
@@ -79,14 +101,14 @@ def take_part(trial: Trial, rank: int, port: int) -> None:
 
 def make(trial: Trial) -> list[str]:
     """Fork the processes of a trial; return how each ended."""
-    store = TCPStore("127.0.0.1", 0, trial.world, is_master=True, wait_for_workers=False)
+    port = Port()  # this process has no threads, so that its children find no lock held
     children = []
     for rank in range(trial.world):
         said, say = os.pipe()
         pid = os.fork()
         if pid == 0:
             try:
-                take_part(trial, rank, store.port)
+                take_part(trial, rank, port)
             except LostPeerError as error:
                 os.write(say, f"lost: {error}".encode())
             except BaseException:
@@ -94,6 +116,7 @@ def make(trial: Trial) -> list[str]:
             os._exit(0)
         os.close(say)
         children.append((pid, said))
+    port.close()
     ends = []
     for pid, said in children:
         with os.fdopen(said) as pipe:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commandline import end_workers, ettsweep, write_grid
+from commandline import end_workers, ettsweep, runs_in, write_grid
 
 from ettsweep import cli
 from ettsweep.output import with_results
@@ -227,7 +227,7 @@ def test_missing_imagenet_says_where_to_point_and_submits_nothing(call: Call, tm
     assert "ETTSWEEP_IMAGENET" in done.err
     (tmp_path / "empty").mkdir()
     done = call("grid", "--model", "vit-b16", "--results", "r", "--data", "empty", code=1)
-    assert f"{tmp_path / 'empty' / 'train'} is not a folder" in done.err
+    assert f"{tmp_path / 'empty'} has no train/" in done.err
     assert not (tmp_path / "r").exists()
 
 
@@ -762,3 +762,21 @@ def test_doctor_fails_where_nothing_can_work(call: Call, tmp_path: Path) -> None
     rows = call("doctor", "--launch", "nope", "--results", "file/results", "--format", "json", code=1).json
     failed = {row["check"] for row in rows if row["state"] == "failed"}
     assert failed == {"profile nope", "results file/results"}
+
+
+# --- sinks ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_sink_that_is_not_known_is_refused_before_anything_is_submitted(tmp_path: Path, results: Path) -> None:
+    done = ettsweep("grid", "--model", "vit-digits", "--log", "paper", "--results", results, code=2, cwd=tmp_path)
+    assert done.stderr == "ettsweep: unknown sink 'paper'. Known: tensorboard, wandb\n"
+    assert not results.exists()
+
+
+def test_metrics_go_to_a_sink_too_and_later_commands_remember_it(tmp_path: Path, results: Path) -> None:
+    grid = write_grid(tmp_path / "g.yaml", lr={"range": [0, 0]})
+    ettsweep("grid", "--grid", grid, "--log", "tensorboard", "--follow", "--results", results)
+    ettsweep("verify-optimum", "--follow", "--results", results)
+    runs = {run.id for run in runs_in(results)}
+    assert len(runs) == 3
+    assert {path.parent.name for path in results.glob("tensorboard/*/events.out.tfevents.*")} == runs

@@ -7,6 +7,7 @@ A spec is resolved: it holds numbers, not names, and every default. Nothing abou
 import hashlib
 import json
 import math
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -105,8 +106,16 @@ class DigitsTask(Frozen):
 Rgb = Annotated[tuple[float, float, float], Field(strict=False)]
 
 
-Words = Annotated[str, BeforeValidator(lambda value: "" if value is None else value)]
-"""Text; nothing, as in `--set key=`, is empty text."""
+RAND_AUGMENT = re.compile(r"|rand(-(m|n|mmax|inc)\d+|-(mstd|p)\d+(\.\d+)?|-t[a-z0-9]+)*")
+
+RandAugment = Annotated[
+    str,
+    expect(
+        "RandAugment in timm's words, such as rand-m9-mstd0.5-inc1, or nothing,",
+        lambda value: isinstance(value, str) and RAND_AUGMENT.fullmatch(value) is not None,
+    ),
+    BeforeValidator(lambda value: "" if value is None else value),  # `--set task.rand_augment=` is nothing
+]
 
 
 class ImageTask(Frozen):
@@ -129,7 +138,7 @@ class ImageTask(Frozen):
 
     kind: str
     label_smoothing: Fraction = 0.1
-    rand_augment: Words = "rand-m9-mstd0.5-inc1"
+    rand_augment: RandAugment = "rand-m9-mstd0.5-inc1"
     random_erasing: Fraction = 0.25
     mixup: NonNegative = 0.8
     cutmix: NonNegative = 1.0
@@ -155,7 +164,7 @@ class CifarTask(ImageTask):
     """What CIFAR-10 and CIFAR-100 share: small images, padded crops and flips."""
 
     label_smoothing: Fraction = 0.0
-    rand_augment: Words = ""
+    rand_augment: RandAugment = ""
     random_erasing: Fraction = 0.0
     mixup: NonNegative = 0.0
     cutmix: NonNegative = 0.0

@@ -4,6 +4,7 @@ import contextlib
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING
@@ -14,12 +15,15 @@ from ettsweep.launch.profiles import Slot
 if TYPE_CHECKING:
     import torch
 
-    from ettsweep.training.distributed import Group
+    from ettsweep.training.distributed import Group, TCPStore
 
 HERE = "127.0.0.1"
 
 GRACE_S = 30.0
 """Seconds that a follower has to end by itself, before it is killed."""
+
+START_POLL_S = 0.05
+"""Seconds between looks for followers that start."""
 
 
 @contextlib.contextmanager
@@ -29,6 +33,9 @@ def gathered(slot: Slot, device: "torch.device") -> Iterator["Group"]:
     Args:
         slot: of this process, with those of the others.
         device: of this process.
+
+    Raises:
+        LaunchError: one of them has ended before it could train.
     """
     from ettsweep.training.distributed import ALONE, Group, TCPStore, dismiss
 
@@ -39,6 +46,7 @@ def gathered(slot: Slot, device: "torch.device") -> Iterator["Group"]:
     store = TCPStore(HERE, 0, world, is_master=True, wait_for_workers=False)
     followers = [_start(other, store.port, rank, world) for rank, other in enumerate(slot.others, 1)]
     try:
+        _await(followers, store)
         group = Group.join(device, store, 0, world)
         try:
             yield group
@@ -56,6 +64,20 @@ def _start(slot: Slot, port: int, rank: int, world: int) -> "subprocess.Popen[by
     told = {"slot": asdict(slot), "port": port, "rank": rank, "world": world}
     command = [sys.executable, "-u", "-P", "-m", "ettsweep.launch.worker", "--follow", json.dumps(told)]
     return subprocess.Popen(command, stdin=subprocess.DEVNULL)
+
+
+def _await(followers: "list[subprocess.Popen[bytes]]", store: "TCPStore") -> None:
+    """Wait until all are ready to meet: those who meet would wait long for one that never comes."""
+    for rank, follower in enumerate(followers, 1):
+        while not store.check([_ready(rank)]):
+            if (code := follower.poll()) is not None:
+                raise LaunchError(f"another process of this worker ended with code {code} before it could train")
+            time.sleep(START_POLL_S)
+
+
+def _ready(rank: int) -> str:
+    """Return the key under which a follower says that it is ready."""
+    return f"ready-{rank}"
 
 
 def _wait_for(followers: "list[subprocess.Popen[bytes]]") -> None:
@@ -91,7 +113,9 @@ def meet_leader(told: dict[str, object], device: "torch.device") -> "Group":
     from ettsweep.training.distributed import Group, TCPStore
 
     world, rank, port = (int(str(told[name])) for name in ("world", "rank", "port"))
-    return Group.join(device, TCPStore(HERE, port, world, is_master=False), rank, world)
+    store = TCPStore(HERE, port, world, is_master=False)
+    store.set(_ready(rank), "")
+    return Group.join(device, store, rank, world)
 
 
 def parse_told(text: str) -> tuple[Slot, dict[str, object]]:

@@ -346,6 +346,7 @@ class Worker:
                 lead(group, run.path, attempt.number, how)
                 with beating(attempt, self._submission.profile["heartbeat_s"]):
                     stop = train_run(run, attempt, device, how, partial(self._control.poll, attempt), group)
+                self._control.heed(stop)
                 if stop is None or attempt.progress() > before:
                     self._idle_lives = 0
                 if stop is Stop.SUPERSEDED and self._job and attempt.requeued():
@@ -449,6 +450,15 @@ class Control:
         # A preemption may send several at once; the one that says that there is a next job weighs most.
         if not self.told or number == signal.SIGUSR2:
             self.told = signal.Signals(number).name
+
+    def heed(self, stop: "Stop | None") -> None:
+        """Count what another process of the run was told as told to this one: its signal need not come here too."""
+        from ettsweep.training.loop import Stop
+
+        if stop is Stop.OUT_OF_TIME:
+            self.told = "SIGUSR2"
+        elif stop is Stop.TERMINATED:
+            self.told = self.told or "SIGTERM"
 
     def poll(self, attempt: Attempt) -> "Stop | None":
         """Return the reason to stop, if there is one."""

@@ -1,6 +1,5 @@
 """The largest micro-batch that fits into a device, found by trying; on the CPU, where that takes minutes, reckoned."""
 
-import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,7 +8,7 @@ import torch
 
 from ettsweep.spec import RunSpec
 from ettsweep.training.execution import Execution
-from ettsweep.training.memory import GIB, ROOM, TRIAL_SIZES, TrialModel, TrialStep, is_out_of_memory, slope_bytes
+from ettsweep.training.memory import GIB, ROOM, TRIAL_SIZES, TrialModel, TrialStep, slope_bytes, until_full
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,7 @@ def _largest(spec: RunSpec, samples: int, device: torch.device, execution: Execu
     budget = int(ROOM * available_bytes(device))
     done: list[TrialStep] = []
     wanted = 0
-    with _until_full():
+    with until_full():
         trial = TrialModel(spec, device, execution)
         small, large = (min(samples, size) for size in TRIAL_SIZES)
         trial.step(small)  # the first allocates what lives on
@@ -62,7 +61,7 @@ def _largest(spec: RunSpec, samples: int, device: torch.device, execution: Execu
         done += [trial.step(large)]
         wanted = _reckoned(done, budget, samples)
     while done and device.type == "cuda" and wanted > done[-1].size:
-        with _until_full():
+        with until_full():
             done += [trial.step(wanted)]
         wanted = max(done[-1].size, int(0.9 * wanted)) if done[-1].size < wanted else wanted
     last = done[-1] if done else TrialStep(0, 1.0, 0)
@@ -84,16 +83,6 @@ def _reckoned(done: Sequence[TrialStep], budget: int, samples: int) -> int:
         return samples
     most = min(samples, int(second.size + (budget - second.memory_bytes) / slope_bytes(first, second)))
     return max(first.size, most - most % 8 if most < samples else most)
-
-
-@contextlib.contextmanager
-def _until_full() -> Iterator[None]:
-    """Leave the body where memory is out."""
-    try:
-        yield
-    except RuntimeError as error:
-        if not is_out_of_memory(error):
-            raise
 
 
 def available_bytes(device: torch.device) -> int:

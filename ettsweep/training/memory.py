@@ -18,7 +18,7 @@ from torch import Tensor
 from ettsweep.errors import EttsweepError
 from ettsweep.models.build import build_model, speed_up
 from ettsweep.models.initialisation import initialise
-from ettsweep.models.registry import model_name
+from ettsweep.models.registry import MODELS, model_name
 from ettsweep.spec import RunSpec, VitSpec
 from ettsweep.tasks.base import Batch, Share, classification_loss, classification_sums
 from ettsweep.training.distributed import ALONE
@@ -60,11 +60,13 @@ def naming_the_batch(spec: RunSpec, share: Share, device: torch.device) -> Itera
         if device.type == "cuda":
             total = torch.cuda.get_device_properties(device).total_memory / GIB
             where = f"the {total:.0f} GiB of {torch.cuda.get_device_name(device)}"
+        name = model_name(spec.model)
+        grid = f"--model {name}" if name in MODELS else "--grid FILE"
         smaller = f"--launch-set micro_batch={size // 2}, or " if size > 1 else ""
         raise DeviceMemoryError(
             f"out of memory: a micro-batch of {size} (of a batch of {spec.batch_size}) does not fit into {where}; "
             f"try {smaller}--launch-set activation_checkpointing=true; "
-            f"`ettsweep doctor --model {model_name(spec.model)} --fit` finds the largest that fits"
+            f"`ettsweep doctor {grid} --fit` finds the largest that fits"
         ) from error
 
 
@@ -90,12 +92,27 @@ def fitting_micro_batch(spec: RunSpec, samples: int, device: torch.device, execu
 
 def _fits_into(budget: int, trial: "TrialModel", samples: int) -> int:
     """Return how many samples go through at once within a budget in bytes, from what two small batches take."""
-    small, large = TRIAL_SIZES
+    small, large = (min(samples, size) for size in TRIAL_SIZES)
     if samples <= small:
         return samples
-    trial.step(small)  # the first allocates what lives on
-    first, second = trial.step(small), trial.step(large)
-    return max(1, int(small + (budget - first.memory_bytes) / slope_bytes(first, second)))
+    fits = 1
+    with until_full():
+        trial.step(small)  # the first allocates what lives on
+        first = trial.step(small)
+        fits = small
+        second = trial.step(large)
+        fits = max(1, int(small + (budget - first.memory_bytes) / slope_bytes(first, second)))
+    return fits
+
+
+@contextlib.contextmanager
+def until_full() -> Iterator[None]:
+    """Leave the body where memory is out."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
 
 
 def slope_bytes(first: "TrialStep", second: "TrialStep") -> float:

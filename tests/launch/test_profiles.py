@@ -1,4 +1,6 @@
+import json
 import os
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from ettsweep.launch.profiles import (
     load_profile,
     visible_gpus,
 )
-from ettsweep.launch.slots import free_first, hold_slot, slot_dir
+from ettsweep.launch.slots import free_first, hold_slot, let_go, slot_dir
 from ettsweep.resources import shipped
 
 CORES = len(os.sched_getaffinity(0))
@@ -173,8 +175,71 @@ def test_a_slot_is_held_once_and_free_ones_come_first() -> None:
     assert lock is not None
     assert hold_slot(slots[0], wait=False) is None
     assert free_first(slots) == [slots[1], slots[2], slots[0]]
-    os.close(lock)
+    let_go(lock)
     assert free_first(slots) == slots
+
+
+# --- several devices for a run --------------------------------------------------------------------------------------
+
+
+def test_slots_train_a_run_together_in_groups_of_as_many_as_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3,4,5,6,7")
+    groups = LocalProfile(devices_per_run=3, threads=1).resolve()
+    assert [[slot.gpu, *(other.gpu for other in slot.others)] for slot in groups] == [["0", "1", "2"], ["3", "4", "5"]]
+    assert all(not other.others for slot in groups for other in slot.others)
+    (pair,) = LocalProfile(devices="cpu", slots=2, devices_per_run=2, threads=1).resolve()
+    assert (pair.name, [other.name for other in pair.others]) == ("cpu-0", ["cpu-1"])
+    assert Slot.from_json(json.loads(json.dumps(asdict(pair)))) == pair
+    alone = LocalProfile(devices="cpu", slots=2, threads=1).resolve()
+    assert [slot.others for slot in alone] == [(), ()]
+
+
+def test_more_devices_for_a_run_than_there_are_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError, match=r"devices_per_run: 3 are asked for, and there are 2 \(on the CPU: slots=3\)"):
+        LocalProfile(slots=2, devices_per_run=3).resolve()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    with pytest.raises(InputError, match=r"devices_per_run: 2 are asked for, and there are 1$"):
+        LocalProfile(devices_per_run=2).resolve()
+
+
+def test_a_group_of_slots_is_held_whole_or_not_at_all() -> None:
+    (pair,) = LocalProfile(slots=2, devices_per_run=2).resolve()
+    first, second = LocalProfile(slots=2).resolve()
+    lock = hold_slot(second, wait=False)
+    assert lock is not None
+    assert hold_slot(pair, wait=False) is None
+    assert free_first([first]) == [first]
+    assert (once := hold_slot(first, wait=False)) is not None, "it was not kept"
+    let_go(once)
+    let_go(lock)
+    lock = hold_slot(pair, wait=False)
+    assert lock is not None
+    assert hold_slot(first, wait=False) is hold_slot(second, wait=False) is None
+    let_go(lock)
+
+
+def test_a_job_trains_one_run_on_all_its_devices_or_one_on_each() -> None:
+    assert slurm("nodes=2", "gpus=4", "devices_per_run=8").devices_per_run == 8
+    assert slurm("nodes=2", "gpus=0", "devices_per_run=2").workers == 1
+    with pytest.raises(InputError, match=r"a job has 8 workers \(nodes x gpus\), which train a run each \(1\) or one run"):
+        slurm("nodes=2", "gpus=4", "devices_per_run=4")
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("devices_per_run=0", "devices_per_run"),
+        ("micro_batch=0", "micro_batch: a whole number of at least 1, or auto, is expected, got 0"),
+        ("loader_workers=-1", "loader_workers: a whole number, or auto, is expected, got -1"),
+        ("compile=yes please", "compile: true, false or auto"),
+        ("corrupt_images=ignore", "corrupt_images"),
+        ("log=[paper]", "log"),
+        ("peak_tflops=0", "peak_tflops"),
+    ],
+)
+def test_what_cannot_be_a_way_to_train_is_refused(override: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        load_profile("local", [override])
 
 
 # --- files ----------------------------------------------------------------------------------------------------------
@@ -319,6 +384,14 @@ python: apptainer exec image.sif python3
 warn_s: 60
 heartbeat_s: 10
 snapshot: true
+devices_per_run: 8
+micro_batch: 64
+loader_workers: 5
+compile: false
+activation_checkpointing: true
+corrupt_images: fail
+log: [tensorboard]
+peak_tflops: 989
 """
     )
     profile = load_profile("mine.yaml")
@@ -344,6 +417,14 @@ snapshot: true
         "checkpoint_every_steps": None,
         "heartbeat_s": 10.0,
         "snapshot": True,
+        "devices_per_run": 8,
+        "micro_batch": 64,
+        "loader_workers": 5,
+        "compile": False,
+        "activation_checkpointing": True,
+        "corrupt_images": "fail",
+        "log": ("tensorboard",),
+        "peak_tflops": 989.0,
     }
 
 

@@ -5,6 +5,7 @@ A worker that must be met at some moment waits there by itself, see `Hold`: noth
 
 import itertools
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ import pytest
 from arrays import PROFILE, asks, only_run, only_submission, wait_for_state
 from commandline import assert_as_if_undisturbed, ettsweep, runs_in, status, wait_for
 from devcluster import Cluster
+from test_slurm_faults import node_of, workers
 
 from ettsweep.launch.submissions import submissions
 from ettsweep.rundir import RunDir
@@ -341,6 +343,90 @@ def test_nobody_waits_for_a_worker_that_has_nothing_to_save(
     assert lives(only_run(results)) == [(job, 0), (job, 1)]
     assert_resumed(only_run(results), HELD_STEP)
     assert_all_as_if_undisturbed(results, tmp_path / "undisturbed")
+
+
+# --- workers that train each run together ---------------------------------------------------------------------------
+
+TOGETHER: dict[str, Any] = {"nodes": 2, "devices_per_run": 2}
+
+
+def assert_all_as_if_together(results: Path, folder: Path) -> None:
+    """Each run has the numbers of one that two processes of this machine trained, without SLURM."""
+    sets = ("devices=cpu", "slots=2", "devices_per_run=2", "threads=1")
+    options = [word for setting in sets for word in ("--launch-set", setting)]
+    for run in runs_in(results):
+        ettsweep("train", "--spec", run.spec_path, "--results", folder, *options)
+        expected, result = RunDir(folder / "runs" / run.id), run.result()
+        assert result is not None
+        assert result["execution"]["processes"] == 2
+        assert run.metrics_path.read_bytes() == expected.metrics_path.read_bytes()
+        assert result["weights_sha256"] == expected.result()["weights_sha256"]  # type: ignore[index]
+
+
+def test_two_nodes_train_each_run_of_a_list_together_and_go_on_when_their_time_was_up(
+    cluster: Cluster, hold: Hold, tmp_path: Path, results: Path, seen: Any
+) -> None:
+    ettsweep(*asks(tmp_path, 2, STEPS, runs_per_job=2, **TOGETHER, **hold.at("step")))
+    for rank in (0, 1):
+        hold.wait(0, rank)
+    job = f"{array(results)}_0"
+    first, second = by_task(results)
+    rows = status(results)
+    assert [rows[run.id]["state"] for run in (first, second)] == ["running", "queued"]
+    workers = [only_submission(results).said_by(f"0-{rank}")["process"] for rank in (0, 1)]
+    assert first.attempt(1).claim()["process"] == workers[0]
+    assert workers[1]["pid"] != workers[0]["pid"]
+    cluster.run("scancel", "--signal=USR2", job)
+    wait_until_done(results)
+    assert (lives(first), lives(second)) == ([(job, 0), (job, 1)], [(job, 1)])
+    assert_resumed(first, HELD_STEP)
+    assert {row["state"] for row in seen()} <= {"queued", "running", "done"}
+    cluster.wait_state(job, "COMPLETED")
+    output = "".join(path.read_text() for path in only_submission(results).path.glob("*_log.out"))
+    assert "Warning" not in output
+    assert "Traceback" not in output
+    assert_all_as_if_together(results, tmp_path / "undisturbed")
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_job_ends_with_any_of_its_workers_and_the_next_command_goes_on(
+    cluster: Cluster, hold: Hold, tmp_path: Path, results: Path, rank: int
+) -> None:
+    command = asks(tmp_path, 1, STEPS, **TOGETHER, **hold.at("step"))
+    ettsweep(*command)
+    for other in (0, 1):
+        hold.wait(0, other)
+    job = f"{array(results)}_0"
+    leaders = workers(results, node_of(only_run(results).attempt(1)))
+    for pid in leaders if rank == 0 else set(workers(results)) - set(leaders):
+        os.kill(pid, signal.SIGKILL)
+    hold.let_go()
+    cluster.wait_state(job, "FAILED")
+    (row,) = wait_for_state(results, "interrupted").values()
+    assert row["job"] == job
+    assert "1 taken on" in ettsweep(*command).stderr
+    wait_until_done(results)
+    assert_resumed(only_run(results), 50)
+    assert_all_as_if_together(results, tmp_path / "undisturbed")
+
+
+def test_a_cancelled_job_of_two_nodes_waits_for_a_decision(
+    cluster: Cluster, hold: Hold, tmp_path: Path, results: Path
+) -> None:
+    command = asks(tmp_path, 1, STEPS, **TOGETHER, **hold.at("step"))
+    ettsweep(*command)
+    for rank in (0, 1):
+        hold.wait(0, rank)
+    job = f"{array(results)}_0"
+    cluster.run("scancel", job)
+    cluster.wait_state(job, "CANCELLED")
+    row = status(results)[only_run(results).id]
+    assert (row["state"], row["reason"]) == ("cancelled", f"job {job} was cancelled in SLURM")
+    assert "1 need a decision" in ettsweep(*command).stderr
+    ettsweep("retry", only_run(results).id, "--launch", tmp_path / "slurm.yaml", "--results", results)
+    wait_until_done(results)
+    assert_resumed(only_run(results), HELD_STEP)
+    assert_all_as_if_together(results, tmp_path / "undisturbed")
 
 
 # --- cancelled in SLURM ---------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """Tasks on images: real JPEG files, made here, through the very code that trains at full size."""
 
 import itertools
+import pickle
 import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from ettsweep.errors import DataMissingError, InputError
 from ettsweep.seeding import derive_seed
-from ettsweep.spec import Cifar10Task, Cifar100Task, ImageNetTask, ImageTask, VitSpec
+from ettsweep.spec import Cifar10Task, Cifar100Task, ImageNetTask, ImageTask, VitSpec, validate
 from ettsweep.tasks import chunks
 from ettsweep.tasks.base import Batch, Loading, Share
 from ettsweep.tasks.images import Images
@@ -224,6 +225,33 @@ def test_mixup_switch_and_chunk_count() -> None:
     assert torch.equal(one_batch(**both, mixup_switch=1.0), one_batch(**both, mixup_switch=1.0))
     assert not torch.equal(one_batch(**both, mixup_switch=0.0), one_batch(**both, mixup_switch=1.0))
     assert not torch.equal(one_batch(**both, mixup_chunk=4), one_batch(**both, mixup_chunk=6))
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_randaugment_so_strong_that_it_keeps_no_bit_of_a_colour_works() -> None:
+    assert torch.isfinite(one_batch(rand_augment="rand-m10-n20-inc1")).all()
+
+
+@pytest.mark.parametrize("words", ["rand-m9-mstd0.5-inc1", "rand-m9-n3-p0.5", "rand-m7-mmax20-tweights", ""])
+def test_timms_words_for_randaugment_are_known(words: str) -> None:
+    from timm.data.auto_augment import rand_augment_transform
+
+    assert ImageNetTask(rand_augment=words).rand_augment == words
+    assert not words or rand_augment_transform(words, {})
+
+
+@pytest.mark.parametrize("words", ["rand-x9", "augmix-m5", "rand-m9.5", "rand_m9", "9"])
+def test_words_that_timm_would_stumble_over_are_refused(words: str) -> None:
+    with pytest.raises(InputError, match=r"rand_augment: RandAugment in timm's words, such as .* is expected, got"):
+        validate(ImageNetTask, {"rand_augment": words}, "grid")
+
+
+@pytest.mark.usefixtures("folder")
+def test_what_workers_get_can_be_sent_to_new_processes() -> None:
+    images = task(36)
+    again = pickle.loads(pickle.dumps(images._train))
+    problems: list[chunks.Problem] = []
+    assert torch.equal(again.load((1, 5), problems)[0], images._train.load((1, 5), problems)[0])
 
 
 def test_a_flip_for_certain_mirrors_an_image(folder: Path) -> None:

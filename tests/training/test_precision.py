@@ -1,13 +1,18 @@
 """Mixed precision on the CPU: close to fp32, weights in fp32, overflows counted."""
 
+from pathlib import Path
+
 import pytest
 import torch
-from made_runs import CPU, MakeSpec, Train, result_of
+from made_runs import CPU, MakeSpec, Train, numbers, result_of
 from torch import Tensor
 
+from ettsweep.models.build import speed_up
 from ettsweep.tasks.base import Batch
 from ettsweep.tasks.digits import Digits
 from ettsweep.training import checkpoint
+from ettsweep.training.execution import Execution
+from ettsweep.training.metrics import StepBuffer
 from ettsweep.training.precision import autocast, loss_scaler
 from ettsweep.training.run import prepare
 
@@ -25,14 +30,58 @@ def test_trains_close_to_fp32_but_not_alike(
     assert result_of(mixed)["overflow_steps"] == 0
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize(("precision", "tolerance"), [("tf32", 2e-3), ("bf16", 2e-2), ("fp16", 3e-3)])
+def test_the_same_small_run_ends_alike_in_every_precision(
+    train: Train, make_spec: MakeSpec, precision: str, tolerance: float
+) -> None:
+    """72 steps at a learning rate that learns: 2^-11, 2^-9 and 2^-12 of rounding do not grow; tf32 may not be there."""
+    more = {"lr": 0.125, "schedule": {"total_steps": 72, "eval_every": 24}}
+    exact, other = train(make_spec(**more)), train(make_spec(precision=precision, **more))
+    assert exact.id != other.id, "precision is part of a run"
+    assert result_of(exact)["final_accuracy"] > 0.5
+    assert result_of(other)["final_loss"] == pytest.approx(result_of(exact)["final_loss"], rel=tolerance)
+    assert result_of(other)["final_accuracy"] == pytest.approx(result_of(exact)["final_accuracy"], abs=0.02)
+
+
+def test_a_precision_holds_for_its_run_alone(train: Train, make_spec: MakeSpec, tmp_path: Path) -> None:
+    first = train(make_spec(), folder=tmp_path / "first")
+    for other in ("tf32", "bf16", "fp16"):
+        train(make_spec(precision=other))
+        assert torch.get_float32_matmul_precision() == ("high" if other == "tf32" else "highest")
+        torch.set_float32_matmul_precision("medium")
+        again = train(make_spec(), folder=tmp_path / f"after-{other}")
+        assert torch.get_float32_matmul_precision() == "highest"
+        assert numbers(again) == numbers(first)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="the host can only wait for a device where there is one")
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "fp16"])
+@pytest.mark.parametrize("recompute", [False, True])
+def test_the_host_waits_for_nothing_in_a_step(make_spec: MakeSpec, precision: str, recompute: bool) -> None:
+    device = torch.device("cuda")
+    trainer = prepare(make_spec(precision=precision), device, Execution(micro_batch=8))
+    speed_up(trainer.model, compile_blocks=False, recompute=recompute)
+    buffer = StepBuffer(precision)  # type: ignore[arg-type]
+    batches = trainer.task.batches(1)
+    ready = [next(batches) for _ in range(12)]  # digits are chosen by their number, which is copied to the device
+    trainer.train_step(0.1, iter(ready[:4]))
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for step in (1, 2):
+            buffer.add(step, 0.1, *trainer.train_step(0.1, iter(ready[4 * step :])))
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert buffer.drain().diverged_step is None
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "fp16"])
 def test_weights_gradients_and_optimizer_state_stay_fp32(make_spec: MakeSpec, precision: str) -> None:
     trainer = prepare(make_spec(precision=precision), CPU)
     outputs: list[Tensor] = []
     trainer.model.register_forward_hook(lambda module, inputs, output: outputs.append(output))
     batch = next(trainer.task.batches(1))
     loss, grad_norm, _ = trainer.train_step(0.5, iter([batch]))
-    low = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
+    low = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
     assert outputs[0].dtype == low, "autocast is on"
     assert {loss.dtype, grad_norm.dtype} == {torch.float32}
     assert {p.dtype for p in trainer.model.parameters()} == {torch.float32}

@@ -1,0 +1,271 @@
+"""How much memory a step takes, what is recomputed to save some, and what is said where it does not suffice."""
+
+import itertools
+import math
+import subprocess
+import sys
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from commandline import runs_in, write_grid
+from made_runs import CPU, MakeSpec, Train, numbers, result_of, stop_at
+from torch import Tensor
+
+from ettsweep.models.build import build_model, speed_up
+from ettsweep.rundir import RunDir
+from ettsweep.spec import RunSpec, VitSpec
+from ettsweep.training import fit, memory
+from ettsweep.training.execution import Execution
+from ettsweep.training.fit import Fit, largest_batches
+from ettsweep.training.memory import (
+    GIB,
+    TrialModel,
+    TrialStep,
+    activation_bytes,
+    evenly,
+    fitting_micro_batch,
+)
+from ettsweep.training.run import train_run
+
+MODELS = {
+    "patches": VitSpec(width=64, depth=6, heads=4, patch_size=4, image_size=32, channels=3, classes=10),
+    "narrow-mlp": VitSpec(width=96, depth=3, heads=2, patch_size=2, image_size=16, classes=10, mlp_ratio=2),
+}
+WIDE = {"width": 128, "depth": 4, "heads": 2, "patch_size": 1, "image_size": 8, "channels": 1, "classes": 10}
+"""Some 2 MiB of activations a sample, so that they count beside Python and torch."""
+
+
+# --- activations ----------------------------------------------------------------------------------------------------
+
+
+def kept_bytes(spec: VitSpec, samples: int, *, recompute: bool) -> int:
+    """Return the bytes that autograd keeps of a forward pass, weights aside, by torch's own account of it."""
+    model = build_model(spec)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.02)
+    speed_up(model, compile_blocks=False, recompute=recompute)
+    weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    kept: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    inputs: list[weakref.ref[Tensor]] = []
+    for block in model.blocks:
+        block.register_forward_pre_hook(lambda _, args: inputs.append(weakref.ref(args[0])))
+    images = torch.rand(samples, spec.channels, spec.image_size, spec.image_size)
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        logits = model(images)
+    for reference in inputs:
+        if (tensor := reference()) is not None:  # recomputation may keep it where no hook sees it
+            keep(tensor)
+    assert logits.requires_grad
+    return sum(kept.values())
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_activations_are_reckoned_as_autograd_keeps_them(name: str) -> None:
+    spec = MODELS[name]
+    kept = kept_bytes(spec, 4, recompute=False) / 4
+    assert activation_bytes(spec, recompute=False) == pytest.approx(kept, rel=0.15)
+    one_block = kept_bytes(spec.model_copy(update={"depth": 1}), 4, recompute=False) / 4
+    recomputed = kept_bytes(spec, 4, recompute=True) / 4
+    assert activation_bytes(spec, recompute=True) == pytest.approx(recomputed + one_block, rel=0.3)
+    assert recomputed < kept / 4
+
+
+def test_recomputed_activations_change_no_bit(train: Train, make_spec: MakeSpec, tmp_path: Path) -> None:
+    for precision in ("fp32", "bf16"):
+        spec = make_spec(precision=precision, model={"depth": 2})
+        run = RunDir.create(tmp_path / "recomputed", spec)
+        attempt = run.claim({}, after=0)
+        assert attempt is not None
+        train_run(run, attempt, CPU, Execution(activation_checkpointing=True), lambda: None)
+        assert result_of(run)["execution"]["activation_checkpointing"] is True
+        assert numbers(run) == numbers(train(spec))
+
+
+# --- micro-batches --------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_is_cut_into_as_few_and_as_alike_parts_as_fit() -> None:
+    assert [evenly(samples, at_most) for samples, at_most in ((8, 8), (8, 99), (9, 8), (100, 33), (7, 1), (5, 0))] == [
+        *(8, 8, 5, 25, 1, 1)
+    ]
+    for samples, at_most in itertools.product(range(1, 40), range(1, 40)):
+        size = evenly(samples, at_most)
+        assert size <= at_most
+        assert math.ceil(samples / size) == math.ceil(samples / at_most), "no more parts than need be"
+
+
+def test_on_the_cpu_micro_batches_follow_from_the_model_alone(
+    make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = make_spec(model=WIDE, batch_size=100)
+    assert fitting_micro_batch(spec, 100, CPU, Execution()) == 100
+    each = activation_bytes(spec.model, recompute=False)
+    monkeypatch.setattr(memory, "CPU_ACTIVATIONS", 40 * each)
+    assert fitting_micro_batch(spec, 100, CPU, Execution()) == 34
+    assert fitting_micro_batch(spec, 100, CPU, Execution(activation_checkpointing=True)) == 100
+    monkeypatch.setattr(memory, "CPU_ACTIVATIONS", 1)
+    assert fitting_micro_batch(spec, 100, CPU, Execution()) == 1
+
+
+class Tried(TrialModel):
+    """A device on which a sample takes 10 bytes, the model 100, and no more than `full` bytes are there."""
+
+    def __init__(self, full: int) -> None:
+        self.full, self.sizes = full, list[int]()
+
+    def step(self, size: int) -> TrialStep:
+        self.sizes.append(size)
+        if 100 + 10 * size > self.full:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return TrialStep(size, 1.0, 100 + 10 * size)
+
+
+@pytest.mark.parametrize(
+    ("full", "samples", "fits"),
+    [(1000, 1024, 90), (1000, 90, 90), (1000, 12, 12), (1000, 8, 8), (300, 1024, 8), (200, 12, 8), (150, 1024, 1)],
+)
+def test_two_small_steps_tell_what_fits_and_neither_is_larger_than_asked_for(
+    full: int, samples: int, fits: int
+) -> None:
+    trial = Tried(full)
+    found = memory._fits_into(full, trial, samples)
+    assert min(found, samples) == fits
+    assert max(trial.sizes, default=0) <= samples
+
+
+def attempt_with(spec: RunSpec, folder: Path, execution: Execution, stop_after: int | None = None) -> RunDir:
+    run = RunDir.create(folder, spec)
+    attempt = run.claim({}, after=max(run.numbers(), default=0))
+    assert attempt is not None
+    poll = stop_at(stop_after) if stop_after is not None else None
+    train_run(run, attempt, CPU, execution, lambda: poll(attempt) if poll else None)
+    return run
+
+
+def test_a_run_goes_on_with_the_micro_batches_that_it_began_with_and_else_says_so(
+    make_spec: MakeSpec, tmp_path: Path
+) -> None:
+    spec = make_spec(batch_size=33)
+    calm = attempt_with(spec, tmp_path / "calm", Execution(micro_batch=5))
+    kept = attempt_with(spec, tmp_path / "kept", Execution(micro_batch=5), stop_after=10)
+    attempt_with(spec, tmp_path / "kept", Execution())
+    assert numbers(kept) == numbers(calm)
+    assert kept.attempt(2).execution() == kept.attempt(1).execution()
+    assert "warning" not in kept.attempt(2).log()
+
+    changed = attempt_with(spec, tmp_path / "changed", Execution(micro_batch=5), stop_after=10)
+    attempt_with(spec, tmp_path / "changed", Execution(micro_batch=7, activation_checkpointing=True))
+    log = changed.attempt(2).log()
+    assert "warning: micro_batch was 5, is 7: metrics can differ in the last bits from an undisturbed run's" in log
+    assert "warning: activation_checkpointing was False, is True" in log
+    losses = [[line["loss"] for line in run.history() if "loss" in line] for run in (changed, calm)]
+    assert losses[0][:10] == losses[1][:10]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
+# --- out of memory --------------------------------------------------------------------------------------------------
+
+LIMITED = """
+import resource, sys, torch
+from pathlib import Path
+import ettsweep.training.run
+from ettsweep.cli import main
+torch.optim.SGD([torch.zeros(1)]).step()  # it imports more
+here = 1024 * int(Path("/proc/self/status").read_text().partition("VmSize:")[2].split()[0])
+resource.setrlimit(resource.RLIMIT_AS, (here + int(sys.argv.pop(1)),) * 2)
+main()
+"""
+"""The command line, with so many bytes more than it has when all is imported."""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads its size from Linux's /proc")
+def test_a_step_that_does_not_fit_fails_with_words_that_help(tmp_path: Path) -> None:
+    path = write_grid(
+        tmp_path / "grid.yaml",
+        model=WIDE,
+        recipe={"batch_size": 512, "schedule": {"total_steps": 1, "warmup_steps": 0, "eval_every": 1}},
+    )
+
+    def train(*sets: str) -> "subprocess.CompletedProcess[str]":
+        options = [word for setting in ("slots=1", "threads=1", *sets) for word in ("--launch-set", setting)]
+        command = ["train", "--grid", path, "--set", "task.train_size=1700", "--results", tmp_path / "results", *options]
+        limited = [sys.executable, "-c", LIMITED, str(750 * 2**20), *map(str, command)]
+        return subprocess.run(limited, capture_output=True, text=True, timeout=120, check=False)
+
+    failed = train()
+    assert failed.returncode == 1
+    assert "out of memory: a micro-batch of 512 (of a batch of 512) does not fit into the memory of this machine" in (
+        failed.stderr
+    )
+    assert "try --launch-set micro_batch=256, or --launch-set activation_checkpointing=true" in failed.stderr
+    assert "`ettsweep doctor --grid FILE --fit` finds the largest that fits" in failed.stderr
+    assert "Traceback" not in failed.stdout + failed.stderr
+    done = train("activation_checkpointing=true")
+    assert done.returncode == 0, done.stderr
+    (run,) = runs_in(tmp_path / "results")
+    assert (result_of(run)["steps"], result_of(run)["execution"]["micro_batch"], run.numbers()) == (1, 512, [1, 2])
+
+
+# --- the largest that fits ------------------------------------------------------------------------------------------
+
+
+def fits(spec: RunSpec, samples: int, monkeypatch: pytest.MonkeyPatch, room: int | None = None) -> Sequence[Fit]:
+    """Return what fits without and with recomputation, into `room` bytes more than this process has now."""
+    if room is not None:
+        total = int((memory.peak_resident_bytes() + room) / memory.ROOM)
+        monkeypatch.setattr(fit, "available_bytes", lambda device: total)
+    return list(largest_batches(spec, samples, CPU, Execution()))
+
+
+def test_where_there_is_room_the_batch_is_the_limit(make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = fits(make_spec(), 32, monkeypatch)
+    assert [(f.activation_checkpointing, f.micro_batch, f.limited) for f in found] == [
+        (False, 32, "batch"),
+        (True, 32, "batch"),
+    ]
+    assert all(f.samples_per_s > 0 for f in found)
+    assert all(0 < f.memory_gib < 8 for f in found)
+    assert [f.micro_batch for f in fits(make_spec(), 5, monkeypatch)] == [5, 5], "no more than asked for is tried"
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="measures peaks through Linux's /proc")
+def test_where_memory_is_the_limit_recomputation_fits_more(
+    make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = make_spec(model=WIDE)
+    each = activation_bytes(spec.model, recompute=False)
+    memory.forget_peak()
+    plain, recomputed = fits(spec, 10_000, monkeypatch, room=200 * each)
+    assert (plain.limited, recomputed.limited) == ("memory", "memory")
+    assert 100 < plain.micro_batch < 300
+    assert recomputed.micro_batch > plain.micro_batch
+    assert plain.micro_batch % 8 == recomputed.micro_batch % 8 == 0
+    assert not plain.tried
+    total = fit.available_bytes(CPU)
+    assert plain.memory_gib == pytest.approx(memory.ROOM * total / GIB, rel=0.1)
+
+
+def test_memory_of_this_machine_is_what_it_has_left_and_what_this_process_has() -> None:
+    total = {line.split()[0]: line.split()[1:] for line in Path("/proc/meminfo").read_text().splitlines()}
+    assert 0 < fit.available_bytes(CPU) <= 1024 * int(total["MemTotal:"][0])
+
+
+def test_a_fit_on_the_cpu_measures_what_a_step_really_adds(make_spec: MakeSpec) -> None:
+    """Peaks of the process, which know nothing of the formula."""
+    spec: Any = make_spec(model=WIDE)
+    trial = TrialModel(spec, CPU, Execution())
+    trial.step(8)
+    first, second = trial.step(8), trial.step(48)
+    each = memory.slope_bytes(first, second)
+    assert activation_bytes(spec.model, recompute=False) == pytest.approx(each, rel=0.5)

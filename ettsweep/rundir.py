@@ -555,8 +555,15 @@ class Attempt:
         write_atomic(self.checkpoint_path, write)
 
     def fail(self, kind: Literal["error", "interrupted", "lost"], reason: str, details: str = "") -> None:
-        """Record why the attempt ended without a result; `error` is not retried by itself, `lost` not for ever."""
-        write_atomic(self.path / "failure.json", dumps({"kind": kind, "reason": reason, "details": details}))
+        """Record why the attempt ended without a result; the first reason stands.
+
+        Args:
+            kind: `error` is not retried by itself, `lost` not for ever.
+            reason: for people, on one line.
+            details: such as a traceback.
+        """
+        text = dumps({"kind": kind, "reason": reason, "details": details})
+        write_atomic(self.path / "failure.json", text, exclusive=True)
 
     def failure(self) -> Json | None:
         """Return failure.json, or None where the attempt ended otherwise or not at all."""

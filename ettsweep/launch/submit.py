@@ -238,11 +238,14 @@ def check(results: Path, plan: Plan, profile: AnyProfile) -> None:
     """Find out, before anything is recorded, whether a plan could be submitted.
 
     Raises:
-        InputError: a device that the profile names is not here.
+        InputError: a device that the profile names is not here, or a run has fewer samples a step than devices.
         LaunchError: SLURM refuses the profile, in its own words, or does not answer.
     """
     if not plan.to_launch:
         return
+    least = min(planned.spec.batch_size for planned in plan.to_launch)
+    if least < profile.devices_per_run:
+        raise InputError(f"devices_per_run: {profile.devices_per_run} devices cannot share a batch of {least}")
     if isinstance(profile, LocalProfile):
         profile.resolve()
         return

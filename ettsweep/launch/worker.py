@@ -5,6 +5,7 @@ python -m ettsweep.launch.worker --follow WHAT    what a worker starts on the ot
 """
 
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -74,10 +75,13 @@ def follow_in_slot(told: str) -> int:
     slot, where = parse_told(told)
     control = Control()
     device, _ = prepare_device(slot)
-    return _follow(meet_leader(where, device), device, control)
+    group = meet_leader(where, device)
+    _follow(group, device, control)
+    group.leave()
+    return 0
 
 
-def _follow(group: "Group", device: "torch.device", control: "Control") -> int:
+def _follow(group: "Group", device: "torch.device", control: "Control") -> None:
     """Train what the leader of a group says, until it has nothing more."""
     from ettsweep.training.distributed import LostPeerError, orders
     from ettsweep.training.run import train_run
@@ -89,8 +93,6 @@ def _follow(group: "Group", device: "torch.device", control: "Control") -> int:
     except LostPeerError as error:
         print(f"rank {group.rank}: {error}", file=sys.stderr, flush=True)
         os._exit(1)  # what is left of the group may hang at a normal end
-    group.leave()
-    return 0
 
 
 def _check_code(submission: Submission) -> None:
@@ -215,9 +217,10 @@ def run_task(folder: Path) -> int:
         group = meet_in_job(device)
         if not group.leads:
             _say(submission, slot.name, leaving=False, job=job)
-            code = _follow(group, device, control)
+            _follow(group, device, control)
             _say(submission, slot.name, leaving=True, job=job)
-            return code
+            group.leave()
+            return 0
         gather = _nothing_around(group)
     runs = _runs(submission, submission.runs_of(job.index))
     worker = Worker(submission, slot.name, slot, runs, control, job, JobOutlook(job, folder), gather)
@@ -226,6 +229,7 @@ def run_task(folder: Path) -> int:
         from ettsweep.training.distributed import dismiss
 
         dismiss(group)
+        group.leave()
     if not control.told or not any(worker.claimable(run) for run in runs):
         return 0
     return worker.go_on_in_the_next_job()
@@ -319,7 +323,8 @@ class Worker:
                 self._train_with(group, device, info, code)
         except LostPeerError as error:
             if self._job:
-                raise  # SLURM ends all of the job, and another one takes its runs on
+                print(error, file=sys.stderr, flush=True)
+                os._exit(1)  # SLURM ends the rest of the job; the next command has its runs go on
             print(f"{error}; the others are started anew", file=sys.stderr, flush=True)
 
     def _train_with(self, group: "Group", device: "torch.device", info: Json, code: Json) -> None:
@@ -354,6 +359,7 @@ class Worker:
                     return
                 if device.type == "cuda":
                     torch.cuda.synchronize()  # raises if the run has broken the device: then this process is over
+                    gc.collect()  # networks hold themselves, and the next run is measured by what is free
                     torch.cuda.empty_cache()
 
     def go_on_in_the_next_job(self) -> int:
@@ -483,6 +489,8 @@ def prepare_device(slot: Slot) -> "tuple[torch.device, Json]":
     """
     if slot.gpu is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = slot.gpu  # before CUDA starts
+        # Else processes of the compiler's would take the signals that SLURM sends to all of a job, and die of them.
+        os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
     import torch
 
     from ettsweep.training.run import environment

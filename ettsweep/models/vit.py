@@ -4,6 +4,8 @@ B batch, C channels, H and W height and width of an image, T tokens (patches), P
 D width, K classes.
 """
 
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -53,7 +55,9 @@ class Vit(nn.Module):
         """Return the logits, (B, K)."""
         x_BTD = F.linear(patchify(images_BCHW, self.patch_size), self.patch) + self.pe
         for block in self.blocks:
-            x_BTD = checkpoint(block, x_BTD, use_reentrant=False) if self.recompute else block(x_BTD)
+            # Nothing in a block is drawn at random.
+            again = partial(checkpoint, block, use_reentrant=False, preserve_rng_state=False)
+            x_BTD = again(x_BTD) if self.recompute else block(x_BTD)
         x_BD = layer_norm(x_BTD, self.ln_eps).mean(1)
         return F.linear(x_BD, self.head, self.head_bias)
 

@@ -104,5 +104,5 @@ def classification_sums(logits_BK: Tensor, targets_B: Tensor) -> Tensor:
     """Return float64 (sum of cross-entropies, number of correct top-1 predictions, number of images)."""
     loss = torch.nn.functional.cross_entropy(logits_BK.float(), targets_B, reduction="sum")
     correct = (logits_BK.argmax(dim=-1) == targets_B).sum()
-    count = torch.tensor(len(targets_B), device=loss.device)
-    return torch.stack([loss.double(), correct.double(), count.double()])
+    count = torch.full((), len(targets_B), dtype=torch.float64, device=loss.device)
+    return torch.stack([loss.double(), correct.double(), count])

@@ -1,28 +1,32 @@
 """One run on several devices: a process for each takes the same steps, and the first of them leads and writes."""
 
 import contextlib
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
+from torch.distributed import FileStore as FileStore  # type: ignore[attr-defined]
 from torch.distributed import TCPStore as TCPStore  # type: ignore[attr-defined]
 from torch.nn.parallel import DistributedDataParallel
 
 from ettsweep.errors import EttsweepError
+from ettsweep.files import Json, dumps
 from ettsweep.training.execution import Execution
 
-DEVICE_WAIT = timedelta(minutes=60)
-"""How long a device waits for the others: the leader may be saving, or one may compile for the first time."""
+DEVICE_WAIT = timedelta(minutes=30)
+"""How long a process waits for the others in a step: the leader may be saving, or one may compile."""
 
 COMMAND_WAIT = timedelta(days=365)
 """How long a process waits for what comes next: the leader may wait for a run that somebody else has."""
 
-LOST = re.compile(r"connection \w+ by (remote )?peer|broken pipe|socket \w+|timed out", re.IGNORECASE)
+LOST = re.compile(r"connection \w+ by (remote )?peer|closed by peer|broken pipe|timed out|unreachable|no route", re.I)
 """What gloo says of a process that is gone."""
 
 
@@ -38,34 +42,50 @@ class Group:
         world: number of processes.
     """
 
-    def __init__(self, rank: int = 0, world: int = 1, control: "dist.ProcessGroup | None" = None) -> None:
+    def __init__(
+        self,
+        rank: int = 0,
+        world: int = 1,
+        steps: "dist.ProcessGroup | None" = None,
+        orders: "dist.ProcessGroup | None" = None,
+    ) -> None:
         self.rank = rank
         self.world = world
-        self._control = control
+        self._steps = steps
+        self._orders = orders
 
     @classmethod
-    def join(cls, device: torch.device, store: TCPStore, rank: int, world: int) -> "Group":
+    def join(cls, device: torch.device, store: FileStore | TCPStore, rank: int, world: int) -> "Group":
         """Meet the others.
 
         Args:
-            device: of this process. GPUs talk through NCCL, CPUs through gloo; what the processes agree on always
-                goes through gloo, so that no device is waited for.
+            device: of this process. GPUs average gradients through NCCL, CPUs through gloo; what the processes agree on
+                goes through gloo, between the hosts: it waits for no device, and learns at once of a process that ends.
             store: where all meet.
             rank: of this process.
             world: number of processes.
         """
+        backend, gpu = "gloo", None
         if device.type == "cuda":
-            torch.cuda.set_device(device.index or 0)  # workers see their own GPU alone
-        backend = "nccl" if device.type == "cuda" else "gloo"
-        dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=DEVICE_WAIT)
-        control = dist.new_group(backend="gloo", timeout=COMMAND_WAIT)
-        assert isinstance(control, dist.ProcessGroup)
-        return cls(rank, world, control)
+            backend, gpu = "nccl", torch.device("cuda", 0)  # workers see their own GPU alone
+            torch.cuda.set_device(gpu)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=DEVICE_WAIT, device_id=gpu)
+        steps, orders = (dist.new_group(backend="gloo", timeout=wait) for wait in (DEVICE_WAIT, COMMAND_WAIT))
+        assert isinstance(steps, dist.ProcessGroup)
+        assert isinstance(orders, dist.ProcessGroup)
+        return cls(rank, world, steps, orders)
 
     def leave(self) -> None:
         """Part from the others."""
         if self.world > 1:
             dist.destroy_process_group()
+
+    def abandon(self) -> None:
+        """Part from others of whom one is gone: NCCL would wait for it."""
+        if self.world > 1 and dist.get_backend() == "nccl":
+            dist.distributed_c10d._abort_process_group()
+        else:
+            self.leave()
 
     @property
     def leads(self) -> bool:
@@ -73,7 +93,7 @@ class Group:
         return self.rank == 0
 
     def agree(self, *values: int) -> tuple[int, ...]:
-        """Return the largest of what all say, value by value; devices are not waited for.
+        """Return the largest of what all say, value by value.
 
         Raises:
             LostPeerError: a process is gone.
@@ -82,28 +102,40 @@ class Group:
             return values
         said = torch.tensor(values, dtype=torch.int64)
         with watching():
-            dist.all_reduce(said, op=dist.ReduceOp.MAX, group=self._control)
+            dist.all_reduce(said, op=dist.ReduceOp.MAX, group=self._steps)
         return tuple(said.tolist())
 
-    def share(self, value: Any = None) -> Any:
-        """Return what the leader says, a plain object.
+    def total(self, values: Sequence[float]) -> list[float]:
+        """Return the sums over all processes, value by value, in float64.
+
+        Raises:
+            LostPeerError: a process is gone.
+        """
+        if self.world == 1:
+            return list(values)
+        said = torch.tensor(values, dtype=torch.float64)
+        with watching():
+            dist.all_reduce(said, group=self._steps)
+        return list(said.tolist())
+
+    def share(self, value: Json | None = None) -> Json | None:
+        """Return what the leader says: plain data, or None. It goes as JSON, since a pickle could be anybody's code.
 
         Raises:
             LostPeerError: a process is gone.
         """
         if self.world == 1:
             return value
-        said = [value]
+        text = dumps({"said": value}).encode() if self.leads else b""
         with watching():
-            dist.broadcast_object_list(said, src=0, group=self._control)
-        return said[0]
-
-    def sum(self, values: Tensor) -> Tensor:
-        """Return the sum of a tensor over all processes, on its device."""
-        if self.world > 1:
-            with watching():
-                dist.all_reduce(values)
-        return values
+            size = torch.tensor([len(text)])
+            dist.broadcast(size, src=0, group=self._orders)
+            said = torch.zeros(int(size), dtype=torch.uint8)
+            if self.leads:
+                said = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+            dist.broadcast(said, src=0, group=self._orders)
+        told: Json | None = json.loads(bytes(said.tolist()))["said"]
+        return told
 
     def wrap(self, model: nn.Module) -> nn.Module:
         """Return the module whose backward pass averages gradients over the processes; parameters stay the model's."""
@@ -130,21 +162,26 @@ def watching() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        found = LOST.search(str(error))
-        if not found and not isinstance(error, dist.DistBackendError | dist.DistNetworkError):
+        text = str(error)
+        found = LOST.search(text)
+        lost = found or isinstance(error, dist.DistBackendError | dist.DistNetworkError)
+        if not lost or "out of memory" in text:
             raise
-        how = found.group() if found else str(error).splitlines()[0]
+        how = found.group() if found else text.splitlines()[0]
         raise LostPeerError(f"another process of this run is gone: {how}") from error
 
 
-Order = tuple[Path, int, Execution]
-"""What the leader has all do: train an attempt at the run in a folder, in this way."""
+class Order(NamedTuple):
+    """What the leader has all do: train an attempt at the run in a folder, in this way."""
+
+    run: Path
+    attempt: int
+    execution: Execution
 
 
 def lead(group: Group, run: Path, attempt: int, execution: Execution) -> None:
     """Tell the others what is trained next."""
-    order: Order = run, attempt, execution
-    group.share(order)
+    group.share({"run": str(run), "attempt": attempt, "execution": asdict(execution)})
 
 
 def dismiss(group: Group) -> None:
@@ -154,5 +191,6 @@ def dismiss(group: Group) -> None:
 
 def orders(group: Group) -> Iterator[Order]:
     """Yield what the leader says, until it dismisses this process."""
-    while (order := group.share()) is not None:
-        yield order
+    while (told := group.share()) is not None:
+        how = told["execution"]
+        yield Order(Path(told["run"]), told["attempt"], Execution(**how | {"sinks": tuple(how["sinks"])}))

@@ -135,7 +135,7 @@ class Trainer:
                 outputs = self.model(batch.inputs)
             sums += self.task.measure(outputs, batch)
         self.model.train()
-        loss, correct, count = self.group.sum(sums).tolist()
+        loss, correct, count = self.group.total(sums.tolist())
         return {"val_loss": loss / count, "val_accuracy": correct / count}
 
 
@@ -176,6 +176,8 @@ class Awaited:
 def timings_of(trainer: Trainer, execution: Execution) -> Timings:
     """Return what tells how fast a run goes, on all of its devices together."""
     spec, device = trainer.spec, trainer.device
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
     peak = execution.peak_flops
     if peak is None and device.type == "cuda":
         peak = peak_flops(torch.cuda.get_device_name(device), spec.precision)

@@ -73,7 +73,8 @@ def naming_the_batch(spec: RunSpec, share: Share, device: torch.device) -> Itera
 def is_out_of_memory(error: BaseException) -> bool:
     """Say whether an allocator refused, on whichever device."""
     text = str(error)
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in text or "not enough memory" in text
+    words = ("out of memory", "can't allocate memory", "not enough memory", "CUBLAS_STATUS_ALLOC_FAILED")
+    return isinstance(error, torch.OutOfMemoryError) or any(word in text for word in words)
 
 
 def fitting_micro_batch(spec: RunSpec, samples: int, device: torch.device, execution: Execution) -> int:
@@ -95,14 +96,14 @@ def _fits_into(budget: int, trial: "TrialModel", samples: int) -> int:
     small, large = (min(samples, size) for size in TRIAL_SIZES)
     if samples <= small:
         return samples
-    fits = 1
+    done: list[TrialStep] = []
     with until_full():
         trial.step(small)  # the first allocates what lives on
-        first = trial.step(small)
-        fits = small
-        second = trial.step(large)
-        fits = max(1, int(small + (budget - first.memory_bytes) / slope_bytes(first, second)))
-    return fits
+        done += [trial.step(small)]
+        done += [trial.step(large)]
+    if len(done) < 2:
+        return small if done else 1
+    return max(1, int(small + (budget - done[0].memory_bytes) / slope_bytes(*done)))
 
 
 @contextlib.contextmanager
@@ -154,7 +155,8 @@ class TrialModel:
         self._model = build_model(spec.model)
         initialise(self._model, spec.model, spec.strategy, spec.seed)
         self._model.to(device)
-        speed_up(self._model, compile_blocks=bool(execution.compile), recompute=execution.activation_checkpointing)
+        # Not compiled: that takes no more memory, and what is compiled for one size is not what a run compiles.
+        speed_up(self._model, compile_blocks=False, recompute=execution.activation_checkpointing)
         self._optimizer = build_optimizer(self._model, spec)
         self._scaler = loss_scaler(spec.precision, device)
 

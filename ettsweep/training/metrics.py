@@ -49,9 +49,11 @@ class StepBuffer:
         the last of 50 skips in a row.
         """
         lines: list[dict[str, Any]] = []
-        rows = self._averaged(torch.stack(self._values)).tolist() if self._values else []
+        rows = torch.stack(self._values).tolist() if self._values else []
+        # The gradient norm and the loss scale are the same in all processes.
+        losses = [total / self._group.world for total in self._group.total([row[0] for row in rows])]
         steps, self._steps, self._values = self._steps, [], []
-        for (step, lr), (loss, grad_norm, loss_scale) in zip(steps, rows, strict=True):
+        for (step, lr), loss, (_, grad_norm, loss_scale) in zip(steps, losses, rows, strict=True):
             line: dict[str, Any] = {"step": step, "loss": loss, "grad_norm": grad_norm, "lr": lr}
             bad = not _is_finite(loss)
             if self._precision == "fp16":
@@ -63,12 +65,6 @@ class StepBuffer:
             if bad:
                 return Drained(lines, step)
         return Drained(lines, None)
-
-    def _averaged(self, rows: Tensor) -> Tensor:
-        if self._group.world > 1:
-            # The gradient norm and the loss scale are the same everywhere.
-            rows[:, 0] = self._group.sum(rows[:, 0].contiguous()) / self._group.world
-        return rows
 
 
 def trailing_overflows(history: list[dict[str, Any]]) -> int:

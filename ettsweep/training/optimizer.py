@@ -38,7 +38,13 @@ def build_optimizer(model: nn.Module, spec: RunSpec) -> torch.optim.Optimizer:
     if isinstance(spec.optimizer, AdamWSpec):
         o = spec.optimizer
         return torch.optim.AdamW(groups, betas=(o.beta1, o.beta2), eps=o.eps, fused=fused)
-    return torch.optim.SGD(groups, momentum=spec.optimizer.momentum, fused=fused)
+    momentum = spec.optimizer.momentum
+    sgd = torch.optim.SGD(groups, momentum=momentum, fused=fused)
+    if momentum:
+        # From zeros, as its first step goes. torch would leave the buffers unfilled where the loss scaler skips that.
+        for parameter in model.parameters():
+            sgd.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+    return sgd
 
 
 def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:

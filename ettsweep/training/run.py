@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from ettsweep import __version__
-from ettsweep.errors import CorruptError, EttsweepError
+from ettsweep.errors import CorruptError, EttsweepError, InputError
 from ettsweep.files import Json, read_lines
 from ettsweep.models.build import build_model, speed_up
 from ettsweep.models.flops import train_flops_per_sample
@@ -134,8 +134,9 @@ def _train(
             warn(f"{difference}: metrics can differ in the last bits from an undisturbed run's")
         record.sinks = open_sinks(execution.sinks, run.path.parent.parent, run.id, _facts(spec), trainer.step, warn)
     speed_up(trainer.model, compile_blocks=bool(execution.compile), recompute=execution.activation_checkpointing)
-    trainer.network = group.wrap(trainer.model)
+    group.agree(0)  # all have come this far: what follows waits for each, and not for ever
     with naming_the_batch(spec, trainer.share, device), watching() if group.world > 1 else contextlib.nullcontext():
+        trainer.network = group.wrap(trainer.model)
         trainer.settle()
         timings = timings_of(trainer, execution)
         end = run_loop(trainer, record, execution, timings, poll)
@@ -165,17 +166,16 @@ def _before(run: RunDir, attempt: Attempt, group: Group) -> Json:
 
 
 def _fitting(spec: RunSpec, device: torch.device, execution: Execution, group: Group, before: Json) -> Execution:
-    """Return the execution with a size of the micro-batches: as asked for, as before, or what fits."""
+    """Return the execution with all that was left open: micro-batches as before or as they fit, and compilation."""
+    if spec.batch_size < group.world:
+        raise InputError(f"{group.world} devices cannot share a batch of {spec.batch_size}")
+    if execution.compile is None:
+        pays = device.type == "cuda" and train_flops(spec) > COMPILE_FLOPS
+        execution = replace(execution, compile=pays)
     local = -(-spec.batch_size // group.world)  # the largest part: all are cut alike
     asked = execution.micro_batch or before.get("micro_batch")
     size = min(asked, local) if isinstance(asked, int) else fitting_micro_batch(spec, local, device, execution)
-    # Recompiling is once a process, and some minutes of work make up for it.
-    compiled = device.type == "cuda" and train_flops(spec) > COMPILE_FLOPS
-    return replace(
-        execution,
-        micro_batch=-group.agree(-size)[0],  # the least of all
-        compile=compiled if execution.compile is None else execution.compile,
-    )
+    return replace(execution, micro_batch=-group.agree(-size)[0])  # the least of all
 
 
 def train_flops(spec: RunSpec) -> float:
@@ -187,7 +187,8 @@ def _resumed(run: RunDir, attempt: Attempt, group: Group, record: Record, prepar
     """Return the trainer of a run where its last usable checkpoint left it; the leader chooses which that is."""
     trainer = prepared()
     if not group.leads:
-        if parent := group.share():
+        if told := group.share():
+            parent = int(told["parent"])
             state = checkpoint.load(run.attempt(parent), trainer.device)
             checkpoint.restore(state, trainer.model, trainer.optimizer, trainer.scaler)
             trainer.step = state["step"]
@@ -209,9 +210,9 @@ def _resumed(run: RunDir, attempt: Attempt, group: Group, record: Record, prepar
         trainer.wall_s = _wall_s(run.attempt(parent), trainer.step)
         attempt.resume_from(parent, trainer.step)
         record.log(f"resumed from attempt {parent} at step {trainer.step}")
-        group.share(parent)
+        group.share({"parent": parent})
         return trainer
-    group.share(0)
+    group.share(None)
     return trainer
 
 
@@ -294,7 +295,6 @@ def summarise(trainer: Trainer, history: list[Json], end: LoopEnd, attempts: int
         "wall_s": trainer.wall_s,
         "device_s": trainer.wall_s * trainer.group.world,
         "steps_per_s": end.step / wall_s,
-        "samples_per_s": end.step * spec.batch_size / wall_s,
         # How far beyond a divergence the weights went depends on when it was seen.
         "weights_sha256": None if end.diverged else checkpoint.weights_sha256(trainer.model),
         "corrupt_images": trainer.task.skipped,

@@ -189,6 +189,13 @@ def test_srun_starts_a_worker_with_all_its_cpus(tmp_path: Path, run_script: Any)
     assert words[words.index("--output") + 1] == f"{tmp_path}/%A_%a_%t_log.out", "a file for each worker"
 
 
+def test_workers_end_together_only_where_they_train_together(tmp_path: Path, run_script: Any) -> None:
+    """Beside each other, one that fails leaves the others to their runs; together they would wait for it."""
+    for devices_per_run, ends in ((1, 0), (4, 1)):
+        words, _ = run_script(executor(tmp_path, nodes=2, gpus=2, devices_per_run=devices_per_run).script())
+        assert f"--kill-on-bad-exit={ends}" in words
+
+
 def test_srun_hands_on_what_the_script_exports_where_the_job_was_submitted_without_an_environment(
     tmp_path: Path, run_script: Any
 ) -> None:

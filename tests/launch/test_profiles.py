@@ -221,7 +221,9 @@ def test_a_group_of_slots_is_held_whole_or_not_at_all() -> None:
 def test_a_job_trains_one_run_on_all_its_devices_or_one_on_each() -> None:
     assert slurm("nodes=2", "gpus=4", "devices_per_run=8").devices_per_run == 8
     assert slurm("nodes=2", "gpus=0", "devices_per_run=2").workers == 1
-    with pytest.raises(InputError, match=r"a job has 8 workers \(nodes x gpus\), which train a run each \(1\) or one run"):
+    with pytest.raises(
+        InputError, match=r"a job has 8 workers \(nodes x gpus\), which train a run each \(1\) or one run"
+    ):
         slurm("nodes=2", "gpus=4", "devices_per_run=4")
 
 

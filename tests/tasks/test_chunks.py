@@ -18,6 +18,7 @@ from pictures import jpeg, write_folders
 from PIL import Image
 from torch import Tensor
 
+from ettsweep.seeding import derive_seed
 from ettsweep.tasks import chunks
 from ettsweep.tasks.chunks import Problem, TrainingImages, load
 from ettsweep.tasks.location import data_env
@@ -164,6 +165,22 @@ def test_closing_a_generator_ends_its_workers_at_once(start: Start) -> None:
     assert process.stdout is not None
     assert process.stdout.readline() == "closed\n"
     assert not any(alive(pid) for pid in workers)
+
+
+def test_closing_ends_a_worker_that_waits_for_a_disk(start: Start, tmp_path: Path) -> None:
+    order = np.random.default_rng(derive_seed(0, "order", 0)).permutation(36)
+    hanging = sorted((tmp_path / "data" / "train").glob("*/*.jpg"))[order[24]]  # in the fourth chunk of eight
+    hanging.unlink()
+    os.mkfifo(hanging)  # reading it waits for a writer that says nothing
+    process, workers = start("input(); batches.close(); print('closed', flush=True); input()")
+    writer = os.open(hanging, os.O_WRONLY)  # returns when it is being read
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+    assert process.stdout.readline() == "closed\n"
+    assert not any(alive(pid) for pid in workers)
+    os.close(writer)
 
 
 def test_workers_end_when_their_run_is_killed(start: Start) -> None:

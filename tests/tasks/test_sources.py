@@ -1,5 +1,6 @@
 """One data set in every form that is read: the same images and labels must come out of all of them."""
 
+import json
 import os
 import subprocess
 import sys
@@ -179,6 +180,39 @@ def test_a_damaged_index_is_made_again(damage: bytes | str, tmp_path: Path, at: 
     assert opened(at, root) == [], "and kept again"
 
 
+def test_nothing_in_an_index_is_unpickled(tmp_path: Path, at: Open) -> None:
+    root = write_split_tars(tmp_path / "data")
+    at(root)
+    trap = np.array([Trap(tmp_path / "sprung")], dtype=object)
+    for path in tars.cache_folder().glob("*.npz"):
+        np.savez(path, tar=trap, offset=trap, size=trap, label=trap, names=trap, classes=trap)
+    train, _ = at(root)
+    assert content(train) == expected("train")
+    assert not (tmp_path / "sprung").exists()
+
+
+class Trap:
+    """Writes a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[Path]]:
+        return Path.touch, (self.path,)
+
+
+def test_a_shards_number_of_a_class_counts_more_than_what_its_json_says(tmp_path: Path, at: Open) -> None:
+    for part, count in (("train", 36), ("val", 9)):
+        files = {}
+        for i, image in enumerate(list(pictures().values())[:count]):
+            text = json.dumps({"label": f"species {i}", "caption": None}).encode()
+            files |= {f"{i:02}.cls": b"%d" % (i % 3), f"{i:02}.jpg": image, f"{i:02}.json": text}
+        write_tar(tmp_path / f"{part}-00.tar", files)
+    train, _ = at(tmp_path)
+    assert train.classes == ["0", "1", "2"]
+    assert train.labels.tolist() == [i % 3 for i in range(36)]
+
+
 def test_a_cache_that_cannot_be_written_is_no_error(tmp_path: Path, at: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
@@ -325,6 +359,16 @@ def test_a_glance_does_not_walk_the_images(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv(data_env("imagenet"), str(tmp_path))
     seen = audited("os.scandir", lambda: check_data(ImageNetTask()))
     assert sorted(path for path in seen if str(tmp_path) in path) == [str(tmp_path / p) for p in ("", "train", "val")]
+    classes = [tmp_path / "mistaken" / f"n{i:04}" for i in range(100)]
+    for folder in classes:
+        folder.mkdir(parents=True)
+    monkeypatch.setenv(data_env("imagenet"), str(tmp_path / "mistaken"))
+
+    def refused() -> None:
+        with pytest.raises(DataMissingError, match=r"has no train/ and no val/: it holds n0000/, n0001/"):
+            check_data(ImageNetTask())
+
+    assert len(audited("os.scandir", refused)) < 20
 
 
 def test_a_location_holds_in_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

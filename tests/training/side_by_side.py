@@ -7,14 +7,16 @@ import json
 import os
 import signal
 import sys
+import tempfile
 import traceback
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from torch.distributed import FileStore
 
 from ettsweep.rundir import Attempt, RunDir
-from ettsweep.training.distributed import Group, LostPeerError, TCPStore, dismiss, lead, orders
+from ettsweep.training.distributed import Group, LostPeerError, dismiss, lead, orders
 from ettsweep.training.execution import Execution
 from ettsweep.training.loop import Stop
 from ettsweep.training.run import environment, train_run
@@ -43,24 +45,7 @@ class Trial(NamedTuple):
     how: str = ""
 
 
-class Port:
-    """The leader's port, which it tells the others once it is open."""
-
-    def __init__(self) -> None:
-        self._heard, self._told = os.pipe()
-
-    def tell(self, port: int, times: int) -> None:
-        os.write(self._told, port.to_bytes(2) * times)
-
-    def hear(self) -> int:
-        return int.from_bytes(os.read(self._heard, 2))
-
-    def close(self) -> None:
-        os.close(self._heard)
-        os.close(self._told)
-
-
-def take_part(trial: Trial, rank: int, port: Port) -> None:
+def take_part(trial: Trial, rank: int, meeting: str) -> None:
     """Train as one process of a trial."""
     calls = 0
 
@@ -75,12 +60,7 @@ def take_part(trial: Trial, rank: int, port: Port) -> None:
             raise RuntimeError("this process alone has had enough")
         return Stop.TERMINATED
 
-    if rank == 0:
-        store = TCPStore("127.0.0.1", 0, trial.world, is_master=True, wait_for_workers=False)
-        port.tell(store.port, trial.world - 1)
-    else:
-        store = TCPStore("127.0.0.1", port.hear(), trial.world, is_master=False)
-    group = Group.join(CPU, store, rank, trial.world)
+    group = Group.join(CPU, FileStore(meeting, trial.world), rank, trial.world)
 
     def train(attempt: Attempt, execution: Execution) -> None:
         train_run(attempt.run, attempt, CPU, execution, poll, group)
@@ -101,27 +81,26 @@ def take_part(trial: Trial, rank: int, port: Port) -> None:
 
 def make(trial: Trial) -> list[str]:
     """Fork the processes of a trial; return how each ended."""
-    port = Port()  # this process has no threads, so that its children find no lock held
     children = []
-    for rank in range(trial.world):
-        said, say = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            try:
-                take_part(trial, rank, port)
-            except LostPeerError as error:
-                os.write(say, f"lost: {error}".encode())
-            except BaseException:
-                os.write(say, traceback.format_exc().encode())
-            os._exit(0)
-        os.close(say)
-        children.append((pid, said))
-    port.close()
-    ends = []
-    for pid, said in children:
-        with os.fdopen(said) as pipe:
-            text = pipe.read()
-        ends.append(text or {0: "ended", signal.SIGKILL: "killed"}.get(os.waitpid(pid, 0)[1], "?"))
+    with tempfile.TemporaryDirectory() as folder:
+        for rank in range(trial.world):
+            said, say = os.pipe()
+            pid = os.fork()
+            if pid == 0:
+                try:
+                    take_part(trial, rank, f"{folder}/meeting")
+                except LostPeerError as error:
+                    os.write(say, f"lost: {error}".encode())
+                except BaseException:
+                    os.write(say, traceback.format_exc().encode())
+                os._exit(0)
+            os.close(say)
+            children.append((pid, said))
+        ends = []
+        for pid, said in children:
+            with os.fdopen(said) as pipe:
+                text = pipe.read()
+            ends.append(text or {0: "ended", signal.SIGKILL: "killed"}.get(os.waitpid(pid, 0)[1], "?"))
     return ends
 
 

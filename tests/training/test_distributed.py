@@ -190,6 +190,11 @@ def test_what_one_process_alone_cannot_do_is_the_runs_failure(trained: Trained, 
         assert "Traceback" in run.attempt(1).failure()["details"]  # type: ignore[index]
 
 
+def test_a_batch_of_fewer_samples_than_processes_is_refused(trained: Trained, make_spec: MakeSpec) -> None:
+    (run,), _ = trained((make_spec(batch_size=2), {"world": 3}))
+    assert (run.status().state, run.status().reason) == (State.FAILED, "3 devices cannot share a batch of 2")
+
+
 def test_another_number_of_processes_takes_a_run_on_and_says_so(trained: Trained, make_spec: MakeSpec) -> None:
     spec = make_spec(batch_size=ODD, lr=0.25)
     (one, run, _), _ = trained(

@@ -199,7 +199,16 @@ def test_a_step_that_does_not_fit_fails_with_words_that_help(tmp_path: Path) -> 
 
     def train(*sets: str) -> "subprocess.CompletedProcess[str]":
         options = [word for setting in ("slots=1", "threads=1", *sets) for word in ("--launch-set", setting)]
-        command = ["train", "--grid", path, "--set", "task.train_size=1700", "--results", tmp_path / "results", *options]
+        command = [
+            "train",
+            "--grid",
+            path,
+            "--set",
+            "task.train_size=1700",
+            "--results",
+            tmp_path / "results",
+            *options,
+        ]
         limited = [sys.executable, "-c", LIMITED, str(750 * 2**20), *map(str, command)]
         return subprocess.run(limited, capture_output=True, text=True, timeout=120, check=False)
 

@@ -4,7 +4,7 @@
       spec.json             written first
       cancel.json           asked for by `cancel`, obeyed at the next step boundary, removed by `retry`
       attempts/0001/        claim.json, provenance.json, execution.json, heartbeat, resume.json, metrics.jsonl,
-                            timings.jsonl, checkpoint.pt, log.txt, failure.json, retried
+                            timings.jsonl, checkpoint.pt, log.txt, skipped-0.txt, failure.json, retried
       metrics.jsonl         the whole stitched history, written with the result
       result.json           written last, once: its presence means finished
 
@@ -451,6 +451,20 @@ class Attempt:
             return read_json(self.path / "execution.json")
         return {}
 
+    def record_skipped(self, rank: int, text: str) -> None:
+        """Add a sample that one process of the run has left out, and why."""
+        with storage_errors(self.path), (self.path / f"skipped-{rank}.txt").open("a") as file:
+            file.write(text + "\n")
+
+    def skipped(self) -> list[str]:
+        """Return the samples that were left out along the lineage of this attempt, by any process, each once."""
+        parent, _ = self.resumed_from()
+        found = dict.fromkeys(self.run.attempt(parent).skipped() if parent else [])
+        for path in sorted(self.path.glob("skipped-*.txt")):
+            with contextlib.suppress(OSError):
+                found |= dict.fromkeys(path.read_text(errors="replace").splitlines())
+        return list(found)
+
     def claim(self) -> Json:
         """Return claim.json; empty where it cannot be read."""
         with contextlib.suppress(CorruptError, FileNotFoundError):
@@ -580,6 +594,8 @@ class Attempt:
             text = self.log_path.read_text(errors="replace")
         except OSError:
             text = "(it logged nothing)\n"
+        skipped = sorted(set(self.skipped()))
+        text += "".join(f"left out: {sample}\n" for sample in skipped)
         failure = self.failure()
         return text + (f"ended: {failure.get('reason')}\n" if failure else "")
 

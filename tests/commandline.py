@@ -19,7 +19,7 @@ from ettsweep.rundir import RunDir, runs_dir
 from ettsweep.spec import RunSpec
 
 ETTSWEEP = str(Path(sys.executable).with_name("ettsweep"))
-PATIENCE_S = 40
+PATIENCE_S = 180
 """Seconds after which a test gives up waiting; no test passes or fails by how long anything takes."""
 
 GRID: dict[str, Any] = {

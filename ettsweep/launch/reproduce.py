@@ -39,7 +39,7 @@ def reproduce(run: RunDir, spec: RunSpec, result: Json | None) -> Reproduction:
         notes.append(f"run {run.id} is not finished: the command trains it from its start to its end")
     if not isinstance(spec.task, DigitsTask):
         notes.append(f"task {spec.task.kind} needs its data set: add --data PATH, or set {data_env(spec.task.kind)}")
-    command = reproduction_command(run, claim)
+    command = reproduction_command(run, claim, attempt.execution() if attempt else {})
     if attempt is None:
         notes.append("nobody has trained it yet: its threads, device and code are not known")
         return Reproduction(command, None, [], notes)
@@ -51,14 +51,26 @@ def reproduce(run: RunDir, spec: RunSpec, result: Json | None) -> Reproduction:
     return Reproduction(command, git.get("commit"), differences(facts(attempt), facts_here(device)), notes)
 
 
-def reproduction_command(run: RunDir, claim: Json) -> str:
-    """Return the command that trains a run anew, from any folder, as the owner of this claim did."""
+def reproduction_command(run: RunDir, claim: Json, how: Json) -> str:
+    """Return the command that trains a run anew, from any folder, as the owner of this claim did.
+
+    Args:
+        run: the run.
+        claim: what the claim of the attempt says.
+        how: what execution.json says of it: all in it can change the last bits.
+    """
     words = ["ettsweep", "train", "--spec", str(run.spec_path.resolve()), "--results", f"reproduced-{run.id}"]
     settings = []
     if isinstance(claim.get("threads"), int):
         settings.append(f"threads={claim['threads']}")
+    processes = int(how.get("processes") or 1)
     if "device" in claim:
-        settings += ["slots=1", "devices=cpu"] if claim["device"] == "cpu" else ["devices=[0]"]
+        gpus = f"devices={list(range(processes))}"
+        settings += [f"slots={processes}", "devices=cpu"] if claim["device"] == "cpu" else [gpus]
+    settings += [f"devices_per_run={processes}"] if processes > 1 else []
+    for key in ("micro_batch", "compile", "activation_checkpointing"):
+        if how.get(key) is not None:
+            settings.append(f"{key}={str(how[key]).lower()}")
     for setting in settings:
         words += ["--launch-set", setting]
     return shlex.join(words)
@@ -119,7 +131,7 @@ def _resumed(attempt: Attempt) -> Iterator[str]:
     before = attempt.run.attempt(parent)
     if parent and before.claim():
         yield from _resumed(before)
-        then = {**facts(before), "threads": before.claim().get("threads")}
-        now = {**facts(attempt), "threads": attempt.claim().get("threads")}
+        then = {**facts(before), "threads": before.claim().get("threads"), **before.execution()}
+        now = {**facts(attempt), "threads": attempt.claim().get("threads"), **attempt.execution()}
         for line in differences(then, now):
             yield f"attempt {attempt.number} went on at step {step} where {line}: no run from the start repeats that"

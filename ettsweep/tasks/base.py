@@ -68,6 +68,8 @@ class Task(Protocol):
     """What the loop asks of a data set and its loss."""
 
     steps_per_epoch: int
+    fingerprint: str
+    """Tells the data in their order from others; empty where there are no others."""
 
     @property
     def skipped(self) -> int:

@@ -44,6 +44,7 @@ class Digits:
     """The task of a run: a fixed split, global mean and standard deviation, no augmentation."""
 
     skipped = 0
+    fingerprint = ""  # the package's
 
     def __init__(self, spec: DigitsTask, seed: int, device: torch.device, share: Share) -> None:
         train_x, train_y, val_x, val_y = (t.to(device) for t in _split(spec.train_size, spec.split_seed))

@@ -1,7 +1,9 @@
 """Classification of images on a disk, ImageNet and CIFAR among them, with timm's augmentation."""
 
+import hashlib
 import itertools
 from collections.abc import Generator, Iterable, Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -14,12 +16,15 @@ from ettsweep.spec import ImageTask, VitSpec
 from ettsweep.tasks.augmentation import evaluation_transform, training_transform
 from ettsweep.tasks.base import Batch, Loading, Share, classification_loss, classification_sums
 from ettsweep.tasks.chunks import Chunk, Item, Problem, TrainingImages, ValidationImages, load, on_device
-from ettsweep.tasks.sources import open_sources
+from ettsweep.tasks.sources import Source, open_sources
 
 VALIDATION_SLICE = 128
 
 TOLERATED = 10
-"""Images that may be corrupt among the first thousand, and in each thousand after."""
+"""Images that may be corrupt in a small set; in a large one a hundredth may."""
+
+SAMPLED = 1000
+"""Images of each part whose names tell one data set, and its order, from others."""
 
 LISTED = "`ettsweep doctor --data PATH` lists all"
 
@@ -49,6 +54,16 @@ def parts(share: Share, chunk_size: int, *, whole: bool) -> list[Part]:
     return found
 
 
+def fingerprint(*sources: Source) -> str:
+    """Return 12 hex digits that tell images in an order from others: all labels, and the names of some."""
+    digest = hashlib.sha256()
+    for source in sources:
+        digest.update(repr(source.classes).encode() + source.labels.tobytes())
+        for index in range(0, len(source), max(1, len(source) // SAMPLED)):
+            digest.update(Path(source.name(index)).stem.encode())
+    return digest.hexdigest()[:12]
+
+
 class Images:
     """The task of a run: augmentation per (seed, epoch, image), Mixup per (seed, step, chunk of the global batch)."""
 
@@ -76,8 +91,9 @@ class Images:
         self._seed, self._device, self._share, self._loading = seed, device, share, loading
         self._parts = parts(share, spec.mixup_chunk, whole=self._mixup is not None)
         self.steps_per_epoch = len(train) // share.batch_size
-        self._seen = 0
+        self._tolerated = max(TOLERATED, sum(self._sizes) // 100)
         self._corrupt: set[str] = set()
+        self.fingerprint = fingerprint(train, validation)
 
     @property
     def skipped(self) -> int:
@@ -156,7 +172,6 @@ class Images:
             DataMissingError: one may not be left out, or too many are.
         """
         for chunk in chunks:
-            self._seen += len(chunk.labels)
             for problem in chunk.problems:
                 self._judge(problem)
             yield chunk
@@ -171,9 +186,8 @@ class Images:
         if problem.name not in self._corrupt:
             self._corrupt.add(problem.name)
             self._loading.warn(f"{text}; it is left out")
-        if len(self._corrupt) > TOLERATED * max(1, self._seen // 1000):
-            others = f"{len(self._corrupt) - 1} others of {self._seen} images so far"
-            raise DataMissingError(f"{text}, as {others}: too many to leave out; {LISTED}")
+        if len(self._corrupt) > self._tolerated:
+            raise DataMissingError(f"{text}, as {len(self._corrupt) - 1} others: too many to leave out; {LISTED}")
 
     def loss(self, outputs: Tensor, batch: Batch) -> Tensor:
         """Return the mean cross-entropy with smoothed, mixed targets."""

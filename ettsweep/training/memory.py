@@ -210,6 +210,7 @@ class _RandomImages:
 
     steps_per_epoch = 1
     skipped = 0
+    fingerprint = ""
 
     def __init__(self, batch: Batch) -> None:
         self._batch = batch

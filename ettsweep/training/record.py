@@ -23,9 +23,10 @@ class Record:
         sinks: where metrics go beside the attempt.
     """
 
-    def __init__(self, attempt: Attempt, *, writes: bool) -> None:
+    def __init__(self, attempt: Attempt, rank: int) -> None:
         self._attempt = attempt
-        self._writes = writes
+        self._rank = rank
+        self._writes = rank == 0
         self.history: list[Json] = []
         self.sinks: list[Sink] = []
 
@@ -63,6 +64,10 @@ class Record:
         logging.getLogger("ettsweep").info("%s %s", self._attempt.run.id, text)
         with contextlib.suppress(OSError), self._attempt.log_path.open("a") as file:
             file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {text}\n")
+
+    def skip(self, text: str) -> None:
+        """Keep the name of a sample that is left out, on whichever process."""
+        self._attempt.record_skipped(self._rank, text)
 
     def close(self) -> None:
         """Close the sinks."""

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from ettsweep import __version__
-from ettsweep.errors import CorruptError, EttsweepError, InputError
+from ettsweep.errors import CorruptError, DataMissingError, EttsweepError, InputError
 from ettsweep.files import Json, read_lines
 from ettsweep.models.build import build_model, speed_up
 from ettsweep.models.flops import train_flops_per_sample
@@ -77,7 +77,7 @@ def train_run(
         StorageError: not even the failure could be recorded.
         LostPeerError: another process of the group is gone, and it has not said why.
     """
-    record = Record(attempt, writes=group.leads)
+    record = Record(attempt, group.rank)
     try:
         return _train(run, attempt, device, execution, poll, group, record)
     except LostPeerError as error:
@@ -126,8 +126,8 @@ def _train(
         record.log(f"warning: {text}")
 
     execution = _fitting(spec, device, execution, group, _before(run, attempt, group))
-    trainer = _resumed(run, attempt, group, record, lambda: prepare(spec, device, execution, group, warn))
-    how = execution_facts(execution, group)
+    trainer = _resumed(run, attempt, group, record, lambda: prepare(spec, device, execution, group, record.skip))
+    how = execution_facts(execution, group) | {"data": _agreed(trainer.task.fingerprint, group)}
     if group.leads:
         attempt.record_execution(how)
         for difference in _differences(attempt):
@@ -150,11 +150,24 @@ def _train(
     if attempt.superseded():
         record.log("another attempt has taken the run over")
         return Stop.SUPERSEDED
-    result = summarise(trainer, record.history, end, attempt.number) | {"execution": how} | timings.summary()
+    result = summarise(trainer, record.history, end, attempt) | {"execution": how} | timings.summary()
     finished = run.finish(result, record.history)
     ending = f"diverged at step {end.step}" if end.diverged else "finished"
     record.log(ending if finished else "another attempt finished first")
     return None
+
+
+def _agreed(fingerprint: str, group: Group) -> str:
+    """Return the fingerprint of the data.
+
+    Raises:
+        DataMissingError: the processes of the run do not have the same.
+    """
+    number = int(fingerprint or "0", 16)
+    least, most = group.agree(-number, number)
+    if -least != most:
+        raise DataMissingError("the nodes of this run have different data under the same path")
+    return fingerprint
 
 
 def _before(run: RunDir, attempt: Attempt, group: Group) -> Json:
@@ -221,7 +234,7 @@ def prepare(
     device: torch.device,
     execution: Execution = Execution(),  # noqa: B008 (frozen)
     group: Group = ALONE,
-    warn: Callable[[str], None] = print,
+    skipped: Callable[[str], None] = print,
 ) -> Trainer:
     """Build the objects of a run at step 0, on the device.
 
@@ -230,7 +243,7 @@ def prepare(
         device: of this process.
         execution: how it trains.
         group: the processes that train the run together.
-        warn: told of data that are left out.
+        skipped: told of samples that are left out, and why.
     """
     torch.manual_seed(spec.seed)
     set_matmul_precision(spec.precision)
@@ -238,7 +251,7 @@ def prepare(
     initialise(model, spec.model, spec.strategy, spec.seed)
     model.to(device)
     share = Share(spec.batch_size, group.rank, group.world, execution.micro_batch)
-    task = build_task(spec, device, share, Loading(execution.loader_workers, execution.corrupt_images, warn))
+    task = build_task(spec, device, share, Loading(execution.loader_workers, execution.corrupt_images, skipped))
     scaler = loss_scaler(spec.precision, device)
     return Trainer(spec, model, model, task, build_optimizer(model, spec), scaler, device, share, group)
 
@@ -271,7 +284,7 @@ def _facts(spec: RunSpec) -> Json:
     }
 
 
-def summarise(trainer: Trainer, history: list[Json], end: LoopEnd, attempts: int) -> Json:
+def summarise(trainer: Trainer, history: list[Json], end: LoopEnd, attempt: Attempt) -> Json:
     """Return the content of result.json."""
     spec = trainer.spec
     evaluations = [line for line in history if "val_loss" in line]
@@ -297,8 +310,8 @@ def summarise(trainer: Trainer, history: list[Json], end: LoopEnd, attempts: int
         "steps_per_s": end.step / wall_s,
         # How far beyond a divergence the weights went depends on when it was seen.
         "weights_sha256": None if end.diverged else checkpoint.weights_sha256(trainer.model),
-        "corrupt_images": trainer.task.skipped,
-        "attempts": attempts,
+        "corrupt_images": len(attempt.skipped()),
+        "attempts": attempt.number,
         "environment": environment(trainer.device),
     }
 
@@ -320,7 +333,7 @@ def _differences(attempt: Attempt) -> Iterator[str]:
     before, now = earlier.claim() | earlier.execution(), attempt.claim() | attempt.execution()
     for key in (
         *("device_name", "threads", "instruction_set", "torch", "ettsweep"),
-        *("processes", "micro_batch", "compile", "activation_checkpointing"),
+        *("processes", "micro_batch", "compile", "activation_checkpointing", "data"),
     ):
-        if before.get(key) != now.get(key):
+        if key in before and before[key] != now.get(key):
             yield f"{key} was {before.get(key)}, is {now.get(key)}"

@@ -1,5 +1,6 @@
 """A run that is trained again by the command that `show --reproduce` prints, and what is said of it."""
 
+import itertools
 import json
 import os
 import shlex
@@ -13,6 +14,7 @@ import pytest
 from commandline import ETTSWEEP, ettsweep, runs_in, write_grid
 
 from ettsweep.launch import reproduce as module
+from ettsweep.launch.profiles import LocalProfile, load_profile
 from ettsweep.launch.reproduce import differences, facts, facts_here, reproduce
 from ettsweep.provenance import provenance
 from ettsweep.rundir import Attempt, RunDir
@@ -109,6 +111,31 @@ def test_the_command_is_that_of_the_attempt_that_finished(results: Path, spec: R
     found = reproduce(second.run, spec, second.run.result())
     assert shlex.split(found.command) == ["ettsweep", "train", *words, *settings]
     assert found.differs == []
+
+
+def test_the_command_has_as_many_processes_and_cuts_the_batch_as_before(
+    results: Path, spec: RunSpec, here: None
+) -> None:
+    attempt = begun(results, spec)
+    how = {"processes": 2, "micro_batch": 5, "compile": False, "activation_checkpointing": True}
+    attempt.record_execution(how)
+    words = shlex.split(reproduce(attempt.run, spec, None).command)
+    settings = [value for word, value in itertools.pairwise(words) if word == "--launch-set"]
+    profile = load_profile("local", settings)
+    assert isinstance(profile, LocalProfile)
+    (slot,) = profile.resolve()
+    assert (slot.device, slot.threads, len(slot.others)) == ("cpu", 2, 1)
+    assert (profile.micro_batch, profile.compile, profile.activation_checkpointing) == (5, False, True)
+
+    later = attempt.run.claim({**CLAIM, "device": "cuda"}, after=1)
+    assert later is not None
+    later.resume_from(1, 8)
+    later.record_execution(how | {"processes": 4, "micro_batch": 3})
+    found = reproduce(attempt.run, spec, None)
+    assert "'devices=[0, 1, 2, 3]' --launch-set devices_per_run=4 --launch-set micro_batch=3" in found.command
+    notes = "\n".join(found.notes)
+    assert "attempt 2 went on at step 8 where processes was 2, is 4: no run from the start repeats that" in notes
+    assert "attempt 2 went on at step 8 where micro_batch was 5, is 3" in notes
 
 
 def test_a_run_of_a_gpu_is_trained_on_one_again(results: Path, spec: RunSpec, here: None) -> None:

@@ -209,7 +209,7 @@ def test_a_step_that_does_not_fit_fails_with_words_that_help(tmp_path: Path) -> 
             tmp_path / "results",
             *options,
         ]
-        limited = [sys.executable, "-c", LIMITED, str(750 * 2**20), *map(str, command)]
+        limited = [sys.executable, "-c", LIMITED, str(950 * 2**20), *map(str, command)]
         return subprocess.run(limited, capture_output=True, text=True, timeout=120, check=False)
 
     failed = train()

@@ -63,6 +63,7 @@ def test_result_is_what_the_history_says(train: Train, spec: RunSpec) -> None:
         "micro_batch": 32,
         "compile": False,
         "activation_checkpointing": False,
+        "data": "",
     }
     assert run.status().state is State.DONE
 

@@ -29,6 +29,9 @@ AT_ONCE = 64
 TABLE_ROWS = 20
 """Unreadable images that a table names."""
 
+UNREAD = "cannot be read"
+"""The beginning of the reason where no bytes come, rather than wrong ones."""
+
 IMAGE = "image"
 """What the rows of unreadable images are called."""
 
@@ -124,9 +127,14 @@ def _readable(sources: "Sequence[Source]", images: int | None) -> list[Check]:
         rows = []
     if done.unreadable:
         many = len(done.unreadable) > max(10, done.images // 100)
-        cure = "too many to train without" if many else "left out of training, unless --launch-set corrupt_images=fail"
+        unread = sum(reason.startswith(UNREAD) for _, reason in done.unreadable)
+        cure = "left out of training, unless --launch-set corrupt_images=fail"
+        if many:
+            cure = "too many to train without"
+        elif unread:
+            cure = f"a run ends at those that cannot even be read, {unread} of them"
         told = f"{len(done.unreadable)} of {done.images} cannot be: {cure}{rate}"
-        rows.append(Check("unreadable", "failed" if many else "warning", told))
+        rows.append(Check("unreadable", "failed" if many or unread else "warning", told))
     found = sorted(done.unreadable)
     return rows + [Check(IMAGE, "warning", f"{_name(sources, k)}: {reason}") for k, reason in found]
 
@@ -194,7 +202,7 @@ def _unreadable(chosen: Sequence[int]) -> list[tuple[int, str]]:
         except UndecodableError as error:
             found.append((number, f"cannot be decoded ({error})"))
         except OSError as error:
-            found.append((number, f"cannot be read ({error.strerror or error})"))
+            found.append((number, f"{UNREAD} ({error.strerror or error})"))
     return found
 
 

@@ -10,7 +10,7 @@ import signal
 import time
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
@@ -213,7 +213,7 @@ def on_device(chunks: Iterable[Chunk], device: torch.device) -> Generator[Chunk]
         for chunk in chunks:
             yield _moved(chunk, device)
         return
-    copies = torch.cuda.Stream(device)
+    copies = _copy_stream(device)
     for chunk in chunks:
         with torch.cuda.stream(copies):
             moved = _moved(chunk, device)
@@ -222,6 +222,12 @@ def on_device(chunks: Iterable[Chunk], device: torch.device) -> Generator[Chunk]
         for tensor in (moved.images, moved.labels):
             tensor.record_stream(computing)  # its memory is not used again before
         yield moved
+
+
+@cache
+def _copy_stream(device: torch.device) -> torch.cuda.Stream:
+    """Return the stream for copies to a device; one, since memory is kept for each."""
+    return torch.cuda.Stream(device)
 
 
 def _moved(chunk: Chunk, device: torch.device) -> Chunk:

@@ -2,6 +2,7 @@
 
 import io
 import os
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -100,11 +101,18 @@ def mismatches(task: ImageTask, classes: int | None, train: Source, val: Source)
 
 
 def open_source(place: Place, kind: str) -> Source:
-    """Return the images of one part of a data set.
+    """Return the images of one part of a data set; a process that trains many runs lists them once.
 
     Raises:
         DataMissingError: there are none, or they are not what they seem to be.
     """
+    stats = [Path(path).stat() for path in place.paths if Path(path).exists()]
+    return _listed(place, kind, tuple((stat.st_mtime_ns, stat.st_size) for stat in stats))
+
+
+@lru_cache(maxsize=4)
+def _listed(place: Place, kind: str, stamps: tuple[tuple[int, int], ...]) -> Source:
+    """List images; `stamps` tell whether what was listed is what is there."""
     match place.format:
         case "class folders":
             return FolderSource(place)

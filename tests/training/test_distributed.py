@@ -15,7 +15,7 @@ from ettsweep.files import read_lines
 from ettsweep.rundir import RunDir, State
 from ettsweep.spec import RunSpec
 from ettsweep.tasks.base import Share
-from ettsweep.training.distributed import ALONE, LostPeerError, watching
+from ettsweep.training.distributed import ALONE, Group, LostPeerError, watching
 from ettsweep.training.execution import Execution
 from ettsweep.training.run import prepare, train_run
 
@@ -105,6 +105,20 @@ def test_weights_that_do_not_move_are_evaluated_alike_and_each_image_counts_once
         assert curve(run, "val_accuracy") == curve(one, "val_accuracy")
         assert curve(run, "val_loss") == pytest.approx(curve(one, "val_loss"), rel=1e-6)
         assert all(round(1001 * a) == pytest.approx(1001 * a, abs=1e-9) for a in curve(run, "val_accuracy"))
+
+
+def test_the_processes_share_out_the_validation_set(make_spec: MakeSpec) -> None:
+    spec = make_spec(task={"train_size": 796})
+
+    def images(world: int) -> list[list[float]]:
+        trainers = [prepare(spec, CPU, Execution(), Group(rank, world)) for rank in range(world)]
+        parts = [[batch.inputs.flatten(1) for batch in trainer.task.validation()] for trainer in trainers]
+        sizes = [sum(len(images) for images in part) for part in parts]
+        assert max(sizes) - min(sizes) <= 1
+        return sorted(torch.cat([images for part in parts for images in part]).tolist())
+
+    assert len(images(1)) == 1001
+    assert images(2) == images(3) == images(1)
 
 
 def test_each_sample_of_a_batch_weighs_the_same_however_it_is_cut(make_spec: MakeSpec) -> None:

@@ -195,3 +195,24 @@ def test_learning_rate_is_set_per_step_and_decay_never(make_spec: MakeSpec) -> N
         set_lr(optimizer, eta)
         assert [g["lr"] for g in optimizer.param_groups] == [eta * f for f, _ in before]
     assert [(g["lr_factor"], g["weight_decay"]) for g in optimizer.param_groups] == before
+
+
+def test_momentum_starts_from_zeros_where_the_loss_scaler_skips_the_first_step(make_spec: MakeSpec) -> None:
+    spec = make_spec(optimizer={"kind": "sgd", "momentum": 0.9}, precision="fp16")
+    model = build_model(spec.model)
+    initialise(model, spec.model, spec.strategy, spec.seed)
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    optimizer = build_optimizer(model, spec)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    for gradient in (math.inf, 0.5):
+        for parameter in model.parameters():
+            parameter.grad = torch.full_like(parameter, gradient * float(scaler.get_scale()))
+        scaler.scale(torch.zeros(()))
+        scaler.step(optimizer)
+        scaler.update()
+    old = {id(parameter): value for parameter, value in zip(model.parameters(), before, strict=True)}
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            value = old[id(parameter)]
+            wanted = value - group["lr"] * (0.5 + group["weight_decay"] * value)
+            torch.testing.assert_close(parameter.detach(), wanted)

@@ -1,8 +1,10 @@
 """Small sets of images in all the forms that are read, and what is wrong with some of them."""
 
+import contextlib
 import hashlib
 import io
 import json
+import os
 import pickle
 import tarfile
 from collections.abc import Mapping, Sequence
@@ -12,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from commandline import wait_for
 from PIL import Image
 
 CLASSES = ("n01", "n02", "n10")
@@ -46,6 +49,25 @@ def write_folders(root: Path, files: Files | None = None) -> Path:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_bytes(content)
     return root
+
+
+def hang(path: Path) -> None:
+    """Make of an image one whose reader waits for ever, as for a file server that is gone."""
+    path.unlink()
+    os.mkfifo(path)
+
+
+def wait_for_reader(path: Path) -> int:
+    """Return a descriptor of such an image once somebody reads it; it says nothing."""
+
+    def opened() -> int | None:
+        with contextlib.suppress(OSError):
+            return os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+        return None
+
+    descriptor = wait_for(opened, f"a reader of {path}")
+    assert isinstance(descriptor, int)
+    return descriptor
 
 
 def write_tar(path: Path, files: Files) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import yaml
 from commandline import GRID, ended, ettsweep, start
-from pictures import jpeg, pictures, write_cifar, write_folders, write_shards
+from pictures import hang, jpeg, pictures, wait_for_reader, write_cifar, write_folders, write_shards
 from PIL import Image
 
 from ettsweep.launch.checks import Check
@@ -148,10 +148,9 @@ def test_a_few_images_are_spread_over_all(tmp_path: Path, grid: Path) -> None:
 def test_ctrl_c_prints_what_was_found_even_if_a_disk_hangs(tmp_path: Path, grid: Path) -> None:
     root = write_folders(tmp_path / "data")
     hanging = root / "train" / "n01" / "05.jpg"
-    hanging.unlink()
-    os.mkfifo(hanging)  # reading it waits for a writer that says nothing
+    hang(hanging)
     process = start("doctor", "--data", root, "--grid", grid, "--format", "json")
-    writer = os.open(hanging, os.O_WRONLY)  # returns when it is being read
+    writer = wait_for_reader(hanging)
     process.send_signal(signal.SIGINT)
     done = ended(process, code=1)
     os.close(writer)

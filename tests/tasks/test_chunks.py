@@ -14,7 +14,7 @@ import pytest
 import torch
 from commandline import PATIENCE_S, alive, wait_for
 from numpy.typing import NDArray
-from pictures import jpeg, write_folders
+from pictures import hang, jpeg, wait_for_reader, write_folders
 from PIL import Image
 from torch import Tensor
 
@@ -170,10 +170,9 @@ def test_closing_a_generator_ends_its_workers_at_once(start: Start) -> None:
 def test_closing_ends_a_worker_that_waits_for_a_disk(start: Start, tmp_path: Path) -> None:
     order = np.random.default_rng(derive_seed(0, "order", 0)).permutation(36)
     hanging = sorted((tmp_path / "data" / "train").glob("*/*.jpg"))[order[24]]  # in the fourth chunk of eight
-    hanging.unlink()
-    os.mkfifo(hanging)  # reading it waits for a writer that says nothing
+    hang(hanging)
     process, workers = start("input(); batches.close(); print('closed', flush=True); input()")
-    writer = os.open(hanging, os.O_WRONLY)  # returns when it is being read
+    writer = wait_for_reader(hanging)
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write("\n")
@@ -191,14 +190,13 @@ def test_workers_end_when_their_run_is_killed(start: Start) -> None:
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGUSR2"])
 def test_signals_to_all_processes_do_not_take_the_loader_from_a_run(start: Start, name: str) -> None:
-    handled = f"signal.signal(signal.{name}, lambda *_: print('told', flush=True));"
-    go_on = "print('ready', flush=True); input(); [next(batches) for _ in range(9)]; print('loaded', flush=True)"
+    handled = f"told = []; signal.signal(signal.{name}, lambda *_: told.append(1)); print('ready', flush=True)\n"
+    go_on = "while not told: next(batches)\n[next(batches) for _ in range(9)]; print('loaded', flush=True)"
     process, workers = start(handled + go_on)
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     os.killpg(process.pid, getattr(signal, name))
-    assert process.stdout.readline() == "told\n"
-    out, err = process.communicate("\n", timeout=PATIENCE_S)
+    out, err = process.communicate(timeout=PATIENCE_S)
     assert out == "loaded\n", err
     assert process.returncode == 0
     assert_gone(workers)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ettsweep.launch.profiles import AnyProfile
     from ettsweep.sweep.gridfile import Request, Search
     from ettsweep.sweep.ledger import Run, Selection
+    from ettsweep.sweep.plan import Plan
 
 app = typer.Typer(
     name="ettsweep",
@@ -139,10 +140,10 @@ def grid(
         show(plan_rows(plan), form)
         _show_scripts(scripts(results, plan, profile), form)
         note(plan_summary(plan, "would be"))
-        _note_missing_data(request)
+        _note_obstacles(results, plan, profile, request)
         return
     check(results, plan, profile)  # what cannot be submitted is an error before anything is recorded
-    _check_data(request)
+    _check_data(request, counts=bool(plan.to_launch))
     save_request(results, request)
     if follow:
         console = _console()
@@ -658,10 +659,13 @@ def doctor(
     from ettsweep.launch.doctor_data import examine_data, shorten, subject
     from ettsweep.launch.doctor_fit import examine_fit
     from ettsweep.launch.profiles import load_profile
+    from ettsweep.sweep.gridfile import find_grid, load_request
 
     if fit and (grid is None) == (model is None):
         raise InputError("--fit needs a grid: say which, with one of --model NAME and --grid FILE")
     meant = None
+    if data is None and not fit and (grid or model):
+        data = _data_of(load_request(grid or find_grid(str(model)), overrides=set_ or []))
     if data is not None:
         meant = subject(data, model, grid, set_ or [], task)
         _point_at_data(data, meant.task.kind)
@@ -802,15 +806,38 @@ def _point_at_data(data: str | None, task: str) -> str | None:
     return data
 
 
-def _check_data(request: "Request") -> None:
+def _data_of(request: "Request") -> str | None:
+    """Return where the images of a grid are, as the grid or the environment says; None where neither does."""
+    from ettsweep.spec import ImageTask
+    from ettsweep.tasks.location import data_env
+
+    task = request.recipe.task
+    return request.data or os.environ.get(data_env(task.kind)) if isinstance(task, ImageTask) else None
+
+
+def _check_data(request: "Request", *, counts: bool = False) -> None:
+    """Check that the data are there, and at a glance that they are as many as every run will ask for."""
+    from ettsweep.spec import ImageTask
+    from ettsweep.tasks.location import check_counts
     from ettsweep.tasks.registry import check_data
 
-    check_data(request.recipe.task)
+    task = request.recipe.task
+    check_data(task)
+    if counts and isinstance(task, ImageTask):
+        check_counts(task, request.recipe.model.classes)
 
 
-def _note_missing_data(request: "Request") -> None:
+def _note_obstacles(results: Path, plan: "Plan", profile: "AnyProfile", request: "Request") -> None:
+    """Say what would keep a plan from being submitted; SLURM is not asked."""
+    from ettsweep.launch.profiles import LocalProfile
+    from ettsweep.launch.submit import check
+
+    if not plan.to_launch:
+        return
     try:
-        _check_data(request)
+        if isinstance(profile, LocalProfile):
+            check(results, plan, profile)
+        _check_data(request, counts=True)
     except EttsweepError as error:
         note(f"before it can be submitted: {error}")
 

@@ -69,3 +69,26 @@ def test_from_jpeg_files_to_a_report(tmp_path: Path, results: Path) -> None:
     (table,) = (results / "report").rglob("runs.csv")
     assert {row["run"] for row in csv.DictReader(table.read_text().splitlines())} == {row["run"] for row in rows}
     assert (results / "report" / "report.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ("model.classes=4", "data/train has 10 classes, the model has 4: --set model.classes=10"),
+        ("task.train_size=21", "data/train has 20 images, task.train_size is 21: --set task.train_size=20"),
+        ("task.val_size=11", "data/val has 10 images, task.val_size is 11: --set task.val_size=10"),
+    ],
+)
+def test_data_that_no_run_could_train_on_are_refused_before_anything_is_submitted(
+    tmp_path: Path, results: Path, wrong: str, message: str
+) -> None:
+    write_images(tmp_path / "data", {"train": 20, "val": 10}, 16)
+    right = SMALL | {"task.train_size": 20, "task.val_size": 10, "batch_size": 4}
+    sets = [f"--set={key}={value}" for key, value in right.items()]
+    asked = ("grid", "--model", "vit-b16", *sets, "--set", wrong, "--data", "data", "--results", results)
+    assert message in ettsweep(*asked, code=1, cwd=tmp_path).stderr
+    assert not results.exists()
+    assert (
+        f"before it can be submitted: task imagenet: {tmp_path}/{message}"
+        in ettsweep(*asked, "--dry-run", cwd=tmp_path).stderr
+    )

@@ -160,6 +160,7 @@ def read_all(sources: "Sequence[Source]", chosen: Sequence[int]) -> Reading:
     """Decode images, counted through all sources, on all cores; Ctrl-C stops with what was found so far."""
     found, images, stopped = list[tuple[int, str]](), 0, ""
     start_s = time.monotonic()
+    to_pipes = signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # of processes that are gone
     pool = ProcessPoolExecutor(cores(), initializer=_start, initargs=(list(sources),))
     lists = [chosen[k : k + AT_ONCE] for k in range(0, len(chosen), AT_ONCE)]
     try:
@@ -178,6 +179,7 @@ def read_all(sources: "Sequence[Source]", chosen: Sequence[int]) -> Reading:
         stopped = "a process died of an image (or for lack of memory)"
     finally:
         pool.shutdown(cancel_futures=True)
+        signal.signal(signal.SIGPIPE, to_pipes)
     return Reading(images, time.monotonic() - start_s, found, stopped)
 
 

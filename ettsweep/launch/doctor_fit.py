@@ -24,19 +24,19 @@ def examine_fit(model: str | None, grid: Path | None, sets: Sequence[str], profi
     here = profile if isinstance(profile, LocalProfile) else LocalProfile()
     slot = here.resolve()[0]
     device, facts = prepare_device(slot)
+    where = facts["device_name"] if device.type == "cuda" else "this machine"
     local = -(-spec.batch_size // profile.devices_per_run)
     how = execution(profile, slot)
     for fit in largest_batches(spec, local, device, how):
         name = f"fit {model_name(spec.model)} {spec.precision}"
         more = " with activation_checkpointing=true" if fit.activation_checkpointing else ""
         if not fit.micro_batch:
-            yield Check(name, "failed", f"not even one image fits into {facts['device_name']}{more}")
+            yield Check(name, "failed", f"not even one image fits into {where}{more}")
             continue
         tried = "" if fit.tried else "about "
-        speed = f"{fit.samples_per_s:.3g} images/s in the largest step tried"
+        speed = f"{fit.samples_per_s:,.1f} images/s in the largest step tried"
         yield Check(
             name,
             "ok",
-            f"micro_batch={fit.micro_batch} of {local}{more}: {tried}{fit.memory_gib:.1f} GiB of "
-            f"{facts['device_name']}; {speed}",
+            f"micro_batch={fit.micro_batch} of {local}{more}: {tried}{fit.memory_gib:.1f} GiB of {where}; {speed}",
         )

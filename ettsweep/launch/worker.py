@@ -545,6 +545,7 @@ def train_in_foreground(results: Path, spec: RunSpec, profile: LocalProfile) -> 
     Raises:
         LaunchError: another process trains it.
     """
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # the end of a process that loads images is an error, not the end
     run = RunDir.create(results, spec)
     outlook = Unlisted(LiveOutlook(results))
     if run.status(outlook).state in (State.FAILED, State.CANCELLED):

@@ -213,7 +213,7 @@ def _judge(scores: Scores, candidate: Neighbour | None, around: Sequence[Neighbo
     if not all(scores.in_reach(point) for point in new):
         return "edge", (
             f"the climb is {REACH} steps beyond the ranges asked for and stops there; if the score still improves, "
-            f"widen them with `ettsweep grid`, else fix the axis that does not matter, such as --wd-range fixed"
+            f"widen them with `ettsweep grid`, else fix the axis that does not matter: `ettsweep grid --wd-range fixed`"
         )
     if new:
         return "edge", f"{len(new)} of {len(around)} neighbours had not been asked for{stuck}"

@@ -181,11 +181,11 @@ class Images:
         if problem.fatal:
             raise DataMissingError(f"{text}; {LISTED}")
         if self._loading.corrupt == "fail":
-            cure = "remove it, or leave such images out with --launch-set corrupt_images=skip"
+            cure = "to leave such images out: `ettsweep retry RUN --launch-set corrupt_images=skip`"
             raise DataMissingError(f"{text}; {cure}; {LISTED}")
         if problem.name not in self._corrupt:
             self._corrupt.add(problem.name)
-            self._loading.warn(f"{text}; it is left out")
+            self._loading.warn(text)
         if len(self._corrupt) > self._tolerated:
             raise DataMissingError(f"{text}, as {len(self._corrupt) - 1} others: too many to leave out; {LISTED}")
 

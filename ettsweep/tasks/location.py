@@ -2,6 +2,7 @@
 
 import os
 import re
+import time
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -147,3 +148,45 @@ def _has_parquet(root: Path, folders: list[str], files: list[str]) -> bool:
     return any(f.endswith(".parquet") for f in files) or any(
         f.endswith(".parquet") for folder in folders[:10] for f in _entries(root / folder)[1]
     )
+
+
+GLANCE_S = 2.0
+"""Seconds for a look at how many images there are before anything is submitted: enough for all but large sets."""
+
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png")
+"""What timm takes for an image, in any case of letters."""
+
+
+def check_counts(task: ImageTask, classes: int) -> None:
+    """Compare classes and images with what a run needs, as far as a glance at class folders tells.
+
+    Raises:
+        DataMissingError: they differ, so that every run would fail.
+    """
+    until_s = time.monotonic() + GLANCE_S
+    for place, wanted in zip(locate(task), (task.train_size, task.val_size), strict=True):
+        counts = _counts(Path(place.paths[0]), until_s) if place.format == "class folders" else None
+        if counts is None:
+            continue
+        key = f"{place.part}_size"
+        if len(counts) != classes:
+            cure = f"--set model.classes={len(counts)}"
+            raise DataMissingError(
+                f"task {task.kind}: {place.paths[0]} has {len(counts)} classes, the model has {classes}: {cure}"
+            )
+        if sum(counts) != wanted:
+            cure = f"--set task.{key}={sum(counts)}"
+            raise DataMissingError(
+                f"task {task.kind}: {place.paths[0]} has {sum(counts)} images, task.{key} is {wanted}: {cure}"
+            )
+
+
+def _counts(folder: Path, until_s: float) -> list[int] | None:
+    """Return the number of images of each class, None where that is not to be seen at a glance."""
+    counts = []
+    for name in _entries(folder)[0]:
+        inner, files = _entries(folder / name)
+        if inner or time.monotonic() > until_s:
+            return None
+        counts.append(sum(file.lower().endswith(IMAGE_SUFFIXES) for file in files))
+    return [count for count in counts if count]

@@ -66,7 +66,7 @@ def check_fits(task: TaskSpec, model: VitSpec, batch_size: int) -> None:
             cannot pair its images.
     """
     problems = [
-        f"model.{key}: task {task.kind} has {value}, got {getattr(model, key)}"
+        f"model.{key}: task {task.kind} has {value}, got {getattr(model, key)}{_own(task, key)}"
         for key, value in wanted(task).items()
         if getattr(model, key) != value
     ]
@@ -74,7 +74,10 @@ def check_fits(task: TaskSpec, model: VitSpec, batch_size: int) -> None:
         problems.append(f"batch_size: {batch_size} is more than the {task.train_size} training images")
     if isinstance(task, ImageTask):
         if (task.mixup or task.cutmix) and batch_size % 2:
-            problems.append(f"batch_size: Mixup pairs images, so an even number is needed, got {batch_size}")
+            problems.append(
+                f"batch_size: Mixup pairs images, so an even number is needed, got {batch_size}; "
+                "or --set task.mixup=0 --set task.cutmix=0"
+            )
         if task.resize < model.image_size:
             problems.append(f"task.resize: {task.resize} is below model.image_size {model.image_size}")
     if problems:
@@ -94,6 +97,12 @@ def wanted(task: TaskSpec) -> dict[str, int]:
             return {"channels": 3, "classes": 1000}
         case ImageNetTask():  # another set of images; how many classes it has, only the data say
             return {"channels": 3}
+
+
+def _own(task: TaskSpec, key: str) -> str:
+    """Return what to do where the images are meant to be others."""
+    other = isinstance(task, ImageNetTask) and key == "classes"
+    return "; for images of your own, state task.train_size and task.val_size" if other else ""
 
 
 def check_data(task: TaskSpec) -> None:

@@ -91,11 +91,13 @@ def mismatches(task: ImageTask, classes: int | None, train: Source, val: Source)
                 wrong.append(f"{len(only)} classes are in the {part} images only: {', '.join(only[:20])}")
         wrong = wrong or ["training and validation images number their classes differently"]
     if classes is not None and len(train.classes) != classes:
-        wrong.append(f"{len(train.classes)} classes are there, the model has {classes}: set model.classes")
+        wrong.append(
+            f"{len(train.classes)} classes are there, the model has {classes}: --set model.classes={len(train.classes)}"
+        )
     for key, source in (("train_size", train), ("val_size", val)):
         wanted = getattr(task, key)
         if len(source) != wanted:
-            cure = f"complete them, or --set task.{key}={len(source)}"
+            cure = f"{'complete them, or ' if len(source) < wanted else ''}--set task.{key}={len(source)}"
             wrong.append(f"{len(source)} images are there, task.{key} is {wanted}: {cure}")
     return wrong
 

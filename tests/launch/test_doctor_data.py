@@ -57,7 +57,7 @@ def test_what_differs_from_the_task_fails_with_what_to_set(tmp_path: Path) -> No
     wrong = [detail for what, state, detail in examine(root, code=1) if state == "failed"]
     assert wrong == [
         "1 classes are in the training images only: n10",
-        "3 classes are there, the model has 1000: set model.classes",
+        "3 classes are there, the model has 1000: --set model.classes=3",
         "36 images are there, task.train_size is 1281167: complete them, or --set task.train_size=36",
         "6 images are there, task.val_size is 50000: complete them, or --set task.val_size=6",
     ]

@@ -32,7 +32,7 @@ from ettsweep.rundir import RunDir
 EVERY_S = 4.0
 """Mean of the seconds between strikes."""
 
-MEASURED = {"wall_s", "device_s"}
+MEASURED = {"wall_s", "device_s", "step_s", "samples_per_s", "utilisation", "data_wait", "memory_gib"}
 """Columns of the tables that time tells, and no two sweeps share."""
 
 

@@ -374,6 +374,9 @@ def test_how_its_job_ended_says_what_became_of_a_run(run: RunDir) -> None:
     attempt.fail("interrupted", "out of time or preempted")
     assert seen(State.INTERRUPTED, "") == (State.INTERRUPTED, "out of time or preempted", "7_1")
     attempt.fail("error", "ValueError: no")
+    assert seen(State.INTERRUPTED, "")[1] == "out of time or preempted", "the first reason stands"
+    (attempt.path / "failure.json").unlink()
+    attempt.fail("error", "ValueError: no")
     assert seen(State.QUEUED)[:2] == (State.FAILED, "ValueError: no")
     finished(run)
     assert seen(State.CANCELLED)[0] is State.DONE

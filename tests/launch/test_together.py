@@ -165,7 +165,7 @@ def test_both_processes_save_and_end_whichever_is_told_to(command: Any, results:
 
 @pytest.mark.slow
 def test_a_cancelled_run_stops_on_both(command: Any, results: Path) -> None:
-    ettsweep(*command)
+    ettsweep(*command, "--set", "schedule.total_steps=50000")  # it is not to be done before it is cancelled
     attempt = attempt_with_checkpoint(results)
     processes = at_work(attempt)
     ettsweep("cancel", attempt.run.id, "--results", results)

@@ -63,8 +63,6 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 Optimizer = Annotated[Literal["adamw", "sgd"], typer.Option(help="Optimizer.")]
 
-SINKS = ("tensorboard", "wandb")
-
 DEFAULT_RESULTS = Path("results")
 
 
@@ -761,7 +759,7 @@ def _with_log(launch_set: list[str] | None, log: list[str] | None) -> list[str] 
     if not log:
         return launch_set
     from ettsweep.errors import unknown_name
-    from ettsweep.training.sinks import check_sinks
+    from ettsweep.training.sinks import SINKS, check_sinks
 
     for name in log:
         if name not in SINKS:

@@ -1,9 +1,12 @@
 """Processes, named so that another one is never mistaken for them."""
 
+import contextlib
 import os
 import socket
 import subprocess
+import threading
 import uuid
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -82,3 +85,16 @@ def process(pid: int | None = None) -> Process:
     """Return the identity of a process of this machine, this one by default."""
     pid = os.getpid() if pid is None else pid
     return Process(socket.gethostname(), boot_id(), pid, start_time(pid) or "gone", pid_namespace())
+
+
+@contextlib.contextmanager
+def beside(name: str, work: Callable[[threading.Event], None]) -> Iterator[None]:
+    """Run `work` in a thread of that name while the body runs; the event that it is given says when that is over."""
+    over = threading.Event()
+    thread = threading.Thread(target=work, args=(over,), name=name, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from ettsweep.errors import LaunchError
 from ettsweep.launch.profiles import Slot
+from ettsweep.processes import beside
 
 if TYPE_CHECKING:
     import torch
@@ -72,24 +73,16 @@ def gathered(slot: Slot, device: "torch.device") -> Iterator["Group"]:
                 follower.wait(GRACE_S)
 
 
-@contextlib.contextmanager
-def _watched(followers: "list[subprocess.Popen[bytes]]") -> Iterator[None]:
+def _watched(followers: "list[subprocess.Popen[bytes]]") -> contextlib.AbstractContextManager[None]:
     """End this process where another has ended and this one does not notice: a GPU may wait for it for ever."""
-    over = threading.Event()
 
-    def watch() -> None:
+    def watch(over: threading.Event) -> None:
         while not over.wait(1.0):
             if any(follower.poll() for follower in followers) and not over.wait(GRACE_S):
                 print("another process of this worker is gone, and this one waits for it in vain", flush=True)
                 os._exit(1)
 
-    thread = threading.Thread(target=watch, name="followers", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
+    return beside("followers", watch)
 
 
 @contextlib.contextmanager

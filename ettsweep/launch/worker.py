@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -28,7 +28,7 @@ from ettsweep.launch.profiles import PROFILES, AnyProfile, LocalProfile, Slot
 from ettsweep.launch.slots import Lock, hold_slot, let_go
 from ettsweep.launch.submissions import Submission, read_submission
 from ettsweep.launch.together import gathered, meet_in_job, meet_leader, parse_told
-from ettsweep.processes import Process, process
+from ettsweep.processes import Process, beside, process
 from ettsweep.provenance import package_dir, provenance
 from ettsweep.rundir import Attempt, Outlook, Owner, Prospect, RunDir, State, ThisMachine, runs_dir
 from ettsweep.spec import RunSpec, validate
@@ -412,12 +412,10 @@ def claim(run: RunDir, info: Json, outlook: Outlook) -> Attempt | None:
     return run.claim(info, after=numbers[-1] if numbers else 0)
 
 
-@contextlib.contextmanager
-def beating(attempt: Attempt, interval_s: float) -> Iterator[None]:
+def beating(attempt: Attempt, interval_s: float) -> AbstractContextManager[None]:
     """Show from a thread of its own, while the run trains, that this process lives."""
-    ended = threading.Event()
 
-    def beat() -> None:
+    def beat(ended: threading.Event) -> None:
         count = 0
         while True:
             with contextlib.suppress(OSError):  # a full disk costs a beat, not the run
@@ -426,13 +424,7 @@ def beating(attempt: Attempt, interval_s: float) -> Iterator[None]:
             if ended.wait(interval_s):
                 return
 
-    thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
+    return beside("heartbeat", beat)
 
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2)

@@ -71,11 +71,6 @@ class Task(Protocol):
     fingerprint: str
     """Tells the data in their order from others; empty where there are no others."""
 
-    @property
-    def skipped(self) -> int:
-        """Return how many samples have been left out so far because they could not be read."""
-        ...
-
     def batches(self, first_step: int) -> Iterator[Batch]:
         """Yield the micro-batches of this process for steps first_step, first_step + 1, ... without end.
 

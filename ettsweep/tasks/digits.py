@@ -43,7 +43,6 @@ def _load() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
 class Digits:
     """The task of a run: a fixed split, global mean and standard deviation, no augmentation."""
 
-    skipped = 0
     fingerprint = ""  # the package's
 
     def __init__(self, spec: DigitsTask, seed: int, device: torch.device, share: Share) -> None:

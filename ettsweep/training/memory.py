@@ -209,7 +209,6 @@ class _RandomImages:
     """A task that gives the same batch again and again."""
 
     steps_per_epoch = 1
-    skipped = 0
     fingerprint = ""
 
     def __init__(self, batch: Batch) -> None:

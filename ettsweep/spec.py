@@ -86,6 +86,35 @@ class VitSpec(Frozen):
         return self
 
 
+class EncDecSpec(Frozen):
+    """Pre-norm encoder-decoder Transformer for text: no biases, one word embedding, tied to the head.
+
+    Attributes:
+        depth: blocks of the encoder, and as many of the decoder.
+        vocabulary: n_vocab, all tokens of the model, special ones included.
+        tokens: T, the length of source and target, padding included.
+        dropout: after each embedding and on each residual branch.
+        attention_dropout: of attention weights.
+    """
+
+    kind: Literal["encdec"] = "encdec"
+    width: Positive
+    depth: Positive
+    heads: Positive
+    mlp_ratio: Positive = 4
+    vocabulary: Annotated[int, Field(ge=9)]
+    tokens: Annotated[int, Field(ge=4)]
+    ln_eps: PositiveFloat = 1e-5
+    dropout: Fraction = 0.1
+    attention_dropout: Fraction = 0.1
+
+    @model_validator(mode="after")
+    def _divisible(self) -> Self:
+        if wrong := list(indivisible("width", self.width, "heads", self.heads)):
+            raise ValueError("; ".join(wrong))
+        return self
+
+
 def indivisible(what: str, value: int, by: str, divisor: int) -> Iterator[str]:
     """Yield a message with the nearest legal values where `divisor` does not divide `value`."""
     if value % divisor:
@@ -190,6 +219,38 @@ class Cifar100Task(CifarTask):
     std: Rgb = (0.2673, 0.2564, 0.2762)
 
 
+CorpusDigest = Annotated[str, Field(pattern=r"^[0-9a-f]{12}$")]
+
+
+class DenoisingTask(Frozen):
+    """Span denoising: what a text was, from what a corruption has left of it (BART's text infilling).
+
+    Attributes:
+        mask_ratio: share of the words that spans are drawn for; they overlap, so less is removed.
+        span_mean: mean of the Poisson distribution of span lengths, in words.
+        permute_sentences: whether the sentences of a corrupted text change places.
+        corpus: 12 hex digits of the tokenised text; the planner fills in those of the data at hand.
+    """
+
+    kind: str
+    mask_ratio: Annotated[float, Field(ge=0, le=1)] = 0.3
+    span_mean: PositiveFloat = 3.0
+    permute_sentences: bool = True
+    corpus: CorpusDigest | None = None
+
+
+class PydocTask(DenoisingTask):
+    """The English documentation that comes with Python (`pydoc_data.topics`)."""
+
+    kind: Literal["pydoc"] = "pydoc"
+
+
+class TextTask(DenoisingTask):
+    """Any text that `ettsweep data text` has tokenised; where it lies is not part of the spec."""
+
+    kind: Literal["text"] = "text"
+
+
 class StrategySpec(Frozen):
     """Scaling strategy: `s` in [0, 1] (0 neural tangent, 1 maximal update), or None for standard."""
 
@@ -288,9 +349,11 @@ def _by_kind(default: str | None) -> BeforeValidator:
 
 
 # A union over `kind` grows by one member per architecture, data set or optimizer.
-ModelSpec = VitSpec
+ModelSpec = Annotated[VitSpec | EncDecSpec, Field(discriminator="kind"), _by_kind("vit")]
 TaskSpec = Annotated[
-    DigitsTask | ImageNetTask | Cifar10Task | Cifar100Task, Field(discriminator="kind"), _by_kind(None)
+    DigitsTask | ImageNetTask | Cifar10Task | Cifar100Task | PydocTask | TextTask,
+    Field(discriminator="kind"),
+    _by_kind(None),
 ]
 OptimizerSpec = Annotated[AdamWSpec | SgdSpec, Field(discriminator="kind"), _by_kind("adamw")]
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
@@ -405,7 +468,7 @@ def problems(error: ValidationError, where: str) -> list[str]:
     return [f"{where}: {_problem(dict(e))}" for e in told]
 
 
-_TAGS = ("adamw", "sgd", "digits", "imagenet", "cifar10", "cifar100")
+_TAGS = ("vit", "encdec", "adamw", "sgd", "digits", "imagenet", "cifar10", "cifar100", "pydoc", "text")
 
 
 def _problem(e: dict[str, Any]) -> str:

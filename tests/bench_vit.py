@@ -56,7 +56,7 @@ class Noise:
             for _ in range(2)
         )
         images_BCHW = torch.randn(shape, generator=generator)
-        self.batch = Batch(images_BCHW.to(device), (0.7 * one + 0.3 * other).to(device))
+        self.batch = Batch((images_BCHW.to(device),), (0.7 * one + 0.3 * other).to(device))
 
     def loss(self, outputs: Tensor, batch: Batch) -> Tensor:
         return classification_loss(outputs, batch.targets, 0.1)

@@ -2,7 +2,7 @@
 
 # B batch, C channels, H height, W width, K classes
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
@@ -58,10 +58,17 @@ class Loading:
 
 
 class Batch(NamedTuple):
-    """Inputs and targets of one micro-batch, or of one slice of the validation set."""
+    """One micro-batch, or one slice of the validation set.
 
-    inputs: Tensor
+    Attributes:
+        inputs: what the model is called with.
+        targets: what its outputs are compared with.
+        share: how much of its global batch's loss the mean over this micro-batch is.
+    """
+
+    inputs: tuple[Tensor, ...]
     targets: Tensor
+    share: float = 1.0
 
 
 class Task(Protocol):
@@ -88,7 +95,11 @@ class Task(Protocol):
         ...
 
     def measure(self, outputs: Tensor, batch: Batch) -> Tensor:
-        """Return float64 sums over a validation slice: (loss, correct, count)."""
+        """Return float64 sums over a validation slice."""
+        ...
+
+    def metrics(self, sums: Sequence[float]) -> dict[str, float]:
+        """Return what is recorded of an evaluation, val_loss (nats) among it, from the sums over all slices."""
         ...
 
 
@@ -103,3 +114,9 @@ def classification_sums(logits_BK: Tensor, targets_B: Tensor) -> Tensor:
     correct = (logits_BK.argmax(dim=-1) == targets_B).sum()
     count = torch.full((), len(targets_B), dtype=torch.float64, device=loss.device)
     return torch.stack([loss.double(), correct.double(), count])
+
+
+def classification_metrics(sums: Sequence[float]) -> dict[str, float]:
+    """Return val_loss (mean cross-entropy, nats) and val_accuracy (fraction) from `classification_sums`."""
+    loss, correct, count = sums
+    return {"val_loss": loss / count, "val_accuracy": correct / count}

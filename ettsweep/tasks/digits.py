@@ -1,7 +1,7 @@
 """Scikit-learn's digits: 1,797 real 8 x 8 images that come with the package, kept on the device."""
 
 import gzip
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 
 import numpy as np
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ettsweep.seeding import derive_seed
 from ettsweep.spec import DigitsTask
-from ettsweep.tasks.base import Batch, Share, classification_loss, classification_sums
+from ettsweep.tasks.base import Batch, Share, classification_loss, classification_metrics, classification_sums
 from ettsweep.tasks.registry import digits_file
 
 VALIDATION_SLICE = 500
@@ -47,10 +47,10 @@ class Digits:
 
     def __init__(self, spec: DigitsTask, seed: int, device: torch.device, share: Share) -> None:
         train_x, train_y, val_x, val_y = (t.to(device) for t in _split(spec.train_size, spec.split_seed))
-        self._train = Batch(train_x, train_y)
+        self._images, self._labels = train_x, train_y
         mine_x, mine_y = val_x[share.rank :: share.world], val_y[share.rank :: share.world]
         self._validation = [
-            Batch(mine_x[start : start + VALIDATION_SLICE], mine_y[start : start + VALIDATION_SLICE])
+            Batch((mine_x[start : start + VALIDATION_SLICE],), mine_y[start : start + VALIDATION_SLICE])
             for start in range(0, len(mine_y), VALIDATION_SLICE)
         ]
         self._share = share
@@ -63,12 +63,13 @@ class Digits:
         epoch, skip = divmod(first_step - 1, self.steps_per_epoch)
         while True:
             rng = np.random.default_rng(derive_seed(self._seed, "order", epoch))
-            order = torch.from_numpy(rng.permutation(len(self._train.targets))).to(self._train.targets.device)
+            order = torch.from_numpy(rng.permutation(len(self._labels))).to(self._labels.device)
             for k in range(skip, self.steps_per_epoch):
                 batch_B = order[k * self._share.batch_size : (k + 1) * self._share.batch_size]
                 for positions in self._share.slices:
                     chosen_B = batch_B[positions.start : positions.stop]
-                    yield Batch(self._train.inputs[chosen_B], self._train.targets[chosen_B])
+                    share = len(positions) / self._share.batch_size
+                    yield Batch((self._images[chosen_B],), self._labels[chosen_B], share)
             epoch, skip = epoch + 1, 0
 
     def validation(self) -> Iterator[Batch]:
@@ -82,3 +83,7 @@ class Digits:
     def measure(self, outputs: Tensor, batch: Batch) -> Tensor:
         """Return (loss sum, correct, count) of a validation slice."""
         return classification_sums(outputs, batch.targets)
+
+    def metrics(self, sums: Sequence[float]) -> dict[str, float]:
+        """Return val_loss and val_accuracy."""
+        return classification_metrics(sums)

@@ -2,7 +2,7 @@
 
 import hashlib
 import itertools
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ from ettsweep.errors import DataMissingError
 from ettsweep.seeding import derive_seed
 from ettsweep.spec import ImageTask, VitSpec
 from ettsweep.tasks.augmentation import evaluation_transform, training_transform
-from ettsweep.tasks.base import Batch, Loading, Share, classification_loss, classification_sums
+from ettsweep.tasks.base import Batch, Loading, Share, classification_loss, classification_metrics, classification_sums
 from ettsweep.tasks.chunks import Chunk, Item, Problem, TrainingImages, ValidationImages, load, on_device
 from ettsweep.tasks.sources import Source, open_sources
 
@@ -41,6 +41,13 @@ class Part(NamedTuple):
     number: int
     loaded: range
     used: range
+
+
+class Piece(NamedTuple):
+    """What a process uses of a chunk, augmented and mixed."""
+
+    images: Tensor
+    targets: Tensor
 
 
 def parts(share: Share, chunk_size: int, *, whole: bool) -> list[Part]:
@@ -122,13 +129,13 @@ class Images:
                     yield [(epoch, batch[position]) for position in part.loaded]
             epoch, skip = epoch + 1, 0
 
-    def _mixed(self, chunks: Iterator[Chunk], step: int) -> Iterator[Batch]:
+    def _mixed(self, chunks: Iterator[Chunk], step: int) -> Iterator[Piece]:
         """Yield what this process uses of each chunk of a step."""
         for part in self._parts:
             chunk = next(chunks)
             inputs_BCHW, targets = self._mix(chunk, step, part.number)
             used = slice(part.used.start - part.loaded.start, part.used.stop - part.loaded.start)
-            yield Batch(inputs_BCHW[used], targets[used])
+            yield Piece(inputs_BCHW[used], targets[used])
 
     def _mix(self, chunk: Chunk, step: int, number: int) -> tuple[Tensor, Tensor]:
         if self._mixup is None:
@@ -141,16 +148,16 @@ class Images:
             np.random.set_state(state)
         return images_BCHW, targets_BK
 
-    def _cut(self, pieces: Iterator[Batch]) -> Iterator[Batch]:
+    def _cut(self, pieces: Iterator[Piece]) -> Iterator[Batch]:
         """Make micro-batches of the pieces of a step."""
-        held = list[Batch]()
+        held = list[Piece]()
         for micro_batch in self._share.slices:
             size = len(micro_batch)
             while sum(len(piece.targets) for piece in held) < size:
                 held.append(next(pieces))
-            whole = held[0] if len(held) == 1 else Batch(*(torch.cat(tensors) for tensors in zip(*held, strict=True)))
-            yield Batch(whole.inputs[:size], whole.targets[:size])
-            rest = Batch(whole.inputs[size:], whole.targets[size:])
+            whole = held[0] if len(held) == 1 else Piece(*(torch.cat(tensors) for tensors in zip(*held, strict=True)))
+            yield Batch((whole.images[:size],), whole.targets[:size], size / self._share.batch_size)
+            rest = Piece(whole.images[size:], whole.targets[size:])
             held = [rest] if len(rest.targets) else []
 
     def validation(self) -> Iterator[Batch]:
@@ -161,7 +168,7 @@ class Images:
         try:
             for chunk in on_device(self._examined(chunks), self._device):
                 if len(chunk.labels):
-                    yield Batch(chunk.images, chunk.labels)
+                    yield Batch((chunk.images,), chunk.labels)
         finally:
             chunks.close()
 
@@ -196,3 +203,7 @@ class Images:
     def measure(self, outputs: Tensor, batch: Batch) -> Tensor:
         """Return (loss sum, correct, count) of a validation slice."""
         return classification_sums(outputs, batch.targets)
+
+    def metrics(self, sums: Sequence[float]) -> dict[str, float]:
+        """Return val_loss and val_accuracy."""
+        return classification_metrics(sums)

@@ -101,14 +101,14 @@ class Trainer:
         set_lr(self.optimizer, lr)
         loss = torch.zeros((), device=self.device)
         slices = self.share.slices
-        for number, positions in enumerate(slices, 1):
+        for number in range(1, len(slices) + 1):
             batch = next(batches)
             whole = number == len(slices)
             with contextlib.nullcontext() if whole else self.group.accumulating(self.network):
                 with autocast(self.spec.precision, self.device):
-                    part = self.task.loss(self.network(batch.inputs), batch)
-                # The processes' gradients are averaged, so that each part counts by its samples.
-                part = part * (len(positions) * self.share.world / self.share.batch_size)
+                    part = self.task.loss(self.network(*batch.inputs), batch)
+                # The processes' gradients are averaged.
+                part = part * (batch.share * self.share.world)
                 self.scaler.scale(part).backward()  # type: ignore[no-untyped-call]
             loss = loss + part.detach()
         loss_scale = self.scaler.scale(torch.ones((), device=self.device))
@@ -124,19 +124,18 @@ class Trainer:
 
     @torch.no_grad()
     def evaluate(self) -> dict[str, float]:
-        """Return val_loss (mean cross-entropy, nats) and val_accuracy (fraction) over the validation set.
-
-        Each process measures its part, and each sample counts once.
-        """
+        """Return the task's metrics of the validation set; each process measures its part, each sample counts once."""
         self.model.eval()
-        sums = torch.zeros(3, dtype=torch.float64, device=self.device)
+        sums: Tensor | None = None
         for batch in self.task.validation():
             with autocast(self.spec.precision, self.device):
-                outputs = self.model(batch.inputs)
-            sums += self.task.measure(outputs, batch)
+                outputs = self.model(*batch.inputs)
+            measured = self.task.measure(outputs, batch)
+            sums = measured if sums is None else sums + measured
         self.model.train()
-        loss, correct, count = self.group.total(sums.tolist())
-        return {"val_loss": loss / count, "val_accuracy": correct / count}
+        mine = [] if sums is None else sums.tolist()
+        (size,) = self.group.agree(len(mine))
+        return self.task.metrics(self.group.total(mine or [0.0] * size))
 
 
 class Awaited:

@@ -8,7 +8,7 @@ import math
 import resource
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from ettsweep.models.build import build_model, speed_up
 from ettsweep.models.initialisation import initialise
 from ettsweep.models.registry import MODELS, model_name
 from ettsweep.spec import RunSpec, VitSpec
-from ettsweep.tasks.base import Batch, Share, classification_loss, classification_sums
+from ettsweep.tasks.base import Batch, Share, classification_loss, classification_metrics, classification_sums
 from ettsweep.training.distributed import ALONE
 from ettsweep.training.execution import Execution
 from ettsweep.training.loop import Trainer
@@ -170,7 +170,7 @@ class TrialModel:
         shape = (size, model.channels, model.image_size, model.image_size)
         inputs = torch.rand(shape, device=self._device)
         targets = torch.full((size, model.classes), 1 / model.classes, device=self._device)
-        task = _RandomImages(Batch(inputs, targets))
+        task = _RandomImages(Batch((inputs,), targets))
         share = Share(size)
         trainer = Trainer(
             self._spec, self._model, self._model, task, self._optimizer, self._scaler, self._device, share, ALONE
@@ -225,3 +225,6 @@ class _RandomImages:
 
     def measure(self, outputs: Tensor, batch: Batch) -> Tensor:
         return classification_sums(outputs, batch.targets)
+
+    def metrics(self, sums: Sequence[float]) -> dict[str, float]:
+        return classification_metrics(sums)

@@ -20,7 +20,7 @@ def digits(batch_size: int = 32, seed: int = 0, **task: object) -> Digits:
 
 def validation(task: Digits) -> tuple[torch.Tensor, torch.Tensor]:
     slices = list(task.validation())
-    return torch.cat([batch.inputs for batch in slices]), torch.cat([batch.targets for batch in slices])
+    return torch.cat([batch.inputs[0] for batch in slices]), torch.cat([batch.targets for batch in slices])
 
 
 def epoch(task: Digits, number: int = 0) -> list[Batch]:
@@ -29,7 +29,7 @@ def epoch(task: Digits, number: int = 0) -> list[Batch]:
 
 
 def training(task: Digits) -> torch.Tensor:
-    return torch.cat([batch.inputs for batch in epoch(task)])
+    return torch.cat([batch.inputs[0] for batch in epoch(task)])
 
 
 def images(x: torch.Tensor) -> list[bytes]:
@@ -54,7 +54,7 @@ def test_labels_stay_with_their_images() -> None:
     task = digits(batch_size=1)
     val, labels = validation(task)
     train = epoch(task)
-    for x, y in [(val, labels), (torch.cat([b.inputs for b in train]), torch.cat([b.targets for b in train]))]:
+    for x, y in [(val, labels), (torch.cat([b.inputs[0] for b in train]), torch.cat([b.targets for b in train]))]:
         low, high = float(val.min()), float(val.max())
         pixels = np.rint((x.double().numpy()[:, 0] - low) / (high - low) * 16).astype(np.uint8)
         assert [known[bytes(image)] for image in pixels] == y.tolist()
@@ -80,7 +80,7 @@ def test_a_training_image_comes_at_most_once_an_epoch() -> None:
     for number in range(3):
         batches = epoch(task, number)
         assert [len(batch.targets) for batch in batches] == [64] * 12
-        seen = images(torch.cat([batch.inputs for batch in batches]))
+        seen = images(torch.cat([batch.inputs[0] for batch in batches]))
         assert len(set(seen)) == len(seen) == 768
 
 
@@ -90,18 +90,18 @@ def test_batches_depend_on_seed_and_step_only() -> None:
     for first in (2, 24, 25, 26, 48, 49, 59):
         torch.manual_seed(first)
         for step, batch in enumerate(itertools.islice(digits().batches(first), 60 - first), start=first):
-            assert torch.equal(batch.inputs, whole[step - 1].inputs), step
+            assert torch.equal(batch.inputs[0], whole[step - 1].inputs[0]), step
             assert torch.equal(batch.targets, whole[step - 1].targets), step
     other = next(digits(seed=1).batches(1))
-    assert not torch.equal(other.inputs, whole[0].inputs)
-    assert not torch.equal(whole[0].inputs, whole[24].inputs), "epochs differ"
+    assert not torch.equal(other.inputs[0], whole[0].inputs[0])
+    assert not torch.equal(whole[0].inputs[0], whole[24].inputs[0]), "epochs differ"
 
 
 def test_one_batch_can_be_the_whole_training_set() -> None:
     task = digits(batch_size=797)
     assert task.steps_per_epoch == 1
     first, second = itertools.islice(task.batches(1), 2)
-    assert sorted(images(first.inputs)) == sorted(images(second.inputs))
+    assert sorted(images(first.inputs[0])) == sorted(images(second.inputs[0]))
 
 
 def test_validation_can_be_read_again() -> None:
@@ -115,7 +115,7 @@ def test_loss_and_sums_are_cross_entropies(smoothing: float) -> None:
     logits, labels = rng.standard_normal((5, 10)), np.array([3, 0, 9, 9, 1])
     log_p = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
     picked = log_p[np.arange(5), labels]
-    batch = Batch(torch.zeros(5, 1, 8, 8), torch.from_numpy(labels))
+    batch = Batch((torch.zeros(5, 1, 8, 8),), torch.from_numpy(labels))
     task = digits(label_smoothing=smoothing)
     loss = task.loss(torch.from_numpy(logits).float(), batch)
     assert float(loss) == pytest.approx(-((1 - smoothing) * picked + smoothing * log_p.mean(axis=1)).mean(), rel=1e-6)

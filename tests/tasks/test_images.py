@@ -50,11 +50,11 @@ def take(images: Images, count: int, first: int = 1) -> list[Batch]:
 
 
 def joined(batches: Sequence[Batch]) -> Batch:
-    return Batch(torch.cat([b.inputs for b in batches]), torch.cat([b.targets for b in batches]))
+    return Batch((torch.cat([b.inputs[0] for b in batches]),), torch.cat([b.targets for b in batches]))
 
 
 def assert_equal(a: Batch, b: Batch) -> None:
-    assert torch.equal(a.inputs, b.inputs)
+    assert torch.equal(a.inputs[0], b.inputs[0])
     assert torch.equal(a.targets, b.targets)
 
 
@@ -99,7 +99,7 @@ def test_batches_are_what_timm_makes_of_the_files(folder: Path, workers: int) ->
     expected = list(itertools.islice(expected_steps(folder, 14, 6, seed=3), 5))  # two steps an epoch
     made = take(task(14, Loading(workers), seed=3, mixup_chunk=6), 5)
     for (inputs, targets), batch in zip(expected, made, strict=True):
-        assert torch.equal(batch.inputs, inputs)
+        assert torch.equal(batch.inputs[0], inputs)
         assert torch.equal(batch.targets, targets)
 
 
@@ -111,7 +111,7 @@ def test_a_batch_depends_on_seed_and_step_only(workers: int) -> None:
     resumed = take(task(loading=Loading(workers)), 2, first=6)
     for a, b in zip(undisturbed[5:], resumed, strict=True):
         assert_equal(a, b)
-    assert not torch.equal(take(task(seed=1), 1)[0].inputs, undisturbed[0].inputs)
+    assert not torch.equal(take(task(seed=1), 1)[0].inputs[0], undisturbed[0].inputs[0])
 
 
 @pytest.mark.usefixtures("folder")
@@ -187,7 +187,7 @@ def test_targets_are_mixed_and_smoothed_probabilities() -> None:
 def test_label_smoothing_enters_once() -> None:
     logits = torch.tensor([[2.0, 0.0, 1.0]])
     log_p = logits.log_softmax(1)[0]
-    batch = Batch(torch.zeros(1, 3, 32, 32), torch.tensor([1]))
+    batch = Batch((torch.zeros(1, 3, 32, 32),), torch.tensor([1]))
     smoothed = -(0.8 * log_p[1] + 0.2 * log_p.mean())
     assert float(task(**PLAIN | {"label_smoothing": 0.2}).loss(logits, batch)) == pytest.approx(float(smoothed))
     soft = Batch(batch.inputs, torch.tensor([[0.1, 0.8, 0.1]]))
@@ -196,7 +196,7 @@ def test_label_smoothing_enters_once() -> None:
 
 
 def one_batch(**changes: object) -> Tensor:
-    return take(task(36, **PLAIN | changes), 1)[0].inputs
+    return take(task(36, **PLAIN | changes), 1)[0].inputs[0]
 
 
 @pytest.mark.usefixtures("folder")
@@ -273,7 +273,7 @@ def test_a_padded_crop_is_the_image_shifted_by_an_eighth_at_most(
     monkeypatch.setenv(data_env("cifar10"), str(root))
     spec = Cifar10Task(train_size=100, val_size=20, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
     images = Images(spec, TINY.model_copy(update={"classes": 10}), 0, CPU, Share(100), Loading())
-    made = (take(images, 1)[0].inputs * 255).round().to(torch.uint8)
+    made = (take(images, 1)[0].inputs[0] * 255).round().to(torch.uint8)
     order = [index for items in itertools.islice(images.order(1), 1) for _, index in items]
     import torchvision
 
@@ -303,7 +303,7 @@ def test_validation_resizes_the_short_side_crops_the_centre_and_normalises(folde
 
     made = joined(list(task(resize=resize).validation()))
     mean, std = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
-    for path, image in zip(sorted(folder.glob("val/*/*.jpg")), made.inputs, strict=True):
+    for path, image in zip(sorted(folder.glob("val/*/*.jpg")), made.inputs[0], strict=True):
         with Image.open(path) as file:
             short = functional.resize(file, resize, functional.InterpolationMode.BICUBIC)
         assert min(short.size) == resize
@@ -322,14 +322,14 @@ def test_processes_validate_each_image_once(workers: int, monkeypatch: pytest.Mo
     for world in (2, 4):
         shares = [joined(list(task(Share(8, rank, world), Loading(workers)).validation())) for rank in range(world)]
         for rank, part in enumerate(shares):
-            assert_equal(part, Batch(whole.inputs[rank::world], whole.targets[rank::world]))
+            assert_equal(part, Batch((whole.inputs[0][rank::world],), whole.targets[rank::world]))
 
 
 # --- images that cannot be used ---------------------------------------------------------------------------------------
 
 
 def epoch(images: Images, count: int = 1) -> Tensor:
-    return torch.cat([batch.inputs for batch in take(images, count * images.steps_per_epoch)])
+    return torch.cat([batch.inputs[0] for batch in take(images, count * images.steps_per_epoch)])
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -357,7 +357,7 @@ def test_the_last_image_is_replaced_by_the_first(folder: Path) -> None:
     made = take(task(36, **PLAIN), 1)[0]
     (folder / "train" / "n10" / "11.jpg").write_bytes((folder / "train" / "n01" / "00.jpg").read_bytes())
     expected = take(task(36, **PLAIN), 1)[0]
-    assert torch.equal(made.inputs, expected.inputs)
+    assert torch.equal(made.inputs[0], expected.inputs[0])
     assert sorted(made.targets.tolist()) == [0] * 13 + [1] * 12 + [2] * 11, "with its own label"
 
 
@@ -370,7 +370,7 @@ def test_a_corrupt_validation_image_is_left_out(folder: Path, workers: int) -> N
     for _ in range(2):
         made = joined(list(images.validation()))
         kept = [k for k in range(9) if k != 4]
-        assert_equal(made, Batch(whole.inputs[kept], whole.targets[kept]))
+        assert_equal(made, Batch((whole.inputs[0][kept],), whole.targets[kept]))
     assert images.skipped == len(told) == 1
 
 

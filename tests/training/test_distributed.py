@@ -112,7 +112,7 @@ def test_the_processes_share_out_the_validation_set(make_spec: MakeSpec) -> None
 
     def images(world: int) -> list[list[float]]:
         trainers = [prepare(spec, CPU, Execution(), Group(rank, world)) for rank in range(world)]
-        parts = [[batch.inputs.flatten(1) for batch in trainer.task.validation()] for trainer in trainers]
+        parts = [[batch.inputs[0].flatten(1) for batch in trainer.task.validation()] for trainer in trainers]
         sizes = [sum(len(images) for images in part) for part in parts]
         assert max(sizes) - min(sizes) <= 1
         return sorted(torch.cat([images for part in parts for images in part]).tolist())

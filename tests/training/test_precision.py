@@ -108,7 +108,7 @@ def test_gradient_norm_is_that_of_the_unscaled_loss_before_clipping(make_spec: M
         norms.append(float(trainer.train_step(0.5, iter([batch]))[1]))
     plain = prepare(make_spec(), CPU)
     batch = next(plain.task.batches(1))
-    torch.nn.functional.cross_entropy(plain.model(batch.inputs), batch.targets).backward()
+    torch.nn.functional.cross_entropy(plain.model(batch.inputs[0]), batch.targets).backward()
     by_hand = sum(float((p.grad.double() ** 2).sum()) for p in plain.model.parameters() if p.grad is not None) ** 0.5
     assert norms[:2] == pytest.approx([by_hand] * 2, rel=1e-6)
     assert norms[2] == pytest.approx(by_hand, rel=1e-2)

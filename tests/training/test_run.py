@@ -90,7 +90,7 @@ def test_first_losses_are_those_of_plain_torch(train: Train, make_spec: MakeSpec
     trainer = prepare(spec, CPU)
     parameters = list(trainer.model.parameters())
     for step, batch in zip(range(1, 25), trainer.task.batches(1), strict=False):
-        loss = torch.nn.functional.cross_entropy(trainer.model(batch.inputs), batch.targets)
+        loss = torch.nn.functional.cross_entropy(trainer.model(batch.inputs[0]), batch.targets)
         assert float(loss.detach()) == pytest.approx(losses[step - 1], rel=1e-4), step
         rate = 0.5 * (step / 4 if step <= 4 else 0.5 + 0.5 * torch.cos(torch.tensor((step - 4) / 20 * torch.pi)).item())
         for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
@@ -267,7 +267,7 @@ def first_bad_step(spec: RunSpec) -> int:
     """Return the first step with a non-finite loss, found by looking at every one."""
     trainer = prepare(spec, CPU)
     for step, batch in enumerate(trainer.task.batches(1), start=1):
-        loss = trainer.task.loss(trainer.model(batch.inputs), batch)
+        loss = trainer.task.loss(trainer.model(batch.inputs[0]), batch)
         if not torch.isfinite(loss):
             return step
         loss.backward()

@@ -7,7 +7,9 @@
 # make chaos       a sweep on that cluster while workers, nodes, daemons and commands are killed at random
 # make bench   set up, then the speed of the tool itself
 # make bench-data  images/s that a core makes ready for training, and how many cores a GPU needs
+# make bench-text  tokens/s that cores make of text, peak memory, and how fast blocks are found and read
 # make bench-vit   a training step of vit-b16 beside timm's, on the GPU if there is one (BENCH="--json FILE")
+# make bench-encdec  a training step of bart-large beside Hugging Face's MBart; on a GPU, r2c2 too (BENCH="--json FILE")
 # make bench-gpu   vit-b16 for some hundred steps on a GPU, all strategies in fp16 and bf16, on made images
 
 PYTHON ?= python3
@@ -19,7 +21,7 @@ DEVCLUSTER := $(or $(ETTSWEEP_DEVCLUSTER),/tmp/ettsweep-devcluster)
 CLUSTERS ?= 1
 PROCESSES ?= 5
 
-.PHONY: help install demo test lint check slurm-up slurm-down chaos bench bench-data bench-vit bench-gpu clean
+.PHONY: help install demo test lint check slurm-up slurm-down chaos bench bench-data bench-text bench-vit bench-encdec bench-gpu clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -75,8 +77,14 @@ bench: $(READY)
 bench-data: $(READY)
 	@$(BIN)/python tests/bench_data.py $(BENCH)
 
+bench-text: $(READY)
+	@$(BIN)/python tests/bench_text.py $(BENCH)
+
 bench-vit: $(READY)
 	@$(BIN)/python tests/bench_vit.py $(BENCH)
+
+bench-encdec: $(READY)
+	@$(BIN)/python tests/bench_encdec.py $(BENCH)
 
 bench-gpu: $(READY)
 	@$(BIN)/python tests/bench_gpu.py $(BENCH)

@@ -130,6 +130,7 @@ def grid(
         raise InputError("say which grid, with one of --model NAME and --grid FILE")
     path = grid or find_grid(str(model))
     request = load_request(path, strategy or [], set_ or [], lr_range, wd_range, _numbers(seeds))
+    request = _on_data(request, data)
     request = _where(as_before(results, request), launch, _with_log(launch_set, log), data)
     profile = load_profile(request.launch, request.launch_set)
     specs = request.specs()
@@ -570,11 +571,11 @@ def train(
         if (grid is None) == (model is None):
             raise InputError("say what to train: a run id, --model NAME, --grid FILE, or --spec FILE")
         strategies = [strategy] if strategy else []
-        request = load_request(grid or find_grid(str(model)), strategies, set_ or [])
+        request = _on_data(load_request(grid or find_grid(str(model)), strategies, set_ or []), data)
         data = data or request.data
         spec = request.searches()[0].run(lr, wd, seed)
     _point_at_data(data, spec.task.kind)
-    check_data(spec.task)
+    check_data(spec.task, spec.model)
     profile = load_profile(launch or "local", _with_log(launch_set, log) or ())
     if not isinstance(profile, LocalProfile):
         raise InputError(f"--launch {launch}: `train` trains here, in this process; `grid` and `retry` submit to SLURM")
@@ -631,7 +632,9 @@ def scales(
     columns = [c for c in data["groups"][0] if c != "effective_lr" or lr is not None]
     show(data["groups"], form, columns, data=data)
     if form is Format.TABLE:
-        note(f"{data['model']} under {data['strategy']}: width {data['width']}, {data['parameters']:,} parameters")
+        rescale = "" if data["output_rescale"] is None else f", logits times {data['output_rescale']:.4g}"
+        about = f"width {data['width']}, {data['parameters']:,} parameters{rescale}"
+        note(f"{data['model']} under {data['strategy']}: {about}")
 
 
 @app.command()
@@ -650,8 +653,8 @@ def doctor(
 ) -> None:
     """Say what works here: torch, slots, the results folder; with a SLURM profile, what it would get.
 
-    With --data, read all of a data set too: its form, classes and counts, and each image. With --model and --fit, try
-    how many images go through the model at once.
+    With --data, read all of a data set too: form and counts, each image, each shard of tokenised text. With --model and
+    --fit, try how many images go through the model at once.
     """
     from ettsweep.launch.doctor import examine
     from ettsweep.launch.doctor_data import examine_data, shorten, subject
@@ -675,6 +678,50 @@ def doctor(
     checks = shorten(checks) if form in (Format.TABLE, Format.MARKDOWN) else checks
     show([{"check": c.what, "state": c.state, "detail": c.detail} for c in checks], form)
     raise typer.Exit(1 if any(c.state == "failed" for c in checks) else 0)
+
+
+# --- data -----------------------------------------------------------------------------------------------------------
+
+data_app = typer.Typer(name="data", help="Make data ready for training.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(data_app)
+
+
+@data_app.command("text")
+def data_text(
+    inputs: Annotated[
+        list[str],
+        typer.Option(
+            "--input",
+            metavar="FILES",
+            help="Text: a .txt, .jsonl (both also .gz) or .parquet file, a folder or pattern of them, a folder of "
+            "datasets.save_to_disk, or hfds/OWNER/NAME[:SPLIT]; repeatable.",
+        ),
+    ],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder to write to; the --data of a grid.")],
+    tokenizer: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="GPT-2's tokenizer files, or those of another byte-level BPE.")
+    ] = None,
+    bpe_tokens: Annotated[
+        int | None, typer.Option(metavar="N", help="Train a byte-level BPE of so many tokens instead.")
+    ] = None,
+    val_fraction: Annotated[float, typer.Option(help="Share of the documents that validate.")] = 0.005,
+    text_field: Annotated[str, typer.Option(help="Field of the text in JSON lines and tables.")] = "text",
+    documents: Annotated[
+        Literal["blank-line", "line", "file"],
+        typer.Option(help="What a document is in text files: what stands between blank lines, a line, or a file."),
+    ] = "blank-line",
+    shard_mib: Annotated[float, typer.Option(help="Text that a process works on at a time, in MiB.")] = 32.0,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes; one per core by default.")] = None,
+    form: Form = Format.TABLE,
+) -> None:
+    """Tokenise text for the task `text`, on all cores; what a killed command has finished is kept."""
+    from ettsweep.tasks.tokenisation import Order, corpus_rows, corpus_summary, tokenise
+
+    order = Order(tuple(inputs), out, tokenizer, bpe_tokens, val_fraction, text_field, documents, shard_mib, workers)
+    outcome = tokenise(order)
+    rows = corpus_rows(outcome.manifest)
+    show(rows, form, data={"digest": outcome.manifest.digest, "n_vocab": outcome.manifest.n_vocab, "parts": rows})
+    note(corpus_summary(order, outcome))
 
 
 # --- helpers: arguments in, text out ----------------------------------------------------------------------------------
@@ -792,6 +839,18 @@ def _where(request: "Request", launch: str | None, launch_set: list[str] | None,
     return request.model_copy(update={"data": resolved})
 
 
+def _on_data(request: "Request", data: str | None) -> "Request":
+    """Return a grid's request for the text at hand, if it is for text.
+
+    Raises:
+        DataMissingError: there is none.
+    """
+    from ettsweep.sweep.gridfile import with_corpus
+
+    _point_at_data(data or request.data, request.recipe.task.kind)
+    return with_corpus(request)
+
+
 def _point_at_data(data: str | None, task: str) -> str | None:
     """Make the data set of a task known to this process and to the workers that it starts; return it, resolved."""
     from ettsweep.tasks.location import DATA_ENV, resolve
@@ -805,24 +864,25 @@ def _point_at_data(data: str | None, task: str) -> str | None:
 
 
 def _data_of(request: "Request") -> str | None:
-    """Return where the images of a grid are, as the grid or the environment says; None where neither does."""
-    from ettsweep.spec import ImageTask
+    """Return where images or text of a grid are, as the grid or the environment says; None where neither does."""
+    from ettsweep.spec import ImageTask, TextTask
     from ettsweep.tasks.location import data_env
 
     task = request.recipe.task
-    return request.data or os.environ.get(data_env(task.kind)) if isinstance(task, ImageTask) else None
+    return request.data or os.environ.get(data_env(task.kind)) if isinstance(task, ImageTask | TextTask) else None
 
 
 def _check_data(request: "Request", *, counts: bool = False) -> None:
     """Check that the data are there, and at a glance that they are as many as every run will ask for."""
-    from ettsweep.spec import ImageTask
+    from ettsweep.spec import ImageTask, VitSpec
     from ettsweep.tasks.location import check_counts
     from ettsweep.tasks.registry import check_data
 
     task = request.recipe.task
-    check_data(task)
-    if counts and isinstance(task, ImageTask):
-        check_counts(task, request.recipe.model.classes)
+    model = request.recipe.model
+    check_data(task, model)
+    if counts and isinstance(task, ImageTask) and isinstance(model, VitSpec):
+        check_counts(task, model.classes)
 
 
 def _note_obstacles(results: Path, plan: "Plan", profile: "AnyProfile", request: "Request") -> None:

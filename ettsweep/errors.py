@@ -2,6 +2,7 @@
 
     EttsweepError
     ├── InputError          exit 2   a wrong option, name, grid file, profile or value
+    ├── StoppedError        exit 130 Ctrl-C, where the command has something to say of what it leaves
     └── FailedError         exit 1   the input was fine, the world was not
         ├── DataMissingError         a data set is not where it was looked for
         ├── StorageError             a folder cannot be written, the disk is full
@@ -30,6 +31,12 @@ class InputError(EttsweepError):
     def of(cls, problems: Iterable[str]) -> "InputError":
         """Join several problems, so that a user mends all of them at once."""
         return cls("\n".join(problems))
+
+
+class StoppedError(EttsweepError):
+    """Ctrl-C; the message says what is kept."""
+
+    exit_code = 130
 
 
 class FailedError(EttsweepError):

@@ -4,7 +4,9 @@
       spec.json             written first
       cancel.json           asked for by `cancel`, obeyed at the next step boundary, removed by `retry`
       attempts/0001/        claim.json, provenance.json, execution.json, heartbeat, resume.json, metrics.jsonl,
-                            timings.jsonl, checkpoint.pt, log.txt, skipped-0.txt, failure.json, retried
+                            timings.jsonl, log.txt, skipped-0.txt, failure.json, retried,
+                            checkpoint.pt, or, of a sharded run, checkpoint-00000012/ with a file of each process and
+                            checkpoint.json, written after it, which names the folder that counts
       metrics.jsonl         the whole stitched history, written with the result
       result.json           written last, once: its presence means finished
 
@@ -384,7 +386,7 @@ class RunDir:
 
     def _lost_in_a_row(self, numbers: list[int]) -> int:
         """Return how many attempts died at the same point, 0 below the limit."""
-        if not numbers or self.attempt(numbers[-1]).checkpoint_path.exists():
+        if not numbers or self.attempt(numbers[-1]).has_checkpoint():
             return 0  # the last one got further
         lost = 0
         _, step = self.attempt(numbers[-1]).resumed_from()
@@ -408,8 +410,36 @@ class Attempt:
 
     @property
     def checkpoint_path(self) -> Path:
-        """checkpoint.pt."""
+        """checkpoint.pt, of a run that is not sharded."""
         return self.path / "checkpoint.pt"
+
+    @property
+    def parts_path(self) -> Path:
+        """checkpoint.json, of a sharded run: which folder holds the processes' parts, and what they must be."""
+        return self.path / "checkpoint.json"
+
+    def parts_folder(self, step: int) -> Path:
+        """Return the folder of what the processes of a sharded run save after a step."""
+        return self.path / f"checkpoint-{step:08d}"
+
+    def has_checkpoint(self) -> bool:
+        """Say whether the attempt has saved a whole checkpoint."""
+        return self.checkpoint_path.exists() or self.parts_path.exists()
+
+    def checkpoints(self) -> list[Path]:
+        """Return the files and folders of its checkpoint; none is whole without the first."""
+        return [path for path in (self.checkpoint_path, self.parts_path) if path.exists()] + self._folders()
+
+    def unfinished_checkpoints(self) -> list[Path]:
+        """Return the folders of checkpoints that were being written, or removed, when the owner ended."""
+        try:
+            step = read_json(self.parts_path).get("step")
+        except (CorruptError, FileNotFoundError):
+            step = None
+        return [path for path in self._folders() if not isinstance(step, int) or path != self.parts_folder(step)]
+
+    def _folders(self) -> list[Path]:
+        return sorted(path for path in self.path.glob("checkpoint-*") if path.is_dir())
 
     @property
     def log_path(self) -> Path:
@@ -564,9 +594,26 @@ class Attempt:
 
     def save_checkpoint(self, write: Callable[[Path], None]) -> None:
         """Replace checkpoint.pt by what `write` writes; the metrics up to it are on disk first."""
+        self._sync_metrics()
+        write_atomic(self.checkpoint_path, write)
+
+    def save_parts(self, step: int, index: Json) -> None:
+        """Have what all processes have written after a step count as the checkpoint, and remove the one before.
+
+        Args:
+            step: whose folder they have written, and synced.
+            index: what checkpoint.json says of it.
+        """
+        self._sync_metrics()
+        write_atomic(self.parts_path, dumps({"step": step, **index}))
+        if self.superseded():
+            return  # the next owner may be reading the one before
+        for folder in self.unfinished_checkpoints():
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _sync_metrics(self) -> None:
         if self.metrics_path.exists():
             sync(self.metrics_path)
-        write_atomic(self.checkpoint_path, write)
 
     def fail(self, kind: Literal["error", "interrupted", "lost"], reason: str, details: str = "") -> None:
         """Record why the attempt ended without a result; the first reason stands.

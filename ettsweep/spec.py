@@ -229,6 +229,7 @@ class DenoisingTask(Frozen):
         mask_ratio: share of the words that spans are drawn for; they overlap, so less is removed.
         span_mean: mean of the Poisson distribution of span lengths, in words.
         permute_sentences: whether the sentences of a corrupted text change places.
+        val_blocks: validation texts that are measured, at most; they are spread evenly over all.
         corpus: 12 hex digits of the tokenised text; the planner fills in those of the data at hand.
     """
 
@@ -236,6 +237,7 @@ class DenoisingTask(Frozen):
     mask_ratio: Annotated[float, Field(ge=0, le=1)] = 0.3
     span_mean: PositiveFloat = 3.0
     permute_sentences: bool = True
+    val_blocks: Positive = 5000
     corpus: CorpusDigest | None = None
 
 
@@ -349,12 +351,10 @@ def _by_kind(default: str | None) -> BeforeValidator:
 
 
 # A union over `kind` grows by one member per architecture, data set or optimizer.
+ImageSetTask = DigitsTask | ImageNetTask | Cifar10Task | Cifar100Task
+CorpusTask = PydocTask | TextTask
 ModelSpec = Annotated[VitSpec | EncDecSpec, Field(discriminator="kind"), _by_kind("vit")]
-TaskSpec = Annotated[
-    DigitsTask | ImageNetTask | Cifar10Task | Cifar100Task | PydocTask | TextTask,
-    Field(discriminator="kind"),
-    _by_kind(None),
-]
+TaskSpec = Annotated[ImageSetTask | CorpusTask, Field(discriminator="kind"), _by_kind(None)]
 OptimizerSpec = Annotated[AdamWSpec | SgdSpec, Field(discriminator="kind"), _by_kind("adamw")]
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 

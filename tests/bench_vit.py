@@ -7,41 +7,25 @@ slows both. timm's has affine LayerNorms and a bias in the patch embedding, whic
 """
 
 import argparse
-import gc
-import itertools
 import json
-import math
-import platform
-import statistics
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
-import timm
 import torch
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
+from turns import TURNS, contest, fitting, machine, optional, plain_adamw, ratio, settings, trainer
 
 from ettsweep.models.build import build_model, speed_up
-from ettsweep.models.flops import peak_flops, train_flops_per_sample
 from ettsweep.models.initialisation import initialise
 from ettsweep.models.registry import MODELS
 from ettsweep.spec import DigitsTask, ModelSpec, Precision, RunSpec, ScheduleSpec, StrategySpec
-from ettsweep.tasks.base import Batch, Share, classification_loss
-from ettsweep.training.distributed import ALONE
+from ettsweep.tasks.base import Batch, classification_loss
 from ettsweep.training.loop import Trainer
-from ettsweep.training.memory import is_out_of_memory
 from ettsweep.training.optimizer import build_optimizer
-from ettsweep.training.precision import loss_scaler, set_matmul_precision
-
-TURNS = 9
-TURN_S = 0.5
-"""Seconds that a turn takes at least, where a step is shorter."""
-
-
-Build = Callable[[RunSpec, torch.device, bool], Trainer]
 
 
 class Noise:
@@ -77,11 +61,11 @@ def run_spec(model: ModelSpec, precision: Precision, batch_size: int) -> RunSpec
 
 
 def our_trainer(spec: RunSpec, device: torch.device, compiled: bool) -> Trainer:
-    model = build_model(spec.model)
+    model = build_model(spec.model, spec.strategy)
     initialise(model, spec.model, spec.strategy, spec.seed)
     model.to(device)
     speed_up(model, compile_blocks=compiled, recompute=False)
-    return trainer(spec, model, build_optimizer(model, spec), device)
+    return trainer(spec, model, Noise(spec, device), build_optimizer(model, spec), device)
 
 
 def timm_trainer(spec: RunSpec, device: torch.device, compiled: bool) -> Trainer:
@@ -103,53 +87,7 @@ def timm_trainer(spec: RunSpec, device: torch.device, compiled: bool) -> Trainer
     ).to(device)
     for block in model.blocks if compiled else ():
         block.compile()
-    o = spec.optimizer
-    group = {"params": list(model.parameters()), "lr_factor": 1.0}
-    optimizer = torch.optim.AdamW(
-        [group], lr=spec.lr, betas=(o.beta1, o.beta2), eps=o.eps, weight_decay=spec.wd, fused=True
-    )
-    return trainer(spec, model, optimizer, device)
-
-
-def trainer(spec: RunSpec, model: nn.Module, optimizer: torch.optim.Optimizer, device: torch.device) -> Trainer:
-    scaler = loss_scaler(spec.precision, device)
-    share = Share(spec.batch_size)
-    return Trainer(spec, model, model, Noise(spec, device), optimizer, scaler, device, share, ALONE)
-
-
-class Contender:
-    """A trainer that takes turns with another, and the seconds of its steps and memory while it did."""
-
-    def __init__(self, build: Build, spec: RunSpec, device: torch.device, compiled: bool) -> None:
-        self.device, before = device, allocated(device)
-        self.trainer = build(spec, device, compiled)
-        self._steps(1)  # compiles, tunes, and allocates the optimizer's state
-        self.warm_step_s = self._steps(1)
-        self._own_bytes = allocated(device) - before  # what it keeps between turns
-        self.step_s: list[float] = []
-        self.memory_bytes = 0
-
-    def turn(self, steps: int) -> None:
-        others = allocated(self.device) - self._own_bytes
-        if self.device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats()
-        self.step_s.append(self._steps(steps) / steps)
-        if self.device.type == "cuda":
-            self.memory_bytes = max(self.memory_bytes, torch.cuda.max_memory_allocated() - others)
-
-    def _steps(self, count: int) -> float:
-        """Take some steps; return their seconds, until the device is done."""
-        batches = itertools.repeat(self.trainer.task.batch)
-        started_s = time.perf_counter()
-        for _ in range(count):
-            self.trainer.train_step(1e-4, batches)
-        if self.device.type == "cuda":
-            torch.cuda.synchronize()
-        return time.perf_counter() - started_s
-
-
-def allocated(device: torch.device) -> int:
-    return torch.cuda.memory_allocated() if device.type == "cuda" else 0
+    return trainer(spec, model, Noise(spec, device), plain_adamw(model, spec), device)
 
 
 @dataclass(frozen=True)
@@ -172,9 +110,6 @@ class Row:
     )
 
     def __str__(self) -> str:
-        def optional(value: float | None, form: str) -> str:
-            return "-" if value is None else format(value, form)
-
         return (
             f"{self.precision:9}  {'yes' if self.compiled else 'no':8}  {self.batch_size:5}  {self.images_per_s:9.1f}"
             f"  {1000 * self.step_s:9.1f}  {optional(self.utilisation, '.1%'):>11}  {optional(self.memory_gib, '.1f'):>12}"
@@ -184,55 +119,27 @@ class Row:
 
 def measure(model: ModelSpec, device: torch.device, precision: Precision, compiled: bool, batch_size: int) -> Row:
     """Let ours and timm's take turns at training steps."""
-    torch.compiler.reset()
-    set_matmul_precision(precision)
     spec = run_spec(model, precision, batch_size)
-    ours, theirs = (Contender(build, spec, device, compiled) for build in (our_trainer, timm_trainer))
-    steps = math.ceil(TURN_S / ours.warm_step_s)
-    for _ in range(TURNS):
-        ours.turn(steps)
-        theirs.turn(steps)
-    step_s, timm_step_s = statistics.median(ours.step_s), statistics.median(theirs.step_s)
-    peak = peak_flops(torch.cuda.get_device_name(device), precision) if device.type == "cuda" else None
-    flops_per_s = train_flops_per_sample(model) * batch_size / step_s
+    ours, theirs = contest((our_trainer, timm_trainer), spec, device, compiled, TURNS)
     return Row(
         precision,
         compiled,
         batch_size,
-        images_per_s=batch_size / step_s,
-        step_s=step_s,
-        utilisation=flops_per_s / peak if peak else None,
-        memory_gib=ours.memory_bytes / 2**30 or None,
-        timm_images_per_s=batch_size / timm_step_s,
-        timm_memory_gib=theirs.memory_bytes / 2**30 or None,
-        ratio=statistics.median(b / a for a, b in zip(ours.step_s, theirs.step_s, strict=True)),
+        images_per_s=batch_size / ours.median_step_s,
+        step_s=ours.median_step_s,
+        utilisation=ours.utilisation(),
+        memory_gib=ours.memory_gib,
+        timm_images_per_s=batch_size / theirs.median_step_s,
+        timm_memory_gib=theirs.memory_gib,
+        ratio=ratio(ours, theirs),
     )
 
 
-def rows(model: ModelSpec, device: torch.device, sizes: list[int]) -> Iterator[Row]:
+def rows(model: ModelSpec, device: torch.device, sizes: list[int]) -> Iterator[object]:
     """Measure each precision, compiled and not where that is usual, with larger and larger batches until one fails."""
-    on_gpu = device.type == "cuda"
-    usual = itertools.product(("fp16", "bf16"), (False, True)) if on_gpu else (("fp32", False), ("bf16", False))
-    for precision, compiled in usual:
-        for size in sizes:
-            try:
-                row = measure(model, device, precision, compiled, size)
-            except RuntimeError as error:
-                if not is_out_of_memory(error):
-                    raise
-                print(f"{precision:9}  {'yes' if compiled else 'no':8}  {size:5}  out of memory", flush=True)
-                break
-            finally:
-                gc.collect()
-                if on_gpu:
-                    torch.cuda.empty_cache()
-            yield row
-
-
-def machine(device: torch.device) -> dict[str, object]:
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
-    versions = {"python": platform.python_version(), "torch": torch.__version__, "timm": timm.__version__}
-    return {"device": name, "threads": torch.get_num_threads(), **versions}
+    for precision, compiled in settings(device):
+        what = f"{precision:9}  {'yes' if compiled else 'no':8}"
+        yield from fitting(sizes, partial(measure, model, device, precision, compiled), what)
 
 
 def main() -> None:
@@ -244,7 +151,7 @@ def main() -> None:
     asked = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     sizes = asked.batch_sizes or ([64, 128, 256, 512, 1024] if device.type == "cuda" else [4])
-    facts = {"model": asked.model, **machine(device)}
+    facts = {"model": asked.model, **machine(device, "timm")}
     print(", ".join(f"{key} {value}" for key, value in facts.items()))
     print(Row.HEAD, flush=True)
     table = []

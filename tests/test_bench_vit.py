@@ -7,6 +7,7 @@ from pathlib import Path
 import bench_vit
 import pytest
 import torch
+import turns
 from bench_vit import measure, our_trainer, run_spec, timm_trainer
 
 from ettsweep.models.registry import MODELS
@@ -27,7 +28,7 @@ def test_timm_has_our_parameters_and_those_of_norms_and_patches(name: str) -> No
 
 
 def test_both_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench_vit, "TURN_S", 1e-6)
+    monkeypatch.setattr(turns, "TURN_S", 1e-6)
     row = measure(MODELS["vit-digits"], CPU, "bf16", compiled=False, batch_size=4)
     assert row.step_s > 0
     assert row.images_per_s == pytest.approx(4 / row.step_s)
@@ -39,7 +40,7 @@ def test_both_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_table_is_printed_and_written(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(bench_vit, "TURN_S", 1e-6)
+    monkeypatch.setattr(turns, "TURN_S", 1e-6)
     table = str(tmp_path / "table.json")
     monkeypatch.setattr(
         sys, "argv", ["bench_vit.py", "--model", "vit-digits", "--batch-sizes", "2", "4", "--json", table]

@@ -23,7 +23,7 @@ LAYERS = [  # each may import those after it; those of one layer do not import e
     {"spec"},
     {"processes", "provenance"},
     {"files"},
-    {"errors", "seeding", "output", "resources"},
+    {"errors", "seeding", "output", "resources", "vocabulary"},
     {""},  # ettsweep/__init__.py
 ]
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}

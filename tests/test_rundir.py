@@ -439,12 +439,49 @@ def test_lost_attempts_that_got_further_are_bad_luck(run: RunDir) -> None:
     assert run.status().state is State.FAILED, "the last ones did not"
 
 
-def test_lost_attempt_with_a_checkpoint_of_its_own_got_further(run: RunDir) -> None:
+def written_parts(attempt: Attempt, step: int) -> Path:
+    folder = attempt.parts_folder(step)
+    folder.mkdir()
+    (folder / "__0_0.distcp").write_bytes(b"weights")
+    return folder
+
+
+def test_parts_count_from_the_moment_that_they_are_named_and_the_ones_before_go(run: RunDir) -> None:
+    attempt = run.claim({}, after=0)
+    assert attempt is not None
+    first = written_parts(attempt, 4)
+    assert (attempt.has_checkpoint(), attempt.unfinished_checkpoints()) == (False, [first])
+    attempt.save_parts(4, {"run": run.id})
+    assert (attempt.has_checkpoint(), attempt.unfinished_checkpoints()) == (True, [])
+    second = written_parts(attempt, 12)
+    assert attempt.checkpoints() == [attempt.parts_path, first, second]
+    assert attempt.unfinished_checkpoints() == [second]
+    attempt.save_parts(12, {"run": run.id})
+    assert attempt.checkpoints() == [attempt.parts_path, second]
+    assert read_json(attempt.parts_path) == {"step": 12, "run": run.id}
+
+
+def test_parts_that_the_next_owner_may_be_reading_stay(run: RunDir) -> None:
+    attempt = run.claim({}, after=0)
+    assert attempt is not None
+    first = written_parts(attempt, 4)
+    attempt.save_parts(4, {})
+    second = written_parts(attempt, 8)
+    assert run.claim({}, after=1) is not None
+    attempt.save_parts(8, {})
+    assert attempt.checkpoints() == [attempt.parts_path, first, second]
+
+
+@pytest.mark.parametrize("parts", [False, True])
+def test_lost_attempt_with_a_checkpoint_of_its_own_got_further(run: RunDir, parts: bool) -> None:
     owner = dead_process()
     for _ in range(MAX_LOST_ATTEMPTS):
         attempt = claimed(run, owner)
     assert run.status().state is State.FAILED
-    attempt.save_checkpoint(lambda path: path.touch())
+    if parts:
+        attempt.save_parts(4, {})
+    else:
+        attempt.save_checkpoint(lambda path: path.touch())
     assert run.status().state is State.INTERRUPTED
 
 

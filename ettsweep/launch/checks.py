@@ -3,7 +3,8 @@
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -64,3 +65,22 @@ def span(minutes: float) -> str:
         if minutes >= 2 * size or (minutes >= size and minutes % size == 0):
             return f"{minutes / size:.4g} {unit}"
     return f"{minutes:.4g} min"
+
+
+@contextmanager
+def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Give a function that shows a person how far it is; no thread, since processes are forked beside it."""
+    if not sys.stderr.isatty():
+        yield lambda count: None
+        return
+    from rich.console import Console
+    from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    columns = (*Progress.get_default_columns()[:-1], MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False) as bars:
+        bar = bars.add_task(what, total=total)
+
+        def advance(count: int) -> None:
+            bars.update(bar, advance=count, refresh=True)
+
+        yield advance

@@ -16,10 +16,10 @@ from ettsweep.launch.checks import Check, check, existing, torch_facts
 from ettsweep.launch.doctor_slurm import examine_cluster, job
 from ettsweep.launch.profiles import AnyProfile, LocalProfile, SlurmProfile, load_profile
 from ettsweep.resources import shipped
-from ettsweep.spec import ImageTask
+from ettsweep.spec import DigitsTask, ImageTask, PydocTask
 from ettsweep.sweep.gridfile import load_request
 from ettsweep.tasks.location import locate
-from ettsweep.tasks.registry import TASKS, check_data
+from ettsweep.tasks.registry import TASKS, check_data, corpus_digest, text_folder
 
 
 def examine(results: Path, profile: str, launch_set: Sequence[str] = (), data: str | None = None) -> list[Check]:
@@ -41,7 +41,8 @@ def examine(results: Path, profile: str, launch_set: Sequence[str] = (), data: s
         check("grids", _grids),
         check("timm", lambda: _version("timm"), "absent"),
     ]
-    rows += [check(f"data {name}", _data(name), "failed" if name in (data, "digits") else "absent") for name in TASKS]
+    needed = (data, "digits", "pydoc")
+    rows += [check(f"data {name}", _data(name), "failed" if name in needed else "absent") for name in TASKS]
     rows.append(check("slurm", _slurm, "failed" if on_slurm else "absent"))
     if isinstance(loaded, SlurmProfile) and rows[-1].state == "ok":
         try:
@@ -107,7 +108,9 @@ def _data(name: str) -> Callable[[], str]:
         check_data(task)
         if isinstance(task, ImageTask):
             return f"found: {locate(task)[0].format}"
-        return f"comes with scikit-learn {_version('scikit-learn')}"
+        if isinstance(task, DigitsTask):
+            return f"comes with scikit-learn {_version('scikit-learn')}"
+        return f"comes with Python, {corpus_digest(task)}" if isinstance(task, PydocTask) else f"found: {text_folder()}"
 
     return look
 

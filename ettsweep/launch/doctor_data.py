@@ -1,24 +1,24 @@
-"""Whether a set of images is what a task needs: its form, classes and counts, and each image by decoding it."""
+"""Whether data are what a task needs; of images: form, classes and counts, and each image by decoding it."""
 
 import os
 import signal
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from multiprocessing import active_children
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ettsweep.errors import DataMissingError, InputError
-from ettsweep.launch.checks import Check
+from ettsweep.launch.checks import Check, progress
 from ettsweep.launch.checks import count as counted
-from ettsweep.spec import ImageTask
+from ettsweep.launch.doctor_text import TextSubject, examine_text
+from ettsweep.spec import EncDecSpec, ImageTask, ModelSpec, TextTask, VitSpec
 from ettsweep.sweep.gridfile import find_grid, load_request
-from ettsweep.tasks.location import Place, guess, locate
-from ettsweep.tasks.registry import task_spec, wanted
+from ettsweep.tasks.location import Place, guess, locate, resolve
+from ettsweep.tasks.manifest import is_corpus
+from ettsweep.tasks.registry import task_spec, text_folder, wanted
 
 if TYPE_CHECKING:
     from ettsweep.tasks.sources import Source
@@ -52,7 +52,9 @@ class Subject(NamedTuple):
     classes: int | None
 
 
-def subject(data: str, model: str | None, grid: Path | None, sets: Sequence[str], task: str | None) -> Subject:
+def subject(
+    data: str, model: str | None, grid: Path | None, sets: Sequence[str], task: str | None
+) -> Subject | TextSubject:
     """Return what a data set is checked against: a grid, else a task, else what it looks like.
 
     Raises:
@@ -60,27 +62,32 @@ def subject(data: str, model: str | None, grid: Path | None, sets: Sequence[str]
     """
     if task is not None and (model or grid or sets):
         raise InputError("--task NAME cannot go with --model, --grid or --set: a grid says which task it is")
-    classes: int | None
+    wants: ModelSpec | None = None
     if model or grid:
         recipe = load_request(grid or find_grid(str(model)), overrides=sets).recipe
-        found, classes = recipe.task, recipe.model.classes
+        found, wants = recipe.task, recipe.model
     elif sets:
         raise InputError("--set changes a grid: say which, with one of --model NAME and --grid FILE")
     else:
-        found = task_spec(task or guess(data))
-        classes = wanted(found).get("classes")
-    if not isinstance(found, ImageTask):
-        raise InputError(f"--data: task {found.kind} comes with a package and has no other data")
-    return Subject(found, classes)
+        found = task_spec(task or ("text" if is_corpus(Path(resolve(data))) else guess(data)))
+    match found:
+        case TextTask():
+            return TextSubject(found, wants.vocabulary if isinstance(wants, EncDecSpec) else None)
+        case ImageTask():
+            return Subject(found, wants.classes if isinstance(wants, VitSpec) else wanted(found).get("classes"))
+        case _:
+            raise InputError(f"--data: task {found.kind} comes with a package and has no other data")
 
 
-def examine_data(meant: Subject, images: int | None = None) -> list[Check]:
+def examine_data(meant: Subject | TextSubject, images: int | None = None) -> list[Check]:
     """Return a row on the form of a data set, its classes, each part, all images, and each one that is unreadable.
 
     Args:
         meant: what the data are to be good for; where they are, the task's variable says.
         images: how many to decode, evenly spread; None for all.
     """
+    if isinstance(meant, TextSubject):
+        return examine_text(meant, text_folder())
     task, classes = meant
     try:
         places = locate(task)
@@ -166,7 +173,7 @@ def read_all(sources: "Sequence[Source]", chosen: Sequence[int]) -> Reading:
     try:
         jobs: list[Future[list[tuple[int, str]]]] = [pool.submit(_unreadable, part) for part in lists]
         size = dict(zip(jobs, map(len, lists), strict=True))
-        with _progress(len(chosen)) as advance:
+        with progress("decoding", len(chosen)) as advance:
             for job in as_completed(jobs):
                 found += job.result()
                 images += size[job]
@@ -219,22 +226,3 @@ def _place(sources: "Sequence[Source]", number: int) -> "tuple[Source, int]":
 def _name(sources: "Sequence[Source]", number: int) -> str:
     source, index = _place(sources, number)
     return source.name(index)
-
-
-@contextmanager
-def _progress(total: int) -> Iterator[Callable[[int], None]]:
-    """Give a function that shows how far it is, to a person; no thread, since processes are forked beside it."""
-    if not sys.stderr.isatty():
-        yield lambda count: None
-        return
-    from rich.console import Console
-    from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
-
-    columns = (*Progress.get_default_columns()[:-1], MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False) as progress:
-        bar = progress.add_task("decoding", total=total)
-
-        def advance(count: int) -> None:
-            progress.update(bar, advance=count, refresh=True)
-
-        yield advance

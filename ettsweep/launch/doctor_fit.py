@@ -7,6 +7,7 @@ from ettsweep.launch.checks import Check
 from ettsweep.launch.profiles import AnyProfile, LocalProfile
 from ettsweep.launch.worker import execution, prepare_device
 from ettsweep.models.registry import model_name
+from ettsweep.spec import EncDecSpec
 from ettsweep.sweep.gridfile import find_grid, load_request
 
 
@@ -27,14 +28,15 @@ def examine_fit(model: str | None, grid: Path | None, sets: Sequence[str], profi
     where = facts["device_name"] if device.type == "cuda" else "this machine"
     local = -(-spec.batch_size // profile.devices_per_run)
     how = execution(profile, slot)
+    sample = "text" if isinstance(spec.model, EncDecSpec) else "image"
     for fit in largest_batches(spec, local, device, how):
         name = f"fit {model_name(spec.model)} {spec.precision}"
         more = " with activation_checkpointing=true" if fit.activation_checkpointing else ""
         if not fit.micro_batch:
-            yield Check(name, "failed", f"not even one image fits into {where}{more}")
+            yield Check(name, "failed", f"not even one {sample} fits into {where}{more}")
             continue
         tried = "" if fit.tried else "about "
-        speed = f"{fit.samples_per_s:,.1f} images/s in the largest step tried"
+        speed = f"{fit.samples_per_s:,.1f} {sample}s/s in the largest step tried"
         yield Check(
             name,
             "ok",

@@ -69,11 +69,15 @@ def _of_run(run: RunDir, outlook: LiveOutlook, live: bool) -> Iterator[Waste]:
         ):
             yield _waste(temporary, "left by a kill")
     numbers = run.numbers()
+    if not live and not status.state.finished:
+        for number in numbers:
+            for folder in run.attempt(number).unfinished_checkpoints():
+                yield _waste(folder, "left by a kill")
     if status.state.finished:
         for number in numbers[:-1]:
             yield _waste(run.attempt(number).path, "attempt of a finished run that another one finished")
-        if numbers and run.attempt(numbers[-1]).checkpoint_path.exists():
-            yield _waste(run.attempt(numbers[-1]).checkpoint_path, "checkpoint of a finished run")
+        for path in run.attempt(numbers[-1]).checkpoints() if numbers else []:
+            yield _waste(path, "checkpoint of a finished run")
 
 
 def _waste(path: Path, reason: str) -> Waste:

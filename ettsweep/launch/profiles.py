@@ -76,12 +76,14 @@ class Profile(Frozen):
             it above a third of what clients of a shared file system cache (60 s on NFS unless mounted otherwise).
         snapshot: train from a copy of the code made at submission.
         devices_per_run: GPUs, or CPU slots, that train one run together.
-        micro_batch: images that go through the model of a device at once; gradients are accumulated over the rest of
-            its share of the batch. `auto` takes what fits into its memory.
+        micro_batch: images or texts that go through the model of a device at once; gradients are accumulated over the
+            rest of its share of the batch. `auto` takes what fits into its memory.
         loader_workers: processes of each worker that load images; `auto` is one per CPU of a worker with a GPU, and
             none without.
         compile: use torch.compile; `auto` does on a GPU.
         activation_checkpointing: compute activations again in the backward pass instead of keeping them.
+        sharded: let each device of `devices_per_run` hold a part of the model and of the optimizer's state alone;
+            `auto` does for models of more than a billion parameters.
         corrupt_images: `skip` leaves out an image that cannot be decoded and names it in the log, `fail` ends the run.
         log: where metrics are written to beside the run folder.
         peak_tflops: of a device in the precision used, for the utilisation of one that is not known.
@@ -96,6 +98,7 @@ class Profile(Frozen):
     loader_workers: LoaderCount = "auto"
     compile: Switch = "auto"
     activation_checkpointing: bool = False
+    sharded: Switch = "auto"
     corrupt_images: Literal["skip", "fail"] = "skip"
     log: Annotated[tuple[Literal["tensorboard", "wandb"], ...], Field(strict=False)] = ()
     peak_tflops: PositiveFloat | None = None

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from ettsweep.files import Json
 from ettsweep.provenance import provenance
 from ettsweep.rundir import Attempt, RunDir
-from ettsweep.spec import DigitsTask, RunSpec
+from ettsweep.spec import DigitsTask, PydocTask, RunSpec
 from ettsweep.tasks.location import data_env
 
 FACTS = ("torch", "numpy", "ettsweep", "python", "instruction_set", "device_name")
@@ -37,7 +37,7 @@ def reproduce(run: RunDir, spec: RunSpec, result: Json | None) -> Reproduction:
     notes = []
     if result is None:
         notes.append(f"run {run.id} is not finished: the command trains it from its start to its end")
-    if not isinstance(spec.task, DigitsTask):
+    if not isinstance(spec.task, DigitsTask | PydocTask):
         notes.append(f"task {spec.task.kind} needs its data set: add --data PATH, or set {data_env(spec.task.kind)}")
     command = reproduction_command(run, claim, attempt.execution() if attempt else {})
     if attempt is None:
@@ -68,7 +68,7 @@ def reproduction_command(run: RunDir, claim: Json, how: Json) -> str:
         gpus = f"devices={list(range(processes))}"
         settings += [f"slots={processes}", "devices=cpu"] if claim["device"] == "cpu" else [gpus]
     settings += [f"devices_per_run={processes}"] if processes > 1 else []
-    for key in ("micro_batch", "compile", "activation_checkpointing"):
+    for key in ("micro_batch", "compile", "activation_checkpointing", "sharded"):
         if how.get(key) is not None:
             settings.append(f"{key}={str(how[key]).lower()}")
     for setting in settings:

@@ -508,6 +508,7 @@ def execution(profile: AnyProfile, slot: Slot) -> "Execution":
         loader_workers=loaders,
         compile=None if profile.compile == "auto" else profile.compile,
         activation_checkpointing=profile.activation_checkpointing,
+        sharded=None if profile.sharded == "auto" else profile.sharded,
         corrupt_images=profile.corrupt_images,
         sinks=profile.log,
         peak_flops=None if profile.peak_tflops is None else 1e12 * profile.peak_tflops,

@@ -1,22 +1,48 @@
-"""From a model's spec to its torch module."""
+"""From a model's spec to its torch module, and to what it is called with."""
 
+import torch
+from torch import Tensor
+
+from ettsweep.models.blocks import Network
+from ettsweep.models.encdec import EncDec
 from ettsweep.models.vit import Vit
-from ettsweep.spec import ModelSpec
-
-KINDS = {"vit": Vit}
-
-
-def build_model(spec: ModelSpec) -> Vit:
-    """Return the module with uninitialised parameters, on torch's default device (meta works)."""
-    return KINDS[spec.kind](spec)
+from ettsweep.scaling.factors import output_rescale
+from ettsweep.spec import EncDecSpec, ModelSpec, StrategySpec
+from ettsweep.vocabulary import PAD
 
 
-def speed_up(model: Vit, *, compile_blocks: bool, recompute: bool) -> None:
+def build_model(spec: ModelSpec, strategy: StrategySpec) -> Network:
+    """Return the module with uninitialised parameters, on torch's default device (meta works).
+
+    Args:
+        spec: the model.
+        strategy: what rescales the output of an encoder-decoder.
+    """
+    if isinstance(spec, EncDecSpec):
+        return EncDec(spec, output_rescale(spec.width, strategy.s))
+    return Vit(spec)
+
+
+def example_inputs(spec: ModelSpec, batch: int, device: torch.device) -> tuple[Tensor, ...]:
+    """Return what a model is called with for so many samples: noise, or random tokens and no [pad].
+
+    Always the same values; torch's own generators are left alone.
+    """
+    generator = torch.Generator(device).manual_seed(0)
+    if isinstance(spec, EncDecSpec):
+        shape = (batch, spec.tokens)
+        return tuple(
+            torch.randint(PAD + 1, spec.vocabulary, shape, generator=generator, device=device) for _ in range(3)
+        )
+    return (torch.randn(batch, spec.channels, spec.image_size, spec.image_size, generator=generator, device=device),)
+
+
+def speed_up(model: Network, *, compile_blocks: bool, recompute: bool) -> None:
     """Change how a model computes, and its numbers by rounding at most.
 
     Args:
-        model: the network, with its blocks in `blocks`.
-        compile_blocks: compile the block, once for all of them, since they are alike.
+        model: the network, where it says which are its blocks.
+        compile_blocks: compile the blocks, once for all that are alike. What dropout draws then changes.
         recompute: keep the blocks' inputs alone for the backward pass, and compute the rest again.
     """
     model.recompute = recompute
@@ -26,5 +52,5 @@ def speed_up(model: Vit, *, compile_blocks: bool, recompute: bool) -> None:
 
     # Blocks are compiled one by one, so that gradients travel while earlier blocks compute: no need to cut them more.
     torch._dynamo.config.optimize_ddp = False
-    for block in model.blocks:
+    for block in model.residual_blocks():
         block.compile()

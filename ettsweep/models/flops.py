@@ -1,12 +1,12 @@
 """What a training step costs in floating-point operations, and what devices could do; without torch.
 
-T tokens, P = n_patch numbers of a patch, D width, M mlp_ratio, L depth, K classes.
+T tokens, P = n_patch numbers of a patch, D width, M mlp_ratio, L depth, K classes, V vocabulary.
 """
 
 import re
 
-from ettsweep.models.shapes import dims
-from ettsweep.spec import ModelSpec
+from ettsweep.models.shapes import n_patch
+from ettsweep.spec import EncDecSpec, ModelSpec
 
 
 def train_flops_per_sample(model: ModelSpec) -> int:
@@ -18,18 +18,26 @@ def train_flops_per_sample(model: ModelSpec) -> int:
     return 3 * forward_flops_per_sample(model)
 
 
+def tokens_per_sample(model: ModelSpec) -> int:
+    """Return T: patches of an image, or tokens of a target, [pad] among them; a source has as many."""
+    return model.tokens if isinstance(model, EncDecSpec) else (model.image_size // model.patch_size) ** 2
+
+
 def forward_flops_per_sample(model: ModelSpec) -> int:
     """Return the FLOPs of all matrix products of one sample's forward pass, two a multiplication and addition.
 
-    2 T P D of the patch embedding; in each of L blocks 6 T D^2 (q, k, v), 2 T^2 D (scores), 2 T^2 D (values),
-    2 T D^2 (u) and 4 M T D^2 (MLP); 2 D K of the head. Norms, GELU and softmax are left out.
+    In each block 6 T D^2 (q, k, v), 2 T^2 D (scores), 2 T^2 D (values), 2 T D^2 (u) and 4 M T D^2 (MLP). Norms, GELU
+    and softmax are left out. Of images, 2 T P D of the patch embedding, L blocks, and 2 D K of the head. Of text, L
+    blocks of the encoder and L of the decoder, in these once more an attention, and 2 T D V of the head; all of it
+    also where it is masked or [pad]. Looking words up is no product.
     """
-    tokens, width = (model.image_size // model.patch_size) ** 2, model.width
-    patch = 2 * tokens * dims(model).n_patch * width
+    tokens, width = tokens_per_sample(model), model.width
     attention = (6 + 2) * tokens * width**2 + (2 + 2) * tokens**2 * width
     mlp = 4 * model.mlp_ratio * tokens * width**2
-    head = 2 * width * model.classes
-    return patch + model.depth * (attention + mlp) + head
+    if isinstance(model, EncDecSpec):
+        return model.depth * (3 * attention + 2 * mlp) + 2 * tokens * width * model.vocabulary
+    patch = 2 * tokens * n_patch(model) * width
+    return patch + model.depth * (attention + mlp) + 2 * width * model.classes
 
 
 # Dense peaks in TFLOP/s from the makers' data sheets: without sparsity, fp32 accumulation, boost clock. None: there

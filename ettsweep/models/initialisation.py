@@ -1,38 +1,64 @@
 """Initial values of a model's parameters under a scaling strategy."""
 
 import math
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from ettsweep.models.shapes import dims, parameter_shapes
 from ettsweep.scaling.factors import Distribution, init_distribution, init_std
+from ettsweep.scaling.groups import Group
 from ettsweep.seeding import derive_seed
 from ettsweep.spec import ModelSpec, StrategySpec
+from ettsweep.vocabulary import PAD
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
 
 
 @torch.no_grad()
 def initialise(module: nn.Module, model: ModelSpec, strategy: StrategySpec, seed: int) -> None:
     """Fill every parameter in place.
 
-    Each has its own generator and is drawn in fp32 on the CPU: values depend neither on the order of
-    parameters nor on the module's device and dtype.
+    Each has its own generator and is drawn in fp32 on the CPU, whole, one after the other: values depend neither on the
+    order of parameters nor on the module's device and dtype, nor on how it is sharded.
     """
     tensors = dict(module.named_parameters())
     for parameter in parameter_shapes(model):
+        tensor = tensors.pop(parameter.name)
+        assert tuple(tensor.shape) == parameter.shape, parameter.name
         generator = torch.Generator("cpu").manual_seed(derive_seed(seed, "init", parameter.name))
-        for part, group in zip(tensors.pop(parameter.name).chunk(len(parameter.groups)), parameter.groups, strict=True):
-            assert tuple(part.shape) == parameter.part_shape, parameter.name
+        values = torch.empty(parameter.shape, dtype=torch.float32, device="cpu")
+        for part, group in zip(values.chunk(len(parameter.groups)), parameter.groups, strict=True):
             std = init_std(group, dims(model), strategy.s)
-            part.copy_(_draw(parameter.part_shape, init_distribution(group), std, generator))
+            _draw(part, init_distribution(group, dims(model).domain), std, generator)
+            if group is Group.WE:
+                part[PAD] = 0
+        put(values, tensor)
     assert not tensors, f"parameters without a group: {', '.join(tensors)}"
 
 
-def _draw(shape: tuple[int, ...], distribution: Distribution, std: float, generator: torch.Generator) -> Tensor:
-    values = torch.empty(shape, dtype=torch.float32, device="cpu")
+def _draw(values: Tensor, distribution: Distribution, std: float, generator: torch.Generator) -> None:
     if std == 0:
-        return values.zero_()
-    if distribution == "normal":
-        return values.normal_(0, std, generator=generator)
-    bound = math.sqrt(3) * std  # the variance of a uniform distribution on [-a, a] is a^2 / 3
-    return values.uniform_(-bound, bound, generator=generator)
+        values.zero_()
+    elif distribution == "normal":
+        values.normal_(0, std, generator=generator)
+    else:
+        bound = math.sqrt(3) * std  # the variance of a uniform distribution on [-a, a] is a^2 / 3
+        values.uniform_(-bound, bound, generator=generator)
+
+
+@torch.no_grad()
+def put(values: Tensor, tensor: "Tensor | DTensor") -> None:
+    """Copy whole values into a tensor; of a sharded one, this process's part of them."""
+    if not hasattr(tensor, "to_local"):
+        tensor.copy_(values)
+        return
+    from torch.distributed.tensor import DTensor  # half a second, which runs that are not sharded do not wait
+
+    assert isinstance(tensor, DTensor)
+    mesh, (placement,) = tensor.device_mesh, tensor.placements
+    assert placement.is_shard(0), placement  # as fully_shard does, in parts such as those of torch.chunk
+    parts, rank = values.chunk(mesh.size()), mesh.get_local_rank()
+    tensor.to_local().copy_(parts[rank] if rank < len(parts) else values[:0])

@@ -4,10 +4,10 @@ from typing import Any, Literal
 
 from ettsweep.models.registry import model_spec
 from ettsweep.models.shapes import dims, parameter_count, parameter_shapes
-from ettsweep.scaling.factors import init_std, lr_factor, wd_factor
+from ettsweep.scaling.factors import init_std, lr_factor, output_rescale, wd_factor
 from ettsweep.scaling.groups import Group
 from ettsweep.scaling.strategies import parse_strategy, strategy_name
-from ettsweep.spec import AdamWSpec, ModelSpec, OptimizerSpec, SgdSpec, StrategySpec
+from ettsweep.spec import AdamWSpec, EncDecSpec, ModelSpec, OptimizerSpec, SgdSpec, StrategySpec
 
 
 def scale_table(
@@ -49,6 +49,8 @@ def describe_scales(
 ) -> dict[str, Any]:
     """Return the scale table of a model and a strategy given by name, with what it is about.
 
+    Its `output_rescale` is None where the head is not the word embedding.
+
     Raises:
         InputError: an unknown model or strategy.
     """
@@ -59,6 +61,7 @@ def describe_scales(
         "model": model,
         "strategy": strategy_name(s),
         "width": spec.width,
+        "output_rescale": output_rescale(spec.width, s) if isinstance(spec, EncDecSpec) else None,
         "parameters": parameter_count(spec),
         "groups": scale_table(spec, StrategySpec(s=s, mlp_factor=mlp_factor), kind, lr),
     }

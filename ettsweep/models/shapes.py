@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from ettsweep.scaling.factors import Dims
 from ettsweep.scaling.groups import Group
-from ettsweep.spec import ModelSpec
+from ettsweep.spec import EncDecSpec, ModelSpec, VitSpec
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,11 @@ class Parameter:
 
 def parameter_shapes(model: ModelSpec) -> tuple[Parameter, ...]:
     """Return all parameters, in the order of the torch model's `named_parameters()`."""
+    if isinstance(model, EncDecSpec):
+        return _encdec(model)
     n, tokens = model.width, (model.image_size // model.patch_size) ** 2
     return (
-        Parameter("patch", (Group.PATCH,), (n, dims(model).n_patch)),
+        Parameter("patch", (Group.PATCH,), (n, n_patch(model))),
         Parameter("pe", (Group.PE,), (tokens, n)),
         Parameter("head", (Group.HEAD,), (model.classes, n)),
         Parameter("head_bias", (Group.HEAD_BIAS,), (model.classes,)),
@@ -39,10 +41,27 @@ def parameter_shapes(model: ModelSpec) -> tuple[Parameter, ...]:
     )
 
 
-def _block(prefix: str, n: int, mlp_ratio: int) -> tuple[Parameter, ...]:
+def _encdec(model: EncDecSpec) -> tuple[Parameter, ...]:
+    n, depth = model.width, model.depth
+    return (
+        Parameter("we", (Group.WE,), (model.vocabulary, n)),
+        Parameter("encoder_pe", (Group.PE,), (model.tokens, n)),
+        Parameter("decoder_pe", (Group.PE,), (model.tokens, n)),
+        *(p for i in range(depth) for p in _block(f"encoder.{i}", n, model.mlp_ratio)),
+        *(p for i in range(depth) for p in _block(f"decoder.{i}", n, model.mlp_ratio, cross=True)),
+    )
+
+
+def _block(prefix: str, n: int, mlp_ratio: int, *, cross: bool = False) -> tuple[Parameter, ...]:
+    crossing = (
+        Parameter(f"{prefix}.cross.q", (Group.Q,), (n, n)),
+        Parameter(f"{prefix}.cross.kv", (Group.K, Group.V), (2 * n, n)),
+        Parameter(f"{prefix}.cross.u", (Group.U,), (n, n)),
+    )
     return (
         Parameter(f"{prefix}.attention.qkv", (Group.Q, Group.K, Group.V), (3 * n, n)),
         Parameter(f"{prefix}.attention.u", (Group.U,), (n, n)),
+        *(crossing if cross else ()),
         Parameter(f"{prefix}.mlp.w", (Group.W,), (mlp_ratio * n, n)),
         Parameter(f"{prefix}.mlp.x", (Group.X,), (n, mlp_ratio * n)),
     )
@@ -54,10 +73,18 @@ def parameter_count(model: ModelSpec) -> int:
 
 
 def dims(model: ModelSpec) -> Dims:
-    """Return the sizes that the scaling strategies depend on."""
+    """Return what the scaling strategies depend on."""
+    if isinstance(model, EncDecSpec):
+        return Dims("language", model.width, n_patch=None, n_out=model.vocabulary, mlp_ratio=model.mlp_ratio)
     return Dims(
+        "vision",
         width=model.width,
-        n_patch=model.patch_size**2 * model.channels,
+        n_patch=n_patch(model),
         n_out=model.classes,
         mlp_ratio=model.mlp_ratio,
     )
+
+
+def n_patch(model: VitSpec) -> int:
+    """Return the numbers of a patch."""
+    return model.patch_size**2 * model.channels

@@ -22,7 +22,7 @@ from ettsweep.report.maps import Cell, LatticeMap, lattice_figure
 from ettsweep.report.tables import point_key
 from ettsweep.rundir import State
 from ettsweep.scaling.strategies import STRATEGIES
-from ettsweep.spec import RunSpec, digest, identity
+from ettsweep.spec import DenoisingTask, RunSpec, digest, identity
 from ettsweep.sweep.ledger import Run
 from ettsweep.sweep.verify import Verdict
 from ettsweep.tasks.registry import steps_per_epoch
@@ -80,18 +80,16 @@ class Histories:
         except CorruptError as error:
             self.corrupt[run.id] = str(error)
             return None
-        per_epoch = steps_per_epoch(run.spec.task, run.spec.batch_size)
-        return (
-            Curve(
-                tuple(line["step"] / per_epoch for line in lines),
-                *(
-                    tuple(math.nan if line.get(key) is None else float(line[key]) for line in lines)
-                    for key in ("val_accuracy", "val_loss")
-                ),
-            )
-            if lines
-            else None
+        if not lines:
+            return None
+        text = isinstance(run.spec.task, DenoisingTask)
+        unit_steps = 1 if text else steps_per_epoch(run.spec.task, run.spec.batch_size)
+        accuracy, loss = (
+            tuple(math.nan if line.get(key) is None else float(line[key]) for line in lines)
+            for key in ("val_accuracy", "val_loss")
         )
+        trained = tuple(line["step"] / unit_steps for line in lines)
+        return Curve(trained, accuracy, loss, "step" if text else "epoch")
 
 
 def write_report(

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -35,11 +35,19 @@ GREY = "#b8b8b8"
 
 @dataclass(frozen=True)
 class Curve:
-    """Evaluations of one run, or their mean over seeds; NaN where a value is missing."""
+    """Evaluations of one run, or their mean over seeds; NaN where a value is missing.
 
-    epochs: tuple[float, ...]
+    Attributes:
+        trained: how far the run was, in units.
+        accuracy: as a fraction.
+        loss: in nats.
+        unit: epochs, or steps where the length of an epoch depends on the data.
+    """
+
+    trained: tuple[float, ...]
     accuracy: tuple[float, ...]
     loss: tuple[float, ...]
+    unit: Literal["epoch", "step"] = "epoch"
 
 
 @dataclass(frozen=True)
@@ -76,12 +84,13 @@ def strategy_colour(strategy: str) -> str:
 
 def mean_curve(curves: Sequence[Curve]) -> Curve:
     """Return the mean over seeds, as far as the shortest curve."""
-    length = min(len(curve.epochs) for curve in curves)
+    length = min(len(curve.trained) for curve in curves)
 
     def mean(rows: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
         return tuple(np.mean([row[:length] for row in rows], axis=0).tolist())
 
-    return Curve(curves[0].epochs[:length], mean([c.accuracy for c in curves]), mean([c.loss for c in curves]))
+    accuracy, loss = mean([c.accuracy for c in curves]), mean([c.loss for c in curves])
+    return Curve(curves[0].trained[:length], accuracy, loss, curves[0].unit)
 
 
 def curves_figure(
@@ -93,7 +102,7 @@ def curves_figure(
     best: tuple[float, float] | None,
     named: Sequence[tuple[float, float]],
 ) -> Figure:
-    """Plot accuracy and loss against epochs, a line per point, as fig:hyper-ViT does.
+    """Plot accuracy and loss against epochs or steps, a line per point, as fig:hyper-ViT does.
 
     Args:
         title: above both panels.
@@ -150,22 +159,22 @@ def _line(panel: Axes, point: PointCurves, quantity: str, **style: Any) -> None:
         return
     curve = mean_curve(point.curves)
     _plot(panel, curve, quantity, **style)
-    if point.score is None and curve.epochs:
+    if point.score is None and curve.trained:
         last = getattr(curve, quantity)[-1] * (100 if quantity == "accuracy" else 1)
-        panel.plot(curve.epochs[-1:], [last], marker="x", markersize=4, color=style["color"], zorder=style["zorder"])
+        panel.plot(curve.trained[-1:], [last], marker="x", markersize=4, color=style["color"], zorder=style["zorder"])
 
 
 def _plot(panel: Axes, curve: Curve, quantity: str, **style: Any) -> None:
     values = np.array(getattr(curve, quantity), dtype=float) * (100 if quantity == "accuracy" else 1)
-    panel.plot(curve.epochs, values, **style)
+    panel.plot(curve.trained, values, **style)
 
 
 def _dress(panel: Axes, quantity: str, curves: Sequence[Curve]) -> None:
     """Name the axes, and choose a range that shows the differences where curves end."""
-    panel.set_xlabel("epoch")
+    panel.set_xlabel(next((curve.unit for curve in curves), "epoch"))
     panel.set_xlim(left=0)
     panel.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-    rows = [np.array(getattr(curve, quantity), dtype=float) for curve in curves if curve.epochs]
+    rows = [np.array(getattr(curve, quantity), dtype=float) for curve in curves if curve.trained]
     rows = [row[np.isfinite(row)] for row in rows]
     rows = [row for row in rows if len(row)]
     if not rows:

@@ -104,6 +104,7 @@ def _sweep(
         "metric": metric_name(view.verdicts[0].metric),
         "better": "lower" if view.verdicts[0].mode == "min" else "higher",
         "shows_accuracy": any(f["accuracy"] for f in families) and not is_accuracy(view.verdicts[0].metric),
+        "shows_bits": any(f["bits"] for f in families),
         "shows_speed": any(f["speed"] for f in families),
         "best": _best(view.verdicts),
     }
@@ -114,7 +115,7 @@ def _family(verdict: Verdict, images: dict[str, bytes], members: Sequence[Run], 
     searched = [run for run in members if run.spec.seed in verdict.seeds]
     margin = tables.margin(verdict)
     results = [run.result for run in members if run.result is not None]
-    accuracies = [r["best_accuracy"] for r in results if r.get("best_accuracy") is not None]
+    accuracy, bits = (_mean(results, metric) for metric in ("best_accuracy", "best_bits"))
     return {
         "id": verdict.family,
         "strategy": verdict.strategy,
@@ -129,7 +130,8 @@ def _family(verdict: Verdict, images: dict[str, bytes], members: Sequence[Run], 
         "fresh_count": len(verdict.fresh_seeds),
         "fresh_diverged": sum(score is None for score in verdict.fresh_scores),
         "margin": None if margin is None else _difference(margin, verdict),
-        "accuracy": score_text(sum(accuracies) / len(accuracies), "best_accuracy") if accuracies else None,
+        "accuracy": None if accuracy is None else score_text(accuracy, "best_accuracy"),
+        "bits": None if bits is None else score_text(bits, "best_bits"),
         "neighbours": [_neighbour(n, verdict) for n in verdict.neighbours],
         "missing": len(verdict.missing),
         "outside": len(verdict.outside),
@@ -142,6 +144,12 @@ def _family(verdict: Verdict, images: dict[str, bytes], members: Sequence[Run], 
         "points": len({point_key(run.spec.lr, run.spec.wd) for run in runs}),
         "runs": len(runs),
     }
+
+
+def _mean(results: Sequence[Row], metric: str) -> float | None:
+    """Return the mean of a metric over the results that have it."""
+    values = [result[metric] for result in results if result.get(metric) is not None]
+    return sum(values) / len(values) if values else None
 
 
 def _best(verdicts: Sequence[Verdict]) -> Row | None:
@@ -270,7 +278,7 @@ def _run_rows(by_family: dict[str, list[Run]]) -> list[Row]:
     rows = []
     share = max(1, MAX_RUN_ROWS // max(1, len(by_family)))
     for members in by_family.values():
-        table = tables.runs_table(_best_first(members)[:share])
+        table = tables.known(tables.runs_table(_best_first(members)[:share]))
         for record in table.to_dict("records"):
             rows.append({str(name): _cell(str(name), value) for name, value in record.items()})
     return rows[:MAX_RUN_ROWS]

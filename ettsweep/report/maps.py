@@ -270,7 +270,8 @@ def _line_map(lattice: LatticeMap, cells: Sequence[Cell], along_lr: bool) -> Fig
                 markeredgewidth=2,
             )
     if done:
-        low, high = clipped_range([cell.score for cell in done if cell.score is not None], lattice.mode, reach=8)
+        ends = [(cell.score or 0.0) + sign * (cell.std or 0.0) for cell in done for sign in (-1, 1)]
+        low, high = clipped_range(ends, lattice.mode, reach=8)
         room = 0.12 * (high - low)
         panel.set_ylim(factor * (low - room), factor * (high + room))
     for cell in cells:

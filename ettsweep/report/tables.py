@@ -15,7 +15,7 @@ from ettsweep.spec import StrategySpec, log2
 from ettsweep.sweep.ledger import Run
 from ettsweep.sweep.verify import Verdict
 
-METRICS = ("best_accuracy", "final_accuracy", "best_loss", "final_loss")
+METRICS = ("best_accuracy", "final_accuracy", "best_loss", "final_loss", "best_bits", "final_bits")
 SPIKES = (
     "loss_spikes",
     "grad_spikes",
@@ -224,13 +224,19 @@ def write_tables(folder: Path, runs: Sequence[Run], verdicts: Sequence[Verdict])
         written = (
             ("csv", frame.to_csv(index=False)),
             ("parquet", parquet(frame)),
-            ("md", markdown(frame)),
-            ("tex", latex(frame.drop(columns=list(TRAINING), errors="ignore"))),
+            ("md", markdown(known(frame))),
+            ("tex", latex(known(frame).drop(columns=list(TRAINING), errors="ignore"))),
         )
         for suffix, content in written:
             paths.append(folder / f"{name}.{suffix}")
             write_atomic(paths[-1], content)
     return paths
+
+
+def known(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the frame without metrics that no row has: an accuracy of text, the bits of an image's class."""
+    metrics = [name for name in frame.columns if name.startswith(METRICS)]
+    return frame.drop(columns=[name for name in metrics if len(frame) and frame[name].isna().all()])
 
 
 def parquet(frame: pd.DataFrame) -> bytes:

@@ -14,11 +14,12 @@ from ettsweep.scaling.groups import Group
 Optimizer = Literal["adamw", "sgd"]
 MlpFactor = Literal["ignore", "include"]
 Distribution = Literal["normal", "uniform"]
+Domain = Literal["vision", "language"]
 
 PE_STD = 0.02
 """Std of positional embeddings, in all strategies (the paper's experiments)."""
-STANDARD_WE_STD = 0.02
-"""Std of word embeddings in the standard strategy (the paper's experiments); the family has C_WE = 1."""
+LANGUAGE_STD = 0.02
+"""Std of all of a language model in the standard strategy (table:SLUDGE); the family has C_WE = 1 instead."""
 
 C_QKV, C_U, C_W, C_X = 1 / 2, 1 / 3, 2 / 5, 8 / 5
 """Order-one init hyperparameters of the bulk, as the paper's vision experiments choose them."""
@@ -26,26 +27,30 @@ C_QKV, C_U, C_W, C_X = 1 / 2, 1 / 3, 2 / 5, 8 / 5
 
 @dataclass(frozen=True)
 class Dims:
-    """Sizes that the scalings depend on."""
+    """What the scalings depend on; of language, n_patch is None and n_out the vocabulary."""
 
+    domain: Domain
     width: int
-    n_patch: int
+    n_patch: int | None
     n_out: int
     mlp_ratio: int
 
 
 def init_std(group: Group, dims: Dims, s: float | None) -> float:
-    """Return the std of a group's initial values in a vision model; 0 for the head bias.
+    """Return the std of a group's initial values; 0 for the head bias.
 
-    eq:init-preview-stem .. eq:init-preview-head; the head with s is eq:init-preview-Meta-head. Standard has
-    the stds of s = 0, but for the word embedding.
+    Vision: eq:init-preview-stem .. eq:init-preview-head; the head with s is eq:init-preview-Meta-head; standard has
+    the stds of s = 0. Language: table:SLUDGE; the row of [pad] is zero whatever the std.
     """
+    if group is Group.WE:
+        return LANGUAGE_STD if s is None else 1.0
+    if dims.domain == "language":
+        return LANGUAGE_STD
     n = dims.width
     match group:
         case Group.PATCH:
+            assert dims.n_patch is not None
             return 1 / math.sqrt(dims.n_patch)
-        case Group.WE:
-            return STANDARD_WE_STD if s is None else 1.0
         case Group.PE:
             return PE_STD
         case Group.Q | Group.K | Group.V:
@@ -62,13 +67,23 @@ def init_std(group: Group, dims: Dims, s: float | None) -> float:
             return 0.0
 
 
-def init_distribution(group: Group) -> Distribution:
-    """Return which distribution a group's initial values follow in a vision model."""
+def init_distribution(group: Group, domain: Domain) -> Distribution:
+    """Return which distribution a group's initial values follow."""
+    if domain == "language":
+        return "normal"
     match group:
         case Group.Q | Group.K | Group.V | Group.U | Group.W | Group.X:
             return "uniform"
         case Group.PATCH | Group.WE | Group.PE | Group.HEAD | Group.HEAD_BIAS:
             return "normal"
+
+
+def output_rescale(width: int, s: float | None) -> float:
+    """Return N, which multiplies the logits of a tied head; 1 in the standard strategy.
+
+    n^(-(1+s)/2): what the std of a head of its own is (eq:init-preview-Meta-head), since the word embedding's is 1.
+    """
+    return 1.0 if s is None else math.pow(width, -(1 + s) / 2)
 
 
 def lr_factor(group: Group, dims: Dims, s: float | None, optimizer: Optimizer, mlp_factor: MlpFactor) -> float:
@@ -96,6 +111,7 @@ def _adamw_factor(group: Group, dims: Dims, s: float, mlp_ratio: int) -> float:
     bulk = math.pow(dims.width, (s - 3) / 2)
     match group:
         case Group.PATCH:
+            assert dims.n_patch is not None
             return embedding / dims.n_patch
         case Group.WE | Group.PE:
             return embedding
@@ -117,6 +133,7 @@ def _sgd_factor(group: Group, dims: Dims, s: float, mlp_ratio: int) -> float:
     bulk = math.pow(dims.width, s - 1)
     match group:
         case Group.PATCH:
+            assert dims.n_patch is not None
             return embedding / dims.n_patch
         case Group.WE | Group.PE:
             return embedding

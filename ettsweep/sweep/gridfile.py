@@ -17,6 +17,7 @@ from ettsweep.scaling.hyperparameters import map_point
 from ettsweep.scaling.strategies import parse_strategy, strategy_name
 from ettsweep.spec import (
     MAX_SEED,
+    DenoisingTask,
     Frozen,
     NonNegative,
     Positive,
@@ -30,7 +31,7 @@ from ettsweep.spec import (
     validate,
 )
 from ettsweep.sweep.lattice import Axis, Point, expand
-from ettsweep.tasks.registry import check_fits, steps_per_epoch, task_spec
+from ettsweep.tasks.registry import check_fits, corpus_digest, steps_per_epoch, task_spec
 
 Seeds = Annotated[tuple[Annotated[int, Field(ge=0, le=MAX_SEED)], ...], Field(min_length=1, strict=False)]
 
@@ -309,6 +310,19 @@ def load_request(
     )
 
 
+def with_corpus(request: Request) -> Request:
+    """Return the request with the digest of the text at hand, which is part of what its runs train.
+
+    Raises:
+        DataMissingError: there is no text.
+    """
+    task = request.recipe.task
+    if not isinstance(task, DenoisingTask) or task.corpus is not None:
+        return request
+    task = task.model_copy(update={"corpus": corpus_digest(task)})
+    return request.model_copy(update={"recipe": request.recipe.model_copy(update={"task": task})})
+
+
 def centre_of(centres: Mapping[str, Centre], strategy: str, recipe: Recipe) -> Centre:
     """Return a strategy's centre: the stated one, else the map of another's.
 
@@ -391,7 +405,8 @@ def _resolve_epochs(data: dict[str, Any], where: str) -> None:
     given = {name: schedule[name] for name in EPOCHS if name in schedule}
     parts = {name: data[name] for name in _Epoch.model_fields if name in data}
     epoch = validate(_Epoch, parts, where)
-    steps = steps_per_epoch(epoch.task, epoch.batch_size)
+    with located(where):
+        steps = steps_per_epoch(epoch.task, epoch.batch_size)
     data["schedule"] = schedule = {key: value for key, value in schedule.items() if key not in given}
     for name, value in given.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1e9:

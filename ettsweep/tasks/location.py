@@ -11,7 +11,12 @@ from typing import Literal
 from ettsweep.errors import DataMissingError
 from ettsweep.spec import ImageTask
 
-DATA_ENV = {"imagenet": "ETTSWEEP_IMAGENET", "cifar10": "ETTSWEEP_CIFAR10", "cifar100": "ETTSWEEP_CIFAR100"}
+DATA_ENV = {
+    "imagenet": "ETTSWEEP_IMAGENET",
+    "cifar10": "ETTSWEEP_CIFAR10",
+    "cifar100": "ETTSWEEP_CIFAR100",
+    "text": "ETTSWEEP_TEXT",
+}
 """The variable that says where the data of a task are."""
 
 ORIGINAL = {"cifar10": "cifar-10-batches-py", "cifar100": "cifar-100-python"}

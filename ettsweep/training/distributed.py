@@ -3,22 +3,32 @@
 import contextlib
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from datetime import timedelta
+from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed import FileStore as FileStore  # type: ignore[attr-defined]
 from torch.distributed import TCPStore as TCPStore  # type: ignore[attr-defined]
 from torch.nn.parallel import DistributedDataParallel
 
 from ettsweep.errors import EttsweepError
 from ettsweep.files import Json, dumps
+from ettsweep.models.blocks import Network
+from ettsweep.spec import Precision
 from ettsweep.training.execution import Execution
+from ettsweep.training.precision import DTYPES
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import DTensor
+
+T = TypeVar("T")
 
 DEVICE_WAIT = timedelta(minutes=30)
 """How long a process waits for the others in a step: the leader may be saving, or one may compile."""
@@ -40,18 +50,19 @@ class Group:
     Attributes:
         rank: of this process; 0 leads.
         world: number of processes.
+        hosts: what they agree through between the hosts; None for this one alone.
     """
 
     def __init__(
         self,
         rank: int = 0,
         world: int = 1,
-        steps: "dist.ProcessGroup | None" = None,
+        hosts: "dist.ProcessGroup | None" = None,
         orders: "dist.ProcessGroup | None" = None,
     ) -> None:
         self.rank = rank
         self.world = world
-        self._steps = steps
+        self.hosts = hosts
         self._orders = orders
 
     @classmethod
@@ -70,10 +81,10 @@ class Group:
             backend, gpu = "nccl", torch.device("cuda", 0)  # workers see their own GPU alone
             torch.cuda.set_device(gpu)
         dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=DEVICE_WAIT, device_id=gpu)
-        steps, orders = (dist.new_group(backend="gloo", timeout=wait) for wait in (DEVICE_WAIT, COMMAND_WAIT))
-        assert isinstance(steps, dist.ProcessGroup)
+        hosts, orders = (dist.new_group(backend="gloo", timeout=wait) for wait in (DEVICE_WAIT, COMMAND_WAIT))
+        assert isinstance(hosts, dist.ProcessGroup)
         assert isinstance(orders, dist.ProcessGroup)
-        return cls(rank, world, steps, orders)
+        return cls(rank, world, hosts, orders)
 
     def leave(self) -> None:
         """Part from the others."""
@@ -102,7 +113,7 @@ class Group:
             return values
         said = torch.tensor(values, dtype=torch.int64)
         with watching():
-            dist.all_reduce(said, op=dist.ReduceOp.MAX, group=self._steps)
+            dist.all_reduce(said, op=dist.ReduceOp.MAX, group=self.hosts)
         return tuple(said.tolist())
 
     def total(self, values: Sequence[float]) -> list[float]:
@@ -115,8 +126,35 @@ class Group:
             return list(values)
         said = torch.tensor(values, dtype=torch.float64)
         with watching():
-            dist.all_reduce(said, group=self._steps)
+            dist.all_reduce(said, group=self.hosts)
         return list(said.tolist())
+
+    def gather(self, mine: bytes) -> list[bytes]:
+        """Return what all say, by rank; all say as many bytes.
+
+        Raises:
+            LostPeerError: a process is gone.
+        """
+        if self.world == 1:
+            return [mine]
+        said = torch.frombuffer(bytearray(mine), dtype=torch.uint8)
+        heard = [torch.empty_like(said) for _ in range(self.world)]
+        with watching():
+            dist.all_gather(heard, said, group=self.hosts)
+        return [bytes(part.tolist()) for part in heard]
+
+    def abreast(self, mine: Iterable[T]) -> Iterator[T | None]:
+        """Yield this process's items, and then None for as long as another has some left.
+
+        Raises:
+            LostPeerError: a process is gone.
+        """
+        items = iter(mine)
+        while True:
+            item = next(items, None)
+            if self.agree(item is not None) == (0,):
+                return
+            yield item
 
     def share(self, value: Json | None = None) -> Json | None:
         """Return what the leader says: plain data, or None. It goes as JSON, since a pickle could be anybody's code.
@@ -139,9 +177,38 @@ class Group:
 
     def wrap(self, model: nn.Module) -> nn.Module:
         """Return the module whose backward pass averages gradients over the processes; parameters stay the model's."""
-        if self.world == 1:
+        if self.world == 1 or is_sharded(model):
             return model
         return DistributedDataParallel(model, gradient_as_bucket_view=True)
+
+    def shard(self, model: Network, precision: Precision) -> None:
+        """Have each process hold a part of every parameter, of its gradient, and of what an optimizer keeps for it.
+
+        A block's parameters are put together while it computes, those outside the blocks for a whole pass. Parameters
+        travel as what autocast would make of them; outside the blocks, where it leaves some as they are, in fp32.
+
+        Args:
+            model: without values yet, on the meta device.
+            precision: of the run.
+        """
+        from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+
+        halved = MixedPrecisionPolicy(DTYPES.get(precision), torch.float32, cast_forward_inputs=False)
+        for block in model.residual_blocks():
+            fully_shard(block, mesh=self._mesh, mp_policy=halved)
+        fully_shard(model, mesh=self._mesh, mp_policy=MixedPrecisionPolicy(cast_forward_inputs=False))
+        for module in model.modules():
+            if isinstance(module, FSDPModule):
+                # Asked for a mean, gloo gives the sum without a word (torch 2.8).
+                module.set_force_sum_reduction_for_comms(True)
+
+    @cached_property
+    def _mesh(self) -> "DeviceMesh":
+        from torch.distributed.device_mesh import DeviceMesh
+
+        everyone = dist.group.WORLD
+        assert everyone is not None
+        return DeviceMesh.from_group(everyone, "cuda" if dist.get_backend() == "nccl" else "cpu")
 
     def accumulating(self, model: nn.Module) -> contextlib.AbstractContextManager[object]:
         """Return a context in which a wrapped module keeps its gradients to itself."""
@@ -150,6 +217,28 @@ class Group:
 
 ALONE = Group()
 """This process, and no other."""
+
+
+def is_sharded(model: nn.Module) -> bool:
+    """Say whether each process holds a part of a model alone."""
+    return hasattr(model, "unshard")  # FSDPModule's; it takes half a second to load
+
+
+def parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Return the parameters by name, of a sharded model those that the optimizer has."""
+    rest(model)
+    return dict(model.named_parameters())
+
+
+def rest(model: nn.Module) -> None:
+    """Let go of whole parameters that a forward pass without a backward pass has left in a sharded model."""
+    if is_sharded(model):
+        model.reshard()  # type: ignore[operator]
+
+
+def whole(tensor: "Tensor | DTensor") -> Tensor:
+    """Return a tensor, put together if it is sharded: all processes come here."""
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
 @contextlib.contextmanager
@@ -162,13 +251,20 @@ def watching() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        text = str(error)
-        found = LOST.search(text)
-        lost = found or isinstance(error, dist.DistBackendError | dist.DistNetworkError)
-        if not lost or "out of memory" in text:
+        if (lost := lost_peer(error)) is None:
             raise
-        how = found.group() if found else text.splitlines()[0]
-        raise LostPeerError(f"another process of this run is gone: {how}") from error
+        raise lost from error
+
+
+def lost_peer(error: BaseException) -> LostPeerError | None:
+    """Return what an error says of another process that is gone, if that is what it says."""
+    text = str(error)
+    found = LOST.search(text)
+    lost = found or isinstance(error, dist.DistBackendError | dist.DistNetworkError)
+    if not lost or not isinstance(error, RuntimeError) or "out of memory" in text:
+        return None
+    how = found.group() if found else text.splitlines()[0]
+    return LostPeerError(f"another process of this run is gone: {how}")
 
 
 class Order(NamedTuple):

@@ -15,6 +15,7 @@ class Execution:
         loader_workers: processes that load images; 0 loads in the training process.
         compile: use torch.compile; None does on a GPU, for a run that is long enough to make up for it.
         activation_checkpointing: compute activations again in the backward pass instead of keeping them.
+        sharded: let each process hold a part of the model alone; None does for a large one.
         corrupt_images: what to do about an image that cannot be decoded.
         sinks: where metrics go beside the run folder.
         peak_flops: of the device in the precision used, per second; None where that is not known.
@@ -26,6 +27,7 @@ class Execution:
     loader_workers: int = 0
     compile: bool | None = None
     activation_checkpointing: bool = False
+    sharded: bool | None = None
     corrupt_images: Literal["skip", "fail"] = "skip"
     sinks: tuple[str, ...] = ()
     peak_flops: float | None = None

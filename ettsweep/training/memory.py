@@ -16,11 +16,12 @@ import torch
 from torch import Tensor
 
 from ettsweep.errors import EttsweepError
-from ettsweep.models.build import build_model, speed_up
+from ettsweep.models.activations import activation_bytes
+from ettsweep.models.build import build_model, example_inputs, speed_up
 from ettsweep.models.initialisation import initialise
 from ettsweep.models.registry import MODELS, model_name
-from ettsweep.spec import RunSpec, VitSpec
-from ettsweep.tasks.base import Batch, Share, classification_loss, classification_metrics, classification_sums
+from ettsweep.spec import RunSpec
+from ettsweep.tasks.base import Batch, Share
 from ettsweep.training.distributed import ALONE
 from ettsweep.training.execution import Execution
 from ettsweep.training.loop import Trainer
@@ -126,21 +127,9 @@ def evenly(samples: int, at_most: int) -> int:
     return math.ceil(samples / math.ceil(samples / max(1, at_most)))
 
 
-def activation_bytes(model: VitSpec, *, recompute: bool) -> int:
-    """Return about how many bytes one sample's activations take in fp32 until the backward pass.
-
-    A block keeps for its gradient, per token: the input and output of both normalisations, q, k and v, what attention
-    gives, and the input and output of the GELU: 8 + 2 M vectors of the width. With recomputation it keeps its input,
-    and one block at a time keeps the rest.
-    """
-    vector = 4 * model.width * (model.image_size // model.patch_size) ** 2
-    block = vector * (8 + 2 * model.mlp_ratio)
-    return block + model.depth * vector if recompute else model.depth * block
-
-
 @dataclass(frozen=True)
 class TrialStep:
-    """What a training step on `size` random images took: seconds, and bytes at its peak."""
+    """What a training step on `size` random samples took: seconds, and bytes at its peak."""
 
     size: int
     step_s: float
@@ -152,7 +141,7 @@ class TrialModel:
 
     def __init__(self, spec: RunSpec, device: torch.device, execution: Execution) -> None:
         self._spec, self._device = spec, device
-        self._model = build_model(spec.model)
+        self._model = build_model(spec.model, spec.strategy)
         initialise(self._model, spec.model, spec.strategy, spec.seed)
         self._model.to(device)
         # Not compiled: that takes no more memory, and what is compiled for one size is not what a run compiles.
@@ -161,16 +150,14 @@ class TrialModel:
         self._scaler = loss_scaler(spec.precision, device)
 
     def step(self, size: int) -> TrialStep:
-        """Take one training step on `size` random images.
+        """Take one training step on `size` random samples.
 
         Raises:
             torch.OutOfMemoryError: they do not fit.
         """
-        model, cuda = self._spec.model, self._device.type == "cuda"
-        shape = (size, model.channels, model.image_size, model.image_size)
-        inputs = torch.rand(shape, device=self._device)
-        targets = torch.full((size, model.classes), 1 / model.classes, device=self._device)
-        task = _RandomImages(Batch((inputs,), targets))
+        cuda = self._device.type == "cuda"
+        inputs = example_inputs(self._spec.model, size, self._device)
+        task = _Noise(Batch(inputs, inputs[-1]))
         share = Share(size)
         trainer = Trainer(
             self._spec, self._model, self._model, task, self._optimizer, self._scaler, self._device, share, ALONE
@@ -205,8 +192,8 @@ def peak_resident_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-class _RandomImages:
-    """A task that gives the same batch again and again."""
+class _Noise:
+    """A task that gives the same batch again and again, and asks nothing of the outputs."""
 
     steps_per_epoch = 1
     fingerprint = ""
@@ -221,10 +208,10 @@ class _RandomImages:
         return iter((self._batch,))
 
     def loss(self, outputs: Tensor, batch: Batch) -> Tensor:
-        return classification_loss(outputs, batch.targets, 0.0)
+        return outputs.float().mean()
 
     def measure(self, outputs: Tensor, batch: Batch) -> Tensor:
-        return classification_sums(outputs, batch.targets)
+        return outputs.double().mean()[None]
 
     def metrics(self, sums: Sequence[float]) -> dict[str, float]:
-        return classification_metrics(sums)
+        return {"val_loss": sums[0]}

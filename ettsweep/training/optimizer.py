@@ -7,6 +7,7 @@ from torch import nn
 
 from ettsweep.models.scales import factors
 from ettsweep.spec import AdamWSpec, RunSpec
+from ettsweep.training.distributed import is_sharded, parameters
 
 
 def build_optimizer(model: nn.Module, spec: RunSpec) -> torch.optim.Optimizer:
@@ -15,14 +16,15 @@ def build_optimizer(model: nn.Module, spec: RunSpec) -> torch.optim.Optimizer:
     torch multiplies a group's weight_decay by its lr. A group with lr = eta_t * factor and the constant
     weight_decay = wd / factor therefore shrinks by eta_t * wd, which does not depend on the group, as the
     equation has it. Parameters with equal (factor, decay) share a group, so that fused kernels see few.
+    What it keeps of each parameter is there from the start, so that a checkpoint always has the same tensors.
 
     Args:
-        model: the network, already on its device.
+        model: the network, already on its device, and sharded if it will be.
         spec: its run.
     """
     shared: dict[tuple[float, float], list[nn.Parameter]] = defaultdict(list)
     by_name = factors(spec.model, spec.strategy, spec.optimizer)
-    for name, parameter in model.named_parameters():
+    for name, parameter in parameters(model).items():
         shared[by_name[name]].append(parameter)
     groups = [
         {
@@ -33,13 +35,19 @@ def build_optimizer(model: nn.Module, spec: RunSpec) -> torch.optim.Optimizer:
         }
         for (lr_factor, wd_factor), members in shared.items()
     ]
-    on = next(model.parameters()).device.type
-    fused = on in ("cpu", "cuda", "mps", "xpu")
+    fused = next(model.parameters()).device.type in ("cpu", "cuda", "mps", "xpu")
     if isinstance(spec.optimizer, AdamWSpec):
         o = spec.optimizer
-        return torch.optim.AdamW(groups, betas=(o.beta1, o.beta2), eps=o.eps, fused=fused)
+        adamw = torch.optim.AdamW(groups, betas=(o.beta1, o.beta2), eps=o.eps, fused=fused)
+        for parameter in model.parameters():
+            moments = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
+            on = parameter.device if fused else "cpu"
+            adamw.state[parameter] = {"step": torch.zeros((), dtype=torch.float32, device=on), **moments}
+        return adamw
     momentum = spec.optimizer.momentum
-    sgd = torch.optim.SGD(groups, momentum=momentum, fused=fused)
+    # torch has no fused kernel of SGD for what is sharded.
+    how = {"foreach": True} if is_sharded(model) else {"fused": fused}
+    sgd = torch.optim.SGD(groups, momentum=momentum, **how)
     if momentum:
         # From zeros, as its first step goes. torch would leave the buffers unfilled where the loss scaler skips that.
         for parameter in model.parameters():

@@ -27,6 +27,7 @@ class Record:
         self._attempt = attempt
         self._rank = rank
         self._writes = rank == 0
+        self._saved_step: int | None = None
         self.history: list[Json] = []
         self.sinks: list[Sink] = []
 
@@ -54,8 +55,9 @@ class Record:
         Raises:
             StorageError: it cannot be written; the earlier one is untouched.
         """
-        if self._writes:
-            checkpoint.save(self._attempt, trainer.step, trainer.model, trainer.optimizer, trainer.scaler, self.history)
+        if trainer.step != self._saved_step:  # also told to stop there: it is saved already
+            checkpoint.save(self._attempt, trainer, self.history)
+            self._saved_step = trainer.step
 
     def log(self, text: str) -> None:
         """Append a dated line to log.txt; a full disk costs the line, not the run."""

@@ -6,6 +6,7 @@ import platform
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -13,25 +14,32 @@ import torch
 from ettsweep import __version__
 from ettsweep.errors import CorruptError, DataMissingError, EttsweepError, InputError
 from ettsweep.files import Json, read_lines
-from ettsweep.models.build import build_model, speed_up
+from ettsweep.models.build import speed_up
 from ettsweep.models.flops import train_flops_per_sample
-from ettsweep.models.initialisation import initialise
 from ettsweep.models.registry import model_name
+from ettsweep.models.shapes import parameter_count
 from ettsweep.rundir import Attempt, RunDir
 from ettsweep.scaling.strategies import strategy_name
-from ettsweep.spec import DigitsTask, RunSpec
+from ettsweep.spec import CorpusTask, DenoisingTask, DigitsTask, EncDecSpec, ImageTask, ModelSpec, PydocTask, RunSpec
 from ettsweep.tasks.base import Loading, Share, Task
-from ettsweep.tasks.registry import score
+from ettsweep.tasks.registry import check_data, score, text_folder
 from ettsweep.training import checkpoint
-from ettsweep.training.distributed import ALONE, Group, LostPeerError, watching
+from ettsweep.training.distributed import ALONE, Group, LostPeerError, is_sharded, watching
 from ettsweep.training.execution import Execution
 from ettsweep.training.loop import LoopEnd, Stop, Trainer, run_loop, timings_of
 from ettsweep.training.memory import fitting_micro_batch, naming_the_batch
+from ettsweep.training.network import initial_network
 from ettsweep.training.optimizer import build_optimizer
 from ettsweep.training.precision import loss_scaler, set_matmul_precision
 from ettsweep.training.record import Record
 from ettsweep.training.sinks import open_sinks
 from ettsweep.training.spikes import count_spikes
+
+if TYPE_CHECKING:
+    from ettsweep.tasks.corpus import Corpus
+
+SHARDED_PARAMETERS = 1e9
+"""Parameters above which a run on several devices is sharded: 16 bytes each are a fifth of a large GPU."""
 
 COMPILE_FLOPS = 1e16
 """Work of a run above which compiling its model pays: some minutes of a GPU at a tenth of its peak."""
@@ -140,6 +148,10 @@ def _train(
         trainer.settle()
         timings = timings_of(trainer, execution)
         end = run_loop(trainer, record, execution, timings, poll)
+        # How far beyond a divergence the weights went depends on when it was seen.
+        finished = end.stop is None and not end.diverged
+        together = group.leads or is_sharded(trainer.model)
+        weights = checkpoint.weights_sha256(trainer.model) if finished and together else None
     if end.stop is not None:
         record.log(f"stopped at step {end.step}: {end.stop}")
         if group.leads:
@@ -150,7 +162,8 @@ def _train(
     if attempt.superseded():
         record.log("another attempt has taken the run over")
         return Stop.SUPERSEDED
-    result = summarise(trainer, record.history, end, attempt) | {"execution": how} | timings.summary()
+    told = {"weights_sha256": weights, "execution": how} | timings.summary()
+    result = summarise(trainer, record.history, end, attempt) | told
     finished = run.finish(result, record.history)
     ending = f"diverged at step {end.step}" if end.diverged else "finished"
     record.log(ending if finished else "another attempt finished first")
@@ -179,16 +192,25 @@ def _before(run: RunDir, attempt: Attempt, group: Group) -> Json:
 
 
 def _fitting(spec: RunSpec, device: torch.device, execution: Execution, group: Group, before: Json) -> Execution:
-    """Return the execution with all that was left open: micro-batches as before or as they fit, and compilation."""
+    """Return the execution with all that was left open: how it is sharded and compiled, and cut into micro-batches."""
     if spec.batch_size < group.world:
         raise InputError(f"{group.world} devices cannot share a batch of {spec.batch_size}")
     if execution.compile is None:
         pays = device.type == "cuda" and train_flops(spec) > COMPILE_FLOPS
         execution = replace(execution, compile=pays)
+    execution = settled(spec.model, execution, group)
     local = -(-spec.batch_size // group.world)  # the largest part: all are cut alike
     asked = execution.micro_batch or before.get("micro_batch")
     size = min(asked, local) if isinstance(asked, int) else fitting_micro_batch(spec, local, device, execution)
     return replace(execution, micro_batch=-group.agree(-size)[0])  # the least of all
+
+
+def settled(model: ModelSpec, execution: Execution, group: Group) -> Execution:
+    """Return the execution with a decision on whether the model is sharded; bits depend on it, so no machine counts."""
+    sharded = execution.sharded
+    if sharded is None:
+        sharded = parameter_count(model) > SHARDED_PARAMETERS
+    return replace(execution, sharded=sharded and group.world > 1)
 
 
 def train_flops(spec: RunSpec) -> float:
@@ -197,36 +219,43 @@ def train_flops(spec: RunSpec) -> float:
 
 
 def _resumed(run: RunDir, attempt: Attempt, group: Group, record: Record, prepared: Callable[[], Trainer]) -> Trainer:
-    """Return the trainer of a run where its last usable checkpoint left it; the leader chooses which that is."""
+    """Return the trainer of a run where its last usable checkpoint left it.
+
+    The leader says which that may be. Each process loads it, or its part; where one of them cannot, none goes on there.
+    """
     trainer = prepared()
-    if not group.leads:
-        if told := group.share():
-            parent = int(told["parent"])
-            state = checkpoint.load(run.attempt(parent), trainer.device)
-            checkpoint.restore(state, trainer.model, trainer.optimizer, trainer.scaler)
-            trainer.step = state["step"]
-            record.history = run.attempt(parent).history(until=trainer.step)
-        return trainer
 
     def warn(text: str) -> None:
         record.log(f"warning: {text}; not used")
 
-    for parent, state, metrics in checkpoint.usable(run, attempt.number, trainer.device, warn):
+    earlier = [run.attempt(number) for number in reversed(run.numbers()) if number < attempt.number]
+    found = checkpoint.candidates(earlier if group.leads else (), warn)
+    while (told := group.share(_told(next(found, None)))) is not None:
+        parent = run.attempt(int(told["parent"]))
+        problem = ""
         try:
-            checkpoint.restore(state, trainer.model, trainer.optimizer, trainer.scaler)
+            saved = checkpoint.load(parent, told["index"], group)
+            history = checkpoint.history(saved, parent)
+            checkpoint.restore(saved, trainer)
+        except FileNotFoundError as error:
+            problem = f"{error.filename}: is gone"
         except CorruptError as error:
-            warn(f"{run.attempt(parent).checkpoint_path}: {error}")
+            problem = str(error)
+        if any(group.agree(bool(problem))):
+            warn(problem or f"the checkpoint of attempt {parent.number} cannot be used by another process")
             trainer = prepared()  # part of it may have been restored
             continue
-        trainer.step = state["step"]
-        record.history = metrics
-        trainer.wall_s = _wall_s(run.attempt(parent), trainer.step)
-        attempt.resume_from(parent, trainer.step)
-        record.log(f"resumed from attempt {parent} at step {trainer.step}")
-        group.share({"parent": parent})
+        record.history = history
+        trainer.wall_s = _wall_s(parent, trainer.step)
+        if group.leads:
+            attempt.resume_from(parent.number, trainer.step)
+            record.log(f"resumed from attempt {parent.number} at step {trainer.step}")
         return trainer
-    group.share(None)
     return trainer
+
+
+def _told(candidate: tuple[Attempt, Json | None] | None) -> Json | None:
+    return None if candidate is None else {"parent": candidate[0].number, "index": candidate[1]}
 
 
 def prepare(
@@ -247,9 +276,7 @@ def prepare(
     """
     torch.manual_seed(spec.seed)
     set_matmul_precision(spec.precision)
-    model = build_model(spec.model)
-    initialise(model, spec.model, spec.strategy, spec.seed)
-    model.to(device)
+    model = initial_network(spec, device, group, sharded=bool(execution.sharded))
     share = Share(spec.batch_size, group.rank, group.world, execution.micro_batch)
     task = build_task(spec, device, share, Loading(execution.loader_workers, execution.corrupt_images, skipped))
     scaler = loss_scaler(spec.precision, device)
@@ -262,9 +289,29 @@ def build_task(spec: RunSpec, device: torch.device, share: Share, loading: Loadi
         from ettsweep.tasks.digits import Digits
 
         return Digits(spec.task, spec.seed, device, share)
+    if isinstance(spec.model, EncDecSpec):
+        from ettsweep.tasks.denoising import Denoising
+
+        assert isinstance(spec.task, DenoisingTask)
+        return Denoising(spec.task, spec.model, corpus_at_hand(spec.task, spec.model), spec.seed, device, share)
     from ettsweep.tasks.images import Images
 
+    assert isinstance(spec.task, ImageTask)
     return Images(spec.task, spec.model, spec.seed, device, share, loading)
+
+
+def corpus_at_hand(task: CorpusTask, model: EncDecSpec) -> "Corpus":
+    """Return the tokenised text of a task.
+
+    Raises:
+        DataMissingError: it is not there, or is not the one that the run was made for.
+        CorruptError: it was changed since it was tokenised.
+    """
+    from ettsweep.tasks.corpus import open_corpus
+    from ettsweep.tasks.pydoc import pydoc_corpus
+
+    check_data(task, model)
+    return pydoc_corpus(model.vocabulary) if isinstance(task, PydocTask) else open_corpus(text_folder())
 
 
 def execution_facts(execution: Execution, group: Group) -> Json:
@@ -274,6 +321,7 @@ def execution_facts(execution: Execution, group: Group) -> Json:
         "micro_batch": execution.micro_batch,
         "compile": execution.compile,
         "activation_checkpointing": execution.activation_checkpointing,
+        "sharded": bool(execution.sharded),
     }
 
 
@@ -288,15 +336,11 @@ def summarise(trainer: Trainer, history: list[Json], end: LoopEnd, attempt: Atte
     """Return the content of result.json."""
     spec = trainer.spec
     evaluations = [line for line in history if "val_loss" in line]
-    losses = [line["val_loss"] for line in evaluations if line["val_loss"] is not None]
-    accuracies = [line["val_accuracy"] for line in evaluations if line["val_accuracy"] is not None]
-    result: Json = {
-        "status": "diverged" if end.diverged else "done",
-        "best_accuracy": max(accuracies, default=None),
-        "final_accuracy": evaluations[-1]["val_accuracy"] if evaluations and not end.diverged else None,
-        "best_loss": min(losses, default=None),
-        "final_loss": evaluations[-1]["val_loss"] if evaluations and not end.diverged else None,
-    }
+    result: Json = {"status": "diverged" if end.diverged else "done"}
+    for name, best in (("accuracy", max), ("loss", min), ("bits", min)):
+        values = [line.get(f"val_{name}") for line in evaluations]
+        result[f"best_{name}"] = best((value for value in values if value is not None), default=None)
+        result[f"final_{name}"] = values[-1] if values and not end.diverged else None
     result["score"] = None if end.diverged else result[score(spec.task).metric]
     if end.diverged:
         result["diverged_step"] = end.step
@@ -308,8 +352,6 @@ def summarise(trainer: Trainer, history: list[Json], end: LoopEnd, attempt: Atte
         "wall_s": trainer.wall_s,
         "device_s": trainer.wall_s * trainer.group.world,
         "steps_per_s": end.step / wall_s,
-        # How far beyond a divergence the weights went depends on when it was seen.
-        "weights_sha256": None if end.diverged else checkpoint.weights_sha256(trainer.model),
         "corrupt_images": len(attempt.skipped()),
         "attempts": attempt.number,
         "environment": environment(trainer.device),
@@ -333,7 +375,7 @@ def _differences(attempt: Attempt) -> Iterator[str]:
     before, now = earlier.claim() | earlier.execution(), attempt.claim() | attempt.execution()
     for key in (
         *("device_name", "threads", "instruction_set", "torch", "ettsweep"),
-        *("processes", "micro_batch", "compile", "activation_checkpointing", "data"),
+        *("processes", "micro_batch", "compile", "activation_checkpointing", "sharded", "data"),
     ):
         if key in before and before[key] != now.get(key):
             yield f"{key} was {before.get(key)}, is {now.get(key)}"

@@ -88,7 +88,7 @@ def attempt_with_checkpoint(results: Path, but: str = "") -> Attempt:
 
     def look() -> Attempt | None:
         found = [run.attempt(1) for run in runs_in(results) if run.id != but]
-        return next((attempt for attempt in found if attempt.checkpoint_path.exists()), None)
+        return next((attempt for attempt in found if attempt.has_checkpoint()), None)
 
     attempt = wait_for(look, "a checkpoint")
     assert isinstance(attempt, Attempt)

@@ -81,7 +81,7 @@ def followers(leader: int) -> list[int]:
 
 def at_work(attempt: Attempt) -> tuple[int, int]:
     """Wait until an attempt has saved a checkpoint of its own; return the processes that train: leader and follower."""
-    wait_for(attempt.checkpoint_path.exists, f"a checkpoint of attempt {attempt.number}")
+    wait_for(attempt.has_checkpoint, f"a checkpoint of attempt {attempt.number}")
     (follower,) = followers(owner(attempt))
     return owner(attempt), follower
 
@@ -141,6 +141,43 @@ def test_a_killed_leader_takes_the_others_along_and_a_killed_follower_is_replace
     assert_as_if_calm(run, calm)
     wait_until_gone(leader)
     assert "Traceback" not in logs(results)
+
+
+def test_a_sharded_run_is_killed_and_told_to_end_and_cleaned_up(command: Any, results: Path, tmp_path: Path) -> None:
+    sharded = (*command, "--launch-set", "sharded=true")
+    ettsweep(*sharded)
+    attempt = attempt_with_checkpoint(results)
+    leader, follower = at_work(attempt)
+    os.kill(follower, signal.SIGKILL)
+    run = attempt.run
+    wait_for(run.attempt(2).path.exists, "the second attempt")
+    leader, follower = at_work(run.attempt(2))
+    os.kill(follower, signal.SIGTERM)
+    wait_until_gone(leader, follower)
+    assert run.attempt(2).failure() == {"kind": "interrupted", "reason": "terminated", "details": ""}
+    wait_for(lambda: status(results)[run.id]["state"] == "interrupted", "the job to end")
+    assert "1 taken on" in ettsweep(*sharded).stderr
+    wait_for_results(results, 1)
+    assert run.numbers() == [1, 2, 3]
+    assert 25 <= run.attempt(2).resumed_from()[1] < run.attempt(3).resumed_from()[1]
+    assert "Traceback" not in logs(results)
+    assert "Warning" not in logs(results)
+
+    calm = tmp_path / "calm"
+    ettsweep(*(calm if word == results else word for word in sharded))
+    wait_for_results(calm, 1)
+    assert_as_if_calm(run, calm)
+    result = run.result()
+    assert result is not None
+    assert (result["execution"]["processes"], result["execution"]["sharded"]) == (2, True)
+    last = run.attempt(3)
+    assert [path.name.split("-")[0] for path in last.checkpoints()] == ["checkpoint.json", "checkpoint"]
+    wait_for(lambda: not worker_pids(results), "the worker to end")
+    ettsweep("clean", "--results", results)
+    assert last.checkpoints() == []
+    assert run.numbers() == [3]
+    assert run.result() == result
+    end_workers(calm)
 
 
 def test_both_processes_save_and_end_whichever_is_told_to(command: Any, results: Path, calm: Path) -> None:

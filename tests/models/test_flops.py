@@ -5,36 +5,41 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from ettsweep.models.build import build_model
-from ettsweep.models.flops import forward_flops_per_sample, peak_flops, train_flops_per_sample
+from ettsweep.models.build import build_model, example_inputs
+from ettsweep.models.flops import forward_flops_per_sample, peak_flops, tokens_per_sample, train_flops_per_sample
 from ettsweep.models.registry import MODELS
-from ettsweep.spec import VitSpec
+from ettsweep.spec import EncDecSpec, ModelSpec, StrategySpec, VitSpec
 
-SHAPES = [
+SHAPES: list[ModelSpec] = [
     *MODELS.values(),
+    EncDecSpec(width=12, depth=3, heads=2, mlp_ratio=3, vocabulary=37, tokens=7),
     VitSpec(width=12, depth=3, heads=2, mlp_ratio=3, patch_size=5, image_size=15, channels=2, classes=7),
     VitSpec(width=64, depth=1, heads=8, patch_size=2, image_size=32, classes=10),
 ]
 BATCH = 3
 
 
-def counted(spec: VitSpec, backward: bool) -> int:
+def counted(spec: ModelSpec, backward: bool) -> int:
     """Return what torch counts for a batch; on the meta device, with attention as two matrix products."""
     with torch.device("meta"), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-        logits = build_model(spec)(torch.empty(BATCH, spec.channels, spec.image_size, spec.image_size))
+        inputs = [x.to("meta") for x in example_inputs(spec, BATCH, torch.device("cpu"))]
+        with torch.set_grad_enabled(backward):
+            outputs = build_model(spec, StrategySpec(s=0.0))(*inputs)
         if backward:
-            logits.sum().backward()
+            outputs.sum().backward()
     return int(counter.get_total_flops())
 
 
 @pytest.mark.parametrize("spec", SHAPES)
-def test_forward_flops_are_those_that_torch_counts(spec: VitSpec) -> None:
+def test_forward_flops_are_those_that_torch_counts(spec: ModelSpec) -> None:
     assert BATCH * forward_flops_per_sample(spec) == counted(spec, backward=False)
 
 
 @pytest.mark.parametrize("spec", SHAPES)
-def test_a_training_step_is_three_forward_passes_but_for_the_gradient_of_the_images(spec: VitSpec) -> None:
-    patch = 2 * (spec.image_size // spec.patch_size) ** 2 * (spec.channels * spec.patch_size**2) * spec.width
+def test_a_training_step_is_three_forward_passes_but_for_the_gradient_of_the_images(spec: ModelSpec) -> None:
+    patch = 0
+    if isinstance(spec, VitSpec):
+        patch = 2 * (spec.image_size // spec.patch_size) ** 2 * (spec.channels * spec.patch_size**2) * spec.width
     assert BATCH * (train_flops_per_sample(spec) - patch) == counted(spec, backward=True)
 
 
@@ -44,6 +49,18 @@ def test_vit_b16_is_the_published_one() -> None:
     assert forward_flops_per_sample(MODELS["vit-b16"]) == 34_943_299_584
     assert train_flops_per_sample(MODELS["vit-b16"]) == 104_829_898_752
     assert forward_flops_per_sample(MODELS["vit-b16"]) / 2 == pytest.approx(17.58e9, rel=0.01)
+
+
+def test_flops_of_the_language_models_are_about_two_a_parameter_and_token_but_for_attention() -> None:
+    # Two a parameter and token, those of embeddings but for the head aside; attention 3 * 12 * 4 * 514^2 * 1024.
+    bart, tokens = MODELS["bart-large"], 514
+    products = 404_845_568 - 2 * tokens * 1024
+    assert forward_flops_per_sample(bart) == 2 * tokens * products + 3 * 12 * 4 * tokens**2 * 1024
+    products = 2_688_739_328 - 2 * tokens * 2048
+    r2c2 = 2 * tokens * products + 3 * 22 * 4 * tokens**2 * 2048
+    assert forward_flops_per_sample(MODELS["r2c2"]) == r2c2
+    assert tokens_per_sample(bart) == 514
+    assert tokens_per_sample(MODELS["vit-b16"]) == 196
 
 
 @pytest.mark.parametrize(

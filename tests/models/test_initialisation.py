@@ -10,19 +10,21 @@ from ettsweep.models.registry import MODELS
 from ettsweep.models.shapes import dims, parameter_shapes
 from ettsweep.scaling.factors import init_std
 from ettsweep.scaling.groups import BULK, Group
-from ettsweep.spec import StrategySpec, VitSpec
+from ettsweep.spec import EncDecSpec, ModelSpec, StrategySpec, VitSpec
+from ettsweep.vocabulary import PAD
 
+TEXT = EncDecSpec(width=64, depth=2, heads=4, vocabulary=100, tokens=50)
 SPEC = VitSpec(width=64, depth=2, heads=4, patch_size=8, image_size=64, channels=1, classes=50)
 STRATEGIES = [None, 0.0, 0.25, 0.5, 1.0]
 
 
-def initialised(spec: VitSpec = SPEC, s: float | None = 0.0, seed: int = 0) -> nn.Module:
-    model = build_model(spec)
+def initialised(spec: ModelSpec = SPEC, s: float | None = 0.0, seed: int = 0) -> nn.Module:
+    model = build_model(spec, StrategySpec(s=s))
     initialise(model, spec, StrategySpec(s=s), seed)
     return model
 
 
-def parts(model: nn.Module, spec: VitSpec) -> list[tuple[str, Group, Tensor]]:
+def parts(model: nn.Module, spec: ModelSpec) -> list[tuple[str, Group, Tensor]]:
     tensors = dict(model.named_parameters())
     return [
         (parameter.name, group, tensor.detach())
@@ -41,6 +43,19 @@ def test_measured_mean_and_std_are_the_groups(s: float | None) -> None:
         # The relative error of a measured std is at most sqrt(1 / 2N), of a mean sqrt(1 / N) stds.
         assert tensor.std().item() == pytest.approx(std, rel=5 / math.sqrt(2 * tensor.numel())), (name, group)
         assert abs(tensor.mean().item()) < 5 * std / math.sqrt(tensor.numel()), (name, group)
+
+
+@pytest.mark.parametrize("s", STRATEGIES)
+def test_a_language_model_is_normal_with_one_std_but_for_its_words_and_pad(s: float | None) -> None:
+    for name, group, tensor in parts(initialised(TEXT, s), TEXT):
+        std = 1.0 if group is Group.WE and s is not None else 0.02
+        if group is Group.WE:
+            assert not tensor[PAD].any()
+            assert tensor.any(1).sum() == len(tensor) - 1
+            tensor = torch.cat((tensor[:PAD], tensor[PAD + 1 :]))
+        assert tensor.std().item() == pytest.approx(std, rel=5 / math.sqrt(2 * tensor.numel())), (name, group)
+        assert abs(tensor.mean().item()) < 5 * std / math.sqrt(tensor.numel()), (name, group)
+        assert 2.5 < tensor.abs().max().item() / std < 6, (name, group)
 
 
 def test_uniform_values_fill_their_bounds_and_normal_ones_have_tails() -> None:
@@ -86,7 +101,7 @@ def test_seed_changes_every_draw_and_repeats_exactly() -> None:
 
 
 def test_draws_do_not_depend_on_the_dtype() -> None:
-    double = build_model(SPEC).double()
+    double = build_model(SPEC, StrategySpec(s=0.0)).double()
     initialise(double, SPEC, StrategySpec(s=0.0), 0)
     values = dict(double.named_parameters())
     for name, tensor in initialised().named_parameters():

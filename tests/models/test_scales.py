@@ -4,7 +4,7 @@ from typing import Literal
 import pytest
 
 from ettsweep.models.registry import MODELS
-from ettsweep.models.scales import factors, scale_table
+from ettsweep.models.scales import describe_scales, factors, scale_table
 from ettsweep.models.shapes import parameter_count, parameter_shapes
 from ettsweep.spec import AdamWSpec, SgdSpec, StrategySpec
 
@@ -47,6 +47,34 @@ def test_table_shows_the_head_std_of_the_strategy(s: float | None, std: float) -
     assert rows["head"]["init_std"] == pytest.approx(std)
 
 
+def test_table_of_bart_large_under_ntk() -> None:
+    bulk, embedding, square = 1024**-1.5, 1024**-0.5, 1024**2
+    expected = [
+        ("we", [50265, 1024], 50265 * 1024, 1.0, embedding),
+        ("pe", [514, 1024], 2 * 514 * 1024, 0.02, embedding),
+        *((group, [1024, 1024], 36 * square, 0.02, bulk) for group in "qkvu"),
+        ("w", [4096, 1024], 4 * 24 * square, 0.02, bulk),
+        ("x", [1024, 4096], 4 * 24 * square, 0.02, bulk),
+    ]
+    table = scale_table(MODELS["bart-large"], NTK, AdamWSpec(), lr=None)
+    for row, (group, shape, parameters, std, factor) in zip(table, expected, strict=True):
+        assert (row["group"], row["shape"], row["parameters"]) == (group, shape, parameters)
+        assert (row["init_std"], row["lr_factor"]) == pytest.approx((std, factor))
+
+
+@pytest.mark.parametrize(
+    ("model", "strategy", "rescale"),
+    [
+        ("bart-large", "ntk", 1 / 32),
+        ("bart-large", "standard", 1),
+        ("encdec-tiny", "mup", 1 / 64),
+        ("vit-b16", "ntk", None),
+    ],
+)
+def test_the_description_says_what_multiplies_the_logits(model: str, strategy: str, rescale: float | None) -> None:
+    assert describe_scales(model, strategy, "adamw", "ignore", None)["output_rescale"] == rescale
+
+
 def test_table_without_an_lr_has_no_effective_lr() -> None:
     assert {row["effective_lr"] for row in scale_table(DIGITS, NTK, AdamWSpec(), lr=None)} == {None}
 
@@ -66,16 +94,18 @@ SETTINGS = list(
 )
 
 
+@pytest.mark.parametrize("name", ["vit-digits", "encdec-tiny"])
 @pytest.mark.parametrize(("s", "mlp_factor", "optimizer"), SETTINGS)
 def test_factors_of_parameters_are_those_of_their_groups(
-    s: float | None, mlp_factor: Literal["ignore", "include"], optimizer: AdamWSpec | SgdSpec
+    name: str, s: float | None, mlp_factor: Literal["ignore", "include"], optimizer: AdamWSpec | SgdSpec
 ) -> None:
+    model = MODELS[name]
     strategy = StrategySpec(s=s, mlp_factor=mlp_factor)
-    table = scale_table(DIGITS, strategy, optimizer, lr=None)
+    table = scale_table(model, strategy, optimizer, lr=None)
     by_group = {row["group"]: (row["lr_factor"], row["wd_factor"]) for row in table}
-    by_name = factors(DIGITS, strategy, optimizer)
-    assert list(by_name) == [parameter.name for parameter in parameter_shapes(DIGITS)]
-    for parameter in parameter_shapes(DIGITS):
+    by_name = factors(model, strategy, optimizer)
+    assert list(by_name) == [parameter.name for parameter in parameter_shapes(model)]
+    for parameter in parameter_shapes(model):
         assert {by_group[group] for group in parameter.groups} == {by_name[parameter.name]}
 
 

@@ -13,13 +13,14 @@ from ettsweep.models.registry import MODELS
 from ettsweep.models.vit import Vit, patchify
 from ettsweep.spec import StrategySpec, VitSpec
 
+NTK = StrategySpec(s=0.0)
 DIGITS = MODELS["vit-digits"]
 SPEC = VitSpec(width=24, depth=2, heads=3, mlp_ratio=2, patch_size=4, image_size=12, channels=3, classes=5)
 
 
 def double(spec: VitSpec) -> nn.Module:
-    model = build_model(spec).double()
-    initialise(model, spec, StrategySpec(s=0.0), seed=0)
+    model = build_model(spec, NTK).double()
+    initialise(model, spec, NTK, seed=0)
     return model
 
 
@@ -131,8 +132,8 @@ def test_ln_eps_of_the_spec_reaches_every_layer_norm(monkeypatch: pytest.MonkeyP
 
 
 def test_bf16_autocast_runs_close_to_fp32() -> None:
-    model = build_model(DIGITS)
-    initialise(model, DIGITS, StrategySpec(s=0.0), seed=0)
+    model = build_model(DIGITS, NTK)
+    initialise(model, DIGITS, NTK, seed=0)
     x = images(DIGITS).float()
     with torch.autocast("cpu", dtype=torch.bfloat16):
         logits = model(x)
@@ -142,6 +143,6 @@ def test_bf16_autocast_runs_close_to_fp32() -> None:
 def test_model_runs_without_memory_on_the_meta_device() -> None:
     spec = MODELS["vit-b16"]
     with torch.device("meta"):
-        logits = build_model(spec)(torch.empty(2, 3, 224, 224))
-    assert isinstance(build_model(DIGITS), Vit)
+        logits = build_model(spec, NTK)(torch.empty(2, 3, 224, 224))
+    assert isinstance(build_model(DIGITS, NTK), Vit)
     assert logits.shape == (2, 1000)

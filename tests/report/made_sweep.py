@@ -80,6 +80,8 @@ def finish(results: Path, spec: RunSpec, best_loss: float, diverged: bool = Fals
         "final_accuracy": 1 - losses[-1] / 4,
         "best_loss": losses[-1],
         "final_loss": losses[-1],
+        "best_bits": None,
+        "final_bits": None,
         "loss_spikes": spec.seed % 3,
         "grad_spikes": 1,
         "accuracy_spikes": 0,

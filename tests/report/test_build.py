@@ -64,7 +64,7 @@ def test_curves_are_in_epochs_and_over_the_seeds_of_the_search(made: Made) -> No
     best = points[0]
     assert (best.lr, best.wd, len(best.curves)) == (2.0**-6, 0.5, 3)
     # 797 images in batches of 64 are 12 steps an epoch.
-    assert best.curves[0].epochs == pytest.approx([40 * k / 12 for k in range(1, 7)])
+    assert best.curves[0].trained == pytest.approx([40 * k / 12 for k in range(1, 7)])
     assert best.curves[1].loss[-1] == loss_at(0, 0, 1)
     assert best.curves[1].accuracy[-1] == 1 - loss_at(0, 0, 1) / 4
     assert points[-1].score is None, "the diverged one comes last"

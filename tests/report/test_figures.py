@@ -39,7 +39,7 @@ def legend(figure: object) -> list[str]:
 
 def test_mean_curve_is_the_mean_as_far_as_the_shortest() -> None:
     mean = mean_curve([curve(0.1), curve(0.3, epochs=4)])
-    assert mean.epochs == (1.0, 2.0, 3.0, 4.0)
+    assert mean.trained == (1.0, 2.0, 3.0, 4.0)
     assert mean.loss == pytest.approx([0.2 + math.exp(-e) for e in (1, 2, 3, 4)])
     assert mean.accuracy == pytest.approx([1 - (0.2 + math.exp(-e)) / 4 for e in (1, 2, 3, 4)])
 

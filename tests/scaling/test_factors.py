@@ -5,7 +5,7 @@ from typing import Literal
 
 import pytest
 
-from ettsweep.scaling.factors import Dims, MlpFactor, init_distribution, init_std, lr_factor, wd_factor
+from ettsweep.scaling.factors import Dims, MlpFactor, init_distribution, init_std, lr_factor, output_rescale, wd_factor
 from ettsweep.scaling.groups import BULK, Group
 from ettsweep.scaling.hyperparameters import bulk_exponent
 
@@ -13,9 +13,10 @@ FAMILY = [0.0, 0.25, 0.5, 1.0]
 STRATEGIES = [None, *FAMILY]
 
 # Widths whose fractional powers are powers of 2; n_patch, n_out and M differ from them and from one another.
-NARROW = Dims(width=16, n_patch=48, n_out=100, mlp_ratio=4)
-WIDE = Dims(width=256, n_patch=12, n_out=25, mlp_ratio=2)
-VIT_B16 = Dims(width=768, n_patch=768, n_out=1000, mlp_ratio=4)
+NARROW = Dims("vision", width=16, n_patch=48, n_out=100, mlp_ratio=4)
+WIDE = Dims("vision", width=256, n_patch=12, n_out=25, mlp_ratio=2)
+TEXT = Dims("language", width=1024, n_patch=None, n_out=50265, mlp_ratio=4)
+VIT_B16 = Dims("vision", width=768, n_patch=768, n_out=1000, mlp_ratio=4)
 
 R2 = math.sqrt(2)
 
@@ -164,14 +165,50 @@ def test_reference_head_std_of_vit_b16(s: float, std: float) -> None:
     assert init_std(Group.HEAD, VIT_B16, s) == pytest.approx(std, rel=2e-4)
 
 
-@pytest.mark.parametrize("dims", [NARROW, WIDE])
-def test_word_embedding_is_of_order_one_in_the_family_only(dims: Dims) -> None:
-    assert init_std(Group.WE, dims, None) == 0.02
-    assert {init_std(Group.WE, dims, s) for s in FAMILY} == {1.0}
+LANGUAGE = BULK | {Group.WE, Group.PE}
+
+
+def test_word_embedding_is_of_order_one_in_the_family_only() -> None:
+    assert init_std(Group.WE, TEXT, None) == 0.02
+    assert {init_std(Group.WE, TEXT, s) for s in FAMILY} == {1.0}
+
+
+@pytest.mark.parametrize("s", STRATEGIES)
+def test_all_else_of_a_language_model_starts_with_one_std_in_all_strategies(s: float | None) -> None:
+    assert {init_std(group, TEXT, s) for group in LANGUAGE - {Group.WE}} == {0.02}
+
+
+# The reference values of the paper's two widths: 1 / 32 is 1024^-1/2.
+@pytest.mark.parametrize(
+    ("width", "s", "rescale"),
+    [
+        (1024, None, 1),
+        (1024, 0.0, 1 / 32),
+        (1024, 0.5, 1024**-0.75),
+        (1024, 1.0, 1 / 1024),
+        (2048, None, 1),
+        (2048, 0.0, 0.022097),
+        (256, 0.25, 1 / 32),
+    ],
+)
+def test_output_rescale_is_what_the_std_of_a_head_would_be(width: int, s: float | None, rescale: float) -> None:
+    assert output_rescale(width, s) == pytest.approx(rescale, rel=1e-4)
+    if s is not None:
+        head = init_std(Group.HEAD, Dims("vision", width=width, n_patch=1, n_out=2, mlp_ratio=4), s)
+        assert output_rescale(width, s) == head
+
+
+def test_factors_of_bart_large_are_the_papers() -> None:
+    """Embeddings learn faster than the bulk by a factor of the width, and wd = 0.01 is mapped to 3.05e-7."""
+    embedding, bulk = (lr_factor(group, TEXT, 0.0, "adamw", "ignore") for group in (Group.WE, Group.Q))
+    assert embedding / bulk == pytest.approx(1024)
+    assert bulk == pytest.approx(1 / 32768)
+    assert lr_factor(Group.PE, TEXT, 0.0, "adamw", "ignore") == embedding == pytest.approx(1 / 32)
 
 
 def test_bulk_is_uniform_and_the_rest_normal() -> None:
-    assert {group for group in Group if init_distribution(group) == "uniform"} == BULK
+    assert {group for group in Group if init_distribution(group, "vision") == "uniform"} == BULK
+    assert {init_distribution(group, "language") for group in LANGUAGE} == {"normal"}
 
 
 @pytest.mark.parametrize("group", [group for group in Group if group is not Group.HEAD_BIAS])

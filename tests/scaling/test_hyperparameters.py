@@ -60,7 +60,7 @@ def test_closed_form_maps_with_sgd(from_s: float | None, to_s: float | None, k: 
 def test_map_keeps_the_bulk_step_and_the_decay_per_step(
     from_s: float | None, to_s: float | None, optimizer: Literal["adamw", "sgd"], width: int
 ) -> None:
-    dims = Dims(width=width, n_patch=48, n_out=10, mlp_ratio=4)
+    dims = Dims("vision", width=width, n_patch=48, n_out=10, mlp_ratio=4)
     lr, wd = map_point(1e-3, 0.8, from_s, to_s, width, optimizer)
     assert lr * wd == pytest.approx(8e-4, rel=1e-12)
     for group in BULK:
@@ -70,7 +70,7 @@ def test_map_keeps_the_bulk_step_and_the_decay_per_step(
 
 
 def test_map_moves_the_steps_outside_the_bulk() -> None:
-    dims = Dims(width=768, n_patch=768, n_out=1000, mlp_ratio=4)
+    dims = Dims("vision", width=768, n_patch=768, n_out=1000, mlp_ratio=4)
     lr, _ = map_point(1e-3, 0.8, STANDARD, NTK, 768)
     assert lr * lr_factor(Group.PE, dims, NTK, "adamw", "ignore") == pytest.approx(0.768, rel=1e-12)
 
@@ -85,5 +85,5 @@ def test_no_decay_stays_no_decay() -> None:
 
 
 def test_bulk_step_of_the_papers_vit_optimum() -> None:
-    dims = Dims(width=768, n_patch=768, n_out=1000, mlp_ratio=4)
+    dims = Dims("vision", width=768, n_patch=768, n_out=1000, mlp_ratio=4)
     assert 20 * lr_factor(Group.U, dims, NTK, "adamw", "ignore") == pytest.approx(9.40e-4, rel=5e-4)

@@ -1,6 +1,7 @@
 """Train runs on several processes each, all forked from this one, which has imported torch once for all tests.
 
-Takes a trial from each line of stdin as JSON, see `Trial`; answers with how its processes ended, or what they died of.
+Takes a trial from each line of stdin as JSON, see `Trial`; answers with how its processes ended, or what they died of,
+or what they say where they are asked for something.
 """
 
 import json
@@ -9,17 +10,25 @@ import signal
 import sys
 import tempfile
 import traceback
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch.distributed import FileStore
+from torch.distributed import fsdp as fsdp
+from torch.distributed.checkpoint import filesystem
 
+from ettsweep import rundir
 from ettsweep.rundir import Attempt, RunDir
-from ettsweep.training.distributed import Group, LostPeerError, dismiss, lead, orders
+from ettsweep.spec import VitSpec
+from ettsweep.training import checkpoint
+from ettsweep.training.distributed import Group, LostPeerError, dismiss, lead, orders, parameters
 from ettsweep.training.execution import Execution
 from ettsweep.training.loop import Stop
-from ettsweep.training.run import environment, train_run
+from ettsweep.training.memory import forget_peak, peak_resident_bytes
+from ettsweep.training.network import initial_network
+from ettsweep.training.run import environment, prepare, train_run
 
 CPU = torch.device("cpu")
 
@@ -32,27 +41,114 @@ class Trial(NamedTuple):
         world: number of processes.
         micro_batch: samples at once.
         every_steps: steps between checkpoints.
+        sharded: whether each process holds a part of the model alone.
+        recompute: activations in the backward pass.
+        compile: the model.
         rank, after, how: this process stops the run (`stop`), is killed (`kill`) or raises (`raise`), after so many
-            steps of the attempt; the others do nothing of the kind.
+            steps of the attempt; the others do nothing of the kind. Or it is killed while it saves, see `KILLED`, the
+            `after`-th time.
+        ask: say this of the run instead of training it, see `ASKED`.
     """
 
     run: str
     world: int
     micro_batch: int | None = None
     every_steps: int | None = None
+    sharded: bool | None = None
     rank: int = 0
     after: int = -1
     how: str = ""
+    recompute: bool = False
+    compile: bool = False
+    ask: str = ""
+
+    def execution(self) -> Execution:
+        return Execution(
+            micro_batch=self.micro_batch,
+            checkpoint_every_steps=self.every_steps,
+            sharded=self.sharded,
+            activation_checkpointing=self.recompute,
+            compile=self.compile,
+        )
 
 
-def take_part(trial: Trial, rank: int, meeting: str) -> None:
+def killed_at(place: Any, name: str, count: int) -> None:
+    """Have this process killed when it calls something for the `count`-th time."""
+    call, left = getattr(place, name), [count]
+
+    def kill(*args: Any, **kwargs: Any) -> Any:
+        left[0] -= 1
+        if left[0] == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return call(*args, **kwargs)
+
+    setattr(place, name, kill)
+
+
+IN_THIRD = 68
+"""Of the tensors that a process saves of a run with AdamW and one block: 24 each time, or 32 with the counters of steps,
+which one process writes for all."""
+
+KILLED: dict[str, Callable[[int, int], None]] = {
+    "in its part": lambda rank, count: killed_at(filesystem, "_write_item", {3: IN_THIRD}[count]),
+    "after its part": lambda rank, count: killed_at(checkpoint, "_sha256", count if rank else 2 * count - 1),
+    "before it counts": lambda rank, count: killed_at(Attempt, "save_parts", count),
+    "before the one before is removed": lambda rank, count: killed_at(rundir.shutil, "rmtree", count - 1),
+}
+
+
+def say_groups(trial: Trial, group: Group) -> Any:
+    """Return (learning rate, decay) of each parameter, by name, in the optimizer of a run that has taken a step."""
+    trainer = prepare(RunDir(Path(trial.run)).spec(), CPU, trial.execution(), group)
+    trainer.network = group.wrap(trainer.model)
+    trainer.train_step(0.25, trainer.task.batches(1))
+    held = {id(p): (g["lr"], g["weight_decay"]) for g in trainer.optimizer.param_groups for p in g["params"]}
+    named = parameters(trainer.model)
+    assert len(held) == len(named)
+    kinds = sorted({type(trainer.network).__name__, *(type(p).__name__ for p in named.values())})
+    return {"kinds": kinds, "groups": {name: held[id(parameter)] for name, parameter in named.items()}}
+
+
+def say_weights(trial: Trial, group: Group) -> Any:
+    """Return the hash of the initial weights, and how many numbers of them are here."""
+    spec = RunDir(Path(trial.run)).spec()
+    model = initial_network(spec, CPU, group, sharded=bool(trial.sharded))
+    here = sum(getattr(p, "to_local", lambda p=p: p)().numel() for p in model.parameters())
+    return {"sha256": checkpoint.weights_sha256(model), "here": here}
+
+
+def say_memory(trial: Trial, group: Group) -> Any:
+    """Return the most bytes that a run takes until it is built, and until it has trained and is saved and restored."""
+    prepare(RunDir(Path(trial.run)).spec().model_copy(update={"model": SMALL}), CPU, trial.execution(), group)
+    forget_peak()
+    before = peak_resident_bytes()
+    run = RunDir(Path(trial.run))
+    trainer = prepare(run.spec(), CPU, trial.execution(), group)
+    built = peak_resident_bytes()
+    trainer.network = group.wrap(trainer.model)
+    for step in (1, 2):
+        trainer.train_step(0.25, trainer.task.batches(step))
+    trainer.evaluate()
+    if trial.sharded:
+        checkpoint.save(run.attempt(1), trainer, [])
+        index = group.share(checkpoint.read_json(run.attempt(1).parts_path)) if group.leads else group.share()
+        checkpoint.restore(checkpoint.load(run.attempt(1), index, group), trainer)
+    return {"built": built - before, "most": peak_resident_bytes() - before}
+
+
+SMALL = VitSpec(width=8, depth=1, heads=2, patch_size=4, image_size=8, channels=1, classes=10)
+
+ASKED = {"groups": say_groups, "weights": say_weights, "memory": say_memory}
+
+
+def take_part(trial: Trial, rank: int, meeting: str, say: Callable[[str], None]) -> None:
     """Train as one process of a trial."""
     calls = 0
 
     def poll() -> Stop | None:
         nonlocal calls
         calls += 1
-        if rank != trial.rank or calls <= trial.after or trial.after < 0:
+        if rank != trial.rank or calls <= trial.after or trial.after < 0 or trial.how in KILLED:
             return None
         if trial.how == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
@@ -62,6 +158,13 @@ def take_part(trial: Trial, rank: int, meeting: str) -> None:
 
     group = Group.join(CPU, FileStore(meeting, trial.world), rank, trial.world)
 
+    if trial.ask:
+        say(json.dumps(ASKED[trial.ask](trial, group)))
+        group.leave()
+        return
+    if rank == trial.rank and trial.how in KILLED:
+        KILLED[trial.how](rank, trial.after)
+
     def train(attempt: Attempt, execution: Execution) -> None:
         train_run(attempt.run, attempt, CPU, execution, poll, group)
 
@@ -69,9 +172,8 @@ def take_part(trial: Trial, rank: int, meeting: str) -> None:
         run = RunDir(Path(trial.run))
         attempt = run.claim(environment(CPU), after=max(run.numbers(), default=0))
         assert attempt is not None
-        execution = Execution(micro_batch=trial.micro_batch, checkpoint_every_steps=trial.every_steps)
-        lead(group, run.path, attempt.number, execution)
-        train(attempt, execution)
+        lead(group, run.path, attempt.number, trial.execution())
+        train(attempt, trial.execution())
         dismiss(group)
     else:
         for path, number, execution in orders(group):
@@ -88,7 +190,7 @@ def make(trial: Trial) -> list[str]:
             pid = os.fork()
             if pid == 0:
                 try:
-                    take_part(trial, rank, f"{folder}/meeting")
+                    take_part(trial, rank, f"{folder}/meeting", lambda text: os.write(say, text.encode()))  # noqa: B023
                 except LostPeerError as error:
                     os.write(say, f"lost: {error}".encode())
                 except BaseException:

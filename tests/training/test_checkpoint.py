@@ -1,5 +1,6 @@
 """Checkpoints: what was saved comes back bit for bit, and what is damaged is never used."""
 
+import copy
 import hashlib
 import os
 import random
@@ -12,6 +13,7 @@ import torch
 from made_runs import CPU, MakeSpec, Train, Undisturbed, numbers, stop_at
 
 from ettsweep.errors import CorruptError
+from ettsweep.models.shapes import parameter_shapes
 from ettsweep.rundir import Attempt, RunDir
 from ettsweep.spec import RunSpec
 from ettsweep.training import checkpoint
@@ -31,11 +33,13 @@ def moved(spec: RunSpec, steps: int) -> Trainer:
 
 
 def state_of(trainer: Trainer) -> dict[str, Any]:
-    return {
-        "model": trainer.model.state_dict(),
-        "optimizer": trainer.optimizer.state_dict(),
-        "scaler": trainer.scaler.state_dict(),
-    }
+    return copy.deepcopy(
+        {
+            "model": trainer.model.state_dict(),
+            "optimizer": trainer.optimizer.state_dict(),
+            "scaler": trainer.scaler.state_dict(),
+        }
+    )
 
 
 def equal(a: Any, b: Any) -> bool:
@@ -56,8 +60,15 @@ def attempt(results: Path, spec: RunSpec) -> Attempt:
 
 
 def save(attempt: Attempt, trainer: Trainer) -> bytes:
-    checkpoint.save(attempt, trainer.step, trainer.model, trainer.optimizer, trainer.scaler, [])
+    checkpoint.save(attempt, trainer, [])
     return attempt.checkpoint_path.read_bytes()
+
+
+def loaded(attempt: Attempt, spec: RunSpec) -> dict[str, Any]:
+    """Return the state of a run that goes on at an attempt's checkpoint."""
+    trainer = prepare(spec, CPU)
+    checkpoint.restore(checkpoint.load(attempt), trainer)
+    return state_of(trainer) | {"step": trainer.step}
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
@@ -68,18 +79,39 @@ def test_round_trip_is_exact(results: Path, make_spec: MakeSpec, precision: str,
     assert attempt is not None
     trainer = moved(spec, 5)
     save(attempt, trainer)
-    state = checkpoint.load(attempt, CPU)
-    assert state["step"] == 5
-    other = prepare(spec, CPU)
-    assert not equal(state_of(other), state_of(trainer))
-    checkpoint.restore(state, other.model, other.optimizer, other.scaler)
-    assert equal(state_of(other), state_of(trainer))
+    fresh = prepare(spec, CPU)
+    assert not equal(state_of(fresh), state_of(trainer))
+    for group, other in zip(fresh.optimizer.param_groups, trainer.optimizer.param_groups, strict=True):
+        group["lr"] = other["lr"]  # set at each step
+    checkpoint.restore(checkpoint.load(attempt), fresh)
+    assert fresh.step == 5
+    assert equal(state_of(fresh), state_of(trainer))
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "kept"),
+    [
+        ({"kind": "adamw"}, {"step", "exp_avg", "exp_avg_sq"}),
+        ({"kind": "sgd", "momentum": 0.9}, {"momentum_buffer"}),
+        ({"kind": "sgd"}, set()),
+    ],
+)
+def test_what_is_saved_has_names_and_is_the_same_before_and_after_a_step(
+    make_spec: MakeSpec, optimizer: dict[str, object], kept: set[str]
+) -> None:
+    """Else what a fresh run is asked to take from a checkpoint would not be what is in it."""
+    spec = make_spec(optimizer=optimizer)
+    trainer = prepare(spec, CPU)
+    before = checkpoint.layout(checkpoint.tensors(trainer.model, trainer.optimizer))
+    names = [parameter.name for parameter in parameter_shapes(spec.model)]
+    assert before.keys() == {f"model/{n}" for n in names} | {f"optimizer/{n}/{key}" for n in names for key in kept}
+    assert checkpoint.layout(checkpoint.tensors(*((t := moved(spec, 3)).model, t.optimizer))) == before
 
 
 def test_there_is_none_before_the_first(attempt: Attempt) -> None:
     with pytest.raises(FileNotFoundError):
-        checkpoint.load(attempt, CPU)
-    assert list(checkpoint.usable(attempt.run, 2, CPU, pytest.fail)) == []
+        checkpoint.load(attempt)
+    assert list(checkpoint.candidates([attempt], pytest.fail)) == []
 
 
 class Evil:
@@ -93,7 +125,7 @@ class Evil:
 def test_loading_runs_no_code(attempt: Attempt, tmp_path: Path) -> None:
     torch.save({"run": attempt.run.id, "step": 1, "model": Evil(tmp_path / "pwned")}, attempt.checkpoint_path)
     with pytest.raises(CorruptError, match="cannot be read as a checkpoint"):
-        checkpoint.load(attempt, CPU)
+        checkpoint.load(attempt)
     assert not (tmp_path / "pwned").exists()
 
 
@@ -102,13 +134,13 @@ def test_cut_at_any_length_is_noticed(attempt: Attempt, spec: RunSpec) -> None:
     for length in [0, 1, 100, *range(0, len(data), 997), len(data) - 1]:
         attempt.checkpoint_path.write_bytes(data[:length])
         with pytest.raises(CorruptError, match="cannot be read as a checkpoint") as error:
-            checkpoint.load(attempt, CPU)
+            checkpoint.load(attempt)
         assert str(attempt.checkpoint_path) in str(error.value)
 
 
 def test_a_flipped_bit_never_changes_what_is_loaded(attempt: Attempt, spec: RunSpec) -> None:
     data = save(attempt, moved(spec, 2))
-    right = checkpoint.load(attempt, CPU)
+    right = loaded(attempt, spec)
     rng = random.Random(0)
     noticed = 0
     for _ in range(150):
@@ -116,7 +148,7 @@ def test_a_flipped_bit_never_changes_what_is_loaded(attempt: Attempt, spec: RunS
         flipped[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
         attempt.checkpoint_path.write_bytes(flipped)
         try:
-            state = checkpoint.load(attempt, CPU)
+            state = loaded(attempt, spec)
         except CorruptError:
             noticed += 1
         else:
@@ -128,18 +160,23 @@ def test_a_flipped_bit_never_changes_what_is_loaded(attempt: Attempt, spec: RunS
 def test_something_else_is_no_checkpoint(attempt: Attempt, content: object) -> None:
     torch.save(content, attempt.checkpoint_path)
     with pytest.raises(CorruptError, match=f"is not a checkpoint of run {attempt.run.id}"):
-        checkpoint.load(attempt, CPU)
+        checkpoint.load(attempt)
 
 
 def hurt(path: Path, other: Path) -> dict[str, Callable[[], object]]:
-    def without(key: str) -> None:
+    def without(prefix: str) -> None:
         state = torch.load(path)
-        del state[key]
+        state["tensors"] = {name: t for name, t in state["tensors"].items() if not name.startswith(prefix)}
         torch.save(state, path)
 
-    def wider() -> None:
+    def instead(value: torch.Tensor) -> None:
         state = torch.load(path)
-        state["model"]["pe"] = torch.zeros(4, 16)
+        state["tensors"]["model/pe"] = value
+        torch.save(state, path)
+
+    def stepless() -> None:
+        state = torch.load(path)
+        state["step"] = "6"
         torch.save(state, path)
 
     return {
@@ -147,9 +184,11 @@ def hurt(path: Path, other: Path) -> dict[str, Callable[[], object]]:
         "cut": lambda: path.write_bytes(path.read_bytes()[:-500]),
         "garbage": lambda: path.write_bytes(random.Random(0).randbytes(20_000)),
         "other run's": lambda: path.write_bytes(other.read_bytes()),
-        "without optimizer": lambda: without("optimizer"),
-        "without weights": lambda: without("model"),
-        "of another shape": wider,
+        "without optimizer": lambda: without("optimizer/"),
+        "without weights": lambda: without("model/"),
+        "without step": stepless,
+        "of another shape": lambda: instead(torch.zeros(4, 16)),
+        "of another type": lambda: instead(torch.zeros(4, 8, dtype=torch.float64)),
     }
 
 

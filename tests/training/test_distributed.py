@@ -1,15 +1,10 @@
 """One run on several processes, which really are some: the same curve as on one, and resumed bit for bit."""
 
-import json
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from made_runs import CPU, MakeSpec, Train, numbers, result_of
+from made_runs import CPU, ODD, REL, MakeSpec, Train, Trained, curve, numbers, result_of
 
 from ettsweep.files import read_lines
 from ettsweep.rundir import RunDir, State
@@ -18,49 +13,6 @@ from ettsweep.tasks.base import Share
 from ettsweep.training.distributed import ALONE, Group, LostPeerError, watching
 from ettsweep.training.execution import Execution
 from ettsweep.training.run import prepare, train_run
-
-ODD = 33
-"""A batch that neither two nor three processes can share evenly."""
-
-REL = 1e-4
-"""Sums of 33 samples in another order differ by some 1e-7, and 24 steps of AdamW carry that some hundred times further."""
-
-Trained = Callable[..., tuple[list[RunDir], list[list[str]]]]
-
-
-@pytest.fixture(scope="module")
-def forking(tmp_path_factory: pytest.TempPathFactory) -> Iterator["subprocess.Popen[str]"]:
-    """Start the process that all others are forked from; nothing that it prints may be a warning."""
-    errors = tmp_path_factory.mktemp("forking") / "stderr"
-    command = [sys.executable, str(Path(__file__).with_name("side_by_side.py"))]
-    with errors.open("w") as file:
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=file, text=True)
-    yield process
-    process.communicate(timeout=60)
-    assert (process.returncode, errors.read_text()) == (0, "")
-
-
-@pytest.fixture
-def trained(forking: "subprocess.Popen[str]", tmp_path: Path) -> Trained:
-    """Return what makes trials one after the other, see side_by_side.py; each has its folder, or one that it names."""
-
-    def make(*trials: tuple[RunSpec, dict[str, Any]]) -> tuple[list[RunDir], list[list[str]]]:
-        runs, ends = [], []
-        assert forking.stdin is not None
-        assert forking.stdout is not None
-        for number, (spec, trial) in enumerate(trials):
-            runs.append(RunDir.create(tmp_path / str(trial.get("folder", number)), spec))
-            told = {key: value for key, value in trial.items() if key != "folder"} | {"run": str(runs[-1].path)}
-            print(json.dumps(told), file=forking.stdin, flush=True)
-            ends.append(json.loads(forking.stdout.readline()))
-        return runs, ends
-
-    return make
-
-
-def curve(run: RunDir, key: str = "loss") -> list[float]:
-    return [line[key] for line in run.history() if key in line]
-
 
 # --- the same numbers -----------------------------------------------------------------------------------------------
 

@@ -33,6 +33,7 @@ from ettsweep.training.schedule import lr_at
 
 KEYS = {
     *("run", "status", "score", "best_accuracy", "final_accuracy", "best_loss", "final_loss"),
+    *("best_bits", "final_bits"),
     *("loss_spikes", "grad_spikes", "accuracy_spikes", "eval_loss_spikes", "unrecovered"),
     *("overflow_steps", "nonfinite_steps", "spike_events"),
     *("steps", "wall_s", "device_s", "steps_per_s", "samples_per_s", "attempts"),
@@ -63,6 +64,7 @@ def test_result_is_what_the_history_says(train: Train, spec: RunSpec) -> None:
         "micro_batch": 32,
         "compile": False,
         "activation_checkpointing": False,
+        "sharded": False,
         "data": "",
     }
     assert run.status().state is State.DONE
@@ -182,7 +184,7 @@ def test_stopped_run_equals_an_undisturbed_one(
         at += more
         attempt = run.attempt(number)
         assert attempt.failure() == {"kind": "interrupted", "reason": str(stop), "details": ""}
-        assert checkpoint.load(attempt, CPU)["step"] == at
+        assert checkpoint.load(attempt).step == at
         assert len([line for line in attempt.history(at) if "loss" in line]) == at
         assert run.status().state is State.INTERRUPTED
     train(spec)
@@ -220,7 +222,7 @@ def test_superseded_attempt_stops_and_writes_nothing_to_the_run(
     train(spec, every_steps=4, poll=taken_over_at_step_10)
     assert step == 11
     assert run.attempt(1).failure() == {"kind": "interrupted", "reason": "superseded", "details": ""}
-    assert checkpoint.load(run.attempt(1), CPU)["step"] == 8, "none was saved at the end"
+    assert checkpoint.load(run.attempt(1)).step == 8, "none was saved at the end"
     outside = [name for name in files(run.path) if not name.startswith("attempts/0001/")]
     assert sorted(outside) == ["attempts/0002/claim.json", "spec.json"]
     assert run.status().state is State.RUNNING, "the second is not over"
@@ -482,7 +484,7 @@ def test_full_disk_at_a_checkpoint_is_a_clear_failure_and_costs_no_bit(
     assert (run.status().state, run.status().reason) == (State.FAILED, full)
     assert f"failed: {full}" in run.attempt(1).log()
     assert "Traceback" not in run.attempt(1).log()
-    assert checkpoint.load(run.attempt(1), CPU)["step"] == 8
+    assert checkpoint.load(run.attempt(1)).step == 8
     assert [p.name for p in run.path.rglob(".*")] == [], "what was half written is gone"
     (disk / "filler").unlink()
     run.retry()

@@ -1,0 +1,121 @@
+"""Cross-entropy of a linear head over a large vocabulary, with the logits of a few tokens at a time.
+
+N tokens, C tokens of a chunk, D width, V vocabulary.
+"""
+
+import contextlib
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+CHUNK_BYTES = 2**28
+"""What the fp32 logits of a chunk may take; gradients and probabilities of a chunk come to about as much again."""
+
+
+def linear_cross_entropy(
+    h_ND: Tensor, weight_VD: Tensor, targets_N: Tensor, ignored: int, chunk: int | None = None
+) -> Tensor:
+    """Return the sum over tokens of the cross-entropy of softmax(h weight^T), in nats, a scalar.
+
+    Products are computed in the precision of autocast, everything else in fp32 (fp64 where the weight is). Gradients
+    are computed along with the loss, without the factor that the backward pass comes with, and multiplied by it in
+    fp32: they underflow for no loss scale. The backward pass can be taken once.
+
+    Args:
+        h_ND: what the head reads.
+        weight_VD: the head.
+        targets_N: class indices.
+        ignored: the target of tokens that do not count.
+        chunk: tokens at a time; None for as many as CHUNK_BYTES allow.
+    """
+    if h_ND.device.type == "cpu":  # elsewhere the host would have to wait for the device to know how many are left
+        counts_N = targets_N != ignored
+        h_ND, targets_N = h_ND[counts_N], targets_N[counts_N]
+    chunk = chunk or max(1, CHUNK_BYTES // (4 * len(weight_VD)))
+    wanted = torch.is_grad_enabled() and (h_ND.requires_grad or weight_VD.requires_grad)
+    dtype = _autocast_dtype(h_ND.device.type) or weight_VD.dtype
+    loss: Tensor = _LinearCrossEntropy.apply(h_ND, weight_VD, targets_N, ignored, chunk, dtype, wanted)
+    return loss
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        h_ND: Tensor,
+        weight_VD: Tensor,
+        targets_N: Tensor,
+        ignored: int,
+        chunk: int,
+        dtype: torch.dtype,
+        wanted: bool,
+    ) -> Tensor:
+        ctx.dtypes = h_ND.dtype, weight_VD.dtype
+        sums = torch.float64 if dtype is torch.float64 else torch.float32
+        loss = h_ND.new_zeros((), dtype=sums)
+        gradients = tuple(torch.zeros_like(x, dtype=sums) for x in ((h_ND, weight_VD) if wanted else ()))
+        with _without_autocast(h_ND.device.type):
+            weight_VD = weight_VD.to(dtype)
+            for low, high in _chunks(len(h_ND), chunk):
+                targets_C1 = targets_N[low:high, None]
+                counts_C1 = targets_C1 != ignored
+                h_CD = h_ND[low:high].to(dtype)
+                log_CV = _product(h_CD, weight_VD.T, sums).log_softmax(1)
+                at_target_C1 = log_CV.gather(1, targets_C1)
+                loss -= (at_target_C1 * counts_C1).sum()
+                if not wanted:
+                    continue
+                # Of the loss by the logits: probabilities, less one at the target.
+                d_CV = log_CV.exp_().scatter_(1, targets_C1, at_target_C1.expm1()).to(dtype)
+                gradients[0][low:high] = _product(d_CV, weight_VD, sums) * counts_C1
+                _add_product(gradients[1], d_CV.T, h_CD * counts_C1)
+                del log_CV, d_CV  # before the next chunk's
+        ctx.save_for_backward(*gradients)
+        return loss
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_loss: Tensor) -> tuple[Tensor | None, ...]:
+        # In place: a second pass is refused by torch, since what was saved has changed.
+        d_h_ND, d_weight_VD = (
+            gradient.mul_(d_loss).to(dtype) for gradient, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)
+        )
+        return d_h_ND, d_weight_VD, None, None, None, None, None
+
+
+def _chunks(count: int, at_most: int) -> Iterator[tuple[int, int]]:
+    """Yield the bounds of chunks, as few and as alike as can be."""
+    if count:
+        size = math.ceil(count / math.ceil(count / at_most))
+        yield from ((low, min(low + size, count)) for low in range(0, count, size))
+
+
+def _product(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return a b in a dtype that its sums do not leave, where the device can."""
+    if a.dtype is dtype:
+        return torch.mm(a, b)
+    if a.device.type == "cuda":
+        return torch.mm(a, b, out_dtype=dtype)
+    return torch.mm(a, b).to(dtype)
+
+
+def _add_product(to: Tensor, a: Tensor, b: Tensor) -> None:
+    """Add a b to a sum."""
+    if a.dtype is to.dtype:
+        torch.addmm(to, a, b, out=to)
+    else:
+        to += _product(a, b, to.dtype)
+
+
+def _autocast_dtype(device_type: str) -> torch.dtype | None:
+    available = torch.amp.is_autocast_available(device_type)
+    return torch.get_autocast_dtype(device_type) if available and torch.is_autocast_enabled(device_type) else None
+
+
+def _without_autocast(device_type: str) -> contextlib.AbstractContextManager[object]:
+    available = torch.amp.is_autocast_available(device_type)
+    return torch.autocast(device_type, enabled=False) if available else contextlib.nullcontext()

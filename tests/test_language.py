@@ -1,0 +1,186 @@
+"""The paper's language experiment in small: the grid that ships, its whole recipe, text from files, one CPU."""
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commandline import end_workers, ettsweep
+
+from ettsweep.files import read_lines
+from ettsweep.models.scales import factors
+from ettsweep.spec import RunSpec
+from ettsweep.sweep.gridfile import load_request, with_corpus
+from ettsweep.tasks.pydoc import documents
+
+GRIDS = Path(__file__).parent.parent / "grids"
+
+BPE = 392
+SMALL = {
+    **{"model.vocabulary": BPE + 8, "model.tokens": 48, "model.width": 32, "model.depth": 1, "model.heads": 2},
+    **{"batch_size": 16, "schedule.total_steps": 60, "schedule.warmup_steps": 6, "schedule.eval_every": 20},
+}
+"""What is smaller than in the paper; precision, dropout, clipping and all else are its own."""
+
+
+@pytest.fixture(autouse=True)
+def _no_worker_is_left(results: Path) -> Iterator[None]:
+    yield
+    end_workers(results)
+
+
+def write_text(folder: Path, topics: slice = slice(24)) -> None:
+    folder.mkdir()
+    for number, text in enumerate(documents()[topics]):
+        (folder / f"{number:02}.txt").write_text(text)
+
+
+def tokenise(folder: Path, text: str = "text", out: str = "tokens") -> None:
+    asked = ("data", "text", "--input", text, "--out", out, "--bpe-tokens", BPE)
+    ettsweep(*asked, "--documents", "file", "--val-fraction", 0.2, cwd=folder)
+
+
+def sets(**more: object) -> list[str]:
+    return [f"--set={key}={value}" for key, value in (SMALL | more).items()]
+
+
+# --- the path ---------------------------------------------------------------------------------------------------------
+
+
+def test_from_text_files_to_a_report(tmp_path: Path, results: Path) -> None:
+    write_text(tmp_path / "text")
+    tokenise(tmp_path)
+
+    def command(*arguments: object, code: int = 0) -> Any:
+        done = ettsweep(*arguments, "--results", results, "--format", "json", code=code, cwd=tmp_path)
+        return json.loads(done.stdout) if done.stdout else done.stderr
+
+    asked = ("grid", "--model", "bart-large", "--strategy", "ntk", "--lr-range=0:8:4", *sets())
+    assert "3 of 3 runs finished" in command(*asked, "--data", "tokens", "--follow")
+    lr = 1e-3 * 32**1.5
+    assert [row["lr"] for row in command("status")] == pytest.approx([lr, 16 * lr, 256 * lr])
+
+    # The text is remembered, and judged by the lowest loss, at two neighbours.
+    (found,) = command("verify-optimum", "--follow")
+    scores = {row["lr"]: row["best_score"] for row in command("status")}
+    assert found["verdict"] == "optimal"
+    assert {n["lr"] for n in found["neighbours"]} == {found["lr"] / 16, found["lr"] * 16} <= scores.keys()
+    assert found["score"] == scores[found["lr"]] == min(scores.values()) < math.log(BPE)
+    (rerun,) = command("seeds", "--count", 1, "--follow")
+    assert len(rerun["fresh"]) == 1
+
+    rows = command("status")
+    for row in rows:
+        folder = results / "runs" / row["run"]
+        result = json.loads((folder / "result.json").read_text())
+        assert (result["steps"], result["best_accuracy"]) == (60, None)
+        assert result["best_bits"] == pytest.approx(result["best_loss"] / math.log(2))
+        metrics = list(read_lines(folder / "metrics.jsonl"))
+        assert all("loss_scale" in line for line in metrics if "loss" in line), "fp16, as in the paper"
+        assert [line["step"] for line in metrics if "val_bits" in line] == [20, 40, 60]
+    (reported,) = command("report")
+    assert (reported["verdict"], reported["lr"]) == ("optimal", found["lr"])
+    page = (results / "report" / "report.html").read_text()
+    assert "bits per token" in page
+    assert "best accuracy" not in page
+
+
+def test_embedded_text_needs_no_data(results: Path, tmp_path: Path) -> None:
+    small = ["--set=schedule.total_steps=4", "--set=schedule.warmup_steps=1", "--set=schedule.eval_every=4"]
+    asked = ("grid", "--model", "encdec-tiny", "--strategy", "ntk", "--seeds", 0, *small, "--results", results)
+    done = ettsweep(*asked, "--follow", cwd=tmp_path)
+    assert "3 of 3 runs finished" in done.stderr
+
+
+# --- the recipes ------------------------------------------------------------------------------------------------------
+
+
+def test_bart_large_is_the_papers() -> None:
+    request = load_request(GRIDS / "bart-large.yaml")
+    standard, ntk = request.searches()
+    assert [p.lr for p in standard.points] == [5e-4, 1e-3, 2e-3]
+    assert {p.wd for p in standard.points} == {0.01}
+    assert [p.lr for p in ntk.points] == pytest.approx([16.384, 32.768, 65.536])
+    assert [p.wd for p in ntk.points] == pytest.approx([3.05e-7] * 3, rel=1e-2)
+    paper_recipe(standard.run(), None)
+
+
+def test_r2c2_is_the_papers_zero_shot_pair() -> None:
+    request = load_request(GRIDS / "r2c2.yaml")
+    standard, ntk = request.searches()
+    assert [(p.lr, p.wd) for p in standard.points] == [(7e-4, 0.01)]
+    assert [(p.lr, p.wd) for p in ntk.points] == [(pytest.approx(64.88, rel=1e-4), pytest.approx(1.08e-7, rel=1e-2))]
+    paper_recipe(standard.run(), 15_000)
+
+
+def paper_recipe(spec: RunSpec, stop_step: int | None) -> None:
+    """Compare with the paper's section on optimizer and training hyperparameters."""
+    o, s = spec.optimizer, spec.schedule
+    assert (o.kind, o.beta1, o.beta2, o.eps, o.clip_norm) == ("adamw", 0.9, 0.998, 1e-6, 0.1)
+    assert (s.total_steps, s.warmup_steps, s.decay, s.lr_min, s.stop_step) == (200_000, 5_000, "linear", 0, stop_step)
+    assert (spec.batch_size, spec.precision) == (512, "fp16")
+    assert (spec.model.dropout, spec.model.attention_dropout, spec.model.tokens) == (0.1, 0.1, 514)
+    assert (spec.task.mask_ratio, spec.task.span_mean, spec.task.permute_sentences) == (0.3, 3.0, True)
+
+
+def test_embeddings_gain_the_width_on_all_else_under_ntk() -> None:
+    """The paper: the neural-tangent scalings boil down to that."""
+    spec = load_request(GRIDS / "bart-large.yaml", ["ntk"]).searches()[0].run()
+    by_name = factors(spec.model, spec.strategy, spec.optimizer)
+    embeddings = {"we", "encoder_pe", "decoder_pe"}
+    (rest,) = {factor for name, (factor, _) in by_name.items() if name not in embeddings}
+    assert [by_name[name][0] / rest for name in embeddings] == pytest.approx([1024] * 3)
+
+
+# --- the text is part of the run --------------------------------------------------------------------------------------
+
+
+def test_other_text_makes_other_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    write_text(tmp_path / "text")
+    write_text(tmp_path / "other", slice(4, 28))
+    tokenise(tmp_path)
+    tokenise(tmp_path, "other", "tokens-2")
+    ids = set()
+    for folder in ("tokens", "tokens-2", "tokens"):
+        monkeypatch.setenv("ETTSWEEP_TEXT", str(tmp_path / folder))
+        ids.add(with_corpus(load_request(GRIDS / "bart-large.yaml")).specs()[0].run_id)
+    assert len(ids) == 2
+
+
+def test_text_that_no_run_could_train_on_is_refused_before_anything_is_submitted(tmp_path: Path, results: Path) -> None:
+    write_text(tmp_path / "text")
+    tokenise(tmp_path)
+
+    def refusal(*more: object, data: str | None = "tokens") -> str:
+        where = [] if data is None else ["--data", data]
+        done = ettsweep(
+            *("grid", "--model", "bart-large", *more, *where, "--results", results), code=1, cwd=tmp_path
+        )
+        assert not results.exists()
+        return done.stderr
+
+    assert "pass --data DIR or set ETTSWEEP_TEXT=DIR" in refusal(*sets(), data=None)
+    assert "elsewhere does not exist" in refusal(*sets(), data="elsewhere")
+    assert "is no tokenised text: it has no manifest.json" in refusal(*sets(), data="text")
+    assert (
+        f"{tmp_path}/tokens was tokenised with a vocabulary of {BPE + 8}, the model has 50265: "
+        f"--set model.vocabulary={BPE + 8}"
+    ) in refusal()
+    asked = "0123456789ab"
+    assert f"the run was made for the text {asked}, and {tmp_path}/tokens is" in refusal(
+        *sets(**{"task.corpus": f"'{asked}'"})
+    )
+
+
+def test_shards_that_change_after_tokenisation_end_a_run_with_their_name(tmp_path: Path, results: Path) -> None:
+    write_text(tmp_path / "text")
+    tokenise(tmp_path)
+    (shard,) = (tmp_path / "tokens" / "shards").glob("*.bin")
+    data = bytearray(shard.read_bytes())
+    data[len(data) // 2] ^= 1
+    shard.write_bytes(data)
+    asked = ("train", "--model", "bart-large", *sets(), "--data", "tokens", "--results", results)
+    done = ettsweep(*asked, code=1, cwd=tmp_path)
+    assert f"{shard}: was changed after tokenisation" in done.stdout + done.stderr

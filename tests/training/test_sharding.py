@@ -1,0 +1,457 @@
+"""One run sharded over several processes: the same run as on one, no process with a whole model, nothing lost to a kill."""
+
+import itertools
+import json
+import math
+import os
+import pickle
+import random
+import shutil
+import zipfile
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from made_runs import CPU, ODD, REL, MakeSpec, Train, Trained, curve, numbers, result_of
+
+from ettsweep.models.build import build_model
+from ettsweep.models.initialisation import initialise
+from ettsweep.models.registry import model_spec
+from ettsweep.models.scales import factors
+from ettsweep.models.shapes import parameter_count
+from ettsweep.rundir import RunDir, State
+from ettsweep.spec import RunSpec, StrategySpec, validate
+from ettsweep.training import checkpoint
+from ettsweep.training.distributed import Group
+from ettsweep.training.execution import Execution
+from ettsweep.training.memory import forget_peak, peak_resident_bytes
+from ettsweep.training.run import prepare, settled
+
+SHARDED: dict[str, Any] = {"world": 2, "sharded": True}
+DDP: dict[str, Any] = {"world": 2, "sharded": False}
+
+TEXT = validate(
+    RunSpec,
+    {
+        "model": {
+            "kind": "encdec",
+            **{"width": 16, "depth": 1, "heads": 2, "vocabulary": 512, "tokens": 64},
+            **{"dropout": 0.0, "attention_dropout": 0.0},
+        },
+        "task": {"kind": "pydoc"},
+        "batch_size": 9,
+        "strategy": {"s": 0.0},
+        **{"lr": 0.25, "wd": 2.0**-6, "seed": 0},
+        "schedule": {"total_steps": 8, "warmup_steps": 2, "eval_every": 8},
+    },
+    "text",
+)
+"""A run that reads and writes text; nothing in it is drawn but its samples, which are the same on all processes."""
+
+
+def said(ends: list[list[str]]) -> list[list[Any]]:
+    """Return what processes answered to a question; a traceback is no answer."""
+    assert all(text.startswith("{") for trial in ends for text in trial), ends
+    return [[json.loads(text) for text in trial] for trial in ends]
+
+
+# --- what is optimised ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", [DDP, SHARDED], ids=["ddp", "fsdp2"])
+@pytest.mark.parametrize("optimizer", [{"kind": "adamw", "decay_pe": False}, {"kind": "sgd", "momentum": 0.9}])
+def test_each_parameter_keeps_its_rate_and_decay_however_the_model_is_wrapped(
+    trained: Trained, make_spec: MakeSpec, optimizer: dict[str, Any], way: dict[str, Any]
+) -> None:
+    spec = make_spec(optimizer=optimizer, model={"depth": 2}, strategy={"s": 0.5, "mlp_factor": "include"})
+    _, ends = trained((spec, way | {"ask": "groups"}))
+    by_name = factors(spec.model, spec.strategy, spec.optimizer)
+    expected = {name: [0.25 * lr, spec.wd * wd] for name, (lr, wd) in by_name.items()}
+    assert len({tuple(pair) for pair in expected.values()}) > 5, "they are not alike"
+    for answer in said(ends)[0]:
+        assert answer["groups"] == expected
+        assert answer["kinds"] == (
+            ["DTensor", "FSDPVit"] if way["sharded"] else ["DistributedDataParallel", "Parameter"]
+        )
+
+
+# --- the same numbers -----------------------------------------------------------------------------------------------
+
+
+def test_curves_equal_those_of_one_process(train: Train, trained: Trained, make_spec: MakeSpec) -> None:
+    """Micro-batches of 16 are one on the first process and two on the second, and 11 on each of three are one."""
+    spec = make_spec(batch_size=ODD, lr=0.25, model={"depth": 2}, optimizer={"clip_norm": 0.5})
+    ways = [SHARDED, SHARDED | {"micro_batch": 16}, SHARDED | {"world": 3}, SHARDED | {"recompute": True}]
+    (two, cut, three, recomputed), ends = trained(*((spec, way) for way in ways))
+    assert {end for trial in ends for end in trial} == {"ended"}
+    one = train(spec)
+    assert max(curve(one, "grad_norm")) > 0.5, "gradients are clipped"
+    for run in (two, cut, three, recomputed):
+        for key in ("loss", "grad_norm", "val_loss"):
+            assert curve(run, key) == pytest.approx(curve(one, key), rel=REL), key
+        assert result_of(run)["execution"]["sharded"] is True
+    assert curve(two) != curve(one), "two processes trained it"
+    assert numbers(recomputed) == numbers(two)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_sgd_too(train: Train, trained: Trained, make_spec: MakeSpec, momentum: float) -> None:
+    spec = make_spec(batch_size=ODD, lr=0.1, optimizer={"kind": "sgd", "momentum": momentum}, strategy={"s": None})
+    (two,), _ = trained((spec, SHARDED))
+    assert curve(two) == pytest.approx(curve(train(spec)), rel=REL)
+
+
+def test_text_too(train: Train, trained: Trained) -> None:
+    (ddp, sharded), ends = trained((TEXT, DDP), (TEXT, SHARDED | {"micro_batch": 2}))
+    assert {end for trial in ends for end in trial} == {"ended"}
+    one = train(TEXT)
+    for run in (ddp, sharded):
+        for key in ("loss", "grad_norm", "val_loss"):
+            assert curve(run, key) == pytest.approx(curve(one, key), rel=REL), key
+
+
+def test_validation_slices_that_not_all_have_are_gone_through_by_all(
+    train: Train, trained: Trained, make_spec: MakeSpec
+) -> None:
+    """1,001 images are 501 and 500, which are two slices and one."""
+    changes = {"lr": 1e-30, "wd": 0.0, "optimizer": {"kind": "sgd"}, "strategy": {"s": None}}
+    spec = make_spec(**changes, task={"train_size": 796})
+    (two,), _ = trained((spec, SHARDED))
+    one = train(spec)
+    assert curve(two, "val_accuracy") == curve(one, "val_accuracy")
+    assert curve(two, "val_loss") == pytest.approx(curve(one, "val_loss"), rel=1e-6)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_half_precision_is_that_of_a_model_that_is_not_sharded(
+    trained: Trained, make_spec: MakeSpec, precision: str
+) -> None:
+    """Weights travel as what autocast makes of them, so that only the order of sums differs."""
+    spec = make_spec(precision=precision, lr=0.25, batch_size=ODD)
+    (ddp, sharded), ends = trained((spec, DDP), (spec, SHARDED))
+    assert {end for trial in ends for end in trial} == {"ended"}
+    assert curve(sharded) == pytest.approx(curve(ddp), rel=1e-3)
+    if precision == "fp16":
+        assert curve(sharded, "loss_scale") == curve(ddp, "loss_scale")
+
+
+def test_an_overflow_on_one_process_is_everyones(trained: Trained, make_spec: MakeSpec) -> None:
+    """At this rate some gradients leave fp16: the step is skipped by all, and the scale stays the same on all."""
+    spec = make_spec(precision="fp16", lr=64.0, wd=0.0, strategy={"s": None}, batch_size=ODD)
+    (run, again), ends = trained((spec, SHARDED), (spec, SHARDED))
+    assert {end for trial in ends for end in trial} == {"ended"}
+    assert numbers(run) == numbers(again)
+    scales = curve(run, "loss_scale")
+    assert any(later < scale for scale, later in itertools.pairwise(scales)), scales
+
+
+# --- no whole copy --------------------------------------------------------------------------------------------------
+
+
+def test_initial_weights_are_the_same_bits_and_each_process_holds_its_part(
+    trained: Trained, make_spec: MakeSpec
+) -> None:
+    """Three processes have 4, 4 and 2 of the ten classes."""
+    for spec in (make_spec(model={"depth": 2}), TEXT):
+        model = build_model(spec.model, spec.strategy)
+        initialise(model, spec.model, spec.strategy, spec.seed)
+        right = checkpoint.weights_sha256(model)
+        _, ends = trained(*((spec, SHARDED | {"world": world, "ask": "weights"}) for world in (2, 3)))
+        for answers in said(ends):
+            assert {answer["sha256"] for answer in answers} == {right}
+            assert sum(answer["here"] for answer in answers) == parameter_count(spec.model)
+            assert max(answer["here"] for answer in answers) < 1.2 * parameter_count(spec.model) / len(answers)
+
+
+def test_a_model_without_values_takes_no_memory() -> None:
+    forget_peak()
+    before = peak_resident_bytes()
+    with torch.device("meta"):
+        model = build_model(model_spec("r2c2"), StrategySpec(s=0.0))
+    assert sum(parameter.numel() for parameter in model.parameters()) == 2_688_739_328
+    assert peak_resident_bytes() - before < 50e6
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="asks Linux for the peak of memory")
+def test_no_process_ever_holds_more_than_its_part(trained: Trained, make_spec: MakeSpec) -> None:
+    """Weights and two moments while it is built, gradients too until the end, and on the way a parameter or some blocks."""
+    spec = make_spec(model={"width": 512, "depth": 12, "heads": 8}, batch_size=4)
+    whole = 4 * parameter_count(spec.model)
+    trial = {"ask": "memory", "micro_batch": 2}
+    (_, _), ends = trained((spec, SHARDED | trial), (spec, DDP | {"world": 1} | trial))
+    for answers, parts in zip(said(ends), (2, 1), strict=True):
+        for answer in answers:
+            assert 3 / parts < answer["built"] / whole < 3 / parts + 0.1
+            assert 4 / parts < answer["most"] / whole < 4 / parts + 0.7, "whole weights or gradients: half more"
+
+
+# --- stopped and killed ---------------------------------------------------------------------------------------------
+
+
+def long_spec(make_spec: MakeSpec) -> RunSpec:
+    return make_spec(batch_size=ODD, lr=0.25, schedule={"total_steps": 40, "eval_every": 7})
+
+
+@pytest.mark.parametrize(("world", "micro_batch"), [(2, 5), pytest.param(3, None, marks=pytest.mark.slow)])
+def test_a_sharded_run_stopped_and_killed_goes_on_bit_for_bit(
+    trained: Trained, make_spec: MakeSpec, world: int, micro_batch: int | None
+) -> None:
+    spec = long_spec(make_spec)
+    way = {"world": world, "micro_batch": micro_batch, "every_steps": 4, "sharded": True, "folder": "same"}
+    last = world - 1
+    (calm, run, *_), ends = trained(
+        (spec, way | {"folder": "calm"}),
+        (spec, way | {"rank": last, "after": 6, "how": "stop"}),
+        (spec, way | {"rank": last, "after": 9, "how": "kill"}),
+        (spec, way | {"rank": 0, "after": 7, "how": "kill"}),
+        (spec, way | {"rank": 0, "after": 3, "how": "stop"}),
+        (spec, way),
+    )
+    assert ends[1] == ends[4] == ends[5] == ["ended"] * world
+    for end, killed in ((ends[2], last), (ends[3], 0)):
+        assert end[killed] == "killed"
+        assert all("another process of this run is gone" in e for rank, e in enumerate(end) if rank != killed)
+    failures = [run.attempt(number).failure() for number in range(1, 6)]
+    assert [f and f["kind"] for f in failures] == ["interrupted", "lost", "lost", "interrupted", None]
+    assert [run.attempt(number).resumed_from() for number in range(1, 6)] == [(0, 0), (1, 6), (2, 12), (3, 16), (4, 19)]
+    assert numbers(run) == numbers(calm)
+    assert not any(run.attempt(number).checkpoint_path.exists() for number in run.numbers())
+    assert all(len(run.attempt(number).checkpoints()) == 2 for number in run.numbers()), "the newest alone is kept"
+
+
+@pytest.mark.parametrize(
+    "how", ["in its part", "after its part", "before it counts", "before the one before is removed"]
+)
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_process_killed_while_it_saves_costs_no_bit(
+    trained: Trained, make_spec: MakeSpec, how: str, rank: int
+) -> None:
+    if rank and how.startswith("before"):
+        pytest.skip("the leader alone does that")
+    spec = long_spec(make_spec)
+    way = SHARDED | {"every_steps": 4, "folder": "same"}
+    (calm, run, _), ends = trained(
+        (spec, way | {"folder": "calm"}), (spec, way | {"rank": rank, "after": 3, "how": how}), (spec, way)
+    )
+    assert ends[1][rank] == "killed"
+    assert "another process of this run is gone" in ends[1][1 - rank]
+    if rank == 1:
+        assert run.attempt(1).failure()["kind"] == "lost"  # type: ignore[index]
+    at = 12 if how == "before the one before is removed" else 8
+    assert run.attempt(2).resumed_from() == (1, at)
+    assert run.attempt(1).checkpoints()[0].name == "checkpoint.json"
+    assert numbers(run) == numbers(calm)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        *((SHARDED, {"world": 1}), (SHARDED, DDP), (SHARDED, SHARDED | {"world": 3})),
+        *(({"world": 1}, SHARDED), (DDP, SHARDED), (SHARDED | {"world": 3}, SHARDED)),
+    ],
+    ids=["2-to-1", "2-to-ddp", "2-to-3", "1-to-2", "ddp-to-2", "3-to-2"],
+)
+def test_any_number_of_processes_takes_a_run_on_sharded_or_not(
+    train: Train, trained: Trained, make_spec: MakeSpec, before: dict[str, Any], after: dict[str, Any]
+) -> None:
+    spec = make_spec(batch_size=ODD, lr=0.25)
+    kill = {"rank": before["world"] - 1, "after": 13, "how": "kill", "every_steps": 5}
+    (run, _), ends = trained((spec, before | kill | {"folder": "same"}), (spec, after | {"folder": "same"}))
+    assert "killed" in ends[0]
+    assert set(ends[1]) == {"ended"}
+    assert run.attempt(2).resumed_from() == (1, 10)
+    one = train(spec)
+    for key in ("loss", "grad_norm", "val_loss"):
+        assert curve(run, key) == pytest.approx(curve(one, key), rel=REL), key
+    log = run.attempt(2).log()
+    was, now = (bool(way.get("sharded")) for way in (before, after))
+    assert (f"warning: sharded was {was}, is {now}" in log) == (was != now)
+    assert (f"warning: processes was {before['world']}, is {after['world']}" in log) == (
+        before["world"] != after["world"]
+    )
+
+
+def test_fp16_goes_on_with_its_loss_scale(trained: Trained, make_spec: MakeSpec) -> None:
+    spec = make_spec(precision="fp16", lr=64.0, wd=0.0, strategy={"s": None}, batch_size=ODD)
+    way = SHARDED | {"folder": "same"}
+    (calm, run, _), _ = trained((spec, SHARDED), (spec, way | {"after": 11, "how": "stop"}), (spec, way))
+    assert run.attempt(2).resumed_from() == (1, 11)
+    assert numbers(run) == numbers(calm)
+
+
+def test_a_full_disk_is_every_processs_failure_and_costs_no_bit(
+    trained: Trained, make_spec: MakeSpec, small_disk: Callable[[str], Path]
+) -> None:
+    """Room for one checkpoint, not for the next beside it."""
+    spec = make_spec(model={"width": 64, "depth": 2}, batch_size=ODD, lr=0.25)
+    room = f"{int(1.5 * 12 * parameter_count(spec.model) / 1024)}k"
+    folder = small_disk(room)
+    way = SHARDED | {"every_steps": 8, "folder": folder}
+    (run,), (end,) = trained((spec, way))
+    reason = run.status().reason
+    assert run.status().state is State.FAILED
+    assert "the disk is full; free some space" in reason
+    assert "Traceback" not in run.attempt(1).failure()["details"]  # type: ignore[index]
+    assert all("this process failed: StorageError" in text or "is gone" in text for text in end), end
+    assert [path.name for path in run.attempt(1).checkpoints()] == ["checkpoint.json", "checkpoint-00000008"]
+    for other in folder.rglob("ballast"):
+        other.unlink()
+    shutil.copytree(run.path.parent, calm_folder := folder.parent / "more" / "runs")
+    again = RunDir(calm_folder / run.id)
+    again.retry()
+    (calm, gone_on), _ = trained((spec, SHARDED), (spec, SHARDED | {"folder": folder.parent / "more"}))
+    assert gone_on.path == again.path
+    assert gone_on.attempt(2).resumed_from() == (1, 8)
+    assert numbers(gone_on) == numbers(calm)
+
+
+# --- damaged --------------------------------------------------------------------------------------------------------
+
+
+class Evil:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.path),)
+
+
+def edit_index(path: Path, **changes: Any) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def swap(folder: Path, name: str, content: bytes) -> None:
+    """Replace a file of a checkpoint so that its checksum is right again."""
+    (folder / name).write_bytes(content)
+    index = folder.parent / "checkpoint.json"
+    edit_index(index, files=json.loads(index.read_text())["files"] | {name: sha256(content).hexdigest()})
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def altered(path: Path, change: Callable[[Any], object]) -> bytes:
+    """Return the index of torch.distributed.checkpoint with a change."""
+    metadata = pickle.loads(path.read_bytes())
+    change(metadata)
+    return pickle.dumps(metadata)
+
+
+def bytes_for_a_tensor(metadata: Any) -> None:
+    from torch.distributed.checkpoint.metadata import BytesStorageMetadata
+
+    metadata.state_dict_metadata["model/pe"] = BytesStorageMetadata()
+
+
+def elsewhere(metadata: Any) -> None:
+    for info in metadata.storage_data.values():
+        info.relative_path = "../checkpoint-00000001/" + info.relative_path
+
+
+DAMAGE: dict[str, tuple[Callable[[Path, Path], object], str]] = {
+    "flipped bit": (lambda folder, _: flip(folder / "__1_0.distcp"), "has a wrong checksum"),
+    "cut part": (lambda folder, _: os.truncate(folder / "__0_0.distcp", 100), "has a wrong checksum"),
+    "missing part": (lambda folder, _: (folder / "__1_0.distcp").unlink(), "cannot be read as a checkpoint"),
+    "missing index": (lambda folder, _: (folder / ".metadata").unlink(), "cannot be read as a checkpoint"),
+    "flipped bit of the index": (lambda folder, _: flip(folder / ".metadata"), "has a wrong checksum"),
+    "code in the index": (
+        lambda folder, pwned: swap(folder, ".metadata", pickle.dumps(Evil(pwned))),
+        "posix.mkdir has no place in it",
+    ),
+    "garbage with a checksum": (
+        lambda folder, _: swap(folder, "__0_0.distcp", random.Random(0).randbytes(20_000)),
+        "cannot be read as a checkpoint",
+    ),
+    "something that torch would unpickle": (
+        lambda folder, _: swap(folder, ".metadata", altered(folder / ".metadata", bytes_for_a_tensor)),
+        "BytesStorageMetadata has no place in it",
+    ),
+    "parts that lie elsewhere": (
+        lambda folder, _: swap(folder, ".metadata", altered(folder / ".metadata", elsewhere)),
+        "is not one of its files",
+    ),
+    "other run's": (
+        lambda folder, _: edit_index(folder.parent / "checkpoint.json", run="0123456789ab"),
+        "is not a checkpoint of run",
+    ),
+    "other files": (
+        lambda folder, _: edit_index(folder.parent / "checkpoint.json", files={"../../spec.json": "0"}),
+        "is not a checkpoint of run",
+    ),
+    "no JSON": (lambda folder, _: (folder.parent / "checkpoint.json").write_text("{"), "no valid JSON"),
+}
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("sound")
+
+
+@pytest.mark.parametrize(
+    ("damage", "world"), [*((damage, 2) for damage in DAMAGE), ("flipped bit", 1), ("code in the index", 1)]
+)
+def test_damaged_parts_cost_time_but_no_bit(
+    trained: Trained, make_spec: MakeSpec, sound: Path, tmp_path: Path, damage: str, world: int
+) -> None:
+    spec = make_spec(batch_size=ODD, lr=0.25)
+    if not (sound / "stopped").exists():  # once for all damages
+        way = SHARDED | {"folder": sound / "stopped"}
+        trained((spec, SHARDED | {"folder": sound / "calm"}))
+        trained((spec, way | {"after": 6, "how": "stop"}), (spec, way | {"after": 5, "how": "stop"}))
+    shutil.copytree(sound / "stopped", tmp_path / "0")
+    broken = RunDir(tmp_path / "0" / "runs" / spec.run_id).attempt(2)
+    hurt, says = DAMAGE[damage]
+    hurt(broken.parts_folder(11), tmp_path / "pwned")
+    (run,), (end,) = trained((spec, SHARDED | {"world": world, "folder": "0"}))
+    assert set(end) == {"ended"}
+    assert not (tmp_path / "pwned").exists()
+    assert run.attempt(3).resumed_from() == (1, 6), "the older one is still good"
+    log = run.attempt(3).log()
+    assert log.count("not used") == 1
+    assert says in log or (world == 2 and "cannot be read as a checkpoint: " in log), log
+    calm = RunDir(sound / "calm" / "runs" / spec.run_id)
+    if world == 2:
+        assert numbers(run) == numbers(calm)
+    else:
+        assert curve(run) == pytest.approx(curve(calm), rel=REL)
+
+
+def test_parts_can_be_read_by_torchs_own_tools(trained: Trained, make_spec: MakeSpec, tmp_path: Path) -> None:
+    from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+
+    spec = make_spec(batch_size=ODD, lr=0.25)
+    (run,), _ = trained((spec, SHARDED | {"after": 6, "how": "stop"}))
+    attempt = run.attempt(1)
+    dcp_to_torch_save(attempt.parts_folder(6), tmp_path / "whole.pt")
+    assert zipfile.is_zipfile(tmp_path / "whole.pt")
+    whole = torch.load(tmp_path / "whole.pt", weights_only=True)
+    trainer = prepare(spec, CPU)
+    checkpoint.restore(checkpoint.load(attempt, checkpoint.read_json(attempt.parts_path)), trainer)
+    assert trainer.step == 6
+    mine = checkpoint.tensors(trainer.model, trainer.optimizer)
+    assert mine.keys() == whole.keys()
+    assert all(torch.equal(mine[name], whole[name]) for name in mine)
+
+
+# --- when -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("model", "world", "asked", "sharded"),
+    [
+        *(("r2c2", 2, None, True), ("r2c2", 1, None, False), ("bart-large", 2, None, False)),
+        *(("bart-large", 2, True, True), ("bart-large", 1, True, False), ("r2c2", 2, False, False)),
+    ],
+)
+def test_large_models_are_sharded_wherever_several_processes_train_them(
+    make_spec: MakeSpec, model: str, world: int, asked: bool | None, sharded: bool
+) -> None:
+    assert settled(model_spec(model), Execution(sharded=asked), Group(0, world)).sharded is sharded
+    assert math.isclose(parameter_count(model_spec("r2c2")), 2.7e9, rel_tol=0.01)

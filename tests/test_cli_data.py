@@ -117,6 +117,11 @@ def children(process: "subprocess.Popen[str]") -> list[int]:
     return [int(pid) for pid in found]
 
 
+def deaf_to_ctrl_c(pid: int) -> bool:
+    masks = re.findall(r"Sig(?:Blk|Ign):\t([0-9a-f]+)", Path(f"/proc/{pid}/status").read_text())
+    return any(int(mask, 16) & 1 << signal.SIGINT - 1 for mask in masks)
+
+
 def test_a_killed_command_goes_on_where_it_was(folder: Path, long: Options) -> None:
     out = folder / "killed"
     process = start(*long, "--out", "killed")
@@ -144,6 +149,8 @@ def test_ctrl_c_keeps_what_is_finished_and_says_so(folder: Path, long: Options) 
     out = folder / "out"
     process = start(*long, "--out", "out", start_new_session=True)
     wait_for(lambda: len(records(out)) >= 2, "finished parts")
+    assert len(children(process)) >= 2
+    assert all(deaf_to_ctrl_c(pid) for pid in children(process)), "they would print tracebacks"
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all processes
     done = ended(process, code=130)
     told = re.search(

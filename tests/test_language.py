@@ -155,9 +155,7 @@ def test_text_that_no_run_could_train_on_is_refused_before_anything_is_submitted
 
     def refusal(*more: object, data: str | None = "tokens") -> str:
         where = [] if data is None else ["--data", data]
-        done = ettsweep(
-            *("grid", "--model", "bart-large", *more, *where, "--results", results), code=1, cwd=tmp_path
-        )
+        done = ettsweep(*("grid", "--model", "bart-large", *more, *where, "--results", results), code=1, cwd=tmp_path)
         assert not results.exists()
         return done.stderr
 

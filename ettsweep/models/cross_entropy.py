@@ -67,13 +67,13 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 log_CV = _product(h_CD, weight_VD.T, sums).log_softmax(1)
                 at_target_C1 = log_CV.gather(1, targets_C1)
                 loss -= (at_target_C1 * counts_C1).sum()
-                if not wanted:
-                    continue
-                # Of the loss by the logits: probabilities, less one at the target.
-                d_CV = log_CV.exp_().scatter_(1, targets_C1, at_target_C1.expm1()).to(dtype)
-                gradients[0][low:high] = _product(d_CV, weight_VD, sums) * counts_C1
-                _add_product(gradients[1], d_CV.T, h_CD * counts_C1)
-                del log_CV, d_CV  # before the next chunk's
+                if wanted:
+                    # Of the loss by the logits: probabilities, less one at the target.
+                    d_CV = log_CV.exp_().scatter_(1, targets_C1, at_target_C1.expm1()).to(dtype)
+                    gradients[0][low:high] = _product(d_CV, weight_VD, sums) * counts_C1
+                    _add_product(gradients[1], d_CV.T, h_CD * counts_C1)
+                    del d_CV
+                del log_CV  # before the next chunk's
         ctx.save_for_backward(*gradients)
         return loss
 

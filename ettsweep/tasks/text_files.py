@@ -413,7 +413,7 @@ def _decoded(source: Source, start: int, data: bytes) -> str:
 def _parquet(piece: Piece, how: How) -> Iterator[str]:
     import pyarrow.parquet as pq
 
-    with pq.ParquetFile(piece.source.path, pre_buffer=False) as file:
+    with pq.ParquetFile(piece.source.path, pre_buffer=False, buffer_size=2**20) as file:
         start = 0
         for group in range(file.num_row_groups):
             rows = file.metadata.row_group(group).num_rows

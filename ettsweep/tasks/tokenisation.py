@@ -129,7 +129,7 @@ def tokenise(order: Order) -> Outcome:
     try:
         return _tokenise(order)
     except KeyboardInterrupt:
-        raise StoppedError("interrupted; nothing was changed") from None
+        raise StoppedError("interrupted; the same command goes on from what is finished") from None
 
 
 def _tokenise(order: Order) -> Outcome:
@@ -259,7 +259,6 @@ def _folder(out: Path) -> Iterator[Path]:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise StorageError(f"{out}: another `ettsweep data text` is writing there") from None
-        _sweep(out)
         try:
             yield shards
         finally:
@@ -424,7 +423,7 @@ def _finished(path: Path) -> UnitRecord | None:
 def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
     """Give processes; whatever ends the body, they are gone after it."""
     # Not forked: the tokenizers library starts threads, and threads do not survive a fork.
-    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_start)
+    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_start, initargs=(workers,))
     try:
         yield pool
     except BaseException:
@@ -436,9 +435,10 @@ def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
     pool.shutdown()
 
 
-def _start() -> None:
+def _start(workers: int) -> None:
     """Prepare a process of the pool: it ends with the one that started it, even if that was killed."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    os.environ["RAYON_NUM_THREADS"] = str(workers)  # of the one that trains an encoding
     parent = parent_process()
     assert parent is not None
 

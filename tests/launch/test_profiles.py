@@ -389,6 +389,7 @@ micro_batch: 64
 loader_workers: 5
 compile: false
 activation_checkpointing: true
+sharded: true
 corrupt_images: fail
 log: [tensorboard]
 peak_tflops: 989
@@ -422,6 +423,7 @@ peak_tflops: 989
         "loader_workers": 5,
         "compile": False,
         "activation_checkpointing": True,
+        "sharded": True,
         "corrupt_images": "fail",
         "log": ("tensorboard",),
         "peak_tflops": 989.0,

@@ -172,7 +172,7 @@ def test_a_sharded_run_is_killed_and_told_to_end_and_cleaned_up(command: Any, re
     assert (result["execution"]["processes"], result["execution"]["sharded"]) == (2, True)
     last = run.attempt(3)
     assert [path.name.split("-")[0] for path in last.checkpoints()] == ["checkpoint.json", "checkpoint"]
-    wait_for(lambda: not worker_pids(results), "the worker to end")
+    wait_until_gone(owner(last))
     ettsweep("clean", "--results", results)
     assert last.checkpoints() == []
     assert run.numbers() == [3]

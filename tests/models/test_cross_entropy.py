@@ -99,6 +99,9 @@ def test_the_logits_of_all_tokens_are_never_held() -> None:
     assert watch.largest == chunk * vocabulary
     # Logits and their logarithms, the head's gradient, the logits of no other chunk.
     assert watch.peak < 4 * (2.2 * chunk * vocabulary + 3 * vocabulary * width + 4 * tokens * width)
+    with torch.no_grad(), Watch() as evaluation:
+        linear_cross_entropy(h, weight, targets, IGNORED, chunk)
+    assert evaluation.peak < 4 * (2.2 * chunk * vocabulary + vocabulary * width + tokens * width)
     with Watch() as whole:
         expected(h, weight, targets).backward()
     assert whole.largest == tokens * vocabulary

@@ -184,12 +184,11 @@ def test_a_changed_shard_is_made_again_and_no_other(tmp_path: Path, make: Callab
 
 def test_another_tokenizer_or_rule_makes_all_of_it_again(tmp_path: Path, make: Callable[..., Outcome]) -> None:
     write_paragraphs(tmp_path / "a.txt", 30_000)
-    made = make(tmp_path / "a.txt")
     for options in ({"documents": "line"}, {"val_fraction": 0.3}, {"tokenizer": None, "bpe_tokens": 300}):
+        made = make(tmp_path / "a.txt")
         other = make(tmp_path / "a.txt", **options)
         assert (other.kept, other.made) == (0, made.made)
         assert open_corpus(tmp_path / "out").digest == other.manifest.digest != made.manifest.digest
-    assert make(tmp_path / "a.txt").manifest == made.manifest
 
 
 # --- which documents validate -----------------------------------------------------------------------------------------

@@ -118,11 +118,14 @@ def say_weights(trial: Trial, group: Group) -> Any:
 
 
 def say_memory(trial: Trial, group: Group) -> Any:
-    """Return the most bytes that a run takes until it is built, and until it has trained and is saved and restored."""
+    """Return the most bytes that a run takes for its weights, until it is built, and until it is trained, saved and restored."""
     prepare(RunDir(Path(trial.run)).spec().model_copy(update={"model": SMALL}), CPU, trial.execution(), group)
+    run = RunDir(Path(trial.run))
     forget_peak()
     before = peak_resident_bytes()
-    run = RunDir(Path(trial.run))
+    initial_network(run.spec(), CPU, group, sharded=bool(trial.sharded))
+    weights = peak_resident_bytes()
+    forget_peak()
     trainer = prepare(run.spec(), CPU, trial.execution(), group)
     built = peak_resident_bytes()
     trainer.network = group.wrap(trainer.model)
@@ -133,7 +136,7 @@ def say_memory(trial: Trial, group: Group) -> Any:
         checkpoint.save(run.attempt(1), trainer, [])
         index = group.share(checkpoint.read_json(run.attempt(1).parts_path)) if group.leads else group.share()
         checkpoint.restore(checkpoint.load(run.attempt(1), index, group), trainer)
-    return {"built": built - before, "most": peak_resident_bytes() - before}
+    return {"weights": weights - before, "built": built - before, "most": peak_resident_bytes() - before}
 
 
 SMALL = VitSpec(width=8, depth=1, heads=2, patch_size=4, image_size=8, channels=1, classes=10)
@@ -189,6 +192,7 @@ def make(trial: Trial) -> list[str]:
             said, say = os.pipe()
             pid = os.fork()
             if pid == 0:
+                os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # gloo of torch 2.8 greets there
                 try:
                     take_part(trial, rank, f"{folder}/meeting", lambda text: os.write(say, text.encode()))  # noqa: B023
                 except LostPeerError as error:

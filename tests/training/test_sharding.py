@@ -133,7 +133,7 @@ def test_half_precision_is_that_of_a_model_that_is_not_sharded(
     spec = make_spec(precision=precision, lr=0.25, batch_size=ODD)
     (ddp, sharded), ends = trained((spec, DDP), (spec, SHARDED))
     assert {end for trial in ends for end in trial} == {"ended"}
-    assert curve(sharded) == pytest.approx(curve(ddp), rel=1e-3)
+    assert curve(sharded) == pytest.approx(curve(ddp), rel=1e-6)
     if precision == "fp16":
         assert curve(sharded, "loss_scale") == curve(ddp, "loss_scale")
 
@@ -185,6 +185,7 @@ def test_no_process_ever_holds_more_than_its_part(trained: Trained, make_spec: M
     (_, _), ends = trained((spec, SHARDED | trial), (spec, DDP | {"world": 1} | trial))
     for answers, parts in zip(said(ends), (2, 1), strict=True):
         for answer in answers:
+            assert 1 / parts < answer["weights"] / whole < 1 / parts + 0.1
             assert 3 / parts < answer["built"] / whole < 3 / parts + 0.1
             assert 4 / parts < answer["most"] / whole < 4 / parts + 0.7, "whole weights or gradients: half more"
 
@@ -357,7 +358,7 @@ def elsewhere(metadata: Any) -> None:
 
 DAMAGE: dict[str, tuple[Callable[[Path, Path], object], str]] = {
     "flipped bit": (lambda folder, _: flip(folder / "__1_0.distcp"), "has a wrong checksum"),
-    "cut part": (lambda folder, _: os.truncate(folder / "__0_0.distcp", 100), "has a wrong checksum"),
+    "cut part": (lambda folder, _: os.truncate(folder / "__0_0.distcp", 100), "cannot be read as a checkpoint"),
     "missing part": (lambda folder, _: (folder / "__1_0.distcp").unlink(), "cannot be read as a checkpoint"),
     "missing index": (lambda folder, _: (folder / ".metadata").unlink(), "cannot be read as a checkpoint"),
     "flipped bit of the index": (lambda folder, _: flip(folder / ".metadata"), "has a wrong checksum"),
@@ -415,7 +416,7 @@ def test_damaged_parts_cost_time_but_no_bit(
     assert run.attempt(3).resumed_from() == (1, 6), "the older one is still good"
     log = run.attempt(3).log()
     assert log.count("not used") == 1
-    assert says in log or (world == 2 and "cannot be read as a checkpoint: " in log), log
+    assert says in log
     calm = RunDir(sound / "calm" / "runs" / spec.run_id)
     if world == 2:
         assert numbers(run) == numbers(calm)

@@ -60,6 +60,19 @@ def test_the_command_says_what_it_has_made_and_what_comes_next(folder: Path) -> 
     assert [part["tokens"] for part in told["parts"]] == [manifest.train.tokens, manifest.val.tokens]
 
 
+def test_short_documents_leave_most_of_a_block_empty_and_that_is_said(folder: Path) -> None:
+    (folder / "short.txt").write_text("\n\n".join(f"A short text, the {k} of all." for k in range(50)))
+    short: Options = ["data", "text", "--input", "short.txt", "--out", "short", "--tokenizer", "tokenizer"]
+    told = ettsweep(*short, "--val-fraction", 0.2).stderr
+    train = read_manifest(folder / "short").train
+    assert train.blocks == train.documents
+    assert (
+        f"documents are short: blocks of up to 512 tokens have {train.tokens / train.blocks:.0f} on average, "
+        "the rest is [pad]; --set model.tokens=64 has less of it; where a text file is one document: --documents file"
+    ) in told
+    assert "documents are short" not in ettsweep(*SMALL).stderr
+
+
 def test_an_encoding_is_trained_where_that_is_asked_for(folder: Path) -> None:
     done = ettsweep(*SMALL[:6], "--bpe-tokens", 600, "--val-fraction", 1e-9)
     assert "vocabulary 608" in done.stderr

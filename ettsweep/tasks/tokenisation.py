@@ -6,6 +6,7 @@ of and how, so that a command that was killed goes on where it was. The manifest
 
 import fcntl
 import hashlib
+import math
 import os
 import shlex
 import signal
@@ -586,7 +587,18 @@ def corpus_summary(order: Order, outcome: Outcome) -> str:
         lines.append(f"{manifest.skipped} documents without text were left out")
     if long := manifest.train.long_sentences + manifest.val.long_sentences:
         lines.append(f"{long} sentences have more than {LONG} tokens; blocks of that size cut them")
+    if (mean := manifest.train.tokens / manifest.train.blocks) < LONG / 2:
+        joined = "" if order.documents == "file" else "; where a text file is one document: --documents file"
+        lines.append(
+            f"documents are short: blocks of up to {LONG} tokens have {mean:.0f} on average, the rest is [pad]; "
+            f"--set model.tokens={_roomy(mean)} has less of it{joined}"
+        )
     lines.append(f"{order.out}: corpus {manifest.digest}, vocabulary {manifest.n_vocab}")
     other = "" if manifest.n_vocab == vocabulary_size(GPT2) else f" --set model.vocabulary={manifest.n_vocab}"
     lines.append(f"next: `ettsweep grid --model bart-large --data {shlex.quote(str(order.out))}{other}`")
     return "\n".join(lines)
+
+
+def _roomy(mean: float) -> int:
+    """Return a length of the model in which documents of so many tokens on average mostly fit: a power of two."""
+    return 2 ** max(4, math.ceil(math.log2(2 * mean)))

@@ -601,4 +601,4 @@ def corpus_summary(order: Order, outcome: Outcome) -> str:
 
 def _roomy(mean: float) -> int:
     """Return a length of the model in which documents of so many tokens on average mostly fit: a power of two."""
-    return 2 ** max(4, math.ceil(math.log2(2 * mean)))
+    return 1 << max(4, math.ceil(math.log2(2 * mean)))

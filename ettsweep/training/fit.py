@@ -6,9 +6,10 @@ from pathlib import Path
 
 import torch
 
+from ettsweep.models.activations import activation_bytes
 from ettsweep.spec import RunSpec
 from ettsweep.training.execution import Execution
-from ettsweep.training.memory import GIB, ROOM, TRIAL_SIZES, TrialModel, TrialStep, slope_bytes, until_full
+from ettsweep.training.memory import GIB, ROOM, TrialModel, TrialStep, slope_bytes, trial_sizes, until_full
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,8 @@ def _largest(spec: RunSpec, samples: int, device: torch.device, execution: Execu
     wanted = 0
     with until_full():
         trial = TrialModel(spec, device, execution)
-        small, large = (min(samples, size) for size in TRIAL_SIZES)
+        each = activation_bytes(spec.model, recompute=execution.activation_checkpointing)
+        small, large = trial_sizes(samples, each, budget)
         trial.step(small)  # the first allocates what lives on
         done += [trial.step(small)]
         wanted = small

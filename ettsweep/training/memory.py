@@ -8,6 +8,7 @@ import math
 import resource
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,8 @@ from ettsweep.models.activations import activation_bytes
 from ettsweep.models.build import build_model, example_inputs, speed_up
 from ettsweep.models.initialisation import initialise
 from ettsweep.models.registry import MODELS, model_name
-from ettsweep.spec import RunSpec
+from ettsweep.models.shapes import parameter_count, parameter_shapes
+from ettsweep.spec import ModelSpec, RunSpec
 from ettsweep.tasks.base import Batch, Share
 from ettsweep.training.distributed import ALONE
 from ettsweep.training.execution import Execution
@@ -35,7 +37,7 @@ ROOM = 0.85
 """Share of a GPU's free memory that is planned with; the rest is for what libraries and fragmentation take."""
 
 TRIAL_SIZES = (8, 24)
-"""Samples in the two steps that tell how memory grows with them."""
+"""Samples in the two steps that tell how memory grows with them, unless these are large."""
 
 GIB = 2**30
 
@@ -78,23 +80,59 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, torch.OutOfMemoryError) or any(word in text for word in words)
 
 
-def fitting_micro_batch(spec: RunSpec, samples: int, device: torch.device, execution: Execution) -> int:
+def fitting_micro_batch(
+    spec: RunSpec, samples: int, device: torch.device, execution: Execution, processes: int = 1
+) -> int:
     """Return the size of the micro-batches that a device's part of a batch is cut into.
 
-    On a GPU it is measured what two small ones take. On the CPU it follows from the model, for a fixed amount of
-    memory, since what is free there changes from run to run.
+    On a GPU it is measured what two small ones take; a sharded model, which no device may be able to hold for that, is
+    reckoned. On the CPU it follows from the model, for a fixed amount of memory, since what is free there changes from
+    run to run.
+
+    Args:
+        spec: the run.
+        samples: the device's part of the batch.
+        device: to fill.
+        execution: how it trains.
+        processes: that share out a sharded model.
     """
+    each = activation_bytes(spec.model, recompute=execution.activation_checkpointing)
     if device.type == "cpu":
-        at_most = CPU_ACTIVATIONS // activation_bytes(spec.model, recompute=execution.activation_checkpointing)
-    else:
-        free, _ = torch.cuda.mem_get_info(device)
-        at_most = _fits_into(int(ROOM * free), TrialModel(spec, device, execution), samples)
-    return evenly(samples, at_most)
+        return evenly(samples, CPU_ACTIVATIONS // each)
+    budget = int(ROOM * torch.cuda.mem_get_info(device)[0])
+    if execution.sharded:
+        return evenly(samples, (budget - sharded_bytes(spec.model, processes)) // each)
+    sizes = trial_sizes(samples, each, budget)
+    return evenly(samples, _fits_into(budget, TrialModel(spec, device, execution), samples, sizes))
 
 
-def _fits_into(budget: int, trial: "TrialModel", samples: int) -> int:
+def sharded_bytes(model: ModelSpec, processes: int) -> int:
+    """Return about how many bytes a sharded model takes on each device, without activations.
+
+    Its part of weights, gradients and both moments in fp32; the parameters outside the blocks whole, with their
+    gradient, that of the head, and a copy in half precision; and three blocks: one that computes, one that is fetched,
+    and a gradient.
+    """
+    blocks: Counter[str] = Counter()
+    outside = 0
+    for parameter in parameter_shapes(model):
+        stack, _, rest = parameter.name.partition(".")
+        if rest:
+            blocks[f"{stack}.{rest.partition('.')[0]}"] += parameter.size
+        else:
+            outside += parameter.size
+    return 16 * parameter_count(model) // processes + 14 * outside + 12 * max(blocks.values())
+
+
+def trial_sizes(samples: int, each: int, budget: int) -> tuple[int, int]:
+    """Return the samples of the two steps that tell how memory grows with them; few where a few may fill the device."""
+    small, large = TRIAL_SIZES if TRIAL_SIZES[1] * each < budget else (1, 3)
+    return min(samples, small), min(samples, large)
+
+
+def _fits_into(budget: int, trial: "TrialModel", samples: int, sizes: tuple[int, int]) -> int:
     """Return how many samples go through at once within a budget in bytes, from what two small batches take."""
-    small, large = (min(samples, size) for size in TRIAL_SIZES)
+    small, large = sizes
     if samples <= small:
         return samples
     done: list[TrialStep] = []

@@ -6,6 +6,7 @@ import platform
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -201,7 +202,8 @@ def _fitting(spec: RunSpec, device: torch.device, execution: Execution, group: G
     execution = settled(spec.model, execution, group)
     local = -(-spec.batch_size // group.world)  # the largest part: all are cut alike
     asked = execution.micro_batch or before.get("micro_batch")
-    size = min(asked, local) if isinstance(asked, int) else fitting_micro_batch(spec, local, device, execution)
+    fits = partial(fitting_micro_batch, spec, local, device, execution, group.world)
+    size = min(asked, local) if isinstance(asked, int) else fits()
     return replace(execution, micro_batch=-group.agree(-size)[0])  # the least of all
 
 

@@ -20,8 +20,9 @@ from torch.distributed import fsdp as fsdp
 from torch.distributed.checkpoint import filesystem
 
 from ettsweep import rundir
+from ettsweep.models.blocks import Network
 from ettsweep.rundir import Attempt, RunDir
-from ettsweep.spec import VitSpec
+from ettsweep.spec import Precision, VitSpec
 from ettsweep.training import checkpoint
 from ettsweep.training.distributed import Group, LostPeerError, dismiss, lead, orders, parameters
 from ettsweep.training.execution import Execution
@@ -110,11 +111,19 @@ def say_groups(trial: Trial, group: Group) -> Any:
 
 
 def say_weights(trial: Trial, group: Group) -> Any:
-    """Return the hash of the initial weights, and how many numbers of them are here."""
+    """Return the hash of the initial weights, how many numbers of them are here, and where they all were once."""
     spec = RunDir(Path(trial.run)).spec()
+    whole: list[str] = []
+    shard = Group.shard
+
+    def look(self: Group, model: Network, precision: Precision) -> None:
+        whole.extend(parameter.device.type for parameter in model.parameters())
+        shard(self, model, precision)
+
+    Group.shard = look  # type: ignore[method-assign]
     model = initial_network(spec, CPU, group, sharded=bool(trial.sharded))
     here = sum(getattr(p, "to_local", lambda p=p: p)().numel() for p in model.parameters())
-    return {"sha256": checkpoint.weights_sha256(model), "here": here}
+    return {"sha256": checkpoint.weights_sha256(model), "here": here, "whole": sorted(set(whole))}
 
 
 def say_memory(trial: Trial, group: Group) -> Any:

@@ -17,7 +17,9 @@ CPU_SLOT, GPU_SLOT = Slot("cpu-0", "cpu", None, 3), Slot("gpu-0", "cuda", "0", 6
 
 def test_a_profile_says_how_a_run_is_trained() -> None:
     sets = ["compile=true", "micro_batch=7", "activation_checkpointing=true", "corrupt_images=fail", "peak_tflops=2"]
-    profile = load_profile("local", [*sets, "sharded=false", "log=[wandb]", "loader_workers=2", "checkpoint_every_steps=9"])
+    profile = load_profile(
+        "local", [*sets, "sharded=false", "log=[wandb]", "loader_workers=2", "checkpoint_every_steps=9"]
+    )
     assert execution(profile, CPU_SLOT) == Execution(
         checkpoint_every_steps=9,
         micro_batch=7,

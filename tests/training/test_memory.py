@@ -13,6 +13,7 @@ import torch
 from commandline import runs_in, write_grid
 from made_runs import CPU, MakeSpec, Train, numbers, result_of, stop_at
 
+from ettsweep.models import registry
 from ettsweep.rundir import RunDir
 from ettsweep.spec import RunSpec, VitSpec
 from ettsweep.training import fit, memory
@@ -97,7 +98,7 @@ def test_two_small_steps_tell_what_fits_and_neither_is_larger_than_asked_for(
     full: int, samples: int, fits: int
 ) -> None:
     trial = Tried(full)
-    found = memory._fits_into(full, trial, samples)
+    found = memory._fits_into(full, trial, samples, memory.trial_sizes(samples, 1, full))
     assert min(found, samples) == fits
     assert max(trial.sizes, default=0) <= samples
 
@@ -236,3 +237,17 @@ def test_a_fit_on_the_cpu_measures_what_a_step_really_adds(make_spec: MakeSpec) 
     first, second = trial.step(8), trial.step(48)
     each = memory.slope_bytes(first, second)
     assert activation_bytes(spec.model, recompute=False) == pytest.approx(each, rel=0.5)
+
+
+def test_what_a_sharded_model_takes_is_its_share_and_what_is_gathered() -> None:
+    """R2C2 (2,688,739,328 parameters): 40.1 GiB of state, its 105 million embeddings, blocks of 16 n^2 parameters."""
+    r2c2 = registry.MODELS["r2c2"]
+    state, outside, block = 16 * 2_688_739_328, 50265 * 2048 + 2 * 514 * 2048, 16 * 2048**2
+    for processes in (1, 2, 8):
+        assert memory.sharded_bytes(r2c2, processes) == state // processes + 14 * outside + 12 * block
+
+
+def test_trials_are_of_few_samples_where_a_few_may_fill_the_device() -> None:
+    assert memory.trial_sizes(512, 10, 1000) == (8, 24)
+    assert memory.trial_sizes(512, 100, 1000) == (1, 3)
+    assert memory.trial_sizes(2, 10, 1000) == (2, 2)

@@ -161,6 +161,9 @@ def test_initial_weights_are_the_same_bits_and_each_process_holds_its_part(
         right = checkpoint.weights_sha256(model)
         _, ends = trained(*((spec, SHARDED | {"world": world, "ask": "weights"}) for world in (2, 3)))
         for answers in said(ends):
+            assert all(answer["whole"] == ["meta"] for answer in answers), (
+                "memory that nobody has written to is not seen"
+            )
             assert {answer["sha256"] for answer in answers} == {right}
             assert sum(answer["here"] for answer in answers) == parameter_count(spec.model)
             assert max(answer["here"] for answer in answers) < 1.2 * parameter_count(spec.model) / len(answers)

@@ -81,7 +81,8 @@ class Profile(Frozen):
         loader_workers: processes of each worker that load images; `auto` is one per CPU of a worker with a GPU, and
             none without.
         compile: use torch.compile; `auto` does on a GPU.
-        activation_checkpointing: compute activations again in the backward pass instead of keeping them.
+        activation_checkpointing: compute activations again in the backward pass instead of keeping them; `auto` does
+            for models of more than a billion parameters.
         sharded: let each device of `devices_per_run` hold a part of the model and of the optimizer's state alone;
             `auto` does for models of more than a billion parameters.
         corrupt_images: `skip` leaves out an image that cannot be decoded and names it in the log, `fail` ends the run.
@@ -97,7 +98,7 @@ class Profile(Frozen):
     micro_batch: Count = "auto"
     loader_workers: LoaderCount = "auto"
     compile: Switch = "auto"
-    activation_checkpointing: bool = False
+    activation_checkpointing: Switch = "auto"
     sharded: Switch = "auto"
     corrupt_images: Literal["skip", "fail"] = "skip"
     log: Annotated[tuple[Literal["tensorboard", "wandb"], ...], Field(strict=False)] = ()

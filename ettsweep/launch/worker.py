@@ -507,7 +507,9 @@ def execution(profile: AnyProfile, slot: Slot) -> "Execution":
         micro_batch=None if profile.micro_batch == "auto" else profile.micro_batch,
         loader_workers=loaders,
         compile=None if profile.compile == "auto" else profile.compile,
-        activation_checkpointing=profile.activation_checkpointing,
+        activation_checkpointing=(
+            None if profile.activation_checkpointing == "auto" else profile.activation_checkpointing
+        ),
         sharded=None if profile.sharded == "auto" else profile.sharded,
         corrupt_images=profile.corrupt_images,
         sinks=profile.log,

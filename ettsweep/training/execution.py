@@ -14,7 +14,8 @@ class Execution:
         micro_batch: samples that go through the model at once; None takes what fits.
         loader_workers: processes that load images; 0 loads in the training process.
         compile: use torch.compile; None does on a GPU, for a run that is long enough to make up for it.
-        activation_checkpointing: compute activations again in the backward pass instead of keeping them.
+        activation_checkpointing: compute activations again in the backward pass instead of keeping them; None does for
+            models of more than a billion parameters.
         sharded: let each process hold a part of the model alone; None does for a large one.
         corrupt_images: what to do about an image that cannot be decoded.
         sinks: where metrics go beside the run folder.
@@ -26,7 +27,7 @@ class Execution:
     micro_batch: int | None = None
     loader_workers: int = 0
     compile: bool | None = None
-    activation_checkpointing: bool = False
+    activation_checkpointing: bool | None = None
     sharded: bool | None = None
     corrupt_images: Literal["skip", "fail"] = "skip"
     sinks: tuple[str, ...] = ()

@@ -55,7 +55,7 @@ def _largest(spec: RunSpec, samples: int, device: torch.device, execution: Execu
     wanted = 0
     with until_full():
         trial = TrialModel(spec, device, execution)
-        each = activation_bytes(spec.model, recompute=execution.activation_checkpointing)
+        each = activation_bytes(spec.model, recompute=bool(execution.activation_checkpointing))
         small, large = trial_sizes(samples, each, budget)
         trial.step(small)  # the first allocates what lives on
         done += [trial.step(small)]
@@ -69,7 +69,7 @@ def _largest(spec: RunSpec, samples: int, device: torch.device, execution: Execu
     last = done[-1] if done else TrialStep(0, 1.0, 0)
     slope = slope_bytes(done[0], done[1]) if len(done) > 1 and done[1].size > done[0].size else 0.0
     return Fit(
-        activation_checkpointing=execution.activation_checkpointing,
+        activation_checkpointing=bool(execution.activation_checkpointing),
         micro_batch=wanted,
         samples_per_s=last.size / last.step_s,
         memory_gib=(last.memory_bytes + slope * (wanted - last.size)) / GIB,

@@ -96,7 +96,7 @@ def fitting_micro_batch(
         execution: how it trains.
         processes: that share out a sharded model.
     """
-    each = activation_bytes(spec.model, recompute=execution.activation_checkpointing)
+    each = activation_bytes(spec.model, recompute=bool(execution.activation_checkpointing))
     if device.type == "cpu":
         return evenly(samples, CPU_ACTIVATIONS // each)
     budget = int(ROOM * torch.cuda.mem_get_info(device)[0])
@@ -183,7 +183,7 @@ class TrialModel:
         initialise(self._model, spec.model, spec.strategy, spec.seed)
         self._model.to(device)
         # Not compiled: that takes no more memory, and what is compiled for one size is not what a run compiles.
-        speed_up(self._model, compile_blocks=False, recompute=execution.activation_checkpointing)
+        speed_up(self._model, compile_blocks=False, recompute=bool(execution.activation_checkpointing))
         self._optimizer = build_optimizer(self._model, spec)
         self._scaler = loss_scaler(spec.precision, device)
 

@@ -39,8 +39,9 @@ from ettsweep.training.spikes import count_spikes
 if TYPE_CHECKING:
     from ettsweep.tasks.corpus import Corpus
 
-SHARDED_PARAMETERS = 1e9
-"""Parameters above which a run on several devices is sharded: 16 bytes each are a fifth of a large GPU."""
+LARGE_PARAMETERS = 1e9
+"""Parameters above which a run on several devices is sharded, and activations are computed again: 16 bytes for each of
+them are a fifth of a large GPU."""
 
 COMPILE_FLOPS = 1e16
 """Work of a run above which compiling its model pays: some minutes of a GPU at a tenth of its peak."""
@@ -142,7 +143,7 @@ def _train(
         for difference in _differences(attempt):
             warn(f"{difference}: metrics can differ in the last bits from an undisturbed run's")
         record.sinks = open_sinks(execution.sinks, run.path.parent.parent, run.id, _facts(spec), trainer.step, warn)
-    speed_up(trainer.model, compile_blocks=bool(execution.compile), recompute=execution.activation_checkpointing)
+    speed_up(trainer.model, compile_blocks=bool(execution.compile), recompute=bool(execution.activation_checkpointing))
     group.agree(0)  # all have come this far: what follows waits for each, and not for ever
     with naming_the_batch(spec, trainer.share, device), watching() if group.world > 1 else contextlib.nullcontext():
         trainer.network = group.wrap(trainer.model)
@@ -208,11 +209,12 @@ def _fitting(spec: RunSpec, device: torch.device, execution: Execution, group: G
 
 
 def settled(model: ModelSpec, execution: Execution, group: Group) -> Execution:
-    """Return the execution with a decision on whether the model is sharded; bits depend on it, so no machine counts."""
-    sharded = execution.sharded
-    if sharded is None:
-        sharded = parameter_count(model) > SHARDED_PARAMETERS
-    return replace(execution, sharded=sharded and group.world > 1)
+    """Return the execution with what the size of the model decides; bits depend on it, so no machine counts."""
+    large = parameter_count(model) > LARGE_PARAMETERS
+    sharded, recompute = (
+        large if asked is None else asked for asked in (execution.sharded, execution.activation_checkpointing)
+    )
+    return replace(execution, sharded=sharded and group.world > 1, activation_checkpointing=recompute)
 
 
 def train_flops(spec: RunSpec) -> float:

@@ -457,5 +457,7 @@ def test_parts_can_be_read_by_torchs_own_tools(trained: Trained, make_spec: Make
 def test_large_models_are_sharded_wherever_several_processes_train_them(
     make_spec: MakeSpec, model: str, world: int, asked: bool | None, sharded: bool
 ) -> None:
-    assert settled(model_spec(model), Execution(sharded=asked), Group(0, world)).sharded is sharded
+    made = settled(model_spec(model), Execution(sharded=asked), Group(0, world))
+    assert made.sharded is sharded
+    assert made.activation_checkpointing is (model == "r2c2"), "on one device too"
     assert math.isclose(parameter_count(model_spec("r2c2")), 2.7e9, rel_tol=0.01)

@@ -11,6 +11,7 @@
 # make bench-vit   a training step of vit-b16 beside timm's, on the GPU if there is one (BENCH="--json FILE")
 # make bench-encdec  a training step of bart-large beside Hugging Face's MBart; on a GPU, r2c2 too (BENCH="--json FILE")
 # make bench-gpu   vit-b16 for some hundred steps on a GPU, all strategies in fp16 and bf16, on made images
+# make bench-gpu-text   bart-large for some hundred steps on a GPU, and r2c2 for a few dozen, on Python's documentation
 
 PYTHON ?= python3
 VENV := .venv
@@ -21,7 +22,8 @@ DEVCLUSTER := $(or $(ETTSWEEP_DEVCLUSTER),/tmp/ettsweep-devcluster)
 CLUSTERS ?= 1
 PROCESSES ?= 5
 
-.PHONY: help install demo test lint check slurm-up slurm-down chaos bench bench-data bench-text bench-vit bench-encdec bench-gpu clean
+.PHONY: help install demo test lint check slurm-up slurm-down chaos clean
+.PHONY: bench bench-data bench-text bench-vit bench-encdec bench-gpu bench-gpu-text
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -88,6 +90,9 @@ bench-encdec: $(READY)
 
 bench-gpu: $(READY)
 	@$(BIN)/python tests/bench_gpu.py $(BENCH)
+
+bench-gpu-text: $(READY)
+	@$(BIN)/python tests/bench_gpu_text.py $(BENCH)
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache

@@ -18,8 +18,7 @@ from torch import Tensor
 
 from ettsweep.errors import EttsweepError
 from ettsweep.models.activations import activation_bytes
-from ettsweep.models.build import build_model, example_inputs, speed_up
-from ettsweep.models.initialisation import initialise
+from ettsweep.models.build import example_inputs, speed_up
 from ettsweep.models.registry import MODELS, model_name
 from ettsweep.models.shapes import parameter_count, parameter_shapes
 from ettsweep.spec import ModelSpec, RunSpec
@@ -27,6 +26,7 @@ from ettsweep.tasks.base import Batch, Share
 from ettsweep.training.distributed import ALONE
 from ettsweep.training.execution import Execution
 from ettsweep.training.loop import Trainer
+from ettsweep.training.network import initial_network
 from ettsweep.training.optimizer import build_optimizer
 from ettsweep.training.precision import loss_scaler
 
@@ -179,9 +179,7 @@ class TrialModel:
 
     def __init__(self, spec: RunSpec, device: torch.device, execution: Execution) -> None:
         self._spec, self._device = spec, device
-        self._model = build_model(spec.model, spec.strategy)
-        initialise(self._model, spec.model, spec.strategy, spec.seed)
-        self._model.to(device)
+        self._model = initial_network(spec, device)
         # Not compiled: that takes no more memory, and what is compiled for one size is not what a run compiles.
         speed_up(self._model, compile_blocks=False, recompute=bool(execution.activation_checkpointing))
         self._optimizer = build_optimizer(self._model, spec)

@@ -857,9 +857,10 @@ def _point_at_data(data: str | None, task: str) -> str | None:
 
     if data is None:
         return None
-    data = resolve(data)
-    if task in DATA_ENV:
-        os.environ[DATA_ENV[task]] = data
+    if task not in DATA_ENV:
+        own = "; for text of your own: --set task=text" if task == "pydoc" else ""
+        raise InputError(f"--data: task {task} has its data from a package, and reads no other{own}")
+    os.environ[DATA_ENV[task]] = data = resolve(data)
     return data
 
 

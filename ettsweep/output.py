@@ -57,7 +57,7 @@ def with_results(text: str, argv: Sequence[str]) -> str:
     given += [a.partition("=")[2] for a in argv if a.startswith("--results=")]
     if not given:
         return text
-    return re.sub(r"`(ettsweep [^`]*)`", lambda m: f"`{m[1]} --results {shlex.quote(given[-1])}`", text)
+    return re.sub(r"`(ettsweep (?!data )[^`]*)`", lambda m: f"`{m[1]} --results {shlex.quote(given[-1])}`", text)
 
 
 def _csv(rows: Iterable[Row], names: Sequence[str], file: TextIO) -> None:

@@ -235,7 +235,7 @@ class DenoisingTask(Frozen):
 
     kind: str
     mask_ratio: Annotated[float, Field(ge=0, le=1)] = 0.3
-    span_mean: Annotated[float, Field(ge=0.01)] = 3.0
+    span_mean: Annotated[float, Field(ge=0.01, le=1000)] = 3.0
     permute_sentences: bool = True
     val_blocks: Positive = 5000
     corpus: CorpusDigest | None = None

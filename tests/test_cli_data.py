@@ -73,6 +73,20 @@ def test_short_documents_leave_most_of_a_block_empty_and_that_is_said(folder: Pa
     assert "documents are short" not in ettsweep(*SMALL).stderr
 
 
+def test_hints_are_such_as_help(folder: Path) -> None:
+    lines = [json.dumps({"text": f"{k}: {TOPICS[0][:400]}"}) for k in range(50)]
+    (folder / "some.jsonl").write_text("\n".join([*lines, '{"text": " "}']))
+    some: Options = ["data", "text", "--input", "some.jsonl", "--out", "some", "--tokenizer", "tokenizer"]
+    told = ettsweep(*some, "--val-fraction", 1e-9).stderr.splitlines()
+    train = read_manifest(folder / "some").train
+    mean = train.tokens / train.blocks
+    assert 129 < mean < 256, "no length that is a power of two has room for it below 512"
+    assert f"documents are short: blocks of up to 512 tokens have {mean:.0f} on average, the rest is [pad]" in told
+    assert "1 document without text was left out" in told
+    assert "validation has 1 block of up to 512 tokens, few to judge by: a larger --val-fraction has more" in told
+    assert "few to judge by" not in ettsweep(*some, "--val-fraction", 0.9).stderr
+
+
 def test_an_encoding_is_trained_where_that_is_asked_for(folder: Path) -> None:
     done = ettsweep(*SMALL[:6], "--bpe-tokens", 600, "--val-fraction", 1e-9)
     assert "vocabulary 608" in done.stderr
@@ -148,7 +162,8 @@ def test_a_killed_command_goes_on_where_it_was(folder: Path, long: Options) -> N
     assert not (out / "manifest.json").exists()
     with pytest.raises(DataMissingError, match="tokenisation is not finished: run the same `ettsweep data text` again"):
         open_corpus(out)
-    (out / "shards" / ".half.bin.0123.tmp").write_bytes(b"what a kill in the middle of a file leaves")
+    left = f".{'0' * 24}-0.bin.{'0' * 32}.tmp"
+    (out / "shards" / left).write_bytes(b"what a kill in the middle of a file leaves")
     done = ettsweep(*long, "--out", "killed")
     kept = re.search(r"(\d+) of (\d+) parts were there already", done.stderr)
     assert kept is not None

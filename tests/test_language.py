@@ -182,3 +182,18 @@ def test_shards_that_change_after_tokenisation_end_a_run_with_their_name(tmp_pat
     asked = ("train", "--model", "bart-large", *sets(), "--data", "tokens", "--results", results)
     done = ettsweep(*asked, code=1, cwd=tmp_path)
     assert f"{shard}: was changed after tokenisation" in done.stdout + done.stderr
+
+
+def test_a_spec_that_does_not_say_which_text_is_not_trained(tmp_path: Path, results: Path) -> None:
+    spec = with_corpus(load_request(GRIDS / "encdec-pydoc.yaml")).specs()[0].model_dump(mode="json")
+    digits, spec["task"]["corpus"] = spec["task"]["corpus"], None
+    (tmp_path / "spec.json").write_text(json.dumps(spec))
+    done = ettsweep("train", "--spec", tmp_path / "spec.json", "--results", results, code=1, cwd=tmp_path)
+    assert f"task.corpus is missing: any text would do for this run; the one at hand is {digits}" in done.stderr
+
+
+def test_data_for_a_task_that_reads_none_is_refused(tmp_path: Path, results: Path) -> None:
+    asked = ("grid", "--model", "encdec-tiny", "--data", tmp_path, "--results", results)
+    assert "--data: task pydoc has its data from a package, and reads no other; for text of your own: --set task=text" in (
+        ettsweep(*asked, code=2).stderr
+    )

@@ -19,7 +19,7 @@ from ettsweep.resources import shipped
 from ettsweep.spec import DigitsTask, ImageTask, PydocTask
 from ettsweep.sweep.gridfile import load_request
 from ettsweep.tasks.location import locate
-from ettsweep.tasks.registry import TASKS, check_data, corpus_digest, text_folder
+from ettsweep.tasks.registry import TASKS, check_data, corpus_at_hand, text_folder
 
 
 def examine(results: Path, profile: str, launch_set: Sequence[str] = (), data: str | None = None) -> list[Check]:
@@ -110,7 +110,8 @@ def _data(name: str) -> Callable[[], str]:
             return f"found: {locate(task)[0].format}"
         if isinstance(task, DigitsTask):
             return f"comes with scikit-learn {_version('scikit-learn')}"
-        return f"comes with Python, {corpus_digest(task)}" if isinstance(task, PydocTask) else f"found: {text_folder()}"
+        found = corpus_at_hand(task)
+        return f"comes with Python, {found}" if isinstance(task, PydocTask) else f"found: {text_folder()}, {found}"
 
     return look
 

@@ -4,6 +4,7 @@ Every function takes plain data and returns a matplotlib Figure; nothing here re
 """
 
 import math
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -314,7 +315,8 @@ def new_figure(width_inch: float, height_inch: float) -> Figure:
 
 def titled(figure: Figure, title: str, subtitle: str = "") -> None:
     """Put a title over a finished figure, and give all its axes the same look."""
-    text = figure.suptitle(title + (f"\n{subtitle}" if subtitle else ""), fontsize=9)
+    lines = textwrap.wrap(title, int(12 * figure.get_figwidth())) + ([subtitle] if subtitle else [])
+    text = figure.suptitle("\n".join(lines), fontsize=9)
     plain_text([text])
     for axes in figure.axes:
         axes.spines[["top", "right"]].set_visible(axes.get_label() == "<colorbar>")

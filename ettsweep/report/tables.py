@@ -11,7 +11,7 @@ import pandas as pd
 from ettsweep.files import Json, write_atomic
 from ettsweep.models.registry import model_name
 from ettsweep.scaling.strategies import strategy_name
-from ettsweep.spec import StrategySpec, log2
+from ettsweep.spec import DenoisingTask, StrategySpec, TaskSpec, log2
 from ettsweep.sweep.ledger import Run
 from ettsweep.sweep.verify import Verdict
 
@@ -52,6 +52,12 @@ def strategy_label(strategy: StrategySpec) -> str:
     return strategy_name(strategy.s) + suffix
 
 
+def task_label(task: TaskSpec) -> str:
+    """Return the task's name, with the digits of its text."""
+    corpus = task.corpus if isinstance(task, DenoisingTask) else None
+    return f"{task.kind} {corpus}" if corpus else task.kind
+
+
 def point_key(lr: float, wd: float) -> tuple[float, float | None]:
     """Return what two floats of one lattice point share."""
     log2_wd = log2(wd)
@@ -65,7 +71,7 @@ def runs_table(runs: Sequence[Run]) -> pd.DataFrame:
     for run in runs:
         spec, family = run.spec, run.family
         if family not in names:
-            names[family] = model_name(spec.model), spec.task.kind, strategy_label(spec.strategy)
+            names[family] = model_name(spec.model), task_label(spec.task), strategy_label(spec.strategy)
         result = flat(run.result or {})
         rows.append(
             (

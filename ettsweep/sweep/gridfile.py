@@ -31,7 +31,7 @@ from ettsweep.spec import (
     validate,
 )
 from ettsweep.sweep.lattice import Axis, Point, expand
-from ettsweep.tasks.registry import check_fits, corpus_digest, steps_per_epoch, task_spec
+from ettsweep.tasks.registry import check_fits, corpus_at_hand, steps_per_epoch, task_spec
 
 Seeds = Annotated[tuple[Annotated[int, Field(ge=0, le=MAX_SEED)], ...], Field(min_length=1, strict=False)]
 
@@ -319,7 +319,7 @@ def with_corpus(request: Request) -> Request:
     task = request.recipe.task
     if not isinstance(task, DenoisingTask) or task.corpus is not None:
         return request
-    task = task.model_copy(update={"corpus": corpus_digest(task)})
+    task = task.model_copy(update={"corpus": corpus_at_hand(task)})
     return request.model_copy(update={"recipe": request.recipe.model_copy(update={"task": task})})
 
 

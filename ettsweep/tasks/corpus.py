@@ -248,7 +248,7 @@ def verify(folder: Path, manifest: Manifest, *, anew: bool = False, tell: Callab
     Raises:
         CorruptError: shards were changed after tokenisation; each is named.
     """
-    wrong, stats = list[str](), list[object]()
+    wrong, infos = list[str](), list[os.stat_result]()
     for record in manifest.shards:
         path = folder / SHARDS / record.name
         try:
@@ -258,9 +258,9 @@ def verify(folder: Path, manifest: Manifest, *, anew: bool = False, tell: Callab
             continue
         if info.st_size != record.size or shard_size(manifest.n_vocab, record.train, record.val) != record.size:
             wrong.append(f"{path}: has {info.st_size} bytes, {record.size} were written")
-        stats.append((str(path.resolve()), info.st_size, info.st_mtime_ns, info.st_ino))
+        infos.append(info)
     _raise_changed(wrong)
-    stamp = _stamp(manifest, stats)
+    stamp = _stamp(folder, manifest, infos)
     if not anew and stamp is not None and stamp.exists():
         return
     with ThreadPoolExecutor(min(16, len(os.sched_getaffinity(0)))) as pool:
@@ -271,10 +271,14 @@ def verify(folder: Path, manifest: Manifest, *, anew: bool = False, tell: Callab
             if tell is not None:
                 tell(record.size)
     _raise_changed(wrong)
-    if stamp is not None:
-        with contextlib.suppress(OSError, EttsweepError):  # without a cache, it is done each time
-            stamp.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(stamp, "")
+    _write_stamp(stamp)
+
+
+def mark_verified(folder: Path, manifest: Manifest) -> None:
+    """Note that all shards are as they were written, as `verify` does after it has read them."""
+    with contextlib.suppress(OSError):
+        infos = [(folder / SHARDS / record.name).stat() for record in manifest.shards]
+        _write_stamp(_stamp(folder, manifest, infos))
 
 
 def _changed(folder: Path, record: ShardRecord) -> str | None:
@@ -290,14 +294,23 @@ def _raise_changed(wrong: Sequence[str]) -> None:
     if wrong:
         more = [f"and {len(wrong) - 10} more"] if len(wrong) > 10 else []
         raise CorruptError(
-            "\n".join([*wrong[:10], *more, "run the same `ettsweep data text` again: it mends these alone"])
+            "; ".join([*wrong[:10], *more, "run the same `ettsweep data text` again: it mends these alone"])
         )
 
 
-def _stamp(manifest: Manifest, stats: Sequence[object]) -> Path | None:
+def _stamp(folder: Path, manifest: Manifest, infos: Sequence[os.stat_result]) -> Path | None:
     """Return the file whose presence says that these very shards were found good."""
+    paths = [(folder / SHARDS / record.name).resolve() for record in manifest.shards]
+    stats = [(str(path), info.st_size, info.st_mtime_ns, info.st_ino) for path, info in zip(paths, infos, strict=True)]
     name = hashlib.sha256(repr((manifest.digest, stats)).encode()).hexdigest()[:24]
     try:
         return cache_folder() / f"text-{name}.verified"
     except (OSError, RuntimeError):
         return None
+
+
+def _write_stamp(stamp: Path | None) -> None:
+    if stamp is not None:
+        with contextlib.suppress(OSError, EttsweepError):  # without a cache, all is read each time
+            stamp.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(stamp, "")

@@ -5,13 +5,14 @@ A corpus is a folder with `manifest.json`, `tokenizer.json` and `shards/`; `etts
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Literal, NoReturn
 
 from pydantic import Field, ValidationError
 
-from ettsweep.errors import CorruptError, DataMissingError
+from ettsweep.errors import CorruptError, DataMissingError, EttsweepError
 from ettsweep.spec import CorpusDigest, Frozen, digest, problems
 
 VERSION = 1
@@ -26,6 +27,8 @@ Documents = Literal["blank-line", "line", "file"]
 """What a document is in a text file: what stands between blank lines, a line, or the whole file."""
 
 Part = Literal["train", "val"]
+
+PARTS: tuple[Part, ...] = ("train", "val")
 
 Count = Annotated[int, Field(ge=0)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -138,6 +141,41 @@ def is_corpus(folder: Path) -> bool:
     return (folder / MANIFEST).is_file() or (folder / SHARDS).is_dir()
 
 
+_OWN = re.compile(r"[0-9a-f]{24}(-\d+\.bin|\.json)|tokenizer-[0-9a-f]{24}\.json")
+_BEGUN = re.compile(r"\.(.+)\.[0-9a-f]{32}\.tmp")
+
+
+def begun(path: Path) -> str | None:
+    """Return the name of the file of which this one is what a kill has left (see files.write_atomic)."""
+    found = _BEGUN.fullmatch(path.name)
+    return found[1] if found else None
+
+
+def is_own(path: Path) -> bool:
+    """Say whether something in `shards/` has a name that `ettsweep data text` gives."""
+    return _OWN.fullmatch(begun(path) or path.name) is not None
+
+
+def not_own(folder: Path) -> list[str]:
+    """Return what a folder holds beside tokenised text, be that finished or not."""
+    shards = folder / SHARDS
+    inside = sorted(shards.iterdir()) if shards.is_dir() else []
+    known = {SHARDS} if shards.is_dir() else set[str]()
+    if any(map(is_own, inside)) or _has_manifest(folder):  # others may have files of these names, too
+        known |= {MANIFEST, TOKENIZER}
+    names = [path.name for path in sorted(folder.iterdir()) if (begun(path) or path.name) not in known]
+    names += [f"{SHARDS}/{path.name}" for path in inside if not is_own(path)]
+    return [name for name in names if not Path(name).name.startswith(".nfs")]  # a shard that a run still reads
+
+
+def _has_manifest(folder: Path) -> bool:
+    try:
+        read_manifest(folder)
+    except EttsweepError:
+        return False
+    return True
+
+
 def read_manifest(folder: Path) -> Manifest:
     """Read what a corpus holds.
 
@@ -154,10 +192,10 @@ def read_manifest(folder: Path) -> Manifest:
     try:
         manifest = Manifest.model_validate_json(data)
     except ValidationError as error:
-        raise CorruptError("\n".join(problems(error, str(path)))) from None
+        raise CorruptError("; ".join(problems(error, str(path)))) from None
     named = corpus_digest(manifest.tokenizer_sha256, manifest.n_vocab, (shard.sha256 for shard in manifest.shards))
     if named != manifest.digest or any(
-        manifest.counts(part) != add_up(shard.counts(part) for shard in manifest.shards) for part in ("train", "val")
+        manifest.counts(part) != add_up(shard.counts(part) for shard in manifest.shards) for part in PARTS
     ):
         raise CorruptError(f"{path}: was edited: its digest or counts are not those of its shards; {AGAIN}")
     empty = [what for what, part in (("training", manifest.train), ("validation", manifest.val)) if not part.documents]
@@ -170,14 +208,12 @@ AGAIN = "make it again with `ettsweep data text`"
 
 
 def _missing(folder: Path, error: OSError) -> NoReturn:
-    if (folder / SHARDS).is_dir():
+    gone = isinstance(error, FileNotFoundError | NotADirectoryError)
+    if gone and (folder / SHARDS).is_dir():
         raise DataMissingError(f"{folder}: tokenisation is not finished: run the same `ettsweep data text` again")
-    if not folder.exists():
-        what = "does not exist"
-    elif isinstance(error, FileNotFoundError | NotADirectoryError):
-        what = f"is no tokenised text: it has no {MANIFEST}"
-    else:
-        what = f"{MANIFEST} cannot be read ({error.strerror})"
+    if not gone:
+        raise DataMissingError(f"{folder / MANIFEST}: cannot be read ({error.strerror})")
+    what = f"is no tokenised text: it has no {MANIFEST}" if folder.exists() else "does not exist"
     raise DataMissingError(f"{folder} {what}; `ettsweep data text --input FILES --out DIR` makes one")
 
 

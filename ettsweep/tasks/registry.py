@@ -182,7 +182,7 @@ def check_corpus(task: CorpusTask, model: ModelSpec | None) -> None:
     Raises:
         DataMissingError: it is not there, or is another one.
     """
-    found = corpus_digest(task)
+    found = corpus_at_hand(task)
     if task.corpus not in (None, found):
         where = "the documentation of this Python" if isinstance(task, PydocTask) else str(text_folder())
         raise DataMissingError(
@@ -198,14 +198,19 @@ def check_corpus(task: CorpusTask, model: ModelSpec | None) -> None:
             )
 
 
-def corpus_digest(task: CorpusTask) -> str:
-    """Return the 12 hex digits of the text at hand.
+PYDOC_RULES = 1
+"""Counts how Python's documentation has become tokens: raise it with any change of tasks/pydoc.py, or of the sentences
+and the encoding in tasks/tokenizer.py. Runs made for other tokens are other runs."""
+
+
+def corpus_at_hand(task: CorpusTask) -> str:
+    """Return the 12 hex digits of the text at hand, as they are in the id of its runs.
 
     Raises:
         DataMissingError: there is none.
     """
     if isinstance(task, PydocTask):
-        return hashlib.sha256(pydoc_file().read_bytes()).hexdigest()[:12]
+        return hashlib.sha256(f"{PYDOC_RULES} ".encode() + pydoc_file().read_bytes()).hexdigest()[:12]
     return text_manifest().digest
 
 

@@ -7,13 +7,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ettsweep.tasks.manifest import LONG, Counts, Part
+from ettsweep.tasks.manifest import LONG, PARTS, Counts, Part
 
 Ends = NDArray[np.uint32]
 Ints = NDArray[np.int64]
 Tokens = NDArray[np.uint16] | NDArray[np.uint32]
-
-PARTS: tuple[Part, ...] = ("train", "val")
 
 
 class Texts(NamedTuple):

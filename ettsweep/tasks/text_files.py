@@ -406,7 +406,7 @@ def _decoded(source: Source, start: int, data: bytes) -> str:
         return data.decode("utf-8-sig" if start == 0 else "utf-8")
     except UnicodeDecodeError as error:
         raise FailedError(
-            f"{source.path}: not UTF-8 at byte {start + error.start}; `iconv -t UTF-8` converts files"
+            f"{source.path}: not UTF-8 at byte {start + error.start}; `iconv -f ENCODING -t UTF-8` converts files"
         ) from None
 
 

@@ -29,10 +29,11 @@ from pydantic import ValidationError
 from ettsweep.errors import DataMissingError, EttsweepError, FailedError, InputError, StoppedError, StorageError
 from ettsweep.files import storage_errors, write_atomic
 from ettsweep.spec import canonical
-from ettsweep.tasks.corpus import add_documents
+from ettsweep.tasks.corpus import add_documents, mark_verified
 from ettsweep.tasks.manifest import (
     LONG,
     MANIFEST,
+    PARTS,
     SHARDS,
     TOKENIZER,
     VERSION,
@@ -43,8 +44,11 @@ from ettsweep.tasks.manifest import (
     ShardRecord,
     UnitRecord,
     add_up,
+    begun,
     corpus_digest,
-    is_corpus,
+    is_own,
+    not_own,
+    read_manifest,
     sha256_of,
 )
 from ettsweep.tasks.shards import ShardWriter
@@ -53,6 +57,7 @@ from ettsweep.tasks.tokenizer import (
     LEAST_BPE,
     SPLITTER_VERSION,
     Tokenizer,
+    TooFewPairsError,
     read_tokenizer,
     read_tokenizer_file,
     train_bpe,
@@ -61,8 +66,6 @@ from ettsweep.vocabulary import vocabulary_size
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-PARTS: tuple[Part, ...] = ("train", "val")
 
 HASHES = 2**64
 """How many hashes a document may have."""
@@ -107,7 +110,16 @@ class Order(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """A corpus, and what it took: units tokenised and kept, tokens of the former, processes, and the time of all."""
+    """A corpus, and what it took.
+
+    Attributes:
+        made, kept: units that were tokenised, and that were there already.
+        tokens: of the former.
+        workers: processes.
+        wall_s: time of all.
+        text_files: whether the input has any, beside tables and JSON lines.
+        replaced: digest of another corpus that was there before.
+    """
 
     manifest: Manifest
     made: int
@@ -115,6 +127,8 @@ class Outcome(NamedTuple):
     tokens: int
     workers: int
     wall_s: float
+    text_files: bool
+    replaced: str | None
 
 
 def tokenise(order: Order) -> Outcome:
@@ -147,10 +161,20 @@ def _tokenise(order: Order) -> Outcome:
         done = _run(pool, job, dict(zip(keys, units, strict=True)), advance)
         records = [done[key][0] for key in keys]
         manifest = _manifest(order, val_below, _cached_tokenizer(path), records)
+        replaced = _digest_there(order.out)
         _finish(order.out, manifest, path, records)
     made = [record for record, fresh in done.values() if fresh]
     tokens = sum(counts.tokens for record in made for shard in record.shards for counts in (shard.train, shard.val))
-    return Outcome(manifest, len(made), len(done) - len(made), tokens, workers, time.monotonic() - start_s)
+    return Outcome(
+        manifest,
+        made=len(made),
+        kept=len(done) - len(made),
+        tokens=tokens,
+        workers=workers,
+        wall_s=time.monotonic() - start_s,
+        text_files=any(piece.source.kind == "text" for unit in units for piece in unit.pieces),
+        replaced=replaced if replaced != manifest.digest else None,
+    )
 
 
 def _check_options(order: Order) -> None:
@@ -232,8 +256,8 @@ def _check_out(out: Path) -> None:
     """
     if out.exists() and not out.is_dir():
         raise InputError(f"--out {out}: is a file; a folder is expected")
-    if out.is_dir() and any(out.iterdir()) and not is_corpus(out):
-        names = ", ".join(sorted(path.name for path in out.iterdir())[:6])
+    if out.is_dir() and (others := not_own(out)):
+        names = ", ".join(others[:6])
         raise InputError(f"--out {out}: is not empty, and no tokenised text (it holds {names}); name a new folder")
     above = out
     while not above.exists():
@@ -273,12 +297,13 @@ def _sweep(out: Path) -> None:
     """Remove what a process that was killed had begun to write."""
     for folder in (out, out / SHARDS):
         for path in folder.glob(".*.tmp"):
-            path.unlink(missing_ok=True)
+            if begun(path) in (MANIFEST, TOKENIZER) or is_own(path):
+                path.unlink(missing_ok=True)
 
 
 def _remove_unused(shards: Path, folders: Iterable[Path]) -> None:
     """Remove the folders of a command that has finished no unit."""
-    if any(not path.name.startswith(TRAINED) for path in shards.iterdir()):
+    if any(not (path.name.startswith(TRAINED) and is_own(path)) for path in shards.iterdir()):
         return
     for path in shards.iterdir():
         path.unlink()
@@ -307,7 +332,10 @@ def _tokenizer_file(
     what = [VERSION, order.bpe_tokens, SAMPLE, list(order.how), [_identity(unit) for unit in units]]
     path = shards / f"{TRAINED}{_digest(what)}.json"
     if not path.exists():
-        _result(_submit(pool, _train, path, order.bpe_tokens, order.how, units))
+        try:
+            _result(_submit(pool, _train, path, order.bpe_tokens, order.how, units))
+        except TooFewPairsError as error:
+            raise InputError(f"--bpe-tokens: {error}") from None
     return path
 
 
@@ -424,6 +452,7 @@ def _finished(path: Path) -> UnitRecord | None:
 def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
     """Give processes; whatever ends the body, they are gone after it."""
     # Not forked: the tokenizers library starts threads, and threads do not survive a fork.
+    to_pipes = signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # work may be on its way to processes that are gone
     pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_start, initargs=(workers,))
     try:
         yield pool
@@ -433,7 +462,10 @@ def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
                 process.terminate()
             pool.shutdown(cancel_futures=True)
         raise
-    pool.shutdown()
+    else:
+        pool.shutdown()
+    finally:
+        signal.signal(signal.SIGPIPE, to_pipes)
 
 
 def _start(workers: int) -> None:
@@ -538,6 +570,14 @@ def _manifest(order: Order, val_below: int, tokenizer: Tokenizer, records: Seque
     )
 
 
+def _digest_there(out: Path) -> str | None:
+    """Return the digest of the finished corpus in a folder."""
+    try:
+        return read_manifest(out).digest
+    except EttsweepError:
+        return None
+
+
 def _finish(out: Path, manifest: Manifest, tokenizer: Path, records: Sequence[UnitRecord]) -> None:
     """Make a corpus of finished shards, and remove those of an earlier one that it does not have."""
     own, text = out / TOKENIZER, tokenizer.read_bytes()
@@ -547,8 +587,9 @@ def _finish(out: Path, manifest: Manifest, tokenizer: Path, records: Sequence[Un
     write_atomic(out / MANIFEST, manifest.model_dump_json(indent=1))
     keep = {tokenizer.name, *(shard.name for shard in manifest.shards), *(f"{one.key}.json" for one in records)}
     for path in (out / SHARDS).iterdir():
-        if path.name not in keep:
+        if path.name not in keep and is_own(path):
             path.unlink()
+    mark_verified(out, manifest)  # each shard was made or compared just now
 
 
 # --- what is said of it -----------------------------------------------------------------------------------------------
@@ -563,6 +604,9 @@ def corpus_rows(manifest: Manifest) -> list[dict[str, str | int]]:
         rows.append(row)
     return rows
 
+
+FEW_BLOCKS = 32
+"""Blocks of validation below which that is said."""
 
 GPT2 = 50257
 """Byte-pair tokens of GPT-2, whose vocabulary bart-large and r2c2 have."""
@@ -584,14 +628,32 @@ def corpus_summary(order: Order, outcome: Outcome) -> str:
             "nearest to it was taken"
         )
     if manifest.skipped:
-        lines.append(f"{manifest.skipped} documents without text were left out")
-    if long := manifest.train.long_sentences + manifest.val.long_sentences:
-        lines.append(f"{long} sentences have more than {LONG} tokens; blocks of that size cut them")
-    if (mean := manifest.train.tokens / manifest.train.blocks) < LONG / 2:
-        joined = "" if order.documents == "file" else "; where a text file is one document: --documents file"
         lines.append(
-            f"documents are short: blocks of up to {LONG} tokens have {mean:.0f} on average, the rest is [pad]; "
-            f"--set model.tokens={_roomy(mean)} has less of it{joined}"
+            f"{manifest.skipped} documents without text were left out"
+            if manifest.skipped > 1
+            else "1 document without text was left out"
+        )
+    if long := manifest.train.long_sentences + manifest.val.long_sentences:
+        lines.append(
+            f"{long} sentences have more than {LONG} tokens; blocks of that size cut them"
+            if long > 1
+            else f"1 sentence has more than {LONG} tokens; blocks of that size cut it"
+        )
+    if (mean := manifest.train.tokens / manifest.train.blocks) < LONG / 2:
+        told = f"documents are short: blocks of up to {LONG} tokens have {mean:.0f} on average, the rest is [pad]"
+        if (tokens := _roomy(mean)) < LONG:
+            told += f"; --set model.tokens={tokens} has less of it"
+        if outcome.text_files and order.documents != "file":
+            told += "; where a text file is one document: --documents file"
+        lines.append(told)
+    if (blocks := manifest.val.blocks) < FEW_BLOCKS:
+        lines.append(
+            f"validation has {blocks} {'block' if blocks == 1 else 'blocks'} of up to {LONG} tokens, few to judge by: "
+            "a larger --val-fraction has more"
+        )
+    if outcome.replaced:
+        lines.append(
+            f"replaces corpus {outcome.replaced}: runs made for it cannot go on without it; another --out keeps both"
         )
     lines.append(f"{order.out}: corpus {manifest.digest}, vocabulary {manifest.n_vocab}")
     other = "" if manifest.n_vocab == vocabulary_size(GPT2) else f" --set model.vocabulary={manifest.n_vocab}"

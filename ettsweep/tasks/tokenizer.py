@@ -184,9 +184,12 @@ def read_tokenizer_file(path: Path) -> Tokenizer:
     ]
     if wrong:
         raise InputError(f"{path}: {_NEEDED}; its {', its '.join(wrong)}")
-    merges = [tuple(pair.split(" ")) if isinstance(pair, str) else tuple(pair) for pair in model["merges"]]
-    added = {str(token["content"]): int(token["id"]) for token in data.get("added_tokens") or []}
-    return _checked(path, {**added, **model.get("vocab", {})}, [(path, merges)])
+    try:
+        merges = [tuple(pair.split(" ")) if isinstance(pair, str) else tuple(pair) for pair in model["merges"]]
+        added = {str(token["content"]): int(token["id"]) for token in data.get("added_tokens") or []}
+        return _checked(path, {**added, **model.get("vocab", {})}, [(path, merges)])
+    except (TypeError, KeyError, ValueError, AttributeError):
+        raise InputError(f"{path}: {_NEEDED}; its tokens or merges are not as in a tokenizer.json") from None
 
 
 _NEEDED = "a byte-level BPE as GPT-2 has it is needed (`--bpe-tokens N` trains one)"
@@ -254,17 +257,26 @@ LEAST_BPE = 256
 """Byte-pair tokens that any text needs: one for each byte."""
 
 
+class TooFewPairsError(InputError):
+    """A text has too few pairs to join for so many tokens; it has enough for `most`."""
+
+    def __init__(self, message: str, most: int = 0) -> None:  # the default is for unpickling, which sets it later
+        super().__init__(message)
+        self.most = most
+
+
 def train_bpe(texts: Iterable[str], bpe_tokens: int) -> Tokenizer:
     """Train a byte-level BPE of so many tokens on texts; the same texts give the same encoding.
 
     Raises:
-        InputError: the number is too small, or the texts have too few pairs to join.
+        InputError: the number is too small.
+        TooFewPairsError: it is too large for these texts.
     """
     from tokenizers import Tokenizer as Encoder
     from tokenizers import models, pre_tokenizers, trainers
 
     if bpe_tokens < LEAST_BPE:
-        raise InputError(f"--bpe-tokens: {LEAST_BPE} at least are needed, one for each byte, got {bpe_tokens}")
+        raise InputError(f"byte-pair tokens: {LEAST_BPE} at least are needed, one for each byte, got {bpe_tokens}")
     encoder = Encoder(models.BPE())
     encoder.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     trainer = trainers.BpeTrainer(
@@ -272,10 +284,8 @@ def train_bpe(texts: Iterable[str], bpe_tokens: int) -> Tokenizer:
     )
     encoder.train_from_iterator(texts, trainer)
     model = json.loads(encoder.to_str())["model"]
-    if len(model["vocab"]) < bpe_tokens:
-        raise InputError(
-            f"--bpe-tokens: the text is too short for {bpe_tokens} byte-pair tokens: {len(model['vocab'])} are the most"
-        )
+    if (most := len(model["vocab"])) < bpe_tokens:
+        raise TooFewPairsError(f"the text is too short for {bpe_tokens} byte-pair tokens: {most} are the most", most)
     return Tokenizer(model["vocab"], [(first, second) for first, second in model["merges"]])
 
 

@@ -236,6 +236,8 @@ def load(attempt: Attempt, index: Json | None = None, group: Group = ALONE) -> S
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:  # torch.load raises whatever the bytes lead it to
         raise CorruptError(f"{path}: cannot be read as a checkpoint: {_first_line(error)}") from error
+    if isinstance(state, dict) and "model" in state:
+        raise CorruptError(f"{path}: was saved by an earlier version, in another form")
     found = state.get("tensors") if isinstance(state, dict) else None
     if not isinstance(found, dict) or not all(isinstance(tensor, Tensor) for tensor in found.values()):
         raise CorruptError(f"{path}: is not a checkpoint of run {attempt.run.id}")

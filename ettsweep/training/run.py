@@ -23,7 +23,7 @@ from ettsweep.rundir import Attempt, RunDir
 from ettsweep.scaling.strategies import strategy_name
 from ettsweep.spec import CorpusTask, DenoisingTask, DigitsTask, EncDecSpec, ImageTask, ModelSpec, PydocTask, RunSpec
 from ettsweep.tasks.base import Loading, Share, Task
-from ettsweep.tasks.registry import check_data, score, text_folder
+from ettsweep.tasks.registry import check_data, corpus_at_hand, score, text_folder
 from ettsweep.training import checkpoint
 from ettsweep.training.distributed import ALONE, Group, LostPeerError, is_sharded, watching
 from ettsweep.training.execution import Execution
@@ -135,13 +135,16 @@ def _train(
     def warn(text: str) -> None:
         record.log(f"warning: {text}")
 
+    if isinstance(spec.task, DenoisingTask) and spec.task.corpus is None:
+        at_hand = corpus_at_hand(spec.task)
+        raise InputError(f"task.corpus is missing: any text would do for this run; the one at hand is {at_hand}")
     execution = _fitting(spec, device, execution, group, _before(run, attempt, group))
     trainer = _resumed(run, attempt, group, record, lambda: prepare(spec, device, execution, group, record.skip))
     how = execution_facts(execution, group) | {"data": _agreed(trainer.task.fingerprint, group)}
     if group.leads:
         attempt.record_execution(how)
-        for difference in _differences(attempt):
-            warn(f"{difference}: metrics can differ in the last bits from an undisturbed run's")
+        for key, difference in _differences(attempt):
+            warn(f"{difference}: {_consequence(spec, key)}")
         record.sinks = open_sinks(execution.sinks, run.path.parent.parent, run.id, _facts(spec), trainer.step, warn)
     speed_up(trainer.model, compile_blocks=bool(execution.compile), recompute=bool(execution.activation_checkpointing))
     group.agree(0)  # all have come this far: what follows waits for each, and not for ever
@@ -297,14 +300,14 @@ def build_task(spec: RunSpec, device: torch.device, share: Share, loading: Loadi
         from ettsweep.tasks.denoising import Denoising
 
         assert isinstance(spec.task, DenoisingTask)
-        return Denoising(spec.task, spec.model, corpus_at_hand(spec.task, spec.model), spec.seed, device, share)
+        return Denoising(spec.task, spec.model, open_text(spec.task, spec.model), spec.seed, device, share)
     from ettsweep.tasks.images import Images
 
     assert isinstance(spec.task, ImageTask)
     return Images(spec.task, spec.model, spec.seed, device, share, loading)
 
 
-def corpus_at_hand(task: CorpusTask, model: EncDecSpec) -> "Corpus":
+def open_text(task: CorpusTask, model: EncDecSpec) -> "Corpus":
     """Return the tokenised text of a task.
 
     Raises:
@@ -371,7 +374,24 @@ def _wall_s(attempt: Attempt, step: int) -> float:
     return _wall_s(attempt.run.attempt(parent), step) if parent else 0.0
 
 
-def _differences(attempt: Attempt) -> Iterator[str]:
+def _consequence(spec: RunSpec, key: str) -> str:
+    """Return what comes of it that a run goes on in another way than it was trained before.
+
+    Raises:
+        DataMissingError: its text has other tokens now.
+    """
+    if key == "data" and isinstance(spec.task, DenoisingTask):
+        raise DataMissingError(
+            "the text has other tokens than when the run began, made by another version of `tokenizers` perhaps; "
+            "train it there, or remove the run's folder to begin anew"
+        )
+    if key in ("processes", "micro_batch", "compile") and isinstance(spec.model, EncDecSpec) and spec.model.dropout:
+        return "dropout draws otherwise from here on, as with another seed"
+    return "metrics can differ in the last bits from an undisturbed run's"
+
+
+def _differences(attempt: Attempt) -> Iterator[tuple[str, str]]:
+    """Yield what of an attempt is not as in the one that it goes on from: its name, and in words."""
     parent, _ = attempt.resumed_from()
     if not parent:
         return
@@ -382,4 +402,4 @@ def _differences(attempt: Attempt) -> Iterator[str]:
         *("processes", "micro_batch", "compile", "activation_checkpointing", "sharded", "data"),
     ):
         if key in before and before[key] != now.get(key):
-            yield f"{key} was {before.get(key)}, is {now.get(key)}"
+            yield key, f"{key} was {before.get(key)}, is {now.get(key)}"

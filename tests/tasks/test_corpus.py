@@ -134,10 +134,10 @@ AGAIN = "run the same `ettsweep data text` again: it mends these alone"
         (
             lambda f: flip(shard(f)),
             CorruptError,
-            "-0.bin: was changed after tokenisation (its checksum differs)\n" + AGAIN,
+            "-0.bin: was changed after tokenisation (its checksum differs); " + AGAIN,
         ),
         (lambda f: shard(f).write_bytes(b"x"), CorruptError, "-0.bin: has 1 bytes, "),
-        (lambda f: shard(f).unlink(), CorruptError, "-0.bin: No such file or directory\n" + AGAIN),
+        (lambda f: shard(f).unlink(), CorruptError, "-0.bin: No such file or directory; " + AGAIN),
         (
             another_tokenizer,
             CorruptError,
@@ -150,6 +150,11 @@ AGAIN = "run the same `ettsweep data text` again: it mends these alone"
         ),
         (lambda f: (f / "tokenizer.json").write_text("{"), CorruptError, "no valid JSON"),
         (lambda f: (f / "manifest.json").unlink(), DataMissingError, "tokenisation is not finished: run the same"),
+        (
+            lambda f: ((f / "manifest.json").unlink(), (f / "manifest.json").mkdir()),
+            DataMissingError,
+            "manifest.json: cannot be read (Is a directory)",
+        ),
         (lambda f: (f / "manifest.json").write_text("{"), CorruptError, "manifest.json: no valid JSON"),
         (
             lambda f: edit(f / "manifest.json", "version", 9),

@@ -6,7 +6,7 @@ from ettsweep.errors import DataMissingError, InputError
 from ettsweep.models.registry import MODELS
 from ettsweep.spec import DigitsTask, ImageNetTask, PydocTask, TextTask
 from ettsweep.tasks import registry
-from ettsweep.tasks.registry import check_data, check_fits, corpus_digest, score, steps_per_epoch
+from ettsweep.tasks.registry import check_data, check_fits, corpus_at_hand, score, steps_per_epoch
 
 
 def refusal(*arguments: object) -> str:
@@ -44,7 +44,7 @@ def test_epochs_of_text_are_not_known_beforehand() -> None:
 
 
 def test_documentation_of_another_python_is_another_text(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    here = corpus_digest(PydocTask())
+    here = corpus_at_hand(PydocTask())
     check_data(PydocTask(corpus=here))
     other = tmp_path / "topics.py"
     other.write_text("topics = {}")

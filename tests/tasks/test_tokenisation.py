@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 from texts import TOPICS, paragraphs, small_tokenizer, write_gpt2
 
-from ettsweep.errors import DataMissingError, EttsweepError, FailedError, InputError, StorageError
+from ettsweep.errors import CorruptError, DataMissingError, EttsweepError, FailedError, InputError, StorageError
 from ettsweep.tasks import tokenisation
-from ettsweep.tasks.corpus import open_corpus
+from ettsweep.tasks.corpus import open_corpus, verify
 from ettsweep.tasks.manifest import Manifest, Part, read_manifest
 from ettsweep.tasks.tokenisation import Order, Outcome, document_hash, tokenise
 
@@ -119,7 +119,7 @@ def test_an_encoding_is_trained_on_the_text_and_the_same_each_time(
     assert make(tmp_path / "a.txt", tokenizer=None, bpe_tokens=500).made == 0
     both = documents(tmp_path / "out", "train") + documents(tmp_path / "out", "val")
     assert sorted(both) == sorted(texts)
-    with pytest.raises(InputError, match="the text is too short for 100000 byte-pair tokens: "):
+    with pytest.raises(InputError, match="--bpe-tokens: the text is too short for 100000 byte-pair tokens: "):
         make(tmp_path / "a.txt", tokenizer=None, bpe_tokens=100_000, out=tmp_path / "never")
     assert not (tmp_path / "never").exists()
 
@@ -176,7 +176,8 @@ def test_a_changed_shard_is_made_again_and_no_other(tmp_path: Path, make: Callab
     shards[1].write_bytes(data)
     shards[2].unlink()
     (tmp_path / "out" / "tokenizer.json").unlink()
-    (tmp_path / "out" / "shards" / ".x.bin.0.tmp").write_text("left by a kill")
+    left = f".{made.manifest.shards[0].name}.{'0' * 32}.tmp"
+    (tmp_path / "out" / "shards" / left).write_text("left by a kill")
     again = make(tmp_path / "a.txt")
     assert (again.made, again.kept) == (2, made.made - 2)
     assert everything(tmp_path / "out") == before
@@ -189,6 +190,33 @@ def test_another_tokenizer_or_rule_makes_all_of_it_again(tmp_path: Path, make: C
         other = make(tmp_path / "a.txt", **options)
         assert (other.kept, other.made) == (0, made.made)
         assert open_corpus(tmp_path / "out").digest == other.manifest.digest != made.manifest.digest
+
+
+def test_another_corpus_in_the_folder_is_said_to_be_replaced(tmp_path: Path, make: Callable[..., Outcome]) -> None:
+    write_paragraphs(tmp_path / "a.txt", 30_000)
+    write_paragraphs(tmp_path / "b.txt", 3000, seed=5000)
+    first = make(tmp_path / "a.txt")
+    again = make(tmp_path / "a.txt")
+    more = make(tmp_path / "a.txt", tmp_path / "b.txt")
+    assert (first.replaced, again.replaced, more.replaced) == (None, None, first.manifest.digest)
+    other = make(tmp_path / "a.txt", tokenizer=None, bpe_tokens=300)
+    assert other.replaced == more.manifest.digest
+    told = f"\nreplaces corpus {more.manifest.digest}: runs made for it cannot go on without it; another --out keeps both\n"
+    order = Order((), tmp_path / "out")
+    assert told in tokenisation.corpus_summary(order, other)
+    assert "replaces" not in tokenisation.corpus_summary(order, again)
+
+
+def test_what_was_made_just_now_is_not_read_again(tmp_path: Path, make: Callable[..., Outcome]) -> None:
+    write_paragraphs(tmp_path / "a.txt", 30_000)
+    manifest = make(tmp_path / "a.txt").manifest
+    read = list[int]()
+    verify(tmp_path / "out", manifest, tell=read.append)
+    assert read == []
+    path = tmp_path / "out" / "shards" / manifest.shards[0].name
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    with pytest.raises(CorruptError, match="its checksum differs"):
+        open_corpus(tmp_path / "out")
 
 
 # --- which documents validate -----------------------------------------------------------------------------------------
@@ -283,6 +311,58 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path, make: Callable
     assert make(tmp_path / "a.txt", out=tmp_path / "empty").manifest.train.documents > 0
 
 
+@pytest.mark.parametrize("name", ["shards/precious.tar", "shards/more/x.bin", "notes.txt", "shards/.precious.tmp"])
+@pytest.mark.parametrize("finished", [False, True])
+def test_a_folder_that_holds_anything_else_too_is_left_alone(
+    tmp_path: Path, make: Callable[..., Outcome], name: str, finished: bool
+) -> None:
+    write_paragraphs(tmp_path / "a.txt", 1000)
+    if finished:
+        make(tmp_path / "a.txt")
+    path = tmp_path / "out" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("mine")
+    before = everything(tmp_path / "out")
+    shown = "shards/more" if "more" in name else name
+    with pytest.raises(InputError, match=rf"out: is not empty, and no tokenised text \(it holds .*{shown}"):
+        make(tmp_path / "a.txt", val_fraction=0.3)
+    assert everything(tmp_path / "out") == before
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "tokenizer.json"])
+def test_a_file_of_a_common_name_makes_no_corpus(tmp_path: Path, make: Callable[..., Outcome], name: str) -> None:
+    write_paragraphs(tmp_path / "a.txt", 1000)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / name).write_text("{}")
+    for _ in range(2):
+        with pytest.raises(InputError, match=rf"out: is not empty, and no tokenised text \(it holds {name}\)"):
+            make(tmp_path / "a.txt")
+        (tmp_path / "out" / "shards").mkdir(exist_ok=True)
+    assert everything(tmp_path / "out") == {name: b"{}"}
+
+
+def test_a_corpus_that_has_lost_all_shards_is_mended(tmp_path: Path, make: Callable[..., Outcome]) -> None:
+    write_paragraphs(tmp_path / "a.txt", 1000)
+    make(tmp_path / "a.txt")
+    before = everything(tmp_path / "out")
+    shutil.rmtree(tmp_path / "out" / "shards")
+    make(tmp_path / "a.txt")
+    assert everything(tmp_path / "out") == before
+
+
+def test_what_comes_into_a_folder_meanwhile_stays(
+    tmp_path: Path, make: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_paragraphs(tmp_path / "a.txt", 1000)
+    make(tmp_path / "a.txt")
+    others = {"shards/precious.tar": b"mine", "shards/.mine.tmp": b"mine", ".mine.tmp": b"mine"}
+    for name, data in others.items():
+        (tmp_path / "out" / name).write_bytes(data)
+    monkeypatch.setattr(tokenisation, "not_own", lambda folder: [])
+    make(tmp_path / "a.txt", val_fraction=0.3)
+    assert others.items() <= everything(tmp_path / "out").items()
+
+
 def test_a_wrong_input_leaves_a_finished_corpus_as_it_was(
     tmp_path: Path, make: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -325,6 +405,29 @@ def test_processes_are_gone_after_the_command_and_after_an_error(tmp_path: Path,
     with pytest.raises(InputError):
         make(tmp_path / "a.txt", tokenizer=None, bpe_tokens=10**6)
     assert multiprocessing.active_children() == []
+
+
+BUSY = """
+import signal, time
+from ettsweep.tasks.tokenisation import _pool, _submit
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # as the command line has it
+    try:
+        with _pool(1) as pool:
+            _submit(pool, time.sleep, 60)
+            _submit(pool, len, bytes(10**7))  # more than a pipe holds: it stays on its way
+            time.sleep(1)
+            raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        print("interrupted", signal.getsignal(signal.SIGPIPE).name)
+"""
+
+
+def test_ctrl_c_is_told_even_while_work_is_on_its_way_to_a_process(tmp_path: Path) -> None:
+    (tmp_path / "busy.py").write_text(BUSY)
+    done = subprocess.run([sys.executable, tmp_path / "busy.py"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "interrupted SIG_DFL\n", "")
 
 
 # --- memory -----------------------------------------------------------------------------------------------------------

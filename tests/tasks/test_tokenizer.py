@@ -1,12 +1,14 @@
 """Encodings beside those of Hugging Face's own GPT-2 tokenizer, sentences beside whole texts, words beside str.split."""
 
 import json
+import pickle
 import random
 import re
 import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from ettsweep.errors import DataMissingError, InputError
 from ettsweep.tasks.tokenizer import (
     BYTES,
     Tokenizer,
+    TooFewPairsError,
     read_tokenizer,
     split_sentences,
     train_bpe,
@@ -174,6 +177,33 @@ def test_files_that_are_not_there_or_broken_are_named(tmp_path: Path) -> None:
         read_tokenizer(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("model", "added"),
+    [
+        ({"merges": [5]}, []),
+        ({"merges": None}, []),
+        ({"merges": 5}, []),
+        ({"merges": [[1, 2]]}, []),
+        ({"merges": [[["a"], "b"]]}, []),
+        ({"vocab": ["a"]}, []),
+        ({"vocab": None}, []),
+        ({}, [{"x": 1}]),
+        ({}, [3]),
+        ({}, 3),
+        ({}, [{"content": "<x>", "id": "one"}]),
+    ],
+)
+def test_a_tokenizer_json_of_another_shape_is_refused(
+    tmp_path: Path, small: Tokenizer, model: dict[str, Any], added: object
+) -> None:
+    data = json.loads(small.to_json())
+    data["model"] |= model
+    data["added_tokens"] = added
+    (tmp_path / "tokenizer.json").write_text(json.dumps(data))
+    with pytest.raises(InputError, match=r"tokenizer\.json: "):
+        read_tokenizer(tmp_path)
+
+
 # --- training ---------------------------------------------------------------------------------------------------------
 
 
@@ -192,8 +222,9 @@ def test_a_trained_encoding_has_the_size_asked_for_and_is_the_same_in_another_pr
 
 
 def test_a_text_too_short_for_an_encoding_says_how_many_tokens_it_gives() -> None:
-    with pytest.raises(InputError, match="too short for 1000 byte-pair tokens: 258 are the most"):
+    with pytest.raises(TooFewPairsError, match=r"^the text is too short for 1000 byte-pair tokens: 258 are") as found:
         train_bpe(["abc"], 1000)
+    assert found.value.most == pickle.loads(pickle.dumps(found.value)).most == 258
     with pytest.raises(InputError, match="256 at least"):
         train_bpe(TOPICS, 255)
 

@@ -23,7 +23,8 @@ from ettsweep.models.registry import model_spec
 from ettsweep.models.scales import factors
 from ettsweep.models.shapes import parameter_count
 from ettsweep.rundir import RunDir, State
-from ettsweep.spec import RunSpec, StrategySpec, validate
+from ettsweep.spec import PydocTask, RunSpec, StrategySpec, validate
+from ettsweep.tasks.registry import corpus_at_hand
 from ettsweep.training import checkpoint
 from ettsweep.training.distributed import Group
 from ettsweep.training.execution import Execution
@@ -41,7 +42,7 @@ TEXT = validate(
             **{"width": 16, "depth": 1, "heads": 2, "vocabulary": 512, "tokens": 64},
             **{"dropout": 0.0, "attention_dropout": 0.0},
         },
-        "task": {"kind": "pydoc"},
+        "task": {"kind": "pydoc", "corpus": corpus_at_hand(PydocTask())},
         "batch_size": 9,
         "strategy": {"s": 0.0},
         **{"lr": 0.25, "wd": 2.0**-6, "seed": 0},

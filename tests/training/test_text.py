@@ -13,7 +13,7 @@ from made_runs import CPU, REL, Train, Undisturbed, curve, numbers, result_of, s
 
 from ettsweep.rundir import RunDir
 from ettsweep.spec import AdamWSpec, EncDecSpec, PydocTask, RunSpec, ScheduleSpec, StrategySpec
-from ettsweep.tasks.registry import corpus_digest
+from ettsweep.tasks.registry import corpus_at_hand
 from ettsweep.training.execution import Execution
 from ettsweep.training.run import environment, prepare, train_run
 
@@ -25,7 +25,7 @@ def text_run(**changes: Any) -> RunSpec:
     """Return a run of a second: AdamW clipped as the paper has it, fp32."""
     spec = RunSpec(
         model=MODEL,
-        task=PydocTask(corpus=corpus_digest(PydocTask())),
+        task=PydocTask(corpus=corpus_at_hand(PydocTask())),
         optimizer=AdamWSpec(beta2=0.998, eps=1e-6, clip_norm=0.1),
         schedule=ScheduleSpec(total_steps=24, warmup_steps=4, decay="linear", eval_every=8),
         batch_size=9,

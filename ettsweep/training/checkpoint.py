@@ -6,10 +6,6 @@ Either can be loaded by any number of processes, sharded or not.
 """
 
 import hashlib
-import pickle
-import re
-import shutil
-import warnings
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,29 +15,25 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from ettsweep.errors import CorruptError, EttsweepError, StorageError
-from ettsweep.files import Json, dumps, read_json, storage_errors
+from ettsweep.errors import CorruptError
+from ettsweep.files import Json, dumps, read_json
 from ettsweep.models.initialisation import put
 from ettsweep.rundir import Attempt
-from ettsweep.training.distributed import ALONE, Group, is_sharded, lost_peer, parameters, watching, whole
+from ettsweep.training.distributed import ALONE, Group, is_sharded, parameters, whole
+from ettsweep.training.parts import (
+    FILES,
+    INDEX,
+    Layout,
+    PartTensors,
+    ask_the_system,
+    first_line,
+    layout,
+    sha256_of,
+    write_parts,
+)
 
 if TYPE_CHECKING:
-    from torch.distributed.checkpoint.metadata import Metadata
-
     from ettsweep.training.loop import Trainer
-
-Layout = dict[str, tuple[tuple[int, ...], torch.dtype]]
-"""Shape and type of each tensor."""
-
-INDEX = ".metadata"
-"""The file of torch.distributed.checkpoint that says which part of which tensor is where."""
-
-PART = "__{}_0.distcp"
-"""The file that a process of this rank writes."""
-
-
-FILES = re.compile(r"\.metadata|__\d+_0\.distcp")
-"""What they are called."""
 
 
 def tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
@@ -74,7 +66,7 @@ def save(attempt: Attempt, trainer: "Trainer", history: Sequence[Json]) -> None:
         "history_sha256": _history_sha256(history),
     }
     if is_sharded(trainer.model):
-        files = _write_parts(state, attempt.parts_folder(trainer.step), trainer.group)
+        files = write_parts(state, attempt.parts_folder(trainer.step), trainer.group)
         if trainer.group.leads:
             attempt.save_parts(trainer.step, head | {"files": files})
     elif trainer.group.leads:
@@ -93,71 +85,9 @@ def _write(state: dict[str, Any], path: Path) -> None:
         torch.save(state, path)
         return
     except RuntimeError as error:
-        reason = _first_line(error)
+        reason = first_line(error)
     # Here the error is gone: its frames held the file open, and so the space on a full disk even once unlinked.
-    _ask_the_system(path, reason)
-
-
-def _ask_the_system(path: Path, reason: str) -> None:
-    """Raise the OSError of a write that torch reports as failed without its errno, such as on a full disk."""
-    with path.open("ab") as file:
-        file.write(b"\0" * 65536)
-    raise OSError(f"checkpoint was not written: {reason}")
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).split("\n")[0] or type(error).__name__
-
-
-def _write_parts(state: dict[str, Tensor], folder: Path, group: Group) -> dict[str, str]:
-    """Write each process's part of sharded tensors into a new folder; return the SHA-256 of the files."""
-    from torch.distributed.checkpoint.api import CheckpointException
-    from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
-    from torch.distributed.checkpoint.filesystem import FileSystemWriter
-    from torch.distributed.checkpoint.state_dict_saver import save as save_together
-
-    class Writer(FileSystemWriter):
-        def storage_meta(self) -> None:  # where it lies is nobody's business
-            return None
-
-    planner = DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
-    problem: EttsweepError | None = None
-    try:
-        with warnings.catch_warnings(), watching():
-            warnings.filterwarnings("ignore", "TypedStorage is deprecated")  # torch 2.8 uses it by itself
-            save_together(state, storage_writer=Writer(folder), planner=planner, process_group=group.hosts)
-    except CheckpointException as error:  # what any of the processes could not do, on all of them
-        problem = _why_not(error, folder, folder / PART.format(group.rank))
-    if problem:  # and the error, whose frames may hold a file, is gone
-        if group.leads:
-            shutil.rmtree(folder, ignore_errors=True)
-        group.agree(0)  # whoever says so on a full disk needs the room
-        raise problem
-    with storage_errors(folder):
-        digests = group.gather(_sha256(folder / PART.format(group.rank)))
-        files = {PART.format(rank): digest.hex() for rank, digest in enumerate(digests)}
-        return files | {INDEX: _sha256(folder / INDEX).hex()} if group.leads else files
-
-
-def _why_not(error: Any, folder: Path, mine: Path) -> EttsweepError:
-    failures = [failure for failure, _ in error.failures.values()]
-    for failure in failures:
-        if lost := lost_peer(failure):
-            return lost
-    try:
-        with storage_errors(folder):
-            for failure in failures:
-                if isinstance(failure, OSError):
-                    raise failure
-            _ask_the_system(mine, _first_line(failures[0]))
-    except StorageError as problem:
-        return problem
-    raise AssertionError(failures)
-
-
-def _sha256(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").digest()
+    ask_the_system(path, reason)
 
 
 # --- reading --------------------------------------------------------------------------------------------------------
@@ -235,7 +165,7 @@ def load(attempt: Attempt, index: Json | None = None, group: Group = ALONE) -> S
         # Mapped, not read: a process copies what it needs.
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:  # torch.load raises whatever the bytes lead it to
-        raise CorruptError(f"{path}: cannot be read as a checkpoint: {_first_line(error)}") from error
+        raise CorruptError(f"{path}: cannot be read as a checkpoint: {first_line(error)}") from error
     if isinstance(state, dict) and "model" in state:
         raise CorruptError(f"{path}: was saved by an earlier version, in another form")
     found = state.get("tensors") if isinstance(state, dict) else None
@@ -269,11 +199,6 @@ class WholeTensors:
             put(self._found[name], target)
 
 
-def layout(named: Mapping[str, Tensor]) -> Layout:
-    """Return shape and type of tensors, of sharded ones those of the whole."""
-    return {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in named.items()}
-
-
 def _load_parts(attempt: Attempt, index: Json, group: Group) -> Saved:
     path, files = attempt.parts_path, index.get("files")
     step = index.get("step")
@@ -282,7 +207,7 @@ def _load_parts(attempt: Attempt, index: Json, group: Group) -> Saved:
     folder = attempt.parts_folder(step)
     for name in {INDEX, *sorted(files)[group.rank :: group.world]}:
         try:
-            right = _sha256(folder / name).hex() == files.get(name)
+            right = sha256_of(folder / name).hex() == files.get(name)
         except OSError as error:
             raise CorruptError(f"{folder / name}: cannot be read as a checkpoint: {error.strerror}") from error
         if not right:
@@ -290,65 +215,8 @@ def _load_parts(attempt: Attempt, index: Json, group: Group) -> Saved:
     try:
         source = PartTensors(folder, set(files))
     except Exception as error:  # a pickle raises whatever the bytes lead it to
-        raise CorruptError(f"{folder / INDEX}: cannot be read as a checkpoint: {_first_line(error)}") from error
+        raise CorruptError(f"{folder / INDEX}: cannot be read as a checkpoint: {first_line(error)}") from error
     return _checked(attempt, path, index, source)
-
-
-class PartTensors:
-    """The tensors of a folder that several processes have written."""
-
-    def __init__(self, folder: Path, files: set[str]) -> None:
-        self._folder = folder
-        with (folder / INDEX).open("rb") as file:
-            self._metadata: Metadata = _MetadataUnpickler(file).load()
-        told: dict[str, Any] = self._metadata.state_dict_metadata
-        self._layout = {name: (tuple(tensor.size), tensor.properties.dtype) for name, tensor in told.items()}
-        if strange := {info.relative_path for info in self._metadata.storage_data.values()} - files:
-            raise ValueError(f"{strange.pop()} is not one of its files")
-
-    def layout(self) -> Layout:
-        """Return what tensors there are."""
-        return self._layout
-
-    def fill(self, targets: Mapping[str, Tensor]) -> None:
-        """Copy the tensors, or this process's parts, into others of the same layout."""
-        from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
-        from torch.distributed.checkpoint.filesystem import FileSystemReader
-
-        # What `torch.distributed.checkpoint.load` does, but for its unpickling of anything; no process needs another.
-        planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
-        planner.set_up_planner(dict(targets), self._metadata, is_coordinator=True)
-        reader = FileSystemReader(self._folder)
-        reader.set_up_storage_reader(self._metadata, is_coordinator=True)
-        reader.read_data(planner.finish_plan(planner.create_local_plan()), planner).wait()
-
-
-class _MetadataUnpickler(pickle.Unpickler):
-    """Reads the index of torch.distributed.checkpoint, which is a pickle, and nothing but what makes up one of tensors.
-
-    What is no tensor, torch would unpickle whatever it is.
-    """
-
-    KNOWN = frozenset(
-        [
-            *(("torch", "Size"), ("torch.serialization", "_get_layout")),
-            ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
-            *(
-                ("torch.distributed.checkpoint.metadata", name)
-                for name in (
-                    *("Metadata", "MetadataIndex", "TensorStorageMetadata", "ChunkStorageMetadata"),
-                    *("TensorProperties", "_MEM_FORMAT_ENCODING"),
-                )
-            ),
-        ]
-    )
-
-    def find_class(self, module: str, name: str) -> Any:
-        """Return what a pickle names, if it may."""
-        is_dtype = module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
-        if not is_dtype and (module, name) not in self.KNOWN:
-            raise pickle.UnpicklingError(f"{module}.{name} has no place in it")
-        return super().find_class(module, name)
 
 
 def restore(saved: Saved, trainer: "Trainer") -> None:
@@ -366,7 +234,7 @@ def restore(saved: Saved, trainer: "Trainer") -> None:
         trainer.scaler.load_state_dict(saved.scaler)
         saved.source.fill(targets)
     except Exception as error:  # torch.load raises whatever the bytes lead it to
-        raise CorruptError(f"{saved.path}: cannot be read as a checkpoint: {_first_line(error)}") from error
+        raise CorruptError(f"{saved.path}: cannot be read as a checkpoint: {first_line(error)}") from error
     trainer.step = saved.step
 
 

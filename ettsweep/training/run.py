@@ -258,6 +258,8 @@ def _resumed(run: RunDir, attempt: Attempt, group: Group, record: Record, prepar
             attempt.resume_from(parent.number, trainer.step)
             record.log(f"resumed from attempt {parent.number} at step {trainer.step}")
         return trainer
+    if earlier:
+        record.log("no checkpoint to go on from: starts at step 0")
     return trainer
 
 

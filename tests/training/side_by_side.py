@@ -23,7 +23,7 @@ from ettsweep import rundir
 from ettsweep.models.blocks import Network
 from ettsweep.rundir import Attempt, RunDir
 from ettsweep.spec import Precision, VitSpec
-from ettsweep.training import checkpoint
+from ettsweep.training import checkpoint, parts
 from ettsweep.training.distributed import Group, LostPeerError, dismiss, lead, orders, parameters
 from ettsweep.training.execution import Execution
 from ettsweep.training.loop import Stop
@@ -92,7 +92,7 @@ which one process writes for all."""
 
 KILLED: dict[str, Callable[[int, int], None]] = {
     "in its part": lambda rank, count: killed_at(filesystem, "_write_item", {3: IN_THIRD}[count]),
-    "after its part": lambda rank, count: killed_at(checkpoint, "_sha256", count if rank else 2 * count - 1),
+    "after its part": lambda rank, count: killed_at(parts, "sha256_of", count if rank else 2 * count - 1),
     "before it counts": lambda rank, count: killed_at(Attempt, "save_parts", count),
     "before the one before is removed": lambda rank, count: killed_at(rundir.shutil, "rmtree", count - 1),
 }

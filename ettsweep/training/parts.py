@@ -1,0 +1,165 @@
+"""A sharded run's tensors on disk: a folder in the format of torch.distributed.checkpoint, a file from each process.
+
+What is read was written by whoever could write there: nothing is unpickled but the names of tensors and where they are.
+"""
+
+import hashlib
+import pickle
+import re
+import shutil
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ettsweep.errors import EttsweepError, StorageError
+from ettsweep.files import storage_errors
+from ettsweep.training.distributed import Group, lost_peer, watching
+
+if TYPE_CHECKING:
+    from torch.distributed.checkpoint.metadata import Metadata
+
+Layout = dict[str, tuple[tuple[int, ...], torch.dtype]]
+"""Shape and type of each tensor."""
+
+INDEX = ".metadata"
+"""The file of torch.distributed.checkpoint that says which part of which tensor is where."""
+
+PART = "__{}_0.distcp"
+"""The file that a process of this rank writes."""
+
+FILES = re.compile(r"\.metadata|__\d+_0\.distcp")
+"""What the files of a folder are called."""
+
+
+# --- writing --------------------------------------------------------------------------------------------------------
+
+
+def write_parts(state: dict[str, Tensor], folder: Path, group: Group) -> dict[str, str]:
+    """Write each process's part of sharded tensors into a new folder; return the SHA-256 of the files."""
+    from torch.distributed.checkpoint.api import CheckpointException
+    from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+    from torch.distributed.checkpoint.filesystem import FileSystemWriter
+    from torch.distributed.checkpoint.state_dict_saver import save as save_together
+
+    class Writer(FileSystemWriter):
+        def storage_meta(self) -> None:  # where it lies is nobody's business
+            return None
+
+    planner = DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
+    problem: EttsweepError | None = None
+    try:
+        with warnings.catch_warnings(), watching():
+            warnings.filterwarnings("ignore", "TypedStorage is deprecated")  # torch 2.8 uses it by itself
+            save_together(state, storage_writer=Writer(folder), planner=planner, process_group=group.hosts)
+    except CheckpointException as error:  # what any of the processes could not do, on all of them
+        problem = _why_not(error, folder, folder / PART.format(group.rank))
+    if problem:  # and the error, whose frames may hold a file, is gone
+        if group.leads:
+            shutil.rmtree(folder, ignore_errors=True)
+        group.agree(0)  # whoever says so on a full disk needs the room
+        raise problem
+    with storage_errors(folder):
+        digests = group.gather(sha256_of(folder / PART.format(group.rank)))
+        files = {PART.format(rank): digest.hex() for rank, digest in enumerate(digests)}
+        return files | {INDEX: sha256_of(folder / INDEX).hex()} if group.leads else files
+
+
+def _why_not(error: Any, folder: Path, mine: Path) -> EttsweepError:
+    failures = [failure for failure, _ in error.failures.values()]
+    for failure in failures:
+        if lost := lost_peer(failure):
+            return lost
+    try:
+        with storage_errors(folder):
+            for failure in failures:
+                if isinstance(failure, OSError):
+                    raise failure
+            ask_the_system(mine, first_line(failures[0]))
+    except StorageError as problem:
+        return problem
+    raise AssertionError(failures)
+
+
+def sha256_of(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").digest()
+
+
+def ask_the_system(path: Path, reason: str) -> None:
+    """Raise the OSError of a write that torch reports as failed without its errno, such as on a full disk."""
+    with path.open("ab") as file:
+        file.write(b"\0" * 65536)
+    raise OSError(f"checkpoint was not written: {reason}")
+
+
+def first_line(error: BaseException) -> str:
+    return str(error).split("\n")[0] or type(error).__name__
+
+
+# --- reading --------------------------------------------------------------------------------------------------------
+
+
+def layout(named: Mapping[str, Tensor]) -> Layout:
+    """Return shape and type of tensors, of sharded ones those of the whole."""
+    return {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in named.items()}
+
+
+class PartTensors:
+    """The tensors of a folder that several processes have written."""
+
+    def __init__(self, folder: Path, files: set[str]) -> None:
+        self._folder = folder
+        with (folder / INDEX).open("rb") as file:
+            self._metadata: Metadata = _MetadataUnpickler(file).load()
+        told: dict[str, Any] = self._metadata.state_dict_metadata
+        self._layout = {name: (tuple(tensor.size), tensor.properties.dtype) for name, tensor in told.items()}
+        if strange := {info.relative_path for info in self._metadata.storage_data.values()} - files:
+            raise ValueError(f"{strange.pop()} is not one of its files")
+
+    def layout(self) -> Layout:
+        """Return what tensors there are."""
+        return self._layout
+
+    def fill(self, targets: Mapping[str, Tensor]) -> None:
+        """Copy the tensors, or this process's parts, into others of the same layout."""
+        from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+        from torch.distributed.checkpoint.filesystem import FileSystemReader
+
+        # What `torch.distributed.checkpoint.load` does, but for its unpickling of anything; no process needs another.
+        planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
+        planner.set_up_planner(dict(targets), self._metadata, is_coordinator=True)
+        reader = FileSystemReader(self._folder)
+        reader.set_up_storage_reader(self._metadata, is_coordinator=True)
+        reader.read_data(planner.finish_plan(planner.create_local_plan()), planner).wait()
+
+
+class _MetadataUnpickler(pickle.Unpickler):
+    """Reads the index of torch.distributed.checkpoint, which is a pickle, and nothing but what makes up one of tensors.
+
+    What is no tensor, torch would unpickle whatever it is.
+    """
+
+    KNOWN = frozenset(
+        [
+            *(("torch", "Size"), ("torch.serialization", "_get_layout")),
+            ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
+            *(
+                ("torch.distributed.checkpoint.metadata", name)
+                for name in (
+                    *("Metadata", "MetadataIndex", "TensorStorageMetadata", "ChunkStorageMetadata"),
+                    *("TensorProperties", "_MEM_FORMAT_ENCODING"),
+                )
+            ),
+        ]
+    )
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Return what a pickle names, if it may."""
+        is_dtype = module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
+        if not is_dtype and (module, name) not in self.KNOWN:
+            raise pickle.UnpicklingError(f"{module}.{name} has no place in it")
+        return super().find_class(module, name)

@@ -205,7 +205,7 @@ def line(text: object) -> str:
         ("a.jsonl", (line("x") * 2 + line(3)).encode(), InputError, "{path}:3: field 'text' is no text but int"),
         ("a.jsonl", b"[" * 100_000, FailedError, "{path}:1: no valid JSON (RecursionError)"),
         ("a.txt.gz", b"no gzip", FailedError, "{path}: cannot be unpacked (Not a gzipped file"),
-        ("a.txt.gz", gzip.compress(b"words " * 1000)[:-10], FailedError, "{path}: cannot be unpacked ("),
+        ("a.txt.gz", gzip.compress(b"words " * 1000, mtime=0)[:-10], FailedError, "{path}: cannot be unpacked ("),
         ("a.parquet", b"PAR1 no", DataMissingError, "{path}: cannot be read as parquet ("),
         ("a.parquet", b"", DataMissingError, "{path}: cannot be read as parquet ("),
     ],

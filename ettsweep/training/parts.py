@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ettsweep.errors import EttsweepError, StorageError
 from ettsweep.files import storage_errors
-from ettsweep.training.distributed import Group, lost_peer, watching
+from ettsweep.training.distributed import Group, LostPeerError, lost_peer, watching
 
 if TYPE_CHECKING:
     from torch.distributed.checkpoint.metadata import Metadata
@@ -58,6 +58,8 @@ def write_parts(state: dict[str, Tensor], folder: Path, group: Group) -> dict[st
     except CheckpointException as error:  # what any of the processes could not do, on all of them
         problem = _why_not(error, folder, folder / PART.format(group.rank))
     if problem:  # and the error, whose frames may hold a file, is gone
+        if not isinstance(problem, LostPeerError):
+            group.agree(0)  # all have asked the system while the disk was full
         if group.leads:
             shutil.rmtree(folder, ignore_errors=True)
         group.agree(0)  # whoever says so on a full disk needs the room

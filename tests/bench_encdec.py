@@ -21,7 +21,7 @@ import torch
 import turns
 from mbart import mbart
 from torch import Tensor, nn
-from turns import contest, fitting, machine, optional, plain_adamw, ratio, settings, trainer
+from turns import Contender, contest, fitting, machine, optional, plain_adamw, ratio, settings, trainer
 
 from ettsweep.models.build import build_model, example_inputs, speed_up
 from ettsweep.models.flops import tokens_per_sample
@@ -137,39 +137,31 @@ def measure(name: str, device: torch.device, precision: Precision, compiled: boo
     """Let ours and MBart take turns at training steps."""
     spec = run_spec(MODELS[name], precision, batch_size)
     ours, theirs = contest((our_trainer, mbart_trainer), spec, device, compiled, count)
-    tokens = batch_size * tokens_per_sample(spec.model)
-    return Row(
-        name,
-        precision,
-        compiled,
-        batch_size,
-        tokens_per_s=tokens / ours.median_step_s,
-        step_s=ours.median_step_s,
-        utilisation=ours.utilisation(),
-        memory_gib=ours.memory_gib,
-        mbart_tokens_per_s=tokens / theirs.median_step_s,
-        mbart_memory_gib=theirs.memory_gib,
-        ratio=ratio(ours, theirs),
-    )
+    return row(name, spec, compiled, ours, theirs)
 
 
 def measure_alone(name: str, device: torch.device, precision: Precision, compiled: bool, batch_size: int) -> Row:
     """Let ours take some dozen training steps, with activation checkpointing."""
     spec = run_spec(MODELS[name], precision, batch_size)
     (ours,) = contest((partial(our_trainer, recompute=True),), spec, device, compiled, ALONE_STEPS)
-    tokens = batch_size * tokens_per_sample(spec.model)
+    return row(name, spec, compiled, ours, None)
+
+
+def row(name: str, spec: RunSpec, compiled: bool, ours: Contender, theirs: Contender | None) -> Row:
+    """Return what came of the steps of ours, and of MBart's where it took turns."""
+    tokens = spec.batch_size * tokens_per_sample(spec.model)
     return Row(
         name,
-        precision,
+        spec.precision,
         compiled,
-        batch_size,
+        spec.batch_size,
         tokens_per_s=tokens / ours.median_step_s,
         step_s=ours.median_step_s,
         utilisation=ours.utilisation(),
         memory_gib=ours.memory_gib,
-        mbart_tokens_per_s=None,
-        mbart_memory_gib=None,
-        ratio=None,
+        mbart_tokens_per_s=None if theirs is None else tokens / theirs.median_step_s,
+        mbart_memory_gib=None if theirs is None else theirs.memory_gib,
+        ratio=None if theirs is None else ratio(ours, theirs),
     )
 
 

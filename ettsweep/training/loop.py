@@ -89,7 +89,8 @@ class Trainer:
 
     def seed_dropout(self, step: int) -> None:
         """Let what a model draws in a step depend on (seed, step, rank) alone."""
-        torch.manual_seed(derive_seed(self.spec.seed, "dropout", step, self.share.rank))
+        if self.model.draws:
+            torch.manual_seed(derive_seed(self.spec.seed, "dropout", step, self.share.rank))
 
     def train_step(self, lr: float, batches: Iterator[Batch]) -> tuple[Tensor, Tensor, Tensor]:
         """Take one optimizer step; nothing in it waits for the device.

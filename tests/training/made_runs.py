@@ -60,3 +60,26 @@ def numbers(run: RunDir) -> tuple[bytes, object]:
 def curve(run: RunDir, key: str = "loss") -> list[float]:
     """Return a metric of all steps, or evaluations, of a finished run."""
     return [line[key] for line in run.history() if key in line]
+
+
+def trained_through_stops_and_kills(trained: Trained, spec: RunSpec, way: dict[str, Any]) -> RunDir:
+    """Stop and kill the processes of a run, one or another, and see it go on with the numbers of an undisturbed one."""
+    world, way = way["world"], way | {"folder": "same"}
+    last = world - 1
+    (calm, run, *_), ends = trained(
+        (spec, way | {"folder": "calm"}),
+        (spec, way | {"rank": last, "after": 6, "how": "stop"}),
+        (spec, way | {"rank": last, "after": 9, "how": "kill"}),
+        (spec, way | {"rank": 0, "after": 7, "how": "kill"}),
+        (spec, way | {"rank": 0, "after": 3, "how": "stop"}),
+        (spec, way),
+    )
+    assert ends[1] == ends[4] == ends[5] == ["ended"] * world
+    for end, killed in ((ends[2], last), (ends[3], 0)):
+        assert end[killed] == "killed"
+        assert all("another process of this run is gone" in e for rank, e in enumerate(end) if rank != killed)
+    failures = [run.attempt(number).failure() for number in range(1, 6)]
+    assert [f and f["kind"] for f in failures] == ["interrupted", "lost", "lost", "interrupted", None]
+    assert [run.attempt(number).resumed_from() for number in range(1, 6)] == [(0, 0), (1, 6), (2, 12), (3, 16), (4, 19)]
+    assert numbers(run) == numbers(calm)
+    return run

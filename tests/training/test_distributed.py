@@ -4,7 +4,18 @@ from pathlib import Path
 
 import pytest
 import torch
-from made_runs import CPU, ODD, REL, MakeSpec, Train, Trained, curve, numbers, result_of
+from made_runs import (
+    CPU,
+    ODD,
+    REL,
+    MakeSpec,
+    Train,
+    Trained,
+    curve,
+    numbers,
+    result_of,
+    trained_through_stops_and_kills,
+)
 
 from ettsweep.files import read_lines
 from ettsweep.rundir import RunDir, State
@@ -122,24 +133,8 @@ def test_a_run_stopped_and_killed_on_several_processes_goes_on_bit_for_bit(
     trained: Trained, make_spec: MakeSpec, world: int, micro_batch: int | None
 ) -> None:
     spec = make_spec(batch_size=ODD, lr=0.25, schedule={"total_steps": 40, "eval_every": 7})
-    way = {"world": world, "micro_batch": micro_batch, "every_steps": 4, "folder": "same"}
-    last = world - 1
-    (calm, run, *_), ends = trained(
-        (spec, way | {"folder": "calm"}),
-        (spec, way | {"rank": last, "after": 6, "how": "stop"}),
-        (spec, way | {"rank": last, "after": 9, "how": "kill"}),
-        (spec, way | {"rank": 0, "after": 7, "how": "kill"}),
-        (spec, way | {"rank": 0, "after": 3, "how": "stop"}),
-        (spec, way),
-    )
-    assert ends[1] == ends[4] == ends[5] == ["ended"] * world
-    for end, killed in ((ends[2], last), (ends[3], 0)):
-        assert end[killed] == "killed"
-        assert all("another process of this run is gone" in e for rank, e in enumerate(end) if rank != killed)
-    failures = [run.attempt(number).failure() for number in range(1, 6)]
-    assert [f and f["kind"] for f in failures] == ["interrupted", "lost", "lost", "interrupted", None]
-    assert [run.attempt(number).resumed_from() for number in range(1, 6)] == [(0, 0), (1, 6), (2, 12), (3, 16), (4, 19)]
-    assert numbers(run) == numbers(calm)
+    way = {"world": world, "micro_batch": micro_batch, "every_steps": 4}
+    trained_through_stops_and_kills(trained, spec, way)
 
 
 def test_what_one_process_alone_cannot_do_is_the_runs_failure(trained: Trained, spec: RunSpec) -> None:

@@ -15,7 +15,18 @@ from typing import Any
 
 import pytest
 import torch
-from made_runs import CPU, ODD, REL, MakeSpec, Train, Trained, curve, numbers, result_of
+from made_runs import (
+    CPU,
+    ODD,
+    REL,
+    MakeSpec,
+    Train,
+    Trained,
+    curve,
+    numbers,
+    result_of,
+    trained_through_stops_and_kills,
+)
 
 from ettsweep.models.build import build_model
 from ettsweep.models.initialisation import initialise
@@ -206,24 +217,8 @@ def test_a_sharded_run_stopped_and_killed_goes_on_bit_for_bit(
     trained: Trained, make_spec: MakeSpec, world: int, micro_batch: int | None
 ) -> None:
     spec = long_spec(make_spec)
-    way = {"world": world, "micro_batch": micro_batch, "every_steps": 4, "sharded": True, "folder": "same"}
-    last = world - 1
-    (calm, run, *_), ends = trained(
-        (spec, way | {"folder": "calm"}),
-        (spec, way | {"rank": last, "after": 6, "how": "stop"}),
-        (spec, way | {"rank": last, "after": 9, "how": "kill"}),
-        (spec, way | {"rank": 0, "after": 7, "how": "kill"}),
-        (spec, way | {"rank": 0, "after": 3, "how": "stop"}),
-        (spec, way),
-    )
-    assert ends[1] == ends[4] == ends[5] == ["ended"] * world
-    for end, killed in ((ends[2], last), (ends[3], 0)):
-        assert end[killed] == "killed"
-        assert all("another process of this run is gone" in e for rank, e in enumerate(end) if rank != killed)
-    failures = [run.attempt(number).failure() for number in range(1, 6)]
-    assert [f and f["kind"] for f in failures] == ["interrupted", "lost", "lost", "interrupted", None]
-    assert [run.attempt(number).resumed_from() for number in range(1, 6)] == [(0, 0), (1, 6), (2, 12), (3, 16), (4, 19)]
-    assert numbers(run) == numbers(calm)
+    way = {"world": world, "micro_batch": micro_batch, "every_steps": 4, "sharded": True}
+    run = trained_through_stops_and_kills(trained, spec, way)
     assert not any(run.attempt(number).checkpoint_path.exists() for number in run.numbers())
     assert all(len(run.attempt(number).checkpoints()) == 2 for number in run.numbers()), "the newest alone is kept"
 

@@ -1,0 +1,79 @@
+"""Gaussian integrals of activation functions, by quadrature.
+
+P positions (pairs of sample and token), A angles, R radii.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtr
+
+Array = NDArray[np.float64]
+Function = Callable[[Array], Array]
+
+ANGLES, RADII = 16, 32
+"""Nodes on each of four intervals of angles, and along the radius: GELU to 1e-8 at variances up to 1, 1e-6 up to 4."""
+RADIUS_MAX = 9.0
+"""Beyond it lies exp(-40.5) of the measure."""
+
+
+@dataclass(frozen=True)
+class Activation:
+    """An activation function and its derivative."""
+
+    sigma: Function
+    derivative: Function
+
+
+GELU = Activation(
+    sigma=lambda x: x * ndtr(x),
+    derivative=lambda x: ndtr(x) + x * np.exp(-0.5 * x**2) / math.sqrt(2 * math.pi),
+)
+"""The exact GELU, x Phi(x)."""
+RELU = Activation(sigma=lambda x: np.maximum(x, 0.0), derivative=lambda x: (x > 0).astype(np.float64))
+
+
+def pair_expectations(f: Function, kernel_PP: Array) -> Array:
+    """Return <f(w_1) f(w_2)>_K for each pair of positions, (P, P); eq:GP.
+
+    In polar coordinates w_1 = a r cos(t), w_2 = b r cos(t - phi), where a and b are the standard deviations and
+    cos(phi) the correlation: nothing is singular where two positions are equal, and a kink or step of f at 0 lies at
+    the end of an interval of t, so that ReLU is integrated as well as GELU.
+
+    Args:
+        f: the function, of an array of any shape.
+        kernel_PP: covariance of w, positive semi-definite.
+    """
+    deviations = np.sqrt(np.diag(kernel_PP))
+    result = np.empty_like(kernel_PP)
+    for i, deviation in enumerate(deviations):  # row by row: memory stays at P x A x R
+        rest = deviations[i:]
+        cosine = np.clip(kernel_PP[i, i:] / np.maximum(deviation * rest, np.finfo(np.float64).tiny), -1.0, 1.0)
+        result[i, i:] = result[i:, i] = _polar(f, deviation, rest, np.arccos(cosine))
+    return result
+
+
+def _polar(f: Function, a: float, b_P: Array, phi_P: Array) -> Array:
+    """Return the integral for one position with each of several others, at angles between 0 and pi to it."""
+    node_R, weight_R = np.polynomial.legendre.leggauss(RADII)
+    radius_R = RADIUS_MAX * (node_R + 1) / 2
+    weight_R = weight_R * RADIUS_MAX / 2 * radius_R * np.exp(-0.5 * radius_R**2) / (2 * math.pi)
+    angle_PA, weight_PA = _angles(phi_P)
+    first_PAR = f(a * np.cos(angle_PA)[:, :, None] * radius_R)
+    second_PAR = f((b_P[:, None] * np.cos(angle_PA - phi_P[:, None]))[:, :, None] * radius_R)
+    integral_P: Array = np.einsum("par,par,pa,r->p", first_PAR, second_PAR, weight_PA, weight_R, optimize=True)
+    return integral_P
+
+
+def _angles(phi_P: Array) -> tuple[Array, Array]:
+    """Return nodes and weights on a full turn, cut where cos(t) or cos(t - phi) changes its sign."""
+    node_A, weight_A = np.polynomial.legendre.leggauss(ANGLES)
+    start_P, right = phi_P - math.pi / 2, math.pi / 2
+    cuts = np.stack((start_P, np.full_like(phi_P, right), start_P + math.pi, np.full_like(phi_P, 3 * right)), 1)
+    lengths = np.stack((math.pi - phi_P, phi_P) * 2, 1)
+    angle_PA = cuts[:, :, None] + lengths[:, :, None] * (node_A + 1) / 2
+    weight_PA = lengths[:, :, None] * weight_A / 2
+    return angle_PA.reshape(len(phi_P), -1), weight_PA.reshape(len(phi_P), -1)

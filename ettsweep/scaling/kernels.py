@@ -62,6 +62,9 @@ class Contact:
         logit: mean logit of the very token that the decoder reads at a position, (P,).
         tangent: cross term of the gradients of stem and head, in the component of (token read at p2, token read at p1)
             of the tangent kernel at (p1, p2), (P, P); without a learning-rate factor.
+
+    Tangent kernels in these components are also smaller than predicted by what LayerNorm projects away: kernels are to
+    be compared in components that no position reads.
     """
 
     logit: Estimate
@@ -182,7 +185,7 @@ def encdec_kernels(
         for block in range(model.depth):
             stream = recursion.block(stream, f"encoder.{block}", stages)
         source = stream.normalised(model.ln_eps)
-        stream = stem(previous_BT)
+        stream = decoder_stem = stem(previous_BT)
         stages.append(("decoder.stem", stream.kernel))
         for block in range(model.depth):
             stream = recursion.block(stream, f"decoder.{block}", stages, source)
@@ -190,15 +193,43 @@ def encdec_kernels(
         tangent = {group: variances[Group.WE] * kernel for group, kernel in final.tangent.items()}
         tangent[Group.WE] = tangent[Group.WE] + final.kernel
         stages.append(("head", head * variances[Group.WE] * final.kernel))
-        # What is left of a word's own embedding after both normalisations on the skip path.
-        stem_variance = variances[Group.WE] + variances[Group.PE] + model.ln_eps
-        left_P = 1 / np.sqrt(stem_variance * (np.diag(stream.kernel) + model.ln_eps))
-        logit_P = math.sqrt(head * model.width) * variances[Group.WE] * left_P
-        cross_PP = 2 * head * variances[Group.WE] * np.outer(left_P, left_P)
+        logit_P, cross_PP = _contact(previous_BT, variances, model.ln_eps, decoder_stem.kernel, stream.kernel)
+        logit_P, cross_PP = math.sqrt(head * model.width) * logit_P, head * cross_PP
         return _Prediction(dict(stages), tangent, logit_P, cross_PP)
 
     recursion = _Recursion(model, variances, activation, samples)
     return _combine(model, s, _sampled(recursion, recurse, draws, seed))
+
+
+def _contact(
+    tokens_BT: NDArray[np.int64], variances: Mapping[Group, float], eps: float, stem_PP: Array, stream_PP: Array
+) -> tuple[Array, Array]:
+    """Return the contact terms of a tied head in units of N n and of N^2 n: (P,) and (P, P), as in `Contact`.
+
+    On the skip path, a word's embedding W goes through two normalisations, to x = W / sqrt(G_stem + eps) and to
+    h = x / sqrt(G + eps). Both also project gradients off x and h, which eq:LN-mnemonic leaves out, rightly but for W
+    itself: it lies along them. For different tokens at both positions, eq:LaT-grad-cross is what remains.
+
+    Args:
+        tokens_BT: that the decoder reads.
+        variances: C_G.
+        eps: of LayerNorm.
+        stem_PP: kernel of x.
+        stream_PP: G of the residual stream at its end.
+    """
+    same_PP = tokens_BT.reshape(-1, 1) == tokens_BT.reshape(1, -1)
+    stem_std = math.sqrt(variances[Group.WE] + variances[Group.PE] + eps)
+    std_P = np.sqrt(np.diag(stream_PP) + eps)
+    # Products over n, the first factor's position first: x W, h W, h x, h h.
+    xw_PP = variances[Group.WE] * same_PP / stem_std
+    hw_PP = xw_PP / std_P[:, None]
+    hx_PP = stem_PP / std_P[:, None]
+    hh_PP = stream_PP / np.outer(std_P, std_P)
+    own_P = np.diag(hw_PP)
+    # h_p, projected off x_q and h_q, with W_p.
+    term_PP = own_P[:, None] - hh_PP * hw_PP.T - hx_PP * (xw_PP.T - np.diag(hx_PP) * hw_PP.T)
+    term_PP = term_PP / (std_P * stem_std)
+    return own_P, term_PP + term_PP.T
 
 
 def group_variances(model: VitSpec | EncDecSpec, s: float | None) -> dict[Group, float]:

@@ -17,11 +17,11 @@ from ettsweep.report.figures import (
     curves_figure,
     save,
     seeds_figure,
+    strategy_rank,
 )
 from ettsweep.report.maps import Cell, LatticeMap, lattice_figure
 from ettsweep.report.tables import point_key
 from ettsweep.rundir import State
-from ettsweep.scaling.strategies import STRATEGIES
 from ettsweep.spec import DenoisingTask, RunSpec, digest, identity
 from ettsweep.sweep.ledger import Run
 from ettsweep.sweep.verify import Verdict
@@ -146,10 +146,9 @@ def group(runs: Sequence[Run], verdicts: Sequence[Verdict]) -> list[Sweep]:
         spec = specs.get(verdict.family)
         key = _recipe(spec) if spec else _recipe_of_model(verdict.model, recipes)
         recipes.setdefault(key, []).append(verdict)
-    order = list(STRATEGIES)
     sweeps = []
     for key, members in recipes.items():
-        members = sorted(members, key=lambda v: (order.index(v.strategy) if v.strategy in order else 99, v.strategy))
+        members = sorted(members, key=lambda v: strategy_rank(v.strategy))
         families = tuple(_family(verdict, by_family.get(verdict.family, [])) for verdict in members)
         sweeps.append(Sweep(_sweep_title(key, members[0].model, recipes, specs), families))
     return sorted(sweeps, key=lambda sweep: sweep.title)
@@ -183,10 +182,11 @@ def _sweep_title(key: str, model: str, recipes: dict[str, list[Verdict]], specs:
             for rival in rivals
             if rival is not None and rival.task.kind == own.task.kind
             for name, value in _flat(rival).items()
-            if mine.get(name) != value
+            if name in mine and mine[name] != value
         }
     )
-    return title + (f" ({', '.join(f'{name} {mine.get(name)}' for name in different[:4])})" if different else "")
+    told = [f"{name.removesuffix('.kind')} {mine[name]}" for name in different[:4]]
+    return title + (f" ({', '.join(told)})" if told else "")
 
 
 def _flat(spec: RunSpec) -> dict[str, object]:
@@ -247,8 +247,12 @@ def _draw(
 
 
 def _file_name(name: str, family: str, used: set[str]) -> str:
-    """Return a plain file name; the family tells two of the same name apart."""
-    plain = "".join(c if c.isascii() and (c.isalnum() or c in "-=.") else "-" for c in name)
+    """Return a plain file name, s=0.25 as s0p25; the family tells two of the same name apart.
+
+    LaTeX takes what follows a dot for the kind of file, and a program on the way may do the same.
+    """
+    told = name.replace("=", "").replace(".", "p")
+    plain = "".join(c if c.isascii() and (c.isalnum() or c == "-") else "-" for c in told)
     if plain in used:
         plain += f"-{family[:6]}"
     used.add(plain)

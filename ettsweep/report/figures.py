@@ -14,19 +14,29 @@ from typing import Any, Literal
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
+from ettsweep.errors import InputError
 from ettsweep.files import write_atomic
 from ettsweep.report.text import is_accuracy, metric_name, plus_minus, score_text, short
+from ettsweep.scaling.strategies import parse_strategy
 
 DPI = 180
 
 STRATEGY_COLOURS = {"standard": "#000000", "ntk": "#0072b2", "hybrid": "#aa3f9c", "mup": "#d55e00"}
 """The paper's black, blue, purple and red (fig:seeds-ViT), in shades that colour-blind readers tell apart."""
 
-OTHER_COLOURS = ("#009e73", "#e69f00", "#56b4e9", "#8c6d1f")
+FAMILY_COLOURS = {
+    0.0: STRATEGY_COLOURS["ntk"],
+    0.25: "#009e73",
+    0.5: STRATEGY_COLOURS["hybrid"],
+    0.75: "#8c6d1f",
+    1.0: STRATEGY_COLOURS["mup"],
+}
+"""Colours along s; any other s lies between its two nearest, so that no two share a colour."""
 
 NAMED_COLOURS = ("#e69f00", "#009e73", "#56b4e9", "#8c510a", "#0072b2", "#d55e00", "#cc79a7")
 """Okabe and Ito's palette and a brown, for the points that a legend names beside the optimum."""
@@ -73,11 +83,25 @@ class StrategyCurves:
     fresh_scores: tuple[float, ...]
 
 
+def strategy_rank(strategy: str) -> tuple[float, str]:
+    """Return what sorts strategies: standard, then the family by s, then names that are none."""
+    try:
+        s = parse_strategy(strategy)
+    except InputError:
+        return math.inf, strategy
+    return -1.0 if s is None else s, strategy
+
+
 def strategy_colour(strategy: str) -> str:
     """Return a strategy's colour, the same in all figures and reports."""
     if strategy in STRATEGY_COLOURS:
         return STRATEGY_COLOURS[strategy]
-    return OTHER_COLOURS[sum(strategy.encode()) % len(OTHER_COLOURS)]
+    s, _ = strategy_rank(strategy)
+    if not 0 <= s <= 1:
+        return GREY
+    channels = zip(*map(to_rgb, FAMILY_COLOURS.values()), strict=True)
+    red, green, blue = (float(np.interp(s, list(FAMILY_COLOURS), channel)) for channel in channels)
+    return to_hex((red, green, blue))
 
 
 # --- curves ---------------------------------------------------------------------------------------------

@@ -125,13 +125,13 @@ def points_of(table: pd.DataFrame) -> pd.DataFrame:
         diverged=diverged.astype("Int64"),
     )
     work.loc[diverged, list(METRICS)] = math.nan
-    by = ["model", "strategy", "family", "log2_lr", "log2_wd"]
+    by = ["model", "strategy", "optimizer", "family", "log2_lr", "log2_wd"]
     groups = work.groupby(by, dropna=False, sort=True)
     first = groups[["lr", "wd"]].first()
     sums = groups[["seeds", "diverged", *SPIKES]].sum()
     means = groups[list(METRICS)].mean().add_suffix("_mean")
     deviations = groups[list(METRICS)].std(ddof=1).add_suffix("_std")
-    columns = ["family", "model", "strategy", "lr", "wd", "log2_lr", "log2_wd", "seeds", "diverged"]
+    columns = ["family", "model", "strategy", "optimizer", "lr", "wd", "log2_lr", "log2_wd", "seeds", "diverged"]
     columns += [f"{metric}_{what}" for metric in METRICS for what in ("mean", "std")]
     joined = first.join([sums, means, deviations]).reset_index()
     return joined[[*columns, *SPIKES]]
@@ -141,6 +141,7 @@ OPTIMUM_COLUMNS = (
     "family",
     "model",
     "strategy",
+    "optimizer",
     "verdict",
     "lr",
     "wd",
@@ -164,6 +165,7 @@ def optima_table(runs: Sequence[Run], verdicts: Sequence[Verdict]) -> pd.DataFra
     neighbour is, in the metric's own unit. Spikes are summed over all runs of the optimum.
     """
     at_point = runs_by_point(runs)
+    optimizers = {run.family: run.spec.optimizer.kind for run in runs}
     rows = []
     for verdict in verdicts:
         chosen = [] if verdict.lr is None else at_point.get((verdict.family, *_key(verdict)), [])
@@ -172,7 +174,8 @@ def optima_table(runs: Sequence[Run], verdicts: Sequence[Verdict]) -> pd.DataFra
         fresh_mean, fresh_std = mean_std(verdict.fresh_scores)
         rows.append(
             (
-                *(verdict.family, verdict.model, verdict.strategy, verdict.verdict, verdict.lr, verdict.wd),
+                *(verdict.family, verdict.model, verdict.strategy, optimizers.get(verdict.family)),
+                *(verdict.verdict, verdict.lr, verdict.wd),
                 *(verdict.metric, len(verdict.seeds), verdict.score, mean_std(scores)[1]),
                 *(len(verdict.fresh_seeds), fresh_mean, fresh_std, margin(verdict)),
                 *(sum(r.get(name) or 0 for r in results) if results else None for name in SPIKES),
@@ -180,7 +183,7 @@ def optima_table(runs: Sequence[Run], verdicts: Sequence[Verdict]) -> pd.DataFra
         )
     frame = pd.DataFrame(rows, columns=list(OPTIMUM_COLUMNS))
     counts = dict.fromkeys(("seeds", "fresh_seeds", *SPIKES), "Int64")
-    texts = dict.fromkeys(("family", "model", "strategy", "verdict", "metric"), "str")
+    texts = dict.fromkeys(("family", "model", "strategy", "optimizer", "verdict", "metric"), "str")
     reals = {name: "float64" for name in OPTIMUM_COLUMNS if name not in counts and name not in texts}
     return frame.astype(counts | texts | reals)
 

@@ -1,9 +1,14 @@
 """Names of the scaling strategies, and the number s that each stands for."""
 
+import re
+
 from ettsweep.errors import InputError, unknown_name
 
 STRATEGIES: dict[str, float | None] = {"standard": None, "ntk": 0.0, "hybrid": 0.5, "mup": 1.0}
 """Meta-parameter s of each named strategy (foot:Meta1); `standard` is outside the family."""
+
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+"""What people write; Python's float takes 0_1 for 1, which is another strategy than 0.1."""
 
 
 def parse_strategy(name: str) -> float | None:
@@ -16,10 +21,8 @@ def parse_strategy(name: str) -> float | None:
         return STRATEGIES[name]
     if not name.startswith("s="):
         raise unknown_name("strategy", name, [*STRATEGIES, "s=<number from 0 to 1>"])
-    try:
-        s = float(name.removeprefix("s="))
-    except ValueError:
-        s = float("nan")
+    text = name.removeprefix("s=")
+    s = float(text) if _NUMBER.fullmatch(text) else -1.0
     if not 0 <= s <= 1:
         raise InputError(f"strategy {name!r}: s must be a number from 0 to 1, such as s=0.25")
     return s + 0.0  # -0.0 and 0.0 are one strategy

@@ -13,10 +13,12 @@ from ettsweep.errors import CorruptError, EttsweepError, InputError, located, un
 from ettsweep.files import storage_errors, write_atomic
 from ettsweep.models.registry import MODELS, model_name, model_spec
 from ettsweep.resources import shipped
+from ettsweep.scaling.factors import Optimizer
 from ettsweep.scaling.hyperparameters import map_point
 from ettsweep.scaling.strategies import parse_strategy, strategy_name
 from ettsweep.spec import (
     MAX_SEED,
+    AdamWSpec,
     DenoisingTask,
     Frozen,
     NonNegative,
@@ -55,13 +57,26 @@ class Centre(Frozen):
     wd: Annotated[NonNegative, AfterValidator(_in_range)]
 
 
+Centres = dict[str, Centre]
+
+ANYWHERE = Centre(lr=1e-3, wd=0.0)
+"""A start for whoever asks a grid about its data or its memory, which depend on none."""
+
+
 class GridFile(Frozen):
-    """The file. `model` is a name or an architecture, `task` a name or a task; `set` overrides any recipe field."""
+    """The file. `model` is a name or an architecture, `task` a name or a task; `set` overrides any recipe field.
+
+    Attributes:
+        centre: where the search starts, by strategy, with the optimizer that the recipe names.
+        centre_adamw, centre_sgd: the same for whoever sets that optimizer instead.
+    """
 
     model: NameOrFields
     task: NameOrFields
     recipe: dict[str, Any]
-    centre: dict[str, Centre]
+    centre: Centres
+    centre_adamw: Centres = Field(default_factory=dict)
+    centre_sgd: Centres = Field(default_factory=dict)
     lr: Axis
     wd: Axis
     strategies: Annotated[tuple[str, ...], Field(min_length=1, strict=False)]
@@ -85,20 +100,52 @@ class GridFile(Frozen):
 
     @model_validator(mode="after")
     def _named(self) -> Self:
-        if not self.centre:
-            raise ValueError("centre: at least one strategy with lr and wd is needed")
-        for names in (self.strategies, self.centre):
+        for names in (self.strategies, *self._centres.values()):
             try:
                 known = [strategy_name(parse_strategy(name)) for name in names]
             except EttsweepError as error:
                 raise ValueError(str(error)) from None
             if repeated := sorted({name for name in known if known.count(name) > 1}):
                 raise ValueError(f"strategy {repeated[0]} is given twice")
-        if not self.wd.fixed and any(c.wd == 0 for c in self.centre.values()):
-            raise ValueError("centre: wd 0 has no log2; give a positive wd, or `wd: fixed`")
         if len(set(self.seeds)) != len(self.seeds):
             raise ValueError(f"seeds: {list(self.seeds)} repeats a seed")
         return self
+
+    @model_validator(mode="after")
+    def _centred(self) -> Self:
+        if not self.centre:
+            raise ValueError("centre: at least one strategy with lr and wd is needed")
+        if self._centres.get(f"centre_{self._optimizer}"):
+            raise ValueError(f"centre and centre_{self._optimizer} say the same in this recipe; give one of them")
+        for key, centres in self._centres.items():
+            if not self.wd.fixed and any(c.wd == 0 for c in centres.values()):
+                raise ValueError(f"{key}: wd 0 has no log2; give a positive wd, or `wd: fixed`")
+        return self
+
+    @property
+    def _centres(self) -> dict[str, Centres]:
+        """What is stated, by key."""
+        return {"centre": self.centre, "centre_adamw": self.centre_adamw, "centre_sgd": self.centre_sgd}
+
+    @property
+    def _optimizer(self) -> object:
+        """The optimizer that the recipe names; the recipe's own schema judges it."""
+        given = self.recipe.get("optimizer", {})
+        return given.get("kind", AdamWSpec().kind) if isinstance(given, dict) else given
+
+    def centres(self, optimizer: Optimizer) -> Centres:
+        """Return the centres that are stated for an optimizer.
+
+        Raises:
+            InputError: there are none; those of another would start the search far away, without a word.
+        """
+        key = "centre" if optimizer == self._optimizer else f"centre_{optimizer}"
+        if not (found := self._centres[key]):
+            raise InputError(
+                f"centre: it is for {self._optimizer}, and means nothing for {optimizer}, whose lr differ by orders; "
+                f"say where to start, in the file or with --set '{key}={{standard: {{lr: LR, wd: WD}}}}'"
+            )
+        return found
 
 
 class Request(Frozen):
@@ -269,19 +316,21 @@ def load_request(
     lr_range: str | None = None,
     wd_range: str | None = None,
     seeds: Sequence[int] = (),
+    start: Centre | None = None,
 ) -> Request:
     """Read a grid file and resolve it.
 
     Args:
         path: the file.
         strategies: those asked for, all of the file's by default.
-        overrides: `key=value` for any field of the recipe, dotted.
+        overrides: `key=value` for any field of the recipe, dotted, and for the centres.
         lr_range: `low:high` or `low:high:step` in log2 from the centre, or `fixed`; wins over the file.
         wd_range: the same for wd.
         seeds: win over the file's.
+        start: the centre of every strategy, for a run that needs none of the file's.
 
     Raises:
-        InputError: all that is wrong with the file or the options.
+        InputError: all that is wrong with the file or the options, or it states no centre for the optimizer.
     """
     data = read_yaml(path)
     for key, text in (("lr", lr_range), ("wd", wd_range)):
@@ -291,23 +340,42 @@ def load_request(
         data["strategies"] = list(strategies)
     if seeds:
         data["seeds"] = list(seeds)
-    mlp_factor, rest = _take(overrides, "strategy.mlp_factor")
-    if mlp_factor is not None:
-        data["mlp_factor"] = mlp_factor
-    grid = validate(GridFile, data, str(path))
-    recipe = resolve_recipe(grid.model, grid.task, grid.recipe, rest, str(path))
-    scaling = {"s": 0.0, "mlp_factor": grid.mlp_factor}
-    validate(StrategySpec, scaling, str(path))
+    grid, recipe = _resolve(data, overrides, str(path))
+    if start is None:
+        with located(_with_sets(str(path), overrides)):
+            stated = grid.centres(recipe.optimizer.kind)
+        centres = {name: centre_of(stated, name, recipe) for name in grid.strategies}
+    else:
+        centres = dict.fromkeys(grid.strategies, start)
     return Request(
         grid=path.name,
         recipe=recipe,
         mlp_factor=grid.mlp_factor,
-        centres={strategy_name(parse_strategy(name)): centre_of(grid.centre, name, recipe) for name in grid.strategies},
+        centres={strategy_name(parse_strategy(name)): centre for name, centre in centres.items()},
         lr=grid.lr,
         wd=grid.wd,
         seeds=grid.seeds,
         data=grid.data,
     )
+
+
+def _resolve(data: dict[str, Any], overrides: Sequence[str], where: str) -> tuple[GridFile, Recipe]:
+    """Apply `key=value` overrides to a file's data; return the file as it then is, and its recipe."""
+    mlp_factor, overrides = _take(overrides, "strategy.mlp_factor")
+    if mlp_factor is not None:
+        data["mlp_factor"] = mlp_factor
+    of_centres = [o for o in overrides if re.match(r"centre(_\w+)?[.=]", o)]
+    for override in of_centres:
+        apply_override(data, override)
+    grid = validate(GridFile, data, _with_sets(where, of_centres))
+    rest = [o for o in overrides if o not in of_centres]
+    recipe = resolve_recipe(grid.model, grid.task, grid.recipe, rest, where)
+    validate(StrategySpec, {"s": 0.0, "mlp_factor": grid.mlp_factor}, where)
+    return grid, recipe
+
+
+def _with_sets(where: str, overrides: Sequence[str]) -> str:
+    return f"{where} with --set {' '.join(overrides)}" if overrides else where
 
 
 def with_corpus(request: Request) -> Request:
@@ -373,7 +441,7 @@ def resolve_recipe(
         }
     for override in overrides:
         apply_override(data, override)
-    where = f"{where} with --set {' '.join(overrides)}" if overrides else where
+    where = _with_sets(where, overrides)
     _resolve_epochs(data, where)
     resolved = validate(Recipe, data, where)
     with located(where):

@@ -11,6 +11,8 @@ from ettsweep.errors import CorruptError, InputError, StorageError
 from ettsweep.resources import shipped
 from ettsweep.spec import SgdSpec
 from ettsweep.sweep.gridfile import (
+    ANYWHERE,
+    Centre,
     Request,
     find_grid,
     load_request,
@@ -33,6 +35,7 @@ lr: {range: [-1, 1], step: 1}
 wd: {range: [-1, 0], step: 0.5}
 strategies: [standard]
 seeds: [3, 5]
+centre_sgd: {mup: {lr: 2.0, wd: 0.125}}
 """
 
 
@@ -170,7 +173,61 @@ def test_a_centre_at_the_ends_of_the_range_is_legal(path: Path) -> None:
 
 def test_the_map_goes_by_the_exponents_of_the_optimizer(path: Path) -> None:
     centre = load_request(path, ["ntk"], ["optimizer=sgd"]).centres["ntk"]
-    assert centre.lr == pytest.approx(2.0**-7 * 32)
+    assert (centre.lr, centre.wd) == (2.0 * 32, 0.125 / 32)
+
+
+# --- centres of another optimizer -----------------------------------------------------------------------------------
+
+OTHERS = "centre_sgd: {mup: {lr: 2.0, wd: 0.125}}"
+
+
+def test_a_centre_of_another_optimizer_is_no_start_for_the_one_that_is_set(path: Path) -> None:
+    change(path, OTHERS, "")
+    for sets in (["optimizer=sgd"], ["optimizer.kind=sgd"], ["optimizer={kind: sgd, momentum: 0.9}"]):
+        assert refusal(path, overrides=sets) == (
+            f"g.yaml with --set {sets[0]}: centre: it is for adamw, and means nothing for sgd, whose lr differ by orders; "
+            "say where to start, in the file or with --set 'centre_sgd={standard: {lr: LR, wd: WD}}'"
+        )
+    assert load_request(path, overrides=["optimizer=adamw"]) == load_request(path)
+
+
+def test_the_centre_is_that_of_the_optimizer_in_the_recipe(path: Path) -> None:
+    change(path, "  batch_size: 64", "  batch_size: 64\n  optimizer: sgd")
+    assert refusal(path) == "g.yaml: centre and centre_sgd say the same in this recipe; give one of them"
+    change(path, OTHERS, "centre_adamw: {standard: {lr: 0.25, wd: 0.125}}")
+    assert load_request(path).centres["standard"].lr == 2.0**-7
+    assert load_request(path, overrides=["optimizer=adamw"]).centres["standard"].lr == 0.25
+
+
+@pytest.mark.parametrize(
+    ("sets", "lr", "wd"),
+    [
+        (["centre_sgd={ntk: {lr: 3.0, wd: 0.5}}"], 3.0, 0.5),
+        (["centre_sgd.ntk={lr: 3.0, wd: 0.5}"], 3.0, 0.5),
+        (["centre_sgd.mup.lr=1.0"], 32.0, 0.125 / 32),
+        (["centre={ntk: {lr: 3.0, wd: 0.5}}"], 64.0, 0.125 / 32),
+    ],
+)
+def test_centres_can_be_set_too(path: Path, sets: list[str], lr: float, wd: float) -> None:
+    """The last of them is that of AdamW, which is not asked for."""
+    centre = load_request(path, ["ntk"], ["optimizer=sgd", *sets]).centres["ntk"]
+    assert (centre.lr, centre.wd) == (lr, wd)
+    assert load_request(path, ["ntk"], ["centre={ntk: {lr: 3.0, wd: 0.5}}"]).centres["ntk"].lr == 3.0
+
+
+def test_what_is_set_for_a_centre_is_checked(path: Path) -> None:
+    expected = "g.yaml with --set centre_sgd.mup.lr=-1: centre_sgd.mup.lr: input should be greater than 0, got -1"
+    assert refusal(path, overrides=["batch_size=8", "centre_sgd.mup.lr=-1"]) == expected
+    expected = "g.yaml with --set centre_lion.mup.lr=1: centre_lion: unknown key"
+    assert refusal(path, overrides=["centre_lion.mup.lr=1"]) == expected
+
+
+def test_a_given_start_needs_no_centre(path: Path) -> None:
+    change(path, OTHERS, "")
+    for start in (Centre(lr=3.0, wd=0.25), ANYWHERE):
+        request = load_request(path, ["ntk", "s=.25"], ["optimizer=sgd"], start=start)
+        assert request.centres == dict.fromkeys(("ntk", "s=0.25"), start)
+        assert request.searches()[1].run().lr == start.lr
 
 
 # --- options --------------------------------------------------------------------------------------------------------
@@ -315,6 +372,12 @@ def test_a_bad_mlp_factor_is_refused(path: Path) -> None:
         ("wd: 0.5}", "wd: -1}", "g.yaml: centre.standard.wd: input should be greater than or equal to 0, got -1"),
         ("wd: 0.5}", "wd: 0}", "g.yaml: centre: wd 0 has no log2; give a positive wd, or `wd: fixed`"),
         ("  standard: {lr: 0.0078125, wd: 0.5}", "  {}", "g.yaml: centre: at least one strategy with lr and wd is needed"),
+        ("lr: 2.0", "lr: -2.0", "g.yaml: centre_sgd.mup.lr: input should be greater than 0, got -2.0"),
+        ("lr: 2.0", "rl: 2.0, lr: 1.0", "g.yaml: centre_sgd.mup.rl: unknown key"),
+        ("wd: 0.125", "wd: 0", "g.yaml: centre_sgd: wd 0 has no log2; give a positive wd, or `wd: fixed`"),
+        ("{mup: {", "{s=1: {lr: 1.0, wd: 1.0}, mup: {", "g.yaml: strategy mup is given twice"),
+        ("centre_sgd:", "centre_lion:", "g.yaml: centre_lion: unknown key"),
+        ("centre_sgd:", "centre_adamw:", "g.yaml: centre and centre_adamw say the same in this recipe; give one of them"),
         ("[-1, 1]", "[1, -1]", "g.yaml: lr: empty range: 1 is above -1"),
         ("[-1, 1]", "[0.2, 0.8]", "g.yaml: lr: no multiple of the step 1 between 0.2 and 0.8"),
         ("[-1, 1]", "[-1]", "g.yaml: lr: range: two numbers [low, high] are expected, got [-1]"),

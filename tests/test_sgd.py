@@ -1,0 +1,193 @@
+"""SGD as the optimizer of a sweep: its own factors and map, and a search that starts where SGD trains."""
+
+import csv
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from commandline import end_workers, ettsweep, runs_in, write_grid
+
+from ettsweep.models.shapes import parameter_shapes
+from ettsweep.resources import shipped
+from ettsweep.rundir import RunDir
+from ettsweep.scaling.groups import BULK, Group
+from ettsweep.scaling.hyperparameters import map_point
+from ettsweep.scaling.strategies import parse_strategy
+from ettsweep.spec import RunSpec
+from ettsweep.sweep.gridfile import load_request
+from ettsweep.training import checkpoint
+from ettsweep.training.execution import Execution
+from ettsweep.training.loop import Stop
+from ettsweep.training.network import initial_network
+from ettsweep.training.optimizer import build_optimizer
+from ettsweep.training.run import train_run
+
+MakeSpec = Callable[..., RunSpec]
+CPU = torch.device("cpu")
+STRATEGIES = ["standard", "ntk", "s=0.25", "hybrid", "mup"]
+N, N_PATCH, N_OUT = 16, 16, 10
+"""Powers of two, so that factors of s = 0 are exact."""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """Return a folder with a small grid for AdamW that says where SGD starts, and end what trains there."""
+    sgd = {"ntk": {"lr": 4.0, "wd": 0.0001}}
+    write_grid(tmp_path / "small.yaml", strategies=["ntk"], lr={"range": [0, 1]}, centre_sgd=sgd)
+    write_grid(tmp_path / "adamw.yaml", strategies=["ntk"])
+    yield tmp_path
+    end_workers(tmp_path / "results")
+
+
+# --- the whole path -------------------------------------------------------------------------------------------------
+
+
+def test_set_optimizer_sgd_leads_from_a_grid_to_a_verified_optimum_and_a_report(folder: Path) -> None:
+    environment = {**os.environ, "ETTSWEEP_RESULTS": str(folder / "results")}
+
+    def command(*arguments: object) -> Any:
+        done = ettsweep(*arguments, "--format", "json", cwd=folder, env=environment)
+        return json.loads(done.stdout) if done.stdout else done.stderr
+
+    sets = ("--launch-set", "slots=1", "--launch-set", "threads=1")
+    assert "2 of 2 runs finished" in command(
+        "grid", "--grid", "small.yaml", "--set", "optimizer=sgd", "--follow", *sets
+    )
+    assert {row["lr"] for row in command("status")} == {4.0, 8.0}
+    (found,) = command("verify-optimum", "--follow")
+    assert (found["verdict"], found["strategy"]) == ("optimal", "ntk")
+    (rerun,) = command("seeds", "--count", 2, "--follow")
+    assert [fresh["seed"] for fresh in rerun["fresh"]] == [1, 2]
+    assert {run.spec().optimizer.kind for run in runs_in(folder / "results")} == {"sgd"}
+
+    # AdamW in the same folder is a sweep of its own, from its own centre.
+    command("grid", "--grid", "small.yaml", "--follow", "--lr-range", "fixed", *sets)
+    assert 0.25 * 8**1.5 in {row["lr"] for row in command("status")}
+    command("report")
+    report = folder / "results" / "report"
+    page = (report / "report.html").read_text()
+    assert all(f"on digits (optimizer {name})</h2>" in page for name in ("sgd", "adamw"))
+    for name in ("runs", "points", "optima"):
+        rows = csv.DictReader((report / "tables" / f"{name}.csv").read_text().splitlines())
+        assert {row["optimizer"] for row in rows} == {"adamw", "sgd"}
+
+
+def test_a_grid_that_only_knows_where_adamw_starts_is_refused_and_nothing_is_written(folder: Path) -> None:
+    options = ("grid", "--grid", "adamw.yaml", "--set", "optimizer=sgd", "--results", "results")
+    error = ettsweep(*options, code=2, cwd=folder).stderr
+    assert error.startswith("ettsweep: adamw.yaml with --set optimizer=sgd: centre: it is for adamw")
+    assert not (folder / "results").exists()
+    told = error.split("--set '")[1].split("'")[0].replace("LR", "4").replace("WD", "1e-4").replace("standard", "ntk")
+    rows = json.loads(ettsweep(*options, "--set", told, "--dry-run", "--format", "json", cwd=folder).stdout)
+    assert {(row["lr"], row["wd"]) for row in rows} == {(lr, 1e-4) for lr in (2, 4, 8)}
+
+
+def test_the_embedded_images_have_a_centre_for_sgd_and_keep_that_of_adamw() -> None:
+    path = shipped("grids") / "vit-digits.yaml"
+    adamw, sgd = load_request(path), load_request(path, overrides=["optimizer=sgd"])
+    assert adamw.centres["standard"].lr == 2.0**-7
+    assert sgd.centres["standard"].lr > 16 * adamw.centres["standard"].lr, "gradients are small, steps of AdamW are not"
+    assert list(sgd.centres) == ["standard", "ntk", "hybrid", "mup"]
+
+
+def test_the_ids_of_the_shipped_runs_of_adamw_are_as_ever() -> None:
+    """Results that people have keep their names: first run of the grid, of each strategy."""
+    searches = load_request(shipped("grids") / "vit-digits.yaml").searches()
+    assert [search.base.run_id for search in searches] == IDS
+
+
+IDS = ["e997117385ed", "c0713c55bd1d", "afd709a19023", "b877421f103d"]
+
+
+# --- factors and the map --------------------------------------------------------------------------------------------
+
+
+def specification(make_spec: MakeSpec, strategy: str, **changes: Any) -> RunSpec:
+    """Return a run of SGD without decay, at the image of standard lr 0.5."""
+    lr, _ = map_point(0.5, 1.0, None, parse_strategy(strategy), N, "sgd")
+    recipe: dict[str, Any] = {"optimizer": {"kind": "sgd"}, "model": {"width": N}, "wd": 0.0, "lr": lr}
+    return make_spec(**{**recipe, "strategy": {"s": parse_strategy(strategy)}, **changes})
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES[1:])
+def test_the_optimizer_has_the_factors_of_sgd(make_spec: MakeSpec, strategy: str) -> None:
+    spec = specification(make_spec, strategy, lr=1.0, wd=1.0)
+    s = spec.strategy.s
+    assert s is not None
+    expected = {**dict.fromkeys(BULK, N ** (s - 1)), Group.PATCH: N**s / N_PATCH, Group.PE: N**s}
+    expected |= {Group.HEAD: 1 / N, Group.HEAD_BIAS: 1.0}
+    for group, entry in groups(spec).items():
+        assert entry["lr"] == pytest.approx(expected[group], rel=1e-12), group
+        decay = 0.0 if group is Group.HEAD_BIAS else 1.0
+        assert entry["lr"] * entry["weight_decay"] == pytest.approx(decay, rel=1e-12), "all shrink alike"
+
+
+def groups(spec: RunSpec) -> dict[Group, dict[str, Any]]:
+    """Return each parameter group's entry of the real optimizer."""
+    model = initial_network(spec, CPU)
+    optimizer = build_optimizer(model, spec)
+    entry = {id(parameter): entry for entry in optimizer.param_groups for parameter in entry["params"]}
+    tensors = dict(model.named_parameters())
+    return {group: entry[id(tensors[p.name])] for p in parameter_shapes(spec.model) for group in p.groups}
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_the_map_keeps_the_bulk_step_of_every_strategy(make_spec: MakeSpec, strategy: str) -> None:
+    there = groups(specification(make_spec, strategy))
+    assert {group: there[group]["lr"] for group in BULK} == pytest.approx(dict.fromkeys(BULK, 0.5), rel=1e-12)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_standard_and_its_image_in_ntk_take_the_same_first_step_in_the_bulk(
+    results: Path, make_spec: MakeSpec, momentum: float
+) -> None:
+    """They start from the same weights, so the same gradient meets the same lr times factor: equal to the last bit.
+
+    The steps that the map does not keep are those of patch, pe and head_bias: n / n_patch, n and n times as long.
+    """
+    changes = {"optimizer": {"kind": "sgd", "momentum": momentum}}
+    steps = {
+        strategy: first_step(results, specification(make_spec, strategy, **changes)) for strategy in ("standard", "ntk")
+    }
+    times = {Group.PATCH: N / N_PATCH, Group.PE: float(N), Group.HEAD_BIAS: float(N)}
+    for parameter in parameter_shapes(specification(make_spec, "ntk").model):
+        before, standard = steps["standard"][parameter.name]
+        same, ntk = steps["ntk"][parameter.name]
+        assert torch.equal(before, same)
+        assert not torch.equal(before, standard), parameter.name
+        group = parameter.groups[0]
+        if group in BULK or group is Group.HEAD:
+            assert torch.equal(standard, ntk), parameter.name
+        torch.testing.assert_close(ntk - before, times.get(group, 1.0) * (standard - before), rtol=1e-3, atol=1e-6)
+
+
+def first_step(results: Path, spec: RunSpec) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+    """Train one step as a worker would; return each parameter before and after it."""
+    run = RunDir.create(results, spec)
+    attempt = run.claim({}, after=0)
+    assert attempt is not None
+    polled = iter([None, Stop.TERMINATED])
+    assert train_run(run, attempt, CPU, Execution(), lambda: next(polled)) is Stop.TERMINATED
+    saved = checkpoint.load(attempt)
+    assert saved.step == 1
+    before = {name: tensor.detach() for name, tensor in initial_network(spec, CPU).named_parameters()}
+    after = {name: torch.empty_like(tensor) for name, tensor in before.items()}
+    saved.source.fill({f"model/{name}": tensor for name, tensor in after.items()})
+    return {name: (before[name], after[name]) for name in before}
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES[1:])
+def test_map_and_scales_agree_on_the_command_line(strategy: str) -> None:
+    sgd = ("--optimizer", "sgd", "--model", "vit-b16", "--format", "json")
+    options = ("--lr", 0.5, "--wd", 0.01, "--from", "standard", "--to", strategy)
+    there = json.loads(ettsweep("map", *options, *sgd).stdout)
+    s = parse_strategy(strategy)
+    assert s is not None
+    assert there == pytest.approx({"lr": 0.5 * 768 ** (1 - s), "wd": 0.01 * 768 ** (s - 1)}, rel=1e-12)
+    rows = json.loads(ettsweep("scales", "--strategy", strategy, "--lr", there["lr"], *sgd).stdout)["groups"]
+    effective = {row["group"]: row["effective_lr"] for row in rows}
+    assert {group: effective[group] for group in BULK} == pytest.approx(dict.fromkeys(BULK, 0.5), rel=1e-12)

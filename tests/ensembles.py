@@ -1,0 +1,274 @@
+"""Ensembles of real networks at initialisation: their activations, attention, kernels and tangent kernels.
+
+N networks, B samples, T tokens, P = B T positions with the token running fastest, S tokens that are read from, n width,
+H heads, C channels per head, K outputs, R = P K rows, X numbers that a weight reads and Y that it gives.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.func import functional_call, jacrev, vmap
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
+
+from ettsweep.models.build import build_model
+from ettsweep.models.encdec import EncDec
+from ettsweep.models.initialisation import initialise
+from ettsweep.models.shapes import parameter_shapes
+from ettsweep.scaling.groups import Group
+from ettsweep.spec import ModelSpec, StrategySpec, VitSpec
+
+Array = NDArray[np.float64]
+Inputs = tuple[Tensor, ...]
+
+
+@dataclass(frozen=True)
+class Ensemble:
+    """Networks that differ in their seeds alone.
+
+    Attributes:
+        spec: their model.
+        s: their strategy's.
+        values: of each parameter, its initial values, (N, ...).
+    """
+
+    spec: ModelSpec
+    s: float | None
+    values: dict[str, Tensor]
+
+    def parts(self) -> Iterator[tuple[Group, Tensor]]:
+        """Yield each group's values in each tensor, (N, ...); views, so that fused groups can be told apart."""
+        for parameter in parameter_shapes(self.spec):
+            yield from zip(parameter.groups, self.values[parameter.name].chunk(len(parameter.groups), 1), strict=True)
+
+
+def drawn(spec: ModelSpec, s: float | None, count: int, first_seed: int = 0) -> Ensemble:
+    """Return so many networks of the package, initialised as runs with consecutive seeds are."""
+    strategy = StrategySpec(s=s)
+    model = build_model(spec, strategy)
+    values = {name: torch.empty(count, *tensor.shape) for name, tensor in model.named_parameters()}
+    for network in range(count):
+        initialise(model, spec, strategy, first_seed + network)
+        for name, tensor in model.named_parameters():
+            values[name][network] = tensor.detach()
+    return Ensemble(spec, s, values)
+
+
+@dataclass(frozen=True)
+class Pass:
+    """What a forward pass of all networks shows.
+
+    Attributes:
+        outputs: logits, (N, B, K) or (N, B, T, K).
+        streams: the residual stream after each stage of the forward pass, as LayerNorm gets it, (N, B, T, n).
+        normalised: the same after LayerNorm.
+        queries, keys: of each attention, (N, B, H, T, C) and (N, B, H, S, C).
+        weights: of each attention, (N, B, H, T, S).
+    """
+
+    outputs: Tensor
+    streams: dict[str, Tensor]
+    normalised: dict[str, Tensor]
+    queries: list[Tensor]
+    keys: list[Tensor]
+    weights: list[Tensor]
+
+
+class Recorder(TorchFunctionMode):
+    """Keeps what LayerNorms and attentions are called with, and what they return."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.streams: list[Tensor] = []
+        self.normalised: list[Tensor] = []
+        self.queries: list[Tensor] = []
+        self.keys: list[Tensor] = []
+        self.weights: list[Tensor] = []
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func is F.layer_norm:
+            self.streams.append(args[0])
+            self.normalised.append(result)
+        elif func is F.scaled_dot_product_attention:
+            query, key, value, *rest = args
+            self.queries.append(query)
+            self.keys.append(key)
+            unit = torch.eye(value.shape[-2]).expand(*value.shape[:-1], value.shape[-2])
+            self.weights.append(func(query, key, unit, *rest))  # a value that is 1 of one token is that one's weight
+        return result
+
+
+class _Logits(nn.Module):
+    """A network as a module that is called for its logits, as `functional_call` wants it."""
+
+    def __init__(self, ensemble: Ensemble) -> None:
+        super().__init__()
+        self.network = build_model(ensemble.spec, StrategySpec(s=ensemble.s))
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        logits: Tensor = self.network.logits(*inputs) if isinstance(self.network, EncDec) else self.network(*inputs)
+        return logits
+
+
+def stage_names(spec: ModelSpec) -> list[str]:
+    """Return a name for what each LayerNorm gets, in the order of the forward pass."""
+
+    def blocks(prefix: str, *parts: str) -> list[str]:
+        return [f"{prefix}.{block}.{part}" for block in range(spec.depth) for part in parts]
+
+    if isinstance(spec, VitSpec):
+        return ["stem", *blocks("blocks", "attention", "mlp")]
+    return [
+        *("encoder.words", "encoder.stem", *blocks("encoder", "attention", "mlp")),
+        *("decoder.words", "decoder.stem", *blocks("decoder", "attention", "cross", "mlp")),
+    ]
+
+
+def forward(ensemble: Ensemble, inputs: Inputs) -> Pass:
+    """Return what all networks make of the same inputs."""
+    model, names = _Logits(ensemble), stage_names(ensemble.spec)
+
+    def one(values: dict[str, Tensor]) -> tuple[Any, ...]:
+        with Recorder() as seen:
+            outputs = _call(model, values, inputs)
+        return outputs, seen.streams, seen.normalised, seen.queries, seen.keys, seen.weights
+
+    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):  # the other ways have no rule for many networks at once
+        outputs, streams, normalised, *attention = vmap(one)(ensemble.values)
+    streams, normalised = (dict(zip(names, tensors, strict=True)) for tensors in (streams, normalised))
+    return Pass(outputs, streams, normalised, *attention)
+
+
+def _call(model: _Logits, values: dict[str, Tensor], inputs: Inputs) -> Tensor:
+    logits: Tensor = functional_call(model, {f"network.{name}": value for name, value in values.items()}, inputs)
+    return logits
+
+
+class _Probes(TorchFunctionMode):
+    """Adds a probe to what comes out of each weight, and keeps what goes in.
+
+    Args:
+        weights: by name.
+        probes: by the same names; where they are missing, shapes alone are kept.
+    """
+
+    def __init__(self, weights: dict[str, Tensor], probes: dict[str, Tensor] | None = None) -> None:
+        super().__init__()
+        self.weights, self.probes = weights, probes
+        self.read: dict[str, Tensor] = {}
+        self.shapes: dict[str, torch.Size] = {}
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func is F.linear:
+            for name in (name for name, weight in self.weights.items() if weight is args[1]):
+                self.read[name], self.shapes[name] = args[0], result.shape
+                result = result + self.probes[name] if self.probes else result
+        return result
+
+
+def tangent_kernels(
+    ensemble: Ensemble, inputs: Inputs, outputs: list[int], *, whole: bool = False
+) -> dict[Group, Array]:
+    """Return the sum over each group's parameters of df_i/dtheta df_j/dtheta, by automatic differentiation.
+
+    The gradient of a weight W of y = W x is the sum over positions of dy x^T: gradients of y alone need a hundredth of
+    the memory.
+
+    Args:
+        ensemble: the networks.
+        inputs: what they are called with.
+        outputs: the components i and j, K of them.
+        whole: whether gradients of all weights are computed instead.
+
+    Returns:
+        (N, K, K, P, P) of each of the model's groups; P = B of a Vision Transformer.
+    """
+    model, parameters, K = _Logits(ensemble), parameter_shapes(ensemble.spec), len(outputs)
+    by_probes = {} if whole else _outputs_of_weights(model, ensemble, inputs)
+
+    def one(values: dict[str, Tensor]) -> dict[Group, Tensor]:
+        def flat(direct: dict[str, Tensor], probes: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+            with _Probes({name: values[name] for name in probes}, probes) as seen:
+                logits = _call(model, values | direct, inputs)
+            return logits[..., outputs].reshape(-1), seen.read
+
+        direct = {name: value for name, value in values.items() if name not in by_probes}
+        probes = {name: torch.zeros(shape) for name, shape in by_probes.items()}
+        (of_direct, of_probes), read = jacrev(flat, argnums=(0, 1), has_aux=True)(direct, probes)
+        grams = {name: partial(_gram, slope) for name, slope in of_direct.items()}
+        grams |= {name: partial(_gram_of_weight, slope, read[name]) for name, slope in of_probes.items()}
+        found: dict[Group, Tensor] = {}
+        for parameter in parameters:
+            for group, gram in zip(parameter.groups, grams[parameter.name](len(parameter.groups)), strict=True):
+                found[group] = found.get(group, 0.0) + gram
+        return found
+
+    chunk = max(1, 2**22 // sum(parameter.size for parameter in parameters))  # what fits into a cache
+    with sdpa_kernel(SDPBackend.MATH):
+        found = vmap(one, chunk_size=chunk)(ensemble.values)
+    return {
+        group: array(gram.unflatten(2, (-1, K)).unflatten(1, (-1, K)).permute(0, 2, 4, 1, 3))
+        for group, gram in found.items()
+    }
+
+
+def _outputs_of_weights(model: _Logits, ensemble: Ensemble, inputs: Inputs) -> dict[str, torch.Size]:
+    """Return the shape of y of each weight that a network calls once as y = W x; of the tied embedding, none."""
+    first = {name: value[0] for name, value in ensemble.values.items()}
+    weights = {name: value for name, value in first.items() if name != "we"}
+    with _Probes(weights) as seen, torch.no_grad():
+        _call(model, first, inputs)
+    return seen.shapes
+
+
+def _gram(jacobian: Tensor, count: int) -> list[Tensor]:
+    """Return the products of the rows of a Jacobian, (R, R), of each of so many equal parts of the parameter."""
+    return [part.flatten(1) @ part.flatten(1).T for part in jacobian.chunk(count, 1)]
+
+
+def _gram_of_weight(slope: Tensor, read: Tensor, count: int) -> list[Tensor]:
+    """Return the same of a weight, from the derivatives by what it gives, (R, ..., out), and what it reads."""
+    read_PX = read.flatten(0, -2)
+    parts_RPY = [part.flatten(1, -2) for part in slope.chunk(count, -1)]
+    products = [torch.einsum("rpy,sqy->rpsq", part_RPY, part_RPY) for part_RPY in parts_RPY]
+    return [torch.einsum("rpsq,pq->rs", product_RPRP, read_PX @ read_PX.T) for product_RPRP in products]
+
+
+def jacobians(ensemble: Ensemble, inputs: Inputs, outputs: list[int], name: str) -> Tensor:
+    """Return the derivatives of outputs by one parameter, (N, P, K, ...)."""
+    model = _Logits(ensemble)
+
+    def one(values: dict[str, Tensor]) -> Tensor:
+        def chosen(value: Tensor) -> Tensor:
+            return _call(model, values | {name: value}, inputs)[..., outputs].flatten(0, -2)
+
+        derivatives: Tensor = jacrev(chosen)(values[name])
+        return derivatives
+
+    with sdpa_kernel(SDPBackend.MATH):
+        found: Tensor = vmap(one, chunk_size=100)(ensemble.values)
+    return found.detach()
+
+
+def kernel(x_NBTn: Tensor) -> Array:
+    """Return the mean over the width of products, (N, P, P)."""
+    x_NPn = x_NBTn.flatten(1, 2)
+    return array(x_NPn @ x_NPn.mT / x_NPn.shape[-1])
+
+
+def array(tensor: Tensor) -> Array:
+    """Return a tensor's values as numpy's doubles."""
+    return tensor.detach().double().numpy()

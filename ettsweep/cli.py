@@ -129,7 +129,7 @@ def grid(
     if (grid is None) == (model is None):
         raise InputError("say which grid, with one of --model NAME and --grid FILE")
     path = grid or find_grid(str(model))
-    request = load_request(path, strategy or [], set_ or [], lr_range, wd_range, _numbers(seeds))
+    request = load_request(path, strategy or [], set_ or [], lr_range, wd_range, _numbers(seeds, "--seeds", "0,1,2"))
     request = _on_data(request, data)
     request = _where(as_before(results, request), launch, _with_log(launch_set, log), data)
     profile = load_profile(request.launch, request.launch_set)
@@ -637,6 +637,55 @@ def scales(
         note(f"{data['model']} under {data['strategy']}: {about}")
 
 
+@app.command("check-scaling")
+def check_scaling(
+    model: Annotated[str, typer.Option(help="Model name.")],
+    strategy: Annotated[str, typer.Option(help="standard, ntk, hybrid, mup or s=0.25.")] = "ntk",
+    optimizer: Optimizer = "adamw",
+    mlp_factor: Annotated[Literal["ignore", "include"], typer.Option(help="Whether M enters the factors.")] = "ignore",
+    widths: Annotated[
+        str | None, typer.Option(help="Widths, such as 96,192,384,768; 8, 16, 32 and 64 times the heads by default.")
+    ] = None,
+    depth: Annotated[int | None, typer.Option(min=1, help="Blocks; the model's, at most 4 + 4 for text.")] = None,
+    steps: Annotated[int, typer.Option(min=1, help="Steps of training.")] = 5,
+    seeds: Annotated[int | None, typer.Option(min=2, help="Networks of each width; 3, or 12 of small ones.")] = None,
+    lr: Annotated[
+        float | None, typer.Option(help="Learning rate at all widths; by default one that moves the outputs a little.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder of check.json and the figure; in RESULTS by default.")
+    ] = None,
+    form: Form = Format.TABLE,
+    results: Results = DEFAULT_RESULTS,
+) -> None:
+    """Build and train networks of several widths, and hold what they do to what theory implies for the strategy.
+
+    A row for each block: its kernel at the widest (mean over tokens, and between samples) beside theory's; the power of
+    the width of the kernel and of the change of activations in training. A row for each parameter group: its
+    contribution to the tangent kernel at the widest; the powers of that, of the change of the outputs that its steps
+    make by themselves, of its initial std and learning-rate factor; its decay, divided by lr wd. All rows ok: exit
+    code 0.
+    """
+    from ettsweep.files import storage_errors
+    from ettsweep.report.scaling import show_check, write_check
+    from ettsweep.training import scaling_check
+
+    if lr is not None and not 0 < lr <= 1e30:
+        raise InputError(f"--lr: a number between 0 and 1e30 is expected, got {lr}")
+    wanted = tuple(_numbers(widths, "--widths", "96,192,384,768"))
+    plan = scaling_check.make_plan(
+        scaling_check.Question(model, strategy, optimizer, mlp_factor, wanted or None, steps, seeds, lr, depth)
+    )
+    folder = out or results / "check-scaling" / plan.name
+    with storage_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)  # what cannot be written is an error before minutes of training
+    check = scaling_check.check_scaling(plan)
+    paths = write_check(folder, check)
+    show_check(check, form)
+    note(f"wrote {', '.join(map(str, paths))}")
+    raise typer.Exit(0 if check.verdict == "ok" else 1)
+
+
 @app.command()
 def doctor(
     launch: Launch = None,
@@ -745,13 +794,13 @@ class _detaching:  # noqa: N801 (reads as a statement)
             raise typer.Exit(0)
 
 
-def _numbers(text: str | None) -> list[int]:
+def _numbers(text: str | None, option: str, example: str) -> list[int]:
     if text is None:
         return []
     try:
         return [int(part) for part in text.split(",")]
     except ValueError:
-        raise InputError(f"--seeds: whole numbers with commas are expected, such as 0,1,2, got {text!r}") from None
+        raise InputError(f"{option}: whole numbers with commas are expected, such as {example}, got {text!r}") from None
 
 
 def _point(text: str | None) -> Any:

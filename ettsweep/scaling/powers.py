@@ -1,0 +1,130 @@
+"""Powers of the width: fitted to measurements, implied by the theory, and whether the two agree."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ettsweep.scaling.factors import Domain, Optimizer
+from ettsweep.scaling.groups import BULK, Group
+
+Array = NDArray[np.float64]
+
+APART = 0.25
+"""Half of the smallest difference between two powers of the theory at the s that have a name: what tells them apart."""
+
+ERRORS = 3
+"""Standard errors by which a power must miss as well before it is called off."""
+
+
+@dataclass(frozen=True)
+class Power:
+    """The p of a fitted n^p, with its standard error."""
+
+    value: float
+    error: float
+
+
+class Verdict(StrEnum):
+    """Whether what was measured is what is implied."""
+
+    OK = "ok"
+    UNCLEAR = "unclear"
+    OFF = "off"
+
+
+def fit_power(widths: Sequence[int], values: Sequence[Sequence[float]], channels: Sequence[int]) -> Power | None:
+    """Fit log(value) against log(width) by weighted least squares.
+
+    The error of a point has two parts: the scatter over seeds, and 1/C of the value, because corrections to the leading
+    order are of that size. Points that scatter around the line by more than their errors make the error of the power
+    as much larger.
+
+    Args:
+        widths: n, at least three of them.
+        values: at each width, one for each seed.
+        channels: C at each width.
+
+    Returns:
+        None where a value is not positive and finite.
+    """
+    table = [np.asarray(row, dtype=float) for row in values]
+    if not all(np.isfinite(row).all() and (row > 0).all() for row in table):
+        return None
+    x, y = np.log(widths), np.log([row.mean() for row in table])
+    variances = _scatter(table) / [len(row) for row in table] + 1 / np.square(np.asarray(channels, dtype=float))
+    weights = 1 / variances
+    centred = x - np.average(x, weights=weights)
+    value = float((weights * centred * y).sum() / (weights * centred**2).sum())
+    misses = y - np.average(y, weights=weights) - value * centred
+    excess = math.sqrt((weights * misses**2).sum() / (len(x) - 2))
+    return Power(value, max(1.0, excess) / math.sqrt((weights * centred**2).sum()))
+
+
+def _scatter(table: Sequence[Array]) -> Array:
+    """Return the squared relative standard deviation over seeds at each width.
+
+    Half of it is the mean over widths: a few seeds may agree by chance.
+    """
+    own = np.array([row.var(ddof=1) / row.mean() ** 2 if len(row) > 1 else 0.0 for row in table])
+    result: Array = (own + own.mean()) / 2
+    return result
+
+
+def growth(widths: Sequence[int], values: Sequence[float]) -> float:
+    """Return the power of a predicted value: the slope of a plain fit, exactly 0 for a constant."""
+    x, y = np.log(widths), np.log(values)
+    return float(((x - x.mean()) * (y - y.mean())).sum() / ((x - x.mean()) ** 2).sum())
+
+
+def judge_power(power: Power | None, implied: float) -> Verdict:
+    """Say whether a fitted power is the implied one.
+
+    `ok` within a quarter, if the error is no more than half of that: a fault of half a power would not be missed. `off`
+    beyond a quarter and three errors, and where there is no power since something vanished or blew up. Otherwise
+    `unclear`.
+    """
+    if power is None:
+        return Verdict.OFF
+    miss = abs(power.value - implied)
+    if miss > APART and miss > ERRORS * power.error:
+        return Verdict.OFF
+    return Verdict.OK if miss <= APART and power.error <= APART / 2 else Verdict.UNCLEAR
+
+
+def worst(verdicts: Sequence[Verdict]) -> Verdict:
+    """Return the verdict of a whole from those of its parts."""
+    order = list(Verdict)
+    return max(verdicts, key=order.index, default=Verdict.OK)
+
+
+# --- what the theory implies ----------------------------------------------------------------------------------------
+
+
+def init_power(group: Group, domain: Domain, s: float | None) -> float:
+    """Return p, where the std of a group's initial values goes as n^p.
+
+    eq:init-preview-stem .. eq:init-preview-Meta-head; 0 for language, whose stds are the same at all widths
+    (table:SLUDGE).
+    """
+    if domain == "language":
+        return 0.0
+    if group is Group.HEAD:
+        return -(1 + (s or 0.0)) / 2
+    return -0.5 if group in BULK else 0.0
+
+
+def factor_power(group: Group, s: float | None, optimizer: Optimizer) -> float:
+    """Return p, where a group's learning-rate factor goes as n^p; 0 for standard.
+
+    eq:AdamWlambdaG-preview-*, eq:SGDlambdaG-preview-*, with s from foot:Meta2.
+    """
+    if s is None or group is Group.HEAD_BIAS:
+        return 0.0
+    if group is Group.HEAD:
+        return -1.0
+    embedding = (s - 1) / 2 if optimizer == "adamw" else s
+    return embedding - 1 if group in BULK else embedding

@@ -39,7 +39,9 @@ Model = Annotated[str | None, typer.Option("--model", help="Model name; takes th
 Strategies = Annotated[
     list[str] | None, typer.Option("--strategy", help="standard, ntk, hybrid, mup or s=0.25; repeatable.")
 ]
-Sets = Annotated[list[str] | None, typer.Option("--set", help="key=value for any recipe field.", metavar="KEY=VALUE")]
+Sets = Annotated[
+    list[str] | None, typer.Option("--set", help="key=value for any recipe field, or a centre.", metavar="KEY=VALUE")
+]
 Launch = Annotated[
     str | None,
     typer.Option("--launch", help="Launch profile: a file or a name; the grid's, or local, by default."),
@@ -551,7 +553,8 @@ def train(
     from ettsweep.launch.rounds import read_ledger
     from ettsweep.launch.worker import train_in_foreground
     from ettsweep.rundir import read_spec
-    from ettsweep.sweep.gridfile import find_grid, load_request
+    from ettsweep.spec import validate
+    from ettsweep.sweep.gridfile import Centre, find_grid, load_request
     from ettsweep.sweep.ledger import find_run
     from ettsweep.tasks.registry import check_data
 
@@ -571,7 +574,8 @@ def train(
         if (grid is None) == (model is None):
             raise InputError("say what to train: a run id, --model NAME, --grid FILE, or --spec FILE")
         strategies = [strategy] if strategy else []
-        request = _on_data(load_request(grid or find_grid(str(model)), strategies, set_ or []), data)
+        start = None if lr is None or wd is None else validate(Centre, {"lr": lr, "wd": wd}, "run")
+        request = _on_data(load_request(grid or find_grid(str(model)), strategies, set_ or [], start=start), data)
         data = data or request.data
         spec = request.searches()[0].run(lr, wd, seed)
     _point_at_data(data, spec.task.kind)
@@ -709,13 +713,13 @@ def doctor(
     from ettsweep.launch.doctor_data import examine_data, shorten, subject
     from ettsweep.launch.doctor_fit import examine_fit
     from ettsweep.launch.profiles import load_profile
-    from ettsweep.sweep.gridfile import find_grid, load_request
+    from ettsweep.sweep.gridfile import ANYWHERE, find_grid, load_request
 
     if fit and (grid is None) == (model is None):
         raise InputError("--fit needs a grid: say which, with one of --model NAME and --grid FILE")
     meant = None
     if data is None and not fit and (grid or model):
-        data = _data_of(load_request(grid or find_grid(str(model)), overrides=set_ or []))
+        data = _data_of(load_request(grid or find_grid(str(model)), overrides=set_ or [], start=ANYWHERE))
     if data is not None:
         meant = subject(data, model, grid, set_ or [], task)
         _point_at_data(data, meant.task.kind)

@@ -118,8 +118,10 @@ def score_note(searches: Sequence[Search]) -> str:
 def show_verdicts(verdicts: Sequence[Verdict], form: Format) -> None:
     """Print a row a family, and below the table what stands in the way."""
     several = len({v.model for v in verdicts}) > 1 or len({(v.model, v.strategy) for v in verdicts}) < len(verdicts)
+    needless = set() if several else {"family", "model"}
+    needless |= {"optimizer"} if len({v.optimizer for v in verdicts}) < 2 else set()
     rows = [verdict_row(v) for v in verdicts]
-    columns = [c for c in dict.fromkeys(c for row in rows for c in row) if several or c not in ("family", "model")]
+    columns = [c for c in dict.fromkeys(c for row in rows for c in row) if c not in needless]
     rows = [{c: row.get(c) for c in columns} for row in rows]
     show(rows, form, columns, data=[verdict_json(v) for v in verdicts])
     for v in verdicts:
@@ -136,7 +138,7 @@ def note_outside(verdicts: Sequence[Verdict]) -> None:
 
 
 def _headline(v: Verdict) -> dict[str, Any]:
-    keys = ("family", "model", "strategy", "verdict", "lr", "wd")
+    keys = ("family", "model", "strategy", "optimizer", "verdict", "lr", "wd")
     return {key: getattr(v, key) for key in keys}
 
 

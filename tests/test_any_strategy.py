@@ -37,6 +37,12 @@ class Done:
 Call = Callable[..., Done]
 
 
+@pytest.fixture(autouse=True)
+def _no_worker_is_left(results: Path) -> Iterator[None]:
+    yield
+    end_workers(results)
+
+
 @pytest.fixture
 def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Call:
     """Return a function that runs a command in this process, in a folder of its own."""
@@ -180,16 +186,13 @@ def test_a_grid_file_leads_to_a_report_of_several_s(tmp_path: Path, results: Pat
         done = ettsweep(*arguments, "--results", results, "--format", "json", code=code, cwd=tmp_path)
         return json.loads(done.stdout) if done.stdout else done.stderr
 
-    try:
-        sets = ("--launch-set", "slots=1", "--launch-set", "threads=1", "--follow")
-        command("grid", "--grid", path, "--lr-range=0:1", *sets)
-        verdicts = {verdict["strategy"]: verdict for verdict in command("verify-optimum", "--dry-run", code=1)}
-        assert set(verdicts) == {"s=0.25", "s=0.75"}
-        lrs = {lr * k for lr in (2.0, 2.0 * WIDTH**-0.25) for k in (1, 2)}
-        assert sorted(row["lr"] for row in command("status")) == pytest.approx(sorted(lrs))
-        command("report")
-    finally:
-        end_workers(results)
+    sets = ("--launch-set", "slots=1", "--launch-set", "threads=1", "--follow")
+    command("grid", "--grid", path, "--lr-range=0:1", *sets)
+    verdicts = {verdict["strategy"]: verdict for verdict in command("verify-optimum", "--dry-run", code=1)}
+    assert set(verdicts) == {"s=0.25", "s=0.75"}
+    lrs = {lr * k for lr in (2.0, 2.0 * WIDTH**-0.25) for k in (1, 2)}
+    assert sorted(row["lr"] for row in command("status")) == pytest.approx(sorted(lrs))
+    command("report")
     report = results / "report"
     stems = {figure.stem for figure in (report / "figures").iterdir()}
     ends = [f"-{name}-{kind}" for name in ("s0p25", "s0p75") for kind in ("map", "curves")]
@@ -224,9 +227,3 @@ def test_strategies_are_sorted_by_s() -> None:
     names = ["mup", "s=0.75", "hybrid", "s=0.25", "ntk", "standard"]
     assert sorted(names, key=strategy_rank) == list(reversed(names))
     assert parse_strategy("s=0.25") == strategy_rank("s=0.25")[0]
-
-
-@pytest.fixture(autouse=True)
-def _no_worker_is_left(results: Path) -> Iterator[None]:
-    yield
-    end_workers(results)

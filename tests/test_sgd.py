@@ -67,7 +67,7 @@ def test_set_optimizer_sgd_leads_from_a_grid_to_a_verified_optimum_and_a_report(
     # AdamW in the same folder is a sweep of its own, from its own centre.
     command("grid", "--grid", "small.yaml", "--follow", "--lr-range", "fixed", *sets)
     assert 0.25 * 8**1.5 in {row["lr"] for row in command("status")}
-    command("report")
+    assert sorted(verdict["optimizer"] for verdict in command("report")) == ["adamw", "sgd"]
     report = folder / "results" / "report"
     page = (report / "report.html").read_text()
     assert all(f"on digits (optimizer {name})</h2>" in page for name in ("sgd", "adamw"))
@@ -84,6 +84,14 @@ def test_a_grid_that_only_knows_where_adamw_starts_is_refused_and_nothing_is_wri
     told = error.split("--set '")[1].split("'")[0].replace("LR", "4").replace("WD", "1e-4").replace("standard", "ntk")
     rows = json.loads(ettsweep(*options, "--set", told, "--dry-run", "--format", "json", cwd=folder).stdout)
     assert {(row["lr"], row["wd"]) for row in rows} == {(lr, 1e-4) for lr in (2, 4, 8)}
+
+
+def test_what_needs_no_centre_asks_for_none(folder: Path) -> None:
+    sgd = ("--grid", "adamw.yaml", "--set", "optimizer=sgd", "--results", "results", "--launch-set", "threads=1")
+    ettsweep("train", *sgd, "--set", "schedule.total_steps=5", "--lr", 0.5, "--wd", 0, cwd=folder)
+    (run,) = runs_in(folder / "results")
+    assert (run.spec().optimizer.kind, run.spec().lr, run.spec().wd) == ("sgd", 0.5, 0.0)
+    ettsweep("doctor", *sgd, cwd=folder)
 
 
 def test_the_embedded_images_have_a_centre_for_sgd_and_keep_that_of_adamw() -> None:

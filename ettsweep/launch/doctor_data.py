@@ -15,7 +15,7 @@ from ettsweep.launch.checks import Check, progress
 from ettsweep.launch.checks import count as counted
 from ettsweep.launch.doctor_text import TextSubject, examine_text
 from ettsweep.spec import EncDecSpec, ImageTask, ModelSpec, TextTask, VitSpec
-from ettsweep.sweep.gridfile import find_grid, load_request
+from ettsweep.sweep.gridfile import ANYWHERE, find_grid, load_request
 from ettsweep.tasks.location import Place, guess, locate, resolve
 from ettsweep.tasks.manifest import is_corpus
 from ettsweep.tasks.registry import task_spec, text_folder, wanted
@@ -64,7 +64,7 @@ def subject(
         raise InputError("--task NAME cannot go with --model, --grid or --set: a grid says which task it is")
     wants: ModelSpec | None = None
     if model or grid:
-        recipe = load_request(grid or find_grid(str(model)), overrides=sets).recipe
+        recipe = load_request(grid or find_grid(str(model)), overrides=sets, start=ANYWHERE).recipe
         found, wants = recipe.task, recipe.model
     elif sets:
         raise InputError("--set changes a grid: say which, with one of --model NAME and --grid FILE")

@@ -8,7 +8,7 @@ from ettsweep.launch.profiles import AnyProfile, LocalProfile
 from ettsweep.launch.worker import execution, prepare_device
 from ettsweep.models.registry import model_name
 from ettsweep.spec import EncDecSpec
-from ettsweep.sweep.gridfile import find_grid, load_request
+from ettsweep.sweep.gridfile import ANYWHERE, find_grid, load_request
 
 
 def examine_fit(model: str | None, grid: Path | None, sets: Sequence[str], profile: AnyProfile) -> Iterator[Check]:
@@ -21,7 +21,8 @@ def examine_fit(model: str | None, grid: Path | None, sets: Sequence[str], profi
     """
     from ettsweep.training.fit import largest_batches
 
-    spec = load_request(grid or find_grid(str(model)), overrides=sets).searches()[0].run()
+    request = load_request(grid or find_grid(str(model)), overrides=sets, start=ANYWHERE)
+    spec = request.searches()[0].run()
     here = profile if isinstance(profile, LocalProfile) else LocalProfile()
     slot = here.resolve()[0]
     device, facts = prepare_device(slot)

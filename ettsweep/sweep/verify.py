@@ -53,6 +53,7 @@ class Verdict:
         outside: points reached beyond the ranges that were asked for.
         path: candidates that a climb passed through, first to last.
         reason: what stands in the way, and what to type.
+        optimizer: adamw or sgd.
     """
 
     family: str
@@ -71,6 +72,7 @@ class Verdict:
     fresh_scores: tuple[float | None, ...] = ()
     reason: str = ""
     step: float = 1.0
+    optimizer: str = ""
     outside: tuple[tuple[float, float], ...] = ()
     path: tuple[tuple[float, float], ...] = ()
 
@@ -188,6 +190,7 @@ def verify(search: Search, runs: Sequence[Run], at: Point | None = None, path: S
         fresh_seeds=tuple(run.spec.seed for run in fresh),
         fresh_scores=tuple(run.score for run in fresh),
         reason=reason,
+        optimizer=search.base.optimizer.kind,
         step=search.wd.step if search.lr.fixed else search.lr.step,
         outside=tuple(p for p, _ in scores.by_point.items() if p not in scores.asked),
         path=tuple(path),

@@ -652,7 +652,7 @@ def check_scaling(
     ] = None,
     depth: Annotated[int | None, typer.Option(min=1, help="Blocks; the model's, at most 4 + 4 for text.")] = None,
     steps: Annotated[int, typer.Option(min=1, help="Steps of training.")] = 5,
-    seeds: Annotated[int | None, typer.Option(min=2, help="Networks of each width; 3, or 12 of small ones.")] = None,
+    seeds: Annotated[int | None, typer.Option(min=3, help="Networks of each width; 3, or 12 of small ones.")] = None,
     lr: Annotated[
         float | None, typer.Option(help="Learning rate at all widths; by default one that moves the outputs a little.")
     ] = None,
@@ -684,8 +684,8 @@ def check_scaling(
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)  # what cannot be written is an error before minutes of training
     check = scaling_check.check_scaling(plan)
-    paths = write_check(folder, check)
     show_check(check, form)
+    paths = write_check(folder, check)
     note(f"wrote {', '.join(map(str, paths))}")
     raise typer.Exit(0 if check.verdict == "ok" else 1)
 

@@ -16,6 +16,7 @@ from ettsweep.report.text import short
 from ettsweep.scaling.check import Curves
 
 TITLE = "Change of activations in the first steps of training"
+MOST_STEPS = 6
 OUTPUTS = "#d55e00"
 GUIDE = "#555555"
 DARKEST, LIGHTEST = 0.0, 0.92
@@ -23,7 +24,7 @@ DARKEST, LIGHTEST = 0.0, 0.92
 
 
 def coordinates_figure(about: str, widths: Sequence[int], curves: Sequence[Curves]) -> Figure:
-    """Plot the rms change of activations against the width: a row for each strategy, a column for each step.
+    """Plot the rms change of activations against the width: a row for each strategy, a column for each of six steps.
 
     One line for each part of the forward pass, from dark (first) to light (last), and the outputs thick. Dashed lines
     have the slope that theory implies.
@@ -34,12 +35,12 @@ def coordinates_figure(about: str, widths: Sequence[int], curves: Sequence[Curve
         curves: of each strategy.
     """
     *hidden, outputs = curves[0].changes
-    steps = len(curves[0].changes[outputs])
-    figure = new_figure(1.75 * steps + 2.2, 2.15 * len(curves) + 0.9)
-    panels = figure.subplots(len(curves), steps, sharex=True, sharey=True, squeeze=False)
+    steps = _shown(len(curves[0].changes[outputs]))
+    figure = new_figure(1.75 * len(steps) + 2.2, 2.15 * len(curves) + 0.9)
+    panels = figure.subplots(len(curves), len(steps), sharex=True, sharey=True, squeeze=False)
     colours = _colours(len(hidden))
     for row, strategy in zip(panels, curves, strict=True):
-        for step, panel in enumerate(row):
+        for step, panel in zip(steps, row, strict=True):
             for stage, colour in zip(hidden, colours.colors, strict=True):  # type: ignore[arg-type]
                 panel.plot(widths, strategy.changes[stage][step], color=colour, linewidth=0.9)
             trained = strategy.changes[outputs][step]
@@ -47,10 +48,15 @@ def coordinates_figure(about: str, widths: Sequence[int], curves: Sequence[Curve
             _guide(panel, widths, trained, strategy.output_power)
             _guide(panel, widths, strategy.changes[hidden[-1]][step], strategy.hidden_power)
         row[0].set_ylabel(f"{strategy.strategy}, lr {short(strategy.lr)}\nrms change")
-    _dress(panels, widths)
+    _dress(panels, widths, steps)
     titled(figure, TITLE, about)
     _legend(figure, panels, colours, hidden)
     return figure
+
+
+def _shown(steps: int) -> list[int]:
+    """Return which steps have a column, from 0: the first, the last, and some between them."""
+    return sorted({round(i) for i in np.linspace(0, steps - 1, min(steps, MOST_STEPS))})
 
 
 def _colours(count: int) -> ListedColormap:
@@ -58,16 +64,18 @@ def _colours(count: int) -> ListedColormap:
     return ListedColormap(colormaps["viridis"](np.linspace(DARKEST, LIGHTEST, count)))
 
 
-def _guide(panel: Axes, widths: Sequence[int], values: Sequence[float], power: float) -> None:
-    """Draw the implied power through the value at the widest."""
+def _guide(panel: Axes, widths: Sequence[int], values: Sequence[float], power: float | None) -> None:
+    """Draw the implied power, if there is one, through the value at the widest."""
+    if power is None:
+        return
     line = values[-1] * (np.array(widths) / widths[-1]) ** power
     panel.plot(widths, line, color=GUIDE, linewidth=0.8, linestyle=(0, (4, 3)), zorder=4)
 
 
-def _dress(panels: np.ndarray, widths: Sequence[int]) -> None:
+def _dress(panels: np.ndarray, widths: Sequence[int], steps: Sequence[int]) -> None:
     """Name steps and widths, and mark the widths that were measured alone."""
-    for step, panel in enumerate(panels[0], start=1):
-        panel.set_title(f"step {step}", fontsize=8)
+    for step, panel in zip(steps, panels[0], strict=True):
+        panel.set_title(f"step {step + 1}", fontsize=8)
     for panel in panels.flat:
         panel.set_xscale("log", base=2)
         panel.set_yscale("log")

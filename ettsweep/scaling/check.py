@@ -16,15 +16,15 @@ class Curves:
         strategy: its name.
         lr: learning rate, the same at all widths.
         changes: of each stage, for each step, at each width: the rms change, mean over seeds.
-        hidden_power: power of the width that is implied for hidden activations.
+        hidden_power: power of the width that is implied for hidden activations; None where none is.
         output_power: that of the outputs.
     """
 
     strategy: str
     lr: float
     changes: Mapping[str, tuple[tuple[float, ...], ...]]
-    hidden_power: float
-    output_power: float
+    hidden_power: float | None
+    output_power: float | None
 
 
 @dataclass(frozen=True)

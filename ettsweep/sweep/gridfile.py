@@ -115,8 +115,11 @@ class GridFile(Frozen):
     def _centred(self) -> Self:
         if not self.centre:
             raise ValueError("centre: at least one strategy with lr and wd is needed")
-        if self._centres.get(f"centre_{self._optimizer}"):
-            raise ValueError(f"centre and centre_{self._optimizer} say the same in this recipe; give one of them")
+        named = self._optimizer
+        if self._centres.get(f"centre_{named}"):
+            raise ValueError(
+                f"centre is that of {named}, the recipe's optimizer; drop centre_{named} or change the recipe"
+            )
         for key, centres in self._centres.items():
             if not self.wd.fixed and any(c.wd == 0 for c in centres.values()):
                 raise ValueError(f"{key}: wd 0 has no log2; give a positive wd, or `wd: fixed`")
@@ -142,8 +145,8 @@ class GridFile(Frozen):
         key = "centre" if optimizer == self._optimizer else f"centre_{optimizer}"
         if not (found := self._centres[key]):
             raise InputError(
-                f"centre: it is for {self._optimizer}, and means nothing for {optimizer}, whose lr differ by orders; "
-                f"say where to start, in the file or with --set '{key}={{standard: {{lr: LR, wd: WD}}}}'"
+                f"no centre for {optimizer}: `centre` is that of {self._optimizer}, whose lr are of another order; "
+                f"give {key} in the file, or --set '{key}={{standard: {{lr: LR, wd: WD}}}}'"
             )
         return found
 

@@ -185,15 +185,17 @@ def test_a_centre_of_another_optimizer_is_no_start_for_the_one_that_is_set(path:
     change(path, OTHERS, "")
     for sets in (["optimizer=sgd"], ["optimizer.kind=sgd"], ["optimizer={kind: sgd, momentum: 0.9}"]):
         assert refusal(path, overrides=sets) == (
-            f"g.yaml with --set {sets[0]}: centre: it is for adamw, and means nothing for sgd, whose lr differ by orders; "
-            "say where to start, in the file or with --set 'centre_sgd={standard: {lr: LR, wd: WD}}'"
+            f"g.yaml with --set {sets[0]}: no centre for sgd: `centre` is that of adamw, whose lr are of another order; "
+            "give centre_sgd in the file, or --set 'centre_sgd={standard: {lr: LR, wd: WD}}'"
         )
     assert load_request(path, overrides=["optimizer=adamw"]) == load_request(path)
 
 
 def test_the_centre_is_that_of_the_optimizer_in_the_recipe(path: Path) -> None:
     change(path, "  batch_size: 64", "  batch_size: 64\n  optimizer: sgd")
-    assert refusal(path) == "g.yaml: centre and centre_sgd say the same in this recipe; give one of them"
+    assert (
+        refusal(path) == "g.yaml: centre is that of sgd, the recipe's optimizer; drop centre_sgd or change the recipe"
+    )
     change(path, OTHERS, "centre_adamw: {standard: {lr: 0.25, wd: 0.125}}")
     assert load_request(path).centres["standard"].lr == 2.0**-7
     assert load_request(path, overrides=["optimizer=adamw"]).centres["standard"].lr == 0.25
@@ -377,7 +379,7 @@ def test_a_bad_mlp_factor_is_refused(path: Path) -> None:
         ("wd: 0.125", "wd: 0", "g.yaml: centre_sgd: wd 0 has no log2; give a positive wd, or `wd: fixed`"),
         ("{mup: {", "{s=1: {lr: 1.0, wd: 1.0}, mup: {", "g.yaml: strategy mup is given twice"),
         ("centre_sgd:", "centre_lion:", "g.yaml: centre_lion: unknown key"),
-        ("centre_sgd:", "centre_adamw:", "g.yaml: centre and centre_adamw say the same in this recipe; give one of them"),
+        ("centre_sgd:", "centre_adamw:", "g.yaml: centre is that of adamw, the recipe's optimizer; drop centre_adamw or change the recipe"),
         ("[-1, 1]", "[1, -1]", "g.yaml: lr: empty range: 1 is above -1"),
         ("[-1, 1]", "[0.2, 0.8]", "g.yaml: lr: no multiple of the step 1 between 0.2 and 0.8"),
         ("[-1, 1]", "[-1]", "g.yaml: lr: range: two numbers [low, high] are expected, got [-1]"),

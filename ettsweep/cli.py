@@ -654,7 +654,8 @@ def check_scaling(
     steps: Annotated[int, typer.Option(min=1, help="Steps of training.")] = 5,
     seeds: Annotated[int | None, typer.Option(min=3, help="Networks of each width; 3, or 12 of small ones.")] = None,
     lr: Annotated[
-        float | None, typer.Option(help="Learning rate at all widths; by default one that moves the outputs a little.")
+        float | None,
+        typer.Option(help="Learning rate at all widths: one that moves the outputs a little, by 0.01 unless given."),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder of check.json and the figure; in RESULTS by default.")
@@ -683,7 +684,12 @@ def check_scaling(
     folder = out or results / "check-scaling" / plan.name
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)  # what cannot be written is an error before minutes of training
-    check = scaling_check.check_scaling(plan)
+    try:
+        check = scaling_check.check_scaling(plan)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            folder.rmdir()  # unless an earlier check is in it
+        raise
     show_check(check, form)
     paths = write_check(folder, check)
     note(f"wrote {', '.join(map(str, paths))}")

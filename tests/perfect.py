@@ -64,7 +64,7 @@ def _network(expected: Expectations, i: int, seed: int) -> Measured:
             for stage in prediction.kernels.stages
         },
         stds={group: init_std(group, model, expected.s) for group in sizes},
-        factors={group: lr_factor(group, model, expected.s, expected.optimizer, "ignore") for group in sizes},
+        factors={group: (lr_factor(group, model, expected.s, expected.optimizer, "ignore"),) for group in sizes},
         counts=sizes,
         gradients={group: own(prediction.kernels.tangent[group].value) for group in sizes},
         changes=[{stage: n ** (0.0 if e is None else e.power) for stage, e in changes.items()}],

@@ -1,6 +1,8 @@
 """A check of a scaling as tables, and as files: JSON and the figure."""
 
 import math
+import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,13 +12,25 @@ from ettsweep.output import Format, cell, note, show
 from ettsweep.report.coordinates import coordinates_figure
 from ettsweep.report.figures import save
 from ettsweep.scaling.check import Check
-from ettsweep.scaling.judgement import Quantity
-from ettsweep.scaling.powers import APART, ERRORS, Verdict
+from ettsweep.scaling.judgement import CONTRIBUTION_ALLOWANCE, KERNEL_ALLOWANCE, VALUE_ERRORS, Quantity
+from ettsweep.scaling.powers import APART, ENOUGH, ERRORS, Verdict
 
 LEGEND = (
-    f"ok: within {APART:g} of the implied power, with an error of at most {APART / 2:g}; off: beyond {APART:g} and "
-    f"{ERRORS} errors, or a value, initial std, factor or decay is wrong; unclear: neither"
+    f"ok: within {APART:g} of the implied power, with an error of at most {ENOUGH:g}; off: beyond {APART:g} and "
+    f"{ERRORS} errors, or a value misses theory by {VALUE_ERRORS} errors and {KERNEL_ALLOWANCE:g}/C of itself "
+    f"(tangent: {CONTRIBUTION_ALLOWANCE:g}/C; C channels a head), or initial std, factor or decay is wrong; unclear: "
+    "neither; off by: power of the change less the implied one"
 )
+
+TEXT = (
+    "text: initial stds are 0.02 at every width, so the implied powers of the bulk are not 0: ok says that the scaling "
+    "is what it is meant to be, not that one lr serves all widths"
+)
+
+NARROW = 130
+"""Columns of a terminal below which tables show the most important ones alone."""
+NARROW_BLOCKS = ("block", "kernel", "theory", "power", "change", "verdict")
+NARROW_GROUPS = ("group", "tangent", "theory", "power", "change", "off by", "verdict")
 
 
 def show_check(check: Check, form: Format) -> None:
@@ -27,10 +41,11 @@ def show_check(check: Check, form: Format) -> None:
         case Format.CSV:
             show(list(_quantity_rows(check)), form)
         case Format.TABLE | Format.MARKDOWN:
+            narrow = form is Format.TABLE and sys.stdout.isatty() and shutil.get_terminal_size().columns < NARROW
             note(check.about)
-            show(list(_stage_rows(check)), form)
+            show(list(_stage_rows(check)), form, NARROW_BLOCKS if narrow else None)
             print()
-            show(list(_group_rows(check)), form)
+            show(list(_group_rows(check)), form, NARROW_GROUPS if narrow else None)
             for line in (*_contact(check), *check.findings, LEGEND):
                 note(line)
 
@@ -169,7 +184,7 @@ def _power(quantity: Quantity) -> str:
 
 
 def _implied(quantity: Quantity) -> str:
-    return "" if quantity.implied is None else _signed(quantity.implied)
+    return "-" if quantity.implied is None else _signed(quantity.implied)
 
 
 def _signed(value: float) -> str:
@@ -177,7 +192,8 @@ def _signed(value: float) -> str:
 
 
 def _contact(check: Check) -> Iterator[str]:
-    """Yield a line of the logit that tying adds to the token that the decoder reads, which is not judged."""
+    """Yield what is particular to text: the logit that tying adds to the token that the decoder reads, not judged."""
     if check.judgement.contact is not None:
+        yield TEXT
         predicted, measured = check.judgement.contact
         yield f"mean logit of the token that the decoder reads: {measured:.4g}, predicted {predicted:.4g}; not judged"

@@ -6,9 +6,6 @@ from ettsweep.scaling.groups import Group
 from ettsweep.scaling.judgement import GroupRow, Judgement, Quantity
 from ettsweep.scaling.powers import APART, Verdict
 
-SEEN = APART / 4
-"""Difference of powers below which a line speaks of values instead."""
-
 
 def findings(judgement: Judgement, s: float | None) -> tuple[str, ...]:
     """Return what is wrong, causes before what follows from them, and what could not be told.
@@ -67,16 +64,17 @@ def _behaviour(judgement: Judgement, s: float | None) -> Iterator[str]:
             yield _group_line(row, s)
     off = [row for row in judgement.stages if Verdict.OFF in (row.kernel.verdict, row.between.verdict)]
     for stage in off[:1]:
-        wrong = stage.kernel if stage.kernel.verdict is Verdict.OFF else stage.between
+        own = stage.kernel.verdict is Verdict.OFF
+        what, wrong = ("kernel", stage.kernel) if own else ("kernel between samples", stage.between)
         behind = f"; so are {len(off) - 1} others" if len(off) > 1 else ""
-        yield f"{stage.stage}: the kernel {_instead(wrong)}{behind}"
+        yield f"{stage.stage}: the {what} {_instead(wrong)}{behind}"
     if moved := [stage.stage for stage in judgement.stages if stage.change.verdict is Verdict.OFF and stage not in off]:
         yield f"activations change as another power of the width in {_listed(moved)}"
 
 
 def _group_line(row: GroupRow, s: float | None) -> str:
     off_by = row.off_by
-    if s is None and off_by is not None and abs(off_by) > SEEN:
+    if s is None and off_by is not None and abs(off_by) > APART:
         return f"{row.group}: steps {'fall' if off_by < 0 else 'grow'} as {_power(off_by)} against the bulk's"
     if row.change.verdict is Verdict.OFF:
         return f"{row.group}: the change of the outputs in training {_instead(row.change)}"
@@ -94,16 +92,17 @@ def _unclear(judgement: Judgement) -> Iterator[str]:
     rows += [(row.stage, row.quantities) for row in judgement.stages]
     names = [f"{name} ({what})" for name, parts in rows for what, q in parts.items() if q.verdict is Verdict.UNCLEAR]
     if names:
-        yield f"too uncertain to say: {_listed(names)}; more --seeds, or --widths farther apart, tell"
+        yield f"too noisy to judge: {_listed(names)}; give more --seeds, or --widths farther apart"
 
 
 # --- words ----------------------------------------------------------------------------------------------------------
 
 
 def _instead(quantity: Quantity) -> str:
-    """Return what a power, or else a value, is instead of what it should be."""
+    """Return what a power is instead of what it should be, or a value, if one is predicted and the power is right."""
     off_by = quantity.off_by
-    if quantity.power is not None and off_by is not None and abs(off_by) > SEEN:
+    speaks = off_by is not None and (quantity.predicted is None or abs(off_by) > APART)
+    if quantity.power is not None and off_by is not None and speaks:
         wrong, right = _power(quantity.power.value), _power(quantity.power.value - off_by)
         return f"goes as {wrong}, not {right} (off by {off_by:+.2f})"
     if quantity.measured is None or quantity.predicted is None:

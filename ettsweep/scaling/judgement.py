@@ -3,12 +3,24 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean, stdev
+from statistics import fmean
+
+import numpy as np
 
 from ettsweep.scaling.expectations import Expectations, Expected, between, own
 from ettsweep.scaling.groups import Group
 from ettsweep.scaling.kernels import tangent_contribution
-from ettsweep.scaling.powers import Power, Verdict, factor_power, fit_power, growth, init_power, judge_power, worst
+from ettsweep.scaling.powers import (
+    Power,
+    Verdict,
+    factor_power,
+    fit_power,
+    growth,
+    init_power,
+    judge_power,
+    relative_variances,
+    worst,
+)
 
 KERNEL_ALLOWANCE, CONTRIBUTION_ALLOWANCE = 5.0, 10.0
 """Times 1/C, by which a value at the widest may differ from its leading order beside the errors.
@@ -32,7 +44,7 @@ class Measured:
         seed: of its initial values.
         kernels: of each stage, the mean over tokens, and that over pairs of tokens of different samples.
         stds: of each group's initial values.
-        factors: of each group, the learning-rate factor that the optimizer has.
+        factors: of each group, what the optimizer multiplies the learning rate of each of its tensors by.
         counts: of each group, the parameters that have a gradient (`tangent_contribution`).
         gradients: of each group, the sum over its parameters of (df_i/dtheta)^2, mean over outputs i and samples.
         changes: after each step, the rms change of each stage.
@@ -45,7 +57,7 @@ class Measured:
     seed: int
     kernels: Mapping[str, tuple[float, float]]
     stds: Mapping[Group, float]
-    factors: Mapping[Group, float]
+    factors: Mapping[Group, tuple[float, ...]]
     counts: Mapping[Group, int]
     gradients: Mapping[Group, float]
     changes: Sequence[Mapping[str, float]]
@@ -181,11 +193,12 @@ class _Table:
         return [[read(m) for m in self.measured if m.width == n] for n in self.widths]
 
     def widest(self, read: Read) -> tuple[float | None, float]:
-        """Return the mean at the widest and its standard error; None where it is not finite."""
-        values = self.values(read)[-1]
-        if not all(map(math.isfinite, values)):
+        """Return the mean at the widest and its standard error; None where not all widths have finite values."""
+        table = [np.array(row) for row in self.values(read) if all(map(math.isfinite, row))]
+        if len(table) < len(self.widths):
             return None, 0.0
-        return fmean(values), stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
+        mean = float(table[-1].mean())
+        return mean, abs(mean) * math.sqrt(relative_variances(table)[-1] / len(table[-1]))
 
     @property
     def channels(self) -> list[int]:
@@ -246,24 +259,34 @@ def _stage(name: str, expected: Expectations, table: _Table, samples: int) -> St
 
 
 def _group(group: Group, expected: Expectations, table: _Table) -> GroupRow:
-    contribution = expected.contribution(group)
-    factor_implied = factor_power(group, expected.s, expected.optimizer)
+    contribution, factor = expected.contribution(group), _factor(group, expected, table)
     init = None
     if group is not Group.HEAD_BIAS:  # it starts from 0
         init = table.direct(lambda m: m.stds[group], init_power(group, expected.domain, expected.s))
 
     def contributed(m: Measured) -> float:
-        raw, factor, count = m.gradients[group], m.factors[group], m.counts[group]
-        return float(tangent_contribution(raw, factor, expected.optimizer, count))
+        raw, mean, count = m.gradients[group], fmean(m.factors[group]), m.counts[group]
+        return float(tangent_contribution(raw, mean, expected.optimizer, count))
 
     return GroupRow(
         group,
         init=init,
-        factor=table.direct(lambda m: m.factors[group], factor_implied),
+        factor=factor,
         contribution=table.fitted(contributed, contribution, CONTRIBUTION_ALLOWANCE),
         change=table.fitted(lambda m: m.function_changes[group], replace(contribution, value=None)),
         decay=_decay(group, table),
     )
+
+
+def _factor(group: Group, expected: Expectations, table: _Table) -> Quantity:
+    """Judge the learning-rate factors of a group's tensors; the one whose power is the farthest off speaks for all."""
+    implied = factor_power(group, expected.s, expected.optimizer)
+
+    def of_tensor(index: int) -> Quantity:
+        return table.direct(lambda m: m.factors[group][index], implied)
+
+    judged = map(of_tensor, range(len(table.measured[0].factors[group])))
+    return max(judged, key=lambda quantity: math.inf if quantity.off_by is None else abs(quantity.off_by))
 
 
 def _decay(group: Group, table: _Table) -> Quantity:

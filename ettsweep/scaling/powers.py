@@ -14,7 +14,10 @@ from ettsweep.scaling.groups import BULK, Group
 Array = NDArray[np.float64]
 
 APART = 0.25
-"""Half of the smallest difference between two powers of the theory at the s that have a name: what tells them apart."""
+"""Half of a half power, which is what a forgotten sqrt(n) makes. Differences of a quarter show in factors and stds."""
+
+ENOUGH = APART / 2
+"""The largest error with which a power is called ok."""
 
 ERRORS = 3
 """Standard errors by which a power must miss as well before it is called off."""
@@ -55,7 +58,9 @@ def fit_power(widths: Sequence[int], values: Sequence[Sequence[float]], channels
     if not all(np.isfinite(row).all() and (row > 0).all() for row in table):
         return None
     x, y = np.log(widths), np.log([row.mean() for row in table])
-    variances = _scatter(table) / [len(row) for row in table] + 1 / np.square(np.asarray(channels, dtype=float))
+    variances = relative_variances(table) / [len(row) for row in table] + 1 / np.square(
+        np.asarray(channels, dtype=float)
+    )
     weights = 1 / variances
     centred = x - np.average(x, weights=weights)
     value = float((weights * centred * y).sum() / (weights * centred**2).sum())
@@ -64,12 +69,19 @@ def fit_power(widths: Sequence[int], values: Sequence[Sequence[float]], channels
     return Power(value, max(1.0, excess) / math.sqrt((weights * centred**2).sum()))
 
 
-def _scatter(table: Sequence[Array]) -> Array:
-    """Return the squared relative standard deviation over seeds at each width.
+def least_error(widths: Sequence[int], channels: Sequence[int]) -> float:
+    """Return the error of a power that no number of seeds makes smaller: what 1/C at each width leaves."""
+    power = fit_power(widths, [[1.0] for _ in widths], channels)
+    assert power is not None
+    return power.error
+
+
+def relative_variances(table: Sequence[Array]) -> Array:
+    """Return the squared relative standard deviation over seeds, at each width; 0 where it cannot be told.
 
     Half of it is the mean over widths: a few seeds may agree by chance.
     """
-    own = np.array([row.var(ddof=1) / row.mean() ** 2 if len(row) > 1 else 0.0 for row in table])
+    own = np.array([row.var(ddof=1) / row.mean() ** 2 if len(row) > 1 and row.mean() else 0.0 for row in table])
     result: Array = (own + own.mean()) / 2
     return result
 
@@ -92,7 +104,7 @@ def judge_power(power: Power | None, implied: float) -> Verdict:
     miss = abs(power.value - implied)
     if miss > APART and miss > ERRORS * power.error:
         return Verdict.OFF
-    return Verdict.OK if miss <= APART and power.error <= APART / 2 else Verdict.UNCLEAR
+    return Verdict.OK if miss <= APART and power.error <= ENOUGH else Verdict.UNCLEAR
 
 
 def worst(verdicts: Sequence[Verdict]) -> Verdict:

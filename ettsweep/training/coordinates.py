@@ -32,8 +32,8 @@ from ettsweep.training.probe import Probe
 
 CPU = torch.device("cpu")
 
-SIGN_DRAWS = 2
-"""Backward passes for the gradients of one network."""
+SIGNS = ((1, 1, 1, 1), (1, -1, 1, -1), (1, 1, -1, -1), (1, -1, -1, 1))
+"""Signs of the samples in each backward pass for squared gradients: sums over passes of products of two vanish."""
 
 DECAY = 2.0**-4
 """lr wd of the step that shows the decay: a power of two, far from where fp32 rounds."""
@@ -212,20 +212,25 @@ def stds(tensors: Mapping[str, Tensor], model: ModelSpec) -> dict[Group, float]:
 def squared_gradients(network: Network, probe: Probe, seed: int) -> dict[Group, float]:
     """Return, of each group, the sum of (df_i/dtheta)^2 over its parameters; mean over outputs i, tokens and samples.
 
-    The gradient of the outputs' sum with random signs has it as its mean square: cross terms cancel.
+    The gradient of the outputs' sum with random signs has it as its mean square: cross terms cancel, those of two
+    samples within these few passes.
     """
-    generator = torch.Generator().manual_seed(derive_seed(seed, "signs"))
     names, parameters = zip(*network.named_parameters(), strict=True)
     parts = group_parts(probe.model)
     total = dict.fromkeys(parts, 0.0)
-    for _ in range(SIGN_DRAWS):
-        outputs = _quiet(Outputs(network)(*probe.batch.inputs), probe)
-        signs = 2.0 * torch.randint(2, outputs.shape, generator=generator) - 1
-        gradients = dict(zip(names, torch.autograd.grad((signs * outputs).sum(), parameters), strict=True))
+    for signs_B in torch.tensor(SIGNS, dtype=torch.float32):
+        outputs_BK = _quiet(Outputs(network)(*probe.batch.inputs), probe).flatten(1)
+        signed = signs_B @ outputs_BK @ _random_signs(outputs_BK.shape[1], seed)
+        gradients = dict(zip(names, torch.autograd.grad(signed, parameters), strict=True))
         for group, members in parts.items():
             squares = sum(part.of(gradients).square().sum().item() for part in members)
-            total[group] += squares / (SIGN_DRAWS * outputs.numel())
+            total[group] += squares / (len(SIGNS) * outputs_BK.numel())
     return total
+
+
+def _random_signs(count: int, seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(derive_seed(seed, "signs"))
+    return 2.0 * torch.randint(2, (count,), generator=generator) - 1
 
 
 # --- training -------------------------------------------------------------------------------------------------------
@@ -261,12 +266,12 @@ class _SameBatch:
 
 def train(
     network: Network, spec: RunSpec, probe: Probe, steps: int
-) -> tuple[dict[str, Tensor], Changes, dict[Group, float]]:
+) -> tuple[dict[str, Tensor], Changes, dict[Group, tuple[float, ...]]]:
     """Train a network at a constant learning rate.
 
     Returns:
         What `observe` gave before the first step, the rms change of each stage after each step, and the learning-rate
-        factor that the optimizer has for each group.
+        factors of each group's tensors.
     """
     optimizer, task = build_optimizer(network, spec), _SameBatch(probe)
     scaler, share = loss_scaler(spec.precision, CPU), Share(spec.batch_size)
@@ -275,7 +280,7 @@ def train(
     for step in range(1, steps + 1):
         trainer.train_step(spec.lr, task.batches(step))
         changes.append(_change(start, observe(network, probe), probe))
-    return start, changes, _factors(network, optimizer, spec.model)
+    return start, changes, _factors(network, optimizer, spec)
 
 
 def _change(start: Mapping[str, Tensor], now: Mapping[str, Tensor], probe: Probe) -> dict[str, float]:
@@ -284,11 +289,11 @@ def _change(start: Mapping[str, Tensor], now: Mapping[str, Tensor], probe: Probe
     return {name: _rms(x) for name, x in moved.items()}
 
 
-def _factors(network: Network, optimizer: torch.optim.Optimizer, model: ModelSpec) -> dict[Group, float]:
-    """Return what the optimizer multiplies each group's learning rate by."""
-    by_parameter = {p: group["lr_factor"] for group in optimizer.param_groups for p in group["params"]}
+def _factors(network: Network, optimizer: torch.optim.Optimizer, spec: RunSpec) -> dict[Group, tuple[float, ...]]:
+    """Return what the optimizer multiplied the learning rate by in its last step, for each tensor of each group."""
+    by_parameter = {p: group["lr"] / spec.lr for group in optimizer.param_groups for p in group["params"]}
     by_name = {name: by_parameter[parameter] for name, parameter in network.named_parameters()}
-    return {group: by_name[parts[0].name] for group, parts in group_parts(model).items()}
+    return {group: tuple(by_name[part.name] for part in parts) for group, parts in group_parts(spec.model).items()}
 
 
 @torch.no_grad()

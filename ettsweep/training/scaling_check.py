@@ -22,6 +22,7 @@ from ettsweep.scaling.findings import findings
 from ettsweep.scaling.hyperparameters import map_point
 from ettsweep.scaling.judgement import Measured, judge
 from ettsweep.scaling.kernels import at_width, encdec_kernels, vit_kernels
+from ettsweep.scaling.powers import ENOUGH, least_error
 from ettsweep.scaling.strategies import parse_strategy, strategy_name
 from ettsweep.spec import (
     AdamWSpec,
@@ -53,12 +54,12 @@ DRAWS = 64
 MOVE = 0.01
 """By how much the trained outputs should move in a step at the narrowest: little, so that changes are linear in lr."""
 
-MOVE_RANGE = 100
-"""How many times as much or as little a given learning rate may move them."""
+MOVE_LEAST, MOVE_MOST = 1e-4, 0.3
+"""By how much a given learning rate may move them."""
 TRIAL_LR = 2.0**-10
 
-BYTES = {"adamw": 20, "sgd": 12}
-"""Bytes for each parameter, in fp32: values, those before training, gradient, and moments."""
+BYTES = 22
+"""Bytes for each parameter: values and those before training in fp32, then the latter in fp64 with a group's twice."""
 REST_BYTES = 2**29
 
 
@@ -110,7 +111,8 @@ class Plan:
     @property
     def name(self) -> str:
         """Return what tells this check from others."""
-        return f"{self.question.model}-{strategy_name(self.s)}-{self.question.optimizer}"
+        included = "-include" if self.question.mlp_factor == "include" else ""
+        return f"{self.question.model}-{strategy_name(self.s)}-{self.question.optimizer}{included}"
 
     def at(self, width: int) -> ModelSpec:
         """Return the model at a width."""
@@ -147,8 +149,13 @@ def make_plan(question: Question) -> Plan:
         problems.append(f"--widths: a power is fitted to at least three different ones, got {len(widths)}")
     if problems:
         raise InputError.of(problems)
+    if (floor := least_error(widths, [n // model.heads for n in widths])) > ENOUGH:
+        raise InputError(
+            f"--widths: {', '.join(map(str, widths))} tell a power to {floor:.2f} at best, since corrections are of "
+            f"order heads / width; {ENOUGH:g} is needed: take wider ones, or farther apart"
+        )
     widest = model.model_copy(update={"width": widths[-1]})
-    _check_memory(widest, question.optimizer)
+    _check_memory(widest)
     seeds = question.seeds or (SEEDS_OF_SMALL if parameter_count(widest) < SMALL else SEEDS)
     return Plan(question, widest, s, widths, tuple(range(seeds)))
 
@@ -160,9 +167,9 @@ def _misfits(width: int, heads: int) -> Iterator[str]:
         yield from indivisible("width", width, "heads", heads)
 
 
-def _check_memory(model: ModelSpec, optimizer: Optimizer) -> None:
+def _check_memory(model: ModelSpec) -> None:
     def needed(width: int) -> int:
-        return BYTES[optimizer] * parameter_count(model.model_copy(update={"width": width})) + REST_BYTES
+        return BYTES * parameter_count(model.model_copy(update={"width": width})) + REST_BYTES
 
     free = available_bytes(CPU)
     if needed(model.width) <= free:
@@ -267,13 +274,13 @@ def _moving(plan: Plan, probe: Probe, s: float | None, trial: float) -> float:
 
 def _checked(plan: Plan, probe: Probe, lr: float) -> float:
     moved = _moved(plan, probe, plan.s, lr)
-    if MOVE / MOVE_RANGE <= moved <= MOVE * MOVE_RANGE:
+    if MOVE_LEAST <= moved <= MOVE_MOST:
         return lr
     n, how = plan.widths[0], "little" if moved < MOVE else "much"
     trial = TRIAL_LR if plan.s is not None else map_point(TRIAL_LR, 0.0, 0.0, None, n, plan.question.optimizer)[0]
     raise InputError(
-        f"--lr {lr:g}: a step at width {n} moves the outputs by {moved:.2g}, which is too {how} to tell powers; "
-        f"{_moving(plan, probe, plan.s, trial):.2g} moves them by {MOVE:g}"
+        f"--lr {lr:g}: a step at width {n} moves the outputs by {moved:.2g}, which is too {how} to tell powers "
+        f"({MOVE_LEAST:g} to {MOVE_MOST:g} do); {_moving(plan, probe, plan.s, trial):.2g} moves them by {MOVE:g}"
     )
 
 
@@ -328,7 +335,7 @@ def _about(plan: Plan, lrs: Mapping[float | None, float]) -> str:
     else:
         sample = f"images of {(model.image_size // model.patch_size) ** 2} patches"
         depth = f"{model.depth} blocks"
-    beside = "" if plan.s is None else f" (standard {lrs[None]:.2g})"
+    beside = "" if plan.s is None else f" (beside it, standard at {lrs[None]:.2g}: the same bulk step at the widest)"
     return (
         f"{question.model} under {strategy_name(plan.s)}: {model.heads} heads, {depth}, {SAMPLES} {sample}; "
         f"{len(plan.seeds)} seeds, {question.steps} steps of {question.optimizer} at lr {lrs[plan.s]:.2g}{beside}"
@@ -342,9 +349,11 @@ def _progress(plan: Plan, strategies: int) -> Iterator[Callable[[int], None]]:
         yield lambda width: None
         return
     from rich.console import Console
-    from rich.progress import Progress
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
     total = strategies * len(plan.seeds) * sum(n**2 for n in plan.widths)
-    with Progress(console=Console(stderr=True), transient=True) as bars:
+    # No time left: narrow networks say nothing of how long wide ones take.
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
         bar = bars.add_task(f"width {plan.widths[0]}", total=total)
         yield lambda width: bars.update(bar, advance=width**2, description=f"width {width}")

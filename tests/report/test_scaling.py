@@ -78,6 +78,9 @@ def test_csv_has_a_row_for_each_quantity(capsys: pytest.CaptureFixture[str]) -> 
 @pytest.mark.parametrize("spoil", [None, blown_up])
 def test_json_has_all_of_it_and_nothing_that_is_not_finite(spoil: Any, tmp_path: Path) -> None:
     check = made_check(spoil=spoil)
+    if spoil is not None:
+        lines = dict.fromkeys(check.curves[1].changes, ((math.nan,) * 4,) * 3)
+        check = replace(check, curves=(check.curves[0], replace(check.curves[1], changes=lines)))
     paths = write_check(tmp_path / "new" / "folder", check)
     assert [path.name for path in paths] == ["check.json", "figure.png", "figure.pdf"]
     assert all(path.is_file() for path in paths)
@@ -89,7 +92,7 @@ def test_json_has_all_of_it_and_nothing_that_is_not_finite(spoil: Any, tmp_path:
     kernel = data["blocks"][0]["kernel"]
     assert kernel["measured"] == kernel["predicted"]
     assert data["groups"][0]["function_change"]["power"] == (pytest.approx(0.0) if spoil is None else None)
-    assert data["curves"][1]["rms_change"]["head"][0] == [0.02] * 4
+    assert data["curves"][1]["rms_change"]["head"][0] == ([0.02] if spoil is None else [None]) * 4
     assert data["model"] == "small"
 
 

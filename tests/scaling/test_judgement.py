@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from perfect import HEADS, SAMPLES, TEXT, expectations, perfect
 
-from ettsweep.scaling.expectations import Expectations
+from ettsweep.scaling.expectations import Expectations, own
 from ettsweep.scaling.findings import findings
 from ettsweep.scaling.groups import BULK, Group
 from ettsweep.scaling.judgement import Judgement, Measured, judge
@@ -21,11 +21,12 @@ def judged(expected: Expectations, spoil: Spoil = lambda m: m) -> Judgement:
 
 
 def scaled(field: str, key: Any, power: float, factor: float = 1.0) -> Spoil:
-    """Return what multiplies one number of each network by a power of the width, and by a constant."""
+    """Return what multiplies one number of each network, or all of one tuple, by a power of the width and a constant."""
 
     def spoil(m: Measured) -> Measured:
-        values = dict(getattr(m, field))
-        values[key] *= factor * m.width**power
+        values, by = dict(getattr(m, field)), factor * m.width**power
+        value = values[key]
+        values[key] = tuple(v * by for v in value) if isinstance(value, tuple) else value * by
         return replace(m, **{field: values})
 
     return spoil
@@ -165,11 +166,25 @@ def test_activations_that_change_otherwise_are_named() -> None:
     }
 
 
+def test_a_power_that_changes_with_the_width_is_told_from_a_wrong_one() -> None:
+    # At these widths C_G grows from a tenth to three: no straight line, and none is asked for.
+    wide = (256, 1024, 4096, 8192)
+    expected = expectations(0.0, model=TEXT, widths=wide)
+    curve = expected.kernel("decoder.0.mlp", own)
+    straight = [curve.shape[-1] * (n / wide[-1]) ** curve.implied(wide) for n in wide]
+    assert max(abs(a / b - 1) for a, b in zip(curve.shape, straight, strict=True)) > 0.1
+    assert judged(expected).verdict is Verdict.OK
+    row = next(row for row in judged(expected).stages if row.stage == "decoder.0.mlp")
+    assert row.kernel.power is not None
+    assert row.kernel.power.value == pytest.approx(curve.implied(wide))
+    assert row.kernel.power.error < 0.03
+
+
 def test_scatter_that_hides_half_a_power_is_unclear() -> None:
     def scattered(m: Measured) -> Measured:
         return scaled("function_changes", Group.Q, 0.0, factor=(0.4, 1.0, 1.6)[m.seed])(m)
 
     judgement = judged(expectations(0.0), scattered)
     assert judgement.verdict is Verdict.UNCLEAR
-    line = "too uncertain to say: q (function change); more --seeds, or --widths farther apart, tell"
+    line = "too noisy to judge: q (function change); give more --seeds, or --widths farther apart"
     assert findings(judgement, 0.0) == (line,)

@@ -14,6 +14,7 @@ from ettsweep.scaling.powers import (
     growth,
     init_power,
     judge_power,
+    relative_variances,
     worst,
 )
 
@@ -44,6 +45,13 @@ def test_the_error_without_scatter_is_that_of_the_allowance() -> None:
 def test_scatter_over_seeds_adds_to_the_error_and_more_seeds_take_from_it() -> None:
     calm, few = power([[1.0, 1.0]] * 4).error, power([[0.8, 1.2]] * 4).error
     assert calm < power([[0.8, 1.2] * 8] * 4).error < few
+
+
+def test_seeds_that_agree_by_chance_are_not_believed() -> None:
+    # Relative variances 0.08 (of 0.8 and 1.2), 0 and 0.02 (of 1.8 and 2.2): half their own, half the mean of 1/30.
+    found = relative_variances([np.array([0.8, 1.2]), np.array([1.0, 1.0]), np.array([1.8, 2.2])])
+    assert found == pytest.approx([0.04 + 1 / 60, 1 / 60, 0.01 + 1 / 60])
+    assert list(relative_variances([np.array([0.0, 0.0]), np.array([1.0])])) == [0, 0]
 
 
 def test_points_off_the_line_make_the_error_larger() -> None:

@@ -1,5 +1,6 @@
 """What is measured of a network, held against the network taken apart by hand."""
 
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -119,10 +120,12 @@ def test_a_kernel_is_a_mean_over_tokens_and_over_pairs_of_samples() -> None:
     assert kernel(x_BTD[:, 0])[0] == pytest.approx(float(x_BTD[:, 0].square().mean()))
 
 
-@pytest.mark.parametrize("name", ["vit-digits", "encdec-tiny"])
-def test_squared_gradients_are_those_of_each_output(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("name", "outputs_of_a_sample"), [("vit-digits", 3), ("encdec-tiny", 4)])
+def test_squared_gradients_are_those_of_each_output(
+    name: str, outputs_of_a_sample: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     spec, probe = small_run(name)
-    probe = replace(probe, quiet_K=probe.quiet_K[:3])
+    probe = replace(probe, quiet_K=probe.quiet_K[: 3 if name == "vit-digits" else 1])
     network = network_of(spec)
     names, parameters = zip(*network.named_parameters(), strict=True)
     outputs = coordinates.Outputs(network)(*probe.batch.inputs)[..., probe.quiet_K].flatten()
@@ -134,9 +137,13 @@ def test_squared_gradients_are_those_of_each_output(name: str, monkeypatch: pyte
         by_name = dict(zip(names, gradients, strict=True))
         for group, members in group_parts(spec.model).items():
             exact[group] += sum(part.of(by_name).square().sum().item() for part in members) / len(outputs)
-    monkeypatch.setattr(coordinates, "SIGN_DRAWS", 400)
-    drawn = squared_gradients(network, probe, seed=0)
-    assert drawn == pytest.approx(exact, rel=0.1)
+    patterns = itertools.product((1.0, -1.0), repeat=outputs_of_a_sample)  # of random signs, each as likely
+    drawn = []
+    for pattern in patterns:
+        monkeypatch.setattr(coordinates, "_random_signs", lambda count, seed, p=pattern: torch.tensor(p))
+        drawn.append(squared_gradients(network, probe, seed=0))
+    mean = {group: sum(d[group] for d in drawn) / len(drawn) for group in exact}
+    assert mean == pytest.approx(exact, rel=1e-4)
 
 
 def test_what_a_group_changes_is_what_a_network_with_its_new_values_alone_says() -> None:
@@ -153,6 +160,21 @@ def test_what_a_group_changes_is_what_a_network_with_its_new_values_alone_says()
         moved = (other(*probe.batch.inputs) - network_of(spec)(*probe.batch.inputs))[:, probe.trained_K]
     assert changes[Group.V] == pytest.approx(float(moved.square().mean().sqrt()), rel=1e-3)
     assert set(changes) == set(group_parts(spec.model))
+
+
+def test_changes_that_fp32_would_not_show_are_seen() -> None:
+    spec, probe = small_run("vit-digits")
+
+    def change(size: float) -> float:
+        network, generator = network_of(spec), torch.Generator().manual_seed(0)
+        before = {name: parameter.detach().clone() for name, parameter in network.named_parameters()}
+        with torch.no_grad():
+            k = dict(network.named_parameters())["blocks.0.attention.qkv"][16:32]
+            k += size * torch.randn(k.shape, generator=generator)
+        return function_changes(network, probe, before)[Group.K]
+
+    assert 0 < change(1e-6) < 1e-6
+    assert change(4e-6) / change(1e-6) == pytest.approx(4, rel=0.02)
 
 
 def test_small_changes_add_up_to_that_of_the_outputs() -> None:
@@ -174,14 +196,18 @@ def test_training_is_that_of_torch_alone() -> None:
         torch.testing.assert_close(mine, theirs)
     now = observe(other, probe)
     assert changes[-1]["stem"] == pytest.approx(float((now["stem"] - start["stem"]).square().mean().sqrt()), rel=1e-4)
+    moved = (now["head"] - start["head"])[:, probe.trained_K]
+    assert changes[-1]["head"] == pytest.approx(float(moved.square().mean().sqrt()), rel=1e-4)
     assert len(changes) == 3
-    assert set(factors.values()) == {1.0}
+    assert {factor for several in factors.values() for factor in several} == {1.0}
 
 
 def test_factors_are_read_off_the_optimizer() -> None:
     spec, probe = small_run("vit-digits", strategy=StrategySpec(s=0.5))
     found = measure(spec, probe, 1, decay=False)
-    assert found.factors == {g: lr_factor(g, dims(spec.model), 0.5, "adamw", "ignore") for g in group_parts(spec.model)}
+    for group, factors in found.factors.items():
+        expected = lr_factor(group, dims(spec.model), 0.5, "adamw", "ignore")
+        assert factors == pytest.approx([expected] * len(group_parts(spec.model)[group]))
 
 
 @pytest.mark.parametrize("optimizer", [AdamWSpec(), SgdSpec(), SgdSpec(momentum=0.9)])

@@ -1,5 +1,6 @@
 """Checks of small models: what is right passes, and each planted fault is found and named."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ from ettsweep.scaling.factors import Dims
 from ettsweep.scaling.groups import BULK, Group
 from ettsweep.scaling.powers import Verdict
 from ettsweep.spec import EncDecSpec
-from ettsweep.training import scaling_check
+from ettsweep.training import loop, optimizer, scaling_check
 from ettsweep.training.memory import DeviceMemoryError
 from ettsweep.training.scaling_check import Question, check_scaling, make_plan
 
@@ -56,7 +57,7 @@ def test_a_right_scaling_passes(model: str, strategy: str, optimizer: str) -> No
 
 def test_the_contact_term_is_reported_and_not_judged() -> None:
     found = check("ntk", "encdec-tiny", optimizer="sgd")
-    assert found.verdict is Verdict.OK, found.findings
+    assert found.verdict is not Verdict.OFF, found.findings
     assert found.judgement.contact is not None
     predicted, measured = found.judgement.contact
     assert predicted == pytest.approx(128**0.5, rel=0.05)  # sqrt(n) at s = 0, but for what little the blocks add
@@ -109,20 +110,42 @@ def times_width(function: Callable[..., float], wrong: Group, power: float) -> C
 
 
 @pytest.mark.parametrize(
-    ("model", "optimizer", "wrong"),
+    ("model", "trained_by", "wrong"),
     [("vit-digits", "adamw", Group.PE), ("vit-digits", "sgd", Group.X), ("encdec-tiny", "adamw", Group.WE)],
 )
 def test_a_wrong_exponent_of_a_factor_is_found(
-    monkeypatch: pytest.MonkeyPatch, model: str, optimizer: str, wrong: Group
+    monkeypatch: pytest.MonkeyPatch, model: str, trained_by: str, wrong: Group
 ) -> None:
     monkeypatch.setattr(scales, "lr_factor", times_width(scales.lr_factor, wrong, 0.5))
-    found = check(model=model, optimizer=optimizer)
+    found = check(model=model, optimizer=trained_by)
     assert found.verdict is Verdict.OFF
     behaviour = off(found)
     assert behaviour["learning-rate factor"] == {wrong}
     assert behaviour["tangent contribution"] == behaviour["function change"] == {wrong}
     assert found.findings[0].startswith(f"{wrong}: the learning-rate factor goes as width^")
     assert "off by +0.50" in found.findings[0]
+
+
+def test_a_wrong_exponent_of_one_of_a_groups_tensors_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def planted(model: Any, *rest: Any) -> dict[str, tuple[float, float]]:
+        right = scales.factors(model, *rest)
+        factor, decay = right["decoder_pe"]
+        return right | {"decoder_pe": (factor * math.sqrt(model.width), decay / math.sqrt(model.width))}
+
+    monkeypatch.setattr(optimizer, "factors", planted)
+    found = check(model="encdec-tiny")
+    assert off(found)["learning-rate factor"] == {Group.PE}
+    assert found.findings[0].startswith("pe: the learning-rate factor goes as width^+0.00, not width^-0.50")
+
+
+def test_steps_without_the_factors_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def planted(optimizer: Any, lr: float) -> None:
+        for group in optimizer.param_groups:
+            group["lr"] = lr
+
+    monkeypatch.setattr(loop, "set_lr", planted)
+    found = check(steps=1)
+    assert off(found)["learning-rate factor"] == {*BULK, Group.PATCH, Group.PE, Group.HEAD}
 
 
 @pytest.mark.parametrize("power", [-0.5, 0.5])
@@ -195,8 +218,9 @@ def test_defaults_follow_from_the_model() -> None:
         ({"widths": (32, 34, 64)}, "--widths: width 34 is not divisible by heads 4; nearest width: 32, 36"),
         ({"widths": (32, 64, 64)}, "--widths: a power is fitted to at least three different ones, got 2"),
         ({"widths": (0, 32, 64)}, "--widths: width 0 is below the model's 4 heads"),
+        ({"widths": (16, 32, 64)}, "--widths: 16, 32, 64 tell a power to 0.14 at best"),
         ({"lr": 1e20}, "--lr 1e+20: a step at width 32 moves the outputs by"),
-        ({"lr": 1e-30}, "which is too little to tell powers; 0.0048 moves them by 0.01"),
+        ({"lr": 1e-30}, "which is too little to tell powers (0.0001 to 0.3 do); 0.00"),
     ],
 )
 def test_what_cannot_be_checked_is_refused_with_what_can(fields: dict[str, Any], message: str) -> None:

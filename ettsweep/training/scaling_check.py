@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
 
 from ettsweep.errors import EttsweepError, InputError, StoppedError
 from ettsweep.files import Json
@@ -189,10 +190,15 @@ def check_scaling(plan: Plan) -> Check:
         EttsweepError: training does not move the outputs, so that no learning rate can be chosen.
         StoppedError: Ctrl-C.
     """
+    threads = torch.get_num_threads()
+    # So few tokens leave little for a second thread, which waits, and makes all wait, where its core is taken.
+    torch.set_num_threads(1)
     try:
         return _check(plan)
     except KeyboardInterrupt:
         raise StoppedError("interrupted; nothing has been written") from None
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _check(plan: Plan) -> Check:

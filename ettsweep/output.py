@@ -110,6 +110,9 @@ STYLES = {
     "incomplete": "yellow",
     "tie": "yellow",
     "unknown": "magenta",
+    "ok": "green",
+    "off": "red",
+    "unclear": "yellow",
 }
 
 

@@ -6,6 +6,7 @@ P positions (pairs of sample and token), A angles, R radii.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,9 +57,16 @@ def pair_expectations(f: Function, kernel_PP: Array) -> Array:
     return result
 
 
+@cache
+def _nodes(count: int) -> tuple[Array, Array]:
+    """Return nodes and weights of Gauss and Legendre on [-1, 1]."""
+    nodes, weights = np.polynomial.legendre.leggauss(count)
+    return nodes, weights
+
+
 def _polar(f: Function, a: float, b_P: Array, phi_P: Array) -> Array:
     """Return the integral for one position with each of several others, at angles between 0 and pi to it."""
-    node_R, weight_R = np.polynomial.legendre.leggauss(RADII)
+    node_R, weight_R = _nodes(RADII)
     radius_R = RADIUS_MAX * (node_R + 1) / 2
     weight_R = weight_R * RADIUS_MAX / 2 * radius_R * np.exp(-0.5 * radius_R**2) / (2 * math.pi)
     angle_PA, weight_PA = _angles(phi_P)
@@ -70,7 +78,7 @@ def _polar(f: Function, a: float, b_P: Array, phi_P: Array) -> Array:
 
 def _angles(phi_P: Array) -> tuple[Array, Array]:
     """Return nodes and weights on a full turn, cut where cos(t) or cos(t - phi) changes its sign."""
-    node_A, weight_A = np.polynomial.legendre.leggauss(ANGLES)
+    node_A, weight_A = _nodes(ANGLES)
     start_P, right = phi_P - math.pi / 2, math.pi / 2
     cuts = np.stack((start_P, np.full_like(phi_P, right), start_P + math.pi, np.full_like(phi_P, 3 * right)), 1)
     lengths = np.stack((math.pi - phi_P, phi_P) * 2, 1)

@@ -247,6 +247,16 @@ def group_variances(model: VitSpec | EncDecSpec, s: float | None) -> dict[Group,
     return bulk | {Group.WE: variance if s is None else 1.0, Group.PE: variance}
 
 
+def normalised(kernel_PP: Array, eps: float) -> Array:
+    """Return F, the kernel of tokens after LayerNorm, from G, that before it (eq:LN-kernel)."""
+    return _layer_norm_scale(kernel_PP, eps) * kernel_PP
+
+
+def _layer_norm_scale(kernel_PP: Array, eps: float) -> Array:
+    scale_P = 1 / np.sqrt(np.diag(kernel_PP) + eps)
+    return np.outer(scale_P, scale_P)
+
+
 def output_scale(model: VitSpec | EncDecSpec, s: float | None) -> float:
     """Return what the outputs' kernel has beside C F: n^-s in the family.
 
@@ -326,9 +336,8 @@ class _Stream:
     tangent: Mapping[Group, Array]
 
     def normalised(self, eps: float) -> "_Stream":
-        """Return the stream after LayerNorm: eq:LN-kernel, eq:LN-mnemonic."""
-        scale_P = 1 / np.sqrt(np.diag(self.kernel) + eps)
-        scale_PP = np.outer(scale_P, scale_P)
+        """Return the stream after LayerNorm; its gradient is scaled as its kernel is (eq:LN-mnemonic)."""
+        scale_PP = _layer_norm_scale(self.kernel, eps)
         return _Stream(scale_PP * self.kernel, {group: scale_PP * kernel for group, kernel in self.tangent.items()})
 
     def pooled(self, samples: int) -> "_Stream":

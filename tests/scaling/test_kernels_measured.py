@@ -19,7 +19,7 @@ from kernel_cases import OUTPUTS, PREVIOUS, Case, images, input_kernel, patches,
 from ettsweep.models.shapes import dims
 from ettsweep.scaling.factors import lr_factor
 from ettsweep.scaling.groups import BULK, Group
-from ettsweep.scaling.kernels import Estimate, Kernels, vit_kernels
+from ettsweep.scaling.kernels import Estimate, Kernels, normalised, vit_kernels
 
 
 @dataclass(frozen=True)
@@ -275,7 +275,7 @@ def test_normalised_kernels_tend_to_the_predicted_like_one_over_n_where_eps_coun
         stem, head = predicted.stages[0].kernel.value, predicted.stages[-1].kernel.value
         controls = upper(kernel(seen.streams["stem"]) - stem)
         for name, expected in (
-            ("stem", stem / np.sqrt(np.outer(np.diag(stem) + eps, np.diag(stem) + eps))),
+            ("stem", normalised(stem, eps)),
             ("blocks.0.mlp", head),
         ):
             measured = relative(kernel(seen.normalised[name]), expected)

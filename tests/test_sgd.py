@@ -79,7 +79,7 @@ def test_set_optimizer_sgd_leads_from_a_grid_to_a_verified_optimum_and_a_report(
 def test_a_grid_that_only_knows_where_adamw_starts_is_refused_and_nothing_is_written(folder: Path) -> None:
     options = ("grid", "--grid", "adamw.yaml", "--set", "optimizer=sgd", "--results", "results")
     error = ettsweep(*options, code=2, cwd=folder).stderr
-    assert error.startswith("ettsweep: adamw.yaml with --set optimizer=sgd: centre: it is for adamw")
+    assert error.startswith("ettsweep: adamw.yaml with --set optimizer=sgd: no centre for sgd")
     assert not (folder / "results").exists()
     told = error.split("--set '")[1].split("'")[0].replace("LR", "4").replace("WD", "1e-4").replace("standard", "ntk")
     rows = json.loads(ettsweep(*options, "--set", told, "--dry-run", "--format", "json", cwd=folder).stdout)

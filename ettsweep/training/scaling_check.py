@@ -305,13 +305,16 @@ def _curves(expected: Expectations, changes: Mapping[int, Sequence[Changes]], lr
         table = [[[step[stage] for step in steps] for steps in changes[n]] for n in expected.widths]
         return tuple(tuple(row) for row in np.array(table).mean(1).T.tolist())
 
-    text = expected.domain == "language"  # its C_G grow with the width, and changes with them
+    def power(stage: str) -> float | None:
+        change = expected.change(stage)
+        return None if change is None else change.power
+
     return Curves(
         strategy=strategy_name(expected.s),
         lr=lr,
         changes={stage: means(stage) for stage in expected.stages},
-        hidden_power=None if text else expected.hidden_power,
-        output_power=None if text else expected.outside,
+        hidden_power=power(expected.stages[-2]),
+        output_power=power(HEAD),
     )
 
 

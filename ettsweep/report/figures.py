@@ -339,7 +339,7 @@ def new_figure(width_inch: float, height_inch: float) -> Figure:
 
 def titled(figure: Figure, title: str, subtitle: str = "") -> None:
     """Put a title over a finished figure, and give all its axes the same look."""
-    lines = textwrap.wrap(title, int(12 * figure.get_figwidth())) + ([subtitle] if subtitle else [])
+    lines = [line for text in (title, subtitle) for line in textwrap.wrap(text, int(12 * figure.get_figwidth()))]
     text = figure.suptitle("\n".join(lines), fontsize=9)
     plain_text([text])
     for axes in figure.axes:

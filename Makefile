@@ -71,28 +71,28 @@ slurm-down:
 	@for folder in $(DEVCLUSTER) $(DEVCLUSTER)-[2-9]; do [ ! -d $$folder ] || launch/devcluster/down.sh $$folder; done
 
 chaos: $(READY)
-	@$(BIN)/python tests/chaos.py $(CHAOS)
+	@PYTHONPATH=tests $(BIN)/python -m support.chaos $(CHAOS)
 
 bench: $(READY)
-	@$(BIN)/python tests/bench.py
+	@PYTHONPATH=tests $(BIN)/python -m bench.tool
 
 bench-data: $(READY)
-	@$(BIN)/python tests/bench_data.py $(BENCH)
+	@PYTHONPATH=tests $(BIN)/python -m bench.data $(BENCH)
 
 bench-text: $(READY)
-	@$(BIN)/python tests/bench_text.py $(BENCH)
+	@PYTHONPATH=tests $(BIN)/python -m bench.text $(BENCH)
 
 bench-vit: $(READY)
-	@$(BIN)/python tests/bench_vit.py $(BENCH)
+	@PYTHONPATH=tests $(BIN)/python -m bench.vit $(BENCH)
 
 bench-encdec: $(READY)
-	@$(BIN)/python tests/bench_encdec.py $(BENCH)
+	@PYTHONPATH=tests $(BIN)/python -m bench.encdec $(BENCH)
 
 bench-gpu: $(READY)
-	@$(BIN)/python tests/bench_gpu.py $(BENCH)
+	@PYTHONPATH=tests $(BIN)/python -m bench.gpu $(BENCH)
 
 bench-gpu-text: $(READY)
-	@$(BIN)/python tests/bench_gpu_text.py $(BENCH)
+	@PYTHONPATH=tests $(BIN)/python -m bench.gpu_text $(BENCH)
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache

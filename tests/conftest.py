@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from ettsweep.spec import RunSpec, validate
+from ettsweep.schema import validate
+from ettsweep.spec import RunSpec
 
-pytest_plugins = ["devcluster"]
+pytest_plugins = ["support.devcluster"]
 
 # Before torch is imported, here and in child processes: on one thread, sums keep their order.
 os.environ["OMP_NUM_THREADS"] = "1"

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from chaos import attempts, chaos
-from devcluster import Cluster
+from support.chaos import attempts, chaos
+from support.devcluster import Cluster
 
 
 def test_a_sweep_under_strikes_ends_as_a_calm_one(cluster: Cluster, tmp_path: Path) -> None:

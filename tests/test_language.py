@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commandline import end_workers, ettsweep
+from support.commandline import end_workers, ettsweep
 
 from ettsweep.files import read_lines
 from ettsweep.models.scales import factors
 from ettsweep.spec import RunSpec
-from ettsweep.sweep.gridfile import load_request, with_corpus
-from ettsweep.tasks.pydoc import documents
+from ettsweep.sweep.gridfile import load_request
+from ettsweep.sweep.request import with_corpus
+from ettsweep.tasks.text.pydoc import documents
 
 GRIDS = Path(__file__).parent.parent / "grids"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commandline import end_workers, ettsweep, write_grid
+from support.commandline import end_workers, ettsweep, write_grid
 
 
 @pytest.fixture(autouse=True)

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 import torch
-from commandline import end_workers, ettsweep, runs_in, write_grid
+from support.commandline import end_workers, ettsweep, runs_in, write_grid
 
 from ettsweep.models.shapes import parameter_shapes
 from ettsweep.resources import shipped
-from ettsweep.rundir import RunDir
+from ettsweep.runs.folder import RunDir
 from ettsweep.scaling.groups import BULK, Group
 from ettsweep.scaling.hyperparameters import map_point
 from ettsweep.scaling.strategies import parse_strategy

@@ -10,7 +10,8 @@ import pytest
 
 from ettsweep.errors import InputError
 from ettsweep.scaling.hyperparameters import map_point
-from ettsweep.spec import OmitAt, RunSpec, canonical, identity, log2, validate
+from ettsweep.schema import OmitAt, canonical, identity, validate
+from ettsweep.spec import RunSpec, log2
 
 MakeSpec = Callable[..., RunSpec]
 

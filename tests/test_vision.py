@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commandline import end_workers, ettsweep
-from waves import CLASSES, write_images
+from support.commandline import end_workers, ettsweep
+from support.waves import CLASSES, write_images
 
 from ettsweep.files import read_lines
 

@@ -134,7 +134,7 @@ class ArrayExecutor(SlurmExecutor):
     def command(self) -> str:
         """What srun starts."""
         # -P: without it Python would look for the package in the folder that the job was submitted from.
-        return f"$hold {self.python} -u -P -m ettsweep.launch.worker {shlex.quote(str(self.folder))}"
+        return f"$hold {self.python} -u -P -m ettsweep.worker {shlex.quote(str(self.folder))}"
 
     def script(self) -> str:
         """Return the batch script."""
@@ -181,7 +181,7 @@ def code_environment(code: Path | None, rest: object) -> dict[str, str]:
 
 def _data_environment() -> dict[str, str]:
     """Return where data sets are, as far as it was said."""
-    from ettsweep.tasks.location import DATA_ENV
+    from ettsweep.tasks.images.location import DATA_ENV
 
     return {name: os.environ[name] for name in DATA_ENV.values() if name in os.environ}
 

@@ -11,7 +11,7 @@ from ettsweep.files import storage_errors
 from ettsweep.launch.outlook import LiveOutlook
 from ettsweep.launch.snapshot import code_dir, unused
 from ettsweep.launch.submissions import Submission, read_submission, submission_folders
-from ettsweep.rundir import RunDir, State, is_run_id, runs_dir
+from ettsweep.runs.folder import RunDir, State, is_run_id, runs_dir
 
 
 @dataclass(frozen=True)

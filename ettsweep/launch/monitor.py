@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ettsweep.launch.outlook import NO_ANSWER, LiveOutlook, Memory
 from ettsweep.output import STYLES
-from ettsweep.rundir import RunDir, State, Status, runs_dir
+from ettsweep.runs.folder import RunDir, State, Status, runs_dir
 from ettsweep.scaling.strategies import strategy_name
 from ettsweep.spec import RunSpec
 from ettsweep.sweep.ledger import count_states

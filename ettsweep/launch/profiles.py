@@ -10,10 +10,10 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
+from ettsweep.config import parse_yaml, read_yaml
 from ettsweep.errors import InputError, unknown_name
 from ettsweep.resources import shipped
-from ettsweep.spec import Frozen, NonNegative, Positive, PositiveFloat, expect, is_whole, validate
-from ettsweep.sweep.gridfile import parse_yaml, read_yaml
+from ettsweep.schema import Frozen, NonNegative, Positive, PositiveFloat, expect, is_whole, validate
 
 Count = Annotated[
     int | Literal["auto"],

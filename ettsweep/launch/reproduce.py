@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from ettsweep.files import Json
 from ettsweep.provenance import provenance
-from ettsweep.rundir import Attempt, RunDir
+from ettsweep.runs.folder import Attempt, RunDir
 from ettsweep.spec import DigitsTask, PydocTask, RunSpec
-from ettsweep.tasks.location import data_env
+from ettsweep.tasks.images.location import data_env
 
 FACTS = ("torch", "numpy", "ettsweep", "python", "instruction_set", "device_name")
 """What claim.json says that can change bits; threads and device are in the command."""

@@ -13,12 +13,12 @@ from ettsweep.launch.profiles import AnyProfile, LocalProfile
 from ettsweep.launch.slurm import NoAnswerError, NotHereError
 from ettsweep.launch.submissions import read_submission
 from ettsweep.launch.submit import UnansweredError, submit
-from ettsweep.rundir import RunDir, State, runs_dir
+from ettsweep.runs.folder import RunDir, State, runs_dir
 from ettsweep.spec import RunSpec
-from ettsweep.sweep.gridfile import Search
 from ettsweep.sweep.lattice import Point
 from ettsweep.sweep.ledger import Ledger, load_ledger
 from ettsweep.sweep.plan import Plan, Planned, make_plan
+from ettsweep.sweep.request import Search
 from ettsweep.sweep.verify import Verdict, climb, snap, verify, wanted
 
 RETRY_FIRST_S, RETRY_LAST_S = 5.0, 60.0

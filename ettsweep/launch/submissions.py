@@ -17,7 +17,7 @@ from pathlib import Path
 from ettsweep.errors import CorruptError
 from ettsweep.files import Json, dumps, read_json, write_atomic
 from ettsweep.processes import Life, Process
-from ettsweep.rundir import is_run_id
+from ettsweep.runs.folder import is_run_id
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,9 @@ from ettsweep.launch import slurm
 from ettsweep.launch.profiles import AnyProfile, LocalProfile, Slot, SlurmProfile
 from ettsweep.launch.slots import free_first
 from ettsweep.launch.submissions import Submission, jobs_dir, read_submission
-from ettsweep.models.registry import model_name
+from ettsweep.models.architectures import model_name
 from ettsweep.processes import Process, process
-from ettsweep.rundir import RunDir
+from ettsweep.runs.folder import RunDir
 from ettsweep.scaling.strategies import strategy_name
 from ettsweep.sweep.plan import Plan, Planned
 
@@ -102,7 +102,7 @@ def _submit_local(results: Path, planned: Sequence[Planned], profile: LocalProfi
 def start_workers(submission: Submission, slots: Sequence[Slot]) -> list[Process]:
     """Start one submitit job per slot; all are given the same list of runs."""
     from ettsweep.launch.executors import TEN_YEARS_MIN, DetachedLocalExecutor
-    from ettsweep.launch.worker import run_in_slot
+    from ettsweep.worker.entry import run_in_slot
 
     folder, code = submission.path, Path(submission.code) if submission.code else None
     workers = []

@@ -3,7 +3,7 @@
 T tokens, D width, M mlp_ratio, H heads; a vector is D numbers for each of T tokens.
 """
 
-from ettsweep.models.flops import tokens_per_sample
+from ettsweep.models.cost import tokens_per_sample
 from ettsweep.spec import EncDecSpec, ModelSpec
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any, Literal
 
-from ettsweep.models.registry import model_spec
+from ettsweep.models.architectures import model_spec
 from ettsweep.models.shapes import dims, parameter_count, parameter_shapes
 from ettsweep.scaling.factors import init_std, lr_factor, output_rescale, wd_factor
 from ettsweep.scaling.groups import Group

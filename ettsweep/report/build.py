@@ -21,11 +21,12 @@ from ettsweep.report.figures import (
 )
 from ettsweep.report.maps import Cell, LatticeMap, lattice_figure
 from ettsweep.report.tables import point_key
-from ettsweep.rundir import State
-from ettsweep.spec import DenoisingTask, RunSpec, digest, identity
+from ettsweep.runs.folder import State
+from ettsweep.schema import digest, identity
+from ettsweep.spec import DenoisingTask, RunSpec
 from ettsweep.sweep.ledger import Run
 from ettsweep.sweep.verify import Verdict
-from ettsweep.tasks.registry import steps_per_epoch
+from ettsweep.tasks.kinds import steps_per_epoch
 
 MAX_OTHER_POINTS = 12
 """Grey lines of a curves figure, the best first: each costs a history per seed."""

@@ -21,7 +21,7 @@ from ettsweep.report.text import is_accuracy, metric_name, plus_minus, score_tex
 from ettsweep.spec import log2
 from ettsweep.sweep.ledger import Run, count_states
 from ettsweep.sweep.verify import Neighbour, Verdict
-from ettsweep.tasks.registry import score
+from ettsweep.tasks.kinds import score
 
 MAX_RUN_ROWS = 300
 

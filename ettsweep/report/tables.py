@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from ettsweep.files import Json, write_atomic
-from ettsweep.models.registry import model_name
+from ettsweep.models.architectures import model_name
 from ettsweep.scaling.strategies import strategy_name
 from ettsweep.spec import DenoisingTask, StrategySpec, TaskSpec, log2
 from ettsweep.sweep.ledger import Run

@@ -11,7 +11,7 @@ from typing import Annotated, Generic, NamedTuple, TypeVar
 from pydantic import Field, model_validator
 
 from ettsweep.errors import InputError
-from ettsweep.spec import Frozen
+from ettsweep.schema import Frozen
 
 TOLERANCE = 1e-6
 """Two points are one where both log2 coordinates agree within this."""

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from ettsweep.errors import CorruptError, InputError, unknown_name
 from ettsweep.files import Json
-from ettsweep.models.registry import model_name
+from ettsweep.models.architectures import model_name
 from ettsweep.provenance import summary
-from ettsweep.rundir import Outlook, RunDir, State, Status, is_run_id, runs_dir
+from ettsweep.runs.folder import Outlook, RunDir, State, Status, is_run_id, runs_dir
 from ettsweep.scaling.strategies import parse_strategy, strategy_name
 from ettsweep.spec import RunSpec, log2
-from ettsweep.tasks.registry import score
+from ettsweep.tasks.kinds import score
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,12 @@ from itertools import chain, islice
 from statistics import fmean
 
 from ettsweep.errors import InputError
-from ettsweep.rundir import State
+from ettsweep.runs.folder import State
 from ettsweep.spec import MAX_SEED, RunSpec
-from ettsweep.sweep.gridfile import Search
 from ettsweep.sweep.lattice import TOLERANCE, Point, PointMap, neighbours
 from ettsweep.sweep.ledger import Run
-from ettsweep.tasks.registry import Score, score
+from ettsweep.sweep.request import Search
+from ettsweep.tasks.kinds import Score, score
 
 FINAL = frozenset({"optimal", "tie", "unsearched"})
 """Verdicts that more runs of the same plan cannot change."""

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from ettsweep.errors import CorruptError
 from ettsweep.files import Json, dumps, read_json
 from ettsweep.models.initialisation import put
-from ettsweep.rundir import Attempt
+from ettsweep.runs.folder import Attempt
 from ettsweep.training.distributed import ALONE, Group, is_sharded, parameters, whole
 from ettsweep.training.parts import (
     FILES,

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ettsweep.files import finite
 from ettsweep.models.blocks import Network
 from ettsweep.models.build import example_inputs
-from ettsweep.models.flops import peak_flops, train_flops_per_sample
+from ettsweep.models.cost import peak_flops, train_flops_per_sample
 from ettsweep.seeding import derive_seed
 from ettsweep.spec import RunSpec
 from ettsweep.tasks.base import Batch, Share, Task

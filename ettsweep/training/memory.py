@@ -18,8 +18,8 @@ from torch import Tensor
 
 from ettsweep.errors import EttsweepError
 from ettsweep.models.activations import activation_bytes
+from ettsweep.models.architectures import MODELS, model_name
 from ettsweep.models.build import example_inputs, speed_up
-from ettsweep.models.registry import MODELS, model_name
 from ettsweep.models.shapes import parameter_count, parameter_shapes
 from ettsweep.spec import ModelSpec, RunSpec
 from ettsweep.tasks.base import Batch, Share

@@ -15,15 +15,15 @@ import torch
 from ettsweep import __version__
 from ettsweep.errors import CorruptError, DataMissingError, EttsweepError, InputError
 from ettsweep.files import Json, read_lines
+from ettsweep.models.architectures import model_name
 from ettsweep.models.build import speed_up
-from ettsweep.models.flops import train_flops_per_sample
-from ettsweep.models.registry import model_name
+from ettsweep.models.cost import train_flops_per_sample
 from ettsweep.models.shapes import parameter_count
-from ettsweep.rundir import Attempt, RunDir
+from ettsweep.runs.folder import Attempt, RunDir
 from ettsweep.scaling.strategies import strategy_name
 from ettsweep.spec import CorpusTask, DenoisingTask, DigitsTask, EncDecSpec, ImageTask, ModelSpec, PydocTask, RunSpec
 from ettsweep.tasks.base import Loading, Share, Task
-from ettsweep.tasks.registry import check_data, corpus_at_hand, score, text_folder
+from ettsweep.tasks.kinds import check_data, corpus_at_hand, score, text_folder
 from ettsweep.training import checkpoint
 from ettsweep.training.distributed import ALONE, Group, LostPeerError, is_sharded, watching
 from ettsweep.training.execution import Execution
@@ -37,7 +37,7 @@ from ettsweep.training.sinks import open_sinks
 from ettsweep.training.spikes import count_spikes
 
 if TYPE_CHECKING:
-    from ettsweep.tasks.corpus import Corpus
+    from ettsweep.tasks.text.corpus import Corpus
 
 LARGE_PARAMETERS = 1e9
 """Parameters above which a run on several devices is sharded, and activations are computed again: 16 bytes for each of
@@ -295,15 +295,15 @@ def prepare(
 def build_task(spec: RunSpec, device: torch.device, share: Share, loading: Loading) -> Task:
     """Return the task of a run, with its data on hand."""
     if isinstance(spec.task, DigitsTask):
-        from ettsweep.tasks.digits import Digits
+        from ettsweep.tasks.images.digits import Digits
 
         return Digits(spec.task, spec.seed, device, share)
     if isinstance(spec.model, EncDecSpec):
-        from ettsweep.tasks.denoising import Denoising
+        from ettsweep.tasks.text.denoising import Denoising
 
         assert isinstance(spec.task, DenoisingTask)
         return Denoising(spec.task, spec.model, open_text(spec.task, spec.model), spec.seed, device, share)
-    from ettsweep.tasks.images import Images
+    from ettsweep.tasks.images.classification import Images
 
     assert isinstance(spec.task, ImageTask)
     return Images(spec.task, spec.model, spec.seed, device, share, loading)
@@ -316,8 +316,8 @@ def open_text(task: CorpusTask, model: EncDecSpec) -> "Corpus":
         DataMissingError: it is not there, or is not the one that the run was made for.
         CorruptError: it was changed since it was tokenised.
     """
-    from ettsweep.tasks.corpus import open_corpus
-    from ettsweep.tasks.pydoc import pydoc_corpus
+    from ettsweep.tasks.text.corpus import open_corpus
+    from ettsweep.tasks.text.pydoc import pydoc_corpus
 
     check_data(task, model)
     return pydoc_corpus(model.vocabulary) if isinstance(task, PydocTask) else open_corpus(text_folder())

@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 
 import pytest
-from devcluster import Cluster
+from support.devcluster import Cluster
 
 LONG = "sleep 600"
 

@@ -184,7 +184,7 @@ def test_the_worker_is_given_the_folder_whatever_it_is_called(tmp_path: Path, ru
 def test_srun_starts_a_worker_with_all_its_cpus(tmp_path: Path, run_script: Any) -> None:
     words, _ = run_script(executor(tmp_path, cpus=6).script())
     start = words.index(sys.executable)
-    assert words[start:] == [sys.executable, "-u", "-P", "-m", "ettsweep.launch.worker", str(tmp_path)]
+    assert words[start:] == [sys.executable, "-u", "-P", "-m", "ettsweep.worker", str(tmp_path)]
     assert "--cpus-per-task=6" in words[:start]
     assert words[words.index("--output") + 1] == f"{tmp_path}/%A_%a_%t_log.out", "a file for each worker"
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from ettsweep.launch.housekeeping import find_waste, remove
-from ettsweep.rundir import Attempt, RunDir
+from ettsweep.runs.folder import Attempt, RunDir
 from ettsweep.spec import RunSpec
 
 

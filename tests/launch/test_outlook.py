@@ -17,7 +17,7 @@ from ettsweep.launch.outlook import ASK_FIRST_S, ASK_LAST_S, LiveOutlook, Memory
 from ettsweep.launch.slurm import NoAnswerError, Task
 from ettsweep.launch.submissions import Submission, submissions
 from ettsweep.processes import Life, Process, process
-from ettsweep.rundir import Attempt, RunDir, State, runs_dir
+from ettsweep.runs.folder import Attempt, RunDir, State, runs_dir
 
 ME = process()
 GONE = replace(ME, start_time="1")

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commandline import ETTSWEEP, ettsweep, runs_in, write_grid
+from support.commandline import ETTSWEEP, ettsweep, runs_in, write_grid
 
 from ettsweep.launch import reproduce as module
 from ettsweep.launch.profiles import LocalProfile, load_profile
 from ettsweep.launch.reproduce import differences, facts, facts_here, reproduce
 from ettsweep.provenance import provenance
-from ettsweep.rundir import Attempt, RunDir
+from ettsweep.runs.folder import Attempt, RunDir
 from ettsweep.spec import RunSpec
 from ettsweep.sweep.gridfile import load_request
 

@@ -28,9 +28,9 @@ import pytest
 
 from ettsweep.launch.outlook import Memory
 from ettsweep.launch.profiles import LocalProfile
-from ettsweep.launch.worker import beating
-from ettsweep.rundir import Attempt, RunDir, State, runs_dir
+from ettsweep.runs.folder import Attempt, RunDir, State, runs_dir
 from ettsweep.spec import RunSpec
+from ettsweep.worker.worker import beating
 
 HOSTS = 3
 ROUNDS = 20
@@ -286,7 +286,7 @@ def work(host: Host, runs: list[RunDir]) -> "subprocess.Popen[str]":
     """Start a worker of a host on a list of runs."""
     folder = submission(host, runs, f"cpu-{host.name}")
     wait_for((folder / "submission.json").exists, "the submission to be seen")
-    code = f"from ettsweep.launch.worker import run_in_slot; run_in_slot({str(folder)!r}, 'cpu-{host.name}')"
+    code = f"from ettsweep.worker.entry import run_in_slot; run_in_slot({str(folder)!r}, 'cpu-{host.name}')"
     return host.start("-c", code, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from arrays import asks, attempt_at_work, only_run, only_submission
-from commandline import (
+from support.arrays import asks, attempt_at_work, node_of, only_run, only_submission, workers
+from support.commandline import (
     ETTSWEEP,
     PATIENCE_S,
     ended,
@@ -32,10 +32,10 @@ from commandline import (
     undisturbed,
     wait_for,
 )
-from devcluster import Cluster
+from support.devcluster import Cluster
 
 from ettsweep.launch.submissions import Submission, submission_folders, submissions
-from ettsweep.rundir import Attempt, RunDir
+from ettsweep.runs.folder import Attempt, RunDir
 from ettsweep.spec import RunSpec
 
 STEPS = 2000
@@ -49,24 +49,6 @@ MOVING = {"queued", "running", "done"}
 
 
 # --- processes ------------------------------------------------------------------------------------------------------
-
-
-def workers(results: Path, node: str = "") -> list[int]:
-    """Return the processes, as this machine numbers them, that train runs of a results folder on a node."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            command = (path / "cmdline").read_bytes().decode(errors="replace").split("\0")
-            if "ettsweep.launch.worker" not in command or Path(command[0]).name.startswith(("srun", "slurm")):
-                continue
-            where = f"SLURMD_NODENAME={node}\0".encode()
-            if any(str(results) in part for part in command) and (not node or where in (path / "environ").read_bytes()):
-                found.append(int(path.name))
-    return found
-
-
-def node_of(attempt: Attempt) -> str:
-    return str(attempt.job()["node"])
 
 
 def started(results: Path) -> list[Attempt]:

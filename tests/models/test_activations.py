@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from ettsweep.models.activations import activation_bytes
+from ettsweep.models.architectures import MODELS
 from ettsweep.models.build import build_model, example_inputs, speed_up
-from ettsweep.models.registry import MODELS
 from ettsweep.spec import EncDecSpec, ModelSpec, StrategySpec
 
 LONG = EncDecSpec(width=32, depth=5, heads=2, mlp_ratio=2, vocabulary=50, tokens=96, dropout=0.1, attention_dropout=0.1)

@@ -5,10 +5,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ettsweep.models.architectures import MODELS
 from ettsweep.models.build import build_model, example_inputs
 from ettsweep.models.encdec import EncDec
 from ettsweep.models.initialisation import initialise
-from ettsweep.models.registry import MODELS
 from ettsweep.spec import EncDecSpec, StrategySpec
 from ettsweep.vocabulary import END, PAD
 

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from ettsweep.models.architectures import MODELS
 from ettsweep.models.build import build_model
 from ettsweep.models.initialisation import initialise
-from ettsweep.models.registry import MODELS
 from ettsweep.models.shapes import dims, parameter_shapes
 from ettsweep.scaling.factors import init_std
 from ettsweep.scaling.groups import BULK, Group

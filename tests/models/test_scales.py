@@ -3,7 +3,7 @@ from typing import Literal
 
 import pytest
 
-from ettsweep.models.registry import MODELS
+from ettsweep.models.architectures import MODELS
 from ettsweep.models.scales import describe_scales, factors, scale_table
 from ettsweep.models.shapes import parameter_count, parameter_shapes
 from ettsweep.spec import AdamWSpec, SgdSpec, StrategySpec

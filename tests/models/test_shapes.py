@@ -1,8 +1,8 @@
 import pytest
 import torch
 
+from ettsweep.models.architectures import MODELS
 from ettsweep.models.build import build_model
-from ettsweep.models.registry import MODELS
 from ettsweep.models.shapes import dims, parameter_count, parameter_shapes
 from ettsweep.scaling.factors import Dims
 from ettsweep.scaling.groups import Group

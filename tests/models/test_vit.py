@@ -6,10 +6,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ettsweep.models.architectures import MODELS
 from ettsweep.models.blocks import Attention, layer_norm
 from ettsweep.models.build import build_model
 from ettsweep.models.initialisation import initialise
-from ettsweep.models.registry import MODELS
 from ettsweep.models.vit import Vit, patchify
 from ettsweep.spec import StrategySpec, VitSpec
 

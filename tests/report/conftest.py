@@ -1,9 +1,9 @@
 """The made sweep, built once."""
 
 import pytest
-from made_sweep import FRESH, SEEDS, Made, digits_spec, finish, loss_at, read, search
+from support.made_sweep import FRESH, SEEDS, Made, digits_spec, finish, loss_at, read, search
 
-from ettsweep.rundir import RunDir
+from ettsweep.runs.folder import RunDir
 from ettsweep.sweep.lattice import Point
 
 

@@ -4,13 +4,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from made_sweep import FRESH, Made, digits_spec, finish, imagenet_spec, loss_at, read, search
+from support.made_sweep import FRESH, Made, digits_spec, finish, imagenet_spec, loss_at, read, search
 
 from ettsweep.errors import StorageError
 from ettsweep.report import build
 from ettsweep.report.build import Histories, cells_of, group, lattice_map, point_curves, strategy_curves, write_report
 from ettsweep.report.tables import point_key
-from ettsweep.rundir import RunDir
+from ettsweep.runs.folder import RunDir
 
 
 def family(made: Made, strategy: str) -> build.Family:

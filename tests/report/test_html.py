@@ -4,7 +4,7 @@ import re
 from dataclasses import replace
 from html.parser import HTMLParser
 
-from made_sweep import Made
+from support.made_sweep import Made
 
 from ettsweep.report.html import MAX_RUN_ROWS, SweepView, render
 

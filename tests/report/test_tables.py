@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from made_sweep import FRESH, SEEDS, Made, loss_at
+from support.made_sweep import FRESH, SEEDS, Made, loss_at
 
 from ettsweep.report import tables
 from ettsweep.report.tables import RUN_COLUMNS, latex, margin, markdown, mean_std, points_table, runs_table

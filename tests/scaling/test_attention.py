@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
-from deviations import Array, Means, without
-from ensembles import Inputs, Recorder, array, drawn, forward, kernel
+from support.deviations import Array, Means, without
+from support.ensembles import Inputs, Recorder, array, drawn, forward, kernel
 from torch import Tensor
 from torch.func import functional_call, jacrev, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel

@@ -4,9 +4,9 @@ import math
 
 import numpy as np
 import pytest
-from deviations import Array
-from kernel_cases import PREVIOUS, SOURCE, encdec, input_kernel, patches, same_position, vit
 from scipy.stats import t as student_t
+from support.deviations import Array
+from support.kernel_cases import PREVIOUS, SOURCE, encdec, input_kernel, patches, same_position, vit
 
 from ettsweep.scaling.gaussian import RELU
 from ettsweep.scaling.groups import BULK, Group

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 import torch
-from deviations import Array, Means, assert_tends_to_zero, relative, without
-from ensembles import Pass, array, drawn, forward, jacobians, kernel, tangent_kernels
-from kernel_cases import OUTPUTS, PREVIOUS, Case, images, input_kernel, patches, upper, vit
+from support.deviations import Array, Means, assert_tends_to_zero, relative, without
+from support.ensembles import Pass, array, drawn, forward, jacobians, kernel, tangent_kernels
+from support.kernel_cases import OUTPUTS, PREVIOUS, Case, images, input_kernel, patches, upper, vit
 
 from ettsweep.models.shapes import dims
 from ettsweep.scaling.factors import lr_factor

@@ -7,21 +7,13 @@ from typing import Any
 import pytest
 import yaml
 
+from ettsweep.config import parse_yaml
 from ettsweep.errors import CorruptError, InputError, StorageError
 from ettsweep.resources import shipped
 from ettsweep.spec import SgdSpec
-from ettsweep.sweep.gridfile import (
-    ANYWHERE,
-    Centre,
-    Request,
-    find_grid,
-    load_request,
-    load_requests,
-    parse_yaml,
-    save_request,
-    searches,
-)
+from ettsweep.sweep.gridfile import find_grid, load_request
 from ettsweep.sweep.lattice import Point
+from ettsweep.sweep.request import ANYWHERE, Centre, Request, load_requests, save_request, searches
 
 GRID = """\
 model: vit-digits

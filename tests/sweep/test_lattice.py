@@ -6,7 +6,7 @@ import pytest
 
 from ettsweep.errors import InputError
 from ettsweep.scaling.hyperparameters import map_point
-from ettsweep.spec import validate
+from ettsweep.schema import validate
 from ettsweep.sweep.lattice import TOLERANCE, Axis, Point, PointMap, expand, neighbours, parse_point, same
 
 FREE, FIXED = Axis(low=-1, high=1), Axis(fixed=True)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ettsweep.errors import InputError
-from ettsweep.rundir import Attempt, Owner, Prospect, RunDir, State, ThisMachine
+from ettsweep.runs.folder import Attempt, Owner, Prospect, RunDir, State, ThisMachine
 from ettsweep.spec import RunSpec
 from ettsweep.sweep.ledger import (
     Selection,

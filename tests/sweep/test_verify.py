@@ -8,11 +8,12 @@ import pytest
 
 from ettsweep.errors import InputError
 from ettsweep.resources import shipped
-from ettsweep.rundir import RunDir, State, Status
+from ettsweep.runs.folder import RunDir, State, Status
 from ettsweep.spec import MAX_SEED, RunSpec
-from ettsweep.sweep.gridfile import Search, load_request
+from ettsweep.sweep.gridfile import load_request
 from ettsweep.sweep.lattice import Axis, Point
 from ettsweep.sweep.ledger import Run
+from ettsweep.sweep.request import Search
 from ettsweep.sweep.verify import FINAL, REACH, Scores, Verdict, climb, fresh_seeds, snap, verify, wanted
 
 Offset = tuple[float, float]

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import support
 import torch
-from made_runs import CPU, Poll, Train, Trained, Undisturbed, never, numbers
+from support.made_runs import CPU, Poll, Train, Trained, Undisturbed, never, numbers
 
-from ettsweep.rundir import RunDir
+from ettsweep.runs.folder import RunDir
 from ettsweep.spec import RunSpec
 from ettsweep.training.execution import Execution
 from ettsweep.training.run import environment, train_run
@@ -49,7 +50,7 @@ def undisturbed(train: Train, tmp_path: Path) -> Undisturbed:
 def forking(tmp_path_factory: pytest.TempPathFactory) -> Iterator["subprocess.Popen[str]"]:
     """Start the process that all others are forked from; nothing that it prints may be a warning."""
     errors = tmp_path_factory.mktemp("forking") / "stderr"
-    command = [sys.executable, str(Path(__file__).with_name("side_by_side.py"))]
+    command = [sys.executable, str(Path(support.__file__).with_name("side_by_side.py"))]
     with errors.open("w") as file:
         # What is freed goes back to the system at once, so that the peak of memory is what was held.
         env = os.environ | {"MALLOC_MMAP_THRESHOLD_": "100000", "MALLOC_TRIM_THRESHOLD_": "100000"}

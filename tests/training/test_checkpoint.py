@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 import torch
-from made_runs import CPU, MakeSpec, Train, Undisturbed, numbers, stop_at
+from support.made_runs import CPU, MakeSpec, Train, Undisturbed, numbers, stop_at
 
 from ettsweep.errors import CorruptError
 from ettsweep.models.shapes import parameter_shapes
-from ettsweep.rundir import Attempt, RunDir
+from ettsweep.runs.folder import Attempt, RunDir
 from ettsweep.spec import RunSpec
 from ettsweep.training import checkpoint
 from ettsweep.training.loop import Trainer

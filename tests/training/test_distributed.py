@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from made_runs import (
+from support.made_runs import (
     CPU,
     ODD,
     REL,
@@ -18,7 +18,7 @@ from made_runs import (
 )
 
 from ettsweep.files import read_lines
-from ettsweep.rundir import RunDir, State
+from ettsweep.runs.folder import RunDir, State
 from ettsweep.spec import RunSpec
 from ettsweep.tasks.base import Share
 from ettsweep.training.distributed import ALONE, Group, LostPeerError, watching
@@ -196,7 +196,7 @@ def test_a_run_of_one_process_loses_nobody(results: Path, spec: RunSpec, monkeyp
     def dropped(*_: object) -> None:
         raise RuntimeError("Connection reset by peer")
 
-    monkeypatch.setattr("ettsweep.tasks.digits.Digits.loss", dropped)
+    monkeypatch.setattr("ettsweep.tasks.images.digits.Digits.loss", dropped)
     run = RunDir.create(results, spec)
     attempt = run.claim({}, after=0)
     assert attempt is not None

@@ -4,13 +4,13 @@ import shutil
 from pathlib import Path
 
 import pytest
-from made_runs import CPU, MakeSpec, Train, numbers, result_of, stop_at
+from support.made_runs import CPU, MakeSpec, Train, numbers, result_of, stop_at
 
 from ettsweep.launch.profiles import LocalProfile, Slot, load_profile
-from ettsweep.launch.worker import execution
-from ettsweep.rundir import RunDir
+from ettsweep.runs.folder import RunDir
 from ettsweep.training.execution import Execution
 from ettsweep.training.run import train_run
+from ettsweep.worker.device import execution
 
 CPU_SLOT, GPU_SLOT = Slot("cpu-0", "cpu", None, 3), Slot("gpu-0", "cuda", "0", 6)
 

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commandline import ettsweep
-from waves import CLASSES, write_images
+from support.commandline import ettsweep
+from support.waves import CLASSES, write_images
 
 from ettsweep.files import read_lines
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 import torch
-from commandline import runs_in, write_grid
-from made_runs import CPU, MakeSpec, Train, numbers, result_of, stop_at
+from support.commandline import runs_in, write_grid
+from support.made_runs import CPU, MakeSpec, Train, numbers, result_of, stop_at
 
-from ettsweep.models import registry
-from ettsweep.rundir import RunDir
+from ettsweep.models import architectures as registry
+from ettsweep.runs.folder import RunDir
 from ettsweep.spec import RunSpec, VitSpec
 from ettsweep.training import fit, memory
 from ettsweep.training.execution import Execution

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from made_runs import CPU, MakeSpec, Train, numbers, result_of
+from support.made_runs import CPU, MakeSpec, Train, numbers, result_of
 from torch import Tensor
 
 from ettsweep.models.build import speed_up
 from ettsweep.tasks.base import Batch
-from ettsweep.tasks.digits import Digits
+from ettsweep.tasks.images.digits import Digits
 from ettsweep.training import checkpoint
 from ettsweep.training.execution import Execution
 from ettsweep.training.metrics import StepBuffer
@@ -138,7 +138,7 @@ class Overflowing(Digits):
 def test_overflow_skips_the_step_is_counted_and_the_run_goes_on(
     train: Train, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ettsweep.tasks.digits.Digits", Overflowing)
+    monkeypatch.setattr("ettsweep.tasks.images.digits.Digits", Overflowing)
     run = train(make_spec(precision="fp16"))
     lines = [line for line in run.history() if "loss" in line]
     assert [line["step"] for line in lines if line.get("overflow")] == [7]
@@ -151,7 +151,7 @@ def test_overflow_skips_the_step_is_counted_and_the_run_goes_on(
 
 
 def test_skipped_step_leaves_the_weights_alone(make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ettsweep.tasks.digits.Digits", Overflowing)
+    monkeypatch.setattr("ettsweep.tasks.images.digits.Digits", Overflowing)
     trainer = prepare(make_spec(precision="fp16"), CPU)
     hashes = []
     for _, batch in zip(range(8), trainer.task.batches(1), strict=False):

@@ -11,17 +11,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import support
 import torch
-from killed_run import EVERY_STEPS
-from made_runs import CPU, MakeSpec, Poll, Train, Undisturbed, numbers, result_of, stop_at
+from support.killed_run import EVERY_STEPS
+from support.made_runs import CPU, MakeSpec, Poll, Train, Undisturbed, numbers, result_of, stop_at
 from torch import Tensor
 
 from ettsweep.errors import DataMissingError, StorageError
 from ettsweep.files import read_lines
-from ettsweep.rundir import Attempt, RunDir, State
+from ettsweep.runs.folder import Attempt, RunDir, State
 from ettsweep.spec import RunSpec
 from ettsweep.tasks.base import Batch
-from ettsweep.tasks.digits import Digits
+from ettsweep.tasks.images.digits import Digits
 from ettsweep.training import checkpoint, loop
 from ettsweep.training.execution import Execution
 from ettsweep.training.loop import Stop, Trainer
@@ -156,7 +157,7 @@ def test_killed_run_equals_an_undisturbed_one_bit_for_bit(
     schedule = {"total_steps": 100, "warmup_steps": 10, "eval_every": 7}
     spec = make_spec(seed=seed, lr=0.5, optimizer=OPTIMIZERS[optimizer], schedule=schedule)
     run = RunDir.create(results, spec)
-    command = [sys.executable, str(Path(__file__).with_name("killed_run.py")), str(run.path), str(seed)]
+    command = [sys.executable, str(Path(support.__file__).with_name("killed_run.py")), str(run.path), str(seed)]
     child = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert child.returncode == 0, child.stderr
     told = json.loads(child.stdout)
@@ -355,7 +356,7 @@ class NanGradients(Digits):
 def test_skipped_steps_are_counted_across_resumes(
     train: Train, undisturbed: Undisturbed, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ettsweep.tasks.digits.Digits", NanGradients)
+    monkeypatch.setattr("ettsweep.tasks.images.digits.Digits", NanGradients)
     spec = make_spec(precision="fp16", schedule={"total_steps": 80, "eval_every": 30})
     run = train(spec, poll=stop_at(20))
     train(spec, poll=stop_at(20))
@@ -382,7 +383,7 @@ def test_training_that_raises_is_a_failure_with_its_traceback(
     train: Train, undisturbed: Undisturbed, spec: RunSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr("ettsweep.tasks.digits.Digits", Broken)
+        patched.setattr("ettsweep.tasks.images.digits.Digits", Broken)
         run = train(spec, every_steps=4)
     failure = run.attempt(1).failure()
     assert failure is not None
@@ -404,7 +405,7 @@ def test_expected_failure_says_what_to_do_without_a_traceback(
     def missing(*_: object) -> Digits:
         raise DataMissingError("task digits: is not there; pip install it")
 
-    monkeypatch.setattr("ettsweep.tasks.digits.Digits", missing)
+    monkeypatch.setattr("ettsweep.tasks.images.digits.Digits", missing)
     run = train(spec)
     assert run.status().reason == "task digits: is not there; pip install it"
     assert "Traceback" not in run.attempt(1).log()

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from made_runs import (
+from support.made_runs import (
     CPU,
     ODD,
     REL,
@@ -28,14 +28,15 @@ from made_runs import (
     trained_through_stops_and_kills,
 )
 
+from ettsweep.models.architectures import model_spec
 from ettsweep.models.build import build_model
 from ettsweep.models.initialisation import initialise
-from ettsweep.models.registry import model_spec
 from ettsweep.models.scales import factors
 from ettsweep.models.shapes import parameter_count
-from ettsweep.rundir import RunDir, State
-from ettsweep.spec import PydocTask, RunSpec, StrategySpec, validate
-from ettsweep.tasks.registry import corpus_at_hand
+from ettsweep.runs.folder import RunDir, State
+from ettsweep.schema import validate
+from ettsweep.spec import PydocTask, RunSpec, StrategySpec
+from ettsweep.tasks.kinds import corpus_at_hand
 from ettsweep.training import checkpoint
 from ettsweep.training.distributed import Group
 from ettsweep.training.execution import Execution

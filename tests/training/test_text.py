@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import support
 import torch
-from made_runs import CPU, REL, Train, Undisturbed, curve, numbers, result_of, stop_at
+from support.made_runs import CPU, REL, Train, Undisturbed, curve, numbers, result_of, stop_at
 
-from ettsweep.rundir import RunDir
+from ettsweep.runs.folder import RunDir
 from ettsweep.spec import AdamWSpec, EncDecSpec, PydocTask, RunSpec, ScheduleSpec, StrategySpec
-from ettsweep.tasks.registry import corpus_at_hand
+from ettsweep.tasks.kinds import corpus_at_hand
 from ettsweep.training.execution import Execution
 from ettsweep.training.run import environment, prepare, train_run
 
@@ -70,7 +71,7 @@ def test_run_with_dropout_that_is_stopped_equals_an_undisturbed_one(
 def test_killed_run_with_dropout_equals_an_undisturbed_one(results: Path, undisturbed: Undisturbed) -> None:
     spec = text_run(schedule=ScheduleSpec(total_steps=60, warmup_steps=4, decay="linear", eval_every=9))
     run = RunDir.create(results, spec)
-    command = [sys.executable, str(Path(__file__).with_name("killed_run.py")), str(run.path), "5"]
+    command = [sys.executable, str(Path(support.__file__).with_name("killed_run.py")), str(run.path), "5"]
     child = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert child.returncode == 0, child.stderr
     told = json.loads(child.stdout)

@@ -1,0 +1,103 @@
+"""The figure of a check of a scaling: how activations change in the first steps of training, against the width."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import BoundaryNorm, ListedColormap
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator, NullLocator
+
+from ettsweep.check.outcome import Curves
+from ettsweep.report.figures import new_figure, titled
+from ettsweep.report.text import short
+
+TITLE = "Change of activations in the first steps of training"
+MOST_STEPS = 6
+OUTPUTS = "#d55e00"
+GUIDE = "#555555"
+DARKEST, LIGHTEST = 0.0, 0.92
+"""Part of the colour map that lines are drawn in: its end is too light for white paper."""
+
+
+def coordinates_figure(about: str, widths: Sequence[int], curves: Sequence[Curves]) -> Figure:
+    """Plot the rms change of activations against the width: a row for each strategy, a column for each of six steps.
+
+    One line for each part of the forward pass, from dark (first) to light (last), and the outputs thick. Dashed lines
+    have the slope that theory implies.
+
+    Args:
+        about: what was built and trained, in a line.
+        widths: n, ascending.
+        curves: of each strategy.
+    """
+    *hidden, outputs = curves[0].changes
+    steps = _shown(len(curves[0].changes[outputs]))
+    figure = new_figure(1.75 * len(steps) + 2.2, 2.15 * len(curves) + 0.9)
+    panels = figure.subplots(len(curves), len(steps), sharex=True, sharey=True, squeeze=False)
+    colours = _colours(len(hidden))
+    for row, strategy in zip(panels, curves, strict=True):
+        for step, panel in zip(steps, row, strict=True):
+            for stage, colour in zip(hidden, colours.colors, strict=True):  # type: ignore[arg-type]
+                panel.plot(widths, strategy.changes[stage][step], color=colour, linewidth=0.9)
+            trained = strategy.changes[outputs][step]
+            panel.plot(widths, trained, color=OUTPUTS, linewidth=2.2, marker="o", markersize=3)
+            _guide(panel, widths, trained, strategy.output_power)
+            _guide(panel, widths, strategy.changes[hidden[-1]][step], strategy.hidden_power)
+        row[0].set_ylabel(f"{strategy.strategy}, lr {short(strategy.lr)}\nrms change")
+    _dress(panels, widths, steps)
+    titled(figure, TITLE, about)
+    _legend(figure, panels, colours, hidden)
+    return figure
+
+
+def _shown(steps: int) -> list[int]:
+    """Return which steps have a column, from 0: the first, the last, and some between them."""
+    return sorted({round(i) for i in np.linspace(0, steps - 1, min(steps, MOST_STEPS))})
+
+
+def _colours(count: int) -> ListedColormap:
+    """Return a colour for each hidden stage, evenly along a perceptually uniform map."""
+    return ListedColormap(colormaps["viridis"](np.linspace(DARKEST, LIGHTEST, count)))
+
+
+def _guide(panel: Axes, widths: Sequence[int], values: Sequence[float], power: float | None) -> None:
+    """Draw the implied power, if there is one, through the value at the widest."""
+    if power is None:
+        return
+    line = values[-1] * (np.array(widths) / widths[-1]) ** power
+    panel.plot(widths, line, color=GUIDE, linewidth=0.8, linestyle=(0, (4, 3)), zorder=4)
+
+
+def _dress(panels: np.ndarray, widths: Sequence[int], steps: Sequence[int]) -> None:
+    """Name steps and widths, and mark the widths that were measured alone."""
+    for step, panel in zip(steps, panels[0], strict=True):
+        panel.set_title(f"step {step + 1}", fontsize=8)
+    for panel in panels.flat:
+        panel.set_xscale("log", base=2)
+        panel.set_yscale("log")
+        panel.xaxis.set_major_locator(FixedLocator(widths))
+        panel.xaxis.set_minor_locator(NullLocator())
+        panel.set_xticklabels([str(n) for n in widths], rotation=45 if widths[-1] >= 1000 else 0)
+        panel.grid(axis="y", linewidth=0.3, color="#dddddd")
+    for panel in panels[-1]:
+        panel.set_xlabel("width")
+
+
+def _legend(figure: Figure, panels: np.ndarray, colours: ListedColormap, hidden: Sequence[str]) -> None:
+    """Say which colour is how deep, and what the other lines are."""
+    bounds = BoundaryNorm(np.arange(len(hidden) + 1), len(hidden))
+    bar = figure.colorbar(ScalarMappable(bounds, colours), ax=panels, aspect=35, pad=0.01, fraction=0.03)
+    marked = sorted({round(i) for i in np.linspace(0, len(hidden) - 1, 6)})
+    bar.set_ticks([i + 0.5 for i in marked], labels=[hidden[i] for i in marked])
+    bar.ax.tick_params(length=0, which="both", labelsize=7)
+    bar.ax.invert_yaxis()
+    bar.ax.spines[:].set_visible(False)
+    handles = [
+        Line2D([], [], color=OUTPUTS, linewidth=2.2, marker="o", markersize=3, label="outputs that are trained"),
+        Line2D([], [], color=GUIDE, linewidth=0.8, linestyle=(0, (4, 3)), label="slope that theory implies"),
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False, fontsize=7)

@@ -1,0 +1,299 @@
+"""What was measured at several widths held against what a scaling implies: a verdict per quantity, and the causes."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+
+import numpy as np
+
+from ettsweep.check.expectations import Expectations, Expected, between, own
+from ettsweep.check.powers import (
+    Power,
+    Verdict,
+    factor_power,
+    fit_power,
+    growth,
+    init_power,
+    judge_power,
+    relative_variances,
+    worst,
+)
+from ettsweep.scaling.groups import Group
+from ettsweep.scaling.kernels import tangent_contribution
+
+KERNEL_ALLOWANCE, CONTRIBUTION_ALLOWANCE = 5.0, 10.0
+"""Times 1/C, by which a value at the widest may differ from its leading order beside the errors.
+
+vit-b16 at C = 64, where four errors are small: kernels differ by 3% at most, contributions by 5%.
+"""
+
+VALUE_ERRORS = 4
+DIRECT_POWER = 0.1
+"""How far the power of a factor or an initial std may be off: the former has no noise, the latter little."""
+
+DECAY_TOLERANCE = 0.01
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one network of some width showed.
+
+    Attributes:
+        width: n.
+        seed: of its initial values.
+        kernels: of each stage, the mean over tokens, and that over pairs of tokens of different samples.
+        stds: of each group's initial values.
+        factors: of each group, what the optimizer multiplies the learning rate of each of its tensors by.
+        counts: of each group, the parameters that have a gradient (`tangent_contribution`).
+        gradients: of each group, the sum over its parameters of (df_i/dtheta)^2, mean over outputs i and samples.
+        changes: after each step, the rms change of each stage.
+        function_changes: the rms change of the outputs that each group's steps make by themselves.
+        decay: of each group, the shrinkage in a step with zero gradients, divided by lr wd; empty if not measured.
+        contact: mean logit of the token that the decoder reads, of language models.
+    """
+
+    width: int
+    seed: int
+    kernels: Mapping[str, tuple[float, float]]
+    stds: Mapping[Group, float]
+    factors: Mapping[Group, tuple[float, ...]]
+    counts: Mapping[Group, int]
+    gradients: Mapping[Group, float]
+    changes: Sequence[Mapping[str, float]]
+    function_changes: Mapping[Group, float]
+    decay: Mapping[Group, float]
+    contact: float | None = None
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """Something measured, and what it should be.
+
+    Attributes:
+        measured: at the widest, the mean over seeds; None where it is not finite.
+        error: its standard error.
+        predicted: at the widest; None where only the power is.
+        power: of the width; None where there is none, since a value vanishes or is not finite.
+        implied: power; None where the theory has none.
+    """
+
+    measured: float | None
+    error: float
+    predicted: float | None
+    power: Power | None
+    implied: float | None
+    verdict: Verdict
+
+    @property
+    def off_by(self) -> float | None:
+        """Return by how much the power differs from the implied one."""
+        return None if self.power is None or self.implied is None else self.power.value - self.implied
+
+
+@dataclass(frozen=True)
+class StageRow:
+    """A part of the forward pass: its kernel, that between samples, and how its activations change in training."""
+
+    stage: str
+    kernel: Quantity
+    between: Quantity
+    change: Quantity
+
+    @property
+    def quantities(self) -> dict[str, Quantity]:
+        """Return what is judged, by name."""
+        return {"kernel": self.kernel, "kernel between samples": self.between, "activation change": self.change}
+
+    @property
+    def verdict(self) -> Verdict:
+        """Return the worst of the verdicts."""
+        return worst([quantity.verdict for quantity in self.quantities.values()])
+
+
+@dataclass(frozen=True)
+class GroupRow:
+    """A parameter group: what it starts from, what the optimizer multiplies, and what it does to the outputs."""
+
+    group: Group
+    init: Quantity | None
+    factor: Quantity
+    contribution: Quantity
+    change: Quantity
+    decay: Quantity
+
+    @property
+    def quantities(self) -> dict[str, Quantity]:
+        """Return what is judged, by name."""
+        named = {
+            "initial std": self.init,
+            "learning-rate factor": self.factor,
+            "tangent contribution": self.contribution,
+            "function change": self.change,
+            "decay": self.decay,
+        }
+        return {name: quantity for name, quantity in named.items() if quantity is not None}
+
+    @property
+    def verdict(self) -> Verdict:
+        """Return the worst of the verdicts."""
+        return worst([quantity.verdict for quantity in self.quantities.values()])
+
+    @property
+    def off_by(self) -> float | None:
+        """Return by how much the power of what the group does to the outputs differs: in training, if it has one."""
+        return self.contribution.off_by if self.change.off_by is None else self.change.off_by
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """All rows, and the contact term of a tied head, (predicted, measured), which is not judged."""
+
+    stages: tuple[StageRow, ...]
+    groups: tuple[GroupRow, ...]
+    contact: tuple[float, float] | None = None
+
+    @property
+    def verdict(self) -> Verdict:
+        """Return the worst of the rows' verdicts."""
+        return worst([row.verdict for row in self.stages] + [row.verdict for row in self.groups])
+
+
+def judge(expected: Expectations, measured: Sequence[Measured], heads: int, samples: int) -> Judgement:
+    """Judge all stages and groups.
+
+    Args:
+        expected: what the scaling implies.
+        measured: at each of its widths, at least one network.
+        heads: H.
+        samples: of the batch.
+    """
+    table = _Table(expected.widths, heads, measured)
+    stages = tuple(_stage(name, expected, table, samples) for name in expected.stages)
+    groups = tuple(_group(group, expected, table) for group in Group if group in expected.counts)
+    contact = expected.predictions[-1].kernels.contact
+    if contact is None:
+        return Judgement(stages, groups)
+    logit, _ = table.widest(lambda m: math.nan if m.contact is None else m.contact)
+    return Judgement(stages, groups, (float(contact.logit.value.mean()), math.nan if logit is None else logit))
+
+
+Read = Callable[[Measured], float]
+
+
+@dataclass(frozen=True)
+class _Table:
+    """Measurements by width."""
+
+    widths: Sequence[int]
+    heads: int
+    measured: Sequence[Measured]
+
+    def values(self, read: Read) -> list[list[float]]:
+        return [[read(m) for m in self.measured if m.width == n] for n in self.widths]
+
+    def widest(self, read: Read) -> tuple[float | None, float]:
+        """Return the mean at the widest and its standard error; None where not all widths have finite values."""
+        table = [np.array(row) for row in self.values(read) if all(map(math.isfinite, row))]
+        if len(table) < len(self.widths):
+            return None, 0.0
+        mean = float(table[-1].mean())
+        return mean, abs(mean) * math.sqrt(relative_variances(table)[-1] / len(table[-1]))
+
+    @property
+    def channels(self) -> list[int]:
+        return [n // self.heads for n in self.widths]
+
+    def power(self, read: Read, shape: Sequence[float] | None = None) -> Power | None:
+        """Return the fitted power; where a shape is expected, the shape's own and that of what is left."""
+        shape = shape or [1.0 for _ in self.widths]
+        rows = zip(self.values(read), shape, strict=True)
+        left = fit_power(self.widths, [[value / by for value in row] for row, by in rows], self.channels)
+        return None if left is None else Power(left.value + growth(self.widths, shape), left.error)
+
+    def fitted(self, read: Read, expected: Expected, allowance: float = 0.0) -> Quantity:
+        """Judge the power of a quantity, and its value at the widest if one is predicted."""
+        power, (mean, error) = self.power(read, expected.shape), self.widest(read)
+        implied = expected.implied(self.widths)
+        verdict = worst([judge_power(power, implied), self.compared(mean, error, expected, allowance)])
+        return Quantity(mean, error, expected.value, power, implied, verdict)
+
+    def shown(self, read: Read) -> Quantity:
+        """Return a quantity that nothing is implied for."""
+        mean, error = self.widest(read)
+        return Quantity(mean, error, None, self.power(read), None, Verdict.OK)
+
+    def compared(self, mean: float | None, error: float, expected: Expected, allowance: float) -> Verdict:
+        """Judge a value at the widest."""
+        if mean is None:
+            return Verdict.OFF
+        if expected.value is None:
+            return Verdict.OK
+        errors = VALUE_ERRORS * math.hypot(error, expected.error)
+        tolerance = errors + allowance / self.channels[-1] * abs(expected.value)
+        return Verdict.OFF if abs(mean - expected.value) > tolerance else Verdict.OK
+
+    def direct(self, read: Read, implied: float) -> Quantity:
+        """Judge the power of what is read off a network, where finite widths have no corrections."""
+        (mean, error), means = self.widest(read), [fmean(row) for row in self.values(read)]
+        positive = all(math.isfinite(value) and value > 0 for value in means)
+        power = Power(growth(self.widths, means), 0.0) if positive else None
+        right = power is not None and abs(power.value - implied) <= DIRECT_POWER
+        return Quantity(mean, error, None, power, implied, Verdict.OK if right else Verdict.OFF)
+
+
+def _stage(name: str, expected: Expectations, table: _Table, samples: int) -> StageRow:
+    apart, (mean, error) = expected.kernel(name, between(samples)), table.widest(lambda m: m.kernels[name][1])
+    agree = table.compared(mean, error, apart, KERNEL_ALLOWANCE)
+    change = expected.change(name)
+
+    def changed(m: Measured) -> float:
+        return m.changes[-1][name]
+
+    return StageRow(
+        name,
+        kernel=table.fitted(lambda m: m.kernels[name][0], expected.kernel(name, own), KERNEL_ALLOWANCE),
+        between=Quantity(mean, error, apart.value, None, None, agree),
+        change=table.shown(changed) if change is None else table.fitted(changed, change),
+    )
+
+
+def _group(group: Group, expected: Expectations, table: _Table) -> GroupRow:
+    contribution, factor = expected.contribution(group), _factor(group, expected, table)
+    init = None
+    if group is not Group.HEAD_BIAS:  # it starts from 0
+        init = table.direct(lambda m: m.stds[group], init_power(group, expected.domain, expected.s))
+
+    def contributed(m: Measured) -> float:
+        raw, mean, count = m.gradients[group], fmean(m.factors[group]), m.counts[group]
+        return float(tangent_contribution(raw, mean, expected.optimizer, count))
+
+    return GroupRow(
+        group,
+        init=init,
+        factor=factor,
+        contribution=table.fitted(contributed, contribution, CONTRIBUTION_ALLOWANCE),
+        change=table.fitted(lambda m: m.function_changes[group], replace(contribution, value=None)),
+        decay=_decay(group, table),
+    )
+
+
+def _factor(group: Group, expected: Expectations, table: _Table) -> Quantity:
+    """Judge the learning-rate factors of a group's tensors; the one whose power is the farthest off speaks for all."""
+    implied = factor_power(group, expected.s, expected.optimizer)
+
+    def of_tensor(index: int) -> Quantity:
+        return table.direct(lambda m: m.factors[group][index], implied)
+
+    judged = map(of_tensor, range(len(table.measured[0].factors[group])))
+    return max(judged, key=lambda quantity: math.inf if quantity.off_by is None else abs(quantity.off_by))
+
+
+def _decay(group: Group, table: _Table) -> Quantity:
+    """Judge that a step shrinks a group by lr wd at every width, and the head bias not at all."""
+    implied = 0.0 if group is Group.HEAD_BIAS else 1.0
+    seen = _Table(table.widths, table.heads, [m for m in table.measured if m.decay])
+    ratios = [value for row in seen.values(lambda m: m.decay[group]) for value in row]
+    right = all(abs(ratio - implied) <= DECAY_TOLERANCE for ratio in ratios)
+    power = seen.power(lambda m: m.decay[group]) if implied else None
+    return Quantity(ratios[-1], 0.0, implied, power, 0.0, Verdict.OK if right else Verdict.OFF)

@@ -1,0 +1,350 @@
+"""What a network is at its initial values and does in its first steps, measured on the parts that train.
+
+B batch, T tokens, D width, K outputs of one position.
+"""
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from ettsweep.check.expectations import HEAD
+from ettsweep.check.judgement import Measured
+from ettsweep.check.probe import Probe
+from ettsweep.models.blocks import Network
+from ettsweep.models.encdec import EncDec
+from ettsweep.models.shapes import parameter_shapes
+from ettsweep.models.vit import Vit
+from ettsweep.scaling.groups import Group
+from ettsweep.seeding import derive_seed
+from ettsweep.spec import EncDecSpec, ModelSpec, RunSpec
+from ettsweep.tasks.base import Batch, Share, classification_loss
+from ettsweep.training.distributed import ALONE
+from ettsweep.training.loop import Trainer
+from ettsweep.training.network import initial_network
+from ettsweep.training.optimizer import build_optimizer, set_lr
+from ettsweep.training.precision import loss_scaler
+
+CPU = torch.device("cpu")
+
+SIGNS = ((1, 1, 1, 1), (1, -1, 1, -1), (1, 1, -1, -1), (1, -1, -1, 1))
+"""Signs of the samples in each backward pass for squared gradients: sums over passes of products of two vanish."""
+
+DECAY = 2.0**-4
+"""lr wd of the step that shows the decay: a power of two, far from where fp32 rounds."""
+
+Changes = Sequence[Mapping[str, float]]
+"""Of each step, the rms change of each stage since before training."""
+
+
+def measure(spec: RunSpec, probe: Probe, steps: int, *, decay: bool) -> Measured:
+    """Return what a new network shows.
+
+    Args:
+        spec: model, strategy, optimizer, lr, and the seed of the initial values.
+        probe: what it is shown.
+        steps: to train.
+        decay: whether to measure the decay too.
+    """
+    network = initial_network(spec, CPU)
+    gradients = squared_gradients(network, probe, spec.seed)
+    before = {name: parameter.detach().clone() for name, parameter in network.named_parameters()}
+    start, changes, factors = train(network, spec, probe, steps)
+    return Measured(
+        width=spec.model.width,
+        seed=spec.seed,
+        kernels={name: kernel(x if name != HEAD else _quiet(x, probe)) for name, x in start.items()},
+        stds=stds(before, spec.model),
+        factors=factors,
+        counts=counts(spec.model),
+        gradients=gradients,
+        changes=changes,
+        function_changes=function_changes(network, probe, before),
+        decay=shrinkage(network, spec) if decay else {},
+        contact=contact(start[HEAD], probe),
+    )
+
+
+def activation_changes(spec: RunSpec, probe: Probe, steps: int) -> Changes:
+    """Return the rms change of each stage after each step, of a new network in training."""
+    return train(initial_network(spec, CPU), spec, probe, steps)[1]
+
+
+# --- forward pass ---------------------------------------------------------------------------------------------------
+
+
+class Outputs(nn.Module):
+    """A network as a function from inputs to outputs: (B, K) for images, (B, T, K) for text."""
+
+    def __init__(self, network: Network) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """Return the logits."""
+        if isinstance(self.network, EncDec):
+            return self.network.logits(*inputs[:2])
+        logits_BK: Tensor = self.network(*inputs)
+        return logits_BK
+
+
+@torch.no_grad()
+def observe(network: Network, probe: Probe) -> dict[str, Tensor]:
+    """Return the residual stream after each part, (B, T, D), and the outputs, by stage in the order of the pass."""
+    seen: dict[str, Tensor] = {}
+    handles = [handle for prefix, blocks in _stacks(network) for handle in _watch(blocks, prefix, seen)]
+    try:
+        seen[HEAD] = Outputs(network)(*probe.batch.inputs)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return seen
+
+
+def _stacks(network: Network) -> Iterator[tuple[str, nn.ModuleList]]:
+    """Yield the stacks of blocks, each with what its stages' names begin with."""
+    if isinstance(network, EncDec):
+        yield from (("encoder.", network.encoder), ("decoder.", network.decoder))
+    if isinstance(network, Vit):
+        yield "blocks.", network.blocks
+
+
+def _watch(
+    blocks: nn.ModuleList, prefix: str, seen: dict[str, Tensor]
+) -> Iterator["torch.utils.hooks.RemovableHandle"]:
+    """Hook into blocks, so that a forward pass leaves behind what it makes of the residual stream."""
+    stem = "stem" if prefix == "blocks." else f"{prefix}stem"
+
+    def enter(module: nn.Module, inputs: tuple[Tensor, ...], *, name: str) -> None:
+        seen[name] = inputs[0]
+
+    def add(module: nn.Module, inputs: object, update: Tensor, *, name: str, after: str) -> None:
+        seen[name] = seen[after] + update
+
+    def leave(module: nn.Module, inputs: object, output: Tensor, *, name: str) -> None:
+        seen[name] = output
+
+    stage = stem
+    yield blocks[0].register_forward_pre_hook(partial(enter, name=stem))
+    for number, block in enumerate(blocks):
+        for part, module in block.named_children():
+            after, stage = stage, f"{prefix}{number}.{part}"
+            yield module.register_forward_hook(partial(add, name=stage, after=after))
+        yield block.register_forward_hook(partial(leave, name=stage))  # what the next block is given
+
+
+def kernel(x: Tensor) -> tuple[float, float]:
+    """Return (1/D) sum_i z_i z_i of (B, T, D) or (B, D), mean over tokens, and over pairs from different samples."""
+    x_BTD = x.double() if x.dim() == 3 else x.double()[:, None]
+    B, T, D = x_BTD.shape
+    sums_BD = x_BTD.sum(1)
+    pairs = sums_BD.sum(0).square().sum() - sums_BD.square().sum()
+    return x_BTD.square().mean().item(), pairs.item() / (D * B * (B - 1) * T**2)
+
+
+def contact(outputs: Tensor, probe: Probe) -> float | None:
+    """Return the mean logit of the token that the decoder reads; None for images."""
+    if not isinstance(probe.model, EncDecSpec):
+        return None
+    _, previous_BT, _ = probe.batch.inputs
+    return outputs.gather(-1, previous_BT[..., None]).mean().item()
+
+
+def _quiet(outputs: Tensor, probe: Probe) -> Tensor:
+    return outputs[..., probe.quiet_K]
+
+
+def _rms(x: Tensor) -> float:
+    return x.double().square().mean().sqrt().item()
+
+
+# --- parameters -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Part:
+    """One of several equal parts of a parameter along its first dimension."""
+
+    name: str
+    index: int
+    parts: int
+
+    def of(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        """Return the part of a parameter-like tensor."""
+        return tensors[self.name].chunk(self.parts)[self.index]
+
+
+def group_parts(model: ModelSpec) -> dict[Group, list[Part]]:
+    """Return where the parameters of each group are."""
+    found: dict[Group, list[Part]] = {}
+    for parameter in parameter_shapes(model):
+        for index, group in enumerate(parameter.groups):
+            found.setdefault(group, []).append(Part(parameter.name, index, len(parameter.groups)))
+    return found
+
+
+def counts(model: ModelSpec) -> dict[Group, int]:
+    """Return the parameters of each group that have a gradient; of a word embedding, those of one word."""
+    sizes: dict[Group, int] = {}
+    for parameter in parameter_shapes(model):
+        for group in parameter.groups:
+            size = model.width if group is Group.WE else parameter.size // len(parameter.groups)
+            sizes[group] = sizes.get(group, 0) + size
+    return sizes
+
+
+def stds(tensors: Mapping[str, Tensor], model: ModelSpec) -> dict[Group, float]:
+    """Return the root mean square of each group's values."""
+    return {
+        group: math.sqrt(
+            sum(part.of(tensors).square().sum().item() for part in parts)
+            / sum(part.of(tensors).numel() for part in parts)
+        )
+        for group, parts in group_parts(model).items()
+    }
+
+
+def squared_gradients(network: Network, probe: Probe, seed: int) -> dict[Group, float]:
+    """Return, of each group, the sum of (df_i/dtheta)^2 over its parameters; mean over outputs i, tokens and samples.
+
+    The gradient of the outputs' sum with random signs has it as its mean square: cross terms cancel, those of two
+    samples within these few passes.
+    """
+    names, parameters = zip(*network.named_parameters(), strict=True)
+    parts = group_parts(probe.model)
+    total = dict.fromkeys(parts, 0.0)
+    for signs_B in torch.tensor(SIGNS, dtype=torch.float32):
+        outputs_BK = _quiet(Outputs(network)(*probe.batch.inputs), probe).flatten(1)
+        signed = signs_B @ outputs_BK @ _random_signs(outputs_BK.shape[1], seed)
+        gradients = dict(zip(names, torch.autograd.grad(signed, parameters), strict=True))
+        for group, members in parts.items():
+            squares = sum(part.of(gradients).square().sum().item() for part in members)
+            total[group] += squares / (len(SIGNS) * outputs_BK.numel())
+    return total
+
+
+def _random_signs(count: int, seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(derive_seed(seed, "signs"))
+    return 2.0 * torch.randint(2, (count,), generator=generator) - 1
+
+
+# --- training -------------------------------------------------------------------------------------------------------
+
+
+class _SameBatch:
+    """A task that gives one batch again and again, with the loss of its kind of model."""
+
+    steps_per_epoch = 1
+    fingerprint = ""
+
+    def __init__(self, probe: Probe) -> None:
+        self._batch = probe.batch
+        self._text = isinstance(probe.model, EncDecSpec)
+
+    def batches(self, first_step: int) -> Iterator[Batch]:
+        return itertools.repeat(self._batch)
+
+    def validation(self) -> Iterator[Batch]:
+        return iter((self._batch,))
+
+    def loss(self, outputs: Tensor, batch: Batch) -> Tensor:
+        if self._text:  # the network gives the sum over tokens
+            return outputs / batch.targets.numel()
+        return classification_loss(outputs, batch.targets, label_smoothing=0.0)
+
+    def measure(self, outputs: Tensor, batch: Batch) -> Tensor:
+        return self.loss(outputs, batch).double()[None]
+
+    def metrics(self, sums: Sequence[float]) -> dict[str, float]:
+        return {"val_loss": sums[0]}
+
+
+def train(
+    network: Network, spec: RunSpec, probe: Probe, steps: int
+) -> tuple[dict[str, Tensor], Changes, dict[Group, tuple[float, ...]]]:
+    """Train a network at a constant learning rate.
+
+    Returns:
+        What `observe` gave before the first step, the rms change of each stage after each step, and the learning-rate
+        factors of each group's tensors.
+    """
+    optimizer, task = build_optimizer(network, spec), _SameBatch(probe)
+    scaler, share = loss_scaler(spec.precision, CPU), Share(spec.batch_size)
+    trainer = Trainer(spec, network, network, task, optimizer, scaler, CPU, share, ALONE)
+    start, changes = observe(network, probe), list[dict[str, float]]()
+    for step in range(1, steps + 1):
+        trainer.train_step(spec.lr, task.batches(step))
+        changes.append(_change(start, observe(network, probe), probe))
+    return start, changes, _factors(network, optimizer, spec)
+
+
+def _change(start: Mapping[str, Tensor], now: Mapping[str, Tensor], probe: Probe) -> dict[str, float]:
+    moved = {name: now[name] - start[name] for name in start}
+    moved[HEAD] = moved[HEAD][..., probe.trained_K]
+    return {name: _rms(x) for name, x in moved.items()}
+
+
+def _factors(network: Network, optimizer: torch.optim.Optimizer, spec: RunSpec) -> dict[Group, tuple[float, ...]]:
+    """Return what the optimizer multiplied the learning rate by in its last step, for each tensor of each group."""
+    by_parameter = {p: group["lr"] / spec.lr for group in optimizer.param_groups for p in group["params"]}
+    by_name = {name: by_parameter[parameter] for name, parameter in network.named_parameters()}
+    return {group: tuple(by_name[part.name] for part in parts) for group, parts in group_parts(spec.model).items()}
+
+
+@torch.no_grad()
+def function_changes(network: Network, probe: Probe, before: Mapping[str, Tensor]) -> dict[Group, float]:
+    """Return the rms change of the trained outputs that each group's change makes where all else is as before.
+
+    In fp64: at first, some groups change so little that fp32 would not show it.
+
+    Args:
+        network: as it is now.
+        probe: its inputs.
+        before: the parameters' values before, by name.
+    """
+    now, function = dict(network.named_parameters()), Outputs(network)
+    base = {name: tensor.double() for name, tensor in before.items()}
+    inputs = [x.double() if x.is_floating_point() else x for x in probe.batch.inputs]
+
+    def outputs(changed: Mapping[str, Tensor]) -> Tensor:
+        tensors = {f"network.{name}": tensor for name, tensor in {**base, **changed}.items()}
+        result: Tensor = functional_call(function, tensors, tuple(inputs))
+        return result[..., probe.trained_K]
+
+    start = outputs({})
+    return {
+        group: _rms(outputs(_with_parts(base, now, parts)) - start) for group, parts in group_parts(probe.model).items()
+    }
+
+
+def _with_parts(base: Mapping[str, Tensor], now: Mapping[str, Tensor], parts: Sequence[Part]) -> dict[str, Tensor]:
+    """Return copies of parameters in which some parts have their new values."""
+    changed = {part.name: base[part.name].clone() for part in parts}
+    for part in parts:
+        part.of(changed).copy_(part.of(now))
+    return changed
+
+
+@torch.no_grad()
+def shrinkage(network: Network, spec: RunSpec) -> dict[Group, float]:
+    """Return by how much a step with zero gradients shrinks each group, divided by lr wd; the network is used up.
+
+    Of several tensors, the one that is the farthest from 1 speaks for the group.
+    """
+    parameters = dict(network.named_parameters())
+    for parameter in parameters.values():
+        parameter.fill_(1.0)
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer = build_optimizer(network, spec.at(spec.lr, DECAY / spec.lr, spec.seed))
+    set_lr(optimizer, spec.lr)
+    optimizer.step()
+    ratios = {
+        group: [(1 - part.of(parameters)).mean().item() / DECAY for part in parts]
+        for group, parts in group_parts(spec.model).items()
+    }
+    return {group: max(values, key=lambda ratio: abs(ratio - 1)) for group, values in ratios.items()}

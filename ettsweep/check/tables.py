@@ -1,0 +1,199 @@
+"""A check of a scaling as tables, and as files: JSON and the figure."""
+
+import math
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ettsweep.check.figure import coordinates_figure
+from ettsweep.check.judgement import CONTRIBUTION_ALLOWANCE, KERNEL_ALLOWANCE, VALUE_ERRORS, Quantity
+from ettsweep.check.outcome import Check
+from ettsweep.check.powers import APART, ENOUGH, ERRORS, Verdict
+from ettsweep.files import Json, dumps, storage_errors, write_atomic
+from ettsweep.output import Format, cell, note, show
+from ettsweep.report.figures import save
+
+LEGEND = (
+    f"ok: within {APART:g} of the implied power, with an error of at most {ENOUGH:g}; off: beyond {APART:g} and "
+    f"{ERRORS} errors, or a value misses theory by {VALUE_ERRORS} errors and {KERNEL_ALLOWANCE:g}/C of itself "
+    f"(tangent: {CONTRIBUTION_ALLOWANCE:g}/C; C channels a head), or initial std, factor or decay is wrong; unclear: "
+    "neither; off by: power of the change less the implied one"
+)
+
+TEXT = (
+    "text: initial stds are 0.02 at every width, so the implied powers of the bulk are not 0: ok says that the scaling "
+    "is what it is meant to be, not that one lr serves all widths"
+)
+
+NARROW = 130
+"""Columns of a terminal below which tables show the most important ones alone."""
+NARROW_BLOCKS = ("block", "kernel", "theory", "power", "change", "verdict")
+NARROW_GROUPS = ("group", "tangent", "theory", "power", "change", "off by", "verdict")
+
+
+def show_check(check: Check, form: Format) -> None:
+    """Print a check: two tables and what they mean, one long table as CSV, or all of it as JSON."""
+    match form:
+        case Format.JSON:
+            show([], form, data=check_json(check))
+        case Format.CSV:
+            show(list(_quantity_rows(check)), form)
+        case Format.TABLE | Format.MARKDOWN:
+            narrow = form is Format.TABLE and sys.stdout.isatty() and shutil.get_terminal_size().columns < NARROW
+            note(check.about)
+            show(list(_stage_rows(check)), form, NARROW_BLOCKS if narrow else None)
+            print()
+            show(list(_group_rows(check)), form, NARROW_GROUPS if narrow else None)
+            for line in (*_contact(check), *check.findings, LEGEND):
+                note(line)
+
+
+def write_check(folder: Path, check: Check) -> list[Path]:
+    """Write check.json and the figure as PNG and PDF; return the paths.
+
+    Raises:
+        StorageError: a file cannot be written.
+    """
+    data = folder / "check.json"
+    with storage_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    write_atomic(data, dumps(check_json(check)))
+    return [data, *save(coordinates_figure(check.about, check.widths, check.curves), folder, "figure")]
+
+
+# --- rows -------------------------------------------------------------------------------------------------------------
+
+
+def _stage_rows(check: Check) -> Iterator[dict[str, str]]:
+    """Yield kernels at the widest, over tokens and between samples, and powers of kernel and change in training."""
+    for row in check.judgement.stages:
+        yield {
+            "block": row.stage,
+            "kernel": _value(row.kernel),
+            "theory": cell(row.kernel.predicted),
+            "between": _value(row.between),
+            "between theory": cell(row.between.predicted),
+            "power": _power(row.kernel),
+            "implied": _implied(row.kernel),
+            "change": _power(row.change),
+            "change implied": _implied(row.change),
+            "verdict": row.verdict.value,
+        }
+
+
+def _group_rows(check: Check) -> Iterator[dict[str, str]]:
+    """Yield tangent-kernel contributions at the widest, decay, and powers of what is measured and read off."""
+    for row in check.judgement.groups:
+        yield {
+            "group": row.group.value,
+            "tangent": _value(row.contribution),
+            "theory": cell(row.contribution.predicted),
+            "power": _power(row.contribution),
+            "change": _power(row.change),
+            "implied": _implied(row.change),
+            "init": "" if row.init is None else _power(row.init),
+            "factor": _power(row.factor),
+            "decay": cell(row.decay.measured),
+            "off by": "" if row.off_by is None else _signed(row.off_by),
+            "verdict": row.verdict.value,
+        }
+
+
+def _quantity_rows(check: Check) -> Iterator[dict[str, Any]]:
+    """Yield a row for each quantity that is judged."""
+    named = [("block", row.stage, row.quantities) for row in check.judgement.stages]
+    named += [("group", row.group.value, row.quantities) for row in check.judgement.groups]
+    for kind, name, quantities in named:
+        for what, quantity in quantities.items():
+            yield {"kind": kind, "name": name, "quantity": what, **_numbers(quantity)}
+
+
+def _numbers(quantity: Quantity) -> dict[str, Any]:
+    power = quantity.power
+    return {
+        "measured": quantity.measured,
+        "error": quantity.error,
+        "predicted": quantity.predicted,
+        "power": None if power is None else power.value,
+        "power_error": None if power is None else power.error,
+        "implied": quantity.implied,
+        "off_by": quantity.off_by,
+        "verdict": quantity.verdict.value,
+    }
+
+
+def check_json(check: Check) -> Json:
+    """Return all of a check as JSON holds it; what is not finite is null."""
+    judgement = check.judgement
+    return {
+        **check.settings,
+        "about": check.about,
+        "verdict": check.verdict.value,
+        "findings": list(check.findings),
+        "blocks": [
+            {"block": row.stage, "verdict": row.verdict.value}
+            | {_key(what): _numbers(quantity) for what, quantity in row.quantities.items()}
+            for row in judgement.stages
+        ],
+        "groups": [
+            {"group": row.group.value, "verdict": row.verdict.value, "off_by": row.off_by}
+            | {_key(what): _numbers(quantity) for what, quantity in row.quantities.items()}
+            for row in judgement.groups
+        ],
+        "contact_logit": None
+        if judgement.contact is None
+        else dict(zip(("predicted", "measured"), map(_finite, judgement.contact), strict=True)),
+        "curves": [
+            {
+                "strategy": curves.strategy,
+                "lr": curves.lr,
+                "hidden_power": curves.hidden_power,
+                "output_power": curves.output_power,
+                "rms_change": {
+                    stage: [[_finite(value) for value in step] for step in steps]
+                    for stage, steps in curves.changes.items()
+                },
+            }
+            for curves in check.curves
+        ],
+    }
+
+
+def _key(what: str) -> str:
+    return what.replace(" ", "_").replace("-", "_")
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+# --- cells ------------------------------------------------------------------------------------------------------------
+
+
+def _value(quantity: Quantity) -> str:
+    return "not finite" if quantity.measured is None else f"{quantity.measured:.3g} ± {quantity.error:.2g}"
+
+
+def _power(quantity: Quantity) -> str:
+    if quantity.power is None:
+        return "none" if quantity.verdict is Verdict.OFF else ""
+    error = f" ± {quantity.power.error:.2f}" if quantity.power.error else ""
+    return _signed(quantity.power.value) + error
+
+
+def _implied(quantity: Quantity) -> str:
+    return "-" if quantity.implied is None else _signed(quantity.implied)
+
+
+def _signed(value: float) -> str:
+    return f"{round(value, 2) + 0.0:+.2f}"
+
+
+def _contact(check: Check) -> Iterator[str]:
+    """Yield what is particular to text: the logit that tying adds to the token that the decoder reads, not judged."""
+    if check.judgement.contact is not None:
+        yield TEXT
+        predicted, measured = check.judgement.contact
+        yield f"mean logit of the token that the decoder reads: {measured:.4g}, predicted {predicted:.4g}; not judged"

@@ -1,0 +1,102 @@
+"""Commands on data and the machine: data text, doctor."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from ettsweep.cli.options import DEFAULT_RESULTS, Data, Form, Grid, Launch, LaunchSets, Model, Results, Sets, app
+from ettsweep.cli.place import _data_of, _point_at_data
+from ettsweep.errors import InputError
+from ettsweep.output import Format, note, show
+
+if TYPE_CHECKING:
+    pass
+
+
+@app.command()
+def doctor(
+    launch: Launch = None,
+    launch_set: LaunchSets = None,
+    data: Data = None,
+    model: Model = None,
+    grid: Grid = None,
+    set_: Sets = None,
+    task: Annotated[str | None, typer.Option(help="Task that --data is for, where no grid says so.")] = None,
+    images: Annotated[int | None, typer.Option(min=1, help="Decode no more images of --data than this.")] = None,
+    fit: Annotated[bool, typer.Option("--fit", help="Find the largest micro-batch of --model that fits here.")] = False,
+    form: Form = Format.TABLE,
+    results: Results = DEFAULT_RESULTS,
+) -> None:
+    """Say what works here: torch, slots, the results folder; with a SLURM profile, what it would get.
+
+    With --data, read all of a data set too: form and counts, each image, each shard of tokenised text. With --model and
+    --fit, try how many images go through the model at once.
+    """
+    from ettsweep.doctor.fit import examine_fit
+    from ettsweep.doctor.images import examine_data, shorten, subject
+    from ettsweep.doctor.machine import examine
+    from ettsweep.launch.profiles import load_profile
+    from ettsweep.sweep.gridfile import find_grid, load_request
+    from ettsweep.sweep.request import ANYWHERE
+
+    if fit and (grid is None) == (model is None):
+        raise InputError("--fit needs a grid: say which, with one of --model NAME and --grid FILE")
+    meant = None
+    if data is None and not fit and (grid or model):
+        data = _data_of(load_request(grid or find_grid(str(model)), overrides=set_ or [], start=ANYWHERE))
+    if data is not None:
+        meant = subject(data, model, grid, set_ or [], task)
+        _point_at_data(data, meant.task.kind)
+    checks = examine(results, launch or "local", launch_set or [], meant.task.kind if meant else None)
+    if meant is not None:
+        checks += examine_data(meant, images)
+    if fit:
+        checks += examine_fit(model, grid, set_ or [], load_profile(launch or "local", launch_set or []))
+    checks = shorten(checks) if form in (Format.TABLE, Format.MARKDOWN) else checks
+    show([{"check": c.what, "state": c.state, "detail": c.detail} for c in checks], form)
+    raise typer.Exit(1 if any(c.state == "failed" for c in checks) else 0)
+
+
+# --- data -----------------------------------------------------------------------------------------------------------
+
+data_app = typer.Typer(name="data", help="Make data ready for training.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(data_app)
+
+
+@data_app.command("text")
+def data_text(
+    inputs: Annotated[
+        list[str],
+        typer.Option(
+            "--input",
+            metavar="FILES",
+            help="Text: a .txt, .jsonl (both also .gz) or .parquet file, a folder or pattern of them, a folder of "
+            "datasets.save_to_disk, or hfds/OWNER/NAME[:SPLIT]; repeatable.",
+        ),
+    ],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder to write to; the --data of a grid.")],
+    tokenizer: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="GPT-2's tokenizer files, or those of another byte-level BPE.")
+    ] = None,
+    bpe_tokens: Annotated[
+        int | None, typer.Option(metavar="N", help="Train a byte-level BPE of so many tokens instead.")
+    ] = None,
+    val_fraction: Annotated[float, typer.Option(help="Share of the documents that validate.")] = 0.005,
+    text_field: Annotated[str, typer.Option(help="Field of the text in JSON lines and tables.")] = "text",
+    documents: Annotated[
+        Literal["blank-line", "line", "file"],
+        typer.Option(help="What a document is in text files: what stands between blank lines, a line, or a file."),
+    ] = "blank-line",
+    shard_mib: Annotated[float, typer.Option(help="Text that a process works on at a time, in MiB.")] = 32.0,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes; one per core by default.")] = None,
+    form: Form = Format.TABLE,
+) -> None:
+    """Tokenise text for the task `text`, on all cores; what a killed command has finished is kept."""
+    from ettsweep.tasks.text.tokenisation import Order, corpus_rows, corpus_summary, tokenise
+
+    order = Order(tuple(inputs), out, tokenizer, bpe_tokens, val_fraction, text_field, documents, shard_mib, workers)
+    outcome = tokenise(order)
+    rows = corpus_rows(outcome.manifest)
+    show(rows, form, data={"digest": outcome.manifest.digest, "n_vocab": outcome.manifest.n_vocab, "parts": rows})
+    note(corpus_summary(order, outcome))

@@ -1,0 +1,333 @@
+"""Commands on runs: status, watch, logs, show, cancel, retry, clean, train."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ettsweep.cli.options import (
+    DEFAULT_RESULTS,
+    Data,
+    DryRun,
+    Families,
+    Form,
+    Grid,
+    Launch,
+    LaunchSets,
+    Log,
+    Model,
+    Models,
+    Results,
+    Runs,
+    Sets,
+    States,
+    Strategies,
+    Yes,
+    _confirm,
+    _console,
+    _detaching,
+    _need_some,
+    _selection,
+    _with_log,
+    app,
+)
+from ettsweep.cli.place import _on_data, _point_at_data, _profile
+from ettsweep.errors import EttsweepError, InputError
+from ettsweep.output import Format, cell, note, show
+
+if TYPE_CHECKING:
+    from ettsweep.sweep.ledger import Run
+
+
+# --- runs -----------------------------------------------------------------------------------------------------------
+
+STATUS_COLUMNS = ("run", "model", "strategy", "lr", "wd", "seed", "state", "progress", "best_score", "reason")
+STATUS_KEYS = (
+    *("run", "family", "model", "task", "strategy", "lr", "wd", "log2_lr", "log2_wd", "seed"),
+    *("state", "progress", "best_score", "reason", "where", "job", "left_s"),
+)
+
+
+@app.command()
+def status(
+    run: Runs = None,
+    model: Models = None,
+    strategy: Strategies = None,
+    family: Families = None,
+    state: States = None,
+    form: Form = Format.TABLE,
+    results: Results = DEFAULT_RESULTS,
+) -> None:
+    """List the runs with their states, as they are on disk."""
+    from ettsweep.cli.views import state_note, why_idle
+    from ettsweep.launch.rounds import read_ledger
+    from ettsweep.runs.folder import State
+    from ettsweep.sweep.ledger import count_states, in_order, status_row
+
+    ledger = read_ledger(results)
+    runs = _selection(run, model, strategy, family, state).of(ledger)
+    rows = [status_row(r) for r in sorted(runs, key=in_order)]
+    columns = STATUS_COLUMNS if form in (Format.TABLE, Format.MARKDOWN) else STATUS_KEYS
+    data = [{key: row[key] for key in STATUS_KEYS} for row in rows]
+    show(
+        [row | {"reason": state_note(row)} for row in rows] if columns is STATUS_COLUMNS else rows, form, columns, data
+    )
+    if form is Format.TABLE:
+        counts = count_states(r.state for r in runs)
+        note(f"{len(runs)} runs in {results}: " + (", ".join(f"{n} {s}" for s, n in counts.items()) or "none"))
+        if not results.is_dir():
+            note(f"{results.resolve()} is no folder: is this the right one? --results DIR names another")
+        idle = [r for r in runs if r.state in (State.INTERRUPTED, State.MISSING)]
+        if idle:
+            note(f"{len(idle)} runs wait for a worker: the command that asked for them starts one, and so does")
+            note("`ettsweep retry --state interrupted --state missing`" + why_idle(results, idle))
+    for name, problem in ledger.broken.items():
+        note(f"run folder {name} is broken: {problem}")
+
+
+@app.command()
+def watch(
+    model: Models = None,
+    strategy: Strategies = None,
+    family: Families = None,
+    results: Results = DEFAULT_RESULTS,
+) -> None:
+    """Show live what runs, how far it is and how long still; Ctrl-C leaves it running."""
+    from ettsweep.launch.monitor import Monitor, follow
+    from ettsweep.launch.rounds import read_ledger
+
+    runs = _selection(None, model, strategy, family, None).of(read_ledger(results))
+    if not runs:
+        raise InputError(f"{results}: no runs to watch; `ettsweep grid --model vit-digits` makes some")
+    with _detaching():
+        snapshot = follow(Monitor(results, [r.spec for r in runs]), str(results), _console(), relaunch=False)
+    if sys.stderr.isatty():  # elsewhere it was the last line already
+        note(snapshot.summary())
+    if snapshot.done < len(runs):
+        note("`ettsweep status` says what became of the others")
+        raise typer.Exit(1)
+
+
+@app.command()
+def logs(
+    run: Annotated[str, typer.Argument(help="Run id, or the start of one.")],
+    attempt: Annotated[int | None, typer.Option(min=1, help="Only this attempt.")] = None,
+    results: Results = DEFAULT_RESULTS,
+) -> None:
+    """Print what a run logged, attempt by attempt, and why one ended without a result."""
+    from ettsweep.launch.rounds import read_ledger
+    from ettsweep.runs.folder import RunDir, runs_dir
+    from ettsweep.sweep.ledger import find_run
+
+    folder = RunDir(runs_dir(results) / find_run(read_ledger(results), run))
+    numbers = [n for n in folder.numbers() if attempt in (None, n)]
+    if not numbers:
+        raise EttsweepError(f"run {folder.id} has no attempt{f' {attempt}' if attempt else ' yet'}")
+    for number in numbers:
+        print(f"== attempt {number}")
+        print(folder.attempt(number).log(), end="")
+
+
+@app.command("show")
+def show_run(
+    run: Annotated[str, typer.Argument(help="Run id, or the start of one.")],
+    reproduce: Annotated[bool, typer.Option("--reproduce", help="Print the command that trains it again.")] = False,
+    form: Form = Format.TABLE,
+    results: Results = DEFAULT_RESULTS,
+) -> None:
+    """Show all that is known of one run: spec, state, attempts, result."""
+    from ettsweep.cli.views import flat, show_reproduction
+    from ettsweep.launch.rounds import read_ledger
+    from ettsweep.sweep.ledger import describe, find_run
+
+    ledger = read_ledger(results)
+    run_id = find_run(ledger, run)
+    if reproduce:
+        if run_id not in ledger.runs:
+            raise EttsweepError(ledger.broken[run_id])
+        show_reproduction(ledger.runs[run_id], form)
+        return
+    data = describe(ledger, run_id)
+    rows = [{"key": key, "value": cell(value)} for key, value in flat(data)]
+    show(rows, form, data=data)
+
+
+@app.command()
+def cancel(
+    run: Runs = None,
+    model: Models = None,
+    strategy: Strategies = None,
+    family: Families = None,
+    state: States = None,
+    all_: Annotated[bool, typer.Option("--all", help="All that are queued, running or interrupted.")] = False,
+    yes: Yes = False,
+    results: Results = DEFAULT_RESULTS,
+) -> None:
+    """Stop runs at their next step boundary; `retry` takes them on from there."""
+    from ettsweep.launch.outlook import withdraw
+    from ettsweep.launch.rounds import read_ledger
+    from ettsweep.runs.folder import State
+
+    _need_some(run, model, strategy, family, state, all_)
+    found = _selection(run, model, strategy, family, state).of(read_ledger(results))
+    stoppable = (State.MISSING, State.QUEUED, State.RUNNING, State.INTERRUPTED, State.UNKNOWN)
+    chosen = [r for r in found if r.state in stoppable]
+    _confirm(f"cancel {len(chosen)} runs?", len(chosen), yes)
+    for r in chosen:
+        r.dir.cancel()
+    note(f"{len(chosen)} runs cancelled")
+    if running := sum(r.state is State.RUNNING for r in chosen):
+        note(f"{running} of them stop at their next step, with a checkpoint")
+    if jobs := withdraw(results, {r.id for r in chosen}):
+        note(f"{len(jobs)} waiting jobs withdrawn from SLURM")
+    _note_others(found, chosen, run, "nothing to cancel")
+
+
+@app.command()
+def retry(
+    run: Runs = None,
+    model: Models = None,
+    strategy: Strategies = None,
+    family: Families = None,
+    state: States = None,
+    all_: Annotated[bool, typer.Option("--all", help="All that failed, were cancelled, or wait for a worker.")] = False,
+    launch: Launch = None,
+    launch_set: LaunchSets = None,
+    log: Log = None,
+    data: Data = None,
+    yes: Yes = False,
+    results: Results = DEFAULT_RESULTS,
+) -> None:
+    """Train failed, cancelled or corrupt runs again, from their last checkpoint where there is one."""
+    from ettsweep.cli.views import plan_summary, where_to
+    from ettsweep.launch.rounds import read_ledger
+    from ettsweep.launch.submit import check, submit
+    from ettsweep.runs.folder import State
+    from ettsweep.sweep.ledger import find_run
+    from ettsweep.sweep.plan import make_plan
+
+    _need_some(run, model, strategy, family, state, all_)
+    ledger = read_ledger(results)
+    for prefix in run or []:
+        if (run_id := find_run(ledger, prefix)) in ledger.broken:
+            raise EttsweepError(ledger.broken[run_id])
+    found = _selection(run, model, strategy, family, state).of(ledger)
+    waiting = (State.FAILED, State.CANCELLED, State.INTERRUPTED, State.MISSING)
+    # A claim that cannot be asked after is given up only by name; a finished run may have lost its metrics.
+    named = (*waiting, State.UNKNOWN, State.DONE, State.DIVERGED)
+    chosen = [r for r in found if r.state in (named if run else waiting)]
+    _confirm(f"retry {len(chosen)} runs?", len(chosen), yes)
+    profile = _profile(results, {r.family for r in chosen}, launch, _with_log(launch_set, log), data)
+    chosen, alive = _without_pulse(chosen)
+    ledger = read_ledger(results)  # a person may have thought for long
+    chosen = [r for r in chosen if ledger.state(r.id).state is r.state]
+    plan = make_plan([r.spec for r in chosen], ledger, insist={r.id for r in chosen})
+    check(results, plan, profile)  # what cannot be submitted stays as it is
+    for r in chosen:
+        r.dir.retry()
+    plan = make_plan([r.spec for r in chosen], read_ledger(results), insist={r.id for r in chosen})
+    folders = submit(results, plan, profile)
+    note(plan_summary(plan, "") + where_to(folders))
+    for r in alive:
+        note(f"run {r.id} is alive: its heart beats on {r.status.where}; `ettsweep cancel {r.id}` stops it")
+    _note_others([r for r in found if r not in alive], chosen, run, "nothing to retry")
+
+
+@app.command()
+def clean(
+    dry_run: DryRun = False,
+    form: Form = Format.TABLE,
+    results: Results = DEFAULT_RESULTS,
+) -> None:
+    """Remove checkpoints of finished runs, dead attempts and orphans; results stay."""
+    from ettsweep.launch.housekeeping import find_waste, remove
+
+    waste = find_waste(results)
+    if not dry_run:
+        remove(waste)
+    rows = [{"path": str(w.path), "bytes": w.size, "reason": w.reason} for w in waste]
+    if dry_run or form is not Format.TABLE:
+        show(rows, form, ("path", "bytes", "reason"))
+    total = sum(w.size for w in waste)
+    note(f"{len(waste)} items, {total / 2**20:.1f} MiB {'would be removed' if dry_run else 'removed'}")
+
+
+@app.command()
+def train(
+    run: Annotated[str | None, typer.Argument(help="A run that is there, by id.", show_default=False)] = None,
+    model: Model = None,
+    grid: Grid = None,
+    spec_file: Annotated[
+        Path | None, typer.Option("--spec", metavar="FILE", help="A spec.json: train the run that it describes.")
+    ] = None,
+    strategy: Annotated[str | None, typer.Option(help="Scaling strategy; the grid's first by default.")] = None,
+    lr: Annotated[float | None, typer.Option(help="Learning rate; the grid's centre by default.")] = None,
+    wd: Annotated[float | None, typer.Option(help="Weight decay; the grid's centre by default.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed; the grid's first by default.")] = None,
+    set_: Sets = None,
+    launch: Launch = None,
+    launch_set: LaunchSets = None,
+    log: Log = None,
+    data: Data = None,
+    results: Results = DEFAULT_RESULTS,
+) -> None:
+    """Train one run in the foreground; Ctrl-C saves a checkpoint, and the same command goes on from it."""
+    from ettsweep.launch.profiles import LocalProfile, load_profile
+    from ettsweep.launch.rounds import read_ledger
+    from ettsweep.runs.folder import read_spec
+    from ettsweep.schema import validate
+    from ettsweep.sweep.gridfile import find_grid, load_request
+    from ettsweep.sweep.ledger import find_run
+    from ettsweep.sweep.request import Centre
+    from ettsweep.tasks.kinds import check_data
+    from ettsweep.worker.foreground import train_in_foreground
+
+    if spec_file is not None:
+        options = {"--model": model, "--grid": grid, "--strategy": strategy, "--lr": lr, "--wd": wd, "--seed": seed}
+        given = [name for name, value in {"a run id": run, **options, "--set": set_}.items() if value is not None]
+        if given:
+            raise InputError(f"--spec FILE says all of the run: {' and '.join(given)} cannot go with it")
+        spec = read_spec(spec_file)
+    elif run is not None:
+        ledger = read_ledger(results)
+        run_id = find_run(ledger, run)
+        if run_id not in ledger.runs:
+            raise EttsweepError(ledger.broken[run_id])
+        spec = ledger.runs[run_id].spec
+    else:
+        if (grid is None) == (model is None):
+            raise InputError("say what to train: a run id, --model NAME, --grid FILE, or --spec FILE")
+        strategies = [strategy] if strategy else []
+        start = None if lr is None or wd is None else validate(Centre, {"lr": lr, "wd": wd}, "run")
+        request = _on_data(load_request(grid or find_grid(str(model)), strategies, set_ or [], start=start), data)
+        data = data or request.data
+        spec = request.searches()[0].run(lr, wd, seed)
+    _point_at_data(data, spec.task.kind)
+    check_data(spec.task, spec.model)
+    profile = load_profile(launch or "local", _with_log(launch_set, log) or ())
+    if not isinstance(profile, LocalProfile):
+        raise InputError(f"--launch {launch}: `train` trains here, in this process; `grid` and `retry` submit to SLURM")
+    finished = train_in_foreground(results, spec, profile)
+    status([spec.run_id], results=results)
+    raise typer.Exit(0 if finished else 1)
+
+
+def _without_pulse(runs: "list[Run]") -> "tuple[list[Run], list[Run]]":
+    """Split runs into those to take on, and those of unknown owners whose hearts beat while this command looks on."""
+    from ettsweep.launch.outlook import watch_pulses
+    from ettsweep.runs.folder import State
+
+    unknown = [r for r in runs if r.state is State.UNKNOWN]
+    for r in unknown:
+        note(f"run {r.id}: {r.status.reason}; watching its heartbeat")
+    beating = watch_pulses([r.dir for r in unknown])
+    alive = [r for r in unknown if r.id in beating]
+    return [r for r in runs if r not in alive], alive
+
+
+def _note_others(found: "list[Run]", chosen: "list[Run]", named: list[str] | None, what: str) -> None:
+    """Say of runs that were named why nothing was done about them."""
+    for run in found if named else []:
+        if run not in chosen:
+            note(f"run {run.id} is {run.state}: {what}")

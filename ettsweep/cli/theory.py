@@ -1,0 +1,122 @@
+"""Commands on theory: map, scales, check-scaling."""
+
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from ettsweep.cli.options import DEFAULT_RESULTS, Form, Model, Optimizer, Results, _numbers, app
+from ettsweep.errors import InputError
+from ettsweep.output import Format, note, show
+
+if TYPE_CHECKING:
+    pass
+
+
+# --- theory and environment -----------------------------------------------------------------------------------------
+
+
+@app.command("map")
+def map_(
+    lr: Annotated[float, typer.Option(help="Learning rate under --from.")],
+    wd: Annotated[float, typer.Option(help="Weight decay under --from.")],
+    from_: Annotated[str, typer.Option("--from", help="Strategy of lr and wd.")],
+    to: Annotated[str, typer.Option("--to", help="Strategy to map them to.")],
+    width: Annotated[int | None, typer.Option(min=1, help="Width n.")] = None,
+    model: Model = None,
+    optimizer: Optimizer = "adamw",
+    form: Form = Format.TABLE,
+) -> None:
+    """Map (lr, wd) from one scaling strategy to another by a power of the width; nothing is trained."""
+    from ettsweep.models.architectures import model_spec
+    from ettsweep.scaling.hyperparameters import map_point
+    from ettsweep.scaling.strategies import parse_strategy
+    from ettsweep.schema import validate
+    from ettsweep.sweep.request import Centre
+
+    if (width is None) == (model is None):
+        raise InputError("the map needs a width, from one of --width N and --model NAME")
+    point = validate(Centre, {"lr": lr, "wd": wd}, "map")
+    n = width or model_spec(str(model)).width
+    lr_to, wd_to = map_point(point.lr, point.wd, parse_strategy(from_), parse_strategy(to), n, optimizer)
+    row = {"lr": lr_to, "wd": wd_to}
+    show([row], form, data=row)
+
+
+@app.command()
+def scales(
+    model: Annotated[str, typer.Option(help="Model name.")],
+    strategy: Annotated[str, typer.Option(help="standard, ntk, hybrid, mup or s=0.25.")] = "ntk",
+    lr: Annotated[float | None, typer.Option(help="Learning rate, for effective ones.")] = None,
+    optimizer: Optimizer = "adamw",
+    mlp_factor: Annotated[Literal["ignore", "include"], typer.Option(help="Whether M enters the factors.")] = "ignore",
+    form: Form = Format.TABLE,
+) -> None:
+    """Print the table of a model's parameter groups: shape, init std, learning-rate and decay factors."""
+    from ettsweep.models.scales import describe_scales
+
+    if lr is not None and not 0 < lr <= 1e30:
+        raise InputError(f"--lr: a number between 0 and 1e30 is expected, got {lr}")
+    data = describe_scales(model, strategy, optimizer, mlp_factor, lr)
+    columns = [c for c in data["groups"][0] if c != "effective_lr" or lr is not None]
+    show(data["groups"], form, columns, data=data)
+    if form is Format.TABLE:
+        rescale = "" if data["output_rescale"] is None else f", logits times {data['output_rescale']:.4g}"
+        about = f"width {data['width']}, {data['parameters']:,} parameters{rescale}"
+        note(f"{data['model']} under {data['strategy']}: {about}")
+
+
+@app.command("check-scaling")
+def check_scaling(
+    model: Annotated[str, typer.Option(help="Model name.")],
+    strategy: Annotated[str, typer.Option(help="standard, ntk, hybrid, mup or s=0.25.")] = "ntk",
+    optimizer: Optimizer = "adamw",
+    mlp_factor: Annotated[Literal["ignore", "include"], typer.Option(help="Whether M enters the factors.")] = "ignore",
+    widths: Annotated[
+        str | None, typer.Option(help="Widths, such as 96,192,384,768; 8, 16, 32 and 64 times the heads by default.")
+    ] = None,
+    depth: Annotated[int | None, typer.Option(min=1, help="Blocks; the model's, at most 4 + 4 for text.")] = None,
+    steps: Annotated[int, typer.Option(min=1, help="Steps of training.")] = 5,
+    seeds: Annotated[int | None, typer.Option(min=3, help="Networks of each width; 3, or 12 of small ones.")] = None,
+    lr: Annotated[
+        float | None,
+        typer.Option(help="Learning rate at all widths: one that moves the outputs a little, by 0.01 unless given."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder of check.json and the figure; in RESULTS by default.")
+    ] = None,
+    form: Form = Format.TABLE,
+    results: Results = DEFAULT_RESULTS,
+) -> None:
+    """Build and train networks of several widths, and hold what they do to what theory implies for the strategy.
+
+    A row for each block: its kernel at the widest (mean over tokens, and between samples) beside theory's; the power of
+    the width of the kernel and of the change of activations in training. A row for each parameter group: its
+    contribution to the tangent kernel at the widest; the powers of that, of the change of the outputs that its steps
+    make by themselves, of its initial std and learning-rate factor; its decay, divided by lr wd. All rows ok: exit
+    code 0.
+    """
+    from ettsweep.check import plan as scaling_check
+    from ettsweep.check.tables import show_check, write_check
+    from ettsweep.files import storage_errors
+
+    if lr is not None and not 0 < lr <= 1e30:
+        raise InputError(f"--lr: a number between 0 and 1e30 is expected, got {lr}")
+    wanted = tuple(_numbers(widths, "--widths", "96,192,384,768"))
+    plan = scaling_check.make_plan(
+        scaling_check.Question(model, strategy, optimizer, mlp_factor, wanted or None, steps, seeds, lr, depth)
+    )
+    folder = out or results / "check-scaling" / plan.name
+    with storage_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)  # what cannot be written is an error before minutes of training
+    try:
+        check = scaling_check.check_scaling(plan)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            folder.rmdir()  # unless an earlier check is in it
+        raise
+    show_check(check, form)
+    paths = write_check(folder, check)
+    note(f"wrote {', '.join(map(str, paths))}")
+    raise typer.Exit(0 if check.verdict == "ok" else 1)

@@ -1,0 +1,207 @@
+"""What commands say of plans, verdicts and runs: rows of tables, JSON, and notes beside them."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from ettsweep.launch.monitor import duration
+from ettsweep.launch.outlook import NO_ANSWER
+from ettsweep.launch.reproduce import reproduce
+from ettsweep.launch.submissions import read_submission, submissions
+from ettsweep.models.architectures import model_name
+from ettsweep.output import Format, note, show
+from ettsweep.runs.folder import State
+from ettsweep.scaling.strategies import strategy_name
+from ettsweep.sweep.ledger import Run
+from ettsweep.sweep.plan import Plan
+from ettsweep.sweep.request import Search
+from ettsweep.sweep.verify import Verdict
+from ettsweep.tasks.kinds import score
+
+
+def plan_rows(plan: Plan) -> list[dict[str, Any]]:
+    """Return a row for each wanted run, with what is done about it."""
+    actions = {"submit": plan.submit, "retry": plan.retry, "keep": plan.keep, "blocked": plan.blocked}
+    return [
+        {
+            "run": p.id,
+            "action": action,
+            "model": model_name(p.spec.model),
+            "strategy": strategy_name(p.spec.strategy.s),
+            "lr": p.spec.lr,
+            "wd": p.spec.wd,
+            "seed": p.spec.seed,
+            "state": p.state.value,
+        }
+        for action, members in actions.items()
+        for p in members
+    ]
+
+
+def plan_summary(plan: Plan, tense: str) -> str:
+    """Return one line of how many runs are submitted, taken on, kept or blocked."""
+    parts = []
+    if plan.submit:
+        parts.append(f"{len(plan.submit)} runs {tense} submitted")
+    if plan.retry:
+        parts.append(f"{len(plan.retry)} {tense} taken on")
+    if plan.keep:
+        finished = sum(p.state.finished for p in plan.keep)
+        parts.append(f"{finished} finished, {len(plan.keep) - finished} under way")
+    if plan.blocked:
+        parts.append(f"{len(plan.blocked)} need a decision")
+    return " ".join((", ".join(parts) or "nothing to do").split())
+
+
+def where_to(folders: Sequence[Path]) -> str:
+    """Say where submissions went."""
+    arrays = [array for folder in folders if (array := read_submission(folder).array())]
+    if arrays:
+        return f" to SLURM as job {', '.join(arrays)}"
+    return " to workers on this machine" if folders else ""
+
+
+def note_ended(results: Path, plan: Plan) -> None:
+    """Say of runs that were submitted before, and never started, how that ended."""
+    never = [p for p in plan.to_launch if p.state is State.MISSING and p.reason]
+    if never:
+        note(f"{len(never)} of them had a job before that did not start them: {never[0].reason}")
+        ids = {p.id for p in never}
+        before = [s for s in submissions(results) if ids & set(s.runs)]
+        note(f"the workers' last words: {before[0].last_words()}" if len(before) > 1 else "")
+
+
+def note_blocked(plan: Plan) -> None:
+    """Name the runs that a person must decide about, with what to type."""
+    for p in plan.blocked[:5]:
+        what = f"run {p.id} is {p.state}{f': {p.reason}' if p.reason else ''}"
+        silent = p.reason.startswith(NO_ANSWER)
+        note(f"{what}; {'ask again when it answers' if silent else f'`ettsweep retry {p.id}` trains it again'}")
+    if len(plan.blocked) > 5:
+        states = " ".join(f"--state {state}" for state in dict.fromkeys(p.state for p in plan.blocked))
+        note(f"... and {len(plan.blocked) - 5} more; `ettsweep status {states}` lists them")
+
+
+def state_note(row: dict[str, Any]) -> str:
+    """Return in a few words where a run is, how long it still takes, and why it is in its state."""
+    job = f"job {row['job']}" if row["job"] and str(row["job"]) not in row["reason"] else ""
+    where, left = "", ""
+    if row["state"] == State.RUNNING:
+        where = f"on {row['where']}" if row["where"] else ""
+        left = f"about {duration(row['left_s'])} left" if row["left_s"] is not None else ""
+    return ", ".join(filter(None, [where, job, left, row["reason"]]))
+
+
+def why_idle(results: Path, idle: Sequence[Run]) -> str:
+    """Return what the workers that should have started some runs said last, or nothing."""
+    never = {run.id for run in idle if run.state is State.MISSING}
+    for submission in reversed(submissions(results)):
+        if never & set(submission.runs):
+            return f"; the last workers ended so: {submission.last_words()}"
+    return ""
+
+
+def score_note(searches: Sequence[Search]) -> str:
+    """Say which score is compared, and which end of it is best."""
+    words = {
+        ("best_loss", "min"): "the lowest validation loss",
+        ("best_accuracy", "max"): "the best validation accuracy",
+    }
+    kinds = dict.fromkeys(score(search.base.task) for search in searches)
+    return "; ".join(
+        f"{k.metric}: {words[k.metric, k.mode]} along the trajectory, the mean over shared seeds; {k.mode} is best"
+        for k in kinds
+    )
+
+
+def show_verdicts(verdicts: Sequence[Verdict], form: Format) -> None:
+    """Print a row a family, and below the table what stands in the way."""
+    several = len({v.model for v in verdicts}) > 1 or len({(v.model, v.strategy) for v in verdicts}) < len(verdicts)
+    needless = set() if several else {"family", "model"}
+    needless |= {"optimizer"} if len({v.optimizer for v in verdicts}) < 2 else set()
+    rows = [verdict_row(v) for v in verdicts]
+    columns = [c for c in dict.fromkeys(c for row in rows for c in row) if c not in needless]
+    rows = [{c: row.get(c) for c in columns} for row in rows]
+    show(rows, form, columns, data=[verdict_json(v) for v in verdicts])
+    for v in verdicts:
+        if v.verdict != "optimal":
+            note(f"{v.strategy}: {v.verdict}: {v.reason}")
+
+
+def note_outside(verdicts: Sequence[Verdict]) -> None:
+    """Name the points that were reached beyond the ranges of the grid."""
+    for v in verdicts:
+        if v.outside:
+            points = ", ".join(f"({lr:.4g}, {wd:.3g})" for lr, wd in v.outside)
+            note(f"{v.strategy}: reached beyond the ranges asked for: {points}")
+
+
+def _headline(v: Verdict) -> dict[str, Any]:
+    keys = ("family", "model", "strategy", "optimizer", "verdict", "lr", "wd")
+    return {key: getattr(v, key) for key in keys}
+
+
+def verdict_row(v: Verdict) -> dict[str, Any]:
+    """Return what the table shows of a verdict."""
+    fresh = [s for s in v.fresh_scores if s is not None]
+    rivals = [n.score for n in v.neighbours if n.score is not None]
+    return {
+        **_headline(v),
+        v.metric: v.score,
+        "best neighbour": (min(rivals) if v.mode == "min" else max(rivals)) if rivals else None,
+        "neighbours": f"{len(v.neighbours) - len(v.missing)}/{len(v.neighbours)}",
+        "fresh seeds": f"{fmean(fresh):.4g} ({len(fresh)})" if fresh else None,
+    }
+
+
+def verdict_json(v: Verdict) -> dict[str, Any]:
+    """Return a verdict as programs read it."""
+    return {
+        **_headline(v),
+        "score": v.score,
+        "metric": v.metric,
+        "mode": v.mode,
+        "neighbours": [{"lr": n.lr, "wd": n.wd, "score": n.score, "state": str(n.state)} for n in v.neighbours],
+        "missing": points(v.missing),
+        "seeds": list(v.seeds),
+        "fresh": [{"seed": s, "score": x} for s, x in zip(v.fresh_seeds, v.fresh_scores, strict=True)],
+        "outside": points(v.outside),
+        "path": points(v.path),
+        "reason": v.reason,
+    }
+
+
+def show_reproduction(run: Run, form: Format) -> None:
+    """Print the command that trains a run again, and beside it why the bits could differ here."""
+    found = reproduce(run.dir, run.spec, run.result)
+    data = {"command": found.command, "commit": found.commit, "differs": found.differs}
+    if form is Format.TABLE:
+        print(found.command)
+    else:
+        show([{**data, "differs": "; ".join(found.differs)}], form, data=data)
+    for line in found.notes:
+        note(line)
+    for line in found.differs:
+        note(f"differs here: {line}")
+    if not found.differs and run.dir.numbers():
+        note("nothing differs here from there and then")
+
+
+def points(points: Iterable[tuple[float, float]]) -> list[dict[str, float]]:
+    """Return points as programs read them."""
+    return [{"lr": lr, "wd": wd} for lr, wd in points]
+
+
+def flat(data: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    """Return nested data as (dotted key, value) pairs."""
+    rows: list[tuple[str, Any]] = []
+    for key, value in data.items():
+        if isinstance(value, dict):
+            rows += flat(value, f"{prefix}{key}.")
+        elif isinstance(value, list) and value and isinstance(value[0], dict):
+            for number, item in enumerate(value, 1):
+                rows += flat(item, f"{prefix}{key}.{number}.")
+        else:
+            rows.append((f"{prefix}{key}", value))
+    return rows

@@ -1,0 +1,1 @@
+"""What works here: the machine, a cluster, data sets, and how much fits into memory."""

@@ -1,0 +1,309 @@
+"""What a SLURM cluster has, and what a profile would get there: rows of the doctor's table. Nothing is submitted."""
+
+import os
+import pwd
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from ettsweep.doctor import inventory
+from ettsweep.doctor.checks import Check, check, count, existing, span, torch_facts
+from ettsweep.launch import slurm
+from ettsweep.launch.outlook import NO_ANSWER
+from ettsweep.launch.profiles import SlurmProfile
+
+
+def job(profile: SlurmProfile) -> str:
+    """Say what a job asks for."""
+    per_node = [count(profile.workers * profile.cpus, "CPU")]
+    if profile.gpus:
+        per_node.append(count(profile.gpus, "GPU"))
+    per_node.append("the site's memory" if profile.mem_gb is None else f"{profile.mem_gb:g} GiB")
+    told = [
+        f"a job: {count(profile.nodes, 'node')} with {', '.join(per_node)}; {span(profile.time_min)}",
+        f"runs a job: {profile.runs_per_job}",
+        f"starts {profile.python or sys.executable}, which the nodes must have (only a job can tell)",
+    ]
+    return "; ".join(told)
+
+
+def examine_cluster(results: Path, profile: SlurmProfile) -> list[Check]:
+    """Say what the cluster has, and what the profile would get."""
+    try:
+        config, partitions, nodes = slurm.configuration(), inventory.partitions(), inventory.nodes()
+    except slurm.NoAnswerError as error:
+        return [Check("cluster", "failed", f"{NO_ANSWER}: {error}")]
+    told = f"{config.get('ClusterName', '?')}, SLURM {config.get('SLURM_VERSION', '?')}, {config.get('SLURM_CONF', '')}"
+    rows = [Check("cluster", "ok", told)]
+    rows += [_partition(partition, partitions, nodes, config) for partition in partitions]
+    rows += [_limits(config), _preemption(config)]
+    rows += _accounting(config)
+    rows += _judged(results, profile, partitions, nodes, config)
+    rows.append(check("sbatch --test-only", lambda: _would_start(results, profile)))
+    return rows
+
+
+def _partition(
+    partition: inventory.Partition,
+    partitions: Sequence[inventory.Partition],
+    nodes: Sequence[inventory.Node],
+    config: dict[str, str],
+) -> Check:
+    own = [node for node in nodes if node.partition == partition.name]
+    kinds: dict[str, int] = {}
+    for node in own:
+        gpus = f", {count(node.gpus, 'GPU')}" if node.gpus else ""
+        kind = f"{count(node.cpus, 'CPU')}, {node.mem_mb / 1024:.1f} GiB{gpus}"
+        kinds[kind] = kinds.get(kind, 0) + 1
+    broken = sum(node.broken for node in own)
+    longest = "no time limit" if partition.longest_min is None else f"at most {span(partition.longest_min)}"
+    without = "" if partition.default_min is None else f", {span(partition.default_min)} if none is asked for"
+    told = [
+        partition.fields.get("State", "UP").lower(),
+        " + ".join(f"{count(many, 'node')} with {kind}" for kind, many in kinds.items()) or "no nodes",
+        f"{broken} of them down or drained" if broken else "",
+        longest + without,
+        _preempted_by(partition, partitions, nodes, config),
+    ]
+    name = f"partition {partition.name}" + (" (default)" if partition.default else "")
+    return Check(name, "ok" if partition.up and broken < len(own) else "warning", "; ".join(filter(None, told)))
+
+
+def _preempted_by(
+    partition: inventory.Partition,
+    partitions: Sequence[inventory.Partition],
+    nodes: Sequence[inventory.Node],
+    config: dict[str, str],
+) -> str:
+    how = partition.fields.get("PreemptMode", "OFF").upper()
+    kind = config.get("PreemptType", "preempt/none")
+    if how == "OFF" or kind == "preempt/none":
+        return "never preempted"
+    then = "then requeued" if "REQUEUE" in how else "then cancelled" if "CANCEL" in how else f"then {how.lower()}"
+    then += f" after {partition.grace_s} s of grace" if partition.grace_s else " at once"
+    if kind != "preempt/partition_prio":
+        return f"preempted by {kind.removeprefix('preempt/')}, {then}"
+    mine = {node.name for node in nodes if node.partition == partition.name}
+    others = [
+        other.name
+        for other in partitions
+        if other.tier > partition.tier and mine & {node.name for node in nodes if node.partition == other.name}
+    ]
+    return f"preempted by {', '.join(others)}, {then}" if others else "never preempted"
+
+
+def _limits(config: dict[str, str]) -> Check:
+    told = [
+        f"{config.get('MaxArraySize', '?')} tasks an array (MaxArraySize; more runs become several arrays)",
+        f"{config.get('MaxJobCount', '?')} jobs in all (MaxJobCount)",
+        f"{config.get('KillWait', '?')} from TERM to KILL (KillWait)",
+        f"JobRequeue {config.get('JobRequeue', '?')} (ettsweep asks for --requeue itself)",
+    ]
+    return Check("limits", "ok", "; ".join(told))
+
+
+def _preemption(config: dict[str, str]) -> Check:
+    kind = config.get("PreemptType", "preempt/none").removeprefix("preempt/")
+    if kind == "none":
+        return Check("preemption", "ok", "none on this cluster")
+    if "preempt_send_user_signal" in config.get("SlurmctldParameters", ""):
+        warned = "jobs are warned with their own signal before (preempt_send_user_signal)"
+    else:
+        warned = "jobs are told by TERM alone (no preempt_send_user_signal)"
+    return Check("preemption", "ok", f"{kind}, {config.get('PreemptMode', '?')}; {warned}; runs save at either")
+
+
+def _accounting(config: dict[str, str]) -> list[Check]:
+    """Say whether the accounting answers, and what it lets the user do."""
+    age = config.get("MinJobAge", "300 sec")
+    lost = f"why a job ended is not known once SLURM forgets it (MinJobAge, {age}); all else works"
+    if config.get("AccountingStorageType", "").endswith(("/none", "(null)")):
+        return [Check("accounting", "absent", f"off: {lost}")]
+    user = _user()
+    try:
+        slurm.ask("sacct", "-n", "-P", "-X", "-S", "now", "-o", "JobID")
+        accounts, qualities = inventory.accounts(user), inventory.qualities()
+    except slurm.NoAnswerError as error:
+        return [Check("accounting", "absent", f"does not answer ({error}): {lost}")]
+    rows = [Check("accounting", "ok", "sacct answers")]
+    for account in accounts:
+        where = f" in partition {account['partition']}" if account.get("partition") else ""
+        limits = _given(account, {"maxjobs": "jobs at a time", "maxsubmit": "jobs submitted", "maxwall": "a job"})
+        default = f" (default {account['defaultqos']})" if account.get("defaultqos") else ""
+        told = f"of {user}{where}; QOS {account.get('qos') or 'none'}{default}; {limits}"
+        rows.append(Check(f"account {account['account']}", "ok", told))
+    mine = {name for account in accounts for name in account.get("qos", "").split(",")}
+    for quality in qualities:
+        if mine and quality["name"] not in mine:
+            continue
+        limits = _given(quality, {"maxjobspu": "jobs at a time", "maxsubmitpu": "jobs submitted", "maxwall": "a job"})
+        preempts = f"; preempts QOS {quality['preempt']}" if quality.get("preempt") else ""
+        rows.append(Check(f"qos {quality['name']}", "ok", limits + preempts))
+    return rows
+
+
+def _given(row: dict[str, str], words: dict[str, str]) -> str:
+    """Return the limits of an account or a QOS, in words."""
+    limits = ", ".join(f"{row[key]} {word}" for key, word in words.items() if row.get(key))
+    return f"at most {limits}" if limits else "no limits of its own"
+
+
+def _user() -> str:
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
+
+
+def _would_start(results: Path, profile: SlurmProfile) -> str:
+    """Return sbatch's own words on an array of one run."""
+    from ettsweep.launch.executors import ArrayExecutor
+    from ettsweep.launch.submit import would_start
+
+    folder = results.resolve() / "jobs" / "XXXXXXXX"
+    return would_start(ArrayExecutor(folder, profile, "ettsweep-doctor", 1, 1, None).script())
+
+
+# --- what a profile would get ---------------------------------------------------------------------------------------
+
+
+def _judged(
+    results: Path,
+    profile: SlurmProfile,
+    partitions: Sequence[inventory.Partition],
+    nodes: Sequence[inventory.Node],
+    config: dict[str, str],
+) -> list[Check]:
+    """Return what sbatch does not say, or says in words that leave one guessing."""
+    asked = profile.partition or os.environ.get("SBATCH_PARTITION")
+    names = asked.split(",") if asked else [p.name for p in partitions if p.default]
+    chosen = [p for p in partitions if p.name in names]
+    rows = [_time(profile, chosen), _down(chosen)] if chosen else []
+    own = {node.name: node for node in nodes if node.partition in names}
+    rows += _sizes(profile, list(own.values()), ", ".join(names)) if own else []
+    rows += [_warning(profile, config), _gpu_torch(profile), _shared(results)]
+    return [row for row in rows if row is not None]
+
+
+def _time(profile: SlurmProfile, chosen: Sequence[inventory.Partition]) -> Check | None:
+    """SLURM accepts a job above the limit of its partition, unless EnforcePartLimits is set, and never starts it."""
+    limits = {p.name: p.longest_min for p in chosen if p.longest_min is not None and p.longest_min < profile.time_min}
+    if len(limits) < len(chosen) or not limits:
+        return None
+    told = ", ".join(f"partition {name} allows {span(limit)}" for name, limit in limits.items())
+    longest = max(limits.values())
+    hint = f"time_min={int(longest)}" if longest >= 1 else "another partition"
+    detail = f"{profile.time_min}: {told}; SLURM takes such a job and never starts it; what would work: {hint}"
+    return Check("time_min", "warning" if profile.qos else "failed", detail)  # a QOS may lift the limit
+
+
+def _down(chosen: Sequence[inventory.Partition]) -> Check | None:
+    if any(p.up for p in chosen):
+        return None
+    told = ", ".join(f"{p.name} is {p.fields.get('State', '').lower()}" for p in chosen)
+    return Check("partition", "warning", f"{told}: jobs wait until that changes")
+
+
+def _sizes(profile: SlurmProfile, nodes: Sequence[inventory.Node], where: str) -> list[Check]:
+    """Compare what a job asks for on a node with what the nodes have."""
+    cpus, mem_mb = profile.workers * profile.cpus, round(1024 * (profile.mem_gb or 0))
+    rows = []
+    most = max(node.cpus for node in nodes)
+    if cpus > most:
+        times = f" x {profile.workers} GPUs" if profile.workers > 1 else ""
+        rows.append(Check("cpus", "failed", f"{profile.cpus}{times}: no node of {where} has more than {most}"))
+    most = max(node.mem_mb for node in nodes)
+    if mem_mb > most:
+        rows.append(
+            Check("mem_gb", "failed", f"{profile.mem_gb:g}: no node of {where} has more than {most / 1024:.1f}")
+        )
+    most = max(node.gpus for node in nodes)
+    if profile.gpus > most:
+        hint = "; gpus=0 trains on the CPU" if not most else ""
+        rows.append(Check("gpus", "failed", f"{profile.gpus}: no node of {where} has more than {most}{hint}"))
+    if rows:
+        return rows
+    fit = [n for n in nodes if n.cpus >= cpus and n.mem_mb >= mem_mb and n.gpus >= profile.gpus]
+    if len(fit) < profile.nodes:
+        detail = f"{profile.nodes}: {len(fit)} nodes of {where} have all that a job asks for on each"
+        return [Check("nodes", "failed", detail)]
+    if sum(not n.broken for n in fit) < profile.nodes:
+        return [Check("nodes", "warning", f"those of {where} that are large enough are down or drained: jobs wait")]
+    return []
+
+
+def _warning(profile: SlurmProfile, config: dict[str, str]) -> Check | None:
+    words = config.get("KillWait", "").split()
+    wait_s = int(words[0]) if words and words[0].isdigit() else 0
+    if profile.warn_s > wait_s:
+        return None
+    told = f"{profile.warn_s} s before the end is no longer than what KillWait leaves anyway ({wait_s} s)"
+    return Check("warn_s", "warning", f"{told}: a checkpoint may not be written in time; 120 is usual")
+
+
+def _gpu_torch(profile: SlurmProfile) -> Check | None:
+    if not profile.gpus or profile.python:
+        return None
+    try:
+        facts = torch_facts()
+    except Exception:  # its own row says so
+        return None
+    if facts["gpu"]:
+        return None
+    return Check(
+        "gpus", "warning", f"{profile.gpus}, but torch {facts['version']} is built without GPUs: runs would fail"
+    )
+
+
+NO_NETWORK = {
+    "ext2",
+    "ext3",
+    "ext4",
+    "xfs",
+    "btrfs",
+    "zfs",
+    "f2fs",
+    "bcachefs",
+    "overlay",
+    "tmpfs",
+    "ramfs",
+    "squashfs",
+}
+"""File systems of one machine."""
+
+OF_EACH_NODE = (Path("/tmp"), Path("/var/tmp"), Path("/dev/shm"))
+"""Folders that each node has for itself."""
+
+
+def _shared(results: Path) -> Check | None:
+    """Say what the results folder lies on: nodes must see it under the same path."""
+    folder = existing(results).resolve()
+    kind, mount = file_system(folder)
+    if not kind:
+        return None
+    if kind in ("tmpfs", "ramfs") or any(folder.is_relative_to(place) for place in OF_EACH_NODE):
+        return Check(
+            "shared folder",
+            "warning",
+            f"{folder} ({kind} at {mount}): each node has its own, so jobs would not find it",
+        )
+    if kind in NO_NETWORK:
+        detail = f"{folder} ({kind} at {mount}) is a disk of this machine: do nodes see it under this path?"
+        return Check("shared folder", "warning", detail)
+    return Check("shared folder", "ok", f"{folder} ({kind} at {mount}); nodes must see it under this path")
+
+
+def file_system(folder: Path, mountinfo: Path = Path("/proc/self/mountinfo")) -> tuple[str, str]:
+    """Return the type of the file system of a folder, and where it is mounted; empty where that cannot be known."""
+    try:
+        lines = mountinfo.read_text(errors="replace").splitlines()
+    except OSError:
+        return "", ""
+    found = "", ""
+    for line in lines:  # a later one covers an earlier one at the same place
+        before, _, after = line.partition(" - ")
+        mount = re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), before.split()[4])  # a space is \040
+        if folder.is_relative_to(mount) and len(mount) >= len(found[1]):
+            found = after.split()[0], mount
+    return found

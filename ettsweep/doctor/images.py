@@ -1,0 +1,229 @@
+"""Whether data are what a task needs; of images: form, classes and counts, and each image by decoding it."""
+
+import os
+import signal
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import active_children
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from ettsweep.doctor.checks import Check, progress
+from ettsweep.doctor.checks import count as counted
+from ettsweep.doctor.text import TextSubject, examine_text
+from ettsweep.errors import DataMissingError, InputError
+from ettsweep.spec import EncDecSpec, ImageTask, ModelSpec, TextTask, VitSpec
+from ettsweep.sweep.gridfile import find_grid, load_request
+from ettsweep.sweep.request import ANYWHERE
+from ettsweep.tasks.images.location import Place, guess, locate, resolve
+from ettsweep.tasks.kinds import task_spec, text_folder, wanted
+from ettsweep.tasks.text.manifest import is_corpus
+
+if TYPE_CHECKING:
+    from ettsweep.tasks.images.sources import Source
+
+AT_ONCE = 64
+"""Images that a process is given to decode."""
+
+TABLE_ROWS = 20
+"""Unreadable images that a table names."""
+
+UNREAD = "cannot be read"
+"""The beginning of the reason where no bytes come, rather than wrong ones."""
+
+IMAGE = "image"
+"""What the rows of unreadable images are called."""
+
+
+class Reading(NamedTuple):
+    """What came of decoding images; `stopped` says why not all of them were."""
+
+    images: int
+    wall_s: float
+    unreadable: list[tuple[int, str]]
+    stopped: str = ""
+
+
+class Subject(NamedTuple):
+    """What a data set is to be good for: a task, and a model with so many classes, None where that is open."""
+
+    task: ImageTask
+    classes: int | None
+
+
+def subject(
+    data: str, model: str | None, grid: Path | None, sets: Sequence[str], task: str | None
+) -> Subject | TextSubject:
+    """Return what a data set is checked against: a grid, else a task, else what it looks like.
+
+    Raises:
+        InputError: there is no such grid or task, or its data come with a package.
+    """
+    if task is not None and (model or grid or sets):
+        raise InputError("--task NAME cannot go with --model, --grid or --set: a grid says which task it is")
+    wants: ModelSpec | None = None
+    if model or grid:
+        recipe = load_request(grid or find_grid(str(model)), overrides=sets, start=ANYWHERE).recipe
+        found, wants = recipe.task, recipe.model
+    elif sets:
+        raise InputError("--set changes a grid: say which, with one of --model NAME and --grid FILE")
+    else:
+        found = task_spec(task or ("text" if is_corpus(Path(resolve(data))) else guess(data)))
+    match found:
+        case TextTask():
+            return TextSubject(found, wants.vocabulary if isinstance(wants, EncDecSpec) else None)
+        case ImageTask():
+            return Subject(found, wants.classes if isinstance(wants, VitSpec) else wanted(found).get("classes"))
+        case _:
+            raise InputError(f"--data: task {found.kind} comes with a package and has no other data")
+
+
+def examine_data(meant: Subject | TextSubject, images: int | None = None) -> list[Check]:
+    """Return a row on the form of a data set, its classes, each part, all images, and each one that is unreadable.
+
+    Args:
+        meant: what the data are to be good for; where they are, the task's variable says.
+        images: how many to decode, evenly spread; None for all.
+    """
+    if isinstance(meant, TextSubject):
+        return examine_text(meant, text_folder())
+    task, classes = meant
+    try:
+        places = locate(task)
+        from ettsweep.tasks.images.sources import mismatches, open_source
+
+        train, val = (open_source(place, task.kind) for place in places)
+    except ImportError as error:
+        return [Check("form", "failed", f"{error}: pip install 'ettsweep[vision]'")]
+    except DataMissingError as error:
+        return [Check("form", "failed", str(error))]
+    rows = [Check("form", "ok", _form(places))]
+    wrong = mismatches(task, classes, train, val)
+    rows += [Check("contents", "failed", line) for line in wrong]
+    rows.append(Check("classes", "ok", f"{len(train.classes)}: {_some(train.classes)}"))
+    rows += [
+        Check(f"{what} images", "ok", str(len(source))) for what, source in (("training", train), ("validation", val))
+    ]
+    return rows + _readable([train, val], images)
+
+
+def _form(places: Sequence[Place]) -> str:
+    def told(place: Place) -> str:
+        more = f" and {len(place.paths) - 1} more" if len(place.paths) > 1 else ""
+        return f"{place.format}, {place.paths[0]}{more}"
+
+    return "; ".join(dict.fromkeys(told(place) for place in places))
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join([*names[:3], "..."] if len(names) > 3 else names)
+
+
+def _readable(sources: "Sequence[Source]", images: int | None) -> list[Check]:
+    total = sum(len(source) for source in sources)
+    chosen = list(range(total)) if images is None or images >= total else [k * total // images for k in range(images)]
+    done = read_all(sources, chosen)
+    rate = f"; {done.images / done.wall_s:.0f} images/s on {counted(cores(), 'core')}" if done.images > 999 else ""
+    part = "all" if len(chosen) == total else f"{len(chosen)} of {total}, evenly spread:"
+    if done.stopped:
+        rows = [Check("decoding", "failed", f"{done.stopped} after {done.images} of {len(chosen)} images")]
+    elif not done.unreadable:
+        return [Check("decoding", "ok", f"{part} {'can' if part == 'all' else 'they can'} be decoded{rate}")]
+    else:
+        rows = []
+    if done.unreadable:
+        many = len(done.unreadable) > max(10, done.images // 100)
+        unread = sum(reason.startswith(UNREAD) for _, reason in done.unreadable)
+        cure = "left out of training, unless --launch-set corrupt_images=fail"
+        if many:
+            cure = "too many to train without"
+        elif unread:
+            cure = f"a run ends at those that cannot even be read, {unread} of them"
+        told = f"{len(done.unreadable)} of {done.images} cannot be: {cure}{rate}"
+        rows.append(Check("unreadable", "failed" if many or unread else "warning", told))
+    found = sorted(done.unreadable)
+    return rows + [Check(IMAGE, "warning", f"{_name(sources, k)}: {reason}") for k, reason in found]
+
+
+def shorten(rows: list[Check]) -> list[Check]:
+    """Return what a table shows: the first unreadable images, and how many more there are."""
+    images = [row for row in rows if row.what == IMAGE]
+    if len(images) <= TABLE_ROWS:
+        return rows
+    kept = [row for row in rows if row.what != IMAGE] + images[:TABLE_ROWS]
+    return [*kept, Check("images", "warning", f"{len(images) - TABLE_ROWS} more; --format json or csv lists all")]
+
+
+# --- decoding on all cores --------------------------------------------------------------------------------------------
+
+
+def cores() -> int:
+    """Return how many this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def read_all(sources: "Sequence[Source]", chosen: Sequence[int]) -> Reading:
+    """Decode images, counted through all sources, on all cores; Ctrl-C stops with what was found so far."""
+    found, images, stopped = list[tuple[int, str]](), 0, ""
+    start_s = time.monotonic()
+    to_pipes = signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # of processes that are gone
+    pool = ProcessPoolExecutor(cores(), initializer=_start, initargs=(list(sources),))
+    lists = [chosen[k : k + AT_ONCE] for k in range(0, len(chosen), AT_ONCE)]
+    try:
+        jobs: list[Future[list[tuple[int, str]]]] = [pool.submit(_unreadable, part) for part in lists]
+        size = dict(zip(jobs, map(len, lists), strict=True))
+        with progress("decoding", len(chosen)) as advance:
+            for job in as_completed(jobs):
+                found += job.result()
+                images += size[job]
+                advance(size[job])
+    except KeyboardInterrupt:
+        stopped = "stopped by Ctrl-C"
+        for process in active_children():  # they may wait for a disk, for ever
+            process.terminate()
+    except BrokenProcessPool:
+        stopped = "a process died of an image (or for lack of memory)"
+    finally:
+        pool.shutdown(cancel_futures=True)
+        signal.signal(signal.SIGPIPE, to_pipes)
+    return Reading(images, time.monotonic() - start_s, found, stopped)
+
+
+_sources: "list[Source]" = []
+"""What a process of the pool reads."""
+
+
+def _start(sources: "list[Source]") -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command itself stops
+    _sources[:] = sources
+
+
+def _unreadable(chosen: Sequence[int]) -> list[tuple[int, str]]:
+    """Return those that cannot be decoded, with the reason."""
+    from ettsweep.tasks.images.sources import UndecodableError, decode
+
+    found = []
+    for number in chosen:
+        source, index = _place(_sources, number)
+        try:
+            decode(source.read(index), small=True)
+        except UndecodableError as error:
+            found.append((number, f"cannot be decoded ({error})"))
+        except OSError as error:
+            found.append((number, f"{UNREAD} ({error.strerror or error})"))
+    return found
+
+
+def _place(sources: "Sequence[Source]", number: int) -> "tuple[Source, int]":
+    for source in sources:
+        if number < len(source):
+            return source, number
+        number -= len(source)
+    raise IndexError(number)
+
+
+def _name(sources: "Sequence[Source]", number: int) -> str:
+    source, index = _place(sources, number)
+    return source.name(index)

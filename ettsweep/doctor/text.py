@@ -1,0 +1,83 @@
+"""Whether tokenised text is what a task needs: form, counts, tokenizer, vocabulary, and the checksum of each shard."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from ettsweep.doctor.checks import Check, count, progress
+from ettsweep.errors import CorruptError, EttsweepError
+from ettsweep.spec import TextTask
+from ettsweep.tasks.text.manifest import LONG, Counts, read_manifest
+
+if TYPE_CHECKING:
+    from ettsweep.tasks.text.manifest import Manifest
+
+
+class TextSubject(NamedTuple):
+    """What tokenised text is to be good for: a task, and a model with so many tokens, None where that is open."""
+
+    task: TextTask
+    vocabulary: int | None
+
+
+def examine_text(meant: TextSubject, folder: Path) -> list[Check]:
+    """Return a row on the form of a corpus, its text, each part, tokenizer, vocabulary and shards.
+
+    Args:
+        meant: what the corpus is to be good for.
+        folder: where it is.
+    """
+    try:
+        manifest = read_manifest(folder)
+    except EttsweepError as error:
+        return [Check("form", "failed", str(error))]
+    return [
+        Check("form", "ok", f"tokenised text, {folder}"),
+        _text(meant.task, manifest),
+        Check("training text", "ok", _told(manifest.train)),
+        Check("validation text", "ok", _told(manifest.val)),
+        _vocabulary(meant.vocabulary, manifest),
+        _tokenizer(folder, manifest),
+        _shards(folder, manifest),
+    ]
+
+
+def _text(task: TextTask, manifest: "Manifest") -> Check:
+    if task.corpus in (None, manifest.digest):
+        return Check("text", "ok", manifest.digest)
+    return Check("text", "failed", f"the grid is for the text {task.corpus}, this is {manifest.digest}")
+
+
+def _told(counts: Counts) -> str:
+    long = f", {counts.long_sentences} of them longer than {LONG} tokens" if counts.long_sentences else ""
+    told = f"{count(counts.documents, 'document')}, {count(counts.sentences, 'sentence')}{long}"
+    return f"{told}, {count(counts.tokens, 'token')}, {count(counts.blocks, 'block')} of up to {LONG}"
+
+
+def _vocabulary(wanted: int | None, manifest: "Manifest") -> Check:
+    if wanted in (None, manifest.n_vocab):
+        return Check("vocabulary", "ok", str(manifest.n_vocab))
+    cure = f"--set model.vocabulary={manifest.n_vocab}, or tokenise with another --tokenizer"
+    return Check("vocabulary", "failed", f"the text has {manifest.n_vocab} tokens, the model {wanted}: {cure}")
+
+
+def _tokenizer(folder: Path, manifest: "Manifest") -> Check:
+    from ettsweep.tasks.text.corpus import read_own_tokenizer
+
+    try:
+        tokenizer = read_own_tokenizer(folder, manifest)
+    except CorruptError as error:
+        return Check("tokenizer", "failed", str(error))
+    return Check("tokenizer", "ok", f"byte-level BPE of {tokenizer.bpe_tokens} tokens, with which the shards were made")
+
+
+def _shards(folder: Path, manifest: "Manifest") -> Check:
+    from ettsweep.tasks.text.corpus import verify
+
+    size = sum(shard.size for shard in manifest.shards)
+    try:
+        with progress("reading shards", size) as advance:
+            verify(folder, manifest, anew=True, tell=advance)
+    except CorruptError as error:
+        return Check("shards", "failed", "; ".join(str(error).splitlines()))
+    told = f"{count(len(manifest.shards), 'shard')} of {size / 1e6:.1f} MB in all: as they were written"
+    return Check("shards", "ok", told)

@@ -1,0 +1,136 @@
+"""Schemas: frozen, strict models; what is wrong with data that do not fit; digests of those that do."""
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from ettsweep.errors import InputError
+
+
+@dataclass(frozen=True)
+class OmitAt:
+    """Mark a field added after the first release: at `value` it is left out of the id, so old runs keep theirs.
+
+    Usage: `new_field: Annotated[float, OmitAt(0.0)] = 0.0`.
+    """
+
+    value: object
+
+
+class Frozen(BaseModel):
+    """Base of all schemas: immutable, strictly typed, unknown keys refused, finite floats only."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+
+
+def expect(description: str, fits: Callable[[Any], bool]) -> BeforeValidator:
+    """Check a field of several types up front: pydantic would report each member of the union."""
+
+    def check(value: object) -> object:
+        if not fits(value):
+            raise ValueError(f"{description} is expected, got {value!r}")
+        return value
+
+    return BeforeValidator(check)
+
+
+def is_whole(value: object, least: int) -> bool:
+    """Say whether a value is a whole number of at least `least`."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+Positive = Annotated[int, Field(ge=1)]
+PositiveFloat = Annotated[float, Field(gt=0)]
+NonNegative = Annotated[float, Field(ge=0)]
+Fraction = Annotated[float, Field(ge=0, lt=1)]
+
+
+def identity(model: BaseModel) -> dict[str, object]:
+    """Return the fields that enter an id: all of them, but those at their `OmitAt` value."""
+    fields: dict[str, object] = {}
+    for name, left_out in _identity_fields(type(model)):
+        value = getattr(model, name)
+        if left_out and value in left_out:
+            continue
+        if isinstance(value, float):
+            value += 0.0  # -0.0 becomes 0.0
+        fields[name] = identity(value) if isinstance(value, BaseModel) else value
+    return fields
+
+
+@cache
+def _identity_fields(schema: type[BaseModel]) -> list[tuple[str, list[object]]]:
+    """Return each field's name with the values at which it is left out of an id."""
+    return [
+        (name, [mark.value for mark in info.metadata if isinstance(mark, OmitAt)])
+        for name, info in schema.model_fields.items()
+    ]
+
+
+def canonical(value: object) -> str:
+    """Return the canonical JSON of plain data: sorted keys, no spaces, no NaN."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def digest(value: object) -> str:
+    """Return the first 12 hex digits of the SHA-256 of the canonical JSON of `value`."""
+    return hashlib.sha256(canonical(value).encode()).hexdigest()[:12]
+
+
+Schema = TypeVar("Schema", bound=BaseModel)
+
+
+def validate(schema: type[Schema], data: object, where: str) -> Schema:
+    """Check plain data from a file or the command line against a schema.
+
+    Args:
+        schema: the pydantic model to build.
+        data: plain dicts, lists, strings and numbers.
+        where: file name or option, put before each message.
+
+    Raises:
+        InputError: all problems at once, one a line: `where: key: what is wrong`.
+    """
+    try:
+        return schema.model_validate(data)
+    except ValidationError as error:
+        raise InputError.of(problems(error, where)) from None
+
+
+def problems(error: ValidationError, where: str) -> list[str]:
+    """Return one line per problem that pydantic found."""
+    errors = error.errors(include_url=False)
+    # pydantic leaves out what it refuses, and then finds the rest too short.
+    refused = {e["loc"][:-1] for e in errors}
+    told = [e for e in errors if not (e["type"] == "too_short" and e["loc"] in refused)]
+    return [f"{where}: {_problem(dict(e))}" for e in told]
+
+
+_TAGS = ("vit", "encdec", "adamw", "sgd", "digits", "imagenet", "cifar10", "cifar100", "pydoc", "text")
+
+
+def _problem(e: dict[str, Any]) -> str:
+    # Discriminated unions put the tag into the location; a user did not write it.
+    key = ".".join(str(part) for part in e["loc"] if part not in _TAGS)
+    at = f"{key}: " if key else ""
+    match e["type"]:
+        case "extra_forbidden":
+            return f"{at}unknown key"
+        case "missing":
+            return f"{at}is required"
+        case "too_short":
+            return f"{at}must not be empty"
+        case "value_error":
+            return f"{at}{e['ctx']['error']}"
+        case "union_tag_not_found":
+            return f"{key}.kind: is required"
+        case "union_tag_invalid":
+            return f"{at}unknown kind {e['ctx']['tag']!r}; known: {e['ctx']['expected_tags']}"
+        case _:
+            message = e["msg"][0].lower() + e["msg"][1:]
+            return f"{at}{message}, got {e['input']!r}"

@@ -1,0 +1,185 @@
+"""What was asked for, resolved: requests, the searches in them, and both on disk."""
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import yaml
+from pydantic import AfterValidator, Field
+
+from ettsweep.config import read_yaml
+from ettsweep.errors import CorruptError, InputError
+from ettsweep.files import storage_errors, write_atomic
+from ettsweep.models.architectures import model_name
+from ettsweep.scaling.strategies import parse_strategy
+from ettsweep.schema import Frozen, NonNegative, PositiveFloat, digest, validate
+from ettsweep.spec import MAX_SEED, DenoisingTask, Recipe, RunSpec, StrategySpec
+from ettsweep.sweep.lattice import Axis, Point, expand
+from ettsweep.tasks.kinds import corpus_at_hand
+
+Seeds = Annotated[tuple[Annotated[int, Field(ge=0, le=MAX_SEED)], ...], Field(min_length=1, strict=False)]
+
+
+def _in_range(value: float) -> float:
+    """Refuse what steps and maps would push out of the range of floats."""
+    if value and not 1e-30 <= value <= 1e30:
+        raise ValueError(f"a number between 1e-30 and 1e30 is expected, got {value!r}")
+    return value
+
+
+class Centre(Frozen):
+    """Where a search starts, in the coordinates of its strategy."""
+
+    lr: Annotated[PositiveFloat, AfterValidator(_in_range)]
+    wd: Annotated[NonNegative, AfterValidator(_in_range)]
+
+
+Centres = dict[str, Centre]
+
+ANYWHERE = Centre(lr=1e-3, wd=0.0)
+"""A start for whoever asks a grid about its data or its memory, which depend on none."""
+
+
+class Request(Frozen):
+    """What was asked for, resolved: recipe, a centre for each strategy, axes and seeds; and where it trains.
+
+    `launch`, `launch_set` and `data` are where later commands train by default; they are in no run's id.
+    """
+
+    grid: str
+    recipe: Recipe
+    mlp_factor: str
+    centres: dict[str, Centre]
+    lr: Axis
+    wd: Axis
+    seeds: Seeds
+    data: str | None = None
+    launch: str = "local"
+    launch_set: Annotated[tuple[str, ...], Field(strict=False)] = ()
+
+    def searches(self) -> list["Search"]:
+        """Return one search for each strategy."""
+        return [Search.of(self, name) for name in self.centres]
+
+    def specs(self) -> list[RunSpec]:
+        """Return all runs, strategy by strategy and seed by seed, so that whole points finish early."""
+        return [spec for search in self.searches() for spec in search.specs(search.points)]
+
+
+class Search(Frozen):
+    """The search of one family: its lattice, its seeds, and the points that were asked for."""
+
+    base: RunSpec
+    family: str
+    strategy: str
+    model: str
+    lr: Axis
+    wd: Axis
+    seeds: Seeds
+    points: tuple[Point, ...]
+
+    @classmethod
+    def of(cls, request: Request, strategy: str) -> "Search":
+        """Return the search of one strategy of a request."""
+        centre = request.centres[strategy]
+        scaling = validate(
+            StrategySpec, {"s": parse_strategy(strategy), "mlp_factor": request.mlp_factor}, "mlp_factor"
+        )
+        parts = {name: getattr(request.recipe, name) for name in Recipe.model_fields}
+        base = RunSpec(**parts, strategy=scaling, lr=centre.lr, wd=centre.wd, seed=request.seeds[0])
+        points = expand(Point(centre.lr, centre.wd), request.lr, request.wd)
+        return cls(
+            base=base,
+            family=base.family_id,
+            strategy=strategy,
+            model=model_name(base.model),
+            lr=request.lr,
+            wd=request.wd,
+            seeds=request.seeds,
+            points=tuple(points),
+        )
+
+    def run(self, lr: float | None = None, wd: float | None = None, seed: int | None = None) -> RunSpec:
+        """Return one run; what is not given is the centre's, or the first seed.
+
+        Raises:
+            InputError: a value that the schema refuses.
+        """
+        given = {"lr": lr, "wd": wd, "seed": seed}
+        data = self.base.model_dump() | {key: value for key, value in given.items() if value is not None}
+        return validate(RunSpec, data, "run")
+
+    def specs(self, points: Iterable[Point], seeds: Sequence[int] | None = None) -> list[RunSpec]:
+        """Return the runs of some points, over the search's seeds by default."""
+        return [self.base.at(p.lr, p.wd, seed) for p in points for seed in (seeds or self.seeds)]
+
+
+def with_corpus(request: Request) -> Request:
+    """Return the request with the digest of the text at hand, which is part of what its runs train.
+
+    Raises:
+        DataMissingError: there is no text.
+    """
+    task = request.recipe.task
+    if not isinstance(task, DenoisingTask) or task.corpus is not None:
+        return request
+    task = task.model_copy(update={"corpus": corpus_at_hand(task)})
+    return request.model_copy(update={"recipe": request.recipe.model_copy(update={"task": task})})
+
+
+# --- requests on disk -----------------------------------------------------------------------------------------------
+
+
+def save_request(results: Path, request: Request) -> Path:
+    """Keep a request under results/requests/; asking again makes it the newest."""
+    data = request.model_dump(mode="json")
+    folder = results / "requests"
+    path = folder / f"{digest(data)}.yaml"
+    with storage_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        if path.exists():
+            os.utime(path)
+            return path
+    write_atomic(path, yaml.safe_dump(data, sort_keys=False))
+    return path
+
+
+def as_before(results: Path, request: Request) -> Request:
+    """Return the request to be trained where its families were before, else where the folder's newest request was."""
+    before = load_requests(results)
+    families = {search.family for search in request.searches()}
+    akin = [old for old in before if families & {search.family for search in old.searches()}]
+    for old in (*akin, *before):
+        return request.model_copy(update={"launch": old.launch, "launch_set": old.launch_set})
+    return request
+
+
+def load_requests(results: Path) -> list[Request]:
+    """Return all requests of a results folder, newest first.
+
+    Raises:
+        CorruptError: one was edited into something else.
+    """
+    paths = sorted((results / "requests").glob("*.yaml"), key=lambda p: (-p.stat().st_mtime_ns, p.name))
+    requests = []
+    for path in paths:
+        try:
+            requests.append(validate(Request, read_yaml(path), str(path)))
+        except InputError as error:
+            raise CorruptError(f"{error}; delete the file, and ask for the grid again") from None
+    return requests
+
+
+def searches(requests: Sequence[Request]) -> list[Search]:
+    """Return one search for each family: the newest request governs, older ones add their points."""
+    merged: dict[str, Search] = {}
+    for request in requests:
+        for search in request.searches():
+            known = merged.get(search.family)
+            if known is None:
+                merged[search.family] = search
+            else:
+                points = tuple(dict.fromkeys(known.points + search.points))
+                merged[search.family] = known.model_copy(update={"points": points})
+    return list(merged.values())

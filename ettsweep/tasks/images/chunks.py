@@ -1,0 +1,235 @@
+"""Chunks of images, loaded in this process or by workers, and taken to the device.
+
+The unit of work is a chunk of some hundred images and not a batch of thousands: workers share a batch, a micro-batch
+comes as soon as its chunks do, and no more than a few chunks a worker are in memory.
+"""
+
+import atexit
+import os
+import signal
+import time
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
+from functools import cache, partial
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, default_collate
+
+from ettsweep.seeding import derive_seed
+from ettsweep.tasks.images.augmentation import Transform, restored_generators, seed_generators
+from ettsweep.tasks.images.sources import Source, UndecodableError, decode
+
+Item = tuple[int, int]
+"""(epoch, index) of a training image: its augmentation is drawn from these."""
+
+REPLACEMENTS = 10
+"""Images in a row that cannot be decoded are replaced; more are no accident."""
+
+PAUSES_S = (0.1, 1.0)
+"""Before what could not be read is tried again: file servers restart."""
+
+
+class Problem(NamedTuple):
+    """An image that could not be used, by its name; `fatal` where going on makes no sense."""
+
+    name: str
+    reason: str
+    fatal: bool = False
+
+
+class Chunk(NamedTuple):
+    """Loaded images [B, C, H, W] and labels [B], with the problems met on the way: workers raise nothing."""
+
+    images: Tensor
+    labels: Tensor
+    problems: list[Problem]
+
+
+class _UnusableError(Exception):
+    """There is no image for a place."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.reason)
+        self.problem = problem
+
+
+Place = TypeVar("Place", contravariant=True)
+
+
+class Chunks(Protocol[Place]):
+    """Loads the image of a place; None where there is none, which a problem tells."""
+
+    def load(self, place: Place, problems: list[Problem]) -> tuple[Tensor, int] | None:
+        """Return image [C, H, W] and label."""
+        ...
+
+
+class TrainingImages:
+    """Augmented images: each depends on (seed, epoch, index) alone, not on who loads it.
+
+    The place of an image that cannot be decoded takes the next one that can, drawn with the seed of the place.
+    """
+
+    def __init__(self, source: Source, transform: Transform, seed: int) -> None:
+        self._source, self._transform, self._seed = source, transform, seed
+
+    def load(self, item: Item, problems: list[Problem]) -> tuple[Tensor, int]:
+        """Return the image of an item, or the one that replaces it, and its label."""
+        epoch, first = item
+        for index in range(first, first + REPLACEMENTS + 1):
+            index %= len(self._source)
+            image = _image(self._source, index, problems)
+            if image is not None:
+                seed_generators(derive_seed(self._seed, "augment", epoch, first))
+                return self._transform(image), int(self._source.labels[index])
+        reason = f"as {REPLACEMENTS} images before it, cannot be decoded: the data set is damaged"
+        raise _UnusableError(Problem(self._source.name(index), reason, fatal=True))
+
+
+class ValidationImages:
+    """Images by their index; those that cannot be decoded are left out."""
+
+    def __init__(self, source: Source, transform: Transform) -> None:
+        self._source, self._transform = source, transform
+
+    def load(self, index: int, problems: list[Problem]) -> tuple[Tensor, int] | None:
+        """Return an image and its label, None where it cannot be decoded."""
+        image = _image(self._source, index, problems)
+        return None if image is None else (self._transform(image), int(self._source.labels[index]))
+
+
+def _image(source: Source, index: int, problems: list[Problem]) -> Any:
+    try:
+        return decode(_read(source, index))
+    except UndecodableError as error:
+        problems.append(Problem(source.name(index), f"cannot be decoded ({error})"))
+        return None
+
+
+def _read(source: Source, index: int) -> Any:
+    for pause_s in PAUSES_S:
+        try:
+            return source.read(index)
+        except OSError:
+            time.sleep(pause_s)
+    try:
+        return source.read(index)
+    except OSError as error:
+        reason = f"cannot be read ({error.strerror or error}): not the image is at fault, but the way to it"
+        raise _UnusableError(Problem(source.name(index), reason, fatal=True)) from None
+
+
+def load(images: Chunks[Any], order: Iterable[list[Any]], workers: int, *, pinned: bool) -> Generator[Chunk]:
+    """Yield a chunk for each list of places; closing the generator ends the workers.
+
+    Args:
+        images: what loads one; workers get a copy.
+        order: the lists, which may have no end.
+        workers: processes; with 0, this process loads.
+        pinned: load into memory from which a GPU copies by itself.
+    """
+    # A flag, since workers do not listen to signals, and one that is being killed can hold no lock of it.
+    stop = torch.zeros(1, dtype=torch.uint8)
+    if workers:
+        stop.share_memory_()
+    loader: DataLoader[Any] = DataLoader(
+        _Loading(images, stop),
+        sampler=order,
+        batch_size=None,
+        num_workers=workers,
+        pin_memory=pinned,
+        generator=torch.Generator(),  # else it draws from the global one
+        worker_init_fn=partial(_start_worker, stop) if workers else None,
+    )
+    with _held(workers):
+        running = [iter(loader)]
+    end = partial(_end, running, stop)
+    atexit.register(end)  # before multiprocessing waits for its children
+    try:
+        while (chunk := next(running[0], None)) is not None:
+            yield chunk
+    finally:
+        if running:  # else the interpreter is ending, and has little left to call
+            end()
+            atexit.unregister(end)
+
+
+def _end(running: list[Any], stop: Tensor) -> None:
+    stop.fill_(1)
+    running.clear()  # nothing else holds the loader's iterator, which joins its workers when it goes
+
+
+class _Loading(Dataset[Chunk]):
+    """Loads chunks, in a worker or here."""
+
+    def __init__(self, images: Chunks[Any], stop: Tensor) -> None:
+        self._images, self._stop = images, stop
+
+    def __getitem__(self, places: list[Any]) -> Chunk:
+        loaded, problems = list[tuple[Tensor, int]](), list[Problem]()
+        with restored_generators():
+            for place in places:
+                if self._stop.item():
+                    break
+                try:
+                    one = self._images.load(place, problems)
+                except _UnusableError as error:
+                    problems.append(error.problem)
+                    break
+                if one is not None:
+                    loaded.append(one)
+        # In a worker, default_collate stacks right into the memory that is shared with the process that trains.
+        images = default_collate([image for image, _ in loaded]) if loaded else torch.empty(0)
+        return Chunk(images, torch.tensor([label for _, label in loaded], dtype=torch.int64), problems)
+
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
+"""What a terminal, or SLURM, sends to all processes of a run: the one that trains says when to stop."""
+
+
+@contextmanager
+def _held(workers: int) -> Generator[None]:
+    """Keep signals waiting while workers are started that do not yet know what to do about them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS if workers else ())
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _start_worker(stop: Tensor, number: int) -> None:
+    for each in SIGNALS:
+        signal.signal(each, signal.SIG_IGN)
+    # multiprocessing ends its children by it.
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0) if stop.item() else None)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+
+
+def on_device(chunks: Iterable[Chunk], device: torch.device) -> Generator[Chunk]:
+    """Yield chunks with their tensors on the device; on a GPU, copies go on beside what it computes."""
+    if device.type != "cuda":
+        for chunk in chunks:
+            yield _moved(chunk, device)
+        return
+    copies = _copy_stream(device)
+    for chunk in chunks:
+        with torch.cuda.stream(copies):
+            moved = _moved(chunk, device)
+        computing = torch.cuda.current_stream(device)
+        computing.wait_stream(copies)
+        for tensor in (moved.images, moved.labels):
+            tensor.record_stream(computing)  # its memory is not used again before
+        yield moved
+
+
+@cache
+def _copy_stream(device: torch.device) -> torch.cuda.Stream:
+    """Return the stream for copies to a device; one, since memory is kept for each."""
+    return torch.cuda.Stream(device)
+
+
+def _moved(chunk: Chunk, device: torch.device) -> Chunk:
+    images, labels = (tensor.to(device, non_blocking=True) for tensor in (chunk.images, chunk.labels))
+    return Chunk(images, labels, chunk.problems)

@@ -1,0 +1,209 @@
+"""Classification of images on a disk, ImageNet and CIFAR among them, with timm's augmentation."""
+
+import hashlib
+import itertools
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ettsweep.errors import DataMissingError
+from ettsweep.seeding import derive_seed
+from ettsweep.spec import ImageTask, VitSpec
+from ettsweep.tasks.base import Batch, Loading, Share, classification_loss, classification_metrics, classification_sums
+from ettsweep.tasks.images.augmentation import evaluation_transform, training_transform
+from ettsweep.tasks.images.chunks import Chunk, Item, Problem, TrainingImages, ValidationImages, load, on_device
+from ettsweep.tasks.images.sources import Source, open_sources
+
+VALIDATION_SLICE = 128
+
+TOLERATED = 10
+"""Images that may be corrupt in a small set; in a large one a hundredth may."""
+
+SAMPLED = 1000
+"""Images of each part whose names tell one data set, and its order, from others."""
+
+LISTED = "`ettsweep doctor --data PATH` lists all"
+
+
+class Part(NamedTuple):
+    """A chunk of a global batch, and what of it this process trains on.
+
+    Attributes:
+        number: of the chunk in its batch.
+        loaded: positions in the batch that are loaded: with Mixup the whole chunk, whose images are mixed.
+        used: those of them that are in the process's share.
+    """
+
+    number: int
+    loaded: range
+    used: range
+
+
+class Piece(NamedTuple):
+    """What a process uses of a chunk, augmented and mixed."""
+
+    images: Tensor
+    targets: Tensor
+
+
+def parts(share: Share, chunk_size: int, *, whole: bool) -> list[Part]:
+    """Return the chunks of a global batch that a share overlaps; they are loaded `whole`, or as far as it does."""
+    found = []
+    for number, start in enumerate(range(0, share.batch_size, chunk_size)):
+        chunk = range(start, min(start + chunk_size, share.batch_size))
+        used = range(max(chunk.start, share.span.start), min(chunk.stop, share.span.stop))
+        if used:
+            found.append(Part(number, chunk if whole else used, used))
+    return found
+
+
+def fingerprint(*sources: Source) -> str:
+    """Return 12 hex digits that tell images in an order from others: all labels, and the names of some."""
+    digest = hashlib.sha256()
+    for source in sources:
+        digest.update(repr(source.classes).encode() + source.labels.tobytes())
+        for index in range(0, len(source), max(1, len(source) // SAMPLED)):
+            digest.update(Path(source.name(index)).stem.encode())
+    return digest.hexdigest()[:12]
+
+
+class Images:
+    """The task of a run: augmentation per (seed, epoch, image), Mixup per (seed, step, chunk of the global batch)."""
+
+    def __init__(
+        self, spec: ImageTask, model: VitSpec, seed: int, device: torch.device, share: Share, loading: Loading
+    ) -> None:
+        try:
+            from timm.data.mixup import Mixup
+        except ImportError:
+            raise DataMissingError(f"task {spec.kind} needs timm: pip install 'ettsweep[vision]'") from None
+        train, validation = open_sources(spec, model.classes)
+        self._train = TrainingImages(train, training_transform(spec, model.image_size), seed)
+        self._validation = ValidationImages(validation, evaluation_transform(spec, model.image_size))
+        self._sizes = len(train), len(validation)
+        self._mixup = None
+        if spec.mixup > 0 or spec.cutmix > 0:
+            self._mixup = Mixup(
+                spec.mixup,
+                spec.cutmix,
+                switch_prob=spec.mixup_switch,
+                label_smoothing=spec.label_smoothing,
+                num_classes=model.classes,
+            )
+        self._label_smoothing = 0.0 if self._mixup else spec.label_smoothing
+        self._seed, self._device, self._share, self._loading = seed, device, share, loading
+        self._parts = parts(share, spec.mixup_chunk, whole=self._mixup is not None)
+        self.steps_per_epoch = len(train) // share.batch_size
+        self._tolerated = max(TOLERATED, sum(self._sizes) // 100)
+        self._corrupt: set[str] = set()
+        self.fingerprint = fingerprint(train, validation)
+
+    @property
+    def skipped(self) -> int:
+        """Images left out so far, each counted once."""
+        return len(self._corrupt)
+
+    def batches(self, first_step: int) -> Iterator[Batch]:
+        """Yield the micro-batches of this process's share of each step, augmented and mixed."""
+        chunks = load(self._train, self.order(first_step), self._loading.workers, pinned=self._device.type == "cuda")
+        arriving = on_device(self._examined(chunks), self._device)
+        try:
+            for step in itertools.count(first_step):
+                yield from self._cut(self._mixed(arriving, step))
+        finally:
+            chunks.close()
+
+    def order(self, first_step: int) -> Iterator[list[Item]]:
+        """Yield the images of each chunk; each epoch is one permutation from (seed, epoch)."""
+        epoch, skip = divmod(first_step - 1, self.steps_per_epoch)
+        while True:
+            rng = np.random.default_rng(derive_seed(self._seed, "order", epoch))
+            chosen = rng.permutation(self._sizes[0])
+            for k in range(skip, self.steps_per_epoch):
+                batch = chosen[k * self._share.batch_size : (k + 1) * self._share.batch_size].tolist()
+                for part in self._parts:
+                    yield [(epoch, batch[position]) for position in part.loaded]
+            epoch, skip = epoch + 1, 0
+
+    def _mixed(self, chunks: Iterator[Chunk], step: int) -> Iterator[Piece]:
+        """Yield what this process uses of each chunk of a step."""
+        for part in self._parts:
+            chunk = next(chunks)
+            inputs_BCHW, targets = self._mix(chunk, step, part.number)
+            used = slice(part.used.start - part.loaded.start, part.used.stop - part.loaded.start)
+            yield Piece(inputs_BCHW[used], targets[used])
+
+    def _mix(self, chunk: Chunk, step: int, number: int) -> tuple[Tensor, Tensor]:
+        if self._mixup is None:
+            return chunk.images, chunk.labels
+        state = np.random.get_state()
+        np.random.seed(derive_seed(self._seed, "mixup", step, number) % 2**32)  # Mixup draws from the global one
+        try:
+            images_BCHW, targets_BK = self._mixup(chunk.images, chunk.labels)
+        finally:
+            np.random.set_state(state)
+        return images_BCHW, targets_BK
+
+    def _cut(self, pieces: Iterator[Piece]) -> Iterator[Batch]:
+        """Make micro-batches of the pieces of a step."""
+        held = list[Piece]()
+        for micro_batch in self._share.slices:
+            size = len(micro_batch)
+            while sum(len(piece.targets) for piece in held) < size:
+                held.append(next(pieces))
+            whole = held[0] if len(held) == 1 else Piece(*(torch.cat(tensors) for tensors in zip(*held, strict=True)))
+            yield Batch((whole.images[:size],), whole.targets[:size], size / self._share.batch_size)
+            rest = Piece(whole.images[size:], whole.targets[size:])
+            held = [rest] if len(rest.targets) else []
+
+    def validation(self) -> Iterator[Batch]:
+        """Yield this process's images, each `world`-th of all: short side resized, centre cropped."""
+        mine = range(self._share.rank, self._sizes[1], self._share.world)
+        order = [list(mine[k : k + VALIDATION_SLICE]) for k in range(0, len(mine), VALIDATION_SLICE)]
+        chunks = load(self._validation, order, self._loading.workers, pinned=self._device.type == "cuda")
+        try:
+            for chunk in on_device(self._examined(chunks), self._device):
+                if len(chunk.labels):
+                    yield Batch((chunk.images,), chunk.labels)
+        finally:
+            chunks.close()
+
+    def _examined(self, chunks: Iterable[Chunk]) -> Generator[Chunk]:
+        """Yield chunks, and say once of each image that it is left out.
+
+        Raises:
+            DataMissingError: one may not be left out, or too many are.
+        """
+        for chunk in chunks:
+            for problem in chunk.problems:
+                self._judge(problem)
+            yield chunk
+
+    def _judge(self, problem: Problem) -> None:
+        text = f"{problem.name}: {problem.reason}"
+        if problem.fatal:
+            raise DataMissingError(f"{text}; {LISTED}")
+        if self._loading.corrupt == "fail":
+            cure = "to leave such images out: `ettsweep retry RUN --launch-set corrupt_images=skip`"
+            raise DataMissingError(f"{text}; {cure}; {LISTED}")
+        if problem.name not in self._corrupt:
+            self._corrupt.add(problem.name)
+            self._loading.warn(text)
+        if len(self._corrupt) > self._tolerated:
+            raise DataMissingError(f"{text}, as {len(self._corrupt) - 1} others: too many to leave out; {LISTED}")
+
+    def loss(self, outputs: Tensor, batch: Batch) -> Tensor:
+        """Return the mean cross-entropy with smoothed, mixed targets."""
+        return classification_loss(outputs, batch.targets, self._label_smoothing)
+
+    def measure(self, outputs: Tensor, batch: Batch) -> Tensor:
+        """Return (loss sum, correct, count) of a validation slice."""
+        return classification_sums(outputs, batch.targets)
+
+    def metrics(self, sums: Sequence[float]) -> dict[str, float]:
+        """Return val_loss and val_accuracy."""
+        return classification_metrics(sums)

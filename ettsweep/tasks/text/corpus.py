@@ -1,0 +1,316 @@
+"""Tokenised text with random access to blocks of whole sentences, from memory-mapped shards or in memory."""
+
+# T tokens of a block, S sentences of a block, N tokens of the vocabulary
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ettsweep.errors import CorruptError, EttsweepError, InputError
+from ettsweep.files import write_atomic
+from ettsweep.tasks.images.tars import cache_folder
+from ettsweep.tasks.text.manifest import (
+    AGAIN,
+    SHARDS,
+    TOKENIZER,
+    Manifest,
+    Part,
+    ShardRecord,
+    corpus_digest,
+    read_manifest,
+    sha256_of,
+)
+from ettsweep.tasks.text.shards import ShardWriter, Texts, block_starts, shard_size, unpack
+from ettsweep.tasks.text.tokenizer import Tokenizer, read_tokenizer_file, split_sentences, word_tables
+
+OPEN_SHARDS = 256
+"""Shards that a process keeps open at once; each holds a file descriptor."""
+
+
+class Block(NamedTuple):
+    """Consecutive sentences of one document.
+
+    Attributes:
+        tokens_T: without [start] and [end].
+        lengths_S: tokens of each sentence; they add up to T.
+    """
+
+    tokens_T: NDArray[np.int64]
+    lengths_S: NDArray[np.int64]
+
+
+class Shards(Protocol):
+    """One part of a corpus as a list of shards."""
+
+    def __len__(self) -> int:
+        """Return the number of shards."""
+        ...
+
+    def texts(self, shard: int) -> Texts:
+        """Return the documents of a shard."""
+        ...
+
+
+class Blocks:
+    """All blocks of one part of a corpus, in its order, for any number of them: each takes four bytes of memory."""
+
+    def __init__(self, shards: Shards, block_tokens: int) -> None:
+        if block_tokens < 1:
+            raise InputError(f"blocks of {block_tokens} tokens are not possible")
+        self._shards = shards
+        starts, totals = list[NDArray[np.uint32]](), list[int]()
+        for shard in range(len(shards)):
+            texts = shards.texts(shard)
+            starts.append(block_starts(texts, block_tokens))
+            totals.append(len(texts.tokens))
+        self._starts = np.concatenate([*starts, np.zeros(1, np.uint32)])
+        self._totals = np.array(totals, np.int64)
+        self._first = np.cumsum([0, *map(len, starts)])
+
+    def __len__(self) -> int:
+        return len(self._starts) - 1
+
+    def sizes(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the number of tokens of blocks."""
+        shards = np.searchsorted(self._first, indices, side="right") - 1
+        is_last = indices + 1 == self._first[shards + 1]
+        ends = np.where(is_last, self._totals[shards], self._starts[indices + 1])
+        sizes: NDArray[np.int64] = ends - self._starts[indices]
+        return sizes
+
+    def block(self, index: int) -> Block:
+        """Return a block.
+
+        Raises:
+            IndexError: there is none of this number.
+        """
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        shard = int(np.searchsorted(self._first, index, side="right")) - 1
+        texts = self._shards.texts(shard)
+        start = int(self._starts[index])
+        end = int(self._starts[index + 1]) if index + 1 < self._first[shard + 1] else len(texts.tokens)
+        # Numbers of the ends' own type: for others, all ends would be converted each time.
+        first = int(np.searchsorted(texts.sentence_ends, np.uint32(start), side="right"))
+        last = int(np.searchsorted(texts.sentence_ends, np.uint32(end), side="left"))
+        edges = np.array([start, *texts.sentence_ends[first:last], end], np.int64)
+        return Block(texts.tokens[start:end].astype(np.int64), np.diff(edges))
+
+
+class Corpus:
+    """Tokenised text.
+
+    Attributes:
+        n_vocab: of the model.
+        digest: 12 hex digits of the tokens in their order.
+        tokenizer: what made them.
+        leads_with_space, is_space: of each token [N], for `tokenizer.word_starts`.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, digest: str, parts: Callable[[Part], Shards]) -> None:
+        self.n_vocab = tokenizer.n_vocab
+        self.digest = digest
+        self.tokenizer = tokenizer
+        self.leads_with_space, self.is_space = word_tables(tokenizer)
+        self._parts = parts
+
+    def blocks(self, part: Part, block_tokens: int) -> Blocks:
+        """Return training or validation text in blocks of at most so many tokens."""
+        return Blocks(self._parts(part), block_tokens)
+
+
+# --- in memory --------------------------------------------------------------------------------------------------------
+
+
+class _Memory(list[Texts]):
+    """Shards that are arrays."""
+
+    def texts(self, shard: int) -> Texts:
+        return self[shard]
+
+
+def corpus_of(documents: Sequence[str], tokenizer: Tokenizer, is_val: Sequence[bool]) -> Corpus:
+    """Return the corpus of texts that are in memory: as `ettsweep data text` would make it, in one shard.
+
+    Args:
+        documents: texts with something in them but white space.
+        tokenizer: what makes tokens of them.
+        is_val: of each document, whether it validates.
+    """
+    writer = ShardWriter(tokenizer.n_vocab)
+    for text, val in zip(documents, is_val, strict=True):
+        add_documents(writer, tokenizer, [(text.strip(), "val" if val else "train")])
+    digest = corpus_digest(tokenizer.sha256, tokenizer.n_vocab, [hashlib.sha256(writer.pack()).hexdigest()])
+    parts = {part: _Memory([writer.texts(part)]) for part in ("train", "val")}
+    return Corpus(tokenizer, digest, parts.__getitem__)
+
+
+def add_documents(writer: ShardWriter, tokenizer: Tokenizer, documents: Sequence[tuple[str, Part]]) -> None:
+    """Tokenise documents, all at once, and add each to its part."""
+    sentences = [split_sentences(text) for text, _ in documents]
+    tokens, lengths = tokenizer.encode([one for document in sentences for one in document])
+    ends = np.cumsum([0, *map(len, sentences)])
+    token_ends = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
+    for (text, part), first, last in zip(documents, ends[:-1], ends[1:], strict=True):
+        here = slice(int(token_ends[first]), int(token_ends[last]))
+        writer.add(part, lengths[first:last], tokens[here], len(text.encode()))
+
+
+# --- on disk ----------------------------------------------------------------------------------------------------------
+
+
+class _Files:
+    """Shards in files, opened when they are needed and closed when others are."""
+
+    def __init__(self, folder: Path, manifest: Manifest, part: Part) -> None:
+        self._folder, self._manifest, self._part = folder, manifest, part
+        self._records = [record for record in manifest.shards if record.counts(part).documents]
+        self._opened = lru_cache(OPEN_SHARDS)(self._open)
+
+    def __getstate__(self) -> tuple[Path, Manifest, Part]:
+        return self._folder, self._manifest, self._part  # a loader process opens its own
+
+    def __setstate__(self, state: tuple[Path, Manifest, Part]) -> None:
+        _Files.__init__(self, *state)
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def texts(self, shard: int) -> Texts:
+        return self._opened(shard)
+
+    def _open(self, shard: int) -> Texts:
+        record = self._records[shard]
+        path = self._folder / SHARDS / record.name
+        try:
+            data = np.memmap(path, np.uint8, "r", shape=(record.size,))
+        except (OSError, ValueError) as error:
+            raise CorruptError(f"{path}: cannot be read any more ({error})") from None
+
+        def array_at(place: int, length: int, kind: Any) -> Any:
+            return np.ndarray((length,), kind, data, place)
+
+        return unpack(array_at, self._part, self._manifest.n_vocab, record.train, record.val)
+
+
+def open_corpus(folder: Path) -> Corpus:
+    """Open a corpus that `ettsweep data text` has made.
+
+    Checksums are compared when the files are seen for the first time by this user; sizes always.
+
+    Raises:
+        DataMissingError: it is not there, or not finished.
+        CorruptError: shards or tokenizer were changed after tokenisation.
+    """
+    manifest = read_manifest(folder)
+    tokenizer = read_own_tokenizer(folder, manifest)
+    verify(folder, manifest)
+    return Corpus(tokenizer, manifest.digest, lambda part: _Files(folder, manifest, part))
+
+
+def read_own_tokenizer(folder: Path, manifest: Manifest) -> Tokenizer:
+    """Return the tokenizer of a corpus.
+
+    Raises:
+        CorruptError: it is not there, or another one than the shards were made with.
+    """
+    path = folder / TOKENIZER
+    try:
+        tokenizer = read_tokenizer_file(path)
+    except (OSError, InputError, UnicodeDecodeError) as error:
+        told = error.strerror if isinstance(error, OSError) else error
+        raise CorruptError(f"{path}: is not the tokenizer of these shards: {told}; {AGAIN}") from None
+    if (tokenizer.sha256, tokenizer.n_vocab) != (manifest.tokenizer_sha256, manifest.n_vocab):
+        raise CorruptError(
+            f"{path}: is not the tokenizer that the shards were made with (it has {tokenizer.bpe_tokens} byte-pair "
+            f"tokens, theirs had {manifest.bpe_tokens}); put that one back, or {AGAIN}"
+        )
+    return tokenizer
+
+
+def verify(folder: Path, manifest: Manifest, *, anew: bool = False, tell: Callable[[int], None] | None = None) -> None:
+    """Compare sizes and checksums of all shards with the manifest; checksums of the very files once only.
+
+    Args:
+        folder: of the corpus.
+        manifest: of the corpus.
+        anew: compare checksums even of files that were seen before.
+        tell: called with the bytes of each shard that was read.
+
+    Raises:
+        CorruptError: shards were changed after tokenisation; each is named.
+    """
+    wrong, infos = list[str](), list[os.stat_result]()
+    for record in manifest.shards:
+        path = folder / SHARDS / record.name
+        try:
+            info = path.stat()
+        except OSError as error:
+            wrong.append(f"{path}: {error.strerror}")
+            continue
+        if info.st_size != record.size or shard_size(manifest.n_vocab, record.train, record.val) != record.size:
+            wrong.append(f"{path}: has {info.st_size} bytes, {record.size} were written")
+        infos.append(info)
+    _raise_changed(wrong)
+    stamp = _stamp(folder, manifest, infos)
+    if not anew and stamp is not None and stamp.exists():
+        return
+    with ThreadPoolExecutor(min(16, len(os.sched_getaffinity(0)))) as pool:
+        for record, changed in zip(
+            manifest.shards, pool.map(lambda one: _changed(folder, one), manifest.shards), strict=True
+        ):
+            wrong += [changed] if changed else []
+            if tell is not None:
+                tell(record.size)
+    _raise_changed(wrong)
+    _write_stamp(stamp)
+
+
+def mark_verified(folder: Path, manifest: Manifest) -> None:
+    """Note that all shards are as they were written, as `verify` does after it has read them."""
+    with contextlib.suppress(OSError):
+        infos = [(folder / SHARDS / record.name).stat() for record in manifest.shards]
+        _write_stamp(_stamp(folder, manifest, infos))
+
+
+def _changed(folder: Path, record: ShardRecord) -> str | None:
+    path = folder / SHARDS / record.name
+    try:
+        same = sha256_of(path) == record.sha256
+    except OSError as error:
+        return f"{path}: cannot be read ({error.strerror})"
+    return None if same else f"{path}: was changed after tokenisation (its checksum differs)"
+
+
+def _raise_changed(wrong: Sequence[str]) -> None:
+    if wrong:
+        more = [f"and {len(wrong) - 10} more"] if len(wrong) > 10 else []
+        raise CorruptError(
+            "; ".join([*wrong[:10], *more, "run the same `ettsweep data text` again: it mends these alone"])
+        )
+
+
+def _stamp(folder: Path, manifest: Manifest, infos: Sequence[os.stat_result]) -> Path | None:
+    """Return the file whose presence says that these very shards were found good."""
+    paths = [(folder / SHARDS / record.name).resolve() for record in manifest.shards]
+    stats = [(str(path), info.st_size, info.st_mtime_ns, info.st_ino) for path, info in zip(paths, infos, strict=True)]
+    name = hashlib.sha256(repr((manifest.digest, stats)).encode()).hexdigest()[:24]
+    try:
+        return cache_folder() / f"text-{name}.verified"
+    except (OSError, RuntimeError):
+        return None
+
+
+def _write_stamp(stamp: Path | None) -> None:
+    if stamp is not None:
+        with contextlib.suppress(OSError, EttsweepError):  # without a cache, all is read each time
+            stamp.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(stamp, "")

@@ -1,0 +1,169 @@
+"""Tokens in a file: documents of whole sentences for training and for validation, and how they are cut into blocks."""
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ettsweep.tasks.text.manifest import LONG, PARTS, Counts, Part
+
+Ends = NDArray[np.uint32]
+Ints = NDArray[np.int64]
+Tokens = NDArray[np.uint16] | NDArray[np.uint32]
+
+
+class Texts(NamedTuple):
+    """Documents, one after the other.
+
+    Attributes:
+        document_ends: sentences up to the end of each document.
+        sentence_ends: tokens up to the end of each sentence.
+        tokens: of the model.
+    """
+
+    document_ends: Ends
+    sentence_ends: Ends
+    tokens: Tokens
+
+
+def token_type(n_vocab: int) -> Any:
+    """Return how tokens lie on the disk: two bytes where that is enough."""
+    return np.dtype("<u2") if n_vocab <= 2**16 else np.dtype("<u4")
+
+
+def shard_size(n_vocab: int, train: Counts, val: Counts) -> int:
+    """Return the bytes of a shard."""
+    ends = sum(4 * (part.documents + part.sentences) for part in (train, val))
+    word: int = token_type(n_vocab).itemsize
+    return ends + word * (train.tokens + val.tokens)
+
+
+def unpack(array_at: Callable[[int, int, Any], Any], part: Part, n_vocab: int, train: Counts, val: Counts) -> Texts:
+    """Return one part of a shard.
+
+    The file has, for training and validation in turn: ends of documents, ends of sentences; after them the tokens.
+
+    `array_at` is called with a place in bytes, a length and a type, and returns the array there.
+    """
+    kind, word = token_type(n_vocab), np.dtype("<u4")
+    counts, before = (train, Counts()) if part == "train" else (val, train)
+    ends = 4 * (before.documents + before.sentences)
+    tokens = 4 * sum(one.documents + one.sentences for one in (train, val)) + kind.itemsize * before.tokens
+    return Texts(
+        array_at(ends, counts.documents, word),
+        array_at(ends + 4 * counts.documents, counts.sentences, word),
+        array_at(tokens, counts.tokens, kind),
+    )
+
+
+class ShardWriter:
+    """Collects documents, and makes a shard of them."""
+
+    def __init__(self, n_vocab: int) -> None:
+        self._n_vocab = n_vocab
+        self.clear()
+
+    def clear(self) -> None:
+        """Begin another shard."""
+        self.text_bytes = 0
+        self._bytes = dict.fromkeys(PARTS, 0)
+        self._sentences: dict[Part, list[int]] = {part: [] for part in PARTS}
+        self._lengths: dict[Part, list[NDArray[np.uint32]]] = {part: [] for part in PARTS}
+        self._tokens: dict[Part, list[Tokens]] = {part: [] for part in PARTS}
+
+    def add(self, part: Part, lengths: NDArray[np.uint32], tokens: NDArray[np.uint32], text_bytes: int) -> None:
+        """Add a document: the lengths of its sentences, and their tokens."""
+        assert tokens.max() < self._n_vocab
+        self._sentences[part].append(len(lengths))
+        self._lengths[part].append(lengths)
+        self._tokens[part].append(tokens.astype(token_type(self._n_vocab)))
+        self._bytes[part] += text_bytes
+        self.text_bytes += text_bytes
+
+    def texts(self, part: Part) -> Texts:
+        """Return what was added to a part."""
+        lengths = _joined(self._lengths[part], np.uint32)
+        return Texts(
+            np.cumsum(self._sentences[part], dtype=np.uint32),
+            np.cumsum(lengths, dtype=np.uint32),
+            _joined(self._tokens[part], token_type(self._n_vocab)),
+        )
+
+    def counts(self, part: Part) -> Counts:
+        """Return how much was added to a part."""
+        texts = self.texts(part)
+        return Counts(
+            documents=len(texts.document_ends),
+            sentences=len(texts.sentence_ends),
+            tokens=len(texts.tokens),
+            text_bytes=self._bytes[part],
+            long_sentences=int((np.diff(texts.sentence_ends, prepend=np.uint32(0)) > LONG).sum()),
+            blocks=len(block_starts(texts, LONG)),
+        )
+
+    def pack(self) -> bytes:
+        """Return the shard."""
+        texts = [self.texts(part) for part in PARTS]
+        ends = [array.astype("<u4").tobytes() for one in texts for array in (one.document_ends, one.sentence_ends)]
+        return b"".join(ends + [one.tokens.tobytes() for one in texts])
+
+
+def _joined(arrays: Sequence[NDArray[Any]], kind: Any) -> NDArray[Any]:
+    return np.concatenate(arrays) if arrays else np.zeros(0, kind)
+
+
+# --- blocks -----------------------------------------------------------------------------------------------------------
+
+
+def block_starts(texts: Texts, block_tokens: int) -> NDArray[np.uint32]:
+    """Return the first token of each block.
+
+    A block has as many whole sentences of one document as fit into `block_tokens`. A longer sentence is cut, from its
+    start on; what is left of it goes on with the sentences that follow.
+    """
+    if not len(texts.tokens):
+        return np.zeros(0, np.uint32)
+    ends, document_ends = texts.sentence_ends.astype(np.int64), texts.document_ends.astype(np.int64)
+    starts = np.concatenate((np.zeros(1, np.int64), ends[:-1]))
+    lengths = ends - starts
+    if lengths.max() > block_tokens:  # a long sentence begins a block, since nothing goes with it: cut it beforehand
+        pieces = -(-lengths // block_tokens)
+        upto = np.cumsum(pieces)
+        number = np.arange(upto[-1]) - np.repeat(upto - pieces, pieces)
+        starts = np.repeat(starts, pieces) + number * block_tokens
+        ends = np.minimum(starts + block_tokens, np.repeat(ends, pieces))
+        document_ends = upto[document_ends - 1]
+    first = np.concatenate((np.zeros(1, np.int64), document_ends[:-1]))
+    return np.sort(starts[_first_sentences(starts, ends, first, document_ends, block_tokens)]).astype(np.uint32)
+
+
+MANY = 64
+"""Documents that are worth an array operation for a block of each."""
+
+
+def _first_sentences(starts: Ints, ends: Ints, first: Ints, last: Ints, block_tokens: int) -> Ints:
+    """Return the sentence that begins each block, in no order: block after block, of all documents at once.
+
+    Args:
+        starts: first token of each sentence, none of which is longer than a block.
+        ends: token after each.
+        first: sentence of each document.
+        last: sentence after each document.
+        block_tokens: of a block at most.
+    """
+    found = list[Ints]()
+    while len(first) > MANY:
+        found.append(first)
+        first = np.searchsorted(ends, starts[first] + block_tokens, side="right")
+        first, last = first[first < last], last[first < last]
+    few = list[int]()
+    for sentence, stop in zip(first.tolist(), last.tolist(), strict=True):
+        begin, upto = int(starts[sentence]), ends[sentence:stop].tolist()
+        at = 0
+        while at < len(upto):
+            few.append(sentence + at)
+            at = bisect_right(upto, begin + block_tokens, at, min(at + block_tokens, len(upto)))
+            begin = upto[at - 1]
+    return np.concatenate([*found, np.array(few, np.int64)])

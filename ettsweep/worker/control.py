@@ -1,0 +1,61 @@
+"""What a run in training asks at each step: go on, or stop, and why."""
+
+import signal
+import time
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from ettsweep.runs.folder import Attempt
+
+if TYPE_CHECKING:
+    from ettsweep.training.loop import Stop
+
+
+POLL_S = 0.5
+"""Seconds between looks for a cancellation or a newer attempt."""
+
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2)
+
+
+class Control:
+    """What a run in training asks at each step: was the worker told to stop, or the run cancelled or taken over?
+
+    Attributes:
+        told: name of the first signal that told the worker to stop; empty before.
+    """
+
+    def __init__(self) -> None:
+        self.told = ""
+        self._looked_s = 0.0
+        for number in SIGNALS:
+            signal.signal(number, self._on_signal)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # the batch script held them back until now
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        # A preemption may send several at once; the one that says that there is a next job weighs most.
+        if not self.told or number == signal.SIGUSR2:
+            self.told = signal.Signals(number).name
+
+    def heed(self, stop: "Stop | None") -> None:
+        """Count what another process of the run was told as told to this one: its signal need not come here too."""
+        from ettsweep.training.loop import Stop
+
+        if stop is Stop.OUT_OF_TIME:
+            self.told = "SIGUSR2"
+        elif stop is Stop.TERMINATED:
+            self.told = self.told or "SIGTERM"
+
+    def poll(self, attempt: Attempt) -> "Stop | None":
+        """Return the reason to stop, if there is one."""
+        from ettsweep.training.loop import Stop
+
+        if self.told:
+            return Stop.OUT_OF_TIME if self.told == "SIGUSR2" else Stop.TERMINATED
+        now_s = time.monotonic()
+        if now_s - self._looked_s < POLL_S:
+            return None
+        self._looked_s = now_s
+        if attempt.superseded():
+            return Stop.SUPERSEDED
+        return Stop.CANCELLED if attempt.run.cancel_path.exists() else None

@@ -1,0 +1,225 @@
+"""The worker: trains a list of runs, one after the other, in a slot of this machine or as a task of SLURM's array."""
+
+import contextlib
+import gc
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ettsweep.files import Json, dumps, write_atomic
+from ettsweep.launch import slurm
+from ettsweep.launch.outlook import BEATS
+from ettsweep.launch.profiles import PROFILES, Slot
+from ettsweep.launch.submissions import Submission
+from ettsweep.processes import beside, process
+from ettsweep.provenance import provenance
+from ettsweep.runs.folder import Attempt, Outlook, RunDir, State, ThisMachine
+from ettsweep.schema import validate
+from ettsweep.worker.control import POLL_S, Control
+from ettsweep.worker.device import execution, prepare_device
+from ettsweep.worker.job import Job
+from ettsweep.worker.together import gathered
+
+if TYPE_CHECKING:
+    import torch
+
+    from ettsweep.training.distributed import Group
+
+
+IDLE_LIVES = 6
+"""Lives of a job in a row without a single step after which SLURM is not asked for one more."""
+
+
+def say(
+    submission: Submission,
+    name: str,
+    *,
+    leaving: bool,
+    job: Job | None = None,
+    saved: bool = False,
+    idle_lives: int = 0,
+) -> None:
+    said: Json = {"process": process().to_json(), "leaving": leaving}
+    if job:
+        said |= {"restart": job.restart, "saved": saved, "idle_lives": idle_lives}
+    write_atomic(submission.path / f"worker-{name}.json", dumps(said))
+
+
+class Worker:
+    """One process that trains the runs of a list that nobody else has, until none is left or it is told to stop."""
+
+    def __init__(
+        self,
+        submission: Submission,
+        name: str,
+        slot: Slot,
+        runs: list[RunDir],
+        control: "Control",
+        job: Job | None = None,
+        outlook: Outlook | None = None,
+        gather: "Callable[[], AbstractContextManager[Group]] | None" = None,
+    ) -> None:
+        self._gather = gather
+        self._submission = submission
+        self._name = name
+        self._slot = slot
+        self._runs = runs
+        self._control = control
+        self._job = job
+        self._outlook = outlook or ThisMachine()
+        # Lives of this job, this one included, that have ended without a step.
+        self._idle_lives = 1 + int(submission.said_by(name).get("idle_lives") or 0)
+
+    def claimable(self, run: RunDir) -> bool:
+        """Say whether a run waits for someone to train it."""
+        return claimable(run, self._outlook)
+
+    def _say(self, *, leaving: bool, saved: bool = False) -> None:
+        idle_lives = self._idle_lives
+        say(self._submission, self._name, leaving=leaving, job=self._job, saved=saved, idle_lives=idle_lives)
+
+    def serve(self) -> None:
+        """Train, pass after pass: a dead worker's runs come round."""
+        self._say(leaving=False)
+        while True:
+            if any(self.claimable(run) for run in self._runs):
+                self._train_all()
+            if self._control.told and self._job and any(self.claimable(run) for run in self._runs):
+                return  # what becomes of the list is SLURM's to say
+            self._wait_for_the_unknown()
+            # From here on the list counts as nobody's, so the last look comes after saying so.
+            self._say(leaving=True)
+            if self._control.told or not any(self.claimable(run) for run in self._runs):
+                return
+            self._say(leaving=False)
+
+    def _wait_for_the_unknown(self) -> None:
+        """Wait, in a job, until it is known of all owners whether they live: their hearts beat or stand still."""
+        until_s = time.monotonic() + 2 * BEATS * float(self._submission.profile["heartbeat_s"])
+        while self._job and not self._control.told and time.monotonic() < until_s:
+            states = [run.status(self._outlook).state for run in self._runs]
+            if State.UNKNOWN not in states or any(s in (State.MISSING, State.INTERRUPTED) for s in states):
+                return
+            time.sleep(POLL_S)
+
+    def _train_all(self) -> None:
+        device, info = prepare_device(self._slot)
+        info |= {"job": self._job.to_json() if self._job else None, "submission": self._submission.path.name}
+        info["heartbeat_s"] = self._submission.profile["heartbeat_s"]
+        code = provenance()
+
+        from ettsweep.training.distributed import LostPeerError
+
+        try:
+            with self._gather() if self._gather else gathered(self._slot, device) as group:
+                self._train_with(group, device, info, code)
+        except LostPeerError as error:
+            if self._job:
+                print(error, file=sys.stderr, flush=True)
+                os._exit(1)  # SLURM ends the rest of the job; the next command has its runs go on
+            print(f"{error}; the others are started anew", file=sys.stderr, flush=True)
+
+    def _train_with(self, group: "Group", device: "torch.device", info: Json, code: Json) -> None:
+        """Train what is to be trained, with the other processes of a group."""
+        import torch
+
+        from ettsweep.training.distributed import lead
+        from ettsweep.training.loop import Stop
+        from ettsweep.training.run import train_run
+
+        where = str(self._submission.path / "submission.json")
+        profile = validate(PROFILES[self._submission.kind], self._submission.profile, where)
+        how = execution(profile, self._slot)
+        claimed = True
+        while claimed:
+            claimed = False
+            for run in self._runs:
+                attempt = None if self._control.told else claim(run, info, self._outlook)
+                if attempt is None:
+                    continue
+                claimed = True
+                attempt.record_provenance(code)
+                before = max(run.attempt(number).progress() for number in run.numbers())
+                lead(group, run.path, attempt.number, how)
+                with beating(attempt, self._submission.profile["heartbeat_s"]):
+                    stop = train_run(run, attempt, device, how, partial(self._control.poll, attempt), group)
+                self._control.heed(stop)
+                if stop is None or attempt.progress() > before:
+                    self._idle_lives = 0
+                if stop is Stop.SUPERSEDED and self._job and attempt.requeued():
+                    self._control.told = "SUPERSEDED"  # this copy of the job has been given up, and all of its list
+                    return
+                if device.type == "cuda":
+                    torch.cuda.synchronize()  # raises if the run has broken the device: then this process is over
+                    gc.collect()  # networks hold themselves, and the next run is measured by what is free
+                    torch.cuda.empty_cache()
+
+    def go_on_in_the_next_job(self) -> int:
+        """Have SLURM start this job again if its time is up or it is preempted; return the exit code.
+
+        Between the warning and the end of a preemption SLURM does not requeue a job that exits by itself, so it must
+        ask for that. What a person cancels stays cancelled.
+        """
+        assert self._job is not None
+        told = self._control.told
+        # SLURM signals whole steps: scontrol would die of what has ended its parent, and inherits this.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if told == "SUPERSEDED":
+            return 1
+        if self._idle_lives >= IDLE_LIVES:
+            print(f"{told}: {IDLE_LIVES} jobs in a row had no time for a step; raise time_min", flush=True)
+            return 1
+        preempted = None if told == "SIGUSR2" else slurm.preempted(self._job.id)
+        if preempted is False:
+            return 1
+        self._wait_for_the_others()
+        certain = preempted or told == "SIGUSR2"
+        if certain and slurm.requeue(self._job.id):
+            print(f"{told}: saved; SLURM starts this job again", flush=True)
+            return 0
+        # In a container there may be no scontrol, or SLURM is silent at the moment: the batch script asks once more.
+        self._submission.leave_to_script(self._job.index, self._job.restart, certain=bool(certain))
+        print(f"{told}: saved; the batch script asks SLURM to start this job again", flush=True)
+        return 1
+
+    def _wait_for_the_others(self) -> None:
+        """Wait until all workers of this job have saved: to start it again ends those that have not."""
+        assert self._job is not None
+        self._say(leaving=False, saved=True)
+        until_s = time.monotonic() + self._submission.profile["warn_s"] / 2
+        while time.monotonic() < until_s and not self._submission.all_saved(self._job.index, self._job.restart):
+            time.sleep(POLL_S)
+
+
+def claimable(run: RunDir, outlook: Outlook) -> bool:
+    """Say whether a run waits for someone to train it."""
+    return run.status(outlook).state in (State.MISSING, State.INTERRUPTED)
+
+
+def claim(run: RunDir, info: Json, outlook: Outlook) -> Attempt | None:
+    """Claim a run if it waits and nobody was faster."""
+    numbers = run.numbers()
+    if not claimable(run, outlook):
+        return None
+    return run.claim(info, after=numbers[-1] if numbers else 0)
+
+
+def beating(attempt: Attempt, interval_s: float) -> AbstractContextManager[None]:
+    """Show from a thread of its own, while the run trains, that this process lives."""
+
+    def beat(ended: threading.Event) -> None:
+        count = 0
+        while True:
+            with contextlib.suppress(OSError):  # a full disk costs a beat, not the run
+                attempt.beat(count)
+            count += 1
+            if ended.wait(interval_s):
+                return
+
+    return beside("heartbeat", beat)

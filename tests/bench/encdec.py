@@ -1,0 +1,204 @@
+"""Measure a training step of bart-large against Hugging Face's MBart of the same shape: `make bench-encdec`. It tests nothing.
+
+Both go through ettsweep's own Trainer.train_step (forward pass with dropout, cross-entropy over the vocabulary, backward
+pass, norm of the gradient, clipping, fused AdamW), on the same padded token ids, in the same precision, taking turns:
+A B A B. Speeds are medians over the turns; the ratio is the median of MBart's time by ours within a pair of turns, so
+that a machine that others use too slows both. MBart has biases and affine LayerNorms, which ours has not, and holds all
+logits at once. Tokens are those of the targets, [pad] among them.
+
+On a GPU, r2c2 takes some dozen steps too: ours alone, with activation checkpointing.
+"""
+
+import argparse
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import ClassVar
+
+import torch
+from support import turns
+from support.mbart import mbart
+from support.turns import Contender, contest, fitting, machine, optional, plain_adamw, ratio, settings, trainer
+from torch import Tensor, nn
+
+from ettsweep.models.architectures import MODELS
+from ettsweep.models.build import build_model, example_inputs, speed_up
+from ettsweep.models.cost import tokens_per_sample
+from ettsweep.models.initialisation import initialise
+from ettsweep.spec import AdamWSpec, EncDecSpec, ModelSpec, Precision, PydocTask, RunSpec, ScheduleSpec, StrategySpec
+from ettsweep.tasks.base import Batch
+from ettsweep.training.loop import Trainer
+from ettsweep.training.optimizer import build_optimizer
+from ettsweep.vocabulary import END, PAD
+
+ALONE_STEPS = 36
+
+
+class Blocks:
+    """A task of one batch that lies on the device: random tokens, padded as blocks of whole sentences are.
+
+    A target lacks up to a tenth of its length, since the next sentence did not fit; of a source, a fifth more is gone.
+    """
+
+    def __init__(self, spec: RunSpec, device: torch.device) -> None:
+        source_BS, _, target_BT = example_inputs(spec.model, spec.batch_size, torch.device("cpu"))
+        for sample, (source_S, target_T) in enumerate(zip(source_BS, target_BT, strict=True)):
+            length = int(len(target_T) * (1 - 0.1 * (sample + 0.5) / spec.batch_size))
+            target_T[length:] = PAD
+            source_S[int(0.8 * length) :] = PAD
+        previous_BT = target_BT.roll(1, 1)
+        previous_BT[:, 0] = END
+        previous_BT[target_BT == PAD] = PAD
+        self.batch = Batch((source_BS.to(device), previous_BT.to(device), target_BT.to(device)), target_BT.to(device))
+        self._tokens = int((target_BT != PAD).sum())
+
+    def loss(self, outputs: Tensor, batch: Batch) -> Tensor:
+        return outputs / self._tokens
+
+
+class MBart(nn.Module):
+    """MBart, called as ours is."""
+
+    def __init__(self, spec: EncDecSpec) -> None:
+        super().__init__()
+        self.mbart = mbart(spec)
+
+    def forward(self, source_BS: Tensor, previous_BT: Tensor, target_BT: Tensor) -> Tensor:
+        labels_BT = target_BT.masked_fill(target_BT == PAD, -100)
+        mean = self.mbart(source_BS, source_BS != PAD, previous_BT, labels=labels_BT).loss
+        return mean * (target_BT != PAD).sum()
+
+
+def run_spec(model: ModelSpec, precision: Precision, batch_size: int) -> RunSpec:
+    """Return a run with the recipe of the paper, but for its schedule."""
+    return RunSpec(
+        model=model,
+        task=PydocTask(),  # any: the random tokens take its place
+        optimizer=AdamWSpec(beta2=0.998, eps=1e-6, clip_norm=0.1),
+        schedule=ScheduleSpec(total_steps=2, warmup_steps=1, eval_every=1),
+        batch_size=batch_size,
+        precision=precision,
+        strategy=StrategySpec(s=None),
+        lr=1e-4,
+        wd=0.01,
+        seed=0,
+    )
+
+
+def our_trainer(spec: RunSpec, device: torch.device, compiled: bool, recompute: bool = False) -> Trainer:
+    with device:
+        model = build_model(spec.model, spec.strategy)
+    initialise(model, spec.model, spec.strategy, spec.seed)
+    speed_up(model, compile_blocks=compiled, recompute=recompute)
+    return trainer(spec, model, Blocks(spec, device), build_optimizer(model, spec), device)
+
+
+def mbart_trainer(spec: RunSpec, device: torch.device, compiled: bool) -> Trainer:
+    model = MBart(spec.model).to(device).train()
+    inner = model.mbart.model
+    for block in (*inner.encoder.layers, *inner.decoder.layers) if compiled else ():
+        block.compile()
+    return trainer(spec, model, Blocks(spec, device), plain_adamw(model, spec), device)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table: ours, and MBart's beside it where that took turns."""
+
+    model: str
+    precision: Precision
+    compiled: bool
+    batch_size: int
+    tokens_per_s: float
+    step_s: float
+    utilisation: float | None
+    memory_gib: float | None
+    mbart_tokens_per_s: float | None
+    mbart_memory_gib: float | None
+    ratio: float | None
+
+    HEAD: ClassVar[str] = (
+        "model         precision  compiled  batch   tokens/s  step (ms)  utilisation  memory (GiB)"
+        "   MBart tokens/s  MBart GiB   ratio"
+    )
+
+    def __str__(self) -> str:
+        return (
+            f"{self.model:12}  {self.precision:9}  {'yes' if self.compiled else 'no':8}  {self.batch_size:5}"
+            f"  {self.tokens_per_s:9.1f}  {1000 * self.step_s:9.1f}  {optional(self.utilisation, '.1%'):>11}"
+            f"  {optional(self.memory_gib, '.1f'):>12}  {optional(self.mbart_tokens_per_s, '.1f'):>15}"
+            f"  {optional(self.mbart_memory_gib, '.1f'):>9}  {optional(self.ratio, '.3f'):>6}"
+        )
+
+
+def measure(name: str, device: torch.device, precision: Precision, compiled: bool, count: int, batch_size: int) -> Row:
+    """Let ours and MBart take turns at training steps."""
+    spec = run_spec(MODELS[name], precision, batch_size)
+    ours, theirs = contest((our_trainer, mbart_trainer), spec, device, compiled, count)
+    return row(name, spec, compiled, ours, theirs)
+
+
+def measure_alone(name: str, device: torch.device, precision: Precision, compiled: bool, batch_size: int) -> Row:
+    """Let ours take some dozen training steps, with activation checkpointing."""
+    spec = run_spec(MODELS[name], precision, batch_size)
+    (ours,) = contest((partial(our_trainer, recompute=True),), spec, device, compiled, ALONE_STEPS)
+    return row(name, spec, compiled, ours, None)
+
+
+def row(name: str, spec: RunSpec, compiled: bool, ours: Contender, theirs: Contender | None) -> Row:
+    """Return what came of the steps of ours, and of MBart's where it took turns."""
+    tokens = spec.batch_size * tokens_per_sample(spec.model)
+    return Row(
+        name,
+        spec.precision,
+        compiled,
+        spec.batch_size,
+        tokens_per_s=tokens / ours.median_step_s,
+        step_s=ours.median_step_s,
+        utilisation=ours.utilisation(),
+        memory_gib=ours.memory_gib,
+        mbart_tokens_per_s=None if theirs is None else tokens / theirs.median_step_s,
+        mbart_memory_gib=None if theirs is None else theirs.memory_gib,
+        ratio=None if theirs is None else ratio(ours, theirs),
+    )
+
+
+def rows(asked: argparse.Namespace, device: torch.device) -> Iterator[object]:
+    """Measure each precision, compiled and not where that is usual, with larger and larger batches until one fails."""
+    on_gpu = device.type == "cuda"
+    beside, alone = ("encdec-tiny", "encdec-small") if asked.small else ("bart-large", "r2c2")
+    few, many = ([2], [2]) if asked.small else ([8, 16, 32, 64], [8, 16, 32])
+    for precision, compiled in settings(device):
+        what = f"{precision:9}  {'yes' if compiled else 'no':8}"
+        sizes = asked.batch_sizes or (few if on_gpu else [1])
+        count = asked.turns or (turns.TURNS if on_gpu else 4)
+        yield from fitting(sizes, partial(measure, beside, device, precision, compiled, count), f"{beside:12}  {what}")
+        if on_gpu or asked.small:
+            one = partial(measure_alone, alone, device, precision, compiled)
+            yield from fitting(asked.batch_sizes or many, one, f"{alone:12}  {what}")
+
+
+def main() -> None:
+    """Print a table, and write it as JSON where asked for."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--batch-sizes", type=int, nargs="+", help="1 on the CPU, 8 to 64 on a GPU")
+    parser.add_argument("--turns", type=int, help="pairs of turns: 4 on the CPU, 9 on a GPU")
+    parser.add_argument("--small", action="store_true", help="small models, to try the script itself")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the table there too")
+    asked = parser.parse_args()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    facts = machine(device, "transformers")
+    print(", ".join(f"{key} {value}" for key, value in facts.items()))
+    print(Row.HEAD, flush=True)
+    table = []
+    for row in rows(asked, device):
+        print(row, flush=True)
+        table.append(asdict(row))
+    if asked.json:
+        asked.json.write_text(json.dumps({**facts, "rows": table}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

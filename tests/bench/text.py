@@ -1,0 +1,145 @@
+"""Measure how fast text becomes a corpus, and how fast it is read again: `make bench-text`. It tests nothing.
+
+The text is made here: paragraphs of Python's documentation in a random order, with other numbers in each. Memory is the
+peak of any one process of the command, at two sizes of input. Reading is measured in
+CPU time.
+"""
+
+import argparse
+import json
+import os
+import platform
+import random
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import tokenizers
+from support.texts import TOPICS, write_gpt2
+
+from ettsweep.tasks.text.corpus import Blocks, open_corpus
+from ettsweep.tasks.text.manifest import read_manifest
+from ettsweep.tasks.text.shards import Texts
+
+MEASURE = """
+import json, resource, subprocess, sys
+done = subprocess.run(sys.argv[1:], capture_output=True, text=True, check=True)
+used = resource.getrusage(resource.RUSAGE_CHILDREN)
+print(json.dumps([done.stderr, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024]))
+"""
+
+
+def write_text(path: Path, size: int) -> None:
+    """Write JSON lines of about so many bytes: documents of some paragraphs, no two alike."""
+    rng = random.Random(size)
+    paragraphs = [part for text in TOPICS for part in text.split("\n\n")]
+    written, number = 0, 0
+    with path.open("w") as file:
+        while written < size:
+            parts = [f"{part} {number + k}." for k, part in enumerate(rng.choices(paragraphs, k=rng.randrange(4, 40)))]
+            number += len(parts)
+            written += file.write(json.dumps({"text": "\n\n".join(parts)}) + "\n")
+
+
+class Made(NamedTuple):
+    """What a command took: the rate that it prints, that per second of CPU time of all of it, the peak of a process."""
+
+    tokens_per_s: float
+    tokens_per_cpu_s: float
+    peak_mib: float
+
+
+def tokenised(folder: Path, text: Path, workers: int, *tokenizer: object) -> Made:
+    """Make a corpus with the command line."""
+    out = folder / "out"
+    subprocess.run(["rm", "-rf", out], check=True)
+    command = [Path(sys.executable).with_name("ettsweep"), "data", "text", "--input", text, "--out", out]
+    command += ["--workers", str(workers), "--shard-mib", "8", *map(str, tokenizer)]
+    done = subprocess.run([sys.executable, "-c", MEASURE, *command], check=True, capture_output=True, text=True)
+    said, cpu_s, peak_mib = json.loads(done.stdout)
+    found = re.search(r"([\d,]+) tokens in .* s: ([\d,]+) tokens/s", said)
+    assert found is not None, said
+    tokens, rate = (float(number.replace(",", "")) for number in found.groups())
+    return Made(rate, tokens / cpu_s, peak_mib)
+
+
+class Repeated:
+    """A shard, as often as is wanted."""
+
+    def __init__(self, texts: Texts, times: int) -> None:
+        self._texts, self._times = texts, times
+
+    def __len__(self) -> int:
+        return self._times
+
+    def texts(self, shard: int) -> Texts:
+        """Return the documents of a shard."""
+        return self._texts
+
+
+def reading(folder: Path, blocks: int) -> dict[str, float]:
+    """Return blocks per second that are found, and those that are read in a random order."""
+    corpus = open_corpus(folder)
+    mine = corpus.blocks("train", 512)
+    rng = np.random.default_rng(0)
+    start_s = time.process_time()
+    for k in rng.integers(len(mine), size=20_000):
+        mine.block(int(k))
+    read = 20_000 / (time.process_time() - start_s)
+    shards = mine._shards
+    sizes = [len(Blocks(Repeated(shards.texts(k), 1), 512)) for k in range(len(shards))]
+    times = blocks // max(sizes)
+    start_s = time.process_time()
+    many = Blocks(Repeated(shards.texts(int(np.argmax(sizes))), times), 512)
+    return {"blocks": len(many), "found_per_s": len(many) / (time.process_time() - start_s), "read_per_s": read}
+
+
+def main() -> None:
+    """Print the numbers, and all of them as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--mb", type=int, nargs="*", default=[10, 40])
+    parser.add_argument("--times", type=int, default=3)
+    parser.add_argument("--blocks", type=int, default=10_000_000)
+    options = parser.parse_args()
+    cores = len(os.sched_getaffinity(0))
+    found: dict[str, object] = {}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        gpt2 = write_gpt2(folder / "gpt2")
+        for mb in options.mb:
+            text = folder / f"{mb}.jsonl"
+            write_text(text, mb * 10**6)
+            runs = [tokenised(folder, text, cores, "--tokenizer", gpt2) for _ in range(options.times)]
+            wall, cpu = (statistics.median(column) for column in list(zip(*runs, strict=True))[:2])
+            peak = max(one.peak_mib for one in runs)
+            print(
+                f"{mb} MB on {cores} cores: {wall:,.0f} tokens/s; {cpu:,.0f} a second of CPU time; "
+                f"a process holds {peak:.0f} MiB at most"
+            )
+            found[f"{mb} MB"] = [one._asdict() for one in runs]
+        manifest = read_manifest(folder / "out")
+        tokens, size = manifest.train.tokens + manifest.val.tokens, manifest.train.text_bytes + manifest.val.text_bytes
+        print(f"{size / tokens:.2f} bytes a token; {tokens / manifest.train.documents:.0f} tokens a document")
+        trained = tokenised(folder, folder / f"{options.mb[0]}.jsonl", cores, "--bpe-tokens", "8192")
+        print(
+            f"with an encoding of 8,192 tokens trained on it first: {trained.tokens_per_s:,.0f} tokens/s, "
+            f"{trained.tokens_per_cpu_s:,.0f} a second of CPU time, {trained.peak_mib:.0f} MiB"
+        )
+        blocks = reading(folder / "out", options.blocks)
+        print(
+            f"{blocks['blocks']:,.0f} blocks of 512 are found at {blocks['found_per_s']:,.0f} a second when a corpus is opened"
+        )
+        print(f"and read in a random order at {blocks['read_per_s']:,.0f} a second")
+    versions = {"python": platform.python_version(), "tokenizers": tokenizers.__version__, "numpy": np.__version__}
+    found |= {"trained": trained._asdict(), "blocks": blocks, "bytes_per_token": size / tokens}
+    print(json.dumps({"versions": versions, "cores": cores, "load": os.getloadavg()[0], **found}))
+
+
+if __name__ == "__main__":
+    main()

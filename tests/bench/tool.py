@@ -1,0 +1,113 @@
+"""Measure what ettsweep promises about its own speed: `make bench`. It prints medians, and tests nothing.
+
+Every figure is CPU seconds of a fresh process (user + system), or wall seconds where it says so.
+"""
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+ETTSWEEP = str(Path(sys.executable).with_name("ettsweep"))
+TRIVIAL = ["--set", "schedule.total_steps=2", "--set", "schedule.warmup_steps=1", "--set", "schedule.eval_every=2"]
+HUNDRED = ["--grid", "grid.yaml", "--strategy", "standard", "--lr-range", "-4:5", "--wd-range", "-4:5"]
+
+
+def cpu_s(*command: str) -> float:
+    """Return the CPU seconds of one command."""
+    before = os.times()
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    after = os.times()
+    return after.children_user + after.children_system - before.children_user - before.children_system
+
+
+def wall_s(work: Callable[[], object]) -> float:
+    """Return the wall seconds of a call."""
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def median(measure: Callable[[], float], times: int) -> float:
+    """Return the median of some measurements, after one that warms the caches."""
+    measure()
+    return statistics.median(measure() for _ in range(times))
+
+
+def hundred_jobs_of_submitit(folder: Path) -> None:
+    """Run 100 jobs that do nothing on submitit's own local executor, all started at once, as it does."""
+    import submitit
+
+    executor = submitit.LocalExecutor(folder)
+    executor.update_parameters(timeout_min=5)
+    with executor.batch():
+        jobs = [executor.submit(int) for _ in range(100)]
+    for job in jobs:
+        job.result()
+
+
+def thousand_jobs(figure: Callable[[str, float, str], None]) -> None:
+    """Submit 1,000 runs as held arrays of SLURM, look at them and cancel them, where there is a cluster to do it on."""
+    profile = {"kind": "slurm", "gpus": 0, "cpus": 1, "time_min": 60, "sbatch": {"hold": True}}
+    Path("held.yaml").write_text(json.dumps(profile))  # JSON is YAML
+    grid = ["--grid", "grid.yaml", "--strategy", "standard", "--lr-range", "0:9.99:0.01", "--wd-range", "fixed"]
+    submit = [ETTSWEEP, "grid", *grid, *TRIVIAL, "--launch", "held.yaml", "--results", "arrays"]
+    own = ["--results", "arrays"]
+    seconds = wall_s(lambda: subprocess.run(submit, check=True, stderr=subprocess.DEVNULL))
+    figure("1,000 runs submitted as SLURM arrays, wall", seconds, "2")
+    queue = wall_s(lambda: subprocess.run(["squeue", "-h", "-r"], check=True, stdout=subprocess.DEVNULL))
+    figure("squeue of them, wall", queue, "-")
+    figure("status of them, wall", wall_s(lambda: cpu_s(ETTSWEEP, "status", *own)), "-")
+    figure("no-op rerun of them, wall", wall_s(lambda: cpu_s(*submit)), "-")
+    figure("cancel --all of them, wall", wall_s(lambda: cpu_s(ETTSWEEP, "cancel", "--all", "--yes", *own)), "-")
+
+
+def slurm_answers() -> bool:
+    """Say whether there is a cluster: `. /tmp/ettsweep-devcluster/env.sh` points at that of `make slurm-up`."""
+    try:
+        return subprocess.run(["scontrol", "ping"], capture_output=True).returncode == 0
+    except FileNotFoundError:
+        return False
+
+
+def main() -> None:
+    """Print one line a figure, then all of them as JSON."""
+    figures: dict[str, float] = {}
+
+    def figure(name: str, value: float, target: str) -> None:
+        figures[name] = round(value, 3)
+        print(f"{name:58} {value:8.3f} s   target {target}", flush=True)
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        os.chdir(folder)
+        os.environ["ETTSWEEP_SLOTS"] = str(
+            folder / "slots"
+        )  # slots of our own: other sweeps neither wait nor are waited for
+        grid = (Path(__file__).parents[2] / "grids" / "vit-digits.yaml").read_text()
+        (folder / "grid.yaml").write_text(grid.replace("seeds: [0, 1, 2]", "seeds: [0]"))
+        submit = [ETTSWEEP, "grid", *HUNDRED, *TRIVIAL, "--launch-set", "slots=2", "--results", "results"]
+
+        figure("python -c pass", median(lambda: cpu_s(sys.executable, "-c", "pass"), 9), "-")
+        figure("ettsweep --help", median(lambda: cpu_s(ETTSWEEP, "--help"), 9), "0.15")
+        figure("plan of 100 runs (--dry-run)", median(lambda: cpu_s(*submit, "--dry-run"), 5), "0.5")
+        seconds = wall_s(lambda: subprocess.run([*submit, "--follow"], check=True, stderr=subprocess.DEVNULL))
+        figure("100 trivial runs on 2 local slots, wall", seconds, "6")
+        figure("no-op rerun of the finished grid of 100", median(lambda: cpu_s(*submit), 5), "0.5")
+        figure("status of 100 runs", median(lambda: cpu_s(ETTSWEEP, "status", "--results", "results"), 5), "-")
+        figure("submitit alone: 100 jobs that do nothing, wall", wall_s(lambda: hundred_jobs_of_submitit(folder)), "-")
+        if slurm_answers():
+            thousand_jobs(figure)
+
+    machine = {"python": platform.python_version(), "machine": platform.machine(), "cores": os.cpu_count()}
+    print(json.dumps({"machine": machine, "seconds": figures}))
+
+
+if __name__ == "__main__":
+    main()

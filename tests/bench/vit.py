@@ -1,0 +1,166 @@
+"""Measure a training step of ours against timm's VisionTransformer of the same shape: `make bench-vit`. It tests nothing.
+
+Both go through ettsweep's own Trainer.train_step (forward pass, loss with soft, smoothed targets, backward pass, norm
+of the gradient, fused AdamW), on the same images, in the same precision, taking turns: A B A B. Speeds are medians over
+the turns; the ratio is the median of timm's time by ours within a pair of turns, so that a machine that others use too
+slows both. timm's has affine LayerNorms and a bias in the patch embedding, which ours has not, and no other biases.
+"""
+
+import argparse
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import ClassVar
+
+import torch
+from support.turns import TURNS, contest, fitting, machine, optional, plain_adamw, ratio, settings, trainer
+from timm.models.vision_transformer import VisionTransformer
+from torch import Tensor, nn
+
+from ettsweep.models.architectures import MODELS
+from ettsweep.models.build import build_model, speed_up
+from ettsweep.models.initialisation import initialise
+from ettsweep.spec import DigitsTask, ModelSpec, Precision, RunSpec, ScheduleSpec, StrategySpec
+from ettsweep.tasks.base import Batch, classification_loss
+from ettsweep.training.loop import Trainer
+from ettsweep.training.optimizer import build_optimizer
+
+
+class Noise:
+    """A task of one batch that lies on the device: noise, and the targets that Mixup gives."""
+
+    def __init__(self, spec: RunSpec, device: torch.device) -> None:
+        generator = torch.Generator().manual_seed(0)
+        model, count = spec.model, spec.batch_size
+        shape = (count, model.channels, model.image_size, model.image_size)
+        one, other = (
+            nn.functional.one_hot(torch.randint(model.classes, (count,), generator=generator), model.classes)
+            for _ in range(2)
+        )
+        images_BCHW = torch.randn(shape, generator=generator)
+        self.batch = Batch((images_BCHW.to(device),), (0.7 * one + 0.3 * other).to(device))
+
+    def loss(self, outputs: Tensor, batch: Batch) -> Tensor:
+        return classification_loss(outputs, batch.targets, 0.1)
+
+
+def run_spec(model: ModelSpec, precision: Precision, batch_size: int) -> RunSpec:
+    return RunSpec(
+        model=model,
+        task=DigitsTask(),  # any: the noise takes its place
+        schedule=ScheduleSpec(total_steps=2, warmup_steps=1, eval_every=1),
+        batch_size=batch_size,
+        precision=precision,
+        strategy=StrategySpec(s=None),
+        lr=1e-4,
+        wd=0.05,
+        seed=0,
+    )
+
+
+def our_trainer(spec: RunSpec, device: torch.device, compiled: bool) -> Trainer:
+    model = build_model(spec.model, spec.strategy)
+    initialise(model, spec.model, spec.strategy, spec.seed)
+    model.to(device)
+    speed_up(model, compile_blocks=compiled, recompute=False)
+    return trainer(spec, model, Noise(spec, device), build_optimizer(model, spec), device)
+
+
+def timm_trainer(spec: RunSpec, device: torch.device, compiled: bool) -> Trainer:
+    m = spec.model
+    model = VisionTransformer(
+        img_size=m.image_size,
+        patch_size=m.patch_size,
+        in_chans=m.channels,
+        num_classes=m.classes,
+        global_pool="avg",
+        embed_dim=m.width,
+        depth=m.depth,
+        num_heads=m.heads,
+        mlp_ratio=m.mlp_ratio,
+        qkv_bias=False,
+        proj_bias=False,  # of attention and MLP
+        class_token=False,
+        fc_norm=False,
+    ).to(device)
+    for block in model.blocks if compiled else ():
+        block.compile()
+    return trainer(spec, model, Noise(spec, device), plain_adamw(model, spec), device)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table: ours, and timm's beside it."""
+
+    precision: Precision
+    compiled: bool
+    batch_size: int
+    images_per_s: float
+    step_s: float
+    utilisation: float | None
+    memory_gib: float | None
+    timm_images_per_s: float
+    timm_memory_gib: float | None
+    ratio: float
+
+    HEAD: ClassVar[str] = (
+        "precision  compiled  batch   images/s  step (ms)  utilisation  memory (GiB)   timm images/s  timm GiB   ratio"
+    )
+
+    def __str__(self) -> str:
+        return (
+            f"{self.precision:9}  {'yes' if self.compiled else 'no':8}  {self.batch_size:5}  {self.images_per_s:9.1f}"
+            f"  {1000 * self.step_s:9.1f}  {optional(self.utilisation, '.1%'):>11}  {optional(self.memory_gib, '.1f'):>12}"
+            f"  {self.timm_images_per_s:14.1f}  {optional(self.timm_memory_gib, '.1f'):>8}  {self.ratio:6.3f}"
+        )
+
+
+def measure(model: ModelSpec, device: torch.device, precision: Precision, compiled: bool, batch_size: int) -> Row:
+    """Let ours and timm's take turns at training steps."""
+    spec = run_spec(model, precision, batch_size)
+    ours, theirs = contest((our_trainer, timm_trainer), spec, device, compiled, TURNS)
+    return Row(
+        precision,
+        compiled,
+        batch_size,
+        images_per_s=batch_size / ours.median_step_s,
+        step_s=ours.median_step_s,
+        utilisation=ours.utilisation(),
+        memory_gib=ours.memory_gib,
+        timm_images_per_s=batch_size / theirs.median_step_s,
+        timm_memory_gib=theirs.memory_gib,
+        ratio=ratio(ours, theirs),
+    )
+
+
+def rows(model: ModelSpec, device: torch.device, sizes: list[int]) -> Iterator[object]:
+    """Measure each precision, compiled and not where that is usual, with larger and larger batches until one fails."""
+    for precision, compiled in settings(device):
+        what = f"{precision:9}  {'yes' if compiled else 'no':8}"
+        yield from fitting(sizes, partial(measure, model, device, precision, compiled), what)
+
+
+def main() -> None:
+    """Print a table, and write it as JSON where asked for."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--model", default="vit-b16", choices=MODELS)
+    parser.add_argument("--batch-sizes", type=int, nargs="+", help="4 on the CPU, 64 to 1024 on a GPU")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the table there too")
+    asked = parser.parse_args()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    sizes = asked.batch_sizes or ([64, 128, 256, 512, 1024] if device.type == "cuda" else [4])
+    facts = {"model": asked.model, **machine(device, "timm")}
+    print(", ".join(f"{key} {value}" for key, value in facts.items()))
+    print(Row.HEAD, flush=True)
+    table = []
+    for row in rows(MODELS[asked.model], device, sizes):
+        print(row, flush=True)
+        table.append(asdict(row))
+    if asked.json:
+        asked.json.write_text(json.dumps({**facts, "rows": table}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,174 @@
+import math
+from typing import Literal
+
+import numpy as np
+import pytest
+
+from ettsweep.check.powers import (
+    Power,
+    Verdict,
+    factor_power,
+    fit_power,
+    growth,
+    init_power,
+    judge_power,
+    relative_variances,
+    worst,
+)
+from ettsweep.scaling.factors import Dims, init_std, lr_factor
+from ettsweep.scaling.groups import BULK, Group
+
+WIDTHS = (32, 64, 128, 256)
+CHANNELS = (8, 16, 32, 64)
+VISION = [group for group in Group if group is not Group.WE]
+
+
+def power(values: list[list[float]]) -> Power:
+    fitted = fit_power(WIDTHS, values, CHANNELS)
+    assert fitted is not None
+    return fitted
+
+
+@pytest.mark.parametrize("p", [-1.5, 0.0, 0.5])
+def test_an_exact_power_is_found(p: float) -> None:
+    assert power([[3 * n**p] * 2 for n in WIDTHS]).value == pytest.approx(p, abs=1e-12)
+
+
+def test_the_error_without_scatter_is_that_of_the_allowance() -> None:
+    # Weights C^2 at log n = 0, 1, 2, 3 (times log 2): the variance of a weighted slope, by hand.
+    weights, steps = [c**2 for c in CHANNELS], range(4)
+    mean = sum(w * x for w, x in zip(weights, steps, strict=True)) / sum(weights)
+    spread = sum(w * (x - mean) ** 2 for w, x in zip(weights, steps, strict=True))
+    assert power([[1.0, 1.0]] * 4).error == pytest.approx(1 / math.sqrt(spread) / math.log(2))
+
+
+def test_scatter_over_seeds_adds_to_the_error_and_more_seeds_take_from_it() -> None:
+    calm, few = power([[1.0, 1.0]] * 4).error, power([[0.8, 1.2]] * 4).error
+    assert calm < power([[0.8, 1.2] * 8] * 4).error < few
+
+
+def test_seeds_that_agree_by_chance_are_not_believed() -> None:
+    # Relative variances 0.08 (of 0.8 and 1.2), 0 and 0.02 (of 1.8 and 2.2): half their own, half the mean of 1/30.
+    found = relative_variances([np.array([0.8, 1.2]), np.array([1.0, 1.0]), np.array([1.8, 2.2])])
+    assert found == pytest.approx([0.04 + 1 / 60, 1 / 60, 0.01 + 1 / 60])
+    assert list(relative_variances([np.array([0.0, 0.0]), np.array([1.0])])) == [0, 0]
+
+
+def test_points_off_the_line_make_the_error_larger() -> None:
+    straight, bent = [1.0, 1.0, 1.0, 1.0], [1.0, 2.0, 2.0, 1.0]
+    assert power([[v] for v in bent]).error > 3 * power([[v] for v in straight]).error
+
+
+def test_wide_points_count_for_more() -> None:
+    low, high = power([[2.0], [1.0], [1.0], [1.0]]), power([[1.0], [1.0], [1.0], [2.0]])
+    assert abs(low.value) < abs(high.value)
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf])
+def test_what_vanishes_or_is_not_finite_has_no_power(bad: float) -> None:
+    assert fit_power(WIDTHS, [[1.0, 1.0], [1.0, bad], [1.0, 1.0], [1.0, 1.0]], CHANNELS) is None
+
+
+def test_errors_are_those_of_simulated_measurements() -> None:
+    # n^0.5 with a correction of up to 1/C and a scatter of a tenth, with three seeds: nearly all within two errors.
+    rng = np.random.default_rng(0)
+    pulls = []
+    for _ in range(400):
+        correction = rng.uniform(-1, 1)
+        values = [
+            [math.sqrt(n) * (1 + correction / c) * rng.normal(1, 0.1) for _ in range(3)]
+            for n, c in zip(WIDTHS, CHANNELS, strict=True)
+        ]
+        fitted = power(values)
+        pulls.append((fitted.value - 0.5) / fitted.error)
+        assert judge_power(fitted, 0.5) is not Verdict.OFF
+    assert np.mean(np.abs(pulls) < 2) > 0.93
+    assert 0.6 < np.std(pulls) < 1.3
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "verdict"),
+    [
+        (0.2, 0.05, "ok"),
+        (-0.2, 0.12, "ok"),
+        (0.2, 0.13, "unclear"),  # half a power would not be told from nothing
+        (0.3, 0.05, "off"),
+        (0.3, 0.12, "unclear"),  # beyond, by less than three errors
+        (-0.5, 0.12, "off"),
+        (-1.5, 0.4, "off"),
+    ],
+)
+def test_a_verdict_needs_a_miss_and_its_error(value: float, error: float, verdict: str) -> None:
+    assert judge_power(Power(1 + value, error), 1.0) == verdict
+
+
+def test_no_power_is_off() -> None:
+    assert judge_power(None, 0.0) is Verdict.OFF
+
+
+def test_the_worst_of_parts_speaks_for_all() -> None:
+    assert worst([Verdict.OK, Verdict.UNCLEAR, Verdict.OK]) is Verdict.UNCLEAR
+    assert worst([Verdict.UNCLEAR, Verdict.OFF, Verdict.OK]) is Verdict.OFF
+    assert worst([]) is Verdict.OK
+
+
+def test_growth_is_the_slope_of_a_plain_fit() -> None:
+    assert growth(WIDTHS, [n**2 for n in WIDTHS]) == pytest.approx(2)
+    assert growth(WIDTHS, [5.0] * 4) == pytest.approx(0)
+
+
+# --- what the theory implies: numbers of the paper's table, and the functions that models are built with ---------------
+
+
+@pytest.mark.parametrize(
+    ("group", "s", "adamw", "sgd"),
+    [
+        (Group.PATCH, 0.0, -0.5, 0.0),
+        (Group.PE, 1.0, 0.0, 1.0),
+        (Group.WE, 0.5, -0.25, 0.5),
+        (Group.U, 0.0, -1.5, -1.0),
+        (Group.X, 1.0, -1.0, 0.0),
+        (Group.W, 0.25, -1.375, -0.75),
+        (Group.HEAD, 1.0, -1.0, -1.0),
+        (Group.HEAD_BIAS, 1.0, 0.0, 0.0),
+        (Group.Q, None, 0.0, 0.0),
+    ],
+)
+def test_powers_of_the_factors(group: Group, s: float | None, adamw: float, sgd: float) -> None:
+    assert factor_power(group, s, "adamw") == adamw
+    assert factor_power(group, s, "sgd") == sgd
+
+
+def test_powers_of_the_initial_stds() -> None:
+    assert {group: init_power(group, "vision", None) for group in BULK} == dict.fromkeys(BULK, -0.5)
+    assert [init_power(Group.HEAD, "vision", s) for s in (None, 0.0, 0.5, 1.0)] == [-0.5, -0.5, -0.75, -1.0]
+    assert init_power(Group.PATCH, "vision", 1.0) == init_power(Group.PE, "vision", 1.0) == 0
+    assert init_power(Group.U, "language", 1.0) == init_power(Group.WE, "language", None) == 0
+
+
+def wide(width: int, domain: Literal["vision", "language"]) -> Dims:
+    return Dims(domain, width, n_patch=48 if domain == "vision" else None, n_out=10, mlp_ratio=4)
+
+
+def slope(f: list[float]) -> float:
+    return math.log2(f[1] / f[0])
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+@pytest.mark.parametrize("s", [None, 0.0, 0.25, 1.0])
+def test_powers_are_those_of_the_factors_that_models_train_with(
+    s: float | None, optimizer: Literal["adamw", "sgd"]
+) -> None:
+    for group in VISION:
+        factors = [lr_factor(group, wide(n, "vision"), s, optimizer, "include") for n in (64, 128)]
+        assert slope(factors) == pytest.approx(factor_power(group, s, optimizer))
+
+
+@pytest.mark.parametrize("s", [None, 0.0, 0.25, 1.0])
+def test_powers_are_those_of_the_stds_that_models_start_with(s: float | None) -> None:
+    for group in VISION[:-1]:  # the head bias starts from 0
+        assert slope([init_std(group, wide(n, "vision"), s) for n in (64, 128)]) == pytest.approx(
+            init_power(group, "vision", s)
+        )
+    for group in (Group.WE, Group.PE, *BULK):
+        assert slope([init_std(group, wide(n, "language"), s) for n in (64, 128)]) == init_power(group, "language", s)

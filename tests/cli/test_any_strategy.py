@@ -1,0 +1,230 @@
+"""Any s between 0 and 1 is a strategy like those with a name: in options, grid files, tables, figures and file names."""
+
+import io
+import itertools
+import json
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from support.commandline import end_workers, ettsweep, write_grid
+
+from ettsweep import cli
+from ettsweep.report.figures import STRATEGY_COLOURS, strategy_colour, strategy_rank
+from ettsweep.runs.folder import RunDir
+from ettsweep.scaling.strategies import parse_strategy
+from ettsweep.sweep.gridfile import load_request
+from ettsweep.sweep.request import save_request
+
+WIDTH = 8
+LR, WD = 0.25, 0.25
+"""The small grid's width, and its centre under standard."""
+
+ODD = "s=.250"
+"""A spelling that nothing prints."""
+
+
+@dataclass(frozen=True)
+class Done:
+    code: int
+    out: str
+    err: str
+
+
+Call = Callable[..., Done]
+
+
+@pytest.fixture(autouse=True)
+def _no_worker_is_left(results: Path) -> Iterator[None]:
+    yield
+    end_workers(results)
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Call:
+    """Return a function that runs a command in this process, in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+
+    def run(*arguments: object) -> Done:
+        monkeypatch.setattr(sys, "argv", ["ettsweep", *map(str, arguments)])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        return Done(int(end.value.code or 0), *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def asked(tmp_path: Path, results: Path) -> Path:
+    """Return a results folder with the finished runs of ntk and of s = 0.25; every score is another."""
+    request = load_request(write_grid(tmp_path / "small.yaml", strategies=["ntk", "s=0.25"]))
+    save_request(results, request)
+    for score, spec in enumerate(request.specs(), start=1):
+        run = RunDir.create(results, spec)
+        assert run.claim({}, after=0)
+        assert run.finish({"status": "done", "score": float(score)}, [])
+    return results
+
+
+# --- spelling -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [("s=.25", "s=0.25"), ("s=0.250", "s=0.25"), ("s=25e-2", "s=0.25"), ("s=0", "ntk"), ("s=0.5", "hybrid"), ("s=1.", "mup")],
+)  # fmt: skip
+def test_one_strategy_has_one_name_however_it_is_spelt(call: Call, text: str, name: str) -> None:
+    for option in (["--strategy", text], [f"--strategy={text}"]):
+        done = call("scales", "--model", "vit-digits", *option, "--format", "json")
+        assert json.loads(done.out)["strategy"] == name
+
+
+@pytest.mark.parametrize("text", ["s=1/4", "s=1.5", "s=-0.1", "s=0,25", "s=25%", "s=0_1", "s= 0.25", "s=\u0661", "s="])
+def test_what_is_no_number_from_0_to_1_is_refused(call: Call, text: str) -> None:
+    done = call("scales", "--model", "vit-digits", "--strategy", text)
+    assert done.code == 2
+    assert done.err == f"ettsweep: strategy {text!r}: s must be a number from 0 to 1, such as s=0.25\n"
+
+
+@pytest.mark.parametrize("text", ["S=0.25", "0.25", "s:0.25", "NTK", ""])
+def test_what_is_no_strategy_is_refused_with_what_works(call: Call, text: str) -> None:
+    done = call("scales", "--model", "vit-digits", "--strategy", text)
+    assert done.code == 2
+    assert f"unknown strategy {text!r}" in done.err
+    assert "s=<number from 0 to 1>" in done.err
+
+
+# --- options --------------------------------------------------------------------------------------------------------
+
+OTHERS: dict[str, tuple[str, ...]] = {
+    "grid": ("--grid", "small.yaml", "--dry-run", "--results", "results"),
+    "verify-optimum": ("--dry-run", "--results", "results"),
+    "seeds": ("--dry-run", "--results", "results"),
+    "report": ("--results", "results"),
+    "status": ("--results", "results"),
+    "watch": ("--results", "results"),
+    "cancel": ("--yes", "--results", "results"),
+    "retry": ("--yes", "--results", "results"),
+    "train": ("--grid", "small.yaml", "--results", "results"),
+    "scales": ("--model", "vit-digits"),
+    "check-scaling": ("--model", "vit-digits"),
+}
+"""What each command with --strategy is given beside it."""
+
+
+def commands_with(option: str) -> list[str]:
+    """Return the commands that have an option, as the command line itself knows them."""
+    known = typer.main.get_command(cli.app).commands.items()  # type: ignore[attr-defined]
+    return [name for name, command in known if any(option in p.opts for p in command.params)]
+
+
+def test_no_command_with_a_strategy_is_left_out() -> None:
+    assert {"grid", "train", "scales"} <= set(commands_with("--strategy")) <= set(OTHERS)
+
+
+@pytest.mark.parametrize("command", commands_with("--strategy"))
+def test_every_command_refuses_an_s_out_of_range(call: Call, asked: Path, command: str) -> None:
+    done = call(command, "--strategy", "s=1.5", *OTHERS[command])
+    assert done.code == 2
+    assert "'s=1.5': s must be a number from 0 to 1, such as s=0.25" in done.err
+    assert "Traceback" not in done.err
+
+
+@pytest.mark.parametrize("command", ["verify-optimum", "seeds", "report", "status", "watch", "cancel", "retry"])
+def test_commands_on_runs_narrow_to_any_s(call: Call, asked: Path, command: str) -> None:
+    """Under s = 0.25 are runs, and under s = 0.75 none."""
+    done = call(command, "--strategy", ODD, *OTHERS[command])
+    assert done.code in (0, 1), done
+    if command in ("verify-optimum", "report", "status"):
+        assert "s=0.25" in done.out
+        assert "ntk" not in done.out
+    none = call(command, "--strategy", "s=0.75", *OTHERS[command])
+    assert "s=0.25" not in none.out
+    if command in ("verify-optimum", "seeds", "report"):
+        assert none.code == 2
+        assert "no search fits these options; there are: " in none.err
+
+
+def test_grid_and_train_start_from_the_mapped_centre(call: Call, asked: Path) -> None:
+    exponent = 1.5 - 0.3 / 2
+    centre = {"lr": LR * WIDTH**exponent, "wd": WD / WIDTH**exponent}
+    rows = json.loads(call("grid", *OTHERS["grid"], "--strategy", "s=.3", "--format", "json").out)
+    assert {row["strategy"] for row in rows} == {"s=0.3"}
+    assert {key: rows[1][key] for key in centre} == pytest.approx(centre)
+    sets = ("--set", "schedule.total_steps=5", "--launch-set", "devices=cpu")
+    done = call("train", *OTHERS["train"], "--strategy", "s=.3", *sets)
+    assert done.code == 0, done
+    (row,) = json.loads(call("status", "--results", asked, "--strategy", "s=0.30", "--format", "json").out)
+    assert (row["strategy"], row["state"]) == ("s=0.3", "done")
+    assert {key: row[key] for key in centre} == pytest.approx(centre)
+
+
+def test_the_map_goes_from_and_to_any_s(call: Call) -> None:
+    options = ("--lr", 2.0, "--wd", 0.5, "--width", 256, "--format", "json")
+    there = json.loads(call("map", *options, "--from", "s=.25", "--to", "s=0.75").out)
+    assert there == pytest.approx({"lr": 2.0 * 256**-0.25, "wd": 0.5 * 256**0.25})
+    for option in ("--from", "--to"):
+        both = {"--from": "ntk", "--to": "ntk", option: "s=1/4"}
+        done = call("map", *options, *itertools.chain(*both.items()))
+        assert (done.code, "'s=1/4': s must be a number" in done.err) == (2, True)
+
+
+# --- grid files, tables, figures ------------------------------------------------------------------------------------
+
+
+def test_a_grid_file_leads_to_a_report_of_several_s(tmp_path: Path, results: Path) -> None:
+    """Two that have no name, stated and mapped, are searched, judged, drawn and written apart."""
+    path = write_grid(
+        tmp_path / "small.yaml", strategies=["s=.75", "s=0.25"], centre={"s=0.250": {"lr": 2.0, "wd": 0.015625}}
+    )
+
+    def command(*arguments: object, code: int = 0) -> Any:
+        done = ettsweep(*arguments, "--results", results, "--format", "json", code=code, cwd=tmp_path)
+        return json.loads(done.stdout) if done.stdout else done.stderr
+
+    sets = ("--launch-set", "slots=1", "--launch-set", "threads=1", "--follow")
+    command("grid", "--grid", path, "--lr-range=0:1", *sets)
+    verdicts = {verdict["strategy"]: verdict for verdict in command("verify-optimum", "--dry-run", code=1)}
+    assert set(verdicts) == {"s=0.25", "s=0.75"}
+    lrs = {lr * k for lr in (2.0, 2.0 * WIDTH**-0.25) for k in (1, 2)}
+    assert sorted(row["lr"] for row in command("status")) == pytest.approx(sorted(lrs))
+    command("report")
+    report = results / "report"
+    stems = {figure.stem for figure in (report / "figures").iterdir()}
+    ends = [f"-{name}-{kind}" for name in ("s0p25", "s0p75") for kind in ("map", "curves")]
+    assert all(any(stem.endswith(end) for stem in stems) for end in [*ends, "-seeds"])
+    assert all(c.isalnum() or c == "-" for stem in stems for c in stem), "LaTeX includes them as they are"
+    page = (report / "report.html").read_text()
+    for name in ("s=0.25", "s=0.75"):
+        assert f">{name}</a>" in page
+        assert f"background: {strategy_colour(name)}" in page
+        assert all(name in (report / "tables" / f"optima.{kind}").read_text() for kind in ("csv", "md", "tex"))
+    assert page.index(">s=0.25</a>") < page.index(">s=0.75</a>")
+
+
+def test_no_two_strategies_share_a_colour_and_the_named_ones_keep_theirs() -> None:
+    names = ["standard", *(f"s={i / 100}" for i in range(101))]
+    assert len({strategy_colour(name) for name in names}) == len(names)
+    assert all(strategy_colour(name) == colour for name, colour in STRATEGY_COLOURS.items())
+    assert [strategy_colour(name) for name in ("s=0", "s=0.5", "s=1")] == [
+        STRATEGY_COLOURS[name] for name in ("ntk", "hybrid", "mup")
+    ]
+    tenths = [channels(f"s={i / 10}") for i in range(11)]
+    assert min(max(abs(a - b) for a, b in zip(*pair, strict=True)) for pair in itertools.combinations(tenths, 2)) > 16
+
+
+def channels(strategy: str) -> list[int]:
+    """Return red, green and blue of a strategy's colour, each up to 255."""
+    colour = strategy_colour(strategy)
+    return [int(colour[i : i + 2], 16) for i in (1, 3, 5)]
+
+
+def test_strategies_are_sorted_by_s() -> None:
+    names = ["mup", "s=0.75", "hybrid", "s=0.25", "ntk", "standard"]
+    assert sorted(names, key=strategy_rank) == list(reversed(names))
+    assert parse_strategy("s=0.25") == strategy_rank("s=0.25")[0]

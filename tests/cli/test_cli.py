@@ -1,0 +1,783 @@
+import csv
+import io
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.commandline import end_workers, ettsweep, runs_in, write_grid
+
+from ettsweep import cli
+from ettsweep.output import with_results
+from ettsweep.runs.folder import RunDir, State
+from ettsweep.spec import RunSpec, StrategySpec
+from ettsweep.sweep.gridfile import load_request
+from ettsweep.sweep.request import save_request
+
+COMMANDS = sorted(command.name or command.callback.__name__ for command in cli.app.registered_commands)  # type: ignore[union-attr]
+
+
+@dataclass(frozen=True)
+class Done:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+Call = Callable[..., Done]
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Call:
+    """Return a function that runs a command in this process, for those that start no other one.
+
+    Whatever is no message and exit code, such as an exception that would be a traceback, fails the test.
+    """
+    monkeypatch.chdir(tmp_path)
+
+    def redirect(source: int, target: int) -> None:
+        raise AssertionError("an error of the operating system got through")
+
+    def run(*arguments: object, code: int = 0, stdin: str = "") -> Done:
+        monkeypatch.setattr(sys, "argv", ["ettsweep", *map(str, arguments)])
+        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "dup2", redirect)  # it would take the output of the tests along
+            with pytest.raises(SystemExit) as end:
+                cli.main()
+        done = Done(int(end.value.code or 0), *capsys.readouterr())
+        assert done.code == code, done
+        return done
+
+    return run
+
+
+def table(text: str, form: str) -> list[dict[str, str]]:
+    """Parse CSV or Markdown."""
+    if form == "csv":
+        return list(csv.DictReader(io.StringIO(text)))
+    head, rule, *rows = ([c.strip() for c in line.strip("|").split(" | ")] for line in text.splitlines())
+    assert set(rule) == {"---"}
+    return [dict(zip(head, row, strict=True)) for row in rows]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Return a results folder with the small grid trained by the command line; tests only read it."""
+    folder = tmp_path_factory.mktemp("trained")
+    grid = write_grid(folder / "grid.yaml")
+    results = folder / "results"
+    env = {**os.environ, "ETTSWEEP_SLOTS": str(folder / "slots")}
+    ettsweep("grid", "--grid", grid, "--follow", "--results", results, "--launch-set", "slots=1", env=env)
+    yield results
+    end_workers(results)
+
+
+@pytest.fixture
+def asked(tmp_path: Path, results: Path) -> Callable[[Sequence[float | None]], list[RunSpec]]:
+    """Return a function that asks for the small grid, and finishes its runs with made scores; -1 leaves one out."""
+
+    def ask(scores: Sequence[float | None]) -> list[RunSpec]:
+        request = load_request(write_grid(tmp_path / "asked.yaml"))
+        save_request(results, request)
+        specs = request.specs()
+        for spec, score in zip(specs, scores, strict=True):
+            if score != -1:
+                finish(results, spec, score)
+        return specs
+
+    return ask
+
+
+def finish(results: Path, spec: RunSpec, score: float | None) -> None:
+    run = RunDir.create(results, spec)
+    assert run.claim({}, after=0)
+    status = {"status": "diverged", "diverged_step": 1} if score is None else {"status": "done"}
+    assert run.finish({**status, "score": score}, [])
+
+
+def failed(results: Path, spec: RunSpec) -> None:
+    attempt = RunDir.create(results, spec).claim({}, after=0)
+    assert attempt
+    attempt.fail("error", "RuntimeError: out of luck")
+
+
+def files(folder: Path) -> list[Path]:
+    return sorted(folder.rglob("*"))
+
+
+# --- help -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(call: Call, command: str) -> None:
+    for flag in ("--help", "-h"):
+        assert f"ettsweep {command} [OPTIONS]" in call(command, flag).out
+
+
+def test_help_lists_the_commands_that_are_promised(call: Call) -> None:
+    text = call("--help").out
+    promised = "grid verify-optimum seeds status watch logs show cancel retry clean report map scales train doctor"
+    assert set(promised.split()) <= set(COMMANDS)
+    assert all(f"  {command} " in text for command in COMMANDS)
+
+
+def test_the_version_is_printed(call: Call) -> None:
+    from ettsweep import __version__
+
+    assert call("--version").out == f"ettsweep {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    "arguments", [["grdi"], ["grid", "--nope"], ["status", "--format", "xml"], ["map", "--lr", "a"]]
+)
+def test_wrong_usage_exits_2(call: Call, arguments: list[str]) -> None:
+    call(*arguments, code=2)
+
+
+# --- map and scales -------------------------------------------------------------------------------------------------
+
+MAPS = [  # theory: width, lr, wd, from, to, lr, wd
+    (1024, 1e-3, 0.01, "standard", "ntk", 32.768, 3.052e-7),
+    (2048, 7e-4, 0.01, "standard", "ntk", 64.877, 1.079e-7),
+    (768, 20, 4e-5, "ntk", "hybrid", 3.80, 2.1e-4),
+    (768, 20, 4e-5, "ntk", "mup", 0.722, 1.1e-3),
+    (768, 1e-3, 0.8, "standard", "ntk", 21.28, 3.76e-5),
+    (768, 20, 4e-5, "ntk", "standard", 9.40e-4, 8.51e-1),
+]
+
+
+@pytest.mark.parametrize(("width", "lr", "wd", "from_", "to", "lr_to", "wd_to"), MAPS)
+def test_the_map_gives_the_numbers_of_the_paper(
+    call: Call, width: int, lr: float, wd: float, from_: str, to: str, lr_to: float, wd_to: float
+) -> None:
+    options = ("--lr", lr, "--wd", wd, "--from", from_, "--to", to, "--width", width)
+    data = call("map", *options, "--format", "json").json
+    assert list(data) == ["lr", "wd"]
+    assert data["lr"] == pytest.approx(lr_to, rel=2e-3)
+    assert data["wd"] == pytest.approx(wd_to, rel=3e-2)
+    assert data["lr"] * data["wd"] == pytest.approx(lr * wd)
+
+
+@pytest.mark.parametrize("form", ["csv", "markdown"])
+def test_the_map_prints_one_row(call: Call, form: str) -> None:
+    done = call("map", "--lr", 1, "--wd", 1, "--from", "standard", "--to", "ntk", "--width", 16, "--format", form)
+    (row,) = table(done.out, form)
+    assert list(row) == ["lr", "wd"]
+    assert float(row["lr"]) == 64
+    assert float(row["wd"]) == pytest.approx(1 / 64, rel=1e-3)
+
+
+def test_the_map_takes_the_width_of_a_model_and_the_optimizer(call: Call) -> None:
+    options = ("--lr", 1, "--wd", 1, "--from", "standard", "--to", "ntk", "--format", "json")
+    assert call("map", *options, "--model", "vit-digits").json["lr"] == pytest.approx(32**1.5)
+    assert call("map", *options, "--model", "vit-digits", "--optimizer", "sgd").json["lr"] == pytest.approx(32)
+
+
+def test_scales_are_those_of_the_theory(call: Call) -> None:
+    data = call("scales", "--model", "vit-b16", "--strategy", "ntk", "--lr", 20, "--format", "json").json
+    assert list(data) == ["model", "strategy", "width", "output_rescale", "parameters", "groups"]
+    assert (data["model"], data["strategy"], data["width"], data["parameters"]) == ("vit-b16", "ntk", 768, 86_444_008)
+    keys = ["group", "shape", "parameters", "init_std", "lr_factor", "wd_factor", "effective_lr"]
+    assert all(list(group) == keys for group in data["groups"])
+    groups = {group["group"]: group for group in data["groups"]}
+    assert sum(group["parameters"] for group in groups.values()) == 86_444_008
+    for name in "qkvuwx":
+        assert groups[name]["lr_factor"] == pytest.approx(4.698e-5, rel=1e-3)
+        assert groups[name]["effective_lr"] == pytest.approx(9.40e-4, rel=1e-3)
+    assert groups["pe"]["lr_factor"] == pytest.approx(0.03608, rel=1e-3)
+    assert groups["head"]["lr_factor"] == pytest.approx(4.1175e-5, rel=1e-3)
+    assert groups["head_bias"]["wd_factor"] == 0
+    assert groups["q"]["wd_factor"] == pytest.approx(1 / groups["q"]["lr_factor"])
+
+
+@pytest.mark.parametrize("form", ["csv", "markdown"])
+def test_scales_print_a_row_for_each_group(call: Call, form: str) -> None:
+    rows = table(call("scales", "--model", "vit-digits", "--format", form).out, form)
+    assert [row["group"] for row in rows] == ["patch", "pe", "q", "k", "v", "u", "w", "x", "head", "head_bias"]
+
+
+# --- grid -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_dry_run_prints_all_points_of_the_paper_and_changes_nothing(call: Call, tmp_path: Path) -> None:
+    options = ("grid", "--strategy", "ntk", "--model", "vit-b16", "--dry-run", "--results", "r")
+    rows = call(*options, "--format", "json").json
+    assert {(row["lr"], row["wd"]) for row in rows} == {(lr, wd) for lr in (10, 20, 40) for wd in (2e-5, 4e-5, 8e-5)}
+    assert {(row["action"], row["model"], row["strategy"], row["state"]) for row in rows} == {
+        ("submit", "vit-b16", "ntk", "missing")
+    }
+    done = call(*options)
+    assert all(row["run"] in done.out for row in rows)
+    assert "9 runs would be submitted" in done.err
+    assert "before it can be submitted" in done.err
+    assert files(tmp_path / "r") == []
+
+
+def test_missing_imagenet_says_where_to_point_and_submits_nothing(call: Call, tmp_path: Path) -> None:
+    done = call("grid", "--model", "vit-b16", "--results", "r", code=1)
+    assert "--data" in done.err
+    assert "ETTSWEEP_IMAGENET" in done.err
+    (tmp_path / "empty").mkdir()
+    done = call("grid", "--model", "vit-b16", "--results", "r", "--data", "empty", code=1)
+    assert f"{tmp_path / 'empty'} has no train/" in done.err
+    assert not (tmp_path / "r").exists()
+
+
+def test_a_finished_grid_asked_for_again_submits_nothing(trained: Path) -> None:
+    before = files(trained)
+    options = ("--grid", trained.parent / "grid.yaml", "--results", trained, "--launch-set", "slots=1")
+    for follow in ([], ["--follow"]):
+        done = ettsweep("grid", *options, *follow)
+        assert "3 finished" in done.stderr or "3 of 3 runs finished" in done.stderr
+    assert files(trained) == before
+
+
+def test_a_dry_run_of_a_finished_grid_keeps_its_runs(trained: Path, call: Call) -> None:
+    rows = call(
+        "grid", "--grid", trained.parent / "grid.yaml", "--results", trained, "--dry-run", "--format", "json"
+    ).json
+    assert [(row["action"], row["state"]) for row in rows] == [("keep", "done")] * 3
+
+
+# --- status, show, logs ---------------------------------------------------------------------------------------------
+
+STATUS_KEYS = (
+    ["run", "family", "model", "task", "strategy", "lr", "wd", "log2_lr", "log2_wd", "seed", "state", "progress", "best_score", "reason", "where", "job", "left_s"]
+)  # fmt: skip
+
+
+def test_status_lists_each_run_as_promised(trained: Path, call: Call) -> None:
+    rows = call("status", "--results", trained, "--format", "json").json
+    assert [list(row) for row in rows] == [STATUS_KEYS] * 3
+    assert {row["log2_lr"] for row in rows} == {-3, -2, -1}
+    for row in rows:
+        assert (row["state"], row["progress"], row["strategy"], row["task"]) == ("done", 1.0, "standard", "digits")
+        result = json.loads((trained / "runs" / row["run"] / "result.json").read_text())
+        assert row["best_score"] == result["best_loss"]
+
+
+def test_status_as_csv_and_markdown_has_the_same_runs(trained: Path, call: Call) -> None:
+    rows = call("status", "--results", trained, "--format", "json").json
+    as_csv = table(call("status", "--results", trained, "--format", "csv").out, "csv")
+    assert list(as_csv[0]) == STATUS_KEYS
+    assert [(r["run"], float(r["best_score"])) for r in as_csv] == [(r["run"], r["best_score"]) for r in rows]
+    markdown = table(call("status", "--results", trained, "--format", "markdown").out, "markdown")
+    assert [r["run"] for r in markdown] == [r["run"] for r in rows]
+
+
+def test_status_of_nothing_is_an_empty_list(call: Call) -> None:
+    for form in ("json", "csv", "markdown", "table"):
+        done = call("status", "--results", "nowhere", "--format", form)
+        assert form != "json" or done.json == []
+    assert not Path("nowhere").exists()
+
+
+def test_status_narrows(trained: Path, call: Call) -> None:
+    rows = call("status", "--results", trained, "--format", "json").json
+    first = rows[0]["run"]
+    assert call("status", first[:8], "--results", trained, "--format", "json").json == rows[:1]
+    assert call("status", "--strategy", "ntk", "--results", trained, "--format", "json").json == []
+    assert len(call("status", "--state", "done", "--results", trained, "--format", "json").json) == 3
+
+
+def test_status_shows_broken_run_folders(results: Path, asked: Any, call: Call) -> None:
+    specs = asked([1.0, 1.0, 1.0])
+    (results / "runs" / specs[0].run_id / "spec.json").write_text("{")
+    (results / "runs" / specs[1].run_id / "result.json").write_text('{"run": "x"}')
+    done = call("status", "--results", results, "--format", "json")
+    assert f"run folder {specs[0].run_id} is broken" in done.err
+    assert {row["run"]: row["state"] for row in done.json} == {specs[1].run_id: "failed", specs[2].run_id: "done"}
+    assert call("show", specs[0].run_id, "--results", results, "--format", "json").json["state"] == "failed"
+
+
+def test_a_run_is_shown_with_all_that_is_known(trained: Path, call: Call) -> None:
+    run = call("status", "--results", trained, "--format", "json").json[0]["run"]
+    data = call("show", run[:9], "--results", trained, "--format", "json").json
+    assert {key: data[key] for key in ("run", "state", "progress")} == {"run": run, "state": "done", "progress": 1.0}
+    assert data["spec"]["model"]["width"] == 8
+    assert data["attempts"][0]["slot"] == "cpu-0"
+    assert data["result"]["steps"] == 24
+    keys = {row["key"] for row in table(call("show", run, "--results", trained, "--format", "csv").out, "csv")}
+    assert {"run", "spec.model.width", "attempts.1.slot", "result.score"} <= keys
+    assert run in call("show", run, "--results", trained).out
+
+
+def test_logs_print_each_attempt(trained: Path, call: Call) -> None:
+    run = call("status", "--results", trained, "--format", "json").json[0]["run"]
+    text = call("logs", run, "--results", trained).out
+    assert text.startswith("== attempt 1\n")
+    assert "step 24/24" in text
+    assert "finished" in text
+    assert f"run {run} has no attempt 2" in call("logs", run, "--attempt", 2, "--results", trained, code=1).err
+
+
+def test_watching_finished_runs_ends_with_a_summary(trained: Path, call: Call) -> None:
+    assert "3/3 runs finished (3 done)" in call("watch", "--results", trained).err
+
+
+def test_watching_runs_of_which_some_will_not_finish_exits_1(results: Path, asked: Any, call: Call) -> None:
+    specs = asked([2.0, None, -1])
+    failed(results, specs[2])
+    done = call("watch", "--results", results, code=1)
+    assert "2/3 runs finished (1 done, 1 diverged, 1 failed)" in done.err
+    assert f"`ettsweep status --results {results}` says what became of the others" in done.err
+
+
+def test_status_is_sorted_for_people(results: Path, asked: Any, call: Call) -> None:
+    base = asked([2.0, 1.0, 2.0])[0]
+    for lr, wd, seed in ((10.0, 0.5, 0), (9.0, 0.5, 0), (9.0, 0.5, 11), (9.0, 0.5, 2), (9.0, 0.25, 3)):
+        RunDir.create(results, base.at(lr, wd, seed))
+    mup = base.model_copy(update={"strategy": StrategySpec(s=1.0), "lr": 0.001})
+    RunDir.create(results, mup)
+    for form in ("json", "csv"):
+        text = call("status", "--results", results, "--format", form).out
+        rows = json.loads(text) if form == "json" else table(text, form)
+        assert [(row["strategy"], float(row["lr"]), float(row["wd"]), int(row["seed"])) for row in rows] == [
+            *(("standard", lr, 0.25, 0) for lr in (0.125, 0.25, 0.5)),
+            ("standard", 9.0, 0.25, 3),
+            *(("standard", 9.0, 0.5, seed) for seed in (0, 2, 11)),
+            ("standard", 10.0, 0.5, 0),
+            ("mup", 0.001, 0.25, 0),
+        ]
+
+
+def test_status_of_a_folder_that_is_not_there_asks_whether_it_is_the_right_one(call: Call, tmp_path: Path) -> None:
+    done = call("status", "--results", "nowhere")
+    assert f"{tmp_path / 'nowhere'} is no folder: is this the right one? --results DIR names another" in done.err
+    (tmp_path / "empty").mkdir()
+    assert "is no folder" not in call("status", "--results", "empty").err
+
+
+def test_status_says_what_starts_runs_that_wait(results: Path, asked: Any, call: Call) -> None:
+    specs = asked([2.0, -1, -1])
+    assert "wait for a worker" not in call("status", "--results", results).err
+    RunDir.create(results, specs[1])
+    attempt = RunDir.create(results, specs[2]).claim({}, after=0)
+    assert attempt
+    attempt.fail("interrupted", "terminated")
+    done = call("status", "--results", results)
+    assert "2 runs wait for a worker" in done.err
+    assert f"`ettsweep retry --state interrupted --state missing --results {results}`" in done.err
+    assert "wait for a worker" not in call("status", "--state", "done", "--results", results).err
+
+
+# --- what notes tell to type ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("argv", "expected"),
+    [
+        (["ettsweep", "status"], "say `ettsweep watch`, then `ettsweep retry 1`, not `slots: 1`"),
+        (
+            ["ettsweep", "status", "--results", "r"],
+            "say `ettsweep watch --results r`, then `ettsweep retry 1 --results r`, not `slots: 1`",
+        ),
+        (
+            ["ettsweep", "status", "--results=a", "--results=my runs"],
+            "say `ettsweep watch --results 'my runs'`, then `ettsweep retry 1 --results 'my runs'`, not `slots: 1`",
+        ),
+    ],
+)
+def test_commands_to_type_name_the_results_folder_that_was_given(argv: list[str], expected: str) -> None:
+    assert with_results("say `ettsweep watch`, then `ettsweep retry 1`, not `slots: 1`", argv) == expected
+
+
+def test_errors_name_the_results_folder_too(results: Path, asked: Any, call: Call, tmp_path: Path) -> None:
+    asked([2.0, 1.0, 2.0])
+    done = call("show", "fff", "--results", results, code=2)
+    assert f"no run starts with 'fff'; `ettsweep status --results {results}` lists them" in done.err
+    done = call("status", "fff", f"--results={tmp_path / 'my runs'}", code=2)
+    assert f"`ettsweep status --results '{tmp_path / 'my runs'}'` lists them" in done.err
+
+
+# --- verdicts -------------------------------------------------------------------------------------------------------
+
+VERDICT_KEYS = {
+    "family",
+    "model",
+    "strategy",
+    "verdict",
+    "lr",
+    "wd",
+    "score",
+    "metric",
+    "mode",
+    "neighbours",
+    "missing",
+}
+
+
+def test_an_optimum_is_verified_as_promised(trained: Path, call: Call) -> None:
+    (verdict,) = call("verify-optimum", "--results", trained, "--format", "json").json
+    assert set(verdict) >= VERDICT_KEYS
+    assert (verdict["verdict"], verdict["lr"], verdict["wd"]) == ("optimal", 0.25, 0.25)
+    assert (verdict["metric"], verdict["mode"], verdict["strategy"]) == ("best_loss", "min", "standard")
+    assert verdict["missing"] == []
+    assert all(list(n) == ["lr", "wd", "score", "state"] for n in verdict["neighbours"])
+    assert {(n["lr"], n["wd"], n["state"]) for n in verdict["neighbours"]} == {
+        (0.125, 0.25, "done"),
+        (0.5, 0.25, "done"),
+    }
+    scores = {row["lr"]: row["best_score"] for row in call("status", "--results", trained, "--format", "json").json}
+    assert verdict["score"] == scores[0.25] == min(scores.values())
+    assert {n["lr"]: n["score"] for n in verdict["neighbours"]} == {0.125: scores[0.125], 0.5: scores[0.5]}
+
+
+@pytest.mark.parametrize("form", ["csv", "markdown"])
+def test_verdicts_print_a_row_for_each_family(trained: Path, call: Call, form: str) -> None:
+    (row,) = table(call("verify-optimum", "--results", trained, "--format", form).out, form)
+    assert (row["strategy"], row["verdict"], float(row["lr"])) == ("standard", "optimal", 0.25)
+
+
+@pytest.mark.parametrize(
+    ("scores", "verdict", "code", "missing"),
+    [
+        ([2.0, 1.0, 2.0], "optimal", 0, []),
+        ([None, 1.0, None], "optimal", 0, []),
+        ([1.0, 1.0, 2.0], "edge", 1, [0.0625]),
+        ([2.0, 1.0, -1], "incomplete", 1, [0.5]),
+        ([2.0, 2.0, 1.0], "edge", 1, [1.0]),
+    ],
+)
+def test_only_an_optimum_exits_0(
+    results: Path, asked: Any, call: Call, scores: list[float | None], verdict: str, code: int, missing: list[float]
+) -> None:
+    asked(scores)
+    before = files(results)
+    done = call("verify-optimum", "--dry-run", "--results", results, "--format", "json", code=code)
+    assert done.json[0]["verdict"] == verdict
+    assert done.json[0]["missing"] == [{"lr": lr, "wd": 0.25} for lr in missing]
+    assert files(results) == before
+    assert f"{len(missing) or 'nothing'}" in done.err
+
+
+def test_a_named_point_is_judged_and_climbed_from(results: Path, asked: Any, call: Call) -> None:
+    asked([3.0, 1.0, 2.0])
+    options = ("verify-optimum", "--dry-run", "--results", results, "--format", "json")
+    assert call(*options, "--at", "0.25,0.25").json[0]["verdict"] == "optimal"
+    climbed = call(*options, "--at", "0.5,0.25").json[0]
+    assert (climbed["verdict"], climbed["lr"]) == ("optimal", 0.25)
+    assert climbed["path"] == [{"lr": 0.5, "wd": 0.25}]
+
+
+def test_a_point_typed_as_status_prints_it_is_the_known_one(results: Path, call: Call, tmp_path: Path) -> None:
+    request = load_request(write_grid(tmp_path / "asked.yaml", centre={"standard": {"lr": 1 / 3, "wd": 2 / 3}}))
+    save_request(results, request)
+    for spec, score in zip(request.specs(), (3.0, 1.0, 2.0), strict=True):
+        finish(results, spec, score)
+    options = ("verify-optimum", "--dry-run", "--results", results, "--format", "json")
+    (verdict,) = call(*options, "--at", "0.3333,0.6667").json
+    assert (verdict["verdict"], verdict["lr"], verdict["wd"]) == ("optimal", 1 / 3, 2 / 3)
+    done = call(*options, "--at", "0.3333,0.5", code=2)
+    assert "--at: wd is fixed at 0.666667 in vit-n8-l1-h2-p4-i8-c1-k10 standard, got 0.5" in done.err
+
+
+def test_a_point_of_several_families_is_refused(results: Path, call: Call, tmp_path: Path) -> None:
+    save_request(results, load_request(write_grid(tmp_path / "asked.yaml", strategies=["standard", "mup"])))
+    options = ("verify-optimum", "--dry-run", "--results", results)
+    done = call(*options, "--at", "0.25,0.25", code=2)
+    assert "--at names a point of one family, and there are 2: " in done.err
+    assert "k10 standard, " in done.err
+    assert "narrow with --strategy" in done.err
+    call(*options, "--at", "0.25,0.25", "--strategy", "standard", code=1)
+
+
+def test_grids_launched_differently_need_a_choice(results: Path, call: Call, tmp_path: Path) -> None:
+    one, two = ("slots=1",), ("slots=2",)
+    for strategy, launch_set in (("standard", one), ("mup", two)):
+        request = load_request(write_grid(tmp_path / f"{strategy}.yaml", strategies=[strategy]))
+        save_request(results, request.model_copy(update={"launch_set": launch_set}))
+    options = ("--dry-run", "--results", results)
+    for command in ("verify-optimum", "seeds"):
+        done = call(command, *options, code=2)
+        assert "these grids were launched differently (" in done.err
+        assert "standard.yaml with local slots=1" in done.err
+        assert "mup.yaml with local slots=2" in done.err
+        assert "choose with --launch, or narrow the runs" in done.err
+    call("verify-optimum", *options, "--launch", "local", code=1)
+    call("verify-optimum", *options, "--launch-set", "slots=1", code=1)
+    call("verify-optimum", *options, "--strategy", "mup", code=1)
+    assert not (results / "jobs").exists()
+
+
+def test_no_more_runs_are_submitted_than_allowed(results: Path, asked: Any, call: Call) -> None:
+    asked([1.0, 2.0, 3.0])
+    done = call("verify-optimum", "--max-runs", 0, "--results", results, code=1)
+    assert "1 more runs are needed than --max-runs 0 allows" in done.err
+    assert not (results / "jobs").exists()
+
+
+def test_a_failed_neighbour_is_named_with_what_to_type(results: Path, asked: Any, call: Call) -> None:
+    specs = asked([2.0, 1.0, -1])
+    failed(results, specs[2])
+    done = call("verify-optimum", "--results", results, "--format", "json", code=1)
+    (verdict,) = done.json
+    assert verdict["verdict"] == "incomplete"
+    assert {n["state"] for n in verdict["neighbours"]} == {"done", "failed"}
+    assert f"`ettsweep retry {specs[2].run_id}`" in verdict["reason"]
+    assert not (results / "jobs").exists()
+
+
+def test_seeds_are_rerun_for_verified_optima_only(results: Path, asked: Any, call: Call) -> None:
+    asked([2.0, 1.0, -1])
+    done = call("seeds", "--dry-run", "--results", results, "--format", "json", code=1)
+    assert done.json == []
+    assert "not verified yet" in done.err
+    finish(results, load_request(Path("asked.yaml")).specs()[2], 3.0)
+    rows = call("seeds", "--dry-run", "--count", 2, "--results", results, "--format", "json").json
+    assert [(row["lr"], row["seed"], row["action"]) for row in rows] == [(0.25, 1, "submit"), (0.25, 2, "submit")]
+
+
+# --- wrong input ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("grid", "say which grid, with one of --model NAME and --grid FILE"),
+        ("grid --model vit-digits --grid grid.yaml", "say which grid"),
+        ("grid --grid other.yaml", "other.yaml: no such file"),
+        ("grid --grid .", ".: cannot be read"),
+        ("grid --model vit-digit", "unknown model 'vit-digit'; did you mean 'vit-digits'?"),
+        ("grid --grid grid.yaml --strategy nkt", "unknown strategy 'nkt'; did you mean 'ntk'?"),
+        ("grid --grid grid.yaml --strategy s=7", "s must be a number from 0 to 1"),
+        ("grid --grid grid.yaml --launch loacl", "unknown launch profile 'loacl'; did you mean 'local'?"),
+        ("grid --grid grid.yaml --launch other.yaml", "other.yaml: no such launch profile"),
+        ("grid --grid grid.yaml --launch-set slots=0", "slots: a whole number of at least 1, or auto, is expected, got 0"),
+        ("grid --grid grid.yaml --launch-set slosts=1", "slosts: unknown key"),
+        ("grid --grid grid.yaml --set model.width=7", "width 7 is not divisible by heads 2; nearest width: 6, 8"),
+        ("grid --grid grid.yaml --set model.widht=8", "model.widht: unknown key"),
+        ("grid --grid grid.yaml --set batch_size", "key=value is expected"),
+        ("grid --grid grid.yaml --set lr=1", "use --lr-range"),
+        ("grid --grid grid.yaml --seeds a,b", "--seeds: whole numbers with commas are expected"),
+        ("grid --grid grid.yaml --seeds 1,1", "repeats a seed"),
+        ("grid --grid grid.yaml --seeds 2147483648", "seeds.0: input should be less than or equal to 2147483647"),
+        ("grid --grid grid.yaml --strategy mup --strategy s=1", "strategy mup is given twice"),
+        ("grid --grid grid.yaml --lr-range -1:1:0.0001", "lr.step: input should be greater than or equal to 0.0009765625"),
+        ("grid --grid grid.yaml --launch-set devices=[99]", "devices: there is no GPU 99"),
+        ("grid --grid grid.yaml --lr-range 1", "--lr-range: low:high"),
+        ("grid --grid grid.yaml --lr-range 1:-1", "empty range"),
+        ("verify-optimum", "no grid has been asked for yet; `ettsweep grid --model vit-digits` asks for one"),
+        ("verify-optimum --results asked --strategy ntk", "no search fits these options; there are: vit-n8"),
+        ("verify-optimum --results asked --strategy nkt", "unknown strategy 'nkt'"),
+        ("verify-optimum --results asked --family zzz", "no search fits these options"),
+        ("verify-optimum --results asked --at 1", "--at: LR,WD is expected"),
+        ("verify-optimum --results asked --launch nope", "unknown launch profile 'nope'"),
+        ("seeds", "no grid has been asked for yet"),
+        ("report", "no grid has been asked for yet"),
+        ("status --state finshed", "unknown state 'finshed'"),
+        ("status fff", "no run starts with 'fff'"),
+        ("status --family zzz", "unknown family 'zzz'"),
+        ("status --strategy nkt", "unknown strategy 'nkt'"),
+        ("show fff", "no run starts with 'fff'"),
+        ("logs fff", "no run starts with 'fff'"),
+        ("watch", "no runs to watch"),
+        ("cancel", "say which runs"),
+        ("cancel fff", "no run starts with 'fff'"),
+        ("retry", "say which runs"),
+        ("retry --all --launch nope", "unknown launch profile 'nope'"),
+        ("train", "say what to train"),
+        ("train fff", "no run starts with 'fff'"),
+        ("train --grid grid.yaml --lr -1", "lr: input should be greater than 0, got -1"),
+        ("train --grid grid.yaml --wd inf", "wd: input should be a finite number"),
+        ("map --lr 1 --wd 1 --from standard --to ntk", "the map needs a width, from one of --width N and --model NAME"),
+        ("map --lr 1 --wd 1 --from standard --to ntk --model vit", "unknown model 'vit'"),
+        ("map --lr 1 --wd 1 --from nkt --to ntk --width 8", "unknown strategy 'nkt'"),
+        ("map --lr -1 --wd -1 --from ntk --to mup --width 8", "map: lr: input should be greater than 0, got -1.0"),
+        ("map --lr nan --wd 1 --from ntk --to mup --width 8", "map: lr: input should be a finite number, got nan"),
+        ("scales --model vit", "unknown model 'vit'"),
+        ("scales --model vit-b16 --strategy nkt", "unknown strategy 'nkt'"),
+        ("scales --model vit-b16 --lr 0", "--lr: a number between 0 and 1e30 is expected, got 0.0"),
+    ],
+)  # fmt: skip
+def test_wrong_input_is_a_message_and_exit_code_2(call: Call, tmp_path: Path, arguments: str, message: str) -> None:
+    grid = write_grid(tmp_path / "grid.yaml")
+    save_request(tmp_path / "asked", load_request(grid))
+    done = call(*arguments.split(), code=2)
+    assert message in done.err
+    assert done.err.startswith("ettsweep: ")
+    assert done.out == ""
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize("command", ["grid --grid grid.yaml", "train --grid grid.yaml"])
+def test_a_results_folder_that_cannot_be_written_is_told(call: Call, tmp_path: Path, command: str) -> None:
+    write_grid(tmp_path / "grid.yaml")
+    (tmp_path / "file").touch()
+    for results in ("file", "file/results", "/proc/results"):
+        done = call(*command.split(), "--results", results, code=1)
+        assert done.err.startswith("ettsweep: ")
+        assert results in done.err
+
+
+def test_a_request_edited_by_hand_is_told(call: Call, results: Path, asked: Any) -> None:
+    asked([2.0, 1.0, 2.0])
+    (path,) = (results / "requests").iterdir()
+    path.write_text(path.read_text().replace("seeds:", "sedes:"))
+    for command in ("verify-optimum", "seeds", "report"):
+        done = call(command, "--results", results, code=1)
+        assert f"{path}: sedes: unknown key" in done.err
+        assert "delete the file" in done.err
+
+
+def test_a_broken_run_cannot_be_trained_or_logged(call: Call, results: Path, asked: Any) -> None:
+    spec = asked([2.0, 1.0, 2.0])[0]
+    (results / "runs" / spec.run_id / "spec.json").write_text("{")
+    for command in ("train", "retry"):
+        told = call(command, spec.run_id, "--results", results, code=1).err
+        assert f"{results / 'runs' / spec.run_id / 'spec.json'}: no valid JSON" in told
+        assert "the command that asked for the run writes it anew" in told
+    call("logs", spec.run_id, "--results", results)
+    done = call("grid", "--grid", "asked.yaml", "--dry-run", "--results", results, "--format", "json")
+    assert {row["run"]: row["action"] for row in done.json}[spec.run_id] == "retry"  # its spec is written anew
+
+
+# --- cancel, retry, clean, train, doctor ----------------------------------------------------------------------------
+
+
+def test_many_runs_are_cancelled_only_after_a_yes(call: Call, results: Path, asked: Any) -> None:
+    specs = asked([2.0, 1.0, 2.0])
+    for seed in (1, 2):
+        RunDir.create(results, specs[0].at(1.0, 0.5, seed))
+    call("cancel", "--all", "--results", results, stdin="n\n", code=1)
+    assert not list(results.glob("runs/*/cancel.json"))
+    assert "2 runs cancelled" in call("cancel", "--all", "--results", results, stdin="y\n").err
+    rows = call("status", "--results", results, "--format", "json").json
+    assert sorted(row["state"] for row in rows) == ["cancelled", "cancelled", "done", "done", "done"]
+    assert "0 runs cancelled" in call("cancel", "--all", "--yes", "--results", results).err
+
+
+def test_a_question_that_nobody_can_answer_names_the_option(call: Call, results: Path, asked: Any) -> None:
+    specs = asked([-1, -1, -1])
+    for spec in specs:
+        failed(results, spec)
+    RunDir.create(results, specs[0].at(1.0, 0.5, 1))
+    RunDir.create(results, specs[0].at(1.0, 0.5, 2))
+    before = files(results)
+    for command in ("cancel", "retry"):
+        done = call(command, "--all", "--results", results, code=2)
+        assert "nobody answered; --yes says yes beforehand" in done.err
+    assert files(results) == before
+
+
+def test_a_failed_run_is_not_cancelled(call: Call, results: Path, asked: Any) -> None:
+    specs = asked([2.0, -1, -1])
+    failed(results, specs[1])
+    RunDir.create(results, specs[2])
+    done = call("cancel", "--all", "--yes", "--results", results)
+    assert done.err.splitlines() == ["1 runs cancelled"]
+    rows = call("status", "--results", results, "--format", "json").json
+    assert [row["state"] for row in rows] == ["done", "failed", "cancelled"]
+
+
+def test_a_named_run_that_cannot_be_cancelled_says_why(call: Call, results: Path, asked: Any) -> None:
+    specs = asked([2.0, None, -1])
+    failed(results, specs[2])
+    done = call("cancel", *(spec.run_id for spec in specs), "--yes", "--results", results)
+    assert "0 runs cancelled" in done.err
+    for spec, state in zip(specs, ("done", "diverged", "failed"), strict=True):
+        assert f"run {spec.run_id} is {state}: nothing to cancel" in done.err
+    assert not list(results.glob("runs/*/cancel.json"))
+
+
+def test_retrying_a_run_in_training_does_nothing_to_it(call: Call, results: Path, asked: Any) -> None:
+    spec = asked([2.0, 1.0, -1])[2]
+    attempt = RunDir.create(results, spec).claim({}, after=0)  # this process lives
+    assert attempt
+    before = files(results)
+    done = call("retry", spec.run_id, "--results", results)
+    assert f"run {spec.run_id} is running: nothing to retry" in done.err
+    assert files(results) == before
+    assert not attempt.retried()
+    assert attempt.run.status().state is State.RUNNING
+
+
+def test_retrying_a_finished_run_keeps_its_result(call: Call, results: Path, asked: Any) -> None:
+    spec = asked([2.0, 1.0, 2.0])[0]
+    before = files(results)
+    assert "1 finished" in call("retry", spec.run_id, "--results", results).err
+    assert files(results) == before
+
+
+def test_a_result_edited_by_hand_is_a_failure_with_what_to_type(call: Call, results: Path, asked: Any) -> None:
+    spec = asked([2.0, 1.0, 2.0])[0]
+    path = results / "runs" / spec.run_id / "result.json"
+    path.write_text(path.read_text().replace('"score": 2.0', '"score": 0.5'))
+    row = call("status", spec.run_id, "--results", results, "--format", "json").json[0]
+    assert (row["state"], row["best_score"]) == ("failed", None)
+    reason = call("show", spec.run_id, "--results", results, "--format", "json").json["reason"]
+    assert str(path) in reason
+    assert f"`ettsweep retry {spec.run_id}` trains it again" in reason
+
+
+def test_nothing_to_retry_is_said(call: Call, results: Path, asked: Any) -> None:
+    asked([2.0, 1.0, 2.0])
+    assert "nothing to do" in call("retry", "--all", "--yes", "--results", results).err
+    assert not (results / "jobs").exists()
+
+
+def test_clean_lists_before_it_removes_and_keeps_results(call: Call, results: Path, asked: Any) -> None:
+    spec = asked([2.0, 1.0, 2.0])[0]
+    checkpoint = results / "runs" / spec.run_id / "attempts" / "0001" / "checkpoint.pt"
+    checkpoint.write_bytes(b"x" * 100)
+    before = files(results)
+    (row,) = call("clean", "--dry-run", "--results", results, "--format", "json").json
+    assert (row["path"], row["bytes"]) == (str(checkpoint), 100)
+    assert files(results) == before
+    call("clean", "--results", results)
+    assert files(results) == [path for path in before if path != checkpoint]
+
+
+def test_one_run_trains_in_the_foreground_and_once(tmp_path: Path, results: Path) -> None:
+    grid = write_grid(tmp_path / "grid.yaml")
+    options = ("train", "--grid", grid, "--lr", 0.125, "--seed", 5, "--results", results)
+    done = ettsweep(*options)
+    assert "step 24/24" in done.stderr
+    (folder,) = (results / "runs").iterdir()
+    again = ettsweep("train", folder.name[:6], "--results", results)
+    assert again.stdout == done.stdout
+    assert "step" not in again.stderr
+    assert [path.name for path in (folder / "attempts").iterdir()] == ["0001"]
+    assert json.loads((folder / "spec.json").read_text())["seed"] == 5
+    assert not (results / "jobs").exists()
+
+
+def test_doctor_tells_what_works(call: Call, results: Path) -> None:
+    rows = {row["check"]: row for row in call("doctor", "--results", results, "--format", "json").json}
+    assert rows["torch"]["state"] == rows["data digits"]["state"] == rows["grids"]["state"] == "ok"
+    assert rows["data imagenet"]["state"] == "absent"
+    assert not results.exists()
+
+
+def test_doctor_fails_where_nothing_can_work(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    rows = call("doctor", "--launch", "nope", "--results", "file/results", "--format", "json", code=1).json
+    failed = {row["check"] for row in rows if row["state"] == "failed"}
+    assert failed == {"profile nope", "results file/results"}
+
+
+# --- sinks ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_sink_that_is_not_known_is_refused_before_anything_is_submitted(tmp_path: Path, results: Path) -> None:
+    done = ettsweep("grid", "--model", "vit-digits", "--log", "paper", "--results", results, code=2, cwd=tmp_path)
+    assert done.stderr == "ettsweep: unknown sink 'paper'. Known: tensorboard, wandb\n"
+    assert not results.exists()
+
+
+def test_metrics_go_to_a_sink_too_and_later_commands_remember_it(tmp_path: Path, results: Path) -> None:
+    grid = write_grid(tmp_path / "g.yaml", lr={"range": [0, 0]})
+    ettsweep("grid", "--grid", grid, "--log", "tensorboard", "--follow", "--results", results)
+    ettsweep("verify-optimum", "--follow", "--results", results)
+    runs = {run.id for run in runs_in(results)}
+    assert len(runs) == 3
+    assert {path.parent.name for path in results.glob("tensorboard/*/events.out.tfevents.*")} == runs

@@ -1,0 +1,248 @@
+"""`ettsweep data text` as a user types it: what it prints, kills and Ctrl-C in the middle; and the doctor's view of it."""
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+from support.commandline import ETTSWEEP, PATIENCE_S, alive, ended, ettsweep, start, wait_for
+from support.texts import TOPICS, paragraphs, small_tokenizer, write_gpt2
+
+from ettsweep.errors import DataMissingError
+from ettsweep.tasks.text.corpus import open_corpus
+from ettsweep.tasks.text.manifest import read_manifest
+
+Options = list[object]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder to work in, with text and a tokenizer."""
+    (tmp_path / "tokenizer").mkdir()
+    (tmp_path / "tokenizer" / "tokenizer.json").write_text(small_tokenizer().to_json())
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TOPICS))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path
+
+
+SMALL: Options = ["data", "text", "--input", "a.jsonl", "--out", "out", "--tokenizer", "tokenizer"]
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def test_the_command_says_what_it_has_made_and_what_comes_next(folder: Path) -> None:
+    done = ettsweep(*SMALL, "--val-fraction", 0.1)
+    manifest = read_manifest(folder / "out")
+    rows = [line.split() for line in done.stdout.splitlines()]
+    assert rows[0] == ["part", "documents", "sentences", "tokens", "blocks_512", "text_bytes"]
+    for row, name, counts in ((rows[1], "training", manifest.train), (rows[2], "validation", manifest.val)):
+        assert row == [
+            name,
+            *map(str, (counts.documents, counts.sentences, counts.tokens, counts.blocks, counts.text_bytes)),
+        ]
+    total = manifest.train.tokens + manifest.val.tokens
+    assert re.search(rf"^{total:,} tokens in [\d.]+ s: [\d,]+ tokens/s on 1 process$", done.stderr, re.MULTILINE)
+    assert f"out: corpus {manifest.digest}, vocabulary 408\n" in done.stderr
+    assert "next: `ettsweep grid --model bart-large --data out --set model.vocabulary=408`" in done.stderr
+    again = ettsweep(*SMALL, "--val-fraction", 0.1, "--format", "json")
+    assert "all of it was there already" in again.stderr
+    told = json.loads(again.stdout)
+    assert (told["digest"], told["n_vocab"]) == (manifest.digest, 408)
+    assert [part["tokens"] for part in told["parts"]] == [manifest.train.tokens, manifest.val.tokens]
+
+
+def test_short_documents_leave_most_of_a_block_empty_and_that_is_said(folder: Path) -> None:
+    (folder / "short.txt").write_text("\n\n".join(f"A short text, the {k} of all." for k in range(50)))
+    short: Options = ["data", "text", "--input", "short.txt", "--out", "short", "--tokenizer", "tokenizer"]
+    told = ettsweep(*short, "--val-fraction", 0.2).stderr
+    train = read_manifest(folder / "short").train
+    assert train.blocks == train.documents
+    assert (
+        f"documents are short: blocks of up to 512 tokens have {train.tokens / train.blocks:.0f} on average, "
+        "the rest is [pad]; --set model.tokens=64 has less of it; where a text file is one document: --documents file"
+    ) in told
+    assert "documents are short" not in ettsweep(*SMALL).stderr
+
+
+def test_hints_are_such_as_help(folder: Path) -> None:
+    lines = [json.dumps({"text": f"{k}: {TOPICS[0][:400]}"}) for k in range(50)]
+    (folder / "some.jsonl").write_text("\n".join([*lines, '{"text": " "}']))
+    some: Options = ["data", "text", "--input", "some.jsonl", "--out", "some", "--tokenizer", "tokenizer"]
+    told = ettsweep(*some, "--val-fraction", 1e-9).stderr.splitlines()
+    train = read_manifest(folder / "some").train
+    mean = train.tokens / train.blocks
+    assert 129 < mean < 256, "no length that is a power of two has room for it below 512"
+    assert f"documents are short: blocks of up to 512 tokens have {mean:.0f} on average, the rest is [pad]" in told
+    assert "1 document without text was left out" in told
+    assert "validation has 1 block of up to 512 tokens, few to judge by: a larger --val-fraction has more" in told
+    assert "few to judge by" not in ettsweep(*some, "--val-fraction", 0.9).stderr
+
+
+def test_an_encoding_is_trained_where_that_is_asked_for(folder: Path) -> None:
+    done = ettsweep(*SMALL[:6], "--bpe-tokens", 600, "--val-fraction", 1e-9)
+    assert "vocabulary 608" in done.stderr
+    assert "few documents: with --val-fraction 1e-09 one side would be empty" in done.stderr
+    assert read_manifest(folder / "out").val.documents == 1
+
+
+def test_gpt2s_files_suit_the_models_as_they_are(folder: Path) -> None:
+    done = ettsweep(*SMALL[:6], "--tokenizer", write_gpt2(folder / "gpt2"))
+    assert "next: `ettsweep grid --model bart-large --data out`" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "words"),
+    [
+        (["--input", "gone.txt", "--bpe-tokens", 300], 1, "ettsweep: --input gone.txt: does not exist"),
+        (["--input", "tokenizer", "--bpe-tokens", 300], 2, "tokenizer.json:1: no field 'text', it has version"),
+        (["--input", "a.jsonl"], 2, "ettsweep: say which tokenizer, with one of --tokenizer DIR"),
+        (
+            ["--input", "a.jsonl", "--bpe-tokens", 300, "--text-field", "body"],
+            2,
+            "a.jsonl:1: no field 'body', it has text",
+        ),
+        (["--input", "a.jsonl", "--tokenizer", "gone"], 1, "ettsweep: tokenizer gone: No such file or directory"),
+        (["--input", "a.jsonl", "--bpe-tokens", 300, "--out", "tokenizer"], 2, "--out tokenizer: is not empty"),
+        (["--bpe-tokens", 300], 2, "Missing option '--input'"),
+        (["--input", "a.jsonl", "--bpe-tokens", 300, "--documents", "page"], 2, "'page' is not one of"),
+    ],
+)
+def test_a_mistake_is_told_in_a_line_and_leaves_nothing(folder: Path, options: Options, code: int, words: str) -> None:
+    before = files(folder)
+    done = ettsweep("data", "text", *([] if "--out" in options else ["--out", "out"]), *options, code=code)
+    assert words in done.stderr
+    assert files(folder) == before
+    assert not (folder / "out").exists()
+
+
+# --- kills ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def long(folder: Path) -> Options:
+    """The command for text that takes some seconds, in many parts."""
+    (folder / "long.txt").write_text(paragraphs(6_000_000))
+    options: Options = ["--tokenizer", "tokenizer", "--shard-mib", 0.1, "--workers", 2]
+    return ["data", "text", "--input", "long.txt", *options]
+
+
+def records(out: Path) -> list[Path]:
+    return [path for path in out.glob("shards/*.json") if not path.name.startswith("tokenizer-")]
+
+
+def children(process: "subprocess.Popen[str]") -> list[int]:
+    found = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    return [int(pid) for pid in found]
+
+
+def deaf_to_ctrl_c(pid: int) -> bool:
+    masks = re.findall(r"Sig(?:Blk|Ign):\t([0-9a-f]+)", Path(f"/proc/{pid}/status").read_text())
+    return any(int(mask, 16) & 1 << signal.SIGINT - 1 for mask in masks)
+
+
+def test_a_killed_command_goes_on_where_it_was(folder: Path, long: Options) -> None:
+    out = folder / "killed"
+    process = start(*long, "--out", "killed")
+    wait_for(lambda: len(records(out)) >= 3, "finished parts")
+    workers = children(process)
+    process.kill()
+    process.communicate()
+    assert len(workers) >= 2
+    wait_for(lambda: not any(alive(pid) for pid in workers), "the processes to end with the command")
+    count = len(records(out))
+    assert not (out / "manifest.json").exists()
+    with pytest.raises(DataMissingError, match="tokenisation is not finished: run the same `ettsweep data text` again"):
+        open_corpus(out)
+    left = f".{'0' * 24}-0.bin.{'0' * 32}.tmp"
+    (out / "shards" / left).write_bytes(b"what a kill in the middle of a file leaves")
+    done = ettsweep(*long, "--out", "killed")
+    kept = re.search(r"(\d+) of (\d+) parts were there already", done.stderr)
+    assert kept is not None
+    assert int(kept[1]) >= count >= 3
+    ettsweep(*long, "--out", "undisturbed")
+    assert files(out) == files(folder / "undisturbed")
+    assert open_corpus(out).digest == read_manifest(folder / "undisturbed").digest
+
+
+def test_ctrl_c_keeps_what_is_finished_and_says_so(folder: Path, long: Options) -> None:
+    out = folder / "out"
+    process = start(*long, "--out", "out", start_new_session=True)
+    wait_for(lambda: len(records(out)) >= 2, "finished parts")
+    assert len(children(process)) >= 2
+    assert all(deaf_to_ctrl_c(pid) for pid in children(process)), "they would print tracebacks"
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all processes
+    done = ended(process, code=130)
+    told = re.search(
+        r"ettsweep: interrupted; (\d+) of (\d+) parts are finished and kept: the same command", done.stderr
+    )
+    assert told is not None
+    assert int(told[1]) == len(records(out)) >= 2
+    assert done.stderr.count("\n") == 1
+    assert not list(out.rglob("*.tmp"))
+
+
+def test_ctrl_c_before_anything_is_finished_leaves_nothing(folder: Path) -> None:
+    os.mkfifo(folder / "pipe.txt")
+    process = start("data", "text", "--input", "pipe.txt", "--out", "out", "--bpe-tokens", 300, start_new_session=True)
+    time.sleep(1)  # whether it waits for the pipe or is not there yet: nothing may stay
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode in (130, -signal.SIGINT), (out, err)
+    assert not (folder / "out").exists()
+
+
+def test_progress_is_shown_on_a_terminal_only(folder: Path) -> None:
+    assert "\x1b" not in ettsweep(*SMALL).stderr
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen([ETTSWEEP, *map(str, SMALL), "--val-fraction", "0.1"], stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    seen = b""
+    while True:
+        try:
+            seen += os.read(ours, 2**16)
+        except OSError:  # the other end is closed
+            break
+    os.close(ours)
+    assert process.wait(PATIENCE_S) == 0
+    assert b"tokenising" in seen
+    assert b"validation" in seen
+
+
+# --- the doctor -------------------------------------------------------------------------------------------------------
+
+
+def test_the_doctor_compares_a_corpus_with_what_a_grid_is_for(folder: Path) -> None:
+    ettsweep(*SMALL)
+    manifest = read_manifest(folder / "out")
+    done = ettsweep("doctor", "--data", "out", "--format", "json")
+    rows = [(row["check"], row["state"]) for row in json.loads(done.stdout)]
+    names = ("form", "text", "training text", "validation text", "vocabulary", "tokenizer", "shards")
+    assert rows[-7:] == [(name, "ok") for name in names]
+    model = {"kind": "encdec", "width": 8, "depth": 1, "heads": 2, "vocabulary": 999, "tokens": 32}
+    schedule = {"total_steps": 24, "warmup_steps": 4, "eval_every": 8}
+    grid = {
+        "model": model,
+        "task": {"kind": "text", "corpus": "0" * 12},
+        "recipe": {"batch_size": 4, "schedule": schedule},
+        "centre": {"standard": {"lr": 0.25, "wd": 0.25}},
+        "lr": {"range": [-1, 1]},
+        "wd": "fixed",
+        "strategies": ["standard"],
+    }
+    (folder / "grid.yaml").write_text(yaml.safe_dump(grid))
+    environment = {**os.environ, "ETTSWEEP_TEXT": str(folder / "out")}
+    done = ettsweep("doctor", "--grid", "grid.yaml", "--format", "json", code=1, env=environment)
+    failed = {row["check"]: row["detail"] for row in json.loads(done.stdout) if row["state"] == "failed"}
+    assert failed["vocabulary"] == (
+        "the text has 408 tokens, the model 999: --set model.vocabulary=408, or tokenise with another --tokenizer"
+    )
+    assert failed["text"] == f"the grid is for the text {'0' * 12}, this is {manifest.digest}"

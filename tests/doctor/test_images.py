@@ -1,0 +1,189 @@
+"""`doctor --data`: what it says of data sets that are whole, of the wrong size, and broken in all the usual ways."""
+
+import io
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from PIL import Image
+from support.commandline import GRID, ended, ettsweep, start
+from support.pictures import hang, jpeg, pictures, wait_for_reader, write_cifar, write_folders, write_shards
+
+from ettsweep.doctor.checks import Check
+from ettsweep.doctor.images import examine_data, shorten, subject
+from ettsweep.spec import Cifar10Task, ImageNetTask
+from ettsweep.tasks.images.location import data_env, guess
+
+Rows = list[tuple[str, str, str]]
+
+
+@pytest.fixture
+def grid(tmp_path: Path) -> Path:
+    """A grid file for the small data set."""
+    path = tmp_path / "small.yaml"
+    model = {**GRID["model"], "image_size": 32, "channels": 3, "classes": 3}
+    task = {"kind": "imagenet", "train_size": 36, "val_size": 9}
+    path.write_text(yaml.safe_dump(GRID | {"model": model, "task": task}))
+    return path
+
+
+def examine(root: Path, *options: object, code: int = 0, **how: Any) -> Rows:
+    """Return what, state and detail of each row about the data."""
+    done = ettsweep("doctor", "--data", root, *options, "--format", "json", code=code, **how)
+    rows = [(row["check"], row["state"], row["detail"]) for row in json.loads(done.stdout)]
+    return rows[[what for what, _, _ in rows].index("form") :]
+
+
+def test_a_whole_data_set_is_found_good(tmp_path: Path, grid: Path) -> None:
+    root = write_folders(tmp_path / "data")
+    assert examine(root, "--grid", grid) == [
+        ("form", "ok", f"class folders, {root}/train; class folders, {root}/val"),
+        ("classes", "ok", "3: n01, n02, n10"),
+        ("training images", "ok", "36"),
+        ("validation images", "ok", "9"),
+        ("decoding", "ok", "all can be decoded"),
+    ]
+
+
+def test_what_differs_from_the_task_fails_with_what_to_set(tmp_path: Path) -> None:
+    root = write_folders(tmp_path / "data")
+    for path in (root / "val" / "n10").iterdir():
+        path.unlink()
+    wrong = [detail for what, state, detail in examine(root, code=1) if state == "failed"]
+    assert wrong == [
+        "1 classes are in the training images only: n10",
+        "3 classes are there, the model has 1000: --set model.classes=3",
+        "36 images are there, task.train_size is 1281167: complete them, or --set task.train_size=36",
+        "6 images are there, task.val_size is 50000: complete them, or --set task.val_size=6",
+    ]
+
+
+def whole_image() -> bytes:
+    return jpeg(np.random.default_rng(1), 300, 200)
+
+
+def encoded(mode: str, form: str) -> bytes:
+    file = io.BytesIO()
+    Image.new(mode, (40, 30)).save(file, form)
+    return file.getvalue()
+
+
+def test_each_unreadable_file_is_named_with_the_reason(tmp_path: Path, grid: Path) -> None:
+    root = write_folders(tmp_path / "data")
+    whole = whole_image()
+    broken = {
+        "train/n01/02.jpg": (whole[: len(whole) // 2], "image file is truncated"),
+        "train/n01/03.jpg": (whole[:-200], "image file is truncated"),
+        "train/n02/00.jpg": (b"", "an empty file"),
+        "train/n10/11.jpg": (b"<html>404</html>", "no image of a known format"),
+        "val/n02/01.jpg": (whole[:20], ""),
+    }
+    fine = {
+        "train/n01/04.jpg": encoded("CMYK", "jpeg"),
+        "train/n01/05.jpg": encoded("L", "jpeg"),
+        "train/n01/06.jpg": encoded("RGBA", "png"),
+        "train/n01/07.jpg": encoded("1", "png"),
+        "train/n02/01.jpg": whole,
+    }
+    write_folders(root, {name: content for name, (content, _) in broken.items()} | fine)
+    (root / "train" / "n02" / "folder.jpg").mkdir()
+    rows = examine(root, "--grid", grid)
+    images = [(detail, state) for what, state, detail in rows if what == "image"]
+    assert len(images) == 5
+    for (detail, state), (name, (_, reason)) in zip(images, broken.items(), strict=True):
+        assert detail.startswith(f"{root / name}: cannot be decoded (")
+        assert reason in detail
+        assert state == "warning"
+    assert ("unreadable", "warning") in [(what, state) for what, state, _ in rows]
+
+
+def test_images_in_shards_are_named_by_shard_and_member(tmp_path: Path, grid: Path) -> None:
+    files = pictures() | {"train/n02/03.jpg": b"no image"}
+    rows = examine(write_shards(tmp_path / "data", files), "--grid", grid, env={**os.environ, "HOME": str(tmp_path)})
+    assert [detail for what, _, detail in rows if what == "image"] == [
+        f"{tmp_path}/data/imagenet-train-0001.tar: 15_1_03.jpg: cannot be decoded (no image of a known format)"
+    ]
+
+
+def test_a_file_that_may_not_be_read_is_named(tmp_path: Path, grid: Path) -> None:
+    root = write_folders(tmp_path / "data")
+    (root / "train" / "n01" / "00.jpg").unlink()
+    (root / "train" / "n01" / "00.jpg").symlink_to(tmp_path / "gone.jpg")
+    rows = examine(root, "--grid", grid, code=1)
+    told = "1 of 45 cannot be: a run ends at those that cannot even be read, 1 of them"
+    assert ("unreadable", "failed", told) in rows
+    named = f"{root}/train/n01/00.jpg: cannot be read (No such file or directory)"
+    assert ("image", "warning", named) in rows
+
+
+def test_so_many_unreadable_images_that_none_would_train_fail(tmp_path: Path, grid: Path) -> None:
+    root = write_folders(tmp_path / "data")
+    for path in sorted(root.glob("train/n01/*.jpg"))[:11]:
+        path.write_bytes(b"")
+    rows = examine(root, "--grid", grid, code=1)
+    assert ("unreadable", "failed", "11 of 45 cannot be: too many to train without") in rows
+
+
+def test_a_table_shows_twenty_and_counts_the_rest() -> None:
+    rows = [Check("form", "ok", ""), *(Check("image", "warning", str(i)) for i in range(25))]
+    assert [row.detail for row in shorten(rows)[1:21]] == [str(i) for i in range(20)]
+    assert shorten(rows)[21:] == [Check("images", "warning", "5 more; --format json or csv lists all")]
+    assert shorten(rows[:21]) == rows[:21]
+
+
+def test_a_few_images_are_spread_over_all(tmp_path: Path, grid: Path) -> None:
+    root = write_folders(tmp_path / "data")
+    for name in ("train/n01/00.jpg", "train/n01/01.jpg", "val/n10/02.jpg"):
+        (root / name).write_bytes(b"")
+    rows = examine(root, "--grid", grid, "--images", 9)
+    assert [detail.split(":")[0] for what, _, detail in rows if what == "image"] == [f"{root}/train/n01/00.jpg"]
+    assert any("1 of 9 cannot be" in detail for _, _, detail in rows)
+
+
+def test_ctrl_c_prints_what_was_found_even_if_a_disk_hangs(tmp_path: Path, grid: Path) -> None:
+    root = write_folders(tmp_path / "data")
+    hanging = root / "train" / "n01" / "05.jpg"
+    hang(hanging)
+    process = start("doctor", "--data", root, "--grid", grid, "--format", "json")
+    writer = wait_for_reader(hanging)
+    process.send_signal(signal.SIGINT)
+    done = ended(process, code=1)
+    os.close(writer)
+    rows = [(row["check"], row["state"], row["detail"]) for row in json.loads(done.stdout)]
+    assert rows[-1] == ("decoding", "failed", "stopped by Ctrl-C after 0 of 45 images")
+    assert ("training images", "ok", "36") in rows
+
+
+def test_data_that_are_not_there_fail(tmp_path: Path) -> None:
+    rows = examine(tmp_path / "nowhere", "--task", "imagenet", code=1)
+    assert len(rows) == 1
+    assert "nowhere does not exist" in rows[0][2]
+
+
+def test_cifar_is_recognised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = write_cifar(tmp_path / "data", monkeypatch)
+    assert guess(str(root)) == guess(str(root / "cifar-10-batches-py")) == "cifar10"
+    assert guess(str(tmp_path)) == "imagenet"
+    monkeypatch.setenv(data_env("cifar10"), str(root))
+    meant = subject(str(root), None, None, [], None)
+    assert meant == (Cifar10Task(), 10)
+    rows = examine_data(meant._replace(task=Cifar10Task(train_size=100, val_size=20)))
+    assert {row.state for row in rows} == {"ok"}
+    assert rows[0].detail == f"CIFAR's own files, {root}"
+
+
+def test_what_the_data_are_for_is_said_once(tmp_path: Path, grid: Path) -> None:
+    assert subject("x", None, grid, ["task.train_size=34"], None).task == ImageNetTask(train_size=34, val_size=9)
+    assert subject("x", "vit-b16", None, [], None) == (ImageNetTask(), 1000)
+    for options, words in [
+        (("--task", "cifar10", "--grid", grid), "--task NAME cannot go with"),
+        (("--set", "task.train_size=3"), "--set changes a grid"),
+        (("--task", "mnist"), "unknown task 'mnist'"),
+        (("--model", "vit-digits"), "task digits comes with a package"),
+    ]:
+        assert words in ettsweep("doctor", "--data", tmp_path, *options, code=2).stderr

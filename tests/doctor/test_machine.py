@@ -1,0 +1,247 @@
+"""`doctor` with a SLURM profile: what it says of a real cluster, with parts of it broken, and where there is none."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.arrays import write_profile
+from support.commandline import ettsweep
+from support.devcluster import Cluster
+
+from ettsweep.doctor.cluster import file_system
+from ettsweep.doctor.inventory import minutes, nodes, partitions
+from ettsweep.launch import slurm
+
+Rows = dict[str, tuple[str, str]]
+
+
+def examine(folder: Path, *options: object, code: int = 0, **profile: object) -> Rows:
+    """Return state and detail of each row, as another process prints them."""
+    launch = write_profile(folder / "slurm.yaml", **profile)
+    arguments = ("doctor", "--launch", launch, "--results", folder / "results", "--format", "json", *options)
+    rows = json.loads(ettsweep(*arguments, code=code).stdout)
+    return {row["check"]: (row["state"], row["detail"]) for row in rows}
+
+
+# --- what the cluster has -------------------------------------------------------------------------------------------
+
+
+def test_it_says_what_the_cluster_has(cluster: Cluster, tmp_path: Path) -> None:
+    rows = examine(tmp_path)
+    state, told = rows["cluster"]
+    assert state == "ok"
+    assert told.startswith(f"devcluster, SLURM {cluster.run('sinfo', '--version').stdout.split()[1]}, ")
+    nodes = f"up; {len(cluster.nodes)} nodes with 4 CPUs, 7.8 GiB, 2 GPUs; "
+    assert rows["partition main (default)"] == ("ok", nodes + "no time limit; never preempted")
+    low = "no time limit; preempted by main, high, short, then requeued after 5 s of grace"
+    assert rows["partition low"] == ("ok", nodes + low)
+    assert rows["partition nograce"][1].endswith("then requeued at once")
+    assert rows["partition short"] == ("ok", nodes + "at most 5 min, 1 min if none is asked for; never preempted")
+    told = rows["limits"][1]
+    assert all(
+        word in told for word in ("1001 tasks an array", "50000 jobs", "5 sec from TERM to KILL", "JobRequeue 1")
+    )
+    warned = "preempt_send_user_signal" in cluster.conf.read_text()
+    assert ("jobs are warned" in rows["preemption"][1]) == warned
+    assert rows["accounting"] == ("ok", "sacct answers")
+    assert rows["account root"][1].startswith("of root; QOS normal")
+
+
+def test_limits_of_the_user_and_of_a_qos_are_told(cluster: Cluster, tmp_path: Path, limited: None) -> None:
+    rows = examine(tmp_path)
+    assert rows["account root"][1].endswith("at most 7 jobs submitted")
+    assert rows["qos normal"][1] == "at most 3 jobs at a time, 01:00:00 a job"
+
+
+@pytest.fixture
+def limited(cluster: Cluster) -> Iterator[None]:
+    """Limit the user and the QOS as sites do, and lift it afterwards."""
+
+    def limit(jobs: int, at_a_time: int, wall: str) -> None:
+        cluster.run("sacctmgr", "-i", "modify", "user", "root", "set", f"maxsubmit={jobs}")
+        cluster.run("sacctmgr", "-i", "modify", "qos", "normal", "set", f"maxjobspu={at_a_time}", f"maxwall={wall}")
+
+    limit(7, 3, "60")
+    yield
+    limit(-1, -1, "-1")
+
+
+def test_a_node_that_is_down_is_counted(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.run("scontrol", "update", "nodename=n1", "state=drain", "reason=test")
+    rows = examine(tmp_path)
+    assert "1 of them down or drained" in rows["partition main (default)"][1]
+    assert rows["partition main (default)"][0] == "ok"
+
+
+# --- what the profile would get -------------------------------------------------------------------------------------
+
+
+def test_a_profile_that_fits_gets_sbatchs_word_and_no_job(cluster: Cluster, tmp_path: Path) -> None:
+    before = {job["id"] for job in cluster.squeue()}
+    rows = examine(tmp_path, partition="low", cpus=2, mem_gb=1)
+    state, told = rows["sbatch --test-only"]
+    assert state == "ok"
+    assert "to start at" in told
+    assert "in partition low" in told
+    job = rows[f"profile {tmp_path / 'slurm.yaml'}"][1]
+    assert job.startswith("a job: 1 node with 2 CPUs, 1 GiB; 1 h; ")
+    assert not {"time_min", "cpus", "mem_gb", "gpus", "nodes", "warn_s", "partition"} & set(rows)
+    assert {job["id"] for job in cluster.squeue()} <= before, "a job was submitted"  # old ones are forgotten
+    assert {path.name for path in tmp_path.iterdir()} == {"slurm.yaml"}, "something was left behind"
+
+
+def test_launch_set_changes_what_is_asked_for(cluster: Cluster, tmp_path: Path) -> None:
+    rows = examine(tmp_path, "--launch-set", "cpus=3")
+    assert "1 node with 3 CPUs" in rows[f"profile {tmp_path / 'slurm.yaml'}"][1]
+    rows = examine(tmp_path, "--launch-set", "cpu=3", code=1)
+    state, told = rows[f"profile {tmp_path / 'slurm.yaml'}"]
+    assert state == "failed"
+    assert "cpu" in told
+    assert "cluster" not in rows
+
+
+def test_what_sbatch_refuses_is_told_in_its_words(cluster: Cluster, tmp_path: Path) -> None:
+    before = cluster.squeue()
+    rows = examine(tmp_path, partition="nosuch", code=1)
+    state, told = rows["sbatch --test-only"]
+    assert state == "failed"
+    assert told.startswith("sbatch refuses: invalid partition specified: nosuch")
+    assert cluster.squeue() == before
+
+
+@pytest.mark.parametrize(
+    ("changes", "row", "words"),
+    [
+        ({"cpus": 8}, "cpus", "8: no node of main has more than 4"),
+        ({"gpus": 2, "cpus": 3}, "cpus", "3 x 2 GPUs: no node of main has more than 4"),
+        ({"mem_gb": 9}, "mem_gb", "9: no node of main has more than 7.8"),
+        ({"gpus": 3}, "gpus", "3: no node of main has more than 2"),
+        ({"nodes": 4}, "nodes", "4: 3 nodes of main have all that a job asks for on each"),
+    ],
+)
+def test_what_no_node_has_is_named(
+    cluster: Cluster, tmp_path: Path, changes: dict[str, object], row: str, words: str
+) -> None:
+    rows = examine(tmp_path, code=1, **changes)
+    assert rows[row] == ("failed", words)
+    assert rows["sbatch --test-only"][0] == "failed"
+
+
+def test_a_time_limit_above_the_partitions_fails_though_sbatch_takes_it(cluster: Cluster, tmp_path: Path) -> None:
+    rows = examine(tmp_path, partition="short", time_min=6, code=1)
+    assert rows["sbatch --test-only"][0] == "ok", "SLURM itself says so now: the row on time_min is not needed any more"
+    state, told = rows["time_min"]
+    assert state == "failed"
+    assert told.startswith("6: partition short allows 5 min; ")
+    assert told.endswith("what would work: time_min=5")
+    assert "time_min" not in examine(tmp_path, partition="short", time_min=5, warn_s=60)
+    assert "time_min" not in examine(tmp_path, partition="main,short", time_min=6), "one of the two takes it"
+
+
+def test_a_warning_shorter_than_killwait_is_questioned(cluster: Cluster, tmp_path: Path) -> None:
+    rows = examine(tmp_path, warn_s=5)
+    assert rows["warn_s"][0] == "warning"
+    assert "KillWait" in rows["warn_s"][1]
+    assert "warn_s" not in examine(tmp_path, warn_s=6)
+
+
+def test_a_results_folder_that_nodes_cannot_see_is_questioned(cluster: Cluster, tmp_path: Path) -> None:
+    disk = cluster.disk("1m")
+    rows = examine(tmp_path, "--results", disk)
+    assert rows["shared folder"][0] == "warning"
+    assert f"{disk} (tmpfs at {disk}): each node has its own" in rows["shared folder"][1]
+
+
+# --- what is broken, or not there -----------------------------------------------------------------------------------
+
+
+def test_a_silent_controller_is_a_failure_in_its_words(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.ctl("stop", "slurmctld")
+    rows = examine(tmp_path, code=1)
+    assert rows["cluster"][0] == "failed"
+    assert rows["cluster"][1].startswith("SLURM does not answer: scontrol: ")
+    assert rows["torch"][0] == "ok", "the rest is told all the same"
+    assert "sbatch --test-only" not in rows
+
+
+def test_without_accounting_all_else_is_told(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.ctl("stop", "slurmdbd")
+    rows = examine(tmp_path)
+    state, told = rows["accounting"]
+    assert state == "absent"
+    assert told.startswith("does not answer (sacct: ")
+    assert "why a job ended is not known" in told
+    assert rows["sbatch --test-only"][0] == "ok"
+
+
+def test_where_there_is_no_slurm_a_profile_for_it_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    rows = examine(tmp_path, code=1)
+    assert rows["slurm"] == ("failed", "sbatch is not on the PATH")
+    assert "cluster" not in rows
+    local = ettsweep("doctor", "--results", tmp_path / "results", "--format", "json")
+    assert {row["check"]: row["state"] for row in json.loads(local.stdout)}["slurm"] == "absent"
+
+
+# --- other SLURMs than that of the test cluster ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("5:00", 5),
+        ("1:00:00", 60),
+        ("1-12:00:00", 2160),
+        ("2-0", 2880),
+        ("30", 30),
+        ("00:00:30", 0.5),
+        ("UNLIMITED", None),
+        ("infinite", None),
+        ("NONE", None),
+        ("", None),
+    ],
+)
+def test_time_limits_are_read(text: str, expected: float | None) -> None:
+    assert minutes(text) == expected
+
+
+def test_nodes_are_read_as_any_slurm_prints_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [
+        "n1|gpu|64|515000|gpu:a100:4(S:0-1)|mixed*",
+        "n2|gpu|64|515000+|gpu:tesla:2(S:0),gpu:kepler:1(S:1),shard:8|drained",
+        "n3|cpu|128|257000|(null)|idle~",
+        "a line that is none",
+        "n4|mig|32|1|gpu:nvidia_a100_3g.20gb:7(S:0,2)|down$",
+    ]
+    monkeypatch.setattr(slurm, "ask", lambda *command: "\n".join(lines))
+    found = nodes()
+    assert [(n.name, n.gpus, n.mem_mb, n.broken) for n in found] == [
+        ("n1", 4, 515000, False),
+        ("n2", 3, 515000, True),
+        ("n3", 0, 257000, False),
+        ("n4", 7, 1, True),
+    ]
+
+
+def test_partitions_are_read_as_any_slurm_prints_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (
+        "PartitionName=a Default=YES MaxTime=2-00:00:00 State=UP TRES=cpu=1,mem=2M NewField=\nPartitionName=b\n\nNo\n"
+    )
+    monkeypatch.setattr(slurm, "ask", lambda *command: text)
+    first, second = partitions()
+    assert (first.name, first.default, first.longest_min, first.default_min) == ("a", True, 2880, None)
+    assert (second.name, second.default, second.up, second.longest_min) == ("b", False, True, None)
+
+
+def test_the_file_system_of_a_folder_is_that_of_the_nearest_mount(tmp_path: Path) -> None:
+    table = tmp_path / "mountinfo"
+    table.write_text(
+        "1 0 8:1 / / rw - ext4 /dev/sda rw\n"
+        "2 1 0:5 / /home rw shared:1 - nfs4 server:/home rw\n"
+        "3 1 0:6 / /home/a\\040b rw - lustre x rw\n"
+    )
+    assert file_system(Path("/home/me"), table) == ("nfs4", "/home")
+    assert file_system(Path("/homes"), table) == ("ext4", "/")
+    assert file_system(Path("/home/a b/results"), table) == ("lustre", "/home/a b")
+    assert file_system(Path("/home"), tmp_path / "nowhere") == ("", "")

@@ -1,0 +1,83 @@
+"""What the doctor says of tokenised text that is whole, changed, or not finished."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.texts import TOPICS, small_tokenizer
+
+from ettsweep.doctor.checks import Check
+from ettsweep.doctor.images import examine_data, subject
+from ettsweep.doctor.text import TextSubject, examine_text
+from ettsweep.spec import TextTask
+from ettsweep.tasks.text.corpus import open_corpus
+from ettsweep.tasks.text.manifest import read_manifest
+from ettsweep.tasks.text.tokenisation import Order, tokenise
+
+
+@pytest.fixture
+def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("ETTSWEEP_TEXT", str(tmp_path / "out"))
+    (tmp_path / "tokenizer.json").write_text(small_tokenizer().to_json())
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TOPICS))
+    tokenise(Order((str(tmp_path / "a.jsonl"),), tmp_path / "out", tmp_path, shard_mib=0.2, workers=1))
+    return tmp_path / "out"
+
+
+def test_tokenised_text_is_recognised_and_found_good(corpus: Path) -> None:
+    meant = subject(str(corpus), None, None, [], None)
+    assert meant == TextSubject(TextTask(), None)
+    rows = examine_data(meant)
+    assert {row.state for row in rows} == {"ok"}
+    manifest = read_manifest(corpus)
+    train, val = manifest.train, manifest.val
+    assert train.long_sentences > 1
+    size = sum(one.size for one in manifest.shards) / 1e6
+    assert [(row.what, row.detail) for row in rows] == [
+        ("form", f"tokenised text, {corpus}"),
+        ("text", manifest.digest),
+        (
+            "training text",
+            f"{train.documents} documents, {train.sentences} sentences, {train.long_sentences} of them longer than 512 "
+            f"tokens, {train.tokens} tokens, {train.blocks} blocks of up to 512",
+        ),
+        (
+            "validation text",
+            f"1 document, {val.sentences} sentences, {val.tokens} tokens, 1 block of up to 512",
+        ),
+        ("vocabulary", "408"),
+        ("tokenizer", "byte-level BPE of 400 tokens, with which the shards were made"),
+        ("shards", f"{len(manifest.shards)} shards of {size:.1f} MB in all: as they were written"),
+    ]
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    info = path.stat()
+    path.write_bytes(data)
+
+    os.utime(path, ns=(info.st_atime_ns, info.st_mtime_ns))  # as a bad disk would
+
+
+@pytest.mark.parametrize(
+    ("harm", "what", "words"),
+    [
+        (
+            lambda out: flip(next(out.glob("shards/*.bin"))),
+            "shards",
+            "was changed after tokenisation (its checksum differs); run",
+        ),
+        (lambda out: (out / "tokenizer.json").unlink(), "tokenizer", "is not the tokenizer of these shards"),
+        (lambda out: (out / "manifest.json").unlink(), "form", "tokenisation is not finished"),
+    ],
+)
+def test_what_was_changed_is_named(corpus: Path, harm: Callable[[Path], object], what: str, words: str) -> None:
+    open_corpus(corpus)  # the doctor compares all, whether they were compared before or not
+    harm(corpus)
+    failed: list[Check] = [row for row in examine_text(TextSubject(TextTask(), 408), corpus) if row.state == "failed"]
+    assert [row.what for row in failed] == [what]
+    assert words in failed[0].detail

@@ -1,0 +1,1 @@
+"""What tests share: the command line, small runs and texts, a cluster, pictures."""

@@ -1,0 +1,92 @@
+"""Runs on a SLURM cluster, as a user types them: a profile, grids of some seconds, and who trains what."""
+
+import contextlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ettsweep.launch.submissions import Submission, submissions
+from ettsweep.runs.folder import Attempt, RunDir
+from support.commandline import LONG, runs_in, status, wait_for, write_grid
+
+PROFILE: dict[str, Any] = {
+    "kind": "slurm",
+    "gpus": 0,
+    "cpus": 1,
+    "time_min": 60,
+    "environment": {"OMP_NUM_THREADS": 1},
+    "checkpoint_every_steps": 25,
+    "heartbeat_s": 0.5,
+}
+"""Jobs of one CPU that save a checkpoint several times a second."""
+
+
+def write_profile(path: Path, **changes: Any) -> Path:
+    """Write the launch profile, with other values for some keys."""
+    path.write_text(yaml.safe_dump(PROFILE | changes))
+    return path
+
+
+def asks(folder: Path, runs: int = 1, steps: int = 600, **profile: Any) -> tuple[object, ...]:
+    """Return the arguments of a `grid` command for some runs of some steps on SLURM; results go to folder/results."""
+    recipe: Mapping[str, Any] = LONG | {"schedule": LONG["schedule"] | {"total_steps": steps}}  # type: ignore[operator]
+    grid = write_grid(folder / "grid.yaml", recipe=dict(recipe), lr={"range": [0, runs - 1]})
+    launch = write_profile(folder / "slurm.yaml", **profile)
+    return "grid", "--grid", grid, "--launch", launch, "--results", folder / "results"
+
+
+def only_run(results: Path) -> RunDir:
+    """Return the one run of a results folder."""
+    (run,) = runs_in(results)
+    return run
+
+
+def only_submission(results: Path) -> Submission:
+    """Return the one submission of a results folder."""
+    (submission,) = submissions(results)
+    return submission
+
+
+def attempt_at_work(results: Path, number: int = 1) -> Attempt:
+    """Wait until the one run has saved a checkpoint in an attempt of its own."""
+    attempt = only_run(results).attempt(number)
+    wait_for(attempt.checkpoint_path.exists, f"a checkpoint of attempt {number}")
+    return attempt
+
+
+def state(results: Path) -> tuple[str, str]:
+    """Return state and reason of the one run, as another process says."""
+    (row,) = status(results).values()
+    return row["state"], row["reason"]
+
+
+def wait_for_state(results: Path, *states: str) -> dict[str, dict[str, Any]]:
+    """Wait until all runs are in one of some states, as other processes say; return what `status` says then."""
+
+    def look() -> dict[str, dict[str, Any]] | None:
+        rows = status(results)
+        return rows if {row["state"] for row in rows.values()} <= set(states) else None
+
+    found = wait_for(look, f"all runs to be {' or '.join(states)}")
+    assert isinstance(found, dict)
+    return found
+
+
+def workers(results: Path, node: str = "") -> list[int]:
+    """Return the processes, as this machine numbers them, that train runs of a results folder on a node."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            command = (path / "cmdline").read_bytes().decode(errors="replace").split("\0")
+            if "ettsweep.worker" not in command or Path(command[0]).name.startswith(("srun", "slurm")):
+                continue
+            where = f"SLURMD_NODENAME={node}\0".encode()
+            if any(str(results) in part for part in command) and (not node or where in (path / "environ").read_bytes()):
+                found.append(int(path.name))
+    return found
+
+
+def node_of(attempt: Attempt) -> str:
+    return str(attempt.job()["node"])

@@ -1,0 +1,139 @@
+"""The command line as a user types it, a small grid for it, and the processes that it leaves behind."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ettsweep.errors import CorruptError
+from ettsweep.launch.submissions import read_submission, submission_folders
+from ettsweep.runs.folder import RunDir, runs_dir
+from ettsweep.spec import RunSpec
+
+ETTSWEEP = str(Path(sys.executable).with_name("ettsweep"))
+PATIENCE_S = 180
+"""Seconds after which a test gives up waiting; no test passes or fails by how long anything takes."""
+
+GRID: dict[str, Any] = {
+    "model": {"width": 8, "depth": 1, "heads": 2, "patch_size": 4, "image_size": 8, "channels": 1, "classes": 10},
+    "task": "digits",
+    "recipe": {"batch_size": 32, "schedule": {"total_steps": 24, "warmup_steps": 4, "eval_every": 8}},
+    "centre": {"standard": {"lr": 0.25, "wd": 0.25}},
+    "lr": {"range": [-1, 1]},
+    "wd": "fixed",
+    "strategies": ["standard"],
+}
+"""Three runs of a second in all; on this surface the centre is the best by far."""
+
+
+LONG = {"batch_size": 32, "schedule": {"total_steps": 600, "warmup_steps": 4, "eval_every": 200}}
+"""A recipe of some seconds of training: time to do something to it."""
+
+
+def write_grid(path: Path, **changes: Any) -> Path:
+    """Write the small grid, with other values for some keys."""
+    path.write_text(yaml.safe_dump(GRID | changes))
+    return path
+
+
+def start(*arguments: object, **options: Any) -> "subprocess.Popen[str]":
+    """Start a command in the background."""
+    command = [ETTSWEEP, *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+
+
+def ended(process: "subprocess.Popen[str]", code: int = 0) -> "subprocess.CompletedProcess[str]":
+    """Wait for a command; its exit code must be the expected one, and no traceback be seen."""
+    out, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == code, f"exit code {process.returncode}, not {code}:\n{out}\n{err}"
+    assert "Traceback" not in err
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+def ettsweep(*arguments: object, code: int = 0, **options: Any) -> "subprocess.CompletedProcess[str]":
+    """Run a command to its end."""
+    return ended(start(*arguments, **options), code)
+
+
+def status(results: Path) -> dict[str, dict[str, Any]]:
+    """Return what another process says of all runs, by id."""
+    rows = json.loads(ettsweep("status", "--results", results, "--format", "json").stdout)
+    return {row["run"]: row for row in rows}
+
+
+def wait_for(condition: Callable[[], Any], what: str) -> Any:
+    """Return the first true value of a condition."""
+    give_up_s = time.monotonic() + PATIENCE_S
+    while not (value := condition()):
+        assert time.monotonic() < give_up_s, f"waited in vain for {what}"
+        time.sleep(0.01)
+    return value
+
+
+def runs_in(results: Path) -> list[RunDir]:
+    """Return all run folders."""
+    return [RunDir(path) for path in sorted(runs_dir(results).glob("*"))]
+
+
+def worker_pids(results: Path) -> list[int]:
+    """Return the workers that have said that they are there, of all submissions."""
+    found = []
+    for folder in submission_folders(results):
+        for path in folder.glob("worker-*.json"):
+            with contextlib.suppress(ValueError, OSError):
+                found.append(int(json.loads(path.read_text())["process"]["pid"]))
+    return found
+
+
+def alive(pid: int) -> bool:
+    """Say whether a process is there and no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def end_workers(results: Path) -> None:
+    """Kill what a test left behind: workers, and the processes that started them."""
+    pids: Iterable[int] = worker_pids(results)
+    for folder in submission_folders(results):
+        with contextlib.suppress(CorruptError):
+            pids = [*pids, *(worker.pid for worker in read_submission(folder).workers() if worker)]
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            if alive(pid) and "submitit" in Path(f"/proc/{pid}/cmdline").read_text():
+                os.kill(pid, signal.SIGKILL)
+
+
+def undisturbed(folder: Path, spec: RunSpec) -> RunDir:
+    """Train a run in this process from its start to its end."""
+    import torch
+
+    from ettsweep.training.execution import Execution
+    from ettsweep.training.run import train_run
+
+    torch.set_num_threads(1)
+    run = RunDir.create(folder, spec)
+    attempt = run.claim({}, after=0)
+    assert attempt is not None
+    train_run(run, attempt, torch.device("cpu"), Execution(), lambda: None)
+    return run
+
+
+def assert_as_if_undisturbed(run: RunDir, folder: Path) -> None:
+    """Compare metrics, byte by byte, and final weights with those of a run that nothing happened to."""
+    expected = undisturbed(folder, run.spec())
+    assert run.metrics_path.read_bytes() == expected.metrics_path.read_bytes()
+    result, reference = run.result(), expected.result()
+    assert result is not None
+    assert reference is not None
+    assert result["weights_sha256"] == reference["weights_sha256"]
+    assert result["score"] == reference["score"]

@@ -1,0 +1,141 @@
+"""Train one run through a series of kills, for test_run.py: `python killed_run.py RUN_FOLDER SEED`.
+
+Each attempt is a process of its own, forked here after the second that importing torch takes. All but the last are
+killed: after a while, or in the midst of writing a checkpoint, a line of metrics or the result. Prints, as JSON, how
+each attempt was killed ("": it was not), in which checkpoint or piece of metrics, and the step it had resumed from.
+"""
+
+import json
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from ettsweep.files import Json
+from ettsweep.runs import folder as rundir
+from ettsweep.runs.folder import Attempt, RunDir
+from ettsweep.training import checkpoint
+from ettsweep.training.execution import Execution
+from ettsweep.training.run import environment, train_run
+
+STEP_S = 0.002
+"""Least time a step takes, so that a kill after a while meets a run that is under way."""
+
+
+EVERY_STEPS = 4
+"""Steps from one checkpoint to the next."""
+
+
+class Stuck:
+    """A process that tells where it is, and waits there for its end."""
+
+    def __init__(self, pipe: int) -> None:
+        self.pipe = pipe
+
+    def __call__(self) -> None:
+        os.write(self.pipe, b".")
+        time.sleep(60)
+        os._exit(3)
+
+
+def stick_in_checkpoint(stuck: Stuck, count: int) -> None:
+    """Get stuck halfway through the `count`-th checkpoint."""
+    save, left = torch.save, [count]
+
+    def half(state: object, path: Path) -> None:
+        save(state, path)
+        left[0] -= 1
+        if left[0] == 0:
+            path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+            stuck()
+
+    checkpoint.torch.save = half
+
+
+def stick_in_metrics(stuck: Stuck, count: int) -> None:
+    """Get stuck halfway through the `count`-th piece of metrics."""
+    append, left = Attempt.append, [count]
+
+    def half(self: Attempt, path: Path, lines: list[Json]) -> None:
+        left[0] -= path == self.metrics_path
+        if left[0] == 0:
+            text = "".join(rundir.dumps(line) + "\n" for line in lines)
+            with path.open("a") as file:
+                file.write(text[: len(text) // 2])
+            stuck()
+        append(self, path, lines)
+
+    Attempt.append = half
+
+
+def stick_in_result(stuck: Stuck, count: int) -> None:
+    """Get stuck after the stitched metrics, before the result."""
+    write = rundir.write_atomic
+
+    def half(path: Path, data: bytes | str | Callable[[Path], None], *, exclusive: bool = False) -> bool:
+        if path.name == "result.json":
+            stuck()
+        return write(path, data, exclusive=exclusive)
+
+    rundir.write_atomic = half
+
+
+STICK = {"checkpoint": stick_in_checkpoint, "metrics": stick_in_metrics, "result": stick_in_result}
+
+
+def attempt_run(run: RunDir, pipe: int, how: str, count: int) -> None:
+    device = torch.device("cpu")
+    torch.set_num_threads(1)
+    attempt = run.claim(environment(device), after=max(run.numbers(), default=0))
+    assert attempt is not None
+    if how in STICK:
+        STICK[how](Stuck(pipe), count)
+    started = False
+
+    def poll() -> None:
+        nonlocal started
+        if not started and how == "time":
+            os.write(pipe, b".")
+        started = True
+        time.sleep(STEP_S)
+
+    train_run(run, attempt, device, Execution(checkpoint_every_steps=EVERY_STEPS), poll)
+
+
+def main() -> None:
+    run, rng = RunDir(Path(sys.argv[1])), random.Random(int(sys.argv[2]))
+    torch.optim.SGD([torch.zeros(1)]).step()  # the first step of a process imports for a second
+    plan = ["time", "checkpoint", "metrics"] * 3
+    rng.shuffle(plan)
+    told = []
+    for how in [*plan, "result", ""]:
+        read, write = os.pipe()
+        count = rng.randrange(1, 4)
+        pid = os.fork()
+        if pid == 0:
+            os.close(read)
+            attempt_run(run, write, how, count)
+            os._exit(0)
+        os.close(write)
+        reached = os.read(read, 1)  # nothing where it ended before
+        if reached:
+            if how == "time":
+                time.sleep(rng.uniform(0.0, 0.08))
+            os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        os.close(read)
+        number = max(run.numbers())
+        resumed = run.attempt(number).resumed_from()[1]
+        told.append({"how": how if reached else "", "count": count, "resumed": resumed})
+        if run.result_path.exists():
+            break
+    print(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main()

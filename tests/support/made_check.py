@@ -1,0 +1,46 @@
+"""A finished check whose measurements follow the theory, but for those that a test spoils."""
+
+from support.perfect import HEADS, SAMPLES, WIDTHS, expectations, perfect
+
+from ettsweep.check.findings import findings
+from ettsweep.check.judgement import judge
+from ettsweep.check.outcome import Check, Curves
+from ettsweep.spec import ModelSpec
+
+
+def made_curves(strategy: str, lr: float, hidden: float, outputs: float, stages: tuple[str, ...], steps: int) -> Curves:
+    """Return changes that have the implied powers, and grow with depth and step."""
+
+    def changes(depth: int, power: float) -> tuple[tuple[float, ...], ...]:
+        return tuple(
+            tuple(1e-3 * depth * step * (n / WIDTHS[-1]) ** power for n in WIDTHS) for step in range(1, steps + 1)
+        )
+
+    *parts, head = stages
+    lines = {stage: changes(depth, hidden) for depth, stage in enumerate(parts, start=1)}
+    return Curves(strategy, lr, {**lines, head: changes(20, outputs)}, hidden, outputs)
+
+
+def made_check(model: ModelSpec | None = None, spoil: object = None, steps: int = 3) -> Check:
+    """Return a check of ntk beside standard.
+
+    Args:
+        model: images by default.
+        spoil: what changes each measurement, if any.
+        steps: of training.
+    """
+    expected = expectations(0.0) if model is None else expectations(0.0, model=model)
+    measured = [spoil(m) if callable(spoil) else m for m in perfect(expected)]
+    judgement = judge(expected, measured, HEADS, SAMPLES)
+    return Check(
+        name="small-ntk-adamw",
+        settings={"model": "small", "strategy": "ntk", "optimizer": "adamw", "widths": list(WIDTHS)},
+        about="small under ntk: 4 heads",
+        widths=WIDTHS,
+        judgement=judgement,
+        findings=findings(judgement, 0.0),
+        curves=(
+            made_curves("standard", 1e-6, 1.0, 1.5, expected.stages, steps),
+            made_curves("ntk", 0.01, -0.5, 0.0, expected.stages, steps),
+        ),
+    )

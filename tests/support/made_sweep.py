@@ -1,0 +1,133 @@
+"""A made sweep with real run folders: four families whose every number is known."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ettsweep.runs.folder import RunDir
+from ettsweep.scaling.strategies import strategy_name
+from ettsweep.spec import DigitsTask, ImageNetTask, RunSpec, ScheduleSpec, StrategySpec, VitSpec
+from ettsweep.sweep.lattice import Axis, Point, expand
+from ettsweep.sweep.ledger import Run, load_ledger
+from ettsweep.sweep.request import Search
+from ettsweep.sweep.verify import Verdict, verify
+
+SEEDS = (0, 1, 2)
+FRESH = (10, 11)
+EVALUATIONS = 6
+
+
+def digits_spec(s: float | None, batch_size: int = 64) -> RunSpec:
+    return RunSpec(
+        model=VitSpec(width=32, depth=2, heads=4, patch_size=4, image_size=8, channels=1, classes=10),
+        task=DigitsTask(),
+        schedule=ScheduleSpec(total_steps=240, warmup_steps=24, eval_every=40),
+        batch_size=batch_size,
+        strategy=StrategySpec(s=s),
+        lr=2.0**-6,
+        wd=0.5,
+        seed=0,
+    )
+
+
+def imagenet_spec(s: float | None) -> RunSpec:
+    return RunSpec(
+        model=VitSpec(width=768, depth=12, heads=12, patch_size=16, image_size=224, classes=1000),
+        task=ImageNetTask(),
+        schedule=ScheduleSpec(total_steps=3120, warmup_steps=312, eval_every=520),
+        batch_size=4096,
+        strategy=StrategySpec(s=s),
+        lr=20.0,
+        wd=4e-5,
+        seed=0,
+    )
+
+
+def loss_at(i: int, j: int, seed: int) -> float:
+    """Lowest at the centre, different at every point and seed."""
+    return 0.1 * (1 + 0.2 * (i * i + i * j + j * j) + 0.03 * i + 0.01 * j + 0.004 * (seed % 3))
+
+
+def speed(spec: RunSpec) -> dict[str, Any]:
+    """Return made figures of a run: 10 ms a step and 10 more a seed; neural-tangent runs wait for data."""
+    step_s = 0.01 * (1 + spec.seed)
+    waits = spec.strategy.s == 0.0
+    return {
+        "step_s": step_s,
+        "samples_per_s": spec.batch_size / step_s,
+        "utilisation": None if waits else 0.5,
+        "data_wait": 0.34 if waits else 0.04,
+        "memory_gib": 11.25,
+    }
+
+
+def finish(results: Path, spec: RunSpec, best_loss: float, diverged: bool = False) -> RunDir:
+    """Write a finished run: losses halve their distance to `best_loss`, accuracy is 1 - loss / 4."""
+    run = RunDir.create(results, spec)
+    every = spec.schedule.eval_every
+    losses = [best_loss + 2.0**-k for k in range(EVALUATIONS - 1)] + [best_loss]
+    if diverged:
+        losses = losses[:2]
+    history: list[dict[str, Any]] = []
+    for k, loss in enumerate(losses, start=1):
+        history.append({"step": k * every, "loss": loss, "grad_norm": 1.0, "lr": spec.lr})
+        history.append({"step": k * every, "val_loss": loss, "val_accuracy": 1 - loss / 4})
+    score = losses[-1] if isinstance(spec.task, DigitsTask) else 1 - losses[-1] / 4
+    result = {
+        "status": "diverged" if diverged else "done",
+        "score": None if diverged else score,
+        "best_accuracy": 1 - losses[-1] / 4,
+        "final_accuracy": 1 - losses[-1] / 4,
+        "best_loss": losses[-1],
+        "final_loss": losses[-1],
+        "best_bits": None,
+        "final_bits": None,
+        "loss_spikes": spec.seed % 3,
+        "grad_spikes": 1,
+        "accuracy_spikes": 0,
+        "eval_loss_spikes": 0,
+        "unrecovered": 0,
+        "overflow_steps": 0,
+        "nonfinite_steps": int(diverged),
+        "steps": len(losses) * every,
+        "wall_s": 2.0,
+        "device_s": 1.5,
+        "steps_per_s": 120.0,
+        **speed(spec),
+        "execution": {"processes": 2},
+        "corrupt_images": 3,
+        "weights_sha256": "0" * 64,
+        "diverged_step": 2 * every + 1 if diverged else None,
+        "spike_events": [],
+    }
+    assert run.finish(result, history)
+    return run
+
+
+def search(base: RunSpec, wd_fixed: bool = False, seeds: tuple[int, ...] = SEEDS) -> Search:
+    wd = Axis(fixed=True) if wd_fixed else Axis(low=-1, high=1)
+    lr = Axis(low=-1, high=1)
+    points = expand(Point(base.lr, base.wd), lr, wd)
+    name = strategy_name(base.strategy.s)
+    model = "vit-digits" if isinstance(base.task, DigitsTask) else "vit-b16"
+    return Search(
+        base=base, family=base.family_id, strategy=name, model=model, lr=lr, wd=wd, seeds=seeds, points=tuple(points)
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Made:
+    """A results folder and what was read from it."""
+
+    results: Path
+    runs: list[Run]
+    verdicts: list[Verdict]
+
+    def verdict(self, strategy: str) -> Verdict:
+        return next(v for v in self.verdicts if v.strategy == strategy)
+
+
+def read(results: Path, searches: list[Search]) -> Made:
+    ledger = load_ledger(results)
+    verdicts = [verify(s, ledger.family(s.family)) for s in searches]
+    return Made(results, list(ledger.runs.values()), verdicts)

@@ -1,0 +1,74 @@
+"""Measurements that follow the theory to the letter, for tests to spoil."""
+
+from collections.abc import Sequence
+from functools import cache
+
+import numpy as np
+
+from ettsweep.check.expectations import Expectations, Prediction, between, own
+from ettsweep.check.judgement import Measured
+from ettsweep.models.shapes import dims, parameter_shapes
+from ettsweep.scaling.factors import Optimizer, init_std, lr_factor
+from ettsweep.scaling.groups import Group
+from ettsweep.scaling.kernels import Kernels, encdec_kernels, vit_kernels
+from ettsweep.spec import EncDecSpec, ModelSpec, VitSpec
+
+SAMPLES, HEADS = 2, 4
+WIDTHS = (32, 64, 128, 256)
+IMAGES = VitSpec(width=256, depth=1, heads=HEADS, patch_size=2, image_size=4, classes=10)
+TEXT = EncDecSpec(width=256, depth=1, heads=HEADS, vocabulary=50, tokens=4)
+TOKENS = np.array([[5, 6, 7, 9], [6, 6, 8, 9]])
+
+
+@cache
+def kernels(model: ModelSpec, s: float | None) -> Kernels:
+    """Return the kernels of a batch of two samples, whose tokens are alike in part."""
+    if isinstance(model, EncDecSpec):
+        return encdec_kernels(model, s, TOKENS, TOKENS[::-1], draws=10)
+    return vit_kernels(model, s, 0.7 * np.eye(8) + 0.3, draws=10)
+
+
+def expectations(
+    s: float | None, optimizer: Optimizer = "adamw", model: ModelSpec = IMAGES, widths: Sequence[int] = WIDTHS
+) -> Expectations:
+    """Return what is implied for a small model."""
+    models = [model.model_copy(update={"width": n}) for n in widths]
+    predictions = [Prediction(m, kernels(m, s)) for m in models]
+    return Expectations(widths, predictions, s, optimizer, "ignore", counts(models[-1]))
+
+
+def counts(model: ModelSpec) -> dict[Group, int]:
+    """Return the parameters of each group that have a gradient."""
+    sizes: dict[Group, int] = {}
+    for parameter in parameter_shapes(model):
+        for group in parameter.groups:
+            sizes[group] = sizes.get(group, 0) + parameter.size // len(parameter.groups)
+    return sizes | ({Group.WE: model.width} if Group.WE in sizes else {})
+
+
+def perfect(expected: Expectations) -> list[Measured]:
+    """Return three networks of each width that show what is implied."""
+    return [_network(expected, i, seed) for i in range(len(expected.widths)) for seed in range(3)]
+
+
+def _network(expected: Expectations, i: int, seed: int) -> Measured:
+    prediction, n = expected.predictions[i], expected.widths[i]
+    sizes, model = counts(prediction.model), dims(prediction.model)
+    changes = {stage: expected.change(stage) for stage in expected.stages}
+    contributions = {group: expected.contribution(group) for group in sizes}
+    return Measured(
+        width=n,
+        seed=seed,
+        kernels={
+            stage.name: (own(stage.kernel.value), between(SAMPLES)(stage.kernel.value))
+            for stage in prediction.kernels.stages
+        },
+        stds={group: init_std(group, model, expected.s) for group in sizes},
+        factors={group: (lr_factor(group, model, expected.s, expected.optimizer, "ignore"),) for group in sizes},
+        counts=sizes,
+        gradients={group: own(prediction.kernels.tangent[group].value) for group in sizes},
+        changes=[{stage: n ** (0.0 if e is None else e.power) for stage, e in changes.items()}],
+        function_changes={group: 0.01 * e.shape[i] * n**e.power for group, e in contributions.items()},
+        decay={group: float(group is not Group.HEAD_BIAS) for group in sizes} if seed == 0 else {},
+        contact=None if prediction.kernels.contact is None else 5.0,
+    )

@@ -1,0 +1,230 @@
+"""Train runs on several processes each, all forked from this one, which has imported torch once for all tests.
+
+Takes a trial from each line of stdin as JSON, see `Trial`; answers with how its processes ended, or what they died of,
+or what they say where they are asked for something.
+"""
+
+import json
+import os
+import signal
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch.distributed import FileStore
+from torch.distributed import fsdp as fsdp
+from torch.distributed.checkpoint import filesystem
+
+from ettsweep.models.blocks import Network
+from ettsweep.runs import folder as rundir
+from ettsweep.runs.folder import Attempt, RunDir
+from ettsweep.spec import Precision, VitSpec
+from ettsweep.training import checkpoint, parts
+from ettsweep.training.distributed import Group, LostPeerError, dismiss, lead, orders, parameters
+from ettsweep.training.execution import Execution
+from ettsweep.training.loop import Stop
+from ettsweep.training.memory import forget_peak, peak_resident_bytes
+from ettsweep.training.network import initial_network
+from ettsweep.training.run import environment, prepare, train_run
+
+CPU = torch.device("cpu")
+
+
+class Trial(NamedTuple):
+    """One attempt at a run.
+
+    Attributes:
+        run: its folder.
+        world: number of processes.
+        micro_batch: samples at once.
+        every_steps: steps between checkpoints.
+        sharded: whether each process holds a part of the model alone.
+        recompute: activations in the backward pass.
+        compile: the model.
+        rank, after, how: this process stops the run (`stop`), is killed (`kill`) or raises (`raise`), after so many
+            steps of the attempt; the others do nothing of the kind. Or it is killed while it saves, see `KILLED`, the
+            `after`-th time.
+        ask: say this of the run instead of training it, see `ASKED`.
+    """
+
+    run: str
+    world: int
+    micro_batch: int | None = None
+    every_steps: int | None = None
+    sharded: bool | None = None
+    rank: int = 0
+    after: int = -1
+    how: str = ""
+    recompute: bool = False
+    compile: bool = False
+    ask: str = ""
+
+    def execution(self) -> Execution:
+        return Execution(
+            micro_batch=self.micro_batch,
+            checkpoint_every_steps=self.every_steps,
+            sharded=self.sharded,
+            activation_checkpointing=self.recompute,
+            compile=self.compile,
+        )
+
+
+def killed_at(place: Any, name: str, count: int) -> None:
+    """Have this process killed when it calls something for the `count`-th time."""
+    call, left = getattr(place, name), [count]
+
+    def kill(*args: Any, **kwargs: Any) -> Any:
+        left[0] -= 1
+        if left[0] == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return call(*args, **kwargs)
+
+    setattr(place, name, kill)
+
+
+IN_THIRD = 68
+"""Of the tensors that a process saves of a run with AdamW and one block: 24 each time, or 32 with the counters of steps,
+which one process writes for all."""
+
+KILLED: dict[str, Callable[[int, int], None]] = {
+    "in its part": lambda rank, count: killed_at(filesystem, "_write_item", {3: IN_THIRD}[count]),
+    "after its part": lambda rank, count: killed_at(parts, "sha256_of", count if rank else 2 * count - 1),
+    "before it counts": lambda rank, count: killed_at(Attempt, "save_parts", count),
+    "before the one before is removed": lambda rank, count: killed_at(rundir.shutil, "rmtree", count - 1),
+}
+
+
+def say_groups(trial: Trial, group: Group) -> Any:
+    """Return (learning rate, decay) of each parameter, by name, in the optimizer of a run that has taken a step."""
+    trainer = prepare(RunDir(Path(trial.run)).spec(), CPU, trial.execution(), group)
+    trainer.network = group.wrap(trainer.model)
+    trainer.train_step(0.25, trainer.task.batches(1))
+    held = {id(p): (g["lr"], g["weight_decay"]) for g in trainer.optimizer.param_groups for p in g["params"]}
+    named = parameters(trainer.model)
+    assert len(held) == len(named)
+    kinds = sorted({type(trainer.network).__name__, *(type(p).__name__ for p in named.values())})
+    return {"kinds": kinds, "groups": {name: held[id(parameter)] for name, parameter in named.items()}}
+
+
+def say_weights(trial: Trial, group: Group) -> Any:
+    """Return the hash of the initial weights, how many numbers of them are here, and where they all were once."""
+    spec = RunDir(Path(trial.run)).spec()
+    whole: list[str] = []
+    shard = Group.shard
+
+    def look(self: Group, model: Network, precision: Precision) -> None:
+        whole.extend(parameter.device.type for parameter in model.parameters())
+        shard(self, model, precision)
+
+    Group.shard = look  # type: ignore[method-assign]
+    model = initial_network(spec, CPU, group, sharded=bool(trial.sharded))
+    here = sum(getattr(p, "to_local", lambda p=p: p)().numel() for p in model.parameters())
+    return {"sha256": checkpoint.weights_sha256(model), "here": here, "whole": sorted(set(whole))}
+
+
+def say_memory(trial: Trial, group: Group) -> Any:
+    """Return the most bytes that a run takes for its weights, until it is built, and until it is trained, saved and restored."""
+    prepare(RunDir(Path(trial.run)).spec().model_copy(update={"model": SMALL}), CPU, trial.execution(), group)
+    run = RunDir(Path(trial.run))
+    forget_peak()
+    before = peak_resident_bytes()
+    initial_network(run.spec(), CPU, group, sharded=bool(trial.sharded))
+    weights = peak_resident_bytes()
+    forget_peak()
+    trainer = prepare(run.spec(), CPU, trial.execution(), group)
+    built = peak_resident_bytes()
+    trainer.network = group.wrap(trainer.model)
+    for step in (1, 2):
+        trainer.train_step(0.25, trainer.task.batches(step))
+    trainer.evaluate()
+    if trial.sharded:
+        checkpoint.save(run.attempt(1), trainer, [])
+        index = group.share(checkpoint.read_json(run.attempt(1).parts_path)) if group.leads else group.share()
+        checkpoint.restore(checkpoint.load(run.attempt(1), index, group), trainer)
+    return {"weights": weights - before, "built": built - before, "most": peak_resident_bytes() - before}
+
+
+SMALL = VitSpec(width=8, depth=1, heads=2, patch_size=4, image_size=8, channels=1, classes=10)
+
+ASKED = {"groups": say_groups, "weights": say_weights, "memory": say_memory}
+
+
+def take_part(trial: Trial, rank: int, meeting: str, say: Callable[[str], None]) -> None:
+    """Train as one process of a trial."""
+    calls = 0
+
+    def poll() -> Stop | None:
+        nonlocal calls
+        calls += 1
+        if rank != trial.rank or calls <= trial.after or trial.after < 0 or trial.how in KILLED:
+            return None
+        if trial.how == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if trial.how == "raise":
+            raise RuntimeError("this process alone has had enough")
+        return Stop.TERMINATED
+
+    group = Group.join(CPU, FileStore(meeting, trial.world), rank, trial.world)
+
+    if trial.ask:
+        say(json.dumps(ASKED[trial.ask](trial, group)))
+        group.leave()
+        return
+    if rank == trial.rank and trial.how in KILLED:
+        KILLED[trial.how](rank, trial.after)
+
+    def train(attempt: Attempt, execution: Execution) -> None:
+        train_run(attempt.run, attempt, CPU, execution, poll, group)
+
+    if group.leads:
+        run = RunDir(Path(trial.run))
+        attempt = run.claim(environment(CPU), after=max(run.numbers(), default=0))
+        assert attempt is not None
+        lead(group, run.path, attempt.number, trial.execution())
+        train(attempt, trial.execution())
+        dismiss(group)
+    else:
+        for path, number, execution in orders(group):
+            train(RunDir(path).attempt(number), execution)
+    group.leave()
+
+
+def make(trial: Trial) -> list[str]:
+    """Fork the processes of a trial; return how each ended."""
+    children = []
+    with tempfile.TemporaryDirectory() as folder:
+        for rank in range(trial.world):
+            said, say = os.pipe()
+            pid = os.fork()
+            if pid == 0:
+                os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # gloo of torch 2.8 greets there
+                try:
+                    take_part(trial, rank, f"{folder}/meeting", lambda text: os.write(say, text.encode()))  # noqa: B023
+                except LostPeerError as error:
+                    os.write(say, f"lost: {error}".encode())
+                except BaseException:
+                    os.write(say, traceback.format_exc().encode())
+                os._exit(0)
+            os.close(say)
+            children.append((pid, said))
+        ends = []
+        for pid, said in children:
+            with os.fdopen(said) as pipe:
+                text = pipe.read()
+            ends.append(text or {0: "ended", signal.SIGKILL: "killed"}.get(os.waitpid(pid, 0)[1], "?"))
+    return ends
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    torch.optim.SGD([torch.zeros(1)]).step()  # the first step of a process imports for a second
+    for line in sys.stdin:
+        print(json.dumps(make(Trial(**json.loads(line)))), flush=True)
+
+
+if __name__ == "__main__":
+    main()

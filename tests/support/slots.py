@@ -1,0 +1,50 @@
+"""Slots that tests hold, and the local workers that wait for them or have them."""
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from ettsweep.runs.folder import Attempt, RunDir
+from support.commandline import runs_in, wait_for
+
+
+@contextlib.contextmanager
+def held(*slots: str) -> Iterator[None]:
+    """Hold slots as a worker of another command would."""
+    with contextlib.ExitStack() as stack:
+        for slot in slots:
+            folder = Path(os.environ["ETTSWEEP_SLOTS"])
+            folder.mkdir(mode=0o700, exist_ok=True)
+            file = stack.enter_context((folder / f"{slot}.lock").open("w"))
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def waiting(pids: list[int]) -> bool:
+    """Say whether all of some processes, at least one, are blocked by a lock, as the kernel sees it."""
+    blocked = [line.split() for line in Path("/proc/locks").read_text().splitlines() if "->" in line]
+    return bool(pids) and set(pids) <= {int(fields[5]) for fields in blocked}
+
+
+def owner(attempt: Attempt) -> int:
+    return int(attempt.claim()["process"]["pid"])
+
+
+def attempt_with_checkpoint(results: Path, but: str = "") -> Attempt:
+    """Wait for a run that has trained to its first checkpoint."""
+
+    def look() -> Attempt | None:
+        found = [run.attempt(1) for run in runs_in(results) if run.id != but]
+        return next((attempt for attempt in found if attempt.has_checkpoint()), None)
+
+    attempt = wait_for(look, "a checkpoint")
+    assert isinstance(attempt, Attempt)
+    return attempt
+
+
+def wait_for_results(results: Path, count: int) -> list[RunDir]:
+    return list(
+        wait_for(lambda: len(r := [run for run in runs_in(results) if run.result()]) == count and r, "the results")
+    )

@@ -1,0 +1,125 @@
+"""The digits task against scikit-learn's own loader: split, normalisation, order of batches, sums."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_digits
+
+from ettsweep.spec import DigitsTask
+from ettsweep.tasks.base import Batch, Share
+from ettsweep.tasks.images.digits import Digits
+
+CPU = torch.device("cpu")
+
+
+def digits(batch_size: int = 32, seed: int = 0, **task: object) -> Digits:
+    return Digits(DigitsTask.model_validate(task), seed, CPU, Share(batch_size))
+
+
+def validation(task: Digits) -> tuple[torch.Tensor, torch.Tensor]:
+    slices = list(task.validation())
+    return torch.cat([batch.inputs[0] for batch in slices]), torch.cat([batch.targets for batch in slices])
+
+
+def epoch(task: Digits, number: int = 0) -> list[Batch]:
+    steps = task.steps_per_epoch
+    return list(itertools.islice(task.batches(number * steps + 1), steps))
+
+
+def training(task: Digits) -> torch.Tensor:
+    return torch.cat([batch.inputs[0] for batch in epoch(task)])
+
+
+def images(x: torch.Tensor) -> list[bytes]:
+    return [image.numpy().tobytes() for image in x]
+
+
+def test_split_covers_the_whole_data_set_once() -> None:
+    task = digits(batch_size=1)
+    train, (val, labels) = training(task), validation(task)
+    assert (train.shape, val.shape, labels.shape) == ((797, 1, 8, 8), (1000, 1, 8, 8), (1000,))
+    assert not set(images(train)) & set(images(val))
+    pixels = load_digits().images
+    chosen = torch.cat([train, val]).double().numpy()
+    # Undo the normalisation by the darkest and the brightest value there is, 0 and 16.
+    restored = np.rint((chosen - chosen.min()) / (chosen.max() - chosen.min()) * 16)[:, 0]
+    assert sorted(map(bytes, restored.astype(np.uint8))) == sorted(map(bytes, pixels.astype(np.uint8)))
+
+
+def test_labels_stay_with_their_images() -> None:
+    source = load_digits()
+    known = dict(zip(map(bytes, source.images.astype(np.uint8)), source.target, strict=True))
+    task = digits(batch_size=1)
+    val, labels = validation(task)
+    train = epoch(task)
+    for x, y in [(val, labels), (torch.cat([b.inputs[0] for b in train]), torch.cat([b.targets for b in train]))]:
+        low, high = float(val.min()), float(val.max())
+        pixels = np.rint((x.double().numpy()[:, 0] - low) / (high - low) * 16).astype(np.uint8)
+        assert [known[bytes(image)] for image in pixels] == y.tolist()
+
+
+def test_training_images_have_mean_0_and_variance_1() -> None:
+    x = training(digits(batch_size=1)).double()
+    assert abs(float(x.mean())) < 1e-6
+    assert float(x.std(correction=0)) == pytest.approx(1, abs=1e-6)
+
+
+def test_split_depends_on_its_own_seed_only() -> None:
+    val = validation(digits(seed=0))[0]
+    assert torch.equal(val, validation(digits(seed=1, batch_size=7))[0])
+    assert not torch.equal(val, validation(digits(split_seed=1))[0])
+    train_size = 1790
+    assert len(validation(digits(train_size=train_size))[0]) == 7
+
+
+def test_a_training_image_comes_at_most_once_an_epoch() -> None:
+    task = digits(batch_size=64)
+    assert task.steps_per_epoch == 12
+    for number in range(3):
+        batches = epoch(task, number)
+        assert [len(batch.targets) for batch in batches] == [64] * 12
+        seen = images(torch.cat([batch.inputs[0] for batch in batches]))
+        assert len(set(seen)) == len(seen) == 768
+
+
+def test_batches_depend_on_seed_and_step_only() -> None:
+    whole = list(itertools.islice(digits().batches(1), 60))
+    assert digits().steps_per_epoch == 24
+    for first in (2, 24, 25, 26, 48, 49, 59):
+        torch.manual_seed(first)
+        for step, batch in enumerate(itertools.islice(digits().batches(first), 60 - first), start=first):
+            assert torch.equal(batch.inputs[0], whole[step - 1].inputs[0]), step
+            assert torch.equal(batch.targets, whole[step - 1].targets), step
+    other = next(digits(seed=1).batches(1))
+    assert not torch.equal(other.inputs[0], whole[0].inputs[0])
+    assert not torch.equal(whole[0].inputs[0], whole[24].inputs[0]), "epochs differ"
+
+
+def test_one_batch_can_be_the_whole_training_set() -> None:
+    task = digits(batch_size=797)
+    assert task.steps_per_epoch == 1
+    first, second = itertools.islice(task.batches(1), 2)
+    assert sorted(images(first.inputs[0])) == sorted(images(second.inputs[0]))
+
+
+def test_validation_can_be_read_again() -> None:
+    task = digits()
+    assert torch.equal(validation(task)[0], validation(task)[0])
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_loss_and_sums_are_cross_entropies(smoothing: float) -> None:
+    rng = np.random.default_rng(0)
+    logits, labels = rng.standard_normal((5, 10)), np.array([3, 0, 9, 9, 1])
+    log_p = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+    picked = log_p[np.arange(5), labels]
+    batch = Batch((torch.zeros(5, 1, 8, 8),), torch.from_numpy(labels))
+    task = digits(label_smoothing=smoothing)
+    loss = task.loss(torch.from_numpy(logits).float(), batch)
+    assert float(loss) == pytest.approx(-((1 - smoothing) * picked + smoothing * log_p.mean(axis=1)).mean(), rel=1e-6)
+    sums = task.measure(torch.from_numpy(logits).float(), batch)
+    assert sums.dtype == torch.float64
+    right = int((logits.argmax(axis=1) == labels).sum())
+    assert sums.tolist() == pytest.approx([-picked.sum(), right, 5], rel=1e-6)

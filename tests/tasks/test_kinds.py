@@ -1,0 +1,59 @@
+from pathlib import Path
+
+import pytest
+
+from ettsweep.errors import DataMissingError, InputError
+from ettsweep.models.architectures import MODELS
+from ettsweep.spec import DigitsTask, ImageNetTask, PydocTask, TextTask
+from ettsweep.tasks import kinds as registry
+from ettsweep.tasks.kinds import check_data, check_fits, corpus_at_hand, score, steps_per_epoch
+
+
+def refusal(*arguments: object) -> str:
+    with pytest.raises(InputError) as error:
+        check_fits(*arguments)  # type: ignore[arg-type]
+    return str(error.value)
+
+
+def test_models_read_what_they_were_made_for() -> None:
+    text, vit = MODELS["encdec-tiny"], MODELS["vit-digits"]
+    check_fits(PydocTask(), text, 16)
+    check_fits(DigitsTask(), vit, 16)
+    assert refusal(PydocTask(), vit, 16) == "model: task pydoc has text, which vit cannot read; an encdec is expected"
+    assert refusal(ImageNetTask(), text, 16) == (
+        "model: task imagenet has images, which encdec cannot read; a vit is expected"
+    )
+
+
+def test_vocabulary_must_have_room_for_all_bytes() -> None:
+    model = MODELS["encdec-tiny"]
+    check_fits(TextTask(), model.model_copy(update={"vocabulary": 264}), 1)
+    assert refusal(TextTask(), model.model_copy(update={"vocabulary": 263}), 1) == (
+        "model.vocabulary: 263 is below 264, the 256 bytes and special tokens"
+    )
+
+
+def test_text_is_judged_by_its_lowest_loss() -> None:
+    assert {(score(task).metric, score(task).mode) for task in (PydocTask(), TextTask())} == {("best_loss", "min")}
+    assert score(ImageNetTask()).metric == "best_accuracy"
+
+
+def test_epochs_of_text_are_not_known_beforehand() -> None:
+    with pytest.raises(InputError, match="the epochs of task text are as long as its data; give steps instead"):
+        steps_per_epoch(TextTask(), 512)
+
+
+def test_documentation_of_another_python_is_another_text(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    here = corpus_at_hand(PydocTask())
+    check_data(PydocTask(corpus=here))
+    other = tmp_path / "topics.py"
+    other.write_text("topics = {}")
+    monkeypatch.setattr(registry, "pydoc_file", lambda: other)
+    with pytest.raises(DataMissingError, match=f"made for the text {here}, and the documentation of this Python is"):
+        check_data(PydocTask(corpus=here))
+
+
+def test_nobody_has_said_where_the_text_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ETTSWEEP_TEXT", raising=False)
+    with pytest.raises(DataMissingError, match="pass --data DIR or set ETTSWEEP_TEXT=DIR"):
+        check_data(TextTask())

@@ -1,0 +1,295 @@
+"""Real commands, real worker processes: what is killed, stopped, asked for twice or interrupted comes right."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.commandline import (
+    GRID,
+    LONG,
+    alive,
+    assert_as_if_undisturbed,
+    end_workers,
+    ended,
+    ettsweep,
+    runs_in,
+    start,
+    status,
+    wait_for,
+    worker_pids,
+    write_grid,
+)
+from support.slots import attempt_with_checkpoint, held, owner, wait_for_results, waiting
+
+from ettsweep.launch.slots import slot_dir
+from ettsweep.launch.submissions import submission_folders
+from ettsweep.runs.folder import RunDir
+from ettsweep.spec import RunSpec
+from ettsweep.sweep.gridfile import load_request
+
+pytestmark = pytest.mark.skipif(not Path("/proc/locks").exists(), reason="looks at processes through Linux's /proc")
+
+ONE_SLOT = ("--launch-set", "slots=1", "--launch-set", "threads=1", "--launch-set", "checkpoint_every_steps=25")
+TWO_SLOTS = ("--launch-set", "slots=2", *ONE_SLOT[2:])
+
+
+@pytest.fixture(autouse=True)
+def _no_worker_is_left(results: Path) -> Iterator[None]:
+    yield
+    end_workers(results)
+
+
+@pytest.fixture
+def grid(tmp_path: Path) -> Callable[..., tuple[Any, ...]]:
+    """Return a function that writes a grid file, and returns the arguments of the command that asks for it."""
+
+    def ask(*, runs: int = 1, recipe: dict[str, Any] = LONG) -> tuple[Any, ...]:
+        path = write_grid(tmp_path / "grid.yaml", recipe=recipe, lr={"range": [0, runs - 1]})
+        return "grid", "--grid", path, "--results", tmp_path / "results"
+
+    return ask
+
+
+def has_torch(pid: int) -> bool:
+    return "libtorch" in Path(f"/proc/{pid}/maps").read_text()
+
+
+# --- in the background ----------------------------------------------------------------------------------------------
+
+
+def test_runs_train_on_after_the_process_that_submitted_them(tmp_path: Path, results: Path) -> None:
+    path = write_grid(tmp_path / "grid.yaml")
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from ettsweep.launch.profiles import LocalProfile; from ettsweep.launch.submit import submit\n"
+        "from ettsweep.sweep.gridfile import load_request; from ettsweep.sweep.ledger import Ledger\n"
+        "from ettsweep.sweep.plan import make_plan\n"
+        "plan = make_plan(load_request(Path(sys.argv[1])).specs(), Ledger({}, {}))\n"
+        "print(*submit(Path(sys.argv[2]), plan, LocalProfile(devices='cpu', slots=1)))\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    with held("cpu-0"):
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(path), str(results)], capture_output=True, text=True, check=True
+        )
+        assert [str(folder) for folder in submission_folders(results)] == [done.stdout.strip()]
+        assert not any(run.numbers() for run in runs_in(results))
+    runs = wait_for_results(results, 3)
+    assert {run.id for run in runs} == {spec.run_id for spec in load_request(path).specs()}
+    assert all(run.numbers() == [1] for run in runs)
+
+
+def test_other_processes_see_what_is_queued_and_what_is_running(grid: Any, results: Path) -> None:
+    with held("cpu-0"):
+        ettsweep(*grid(runs=2), *ONE_SLOT)
+        assert [row["state"] for row in status(results).values()] == ["queued", "queued"]
+        again = ettsweep(*grid(runs=2), *ONE_SLOT)
+        assert "2 under way" in again.stderr
+        assert len(submission_folders(results)) == 1
+        (worker,) = wait_for(lambda: waiting(worker_pids(results)) and worker_pids(results), "the worker to wait")
+        assert not has_torch(worker)
+    first = attempt_with_checkpoint(results)
+    os.kill(worker, signal.SIGSTOP)  # it lives, and cannot finish while another process looks
+    seen = status(results)
+    assert {row["state"] for run, row in seen.items() if run == first.run.id} == {"running"}
+    assert {row["state"] for run, row in seen.items() if run != first.run.id} == {"queued"}
+    assert 0 < seen[first.run.id]["progress"] < 1
+    os.kill(worker, signal.SIGCONT)
+    wait_for_results(results, 2)
+
+
+def test_commands_at_the_same_instant_train_each_run_once_on_the_slots_there_are(tmp_path: Path, results: Path) -> None:
+    path = write_grid(tmp_path / "grid.yaml", lr={"range": [-3, 3]})
+    options = ("grid", "--grid", path, "--results", results, *TWO_SLOTS)
+    with held("cpu-0", "cpu-1"):
+        for command in [start(*options) for _ in range(4)]:
+            ended(command)
+        workers = worker_pids(results)
+        expected = 2 * len(submission_folders(results))
+        workers = wait_for(lambda: len(p := worker_pids(results)) == expected and waiting(p) and p, "workers to wait")
+        assert not any(has_torch(pid) for pid in workers)
+        assert not any(run.numbers() for run in runs_in(results))
+    runs = wait_for_results(results, 7)
+    assert [run.numbers() for run in runs] == [[1]] * 7
+    claims = [run.attempt(1).claim() for run in runs]
+    assert {claim["slot"] for claim in claims} <= {"cpu-0", "cpu-1"}
+    assert {claim["process"]["pid"] for claim in claims} <= set(workers)
+    wait_for(lambda: not any(alive(pid) for pid in workers), "the workers to end")
+    assert all(row["state"] == "done" for row in status(results).values())
+
+
+# --- killed and stopped ---------------------------------------------------------------------------------------------
+
+
+def test_another_worker_takes_on_the_run_of_a_killed_one(grid: Any, results: Path, tmp_path: Path) -> None:
+    ettsweep(*grid(runs=2), *TWO_SLOTS)
+    lost = attempt_with_checkpoint(results)
+    wait_for(lambda: all(run.numbers() for run in runs_in(results)), "both runs to be claimed")
+    (other,) = (run for run in runs_in(results) if run.id != lost.run.id)
+    assert owner(lost) != owner(other.attempt(1))
+    os.kill(owner(lost), signal.SIGKILL)
+    assert lost.run.result() is None
+    wait_for_results(results, 2)
+    assert (other.numbers(), lost.run.numbers()) == ([1], [1, 2])
+    second = lost.run.attempt(2)
+    assert owner(second) == owner(other.attempt(1))
+    assert second.resumed_from()[0] == 1
+    assert second.resumed_from()[1] >= 25
+    assert_as_if_undisturbed(lost.run, tmp_path / "undisturbed")
+
+
+def test_following_replaces_a_worker_that_was_killed(grid: Any, results: Path, tmp_path: Path) -> None:
+    command = start(*grid(), *ONE_SLOT, "--follow")
+    lost = attempt_with_checkpoint(results)
+    os.kill(owner(lost), signal.SIGKILL)
+    assert lost.run.result() is None
+    assert "1 of 1 runs finished" in ended(command).stderr
+    assert lost.run.numbers() == [1, 2]
+    assert lost.run.attempt(2).resumed_from()[1] >= 25
+    assert len(submission_folders(results)) == 2
+    assert_as_if_undisturbed(lost.run, tmp_path / "undisturbed")
+
+
+def test_a_worker_told_to_end_saves_and_the_next_command_goes_on(grid: Any, results: Path, tmp_path: Path) -> None:
+    ettsweep(*grid(), *ONE_SLOT)
+    stopped = attempt_with_checkpoint(results)
+    worker = owner(stopped)
+    os.kill(worker, signal.SIGTERM)
+    wait_for(lambda: not alive(worker), "the worker to end")
+    row = wait_for(lambda: (r := status(results)[stopped.run.id])["state"] != "queued" and r, "the job to end")
+    assert (row["state"], stopped.failure()) == (
+        "interrupted",
+        {"kind": "interrupted", "reason": "terminated", "details": ""},
+    )
+    last_step = max(line["step"] for line in stopped.history())
+    assert "1 taken on" in ettsweep(*grid(), *ONE_SLOT).stderr
+    wait_for_results(results, 1)
+    assert stopped.run.attempt(2).resumed_from() == (1, last_step)
+    assert_as_if_undisturbed(stopped.run, tmp_path / "undisturbed")
+
+
+def test_ctrl_c_only_detaches(grid: Any, results: Path) -> None:
+    with held("cpu-0"):
+        command = start(*grid(recipe=GRID["recipe"]), *ONE_SLOT, "--follow", start_new_session=True)
+        (worker,) = wait_for(lambda: waiting(worker_pids(results)) and worker_pids(results), "the worker to wait")
+        os.killpg(command.pid, signal.SIGINT)
+        assert "detached; the runs go on" in ended(command, code=0).stderr
+        assert alive(worker)
+    (run,) = wait_for_results(results, 1)
+    assert owner(run.attempt(1)) == worker
+
+
+# --- cancelled and cleaned ------------------------------------------------------------------------------------------
+
+
+def test_running_and_queued_runs_are_cancelled_and_retried(grid: Any, results: Path) -> None:
+    ettsweep(*grid(runs=2), *ONE_SLOT)
+    running = attempt_with_checkpoint(results)
+    worker = owner(running)
+    os.kill(worker, signal.SIGSTOP)
+    assert "2 runs cancelled" in ettsweep("cancel", "--all", "--yes", "--results", results).stderr
+    os.kill(worker, signal.SIGCONT)
+    wait_for(lambda: not alive(worker), "the worker to end")
+    assert [row["state"] for row in status(results).values()] == ["cancelled", "cancelled"]
+    assert running.failure() == {"kind": "interrupted", "reason": "cancelled", "details": ""}
+    (queued,) = (run for run in runs_in(results) if run.id != running.run.id)
+    assert queued.numbers() == []
+    again = ettsweep(*grid(runs=2), *ONE_SLOT)
+    assert "2 need a decision" in again.stderr
+    assert f"`ettsweep retry {queued.id} --results {results}`" in again.stderr
+    ettsweep("retry", "--all", "--yes", *ONE_SLOT, "--results", results)
+    wait_for_results(results, 2)
+    assert (running.run.numbers(), queued.numbers()) == ([1, 2], [1])
+    assert running.run.attempt(2).resumed_from()[0] == 1
+
+
+def test_cleaning_leaves_alone_what_live_workers_could_touch(grid: Any, results: Path) -> None:
+    def finished_twice(spec: RunSpec) -> RunDir:
+        run = RunDir.create(results, spec)
+        for number in (0, 1):
+            attempt = run.claim({}, after=number)
+            assert attempt is not None
+            attempt.checkpoint_path.write_bytes(b"weights")
+        assert run.finish({"status": "done", "score": 1.0}, [])
+        return run
+
+    def clean() -> set[Path]:
+        before = set(results.rglob("*"))
+        listed = json.loads(ettsweep("clean", "--dry-run", "--results", results, "--format", "json").stdout)
+        assert set(results.rglob("*")) == before
+        ettsweep("clean", "--results", results)
+        gone = before - set(results.rglob("*"))
+        assert {Path(row["path"]) for row in listed} <= gone
+        return gone
+
+    with held("cpu-0"):
+        ettsweep(*grid(), *ONE_SLOT)
+        (worker,) = wait_for(lambda: waiting(worker_pids(results)) and worker_pids(results), "the worker to wait")
+        (queued,) = runs_in(results)
+        done = finished_twice(queued.spec().at(1.0, 0.0, 7))
+        broken = results / "runs" / ("0" * 12)
+        broken.mkdir()
+        temporary = queued.path / ".spec.json.0.tmp"
+        temporary.touch()
+        kept = done.attempt(2).checkpoint_path
+        assert clean() == {kept, done.attempt(1).path, *(done.attempt(1).path / n for n in ("claim.json", kept.name))}
+        assert temporary.exists()
+        assert broken.exists()
+        assert status(results)[queued.id]["state"] == "queued"
+        os.kill(worker, signal.SIGTERM)
+        wait_for(lambda: status(results)[queued.id]["state"] == "missing", "the submission to end")
+        (submission,) = submission_folders(results)
+        assert clean() >= {temporary, broken, submission}
+    assert (done.result(), queued.spec_path.exists(), results.joinpath("requests").is_dir()) == (
+        {"run": done.id, "status": "done", "score": 1.0, "metrics_sha256": done.result()["metrics_sha256"]},  # type: ignore[index]
+        True,
+        True,
+    )
+
+
+# --- workers that cannot work ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def broken_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put a torch in front of the real one that cannot be imported."""
+    folder = tmp_path / "broken"
+    folder.mkdir()
+    (folder / "torch.py").write_text("raise ImportError('libcudart.so: no such file')\n")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")])))
+
+
+@pytest.mark.usefixtures("broken_torch")
+@pytest.mark.parametrize("command", ["grid", "verify-optimum"])
+def test_workers_that_cannot_start_are_an_error_not_a_loop(grid: Any, results: Path, command: str) -> None:
+    arguments = grid()
+    if command == "verify-optimum":
+        ettsweep(*arguments, *ONE_SLOT)
+        wait_for(lambda: {r["state"] for r in status(results).values()} == {"missing"}, "the workers to end")
+        arguments = (command, "--results", results)
+    failed = ettsweep(*arguments, *ONE_SLOT, "--follow", code=1)
+    assert "the workers ended without starting a run" in failed.stderr
+    assert "libcudart.so: no such file" in failed.stderr
+    assert [row["state"] for row in status(results).values()] == ["missing"]
+
+
+def test_slots_that_cannot_be_held_are_told(grid: Any) -> None:
+    slots = Path(os.environ["ETTSWEEP_SLOTS"])
+    slots.touch()
+    for arguments in (grid(), ("train", *grid()[1:])):
+        assert f"ettsweep: {slots}: cannot be written" in ettsweep(*arguments, *ONE_SLOT, code=1).stderr
+
+
+def test_slots_are_the_same_for_every_session_of_a_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("ETTSWEEP_SLOTS")
+    usual = slot_dir()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    assert slot_dir() == usual
+    assert usual.stat().st_mode & 0o777 == 0o700

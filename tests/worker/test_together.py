@@ -1,0 +1,280 @@
+"""Real commands whose runs are each trained by two processes: killed, told to end, cancelled, or never started.
+
+Whatever happens to either process, a run that is finished has the bits of one that two processes trained in peace.
+"""
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.commandline import alive, end_workers, ettsweep, runs_in, status, wait_for, worker_pids, write_grid
+from support.slots import attempt_with_checkpoint, held, owner, wait_for_results, waiting
+
+from ettsweep.files import read_lines
+from ettsweep.launch.submissions import submission_folders
+from ettsweep.runs.folder import MAX_LOST_ATTEMPTS, Attempt, RunDir, State
+from ettsweep.sweep.gridfile import load_request
+
+pytestmark = pytest.mark.skipif(not Path("/proc/locks").exists(), reason="looks at processes through Linux's /proc")
+
+RECIPE = {"batch_size": 33, "schedule": {"total_steps": 300, "warmup_steps": 4, "eval_every": 100}}
+SETS = ("devices=cpu", "slots=2", "devices_per_run=2", "threads=1", "checkpoint_every_steps=25", "micro_batch=9")
+TOGETHER = tuple(word for setting in SETS for word in ("--launch-set", setting))
+
+
+@pytest.fixture(autouse=True)
+def _no_worker_is_left(results: Path) -> Iterator[None]:
+    yield
+    end_workers(results)
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> tuple[object, ...]:
+    """Return the command that has one run trained by two processes."""
+    path = write_grid(tmp_path / "grid.yaml", recipe=RECIPE, lr={"range": [0, 0]})
+    return "grid", "--grid", path, "--results", tmp_path / "results", *TOGETHER
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Return a results folder with two runs that two processes trained in peace."""
+    folder = tmp_path_factory.mktemp("calm")
+    results = folder / "results"
+    path = write_grid(folder / "grid.yaml", recipe=RECIPE, lr={"range": [0, 1]})
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("ETTSWEEP_SLOTS", str(folder / "slots"))
+        with held("cpu-1"):
+            ettsweep("grid", "--grid", path, "--results", results, *TOGETHER)
+            (worker,) = wait_for(lambda: waiting(p := worker_pids(results)) and p, "the worker to wait")
+            assert not any(run.numbers() for run in runs_in(results)), "the second slot is needed too"
+        wait_for_results(results, 2)
+        wait_for(lambda: not alive(worker), "the worker to end")
+    yield results
+    end_workers(results)
+
+
+def assert_as_if_calm(run: RunDir, calm: Path) -> None:
+    expected = RunDir(calm / "runs" / run.id)
+    assert run.metrics_path.read_bytes() == expected.metrics_path.read_bytes()
+    result, reference = run.result(), expected.result()
+    assert result is not None
+    assert reference is not None
+    assert result["weights_sha256"] == reference["weights_sha256"]
+
+
+def followers(leader: int) -> list[int]:
+    """Return the processes that a worker has started, by their command line."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((folder / "stat").read_text().rsplit(")", 1)[1].split()[1])
+            follows = b"--follow" in (folder / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if parent == leader and follows:
+            found.append(int(folder.name))
+    return found
+
+
+def at_work(attempt: Attempt) -> tuple[int, int]:
+    """Wait until an attempt has saved a checkpoint of its own; return the processes that train: leader and follower."""
+    wait_for(attempt.has_checkpoint, f"a checkpoint of attempt {attempt.number}")
+    (follower,) = followers(owner(attempt))
+    return owner(attempt), follower
+
+
+def wait_until_gone(*pids: int) -> None:
+    wait_for(lambda: not any(alive(pid) for pid in pids), "processes to end")
+
+
+def logs(results: Path) -> str:
+    return "".join(path.read_text() for folder in submission_folders(results) for path in folder.glob("*_log.*"))
+
+
+# --- in peace -------------------------------------------------------------------------------------------------------
+
+
+def test_two_processes_train_the_runs_of_a_grid_and_one_writes(calm: Path) -> None:
+    runs = runs_in(calm)
+    specs = load_request(calm.parent / "grid.yaml").specs()
+    assert {run.id for run in runs} == {spec.run_id for spec in specs}, "who trains is no part of a run"
+    for run in runs:
+        result, attempt = run.result(), run.attempt(1)
+        assert result is not None
+        assert (run.numbers(), result["execution"]["processes"], result["execution"]["micro_batch"]) == ([1], 2, 9)
+        assert result["device_s"] == 2 * result["wall_s"]
+        lines = read_lines(attempt.metrics_path)
+        assert [line["step"] for line in lines if "loss" in line] == list(range(1, 301))
+        assert [line["step"] for line in lines if "val_loss" in line] == [100, 200, 300]
+    assert len({owner(run.attempt(1)) for run in runs}) == 1
+    assert "Warning" not in logs(calm)
+
+
+# --- killed and told to end -----------------------------------------------------------------------------------------
+
+
+def test_a_killed_leader_takes_the_others_along_and_a_killed_follower_is_replaced(
+    command: Any, results: Path, calm: Path
+) -> None:
+    ettsweep(*command)
+    run = attempt_with_checkpoint(results).run
+    leader, follower = at_work(run.attempt(1))
+    os.kill(leader, signal.SIGKILL)
+    wait_until_gone(follower)
+    assert status(results)[run.id]["state"] == "interrupted"
+
+    assert "1 taken on" in ettsweep(*command).stderr
+    wait_for(run.attempt(2).path.exists, "the second attempt")
+    leader, follower = at_work(run.attempt(2))
+    os.kill(follower, signal.SIGKILL)
+    wait_for(run.attempt(3).path.exists, "the third attempt")
+    assert owner(run.attempt(3)) == leader, "it lives on"
+    assert follower not in followers(leader)
+    wait_for_results(results, 1)
+    assert run.numbers() == [1, 2, 3]
+    assert run.attempt(2).failure() == {"kind": "lost", "reason": run.attempt(2).failure()["reason"], "details": ""}  # type: ignore[index]
+    assert "another process of this run is gone" in logs(results)
+    assert 25 <= run.attempt(2).resumed_from()[1] < run.attempt(3).resumed_from()[1]
+    assert_as_if_calm(run, calm)
+    wait_until_gone(leader)
+    assert "Traceback" not in logs(results)
+
+
+def test_a_sharded_run_is_killed_and_told_to_end_and_cleaned_up(command: Any, results: Path, tmp_path: Path) -> None:
+    sharded = (*command, "--launch-set", "sharded=true")
+    ettsweep(*sharded)
+    attempt = attempt_with_checkpoint(results)
+    leader, follower = at_work(attempt)
+    os.kill(follower, signal.SIGKILL)
+    run = attempt.run
+    wait_for(run.attempt(2).path.exists, "the second attempt")
+    leader, follower = at_work(run.attempt(2))
+    os.kill(follower, signal.SIGTERM)
+    wait_until_gone(leader, follower)
+    assert run.attempt(2).failure() == {"kind": "interrupted", "reason": "terminated", "details": ""}
+    wait_for(lambda: status(results)[run.id]["state"] == "interrupted", "the job to end")
+    assert "1 taken on" in ettsweep(*sharded).stderr
+    wait_for_results(results, 1)
+    assert run.numbers() == [1, 2, 3]
+    assert 25 <= run.attempt(2).resumed_from()[1] < run.attempt(3).resumed_from()[1]
+    assert "Traceback" not in logs(results)
+    assert "Warning" not in logs(results)
+
+    calm = tmp_path / "calm"
+    ettsweep(*(calm if word == results else word for word in sharded))
+    wait_for_results(calm, 1)
+    assert_as_if_calm(run, calm)
+    result = run.result()
+    assert result is not None
+    assert (result["execution"]["processes"], result["execution"]["sharded"]) == (2, True)
+    last = run.attempt(3)
+    assert [path.name.split("-")[0] for path in last.checkpoints()] == ["checkpoint.json", "checkpoint"]
+    wait_until_gone(owner(last))
+    ettsweep("clean", "--results", results)
+    assert last.checkpoints() == []
+    assert run.numbers() == [3]
+    assert run.result() == result
+    end_workers(calm)
+
+
+def test_both_processes_save_and_end_whichever_is_told_to(command: Any, results: Path, calm: Path) -> None:
+    for number, which in enumerate((0, 1), 1):
+        told = ettsweep(*command).stderr
+        assert number == 1 or "1 taken on" in told
+        (run,) = runs_in(results)
+        wait_for(run.attempt(number).path.exists, f"attempt {number}")
+        processes = at_work(run.attempt(number))
+        os.kill(processes[which], signal.SIGTERM)
+        wait_until_gone(*processes)
+        assert run.numbers() == list(range(1, number + 1)), "it is not taken on by who was told to end"
+        assert run.attempt(number).failure() == {"kind": "interrupted", "reason": "terminated", "details": ""}
+        wait_for(lambda: status(results)[run.id]["state"] == "interrupted", "the job to end")  # noqa: B023
+    ettsweep(*command)
+    wait_for_results(results, 1)
+    last_steps = [max(line["step"] for line in run.attempt(number).history()) for number in (1, 2)]
+    assert [run.attempt(number).resumed_from() for number in (2, 3)] == list(enumerate(last_steps, 1))
+    assert_as_if_calm(run, calm)
+    assert "Traceback" not in logs(results)
+
+
+@pytest.mark.slow
+def test_a_cancelled_run_stops_on_both(command: Any, results: Path) -> None:
+    ettsweep(*command, "--set", "schedule.total_steps=50000")  # it is not to be done before it is cancelled
+    attempt = attempt_with_checkpoint(results)
+    processes = at_work(attempt)
+    ettsweep("cancel", attempt.run.id, "--results", results)
+    wait_until_gone(*processes)
+    assert status(results)[attempt.run.id]["state"] == "cancelled"
+    assert attempt.failure() == {"kind": "interrupted", "reason": "cancelled", "details": ""}
+
+
+# --- followers that cannot ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def followers_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Return what has followers, and nobody else, run some code before anything else."""
+
+    def put(code: str) -> None:
+        folder = tmp_path / "site"
+        folder.mkdir()
+        lines = [
+            "import sys",
+            "if 'ettsweep.worker' in sys.orig_argv:",
+            *(f"    {line}" for line in code.splitlines()),
+        ]
+        (folder / "sitecustomize.py").write_text("\n".join(lines))
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")])))
+
+    return put
+
+
+def test_a_process_that_cannot_even_start_is_an_error_and_nobody_waits_for_it(
+    command: Any, results: Path, followers_first: Callable[[str], None]
+) -> None:
+    followers_first("import os\nprint('libcudart.so: no such file', flush=True)\nos._exit(7)")
+    failed = ettsweep(*command, "--follow", code=1)
+    assert "the workers ended without starting a run" in failed.stderr
+    assert "another process of this worker ended with code 7 before it could train" in failed.stderr
+    assert "libcudart.so: no such file" in logs(results)
+    assert [run.numbers() for run in runs_in(results)] == [[]]
+
+
+def test_a_run_that_is_lost_whenever_it_starts_fails_in_the_end(
+    command: Any, results: Path, followers_first: Callable[[str], None]
+) -> None:
+    followers_first("import os\nfrom ettsweep.training import loop\nloop.Trainer.train_step = lambda *_: os._exit(7)")
+    (spec,) = load_request(Path(command[2])).specs()
+    run = RunDir.create(results, spec)
+    for number in range(MAX_LOST_ATTEMPTS - 1):
+        attempt = run.claim({}, after=number)
+        assert attempt is not None
+        attempt.fail("lost", "another process of this run is gone: Connection closed by peer")
+    ettsweep(*command)
+    wait_for(lambda: run.status().state is State.FAILED, "the last attempt")
+    wait_until_gone(owner(run.attempt(MAX_LOST_ATTEMPTS)))
+    assert len(run.numbers()) == MAX_LOST_ATTEMPTS
+    assert status(results)[run.id]["reason"].startswith(f"{MAX_LOST_ATTEMPTS} attempts died without a word")
+
+
+@pytest.mark.slow
+def test_what_a_follower_alone_cannot_do_is_told_and_not_tried_again(
+    command: Any, results: Path, followers_first: Callable[[str], None]
+) -> None:
+    followers_first(
+        "from ettsweep.tasks.digits import Digits\n"
+        "def unreadable(*_): raise OSError('the disk of this node alone is broken')\n"
+        "Digits.validation = unreadable"
+    )
+    ettsweep(*command)
+    (run,) = runs_in(results)
+    wait_for(lambda: run.status().state is State.FAILED, "the failure")
+    wait_until_gone(owner(run.attempt(1)))
+    assert run.numbers() == [1]
+    assert status(results)[run.id]["reason"] == "OSError: the disk of this node alone is broken"
+    failure = run.attempt(1).failure()
+    assert failure is not None
+    assert "in unreadable" in failure["details"]

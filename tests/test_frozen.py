@@ -1,0 +1,289 @@
+"""What must stay as it is: ids, columns, and how results folders of earlier versions are read.
+
+The records in tests/frozen were made by the code as it was on the day that they are of. `ETTSWEEP_FREEZE=1` writes them
+anew instead of comparing: for whoever adds a column or a shipped grid, and means to.
+"""
+
+import csv
+import io
+import json
+import os
+import re
+import socket
+import sys
+import tarfile
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ettsweep import cli
+from ettsweep.sweep.gridfile import load_request
+
+FROZEN = Path(__file__).with_name("frozen")
+GRIDS = Path(__file__).parent.parent / "grids"
+FORMATS = ("json", "csv", "markdown", "table")
+
+Json = Any
+Call = Callable[..., "Done"]
+
+
+def recorded(name: str) -> dict[str, Json]:
+    """Return what is recorded in tests/frozen/NAME.json."""
+    path = FROZEN / f"{name}.json"
+    record: dict[str, Json] = json.loads(path.read_text()) if path.exists() else {}
+    return record
+
+
+def assert_frozen(name: str, found: dict[str, Json]) -> None:
+    """Compare with what is recorded under these keys."""
+    record = recorded(name)
+    if os.environ.get("ETTSWEEP_FREEZE"):
+        (FROZEN / f"{name}.json").write_text(readable(record | found))
+        return
+    for key, value in found.items():
+        assert value == record[key], f"{name}.json: {key}"
+
+
+def readable(record: dict[str, Json]) -> str:
+    """Return JSON with a line for each item of each entry: a change is a line of a diff."""
+    entries = []
+    for key, value in record.items():
+        if isinstance(value, dict):
+            items = [f"{json.dumps(k)}: {json.dumps(v)}" for k, v in value.items()]
+        else:
+            items = [json.dumps(item) for item in value]
+        left, right = "{}" if isinstance(value, dict) else "[]"
+        entries.append(f"{json.dumps(key)}: {left}\n" + ",\n".join(items) + f"\n{right}")
+    return "{\n" + ",\n".join(entries) + "\n}\n"
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a command printed, and its exit code."""
+
+    code: int
+    out: str
+
+    @property
+    def json(self) -> Json:
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Call:
+    """Return a function that runs a command in this process, where nothing of this machine is seen."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))  # no SLURM answers
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+
+    def run(*arguments: object) -> Done:
+        monkeypatch.setattr(sys, "argv", ["ettsweep", *map(str, arguments)])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        return Done(int(end.value.code or 0), capsys.readouterr().out)
+
+    return run
+
+
+# --- ids ------------------------------------------------------------------------------------------------------------
+
+
+def test_run_ids_and_family_ids_of_the_shipped_grids() -> None:
+    found: dict[str, Json] = {}
+    for path in sorted(GRIDS.glob("*.yaml")):
+        kinds = [[], ["optimizer=sgd"]] if "\ncentre_sgd:" in path.read_text() else [[]]
+        for overrides in kinds:
+            request = load_request(path, overrides=overrides)  # of text, no corpus: it depends on the Python
+            found[" ".join([path.stem, *overrides])] = {
+                search.strategy: {
+                    "family": search.family,
+                    "points": [[point.lr, point.wd] for point in search.points],
+                    "runs": [spec.run_id for spec in search.specs(search.points)],
+                }
+                for search in request.searches()
+            }
+    assert_frozen("ids", found)
+
+
+# --- columns --------------------------------------------------------------------------------------------------------
+
+
+def columns(text: str, form: str) -> list[str]:
+    """Return the columns of what a command printed; those of JSON are paths to its values, such as neighbours[].lr."""
+    head = text.partition("\n")[0]
+    match form:
+        case "json":
+            return list(dict.fromkeys(paths(json.loads(text))))
+        case "csv":
+            return next(csv.reader([head]))
+        case "markdown":
+            return [cell.strip() for cell in head.strip("|").split(" | ")]
+    return re.split(r"\s{2,}", head.strip())
+
+
+def paths(data: Json, prefix: str = "") -> Iterable[str]:
+    """Yield the path to each value."""
+    if isinstance(data, dict) and data:
+        for key, value in data.items():
+            yield from paths(value, f"{prefix}.{key}".strip("."))
+    elif isinstance(data, list) and data:
+        for value in data:
+            yield from paths(value, f"{prefix}[]")
+    else:
+        yield prefix
+
+
+TABLES = {
+    "status": "status --results results",
+    "grid --dry-run": "grid --grid {grids}/vit-digits.yaml --dry-run --results other",
+    "verify-optimum --dry-run": "verify-optimum --dry-run --results results",
+    "verify-optimum --dry-run, one family": "verify-optimum --dry-run --strategy ntk --results results",
+    "seeds --dry-run": "seeds --dry-run --results results",
+    "show": "show {run} --results results",
+    "show, broken": "show 0123456789ab --results results",
+    "show --reproduce": "show {run} --reproduce --results results",
+    "clean --dry-run": "clean --dry-run --results results",
+    "doctor": "doctor --launch-set slots=1 --results other",
+    "map": "map --lr 0.01 --wd 0.5 --from standard --to ntk --width 48",
+    "scales": "scales --model vit-digits",
+    "scales --lr": "scales --model encdec-tiny --lr 0.5",
+}
+CHECK = "check-scaling --model vit-digits --widths 64,128,256 --seeds 3 --steps 1 --depth 1"
+DATA = "data text --input a.txt --out tokens --bpe-tokens 300 --val-fraction 0.2 --workers 1"
+DONE = "a86cc2981aa4"
+"""A run of the archive."""
+
+
+@pytest.fixture
+def torchless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have commands that ask another Python about torch be told that there is none, which takes no seconds."""
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_columns_of_the_commands_tables(name: str, call: Call, earlier: Path, torchless: None) -> None:
+    (earlier / "runs" / DONE / "attempts" / "0001" / "checkpoint.pt").touch()  # something for `clean`
+    command = TABLES[name].format(grids=GRIDS, run=DONE).split()
+    forms = [form for form in FORMATS if (name, form) != ("show --reproduce", "table")]  # a line to be typed
+    assert_frozen("columns", {name: {form: columns(call(*command, "--format", form).out, form) for form in forms}})
+
+
+def test_columns_of_data_text(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("\n\n".join(f"{number} is a number of this text." for number in range(200)))
+    found = {form: columns(call(*DATA.split(), "--format", form).out, form) for form in FORMATS}
+    manifest = json.loads((tmp_path / "tokens" / "manifest.json").read_text())
+    assert_frozen("columns", {"data text": found | {"manifest": list(manifest)}})
+
+
+@pytest.mark.slow
+def test_columns_of_check_scaling(call: Call) -> None:
+    found = {form: columns(call(*CHECK.split(), "--format", form).out, form) for form in FORMATS}
+    assert_frozen("columns", {"check-scaling": found})
+
+
+def test_columns_of_the_reports_files(call: Call, earlier: Path, undrawn: None) -> None:
+    from pyarrow.parquet import read_schema
+
+    call("report", "--results", "results")
+    found = {}
+    for path in sorted((earlier / "report" / "tables").iterdir()):
+        if path.suffix == ".parquet":
+            found[path.name] = [f"{field.name}: {field.type}" for field in read_schema(path)]
+        elif path.suffix == ".tex":
+            found[path.name] = next(line for line in path.read_text().splitlines() if " & " in line).split(" & ")
+        else:
+            found[path.name] = columns(path.read_text(), "csv" if path.suffix == ".csv" else "markdown")
+    found["files"] = sorted(str(path.relative_to(earlier)) for path in (earlier / "report").rglob("*.*"))
+    assert_frozen("columns", {"report": found})
+
+
+# --- results folders of earlier versions ----------------------------------------------------------------------------
+
+HERE = "HERE"
+"""In a claim of the archive: this machine before it was last started, so that its owner is known to be dead."""
+
+
+@pytest.fixture
+def earlier(tmp_path: Path) -> Path:
+    """Unpack two results folders that an earlier version has written; return the first.
+
+    `results` holds three requests, two of them of one family; an optimum that a climb reached, with fresh seeds; runs in
+    all states but running; one that no grid asked for; a folder that is no run; a submission to SLURM.
+    `near` holds runs at points that are 1e-7 apart in log2(lr).
+    """
+    with tarfile.open(FROZEN / "results.tar.xz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    for path in tmp_path.rglob("claim.json"):
+        if f'"{HERE}"' in (text := path.read_text()):
+            path.write_text(text.replace(f'"{HERE}"', json.dumps(socket.gethostname())))
+    return tmp_path / "results"
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave figures empty: drawing takes most of a report's time, and is tested where it is done."""
+    from matplotlib.figure import Figure
+
+    monkeypatch.setattr(Figure, "savefig", lambda self, path, **options: Path(path).touch())
+
+
+def tidy(data: Json) -> Json:
+    """Return data with floats cut to 12 digits: log2 and powers differ in the last bit between C libraries."""
+    if isinstance(data, dict):
+        return {key: tidy(value) for key, value in data.items()}
+    if isinstance(data, list):
+        return [tidy(value) for value in data]
+    return float(f"{data:.12g}") if isinstance(data, float) else data
+
+
+def numbers(row: dict[str, str]) -> dict[str, Json]:
+    """Return a row of a CSV file with its numbers as such, and without what is missing."""
+    found: dict[str, Json] = {}
+    for key, text in row.items():
+        try:
+            found[key] = tidy(float(text))
+        except ValueError:
+            found[key] = text
+    return {key: value for key, value in found.items() if value != ""}
+
+
+@pytest.mark.parametrize("folder", ["results", "near"])
+@pytest.mark.parametrize("command", ["status", "verify-optimum --dry-run", "seeds --dry-run", "clean --dry-run"])
+def test_an_earlier_results_folder_is_read_as_before(folder: str, command: str, call: Call, earlier: Path) -> None:
+    done = call(*command.split(), "--results", folder, "--format", "json")
+    assert_frozen("readings", {f"{folder}: {command}": tidy(done.json), f"{folder}: {command}: code": [done.code]})
+
+
+def test_each_run_of_an_earlier_folder_is_shown_as_before(call: Call, earlier: Path) -> None:
+    found = {}
+    for path in sorted((earlier / "runs").iterdir()):
+        shown = call("show", path.name, "--results", "results", "--format", "json").json
+        if "spec" in shown:
+            assert shown.pop("spec") == json.loads((path / "spec.json").read_text())
+            result = json.loads((path / "result.json").read_text()) if (path / "result.json").exists() else {}
+            assert (shown.pop("result") or {}) == {key: result[key] for key in result if key != "sha256"}
+            for attempt in shown["attempts"]:
+                attempt["host"] = HERE if attempt["host"] == socket.gethostname() else attempt["host"]
+                attempt["provenance"] = len(attempt["provenance"])
+        found[path.name] = tidy(shown)
+    assert_frozen("readings", {"results: show": found})
+
+
+@pytest.mark.parametrize("folder", ["results", "near"])
+def test_an_earlier_folder_is_reported_as_before(folder: str, call: Call, earlier: Path, undrawn: None) -> None:
+    done = call("report", "--results", folder, "--format", "json")
+    tables = earlier.parent / folder / "report" / "tables"
+    found = {f"{folder}: report": tidy(done.json)}
+    for name in ("optima", "points", "runs"):
+        rows = csv.DictReader(io.StringIO((tables / f"{name}.csv").read_text()))
+        found[f"{folder}: report: {name}.csv"] = [numbers(row) for row in rows]
+    assert_frozen("readings", found)
+
+
+@pytest.mark.parametrize("at", ["1.2990381957", "1.299"])
+def test_a_typed_point_means_the_one_nearby(at: str, call: Call, earlier: Path) -> None:
+    done = call("verify-optimum", "--at", f"{at},0.01203", "--dry-run", "--results", "near", "--format", "json")
+    assert_frozen("readings", {f"near: verify-optimum --at {at}": tidy(done.json)})

@@ -1,4 +1,4 @@
-"""What must stay as it is: ids, columns, and how results folders of earlier versions are read.
+"""What must stay as it is: ids, the demo's numbers, columns, and how results folders of earlier versions are read.
 
 The records in tests/frozen were made by the code as it was on the day that they are of. `ETTSWEEP_FREEZE=1` writes them
 anew instead of comparing: for whoever adds a column or a shipped grid, and means to.
@@ -8,6 +8,7 @@ import csv
 import io
 import json
 import os
+import platform
 import re
 import socket
 import sys
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commandline import end_workers, ettsweep, start, undisturbed
 
 from ettsweep import cli
 from ettsweep.sweep.gridfile import load_request
@@ -287,3 +289,83 @@ def test_an_earlier_folder_is_reported_as_before(folder: str, call: Call, earlie
 def test_a_typed_point_means_the_one_nearby(at: str, call: Call, earlier: Path) -> None:
     done = call("verify-optimum", "--at", f"{at},0.01203", "--dry-run", "--results", "near", "--format", "json")
     assert_frozen("readings", {f"near: verify-optimum --at {at}": tidy(done.json)})
+
+
+# --- the demo -------------------------------------------------------------------------------------------------------
+
+VARIES = {
+    *("run", "sha256", "attempts", "environment", "wall_s", "device_s", "steps_per_s"),
+    *("step_s", "samples_per_s", "utilisation", "data_wait", "memory_gib"),
+}
+"""What of a result is not the same whenever, and wherever, a run is trained."""
+
+
+def lasting(path: Path) -> dict[str, Json]:
+    """Read what of a result is the same whenever a run is trained on one kind of machine; of digests, the start."""
+    result = {key: value for key, value in json.loads(path.read_text()).items() if key not in VARIES}
+    return {key: value[:16] if key.endswith("_sha256") else value for key, value in result.items()}
+
+
+def machine() -> dict[str, str]:
+    """Return what the last bits of a run on the CPU depend on."""
+    import torch
+
+    cpuinfo = Path("/proc/cpuinfo")
+    names = re.findall(r"^model name\s*: (.*)$", cpuinfo.read_text() if cpuinfo.exists() else "", re.MULTILINE)
+    return {
+        "torch": torch.__version__,
+        "instruction_set": torch.backends.cpu.get_cpu_capability(),
+        "cpu": names[0] if names else platform.machine(),
+    }
+
+
+HOUR_S = 3600
+"""Seconds after which a command of the demo is given up; on two idle cores, all take two minutes."""
+
+LAST_BITS = 1e-4
+"""Share by which a loss may differ where torch or the CPU is another: there, kernels add in another order.
+
+With the kernels of AVX2 in place of AVX-512, and with those that any CPU can run, losses after these 240 steps differ by
+4e-8 to 5e-6 of themselves, and no accuracy differs.
+"""
+
+
+@pytest.mark.parametrize("strategy", ["standard", "ntk", "hybrid", "mup"])
+def test_a_run_of_the_demo_has_the_numbers_that_it_had(strategy: str, tmp_path: Path) -> None:
+    record = recorded("demo")
+    (search,) = load_request(GRIDS / "vit-digits.yaml", [strategy]).searches()
+    run = undisturbed(tmp_path, search.run())
+    found, expected = lasting(run.result_path), dict(zip(record["fields"], record["runs"][run.id], strict=True))
+    assert list(found) == list(expected)
+    if machine() == record["machine"]:
+        assert found == expected
+    for key in ("best_loss", "final_loss", "score"):
+        assert found[key] == pytest.approx(expected[key], rel=LAST_BITS)
+    for key in ("status", "steps", "nonfinite_steps", "overflow_steps", "execution"):
+        assert found[key] == expected[key]
+
+
+@pytest.mark.slow
+def test_the_demo_gives_the_results_and_verdicts_that_it_gave(tmp_path: Path) -> None:
+    if machine() != recorded("demo").get("machine", machine()):
+        pytest.skip("the record is of another torch or CPU, and a step of a climb may hang on the last bits")
+
+    def follow(command: str, *options: object) -> Json:
+        options = (*options, "--model", "vit-digits", "--follow", "--format", "json", "--results", tmp_path)
+        process = start(command, *options)
+        out, err = process.communicate(timeout=HOUR_S)
+        assert process.returncode == 0, err
+        return json.loads(out) if out else None
+
+    try:
+        follow("grid")
+        found = {"verify-optimum": follow("verify-optimum"), "seeds": follow("seeds", "--count", 3)}
+    finally:
+        end_workers(tmp_path)
+    ettsweep("report", "--results", tmp_path)
+    assert (tmp_path / "report" / "report.html").exists()
+    results = {path.parent.name: lasting(path) for path in sorted(tmp_path.glob("runs/*/result.json"))}
+    fields = {tuple(result) for result in results.values()}
+    assert len(fields) == 1
+    runs = {run: list(result.values()) for run, result in results.items()}
+    assert_frozen("demo", {"machine": machine(), **found, "fields": list(fields.pop()), "runs": runs})

@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ettsweep.scaling.attention import Attention, sample_attention
-from ettsweep.scaling.factors import C_QKV, C_U, C_W, C_X, LANGUAGE_STD, PE_STD, MlpFactor, Optimizer
+from ettsweep.scaling.factors import BULK, C_QKV, C_U, C_W, C_X, LANGUAGE_STD, PE_STD, Group, MlpFactor, Optimizer
 from ettsweep.scaling.gaussian import GELU, Activation, pair_expectations
-from ettsweep.scaling.groups import BULK, Group
 from ettsweep.spec import EncDecSpec, VitSpec
 
 Array = NDArray[np.float64]

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ettsweep.scaling.attention import Attention, sample_attention
+from ettsweep.scaling.attention import SampledAttention, sample_attention
 from ettsweep.scaling.factors import BULK, C_QKV, C_U, C_W, C_X, LANGUAGE_STD, PE_STD, Group, MlpFactor, Optimizer
 from ettsweep.scaling.gaussian import GELU, Activation, pair_expectations
 from ettsweep.spec import EncDecSpec, VitSpec
@@ -398,7 +398,7 @@ class _Recursion:
         }
         return stream.plus(outer * values, added, of_queries, of_source)
 
-    def _attention(self, query: Array, source: Array, causal: bool) -> Attention:
+    def _attention(self, query: Array, source: Array, causal: bool) -> SampledAttention:
         variance = self.variances[Group.Q] * self.variances[Group.K]
         return sample_attention(query, source, variance, self.samples, causal=causal, draws=self.draws, rng=self.rng)
 

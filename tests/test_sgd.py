@@ -14,8 +14,8 @@ from support.commandline import end_workers, ettsweep, runs_in, write_grid
 from ettsweep.models.shapes import parameter_shapes
 from ettsweep.resources import shipped
 from ettsweep.runs.folder import RunDir
-from ettsweep.scaling.groups import BULK, Group
-from ettsweep.scaling.hyperparameters import map_point
+from ettsweep.scaling.factors import BULK, Group
+from ettsweep.scaling.map import map_point
 from ettsweep.scaling.strategies import parse_strategy
 from ettsweep.spec import RunSpec
 from ettsweep.sweep.gridfile import load_request

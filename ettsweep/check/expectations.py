@@ -6,10 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ettsweep.check.powers import growth
-from ettsweep.scaling.factors import Domain, MlpFactor, Optimizer
-from ettsweep.scaling.groups import Group
-from ettsweep.scaling.hyperparameters import bulk_exponent
+from ettsweep.scaling.factors import Domain, Group, MlpFactor, Optimizer
 from ettsweep.scaling.kernels import Array, Estimate, Kernels, adamw_order_one, output_scale, tangent_contribution
+from ettsweep.scaling.map import bulk_exponent
 from ettsweep.spec import EncDecSpec, ModelSpec
 
 HEAD = "head"

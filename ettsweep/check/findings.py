@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from ettsweep.check.judgement import GroupRow, Judgement, Quantity
 from ettsweep.check.powers import APART, Verdict
-from ettsweep.scaling.groups import Group
+from ettsweep.scaling.factors import Group
 
 
 def findings(judgement: Judgement, s: float | None) -> tuple[str, ...]:

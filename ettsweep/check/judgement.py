@@ -19,7 +19,7 @@ from ettsweep.check.powers import (
     relative_variances,
     worst,
 )
-from ettsweep.scaling.groups import Group
+from ettsweep.scaling.factors import Group
 from ettsweep.scaling.kernels import tangent_contribution
 
 KERNEL_ALLOWANCE, CONTRIBUTION_ALLOWANCE = 5.0, 10.0

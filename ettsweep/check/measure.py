@@ -20,7 +20,7 @@ from ettsweep.models.blocks import Network
 from ettsweep.models.encdec import EncDec
 from ettsweep.models.shapes import parameter_shapes
 from ettsweep.models.vit import Vit
-from ettsweep.scaling.groups import Group
+from ettsweep.scaling.factors import Group
 from ettsweep.seeding import derive_seed
 from ettsweep.spec import EncDecSpec, ModelSpec, RunSpec
 from ettsweep.tasks.base import Batch, Share, classification_loss

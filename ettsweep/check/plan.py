@@ -24,8 +24,8 @@ from ettsweep.models.shapes import parameter_count
 from ettsweep.models.vit import patchify
 from ettsweep.provenance import provenance, summary
 from ettsweep.scaling.factors import MlpFactor, Optimizer
-from ettsweep.scaling.hyperparameters import map_point
 from ettsweep.scaling.kernels import at_width, encdec_kernels, vit_kernels
+from ettsweep.scaling.map import map_point
 from ettsweep.scaling.strategies import parse_strategy, strategy_name
 from ettsweep.spec import (
     AdamWSpec,

@@ -8,8 +8,7 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from ettsweep.scaling.factors import Domain, Optimizer
-from ettsweep.scaling.groups import BULK, Group
+from ettsweep.scaling.factors import BULK, Domain, Group, Optimizer
 
 Array = NDArray[np.float64]
 

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from ettsweep.models.shapes import dims, parameter_shapes
-from ettsweep.scaling.factors import Distribution, init_distribution, init_std
-from ettsweep.scaling.groups import Group
+from ettsweep.scaling.factors import Distribution, Group, init_distribution, init_std
 from ettsweep.seeding import derive_seed
 from ettsweep.spec import ModelSpec, StrategySpec
 from ettsweep.vocabulary import PAD

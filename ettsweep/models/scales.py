@@ -4,8 +4,7 @@ from typing import Any, Literal
 
 from ettsweep.models.architectures import model_spec
 from ettsweep.models.shapes import dims, parameter_count, parameter_shapes
-from ettsweep.scaling.factors import init_std, lr_factor, output_rescale, wd_factor
-from ettsweep.scaling.groups import Group
+from ettsweep.scaling.factors import Group, init_std, lr_factor, output_rescale, wd_factor
 from ettsweep.scaling.strategies import parse_strategy, strategy_name
 from ettsweep.spec import AdamWSpec, EncDecSpec, ModelSpec, OptimizerSpec, SgdSpec, StrategySpec
 

@@ -3,8 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from ettsweep.scaling.factors import Dims
-from ettsweep.scaling.groups import Group
+from ettsweep.scaling.factors import Dims, Group
 from ettsweep.spec import EncDecSpec, ModelSpec, VitSpec
 
 

@@ -17,7 +17,7 @@ CHUNK = 32
 
 
 @dataclass(frozen=True)
-class Attention:
+class SampledAttention:
     """Second moments of one head's attention Omega, and of its derivative; all heads are alike, and independent.
 
     Attributes:
@@ -47,7 +47,7 @@ def sample_attention(
     causal: bool,
     draws: int,
     rng: np.random.Generator,
-) -> Attention:
+) -> SampledAttention:
     """Return the moments of attention, whose logits are Gaussian at leading order in 1/C.
 
     Logits have mean 0 and covariance variance * F_{t1 t2} F_{s1 s2} (eq:second-dot and the paper's appendix), which is
@@ -79,7 +79,7 @@ def sample_attention(
         slope = (omega_DBTS[..., None] * centred_DBTSY).reshape(D, size, Y).transpose(0, 2, 1).reshape(D * Y, size)
         slopes += slope.T @ slope
     shape = (B, T, S, B, T, S)
-    return Attention(weights.reshape(shape) / draws, slopes.reshape(shape) / draws)
+    return SampledAttention(weights.reshape(shape) / draws, slopes.reshape(shape) / draws)
 
 
 def _root(kernel: Array, samples: int) -> Array:

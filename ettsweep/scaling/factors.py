@@ -1,4 +1,4 @@
-"""Init std and relative factors of every parameter group: the paper's scalings with width, as numbers.
+"""Parameter groups, and init std and relative factors of each: the paper's scalings with width, as numbers.
 
 n is the width, M the MLP ratio, n_patch = patch * patch * channels, n_out the number of classes. n_patch and
 n are both 768 in ViT-B/16, by accident: they scale differently. s is the meta-parameter of a strategy, None
@@ -7,9 +7,8 @@ for standard.
 
 import math
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Literal
-
-from ettsweep.scaling.groups import Group
 
 Optimizer = Literal["adamw", "sgd"]
 MlpFactor = Literal["ignore", "include"]
@@ -23,6 +22,33 @@ LANGUAGE_STD = 0.02
 
 C_QKV, C_U, C_W, C_X = 1 / 2, 1 / 3, 2 / 5, 8 / 5
 """Order-one init hyperparameters of the bulk, as the paper's vision experiments choose them."""
+
+
+class Group(StrEnum):
+    """Set of parameters with one init std and one relative learning-rate factor."""
+
+    PATCH = "patch"
+    """Patchify weight, n x n_patch."""
+    WE = "we"
+    """Word embedding, n_vocab x n, tied to the head."""
+    PE = "pe"
+    """Positional embedding, T x n."""
+    Q = "q"
+    K = "k"
+    V = "v"
+    U = "u"
+    """Attention out-projection."""
+    W = "w"
+    """MLP in."""
+    X = "x"
+    """MLP out."""
+    HEAD = "head"
+    """Classifier weight, n_out x n."""
+    HEAD_BIAS = "head_bias"
+
+
+BULK = frozenset({Group.Q, Group.K, Group.V, Group.U, Group.W, Group.X})
+"""Groups inside the residual blocks; `map_point` maps (lr, wd) so that their step size stays."""
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ettsweep.scaling.attention import Attention, sample_attention
-from ettsweep.scaling.factors import C_QKV, C_U, C_W, C_X, LANGUAGE_STD, PE_STD, MlpFactor, Optimizer
+from ettsweep.scaling.attention import SampledAttention, sample_attention
+from ettsweep.scaling.factors import BULK, C_QKV, C_U, C_W, C_X, LANGUAGE_STD, PE_STD, Group, MlpFactor, Optimizer
 from ettsweep.scaling.gaussian import GELU, Activation, pair_expectations
-from ettsweep.scaling.groups import BULK, Group
 from ettsweep.spec import EncDecSpec, VitSpec
 
 Array = NDArray[np.float64]
@@ -399,7 +398,7 @@ class _Recursion:
         }
         return stream.plus(outer * values, added, of_queries, of_source)
 
-    def _attention(self, query: Array, source: Array, causal: bool) -> Attention:
+    def _attention(self, query: Array, source: Array, causal: bool) -> SampledAttention:
         variance = self.variances[Group.Q] * self.variances[Group.K]
         return sample_attention(query, source, variance, self.samples, causal=causal, draws=self.draws, rng=self.rng)
 

@@ -12,7 +12,7 @@ from ettsweep.errors import EttsweepError, InputError, located, unknown_name
 from ettsweep.models.architectures import MODELS
 from ettsweep.resources import shipped
 from ettsweep.scaling.factors import Optimizer
-from ettsweep.scaling.hyperparameters import map_point
+from ettsweep.scaling.map import map_point
 from ettsweep.scaling.strategies import parse_strategy, strategy_name
 from ettsweep.schema import Frozen, expect, validate
 from ettsweep.spec import AdamWSpec, Recipe, StrategySpec
@@ -199,7 +199,7 @@ def _resolve(data: dict[str, Any], overrides: Sequence[str], where: str) -> tupl
 def centre_of(centres: Mapping[str, Centre], strategy: str, recipe: Recipe) -> Centre:
     """Return a strategy's centre: the stated one, else the map of another's.
 
-    The map (theory of hyperparameters.map_point) starts from the first stated centre of the s family for a
+    The map (`map_point`) starts from the first stated centre of the s family for a
     strategy of the family, since within it the map is closest, else from the first stated one.
     """
     wanted = parse_strategy(strategy)

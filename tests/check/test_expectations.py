@@ -3,7 +3,7 @@ import pytest
 from support.perfect import SAMPLES, TEXT, WIDTHS, counts, expectations, kernels
 
 from ettsweep.check.expectations import between, own
-from ettsweep.scaling.groups import BULK, Group
+from ettsweep.scaling.factors import BULK, Group
 from ettsweep.scaling.kernels import tangent_contribution
 from ettsweep.spec import VitSpec
 

@@ -11,7 +11,7 @@ from ettsweep.check.expectations import Expectations, own
 from ettsweep.check.findings import findings
 from ettsweep.check.judgement import Judgement, Measured, judge
 from ettsweep.check.powers import Verdict
-from ettsweep.scaling.groups import BULK, Group
+from ettsweep.scaling.factors import BULK, Group
 
 Spoil = Callable[[Measured], Measured]
 

@@ -30,8 +30,7 @@ from ettsweep.models.blocks import Network, layer_norm
 from ettsweep.models.encdec import EncDec
 from ettsweep.models.shapes import dims
 from ettsweep.models.vit import Vit, patchify
-from ettsweep.scaling.factors import lr_factor
-from ettsweep.scaling.groups import Group
+from ettsweep.scaling.factors import Group, lr_factor
 from ettsweep.spec import AdamWSpec, DigitsTask, EncDecSpec, RunSpec, ScheduleSpec, SgdSpec, StrategySpec
 from ettsweep.training.network import initial_network
 

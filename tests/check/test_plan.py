@@ -12,8 +12,7 @@ from ettsweep.check.plan import Question, check_scaling, make_plan
 from ettsweep.check.powers import Verdict
 from ettsweep.errors import InputError
 from ettsweep.models import build, initialisation, scales
-from ettsweep.scaling.factors import Dims
-from ettsweep.scaling.groups import BULK, Group
+from ettsweep.scaling.factors import BULK, Dims, Group
 from ettsweep.spec import EncDecSpec
 from ettsweep.training import loop, optimizer
 from ettsweep.training.memory import DeviceMemoryError

@@ -15,8 +15,7 @@ from ettsweep.check.powers import (
     relative_variances,
     worst,
 )
-from ettsweep.scaling.factors import Dims, init_std, lr_factor
-from ettsweep.scaling.groups import BULK, Group
+from ettsweep.scaling.factors import BULK, Dims, Group, init_std, lr_factor
 
 WIDTHS = (32, 64, 128, 256)
 CHANNELS = (8, 16, 32, 64)

@@ -16,7 +16,7 @@ from ettsweep.check.judgement import Measured
 from ettsweep.check.tables import show_check, write_check
 from ettsweep.errors import StorageError
 from ettsweep.output import Format
-from ettsweep.scaling.groups import Group
+from ettsweep.scaling.factors import Group
 
 BLOCKS = ["stem", "blocks.0.attention", "blocks.0.mlp", "head"]
 GROUPS = ["patch", "pe", "q", "k", "v", "u", "w", "x", "head", "head_bias"]

@@ -8,8 +8,7 @@ from ettsweep.models.architectures import MODELS
 from ettsweep.models.build import build_model
 from ettsweep.models.initialisation import initialise
 from ettsweep.models.shapes import dims, parameter_shapes
-from ettsweep.scaling.factors import init_std
-from ettsweep.scaling.groups import BULK, Group
+from ettsweep.scaling.factors import BULK, Group, init_std
 from ettsweep.spec import EncDecSpec, ModelSpec, StrategySpec, VitSpec
 from ettsweep.vocabulary import PAD
 

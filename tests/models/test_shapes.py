@@ -4,8 +4,7 @@ import torch
 from ettsweep.models.architectures import MODELS
 from ettsweep.models.build import build_model
 from ettsweep.models.shapes import dims, parameter_count, parameter_shapes
-from ettsweep.scaling.factors import Dims
-from ettsweep.scaling.groups import Group
+from ettsweep.scaling.factors import Dims, Group
 from ettsweep.spec import EncDecSpec, ModelSpec, StrategySpec, VitSpec
 
 ODD = VitSpec(width=12, depth=3, heads=2, mlp_ratio=3, patch_size=5, image_size=15, channels=2, classes=7, ln_eps=1e-3)

@@ -5,9 +5,18 @@ from typing import Literal
 
 import pytest
 
-from ettsweep.scaling.factors import Dims, MlpFactor, init_distribution, init_std, lr_factor, output_rescale, wd_factor
-from ettsweep.scaling.groups import BULK, Group
-from ettsweep.scaling.hyperparameters import bulk_exponent
+from ettsweep.scaling.factors import (
+    BULK,
+    Dims,
+    Group,
+    MlpFactor,
+    init_distribution,
+    init_std,
+    lr_factor,
+    output_rescale,
+    wd_factor,
+)
+from ettsweep.scaling.map import bulk_exponent
 
 FAMILY = [0.0, 0.25, 0.5, 1.0]
 STRATEGIES = [None, *FAMILY]
@@ -228,7 +237,7 @@ def test_head_bias_never_decays_and_pe_only_if_asked() -> None:
 
 def test_scaling_imports_no_torch() -> None:
     code = (
-        "import sys, ettsweep.scaling.factors, ettsweep.scaling.strategies, ettsweep.scaling.hyperparameters;"
+        "import sys, ettsweep.scaling.factors, ettsweep.scaling.strategies, ettsweep.scaling.map;"
         "sys.exit(', '.join({'torch', 'numpy', 'pydantic'} & sys.modules.keys()) or 0)"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

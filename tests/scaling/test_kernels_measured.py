@@ -17,8 +17,7 @@ from support.ensembles import Pass, array, drawn, forward, jacobians, kernel, ta
 from support.kernel_cases import OUTPUTS, PREVIOUS, Case, images, input_kernel, patches, upper, vit
 
 from ettsweep.models.shapes import dims
-from ettsweep.scaling.factors import lr_factor
-from ettsweep.scaling.groups import BULK, Group
+from ettsweep.scaling.factors import BULK, Group, lr_factor
 from ettsweep.scaling.kernels import Estimate, Kernels, normalised, vit_kernels
 
 

@@ -22,7 +22,7 @@ from ettsweep.models.build import build_model
 from ettsweep.models.encdec import EncDec
 from ettsweep.models.initialisation import initialise
 from ettsweep.models.shapes import parameter_shapes
-from ettsweep.scaling.groups import Group
+from ettsweep.scaling.factors import Group
 from ettsweep.spec import ModelSpec, StrategySpec, VitSpec
 
 Array = NDArray[np.float64]

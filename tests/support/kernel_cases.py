@@ -11,8 +11,7 @@ from support.ensembles import Ensemble, Inputs, Pass, array, drawn, kernel
 
 from ettsweep.models.shapes import dims
 from ettsweep.scaling import kernels
-from ettsweep.scaling.factors import init_std
-from ettsweep.scaling.groups import Group
+from ettsweep.scaling.factors import Group, init_std
 from ettsweep.scaling.kernels import Kernels, encdec_kernels, vit_kernels
 from ettsweep.spec import EncDecSpec, ModelSpec, VitSpec
 

@@ -8,8 +8,7 @@ import numpy as np
 from ettsweep.check.expectations import Expectations, Prediction, between, own
 from ettsweep.check.judgement import Measured
 from ettsweep.models.shapes import dims, parameter_shapes
-from ettsweep.scaling.factors import Optimizer, init_std, lr_factor
-from ettsweep.scaling.groups import Group
+from ettsweep.scaling.factors import Group, Optimizer, init_std, lr_factor
 from ettsweep.scaling.kernels import Kernels, encdec_kernels, vit_kernels
 from ettsweep.spec import EncDecSpec, ModelSpec, VitSpec
 

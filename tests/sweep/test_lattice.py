@@ -5,7 +5,7 @@ import random
 import pytest
 
 from ettsweep.errors import InputError
-from ettsweep.scaling.hyperparameters import map_point
+from ettsweep.scaling.map import map_point
 from ettsweep.schema import validate
 from ettsweep.sweep.lattice import TOLERANCE, Axis, Point, PointMap, expand, neighbours, parse_point, same
 

@@ -6,8 +6,6 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 import torch
-from support.deviations import Array
-from support.ensembles import Ensemble, Inputs, Pass, array, drawn, kernel
 
 from ettsweep.models.shapes import dims
 from ettsweep.scaling import kernels
@@ -15,6 +13,8 @@ from ettsweep.scaling.factors import init_std
 from ettsweep.scaling.groups import Group
 from ettsweep.scaling.kernels import Kernels, encdec_kernels, vit_kernels
 from ettsweep.spec import EncDecSpec, ModelSpec, VitSpec
+from support.deviations import Array
+from support.ensembles import Ensemble, Inputs, Pass, array, drawn, kernel
 
 HEADS = 4
 N_PATCH = 6

@@ -9,7 +9,6 @@ import os
 import signal
 import time
 from collections.abc import Generator, Iterable
-from contextlib import contextmanager
 from functools import cache, partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -17,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_collate
 
+from ettsweep.processes import blocked
 from ettsweep.seeding import derive_seed
 from ettsweep.tasks.images.augmentation import Transform, restored_generators, seed_generators
 from ettsweep.tasks.images.sources import Source, UndecodableError, decode
@@ -143,7 +143,7 @@ def load(images: Chunks[Any], order: Iterable[list[Any]], workers: int, *, pinne
         generator=torch.Generator(),  # else it draws from the global one
         worker_init_fn=partial(_start_worker, stop) if workers else None,
     )
-    with _held(workers):
+    with blocked(*SIGNALS if workers else ()):  # they do not yet know what to do about them
         running = [iter(loader)]
     end = partial(_end, running, stop)
     atexit.register(end)  # before multiprocessing waits for its children
@@ -187,16 +187,6 @@ class _Loading(Dataset[Chunk]):
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
 """What a terminal, or SLURM, sends to all processes of a run: the one that trains says when to stop."""
-
-
-@contextmanager
-def _held(workers: int) -> Generator[None]:
-    """Keep signals waiting while workers are started that do not yet know what to do about them."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS if workers else ())
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _start_worker(stop: Tensor, number: int) -> None:

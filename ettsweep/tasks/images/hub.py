@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ettsweep.errors import DataMissingError
+from ettsweep.errors import DataMissingError, first_line
 from ettsweep.tasks.images.location import SPLITS, Place
 from ettsweep.tasks.images.sources import Source
 
@@ -34,8 +34,8 @@ def open_hub(place: Place) -> Source:
     except DataMissingError:
         raise
     except Exception as error:  # of the network, of the hub, of pyarrow: each has its own
-        told = (str(error).splitlines() or [""])[0]
-        raise DataMissingError(f"{name}: cannot be opened as a data set ({type(error).__name__}: {told})") from error
+        told = f"{type(error).__name__}: {first_line(error)}"
+        raise DataMissingError(f"{name}: cannot be opened as a data set ({told})") from error
     classes, labels = _classes(reader.dataset, label)
     if labels.min() < 0:
         raise DataMissingError(f"{name}: split {split} has no labels (they are {labels.min()})")

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ettsweep.errors import CorruptError, EttsweepError, InputError
-from ettsweep.files import write_atomic
+from ettsweep.files import sha256_of, write_atomic
+from ettsweep.processes import cores
 from ettsweep.tasks.images.tars import cache_folder
 from ettsweep.tasks.text.manifest import (
     AGAIN,
@@ -26,7 +27,6 @@ from ettsweep.tasks.text.manifest import (
     ShardRecord,
     corpus_digest,
     read_manifest,
-    sha256_of,
 )
 from ettsweep.tasks.text.shards import ShardWriter, Texts, block_starts, shard_size, unpack
 from ettsweep.tasks.text.tokenizer import Tokenizer, read_tokenizer_file, split_sentences, word_tables
@@ -263,7 +263,7 @@ def verify(folder: Path, manifest: Manifest, *, anew: bool = False, tell: Callab
     stamp = _stamp(folder, manifest, infos)
     if not anew and stamp is not None and stamp.exists():
         return
-    with ThreadPoolExecutor(min(16, len(os.sched_getaffinity(0)))) as pool:
+    with ThreadPoolExecutor(min(16, cores())) as pool:
         for record, changed in zip(
             manifest.shards, pool.map(lambda one: _changed(folder, one), manifest.shards), strict=True
         ):

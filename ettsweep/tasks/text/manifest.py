@@ -3,7 +3,6 @@
 A corpus is a folder with `manifest.json`, `tokenizer.json` and `shards/`; `ettsweep data text` makes it.
 """
 
-import hashlib
 import json
 import re
 from collections.abc import Iterable
@@ -226,9 +225,3 @@ def _check_version(path: Path, data: bytes) -> None:
     version = value.get("version") if isinstance(value, dict) else None
     if version != VERSION:
         raise CorruptError(f"{path}: has version {version!r}, this ettsweep reads version {VERSION}; {AGAIN}")
-
-
-def sha256_of(path: Path) -> str:
-    """Return the checksum of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -78,6 +78,11 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def cache_folder() -> Path:
+    """Return where what can be made again is kept."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ettsweep"
+
+
 def dumps(value: object) -> str:
     """Return strict JSON text: NaN and infinity are a ValueError, see `finite`."""
     return json.dumps(value, allow_nan=False)

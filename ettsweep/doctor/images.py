@@ -21,7 +21,7 @@ from ettsweep.tasks.kinds import task_spec, text_folder, wanted
 from ettsweep.tasks.text.manifest import is_corpus
 
 if TYPE_CHECKING:
-    from ettsweep.tasks.images.sources import Source
+    from ettsweep.tasks.images.stored import ImageSource
 
 AT_ONCE = 64
 """Images that a process is given to decode."""
@@ -120,7 +120,7 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join([*names[:3], "..."] if len(names) > 3 else names)
 
 
-def _readable(sources: "Sequence[Source]", images: int | None) -> list[Check]:
+def _readable(sources: "Sequence[ImageSource]", images: int | None) -> list[Check]:
     total = sum(len(source) for source in sources)
     chosen = list(range(total)) if images is None or images >= total else [k * total // images for k in range(images)]
     done = read_all(sources, chosen)
@@ -158,7 +158,7 @@ def shorten(rows: list[Check]) -> list[Check]:
 # --- decoding on all cores --------------------------------------------------------------------------------------------
 
 
-def read_all(sources: "Sequence[Source]", chosen: Sequence[int]) -> Reading:
+def read_all(sources: "Sequence[ImageSource]", chosen: Sequence[int]) -> Reading:
     """Decode images, counted through all sources, on all cores; Ctrl-C stops with what was found so far."""
     found, images, stopped = list[tuple[int, str]](), 0, ""
     start_s = time.monotonic()
@@ -179,13 +179,13 @@ def read_all(sources: "Sequence[Source]", chosen: Sequence[int]) -> Reading:
     return Reading(images, time.monotonic() - start_s, found, stopped)
 
 
-_sources: "list[Source]" = []
+_sources: "list[ImageSource]" = []
 """What a process of the pool reads."""
 
 
 def _unreadable(chosen: Sequence[int]) -> list[tuple[int, str]]:
     """Return those that cannot be decoded, with the reason."""
-    from ettsweep.tasks.images.sources import UndecodableError, decode
+    from ettsweep.tasks.images.stored import UndecodableError, decode
 
     found = []
     for number in chosen:
@@ -199,7 +199,7 @@ def _unreadable(chosen: Sequence[int]) -> list[tuple[int, str]]:
     return found
 
 
-def _place(sources: "Sequence[Source]", number: int) -> "tuple[Source, int]":
+def _place(sources: "Sequence[ImageSource]", number: int) -> "tuple[ImageSource, int]":
     for source in sources:
         if number < len(source):
             return source, number
@@ -207,6 +207,6 @@ def _place(sources: "Sequence[Source]", number: int) -> "tuple[Source, int]":
     raise IndexError(number)
 
 
-def _name(sources: "Sequence[Source]", number: int) -> str:
+def _name(sources: "Sequence[ImageSource]", number: int) -> str:
     source, index = _place(sources, number)
     return source.name(index)

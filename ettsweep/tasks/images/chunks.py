@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 from ettsweep.processes import blocked
 from ettsweep.seeding import derive_seed
 from ettsweep.tasks.images.augmentation import Transform, restored_generators, seed_generators
-from ettsweep.tasks.images.sources import Source, UndecodableError, decode
+from ettsweep.tasks.images.stored import ImageSource, UndecodableError, decode
 
 Item = tuple[int, int]
 """(epoch, index) of a training image: its augmentation is drawn from these."""
@@ -55,13 +55,13 @@ class _UnusableError(Exception):
         self.problem = problem
 
 
-Place = TypeVar("Place", contravariant=True)
+Key = TypeVar("Key", contravariant=True)
 
 
-class Chunks(Protocol[Place]):
+class Chunks(Protocol[Key]):
     """Loads the image of a place; None where there is none, which a problem tells."""
 
-    def load(self, place: Place, problems: list[Problem]) -> tuple[Tensor, int] | None:
+    def load(self, place: Key, problems: list[Problem]) -> tuple[Tensor, int] | None:
         """Return image [C, H, W] and label."""
         ...
 
@@ -72,7 +72,7 @@ class TrainingImages:
     The place of an image that cannot be decoded takes the next one that can, drawn with the seed of the place.
     """
 
-    def __init__(self, source: Source, transform: Transform, seed: int) -> None:
+    def __init__(self, source: ImageSource, transform: Transform, seed: int) -> None:
         self._source, self._transform, self._seed = source, transform, seed
 
     def load(self, item: Item, problems: list[Problem]) -> tuple[Tensor, int]:
@@ -91,7 +91,7 @@ class TrainingImages:
 class ValidationImages:
     """Images by their index; those that cannot be decoded are left out."""
 
-    def __init__(self, source: Source, transform: Transform) -> None:
+    def __init__(self, source: ImageSource, transform: Transform) -> None:
         self._source, self._transform = source, transform
 
     def load(self, index: int, problems: list[Problem]) -> tuple[Tensor, int] | None:
@@ -100,7 +100,7 @@ class ValidationImages:
         return None if image is None else (self._transform(image), int(self._source.labels[index]))
 
 
-def _image(source: Source, index: int, problems: list[Problem]) -> Any:
+def _image(source: ImageSource, index: int, problems: list[Problem]) -> Any:
     try:
         return decode(_read(source, index))
     except UndecodableError as error:
@@ -108,7 +108,7 @@ def _image(source: Source, index: int, problems: list[Problem]) -> Any:
         return None
 
 
-def _read(source: Source, index: int) -> Any:
+def _read(source: ImageSource, index: int) -> Any:
     for pause_s in PAUSES_S:
         try:
             return source.read(index)
@@ -135,7 +135,7 @@ def load(images: Chunks[Any], order: Iterable[list[Any]], workers: int, *, pinne
     if workers:
         stop.share_memory_()
     loader: DataLoader[Any] = DataLoader(
-        _Loading(images, stop),
+        _ChunkDataset(images, stop),
         sampler=order,
         batch_size=None,
         num_workers=workers,
@@ -161,7 +161,7 @@ def _end(running: list[Any], stop: Tensor) -> None:
     running.clear()  # nothing else holds the loader's iterator, which joins its workers when it goes
 
 
-class _Loading(Dataset[Chunk]):
+class _ChunkDataset(Dataset[Chunk]):
     """Loads chunks, in a worker or here."""
 
     def __init__(self, images: Chunks[Any], stop: Tensor) -> None:

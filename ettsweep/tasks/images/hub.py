@@ -7,13 +7,13 @@ from numpy.typing import NDArray
 
 from ettsweep.errors import DataMissingError, first_line
 from ettsweep.tasks.images.location import SPLITS, Place
-from ettsweep.tasks.images.sources import Source
+from ettsweep.tasks.images.stored import ImageSource
 
 IMAGE_COLUMNS = ("image", "img", "jpg", "png")
 LABEL_COLUMNS = ("label", "labels", "fine_label", "cls")
 
 
-def open_hub(place: Place) -> Source:
+def open_hub(place: Place) -> ImageSource:
     """Return one part of a data set, which `datasets` keeps in its own cache as random access needs it.
 
     Raises:
@@ -27,7 +27,7 @@ def open_hub(place: Place) -> Source:
         raise DataMissingError(f"{name}: reading it needs datasets: pip install 'ettsweep[hub]'") from None
     try:
         splits = datasets.get_dataset_split_names(name)
-        split = _only(f"{name}: split", SPLITS[place.part], splits)
+        split = _only(f"{name}: split", SPLITS[place.side], splits)
         columns = datasets.load_dataset(name, split=split).column_names
         image, label = (_only(f"{name}: column", known, columns) for known in (IMAGE_COLUMNS, LABEL_COLUMNS))
         reader = create_dataset(f"hfds/{name}", split=split, input_key=image, target_key=label).reader

@@ -17,8 +17,9 @@ import pytest
 from support.texts import TOPICS, paragraphs, small_tokenizer, write_gpt2
 
 from ettsweep.errors import CorruptError, DataMissingError, EttsweepError, FailedError, InputError, StorageError
+from ettsweep.tasks.sides import Side
 from ettsweep.tasks.text.corpus import open_corpus, verify
-from ettsweep.tasks.text.manifest import Manifest, Part, read_manifest
+from ettsweep.tasks.text.manifest import Manifest, read_manifest
 from ettsweep.tasks.text.preparation import documents as reading
 from ettsweep.tasks.text.preparation import encoding as encodings
 from ettsweep.tasks.text.preparation import request as requests
@@ -50,7 +51,7 @@ def make(tmp_path: Path, encoding: Path) -> Callable[..., Outcome]:
     return made
 
 
-def documents(folder: Path, part: Part) -> list[str]:
+def documents(folder: Path, part: Side) -> list[str]:
     """Return the documents of a corpus, as blocks that hold any of them."""
     corpus = open_corpus(folder)
     blocks = corpus.blocks(part, 10**6)
@@ -244,7 +245,7 @@ def test_equal_documents_are_on_one_side(tmp_path: Path, make: Callable[..., Out
 
 @pytest.mark.parametrize(("fraction", "lonely"), [(1e-9, "val"), (1 - 1e-9, "train")])
 def test_of_two_documents_one_validates(
-    tmp_path: Path, make: Callable[..., Outcome], fraction: float, lonely: Part
+    tmp_path: Path, make: Callable[..., Outcome], fraction: float, lonely: Side
 ) -> None:
     (tmp_path / "a.txt").write_text("\n\n".join(["one text", "another text", "a third", "one text"]))
     manifest = make(tmp_path / "a.txt", val_fraction=fraction).manifest

@@ -13,8 +13,9 @@ from ettsweep.errors import FailedError
 from ettsweep.files import sha256_of, write_atomic
 from ettsweep.pool import BrokenProcessPool
 from ettsweep.schema import digest
+from ettsweep.tasks.sides import SIDES, Side
 from ettsweep.tasks.text.corpus import add_documents
-from ettsweep.tasks.text.manifest import PARTS, VERSION, Part, ShardRecord, UnitRecord
+from ettsweep.tasks.text.manifest import VERSION, ShardRecord, UnitRecord
 from ettsweep.tasks.text.preparation.documents import document_hash, read_documents
 from ettsweep.tasks.text.preparation.pieces import DocumentRule
 from ettsweep.tasks.text.preparation.units import Unit
@@ -58,7 +59,7 @@ def tokenise_unit(work: Work, key: str, unit: Unit) -> tuple[UnitRecord, bool]:
     tokenizer = cached_tokenizer(work.tokenizer)
     writer, shards, skipped = ShardWriter(tokenizer.n_vocab), list[ShardRecord](), 0
     for batch in _batches(read_documents(unit, work.rule), min(AT_ONCE, work.shard_bytes)):
-        documents: list[tuple[str, Part]] = [
+        documents: list[tuple[str, Side]] = [
             (text, "val" if document_hash(text) < work.val_below else "train") for text in batch if text
         ]
         skipped += len(batch) - len(documents)
@@ -88,7 +89,7 @@ def _batches(documents: Iterable[str], size: int) -> Iterator[list[str]]:
 def _write_shard(path: Path, writer: ShardWriter) -> ShardRecord:
     data = writer.pack()
     write_atomic(path, data)
-    train, val = (writer.counts(part) for part in PARTS)
+    train, val = (writer.counts(side) for side in SIDES)
     writer.clear()
     return ShardRecord(name=path.name, size=len(data), sha256=hashlib.sha256(data).hexdigest(), train=train, val=val)
 

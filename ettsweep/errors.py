@@ -68,6 +68,11 @@ def located(where: str) -> Iterator[None]:
         raise InputError.of(f"{where}: {line}" for line in str(error).splitlines()) from None
 
 
+def first_line(error: BaseException) -> str:
+    """Return what an error says first, its type where it says nothing."""
+    return str(error).split("\n")[0] or type(error).__name__
+
+
 def unknown_name(what: str, name: str, known: Iterable[str]) -> InputError:
     """Return the error for a name that is not in a registry, with the nearest known one."""
     import difflib

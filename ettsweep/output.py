@@ -1,14 +1,15 @@
-"""Tables on standard output, for people and for programs."""
+"""Tables on standard output, for people and for programs, and how far a command is."""
 
 import csv
 import json
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from enum import StrEnum
 from itertools import pairwise
-from typing import Any, TextIO
+from typing import Any, Literal, Protocol, TextIO
 
 
 class Format(StrEnum):
@@ -127,3 +128,39 @@ def cell(value: object) -> str:
     if isinstance(value, list | tuple):
         return " x ".join(cell(v) for v in value)
     return str(value)
+
+
+# --- how far a command is ---------------------------------------------------------------------------------------------
+
+
+class Advance(Protocol):
+    """Says that so much more is done, and what comes next where that has another name."""
+
+    def __call__(self, amount: float, what: str | None = None) -> None: ...
+
+
+@contextmanager
+def progress(what: str, total: float, measure: Literal["count", "bytes", "share"] = "count") -> Iterator[Advance]:
+    """Give a function that is told of what is done, and shows it to a person.
+
+    Args:
+        what: is done.
+        total: of it.
+        measure: what is shown of it beside a bar: how many, how many bytes and how fast, or a share alone. The last is
+            for work whose beginning says nothing of how long the rest takes.
+    """
+    if not sys.stderr.isatty():
+        yield lambda amount, what=None: None
+        return
+    from rich import progress as bars
+    from rich.console import Console
+
+    columns: dict[str, list[bars.ProgressColumn]] = {
+        "count": [bars.MofNCompleteColumn(), bars.TimeRemainingColumn()],
+        "bytes": [bars.DownloadColumn(), bars.TransferSpeedColumn(), bars.TimeRemainingColumn()],
+        "share": [bars.TimeElapsedColumn()],
+    }
+    first = bars.Progress.get_default_columns()[:-1]
+    with bars.Progress(*first, *columns[measure], console=Console(stderr=True), transient=True) as shown:
+        bar = shown.add_task(what, total=total)
+        yield lambda amount, what=None: shown.update(bar, advance=amount, description=what)

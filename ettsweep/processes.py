@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import signal
 import socket
 import subprocess
 import threading
@@ -85,6 +86,21 @@ def process(pid: int | None = None) -> Process:
     """Return the identity of a process of this machine, this one by default."""
     pid = os.getpid() if pid is None else pid
     return Process(socket.gethostname(), boot_id(), pid, start_time(pid) or "gone", pid_namespace())
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextlib.contextmanager
+def blocked(*signals: signal.Signals) -> Iterator[None]:
+    """Hold signals back; processes that are started meanwhile do not see them before they ask for them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextlib.contextmanager

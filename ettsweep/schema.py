@@ -77,9 +77,9 @@ def canonical(value: object) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
-def digest(value: object) -> str:
-    """Return the first 12 hex digits of the SHA-256 of the canonical JSON of `value`."""
-    return hashlib.sha256(canonical(value).encode()).hexdigest()[:12]
+def digest(value: object, digits: int = 12) -> str:
+    """Return the first hex digits of the SHA-256 of the canonical JSON of `value`."""
+    return hashlib.sha256(canonical(value).encode()).hexdigest()[:digits]
 
 
 Schema = TypeVar("Schema", bound=BaseModel)

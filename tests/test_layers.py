@@ -22,7 +22,7 @@ LAYERS = [  # each may import those after it; those of one layer do not import e
     {"scaling"},
     {"runs"},
     {"spec"},
-    {"schema", "config"},
+    {"schema", "config", "pool"},
     {"processes", "provenance"},
     {"files"},
     {"errors", "seeding", "output", "resources", "vocabulary"},

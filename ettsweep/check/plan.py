@@ -1,10 +1,8 @@
 """The check of a scaling: networks of several widths, built and trained for a few steps, held against theory."""
 
 import math
-import sys
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -22,6 +20,7 @@ from ettsweep.files import Json
 from ettsweep.models.architectures import model_spec
 from ettsweep.models.shapes import parameter_count
 from ettsweep.models.vit import patchify
+from ettsweep.output import progress
 from ettsweep.provenance import provenance, summary
 from ettsweep.scaling.factors import MlpFactor, Optimizer
 from ettsweep.scaling.kernels import at_width, encdec_kernels, vit_kernels
@@ -206,15 +205,16 @@ def _check(plan: Plan) -> Check:
     lrs = _learning_rates(plan, probes[plan.widths[0]])
     measured: list[Measured] = []
     beside: dict[int, list[Changes]] = {n: [] for n in plan.widths}
-    with _progress(plan, len(lrs)) as advance:
+    total = len(lrs) * len(plan.seeds) * sum(n**2 for n in plan.widths)
+    with progress(f"width {plan.widths[0]}", total, "share") as advance:  # narrow networks say nothing of wide ones
         for n, seed in ((n, seed) for n in plan.widths for seed in plan.seeds):
             if plan.s is not None:
                 spec = plan.spec(n, seed, None, lrs[None])
                 beside[n].append(activation_changes(spec, probes[n], plan.question.steps))
-                advance(n)
+                advance(n**2, f"width {n}")
             spec = plan.spec(n, seed, plan.s, lrs[plan.s])
             measured.append(measure(spec, probes[n], plan.question.steps, decay=seed == plan.seeds[0]))
-            advance(n)
+            advance(n**2, f"width {n}")
     expected = expect(plan, probes)
     judgement = judge(expected, measured, plan.model.heads, SAMPLES)
     mine = {n: [list(m.changes) for m in measured if m.width == n] for n in plan.widths}
@@ -349,20 +349,3 @@ def _about(plan: Plan, lrs: Mapping[float | None, float]) -> str:
         f"{question.model} under {strategy_name(plan.s)}: {model.heads} heads, {depth}, {SAMPLES} {sample}; "
         f"{len(plan.seeds)} seeds, {question.steps} steps of {question.optimizer} at lr {lrs[plan.s]:.2g}{beside}"
     )
-
-
-@contextmanager
-def _progress(plan: Plan, strategies: int) -> Iterator[Callable[[int], None]]:
-    """Give a function that is told the width of each network that is done, and shows a person how far it is."""
-    if not sys.stderr.isatty():
-        yield lambda width: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
-
-    total = strategies * len(plan.seeds) * sum(n**2 for n in plan.widths)
-    # No time left: narrow networks say nothing of how long wide ones take.
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
-        bar = bars.add_task(f"width {plan.widths[0]}", total=total)
-        yield lambda width: bars.update(bar, advance=width**2, description=f"width {width}")

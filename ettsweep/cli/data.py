@@ -93,10 +93,14 @@ def data_text(
     form: Form = Format.TABLE,
 ) -> None:
     """Tokenise text for the task `text`, on all cores; what a killed command has finished is kept."""
-    from ettsweep.tasks.text.tokenisation import Order, corpus_rows, corpus_summary, tokenise
+    from ettsweep.tasks.text.preparation.request import CorpusRequest
+    from ettsweep.tasks.text.preparation.summary import corpus_rows, corpus_summary
+    from ettsweep.tasks.text.preparation.tokenise import tokenise
 
-    order = Order(tuple(inputs), out, tokenizer, bpe_tokens, val_fraction, text_field, documents, shard_mib, workers)
-    outcome = tokenise(order)
+    request = CorpusRequest(
+        tuple(inputs), out, tokenizer, bpe_tokens, val_fraction, text_field, documents, shard_mib, workers
+    )
+    outcome = tokenise(request)
     rows = corpus_rows(outcome.manifest)
     show(rows, form, data={"digest": outcome.manifest.digest, "n_vocab": outcome.manifest.n_vocab, "parts": rows})
-    note(corpus_summary(order, outcome))
+    note(corpus_summary(request, outcome))

@@ -3,12 +3,13 @@
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Literal
+
+from ettsweep.errors import first_line
 
 CheckState = Literal["ok", "warning", "absent", "failed"]
 
@@ -31,8 +32,7 @@ def check(what: str, look: Callable[[], str], otherwise: CheckState = "failed") 
     try:
         return Check(what, "ok", look())
     except Exception as error:  # a doctor reports whatever is wrong
-        text = str(error).splitlines()
-        return Check(what, otherwise, text[0] if text else type(error).__name__)
+        return Check(what, otherwise, first_line(error))
 
 
 @cache
@@ -65,22 +65,3 @@ def span(minutes: float) -> str:
         if minutes >= 2 * size or (minutes >= size and minutes % size == 0):
             return f"{minutes / size:.4g} {unit}"
     return f"{minutes:.4g} min"
-
-
-@contextmanager
-def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Give a function that shows a person how far it is; no thread, since processes are forked beside it."""
-    if not sys.stderr.isatty():
-        yield lambda count: None
-        return
-    from rich.console import Console
-    from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
-
-    columns = (*Progress.get_default_columns()[:-1], MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False) as bars:
-        bar = bars.add_task(what, total=total)
-
-        def advance(count: int) -> None:
-            bars.update(bar, advance=count, refresh=True)
-
-        yield advance

@@ -1,19 +1,18 @@
 """Whether data are what a task needs; of images: form, classes and counts, and each image by decoding it."""
 
-import os
-import signal
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import active_children
+from concurrent.futures import as_completed
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from ettsweep.doctor.checks import Check, progress
+from ettsweep.doctor.checks import Check
 from ettsweep.doctor.checks import count as counted
 from ettsweep.doctor.text import TextSubject, examine_text
 from ettsweep.errors import DataMissingError, InputError
+from ettsweep.output import progress
+from ettsweep.pool import BrokenProcessPool, open_pool
+from ettsweep.processes import cores
 from ettsweep.spec import EncDecSpec, ImageTask, ModelSpec, TextTask, VitSpec
 from ettsweep.sweep.gridfile import find_grid, load_request
 from ettsweep.sweep.request import ANYWHERE
@@ -22,7 +21,7 @@ from ettsweep.tasks.kinds import task_spec, text_folder, wanted
 from ettsweep.tasks.text.manifest import is_corpus
 
 if TYPE_CHECKING:
-    from ettsweep.tasks.images.sources import Source
+    from ettsweep.tasks.images.stored import ImageSource
 
 AT_ONCE = 64
 """Images that a process is given to decode."""
@@ -121,7 +120,7 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join([*names[:3], "..."] if len(names) > 3 else names)
 
 
-def _readable(sources: "Sequence[Source]", images: int | None) -> list[Check]:
+def _readable(sources: "Sequence[ImageSource]", images: int | None) -> list[Check]:
     total = sum(len(source) for source in sources)
     chosen = list(range(total)) if images is None or images >= total else [k * total // images for k in range(images)]
     done = read_all(sources, chosen)
@@ -159,50 +158,34 @@ def shorten(rows: list[Check]) -> list[Check]:
 # --- decoding on all cores --------------------------------------------------------------------------------------------
 
 
-def cores() -> int:
-    """Return how many this process may use."""
-    return len(os.sched_getaffinity(0))
-
-
-def read_all(sources: "Sequence[Source]", chosen: Sequence[int]) -> Reading:
+def read_all(sources: "Sequence[ImageSource]", chosen: Sequence[int]) -> Reading:
     """Decode images, counted through all sources, on all cores; Ctrl-C stops with what was found so far."""
     found, images, stopped = list[tuple[int, str]](), 0, ""
     start_s = time.monotonic()
-    to_pipes = signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # of processes that are gone
-    pool = ProcessPoolExecutor(cores(), initializer=_start, initargs=(list(sources),))
     lists = [chosen[k : k + AT_ONCE] for k in range(0, len(chosen), AT_ONCE)]
     try:
-        jobs: list[Future[list[tuple[int, str]]]] = [pool.submit(_unreadable, part) for part in lists]
-        size = dict(zip(jobs, map(len, lists), strict=True))
-        with progress("decoding", len(chosen)) as advance:
-            for job in as_completed(jobs):
-                found += job.result()
-                images += size[job]
-                advance(size[job])
+        # Forked, since names of a million images are many to send to each process.
+        with open_pool(cores(), "fork", _sources.extend, sources) as pool:
+            size = {pool.submit(_unreadable, part): len(part) for part in lists}
+            with progress("decoding", len(chosen)) as advance:
+                for done in as_completed(size):
+                    found += done.result()
+                    images += size[done]
+                    advance(size[done])
     except KeyboardInterrupt:
         stopped = "stopped by Ctrl-C"
-        for process in active_children():  # they may wait for a disk, for ever
-            process.terminate()
     except BrokenProcessPool:
         stopped = "a process died of an image (or for lack of memory)"
-    finally:
-        pool.shutdown(cancel_futures=True)
-        signal.signal(signal.SIGPIPE, to_pipes)
     return Reading(images, time.monotonic() - start_s, found, stopped)
 
 
-_sources: "list[Source]" = []
+_sources: "list[ImageSource]" = []
 """What a process of the pool reads."""
-
-
-def _start(sources: "list[Source]") -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command itself stops
-    _sources[:] = sources
 
 
 def _unreadable(chosen: Sequence[int]) -> list[tuple[int, str]]:
     """Return those that cannot be decoded, with the reason."""
-    from ettsweep.tasks.images.sources import UndecodableError, decode
+    from ettsweep.tasks.images.stored import UndecodableError, decode
 
     found = []
     for number in chosen:
@@ -216,7 +199,7 @@ def _unreadable(chosen: Sequence[int]) -> list[tuple[int, str]]:
     return found
 
 
-def _place(sources: "Sequence[Source]", number: int) -> "tuple[Source, int]":
+def _place(sources: "Sequence[ImageSource]", number: int) -> "tuple[ImageSource, int]":
     for source in sources:
         if number < len(source):
             return source, number
@@ -224,6 +207,6 @@ def _place(sources: "Sequence[Source]", number: int) -> "tuple[Source, int]":
     raise IndexError(number)
 
 
-def _name(sources: "Sequence[Source]", number: int) -> str:
+def _name(sources: "Sequence[ImageSource]", number: int) -> str:
     source, index = _place(sources, number)
     return source.name(index)

@@ -3,8 +3,9 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from ettsweep.doctor.checks import Check, count, progress
+from ettsweep.doctor.checks import Check, count
 from ettsweep.errors import CorruptError, EttsweepError
+from ettsweep.output import progress
 from ettsweep.spec import TextTask
 from ettsweep.tasks.text.manifest import LONG, Counts, read_manifest
 
@@ -75,7 +76,7 @@ def _shards(folder: Path, manifest: "Manifest") -> Check:
 
     size = sum(shard.size for shard in manifest.shards)
     try:
-        with progress("reading shards", size) as advance:
+        with progress("reading shards", size, "bytes") as advance:
             verify(folder, manifest, anew=True, tell=advance)
     except CorruptError as error:
         return Check("shards", "failed", "; ".join(str(error).splitlines()))

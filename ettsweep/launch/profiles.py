@@ -12,6 +12,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from ettsweep.config import parse_yaml, read_yaml
 from ettsweep.errors import InputError, unknown_name
+from ettsweep.processes import cores
 from ettsweep.resources import shipped
 from ettsweep.schema import Frozen, NonNegative, Positive, PositiveFloat, expect, is_whole, validate
 
@@ -134,7 +135,7 @@ class LocalProfile(Profile):
         return [replace(first, others=tuple(others)) for first, *others in groups]
 
     def _devices(self) -> list[Slot]:
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        total = cores()
         gpus = []
         if self.devices != "cpu":
             gpus = visible_gpus()
@@ -144,8 +145,8 @@ class LocalProfile(Profile):
                     f"devices: there is no GPU {absent[0]}; {len(gpus)} found here (`devices: cpu` uses none)"
                 )
             gpus = [gpus[number] for number in self.devices]
-        count = len(gpus) or (cores if self.slots == "auto" else self.slots)
-        threads = max(1, cores // count) if self.threads == "auto" else self.threads
+        count = len(gpus) or (total if self.slots == "auto" else self.slots)
+        threads = max(1, total // count) if self.threads == "auto" else self.threads
         if gpus:
             return [Slot(f"gpu-{gpu.replace('/', '_')}", "cuda", gpu, threads) for gpu in gpus]
         return [Slot(f"cpu-{number}", "cpu", None, threads) for number in range(count)]

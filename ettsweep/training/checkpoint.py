@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from ettsweep.errors import CorruptError
-from ettsweep.files import Json, dumps, read_json
+from ettsweep.errors import CorruptError, first_line
+from ettsweep.files import Json, dumps, read_json, sha256_of
 from ettsweep.models.initialisation import put
 from ettsweep.runs.folder import Attempt
 from ettsweep.training.distributed import ALONE, Group, is_sharded, parameters, whole
@@ -26,9 +26,7 @@ from ettsweep.training.parts import (
     Layout,
     PartTensors,
     ask_the_system,
-    first_line,
     layout,
-    sha256_of,
     write_parts,
 )
 
@@ -207,7 +205,7 @@ def _load_parts(attempt: Attempt, index: Json, group: Group) -> Saved:
     folder = attempt.parts_folder(step)
     for name in {INDEX, *sorted(files)[group.rank :: group.world]}:
         try:
-            right = sha256_of(folder / name).hex() == files.get(name)
+            right = sha256_of(folder / name) == files.get(name)
         except OSError as error:
             raise CorruptError(f"{folder / name}: cannot be read as a checkpoint: {error.strerror}") from error
         if not right:

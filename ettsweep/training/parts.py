@@ -3,7 +3,6 @@
 What is read was written by whoever could write there: nothing is unpickled but the names of tensors and where they are.
 """
 
-import hashlib
 import pickle
 import re
 import shutil
@@ -15,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ettsweep.errors import EttsweepError, StorageError
-from ettsweep.files import storage_errors
+from ettsweep.errors import EttsweepError, StorageError, first_line
+from ettsweep.files import sha256_of, storage_errors
 from ettsweep.training.distributed import Group, LostPeerError, lost_peer, watching
 
 if TYPE_CHECKING:
@@ -65,9 +64,9 @@ def write_parts(state: dict[str, Tensor], folder: Path, group: Group) -> dict[st
         group.agree(0)  # whoever says so on a full disk needs the room
         raise problem
     with storage_errors(folder):
-        digests = group.gather(sha256_of(folder / PART.format(group.rank)))
+        digests = group.gather(bytes.fromhex(sha256_of(folder / PART.format(group.rank))))
         files = {PART.format(rank): digest.hex() for rank, digest in enumerate(digests)}
-        return files | {INDEX: sha256_of(folder / INDEX).hex()} if group.leads else files
+        return files | {INDEX: sha256_of(folder / INDEX)} if group.leads else files
 
 
 def _why_not(error: Any, folder: Path, mine: Path) -> EttsweepError:
@@ -86,20 +85,11 @@ def _why_not(error: Any, folder: Path, mine: Path) -> EttsweepError:
     raise AssertionError(failures)
 
 
-def sha256_of(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").digest()
-
-
 def ask_the_system(path: Path, reason: str) -> None:
     """Raise the OSError of a write that torch reports as failed without its errno, such as on a full disk."""
     with path.open("ab") as file:
         file.write(b"\0" * 65536)
     raise OSError(f"checkpoint was not written: {reason}")
-
-
-def first_line(error: BaseException) -> str:
-    return str(error).split("\n")[0] or type(error).__name__
 
 
 # --- reading --------------------------------------------------------------------------------------------------------

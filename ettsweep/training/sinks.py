@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Protocol
 
-from ettsweep.errors import InputError
+from ettsweep.errors import InputError, first_line
 from ettsweep.files import Json
 
 PATIENCE_S = 20.0
@@ -63,7 +63,7 @@ def open_sinks(
             check_sinks([name])
             sinks.append(_Background(name, SINKS[name](results_dir, run_id, config, from_step, warn), warn))
         except Exception as error:  # whatever the package raises
-            warn(f"{name}: not written: {_reason(error)}")
+            warn(f"{name}: not written: {first_line(error)}")
     return sinks
 
 
@@ -94,7 +94,7 @@ class _Background:
                 self._sink.write(line)
             self._sink.close()
         except Exception as error:
-            self._warn(f"{self._name}: no longer written: {_reason(error)}")
+            self._warn(f"{self._name}: no longer written: {first_line(error)}")
 
 
 class _TensorBoard:
@@ -169,7 +169,3 @@ def _scalars(line: Json) -> Iterator[tuple[str, float]]:
 
 def _short(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def _reason(error: Exception) -> str:
-    return str(error).split("\n")[0] or type(error).__name__

@@ -15,7 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ettsweep.errors import LaunchError
+from ettsweep.errors import LaunchError, first_line
 from ettsweep.launch.profiles import Slot
 from ettsweep.processes import beside
 
@@ -133,7 +133,7 @@ def meet_in_job(device: "torch.device") -> "Group":
         )
     except (DistNetworkError, RuntimeError) as error:
         address = f"{where.master_addr}:{where.master_port}"
-        raise LaunchError(f"the processes of this job cannot meet at {address}: {str(error).splitlines()[0]}") from None
+        raise LaunchError(f"the processes of this job cannot meet at {address}: {first_line(error)}") from None
     return Group.join(device, store, where.rank, where.world_size)
 
 

@@ -30,7 +30,7 @@ from ettsweep.spec import ImageNetTask
 from ettsweep.tasks.base import Loading, Share
 from ettsweep.tasks.images.augmentation import seed_generators, training_transform
 from ettsweep.tasks.images.location import data_env
-from ettsweep.tasks.images.sources import decode
+from ettsweep.tasks.images.stored import decode
 
 WIDTH, HEIGHT, QUALITY = 500, 375, 90
 CLASSES = 10

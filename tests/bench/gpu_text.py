@@ -14,9 +14,9 @@ import tempfile
 from pathlib import Path
 
 import torch
-from bench.gpu import ETTSWEEP, cell, late_overflows, losses, train
 from support.texts import write_gpt2
 
+from bench.gpu import ETTSWEEP, cell, late_overflows, losses, train
 from ettsweep.tasks.text.pydoc import documents
 
 SMALL = {"model.width": 32, "model.depth": 1, "model.heads": 2, "model.tokens": 64, "model.vocabulary": 608}

@@ -23,7 +23,7 @@ import numpy as np
 import tokenizers
 from support.texts import TOPICS, write_gpt2
 
-from ettsweep.tasks.text.corpus import Blocks, open_corpus
+from ettsweep.tasks.text.corpus import TextBlocks, open_corpus
 from ettsweep.tasks.text.manifest import read_manifest
 from ettsweep.tasks.text.shards import Texts
 
@@ -93,10 +93,10 @@ def reading(folder: Path, blocks: int) -> dict[str, float]:
         mine.block(int(k))
     read = 20_000 / (time.process_time() - start_s)
     shards = mine._shards
-    sizes = [len(Blocks(Repeated(shards.texts(k), 1), 512)) for k in range(len(shards))]
+    sizes = [len(TextBlocks(Repeated(shards.texts(k), 1), 512)) for k in range(len(shards))]
     times = blocks // max(sizes)
     start_s = time.process_time()
-    many = Blocks(Repeated(shards.texts(int(np.argmax(sizes))), times), 512)
+    many = TextBlocks(Repeated(shards.texts(int(np.argmax(sizes))), times), 512)
     return {"blocks": len(many), "found_per_s": len(many) / (time.process_time() - start_s), "read_per_s": read}
 
 

@@ -14,7 +14,8 @@ from ettsweep.doctor.text import TextSubject, examine_text
 from ettsweep.spec import TextTask
 from ettsweep.tasks.text.corpus import open_corpus
 from ettsweep.tasks.text.manifest import read_manifest
-from ettsweep.tasks.text.tokenisation import Order, tokenise
+from ettsweep.tasks.text.preparation.request import CorpusRequest
+from ettsweep.tasks.text.preparation.tokenise import tokenise
 
 
 @pytest.fixture
@@ -23,7 +24,7 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("ETTSWEEP_TEXT", str(tmp_path / "out"))
     (tmp_path / "tokenizer.json").write_text(small_tokenizer().to_json())
     (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TOPICS))
-    tokenise(Order((str(tmp_path / "a.jsonl"),), tmp_path / "out", tmp_path, shard_mib=0.2, workers=1))
+    tokenise(CorpusRequest((str(tmp_path / "a.jsonl"),), tmp_path / "out", tmp_path, shard_mib=0.2, workers=1))
     return tmp_path / "out"
 
 

@@ -23,11 +23,11 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+
+from ettsweep.runs.folder import RunDir
 from support.arrays import write_profile
 from support.commandline import ETTSWEEP, LONG, ettsweep, runs_in, write_grid
 from support.devcluster import Cluster
-
-from ettsweep.runs.folder import RunDir
 
 EVERY_S = 4.0
 """Mean of the seconds between strikes."""

@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 import torch
-from support.deviations import Array
-from support.ensembles import Ensemble, Inputs, Pass, array, drawn, kernel
 
 from ettsweep.models.shapes import dims
 from ettsweep.scaling import kernels
 from ettsweep.scaling.factors import Group, init_std
 from ettsweep.scaling.kernels import Kernels, encdec_kernels, vit_kernels
 from ettsweep.spec import EncDecSpec, ModelSpec, VitSpec
+from support.deviations import Array
+from support.ensembles import Ensemble, Inputs, Pass, array, drawn, kernel
 
 HEADS = 4
 N_PATCH = 6

@@ -1,11 +1,10 @@
 """A finished check whose measurements follow the theory, but for those that a test spoils."""
 
-from support.perfect import HEADS, SAMPLES, WIDTHS, expectations, perfect
-
 from ettsweep.check.findings import findings
 from ettsweep.check.judgement import judge
 from ettsweep.check.outcome import Check, Curves
 from ettsweep.spec import ModelSpec
+from support.perfect import HEADS, SAMPLES, WIDTHS, expectations, perfect
 
 
 def made_curves(strategy: str, lr: float, hidden: float, outputs: float, stages: tuple[str, ...], steps: int) -> Curves:

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
+
 from support.commandline import wait_for
 
 CLASSES = ("n01", "n02", "n10")

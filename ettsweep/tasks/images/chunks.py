@@ -9,7 +9,6 @@ import os
 import signal
 import time
 from collections.abc import Generator, Iterable
-from contextlib import contextmanager
 from functools import cache, partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -17,9 +16,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_collate
 
+from ettsweep.processes import blocked
 from ettsweep.seeding import derive_seed
 from ettsweep.tasks.images.augmentation import Transform, restored_generators, seed_generators
-from ettsweep.tasks.images.sources import Source, UndecodableError, decode
+from ettsweep.tasks.images.stored import ImageSource, UndecodableError, decode
 
 Item = tuple[int, int]
 """(epoch, index) of a training image: its augmentation is drawn from these."""
@@ -55,13 +55,13 @@ class _UnusableError(Exception):
         self.problem = problem
 
 
-Place = TypeVar("Place", contravariant=True)
+Key = TypeVar("Key", contravariant=True)
 
 
-class Chunks(Protocol[Place]):
+class Chunks(Protocol[Key]):
     """Loads the image of a place; None where there is none, which a problem tells."""
 
-    def load(self, place: Place, problems: list[Problem]) -> tuple[Tensor, int] | None:
+    def load(self, place: Key, problems: list[Problem]) -> tuple[Tensor, int] | None:
         """Return image [C, H, W] and label."""
         ...
 
@@ -72,7 +72,7 @@ class TrainingImages:
     The place of an image that cannot be decoded takes the next one that can, drawn with the seed of the place.
     """
 
-    def __init__(self, source: Source, transform: Transform, seed: int) -> None:
+    def __init__(self, source: ImageSource, transform: Transform, seed: int) -> None:
         self._source, self._transform, self._seed = source, transform, seed
 
     def load(self, item: Item, problems: list[Problem]) -> tuple[Tensor, int]:
@@ -91,7 +91,7 @@ class TrainingImages:
 class ValidationImages:
     """Images by their index; those that cannot be decoded are left out."""
 
-    def __init__(self, source: Source, transform: Transform) -> None:
+    def __init__(self, source: ImageSource, transform: Transform) -> None:
         self._source, self._transform = source, transform
 
     def load(self, index: int, problems: list[Problem]) -> tuple[Tensor, int] | None:
@@ -100,7 +100,7 @@ class ValidationImages:
         return None if image is None else (self._transform(image), int(self._source.labels[index]))
 
 
-def _image(source: Source, index: int, problems: list[Problem]) -> Any:
+def _image(source: ImageSource, index: int, problems: list[Problem]) -> Any:
     try:
         return decode(_read(source, index))
     except UndecodableError as error:
@@ -108,7 +108,7 @@ def _image(source: Source, index: int, problems: list[Problem]) -> Any:
         return None
 
 
-def _read(source: Source, index: int) -> Any:
+def _read(source: ImageSource, index: int) -> Any:
     for pause_s in PAUSES_S:
         try:
             return source.read(index)
@@ -135,7 +135,7 @@ def load(images: Chunks[Any], order: Iterable[list[Any]], workers: int, *, pinne
     if workers:
         stop.share_memory_()
     loader: DataLoader[Any] = DataLoader(
-        _Loading(images, stop),
+        _ChunkDataset(images, stop),
         sampler=order,
         batch_size=None,
         num_workers=workers,
@@ -143,7 +143,7 @@ def load(images: Chunks[Any], order: Iterable[list[Any]], workers: int, *, pinne
         generator=torch.Generator(),  # else it draws from the global one
         worker_init_fn=partial(_start_worker, stop) if workers else None,
     )
-    with _held(workers):
+    with blocked(*SIGNALS if workers else ()):  # they do not yet know what to do about them
         running = [iter(loader)]
     end = partial(_end, running, stop)
     atexit.register(end)  # before multiprocessing waits for its children
@@ -161,7 +161,7 @@ def _end(running: list[Any], stop: Tensor) -> None:
     running.clear()  # nothing else holds the loader's iterator, which joins its workers when it goes
 
 
-class _Loading(Dataset[Chunk]):
+class _ChunkDataset(Dataset[Chunk]):
     """Loads chunks, in a worker or here."""
 
     def __init__(self, images: Chunks[Any], stop: Tensor) -> None:
@@ -187,16 +187,6 @@ class _Loading(Dataset[Chunk]):
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
 """What a terminal, or SLURM, sends to all processes of a run: the one that trains says when to stop."""
-
-
-@contextmanager
-def _held(workers: int) -> Generator[None]:
-    """Keep signals waiting while workers are started that do not yet know what to do about them."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS if workers else ())
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _start_worker(stop: Tensor, number: int) -> None:

@@ -16,7 +16,8 @@ from ettsweep.spec import ImageTask, VitSpec
 from ettsweep.tasks.base import Batch, Loading, Share, classification_loss, classification_metrics, classification_sums
 from ettsweep.tasks.images.augmentation import evaluation_transform, training_transform
 from ettsweep.tasks.images.chunks import Chunk, Item, Problem, TrainingImages, ValidationImages, load, on_device
-from ettsweep.tasks.images.sources import Source, open_sources
+from ettsweep.tasks.images.sources import open_sources
+from ettsweep.tasks.images.stored import ImageSource
 
 VALIDATION_SLICE = 128
 
@@ -29,7 +30,7 @@ SAMPLED = 1000
 LISTED = "`ettsweep doctor --data PATH` lists all"
 
 
-class Part(NamedTuple):
+class ChunkShare(NamedTuple):
     """A chunk of a global batch, and what of it this process trains on.
 
     Attributes:
@@ -43,25 +44,25 @@ class Part(NamedTuple):
     used: range
 
 
-class Piece(NamedTuple):
+class Mixed(NamedTuple):
     """What a process uses of a chunk, augmented and mixed."""
 
     images: Tensor
     targets: Tensor
 
 
-def parts(share: Share, chunk_size: int, *, whole: bool) -> list[Part]:
+def parts(share: Share, chunk_size: int, *, whole: bool) -> list[ChunkShare]:
     """Return the chunks of a global batch that a share overlaps; they are loaded `whole`, or as far as it does."""
     found = []
     for number, start in enumerate(range(0, share.batch_size, chunk_size)):
         chunk = range(start, min(start + chunk_size, share.batch_size))
         used = range(max(chunk.start, share.span.start), min(chunk.stop, share.span.stop))
         if used:
-            found.append(Part(number, chunk if whole else used, used))
+            found.append(ChunkShare(number, chunk if whole else used, used))
     return found
 
 
-def fingerprint(*sources: Source) -> str:
+def fingerprint(*sources: ImageSource) -> str:
     """Return 12 hex digits that tell images in an order from others: all labels, and the names of some."""
     digest = hashlib.sha256()
     for source in sources:
@@ -129,13 +130,13 @@ class Images:
                     yield [(epoch, batch[position]) for position in part.loaded]
             epoch, skip = epoch + 1, 0
 
-    def _mixed(self, chunks: Iterator[Chunk], step: int) -> Iterator[Piece]:
+    def _mixed(self, chunks: Iterator[Chunk], step: int) -> Iterator[Mixed]:
         """Yield what this process uses of each chunk of a step."""
         for part in self._parts:
             chunk = next(chunks)
             inputs_BCHW, targets = self._mix(chunk, step, part.number)
             used = slice(part.used.start - part.loaded.start, part.used.stop - part.loaded.start)
-            yield Piece(inputs_BCHW[used], targets[used])
+            yield Mixed(inputs_BCHW[used], targets[used])
 
     def _mix(self, chunk: Chunk, step: int, number: int) -> tuple[Tensor, Tensor]:
         if self._mixup is None:
@@ -148,16 +149,16 @@ class Images:
             np.random.set_state(state)
         return images_BCHW, targets_BK
 
-    def _cut(self, pieces: Iterator[Piece]) -> Iterator[Batch]:
+    def _cut(self, pieces: Iterator[Mixed]) -> Iterator[Batch]:
         """Make micro-batches of the pieces of a step."""
-        held = list[Piece]()
+        held = list[Mixed]()
         for micro_batch in self._share.slices:
             size = len(micro_batch)
             while sum(len(piece.targets) for piece in held) < size:
                 held.append(next(pieces))
-            whole = held[0] if len(held) == 1 else Piece(*(torch.cat(tensors) for tensors in zip(*held, strict=True)))
+            whole = held[0] if len(held) == 1 else Mixed(*(torch.cat(tensors) for tensors in zip(*held, strict=True)))
             yield Batch((whole.images[:size],), whole.targets[:size], size / self._share.batch_size)
-            rest = Piece(whole.images[size:], whole.targets[size:])
+            rest = Mixed(whole.images[size:], whole.targets[size:])
             held = [rest] if len(rest.targets) else []
 
     def validation(self) -> Iterator[Batch]:

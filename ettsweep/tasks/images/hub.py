@@ -5,15 +5,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ettsweep.errors import DataMissingError
+from ettsweep.errors import DataMissingError, first_line
 from ettsweep.tasks.images.location import SPLITS, Place
-from ettsweep.tasks.images.sources import Source
+from ettsweep.tasks.images.stored import ImageSource
 
 IMAGE_COLUMNS = ("image", "img", "jpg", "png")
 LABEL_COLUMNS = ("label", "labels", "fine_label", "cls")
 
 
-def open_hub(place: Place) -> Source:
+def open_hub(place: Place) -> ImageSource:
     """Return one part of a data set, which `datasets` keeps in its own cache as random access needs it.
 
     Raises:
@@ -27,15 +27,15 @@ def open_hub(place: Place) -> Source:
         raise DataMissingError(f"{name}: reading it needs datasets: pip install 'ettsweep[hub]'") from None
     try:
         splits = datasets.get_dataset_split_names(name)
-        split = _only(f"{name}: split", SPLITS[place.part], splits)
+        split = _only(f"{name}: split", SPLITS[place.side], splits)
         columns = datasets.load_dataset(name, split=split).column_names
         image, label = (_only(f"{name}: column", known, columns) for known in (IMAGE_COLUMNS, LABEL_COLUMNS))
         reader = create_dataset(f"hfds/{name}", split=split, input_key=image, target_key=label).reader
     except DataMissingError:
         raise
     except Exception as error:  # of the network, of the hub, of pyarrow: each has its own
-        told = (str(error).splitlines() or [""])[0]
-        raise DataMissingError(f"{name}: cannot be opened as a data set ({type(error).__name__}: {told})") from error
+        told = f"{type(error).__name__}: {first_line(error)}"
+        raise DataMissingError(f"{name}: cannot be opened as a data set ({told})") from error
     classes, labels = _classes(reader.dataset, label)
     if labels.min() < 0:
         raise DataMissingError(f"{name}: split {split} has no labels (they are {labels.min()})")

@@ -10,6 +10,7 @@ from typing import Literal
 
 from ettsweep.errors import DataMissingError
 from ettsweep.spec import ImageTask
+from ettsweep.tasks.sides import Side
 
 DATA_ENV = {
     "imagenet": "ETTSWEEP_IMAGENET",
@@ -22,10 +23,8 @@ DATA_ENV = {
 ORIGINAL = {"cifar10": "cifar-10-batches-py", "cifar100": "cifar-100-python"}
 """The folder in which a data set is distributed."""
 
-Part = Literal["train", "val"]
-
-SPLITS: dict[Part, tuple[str, ...]] = {"train": ("train", "training"), "val": ("val", "valid", "validation", "test")}
-"""What training and validation part are called, the first that is there being meant."""
+SPLITS: dict[Side, tuple[str, ...]] = {"train": ("train", "training"), "val": ("val", "valid", "validation", "test")}
+"""What training and validation side are called, the first that is there being meant."""
 
 HUB = re.compile(r"hfds/[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
@@ -40,13 +39,13 @@ Format = Literal["class folders", "tar files", "parquet files", "hub data set", 
 
 @dataclass(frozen=True)
 class Place:
-    """Where one part of a data set lies.
+    """Where one side of a data set lies.
 
     Attributes:
         paths: the folder of class folders; the tar files; else the folder or the name of the whole data set.
     """
 
-    part: Part
+    side: Side
     format: Format
     paths: tuple[str, ...]
 
@@ -104,12 +103,12 @@ def _locate(data: str, kind: str) -> tuple[Place, Place]:
         if original.name == ORIGINAL[kind] and original.is_dir():
             return _whole("CIFAR's own files", str(original.parent))
     folders, files = _entries(root)
-    parts = [_folder(root, part, folders) or _tars(root, part, files) for part in SPLITS]
+    parts = [_folder(root, side, folders) or _tars(root, side, files) for side in SPLITS]
     if parts[0] and parts[1]:
         return parts[0], parts[1]
     if _has_parquet(root, folders, files):
         return _whole("parquet files", data)
-    missing = " and ".join(f"no {part}/" for part, found in zip(SPLITS, parts, strict=True) if not found)
+    missing = " and ".join(f"no {side}/" for side, found in zip(SPLITS, parts, strict=True) if not found)
     told = ", ".join([*(f"{name}/" for name in folders), *files][:6]) or "nothing"
     raise DataMissingError(f"task {kind}: {root} has {missing}: it holds {told}; --data takes {LAYOUTS}")
 
@@ -127,24 +126,24 @@ def _entries(folder: Path) -> tuple[list[str], list[str]]:
     return [name for name, is_dir in found if is_dir], [name for name, is_dir in found if not is_dir]
 
 
-def _folder(root: Path, part: Part, folders: list[str]) -> Place | None:
-    """Return a part that has a folder of its own, None where it has not or where it holds parquet files."""
-    for name in SPLITS[part]:
+def _folder(root: Path, side: Side, folders: list[str]) -> Place | None:
+    """Return a side that has a folder of its own, None where it has not or where it holds parquet files."""
+    for name in SPLITS[side]:
         if name not in folders:
             continue
         inner, files = _entries(root / name)
         if inner:
-            return Place(part, "class folders", (str(root / name),))
+            return Place(side, "class folders", (str(root / name),))
         if tars := [file for file in files if file.endswith(".tar")]:
-            return Place(part, "tar files", tuple(str(root / name / tar) for tar in tars))
+            return Place(side, "tar files", tuple(str(root / name / tar) for tar in tars))
     return None
 
 
-def _tars(root: Path, part: Part, files: list[str]) -> Place | None:
-    """Return a part that is made of tar files whose names say which part they are."""
-    for name in SPLITS[part]:
+def _tars(root: Path, side: Side, files: list[str]) -> Place | None:
+    """Return a side that is made of tar files whose names say which side they are."""
+    for name in SPLITS[side]:
         if tars := [f for f in files if f.endswith(".tar") and name in re.findall("[a-z]+", f.lower())]:
-            return Place(part, "tar files", tuple(str(root / tar) for tar in tars))
+            return Place(side, "tar files", tuple(str(root / tar) for tar in tars))
     return None
 
 
@@ -173,7 +172,7 @@ def check_counts(task: ImageTask, classes: int) -> None:
         counts = _counts(Path(place.paths[0]), until_s) if place.format == "class folders" else None
         if counts is None:
             continue
-        key = f"{place.part}_size"
+        key = f"{place.side}_size"
         if len(counts) != classes:
             cure = f"--set model.classes={len(counts)}"
             raise DataMissingError(

@@ -1,74 +1,22 @@
-"""Sets of images with random access, from what lies on a disk: one Source each for training and validation."""
+"""Sets of images with random access, from what lies on a disk: one source each for training and validation."""
 
-import io
 import os
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
 
 from ettsweep.errors import DataMissingError
 from ettsweep.spec import ImageTask
+from ettsweep.tasks.images.hub import open_hub
 from ettsweep.tasks.images.location import ORIGINAL, Place, locate
+from ettsweep.tasks.images.stored import ImageSource
+from ettsweep.tasks.images.tars import TarSource
 
 
-class UndecodableError(Exception):
-    """The bytes of an image are there, but no image is made of them; `str(error)` says why."""
-
-
-class Source(Protocol):
-    """Images in a fixed order.
-
-    Attributes:
-        classes: their names; a label is a position among them.
-        labels: of all images [N].
-    """
-
-    classes: list[str]
-    labels: NDArray[np.int64]
-
-    def __len__(self) -> int:
-        """Return the number of images."""
-        ...
-
-    def name(self, index: int) -> str:
-        """Return what a person finds the image by."""
-        ...
-
-    def read(self, index: int) -> bytes | NDArray[np.uint8]:
-        """Return an image as it is stored: encoded, or as pixels [H, W, 3].
-
-        Raises:
-            OSError: it cannot be read.
-        """
-        ...
-
-
-def decode(stored: bytes | NDArray[np.uint8], *, small: bool = False) -> Image.Image:
-    """Return an image in RGB; a `small` one, where that is quicker, is good to see whether all of it is there.
-
-    Raises:
-        UndecodableError: it is truncated, or no image.
-    """
-    if isinstance(stored, np.ndarray):
-        return Image.fromarray(stored)
-    try:
-        with Image.open(io.BytesIO(stored)) as image:
-            if small:
-                image.draft("RGB", (1, 1))
-            return image.convert("RGB")
-    except MemoryError:
-        raise
-    except UnidentifiedImageError:
-        raise UndecodableError("no image of a known format" if stored else "an empty file") from None
-    except Exception as error:  # decoders raise all kinds of errors on bytes that are not theirs
-        raise UndecodableError(str(error) or type(error).__name__) from None
-
-
-def open_sources(task: ImageTask, classes: int) -> tuple[Source, Source]:
+def open_sources(task: ImageTask, classes: int) -> tuple[ImageSource, ImageSource]:
     """Return the images of training and validation, after checks of what a run relies on.
 
     Raises:
@@ -81,7 +29,7 @@ def open_sources(task: ImageTask, classes: int) -> tuple[Source, Source]:
     return train, val
 
 
-def mismatches(task: ImageTask, classes: int | None, train: Source, val: Source) -> list[str]:
+def mismatches(task: ImageTask, classes: int | None, train: ImageSource, val: ImageSource) -> list[str]:
     """Return in what the images are not those that a task names; `classes` of the model, None for any."""
     wrong = []
     if train.classes != val.classes:
@@ -102,7 +50,7 @@ def mismatches(task: ImageTask, classes: int | None, train: Source, val: Source)
     return wrong
 
 
-def open_source(place: Place, kind: str) -> Source:
+def open_source(place: Place, kind: str) -> ImageSource:
     """Return the images of one part of a data set; a process that trains many runs lists them once.
 
     Raises:
@@ -113,20 +61,16 @@ def open_source(place: Place, kind: str) -> Source:
 
 
 @lru_cache(maxsize=4)
-def _listed(place: Place, kind: str, stamps: tuple[tuple[int, int], ...]) -> Source:
+def _listed(place: Place, kind: str, stamps: tuple[tuple[int, int], ...]) -> ImageSource:
     """List images; `stamps` tell whether what was listed is what is there."""
     match place.format:
         case "class folders":
             return FolderSource(place)
         case "tar files":
-            from ettsweep.tasks.images.tars import TarSource
-
             return TarSource(place.paths)
         case "CIFAR's own files":
             return _original(place, kind)
         case "parquet files" | "hub data set":
-            from ettsweep.tasks.images.hub import open_hub
-
             return open_hub(place)
 
 
@@ -184,11 +128,11 @@ class ArraySource:
         return pixels_HWC
 
 
-def _original(place: Place, kind: str) -> Source:
+def _original(place: Place, kind: str) -> ImageSource:
     """Return CIFAR as it is distributed; torchvision unpickles nothing whose MD5 is not the right one."""
     from timm.data.dataset_factory import create_dataset
 
-    split = {"train": "train", "val": "test"}[place.part]
+    split = {"train": "train", "val": "test"}[place.side]
     folder = str(Path(place.paths[0]) / ORIGINAL[kind])
     try:
         data = create_dataset(f"torch/{kind}", root=place.paths[0], split=split, download=False)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ettsweep.errors import DataMissingError, EttsweepError
-from ettsweep.files import write_atomic
+from ettsweep.files import cache_folder, write_atomic
 
 VERSION = 1
 """Of the index on disk."""
@@ -149,11 +149,6 @@ def _key(name: str) -> str:
 
 
 # --- the index on disk ------------------------------------------------------------------------------------------------
-
-
-def cache_folder() -> Path:
-    """Return where indices are kept."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ettsweep"
 
 
 def _cached(paths: Sequence[str]) -> Index:

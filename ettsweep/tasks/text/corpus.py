@@ -15,18 +15,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ettsweep.errors import CorruptError, EttsweepError, InputError
-from ettsweep.files import write_atomic
-from ettsweep.tasks.images.tars import cache_folder
+from ettsweep.files import cache_folder, sha256_of, write_atomic
+from ettsweep.processes import cores
+from ettsweep.tasks.sides import SIDES, Side
 from ettsweep.tasks.text.manifest import (
     AGAIN,
     SHARDS,
     TOKENIZER,
     Manifest,
-    Part,
     ShardRecord,
     corpus_digest,
     read_manifest,
-    sha256_of,
 )
 from ettsweep.tasks.text.shards import ShardWriter, Texts, block_starts, shard_size, unpack
 from ettsweep.tasks.text.tokenizer import Tokenizer, read_tokenizer_file, split_sentences, word_tables
@@ -35,7 +34,7 @@ OPEN_SHARDS = 256
 """Shards that a process keeps open at once; each holds a file descriptor."""
 
 
-class Block(NamedTuple):
+class TextBlock(NamedTuple):
     """Consecutive sentences of one document.
 
     Attributes:
@@ -48,7 +47,7 @@ class Block(NamedTuple):
 
 
 class Shards(Protocol):
-    """One part of a corpus as a list of shards."""
+    """One side of a corpus as a list of shards."""
 
     def __len__(self) -> int:
         """Return the number of shards."""
@@ -59,8 +58,8 @@ class Shards(Protocol):
         ...
 
 
-class Blocks:
-    """All blocks of one part of a corpus, in its order, for any number of them: each takes four bytes of memory."""
+class TextBlocks:
+    """All blocks of one side of a corpus, in its order, for any number of them: each takes four bytes of memory."""
 
     def __init__(self, shards: Shards, block_tokens: int) -> None:
         if block_tokens < 1:
@@ -86,7 +85,7 @@ class Blocks:
         sizes: NDArray[np.int64] = ends - self._starts[indices]
         return sizes
 
-    def block(self, index: int) -> Block:
+    def block(self, index: int) -> TextBlock:
         """Return a block.
 
         Raises:
@@ -102,7 +101,7 @@ class Blocks:
         first = int(np.searchsorted(texts.sentence_ends, np.uint32(start), side="right"))
         last = int(np.searchsorted(texts.sentence_ends, np.uint32(end), side="left"))
         edges = np.array([start, *texts.sentence_ends[first:last], end], np.int64)
-        return Block(texts.tokens[start:end].astype(np.int64), np.diff(edges))
+        return TextBlock(texts.tokens[start:end].astype(np.int64), np.diff(edges))
 
 
 class Corpus:
@@ -115,16 +114,16 @@ class Corpus:
         leads_with_space, is_space: of each token [N], for `tokenizer.word_starts`.
     """
 
-    def __init__(self, tokenizer: Tokenizer, digest: str, parts: Callable[[Part], Shards]) -> None:
+    def __init__(self, tokenizer: Tokenizer, digest: str, sides: Callable[[Side], Shards]) -> None:
         self.n_vocab = tokenizer.n_vocab
         self.digest = digest
         self.tokenizer = tokenizer
         self.leads_with_space, self.is_space = word_tables(tokenizer)
-        self._parts = parts
+        self._sides = sides
 
-    def blocks(self, part: Part, block_tokens: int) -> Blocks:
+    def blocks(self, side: Side, block_tokens: int) -> TextBlocks:
         """Return training or validation text in blocks of at most so many tokens."""
-        return Blocks(self._parts(part), block_tokens)
+        return TextBlocks(self._sides(side), block_tokens)
 
 
 # --- in memory --------------------------------------------------------------------------------------------------------
@@ -149,19 +148,19 @@ def corpus_of(documents: Sequence[str], tokenizer: Tokenizer, is_val: Sequence[b
     for text, val in zip(documents, is_val, strict=True):
         add_documents(writer, tokenizer, [(text.strip(), "val" if val else "train")])
     digest = corpus_digest(tokenizer.sha256, tokenizer.n_vocab, [hashlib.sha256(writer.pack()).hexdigest()])
-    parts = {part: _Memory([writer.texts(part)]) for part in ("train", "val")}
-    return Corpus(tokenizer, digest, parts.__getitem__)
+    sides = {side: _Memory([writer.texts(side)]) for side in SIDES}
+    return Corpus(tokenizer, digest, sides.__getitem__)
 
 
-def add_documents(writer: ShardWriter, tokenizer: Tokenizer, documents: Sequence[tuple[str, Part]]) -> None:
-    """Tokenise documents, all at once, and add each to its part."""
+def add_documents(writer: ShardWriter, tokenizer: Tokenizer, documents: Sequence[tuple[str, Side]]) -> None:
+    """Tokenise documents, all at once, and add each to its side."""
     sentences = [split_sentences(text) for text, _ in documents]
     tokens, lengths = tokenizer.encode([one for document in sentences for one in document])
     ends = np.cumsum([0, *map(len, sentences)])
     token_ends = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
-    for (text, part), first, last in zip(documents, ends[:-1], ends[1:], strict=True):
+    for (text, side), first, last in zip(documents, ends[:-1], ends[1:], strict=True):
         here = slice(int(token_ends[first]), int(token_ends[last]))
-        writer.add(part, lengths[first:last], tokens[here], len(text.encode()))
+        writer.add(side, lengths[first:last], tokens[here], len(text.encode()))
 
 
 # --- on disk ----------------------------------------------------------------------------------------------------------
@@ -170,15 +169,15 @@ def add_documents(writer: ShardWriter, tokenizer: Tokenizer, documents: Sequence
 class _Files:
     """Shards in files, opened when they are needed and closed when others are."""
 
-    def __init__(self, folder: Path, manifest: Manifest, part: Part) -> None:
-        self._folder, self._manifest, self._part = folder, manifest, part
-        self._records = [record for record in manifest.shards if record.counts(part).documents]
+    def __init__(self, folder: Path, manifest: Manifest, side: Side) -> None:
+        self._folder, self._manifest, self._side = folder, manifest, side
+        self._records = [record for record in manifest.shards if record.counts(side).documents]
         self._opened = lru_cache(OPEN_SHARDS)(self._open)
 
-    def __getstate__(self) -> tuple[Path, Manifest, Part]:
-        return self._folder, self._manifest, self._part  # a loader process opens its own
+    def __getstate__(self) -> tuple[Path, Manifest, Side]:
+        return self._folder, self._manifest, self._side  # a loader process opens its own
 
-    def __setstate__(self, state: tuple[Path, Manifest, Part]) -> None:
+    def __setstate__(self, state: tuple[Path, Manifest, Side]) -> None:
         _Files.__init__(self, *state)
 
     def __len__(self) -> int:
@@ -198,7 +197,7 @@ class _Files:
         def array_at(place: int, length: int, kind: Any) -> Any:
             return np.ndarray((length,), kind, data, place)
 
-        return unpack(array_at, self._part, self._manifest.n_vocab, record.train, record.val)
+        return unpack(array_at, self._side, self._manifest.n_vocab, record.train, record.val)
 
 
 def open_corpus(folder: Path) -> Corpus:
@@ -213,7 +212,7 @@ def open_corpus(folder: Path) -> Corpus:
     manifest = read_manifest(folder)
     tokenizer = read_own_tokenizer(folder, manifest)
     verify(folder, manifest)
-    return Corpus(tokenizer, manifest.digest, lambda part: _Files(folder, manifest, part))
+    return Corpus(tokenizer, manifest.digest, lambda side: _Files(folder, manifest, side))
 
 
 def read_own_tokenizer(folder: Path, manifest: Manifest) -> Tokenizer:
@@ -263,7 +262,7 @@ def verify(folder: Path, manifest: Manifest, *, anew: bool = False, tell: Callab
     stamp = _stamp(folder, manifest, infos)
     if not anew and stamp is not None and stamp.exists():
         return
-    with ThreadPoolExecutor(min(16, len(os.sched_getaffinity(0)))) as pool:
+    with ThreadPoolExecutor(min(16, cores())) as pool:
         for record, changed in zip(
             manifest.shards, pool.map(lambda one: _changed(folder, one), manifest.shards), strict=True
         ):

@@ -17,7 +17,7 @@ from ettsweep.errors import DataMissingError
 from ettsweep.seeding import derive_seed
 from ettsweep.spec import DenoisingTask, EncDecSpec
 from ettsweep.tasks.base import Batch, Share
-from ettsweep.tasks.text.corpus import Block, Blocks, Corpus
+from ettsweep.tasks.text.corpus import Corpus, TextBlock, TextBlocks
 from ettsweep.tasks.text.tokenizer import word_starts
 from ettsweep.vocabulary import END, PAD, START, mask_id
 
@@ -46,7 +46,7 @@ class Text(NamedTuple):
     starts_T: NDArray[np.bool_]
 
 
-def with_words(block: Block, corpus: Corpus) -> Text:
+def with_words(block: TextBlock, corpus: Corpus) -> Text:
     """Return a block with its words."""
     starts_T = word_starts(block.tokens_T, corpus.leads_with_space, corpus.is_space)
     starts_T[np.cumsum(block.lengths_S)[:-1]] = True
@@ -206,7 +206,7 @@ class Denoising:
             chosen = self._measured[start : start + VALIDATION_SLICE]
             yield self._batch(self._validation, chosen, (0, "validation corruption"), 1.0)
 
-    def _batch(self, blocks: Blocks, chosen: Ids, key: tuple[int, str, *tuple[int, ...]], share: float) -> Batch:
+    def _batch(self, blocks: TextBlocks, chosen: Ids, key: tuple[int, str, *tuple[int, ...]], share: float) -> Batch:
         """Return texts, corrupted and whole; each has a generator of its own."""
         texts = [with_words(blocks.block(int(k)), self._corpus) for k in chosen]
         sources = [

@@ -3,7 +3,6 @@
 A corpus is a folder with `manifest.json`, `tokenizer.json` and `shards/`; `ettsweep data text` makes it.
 """
 
-import hashlib
 import json
 import re
 from collections.abc import Iterable
@@ -15,6 +14,7 @@ from pydantic import Field, ValidationError
 from ettsweep.errors import CorruptError, DataMissingError, EttsweepError
 from ettsweep.schema import Frozen, digest, problems
 from ettsweep.spec import CorpusDigest
+from ettsweep.tasks.sides import SIDES, Side
 
 VERSION = 1
 """Of the format on disk."""
@@ -26,10 +26,6 @@ MANIFEST, TOKENIZER, SHARDS = "manifest.json", "tokenizer.json", "shards"
 
 Documents = Literal["blank-line", "line", "file"]
 """What a document is in a text file: what stands between blank lines, a line, or the whole file."""
-
-Part = Literal["train", "val"]
-
-PARTS: tuple[Part, ...] = ("train", "val")
 
 Count = Annotated[int, Field(ge=0)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -61,9 +57,9 @@ class ShardRecord(Frozen):
     train: Counts
     val: Counts
 
-    def counts(self, part: Part) -> Counts:
-        """Return what it holds for one part."""
-        return self.train if part == "train" else self.val
+    def counts(self, side: Side) -> Counts:
+        """Return what it holds for one side."""
+        return self.train if side == "train" else self.val
 
 
 class UnitRecord(Frozen):
@@ -118,9 +114,9 @@ class Manifest(Frozen):
     skipped: Count
     shards: tuple[ShardRecord, ...]
 
-    def counts(self, part: Part) -> Counts:
-        """Return what one part of the corpus holds."""
-        return self.train if part == "train" else self.val
+    def counts(self, side: Side) -> Counts:
+        """Return what one side of the corpus holds."""
+        return self.train if side == "train" else self.val
 
 
 def corpus_digest(tokenizer_sha256: str, n_vocab: int, shards: Iterable[str]) -> str:
@@ -196,10 +192,10 @@ def read_manifest(folder: Path) -> Manifest:
         raise CorruptError("; ".join(problems(error, str(path)))) from None
     named = corpus_digest(manifest.tokenizer_sha256, manifest.n_vocab, (shard.sha256 for shard in manifest.shards))
     if named != manifest.digest or any(
-        manifest.counts(part) != add_up(shard.counts(part) for shard in manifest.shards) for part in PARTS
+        manifest.counts(side) != add_up(shard.counts(side) for shard in manifest.shards) for side in SIDES
     ):
         raise CorruptError(f"{path}: was edited: its digest or counts are not those of its shards; {AGAIN}")
-    empty = [what for what, part in (("training", manifest.train), ("validation", manifest.val)) if not part.documents]
+    empty = [what for what, side in (("training", manifest.train), ("validation", manifest.val)) if not side.documents]
     if empty:
         raise DataMissingError(f"{folder}: has no {' and no '.join(empty)} document; {AGAIN}")
     return manifest
@@ -226,9 +222,3 @@ def _check_version(path: Path, data: bytes) -> None:
     version = value.get("version") if isinstance(value, dict) else None
     if version != VERSION:
         raise CorruptError(f"{path}: has version {version!r}, this ettsweep reads version {VERSION}; {AGAIN}")
-
-
-def sha256_of(path: Path) -> str:
-    """Return the checksum of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

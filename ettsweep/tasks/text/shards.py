@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ettsweep.tasks.text.manifest import LONG, PARTS, Counts, Part
+from ettsweep.tasks.sides import SIDES, Side
+from ettsweep.tasks.text.manifest import LONG, Counts
 
 Ends = NDArray[np.uint32]
 Ints = NDArray[np.int64]
@@ -35,20 +36,20 @@ def token_type(n_vocab: int) -> Any:
 
 def shard_size(n_vocab: int, train: Counts, val: Counts) -> int:
     """Return the bytes of a shard."""
-    ends = sum(4 * (part.documents + part.sentences) for part in (train, val))
+    ends = sum(4 * (side.documents + side.sentences) for side in (train, val))
     word: int = token_type(n_vocab).itemsize
     return ends + word * (train.tokens + val.tokens)
 
 
-def unpack(array_at: Callable[[int, int, Any], Any], part: Part, n_vocab: int, train: Counts, val: Counts) -> Texts:
-    """Return one part of a shard.
+def unpack(array_at: Callable[[int, int, Any], Any], side: Side, n_vocab: int, train: Counts, val: Counts) -> Texts:
+    """Return one side of a shard.
 
     The file has, for training and validation in turn: ends of documents, ends of sentences; after them the tokens.
 
     `array_at` is called with a place in bytes, a length and a type, and returns the array there.
     """
     kind, word = token_type(n_vocab), np.dtype("<u4")
-    counts, before = (train, Counts()) if part == "train" else (val, train)
+    counts, before = (train, Counts()) if side == "train" else (val, train)
     ends = 4 * (before.documents + before.sentences)
     tokens = 4 * sum(one.documents + one.sentences for one in (train, val)) + kind.itemsize * before.tokens
     return Texts(
@@ -68,44 +69,44 @@ class ShardWriter:
     def clear(self) -> None:
         """Begin another shard."""
         self.text_bytes = 0
-        self._bytes = dict.fromkeys(PARTS, 0)
-        self._sentences: dict[Part, list[int]] = {part: [] for part in PARTS}
-        self._lengths: dict[Part, list[NDArray[np.uint32]]] = {part: [] for part in PARTS}
-        self._tokens: dict[Part, list[Tokens]] = {part: [] for part in PARTS}
+        self._bytes = dict.fromkeys(SIDES, 0)
+        self._sentences: dict[Side, list[int]] = {side: [] for side in SIDES}
+        self._lengths: dict[Side, list[NDArray[np.uint32]]] = {side: [] for side in SIDES}
+        self._tokens: dict[Side, list[Tokens]] = {side: [] for side in SIDES}
 
-    def add(self, part: Part, lengths: NDArray[np.uint32], tokens: NDArray[np.uint32], text_bytes: int) -> None:
+    def add(self, side: Side, lengths: NDArray[np.uint32], tokens: NDArray[np.uint32], text_bytes: int) -> None:
         """Add a document: the lengths of its sentences, and their tokens."""
         assert tokens.max() < self._n_vocab
-        self._sentences[part].append(len(lengths))
-        self._lengths[part].append(lengths)
-        self._tokens[part].append(tokens.astype(token_type(self._n_vocab)))
-        self._bytes[part] += text_bytes
+        self._sentences[side].append(len(lengths))
+        self._lengths[side].append(lengths)
+        self._tokens[side].append(tokens.astype(token_type(self._n_vocab)))
+        self._bytes[side] += text_bytes
         self.text_bytes += text_bytes
 
-    def texts(self, part: Part) -> Texts:
-        """Return what was added to a part."""
-        lengths = _joined(self._lengths[part], np.uint32)
+    def texts(self, side: Side) -> Texts:
+        """Return what was added to a side."""
+        lengths = _joined(self._lengths[side], np.uint32)
         return Texts(
-            np.cumsum(self._sentences[part], dtype=np.uint32),
+            np.cumsum(self._sentences[side], dtype=np.uint32),
             np.cumsum(lengths, dtype=np.uint32),
-            _joined(self._tokens[part], token_type(self._n_vocab)),
+            _joined(self._tokens[side], token_type(self._n_vocab)),
         )
 
-    def counts(self, part: Part) -> Counts:
-        """Return how much was added to a part."""
-        texts = self.texts(part)
+    def counts(self, side: Side) -> Counts:
+        """Return how much was added to a side."""
+        texts = self.texts(side)
         return Counts(
             documents=len(texts.document_ends),
             sentences=len(texts.sentence_ends),
             tokens=len(texts.tokens),
-            text_bytes=self._bytes[part],
+            text_bytes=self._bytes[side],
             long_sentences=int((np.diff(texts.sentence_ends, prepend=np.uint32(0)) > LONG).sum()),
             blocks=len(block_starts(texts, LONG)),
         )
 
     def pack(self) -> bytes:
         """Return the shard."""
-        texts = [self.texts(part) for part in PARTS]
+        texts = [self.texts(side) for side in SIDES]
         ends = [array.astype("<u4").tobytes() for one in texts for array in (one.document_ends, one.sentence_ends)]
         return b"".join(ends + [one.tokens.tobytes() for one in texts])
 

@@ -24,9 +24,9 @@ from support.pictures import (
 
 from ettsweep.errors import DataMissingError
 from ettsweep.spec import Cifar10Task, Cifar100Task, ImageNetTask, ImageTask
-from ettsweep.tasks.images import tars
 from ettsweep.tasks.images.location import data_env, locate, resolve
-from ettsweep.tasks.images.sources import Source, open_sources
+from ettsweep.tasks.images.sources import open_sources
+from ettsweep.tasks.images.stored import ImageSource
 from ettsweep.tasks.kinds import check_data
 
 TASK = ImageNetTask(train_size=36, val_size=9)
@@ -38,10 +38,10 @@ def _own_caches(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mo
 
 
 @pytest.fixture
-def at(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Source, Source]]:
+def at(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[ImageSource, ImageSource]]:
     """Return a function that opens the data set in a folder, with three classes unless it is said otherwise."""
 
-    def open_at(root: Path | str, task: ImageTask = TASK, classes: int = 3) -> tuple[Source, Source]:
+    def open_at(root: Path | str, task: ImageTask = TASK, classes: int = 3) -> tuple[ImageSource, ImageSource]:
         monkeypatch.setenv(data_env(task.kind), str(root))
         check_data(task)  # type: ignore[arg-type]
         return open_sources(task, classes)
@@ -49,7 +49,7 @@ def at(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Source, Source]]:
     return open_at
 
 
-Open = Callable[..., tuple[Source, Source]]
+Open = Callable[..., tuple[ImageSource, ImageSource]]
 
 
 def audited(wanted: str, call: Callable[[], object]) -> list[str]:
@@ -61,7 +61,7 @@ def audited(wanted: str, call: Callable[[], object]) -> list[str]:
     return told
 
 
-def content(source: Source) -> set[tuple[bytes, int]]:
+def content(source: ImageSource) -> set[tuple[bytes, int]]:
     """Return all images with their labels, in no order."""
     found = set()
     for index in range(len(source)):
@@ -167,7 +167,7 @@ def test_a_changed_tar_is_read_again(tmp_path: Path, at: Open) -> None:
 def test_a_damaged_index_is_made_again(damage: bytes | str, tmp_path: Path, at: Open) -> None:
     root = write_split_tars(tmp_path / "data")
     at(root)
-    for path in tars.cache_folder().glob("*.npz"):
+    for path in cache_folder().glob("*.npz"):
         whole = path.read_bytes()
         if damage == "other rows":
             with np.load(path) as file:
@@ -184,7 +184,7 @@ def test_nothing_in_an_index_is_unpickled(tmp_path: Path, at: Open) -> None:
     root = write_split_tars(tmp_path / "data")
     at(root)
     trap = np.array([Trap(tmp_path / "sprung")], dtype=object)
-    for path in tars.cache_folder().glob("*.npz"):
+    for path in cache_folder().glob("*.npz"):
         np.savez(path, tar=trap, offset=trap, size=trap, label=trap, names=trap, classes=trap)
     train, _ = at(root)
     assert content(train) == expected("train")
@@ -254,7 +254,7 @@ def test_local_parquet_files_never_ask_the_network(tmp_path: Path) -> None:
         "asked = []\n"
         "sys.addaudithook(lambda event, args: asked.append(args) if event.startswith('socket.') else None)\n"
         "from ettsweep.spec import ImageNetTask\n"
-        "from ettsweep.tasks.sources import open_sources\n"
+        "from ettsweep.tasks.images.sources import open_sources\n"
         "train, val = open_sources(ImageNetTask(train_size=36, val_size=9), 3)\n"
         "print(len(train), len(train.read(35)), asked)\n"
     )

@@ -16,7 +16,8 @@ from ettsweep.files import write_atomic
 from ettsweep.tasks.text import corpus as corpus_module
 from ettsweep.tasks.text.corpus import Corpus, corpus_of, open_corpus, verify
 from ettsweep.tasks.text.manifest import read_manifest
-from ettsweep.tasks.text.tokenisation import Order, tokenise
+from ettsweep.tasks.text.preparation.request import CorpusRequest
+from ettsweep.tasks.text.preparation.tokenise import tokenise
 from ettsweep.tasks.text.tokenizer import Tokenizer, split_sentences, train_bpe
 
 
@@ -32,7 +33,9 @@ def made(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> Path
     (folder / "tokenizer").mkdir()
     (folder / "tokenizer" / "tokenizer.json").write_text(tokenizer.to_json())
     (folder / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TOPICS))
-    order = Order((str(folder / "a.jsonl"),), folder / "out", folder / "tokenizer", shard_mib=0.1, val_fraction=0.2)
+    order = CorpusRequest(
+        (str(folder / "a.jsonl"),), folder / "out", folder / "tokenizer", shard_mib=0.1, val_fraction=0.2
+    )
     tokenise(order)
     return folder / "out"
 
@@ -79,7 +82,7 @@ def test_a_corpus_on_disk_is_that_in_memory(made: Path, tokenizer: Tokenizer, tm
         assert sum(len(blocks.block(k).tokens_T) for k in range(len(blocks))) == manifest.counts(part).tokens  # type: ignore[arg-type]
         assert len(disk.blocks(part, 512)) == manifest.counts(part).blocks  # type: ignore[arg-type]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TOPICS))
-    one = tokenise(Order((str(tmp_path / "a.jsonl"),), tmp_path / "out", made)).manifest
+    one = tokenise(CorpusRequest((str(tmp_path / "a.jsonl"),), tmp_path / "out", made)).manifest
     in_val = open_corpus(tmp_path / "out")
     validation = text_of(in_val, "val", 512)
     memory = corpus_of(TOPICS, tokenizer, [text.strip() in validation for text in TOPICS])

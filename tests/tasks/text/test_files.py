@@ -14,21 +14,24 @@ import pytest
 from support.texts import TOPICS
 
 from ettsweep.errors import DataMissingError, EttsweepError, FailedError, InputError
-from ettsweep.tasks.text import files as text_files
-from ettsweep.tasks.text.files import How, Unit, cut, find_sources, read_documents
 from ettsweep.tasks.text.manifest import Documents
+from ettsweep.tasks.text.preparation import lines, pieces
+from ettsweep.tasks.text.preparation.documents import read_documents
+from ettsweep.tasks.text.preparation.inputs import find_files
+from ettsweep.tasks.text.preparation.pieces import DocumentRule
+from ettsweep.tasks.text.preparation.units import Unit, cut
 
-DEFAULT = How()
+DEFAULT = DocumentRule()
 SIZES = (1, 2, 3, 5, 7, 16, 33, 100, 1000, 10**6)
 
 
-def documents(units: list[Unit], how: How = DEFAULT) -> list[str]:
+def documents(units: list[Unit], how: DocumentRule = DEFAULT) -> list[str]:
     return [text for unit in units for text in read_documents(unit, how)]
 
 
-def read(*inputs: object, how: How = DEFAULT, size: int = 10**6) -> list[str]:
+def read(*inputs: object, how: DocumentRule = DEFAULT, size: int = 10**6) -> list[str]:
     """Return the documents of inputs, cut into pieces of a size."""
-    return documents(cut(find_sources(map(str, inputs)), how, size), how)
+    return documents(cut(find_files(map(str, inputs)), how, size), how)
 
 
 ODD = [
@@ -64,7 +67,7 @@ def test_each_document_of_a_text_file_comes_once_however_it_is_cut(tmp_path: Pat
         }
         expected = [part.strip() for part in parts[mode] if part.strip()]
         for size in SIZES:
-            found = [one for one in read(path, how=How(documents=mode), size=size) if one]
+            found = [one for one in read(path, how=DocumentRule(documents=mode), size=size) if one]
             assert found == expected, (text, size)
 
 
@@ -87,8 +90,8 @@ def test_each_row_of_a_parquet_file_comes_once_however_it_is_cut(tmp_path: Path)
         table = pa.table({"id": range(len(texts)), "body": pa.array(texts, kind)})
         pq.write_table(table, path, row_group_size=rows)
         for size in (100, 1000, 30_000, 10**7):
-            units = cut(find_sources([str(path)]), How("body"), size)
-            assert documents(units, How("body")) == texts, (rows, size)
+            units = cut(find_files([str(path)]), DocumentRule("body"), size)
+            assert documents(units, DocumentRule("body")) == texts, (rows, size)
             if size == 30_000:
                 assert len(units) > 10
                 assert max(unit.size for unit in units) <= 60_000
@@ -110,9 +113,9 @@ def test_a_data_set_on_disk_gives_its_rows_in_order(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=f"has no split 'test'; name one: {tmp_path}/two:train, {tmp_path}/two:other"):
         read(f"{tmp_path}/two:test")
     with pytest.raises(InputError, match=r"no field 'body', it has text; --text-field text\?"):
-        read(tmp_path / "one", how=How("body"))
+        read(tmp_path / "one", how=DocumentRule("body"))
     with pytest.raises(InputError, match="field 'n' is no text but int64"):
-        read(tmp_path / "one", how=How("n"))
+        read(tmp_path / "one", how=DocumentRule("n"))
 
 
 def test_a_data_set_of_the_hub_is_asked_for_by_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -142,12 +145,12 @@ def test_inputs_are_files_folders_and_patterns_each_file_once(tmp_path: Path) ->
 def test_small_files_share_a_unit_and_a_new_one_changes_few(tmp_path: Path) -> None:
     for k in range(300):
         (tmp_path / f"{k:03}.txt").write_text("x" * (50 + k % 7))
-    units = cut(find_sources([str(tmp_path)]), How(), 1000)
+    units = cut(find_files([str(tmp_path)]), DocumentRule(), 1000)
     assert 15 <= len(units) <= 100
     assert max(unit.size for unit in units) <= 1000
     assert documents(units) == ["x" * (50 + k % 7) for k in range(300)]
     (tmp_path / "020a.txt").write_text("new" * 20)
-    more = cut(find_sources([str(tmp_path)]), How(), 1000)
+    more = cut(find_files([str(tmp_path)]), DocumentRule(), 1000)
     assert len(documents(more)) == 301
     assert len(set(more) - set(units)) <= 5
 
@@ -164,9 +167,9 @@ def test_memory_holds_a_piece_not_the_file(tmp_path: Path) -> None:
     def peak(size: int) -> int:
         path = tmp_path / f"{size}.txt"
         path.write_text("Some words of a line.\n\n" * (size // 23))
-        units = cut(find_sources([str(path)]), How(), 10**9)
+        units = cut(find_files([str(path)]), DocumentRule(), 10**9)
         tracemalloc.start()
-        count = sum(1 for _ in read_documents(units[0], How()))
+        count = sum(1 for _ in read_documents(units[0], DocumentRule()))
         peak_bytes = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert count == size // 23
@@ -246,14 +249,15 @@ def test_a_file_that_may_not_be_read_is_named(tmp_path: Path) -> None:
 def test_a_document_too_large_for_memory_is_an_error(
     tmp_path: Path, mode: Documents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(text_files, "MAX_DOCUMENT", 2**20)
+    for module in (lines, pieces):
+        monkeypatch.setattr(module, "MAX_DOCUMENT", 2**20)
     path = tmp_path / "a.txt"
     text = "short\n\n" + "words " * 200_000 + "\n\nshort\n"
     path.write_text(text)
     start = 0 if mode == "file" else 7
     words = f"{path}: the document that begins at byte {start} has more than 1 MiB"
     with pytest.raises(InputError, match=re.escape(words)):
-        read(path, how=How(documents=mode), size=300_000)
+        read(path, how=DocumentRule(documents=mode), size=300_000)
     (tmp_path / "b.txt.gz").write_bytes(gzip.compress(text.encode()))
     with pytest.raises(InputError, match="more than 1 MiB"):
-        read(tmp_path / "b.txt.gz", how=How(documents=mode))
+        read(tmp_path / "b.txt.gz", how=DocumentRule(documents=mode))

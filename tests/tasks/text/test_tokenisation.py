@@ -17,10 +17,20 @@ import pytest
 from support.texts import TOPICS, paragraphs, small_tokenizer, write_gpt2
 
 from ettsweep.errors import CorruptError, DataMissingError, EttsweepError, FailedError, InputError, StorageError
-from ettsweep.tasks.text import tokenisation
+from ettsweep.tasks.sides import Side
 from ettsweep.tasks.text.corpus import open_corpus, verify
-from ettsweep.tasks.text.manifest import Manifest, Part, read_manifest
-from ettsweep.tasks.text.tokenisation import Order, Outcome, document_hash, tokenise
+from ettsweep.tasks.text.manifest import Manifest, read_manifest
+from ettsweep.tasks.text.preparation import documents as reading
+from ettsweep.tasks.text.preparation import encoding as encodings
+from ettsweep.tasks.text.preparation import request as requests
+from ettsweep.tasks.text.preparation.documents import document_hash
+from ettsweep.tasks.text.preparation.folder import corpus_folder
+from ettsweep.tasks.text.preparation.inputs import find_files
+from ettsweep.tasks.text.preparation.pieces import DocumentRule
+from ettsweep.tasks.text.preparation.request import CorpusRequest, Outcome
+from ettsweep.tasks.text.preparation.summary import corpus_summary
+from ettsweep.tasks.text.preparation.tokenise import tokenise
+from ettsweep.tasks.text.preparation.units import cut
 
 
 @pytest.fixture(scope="module")
@@ -35,13 +45,13 @@ def make(tmp_path: Path, encoding: Path) -> Callable[..., Outcome]:
     """Return a function that makes tmp_path/out from inputs."""
 
     def made(*inputs: object, **options: Any) -> Outcome:
-        order = Order(tuple(map(str, inputs)), tmp_path / "out", encoding, shard_mib=0.02, workers=1)
+        order = CorpusRequest(tuple(map(str, inputs)), tmp_path / "out", encoding, shard_mib=0.02, workers=1)
         return tokenise(order._replace(**options))
 
     return made
 
 
-def documents(folder: Path, part: Part) -> list[str]:
+def documents(folder: Path, part: Side) -> list[str]:
     """Return the documents of a corpus, as blocks that hold any of them."""
     corpus = open_corpus(folder)
     blocks = corpus.blocks(part, 10**6)
@@ -129,10 +139,10 @@ def test_the_sample_for_an_encoding_is_bounded_and_from_all_over(
 ) -> None:
     for k in range(40):
         (tmp_path / f"{k:02}.txt").write_text(f"file{k} " * 1000)
-    monkeypatch.setattr(tokenisation, "SAMPLE", 1000)
-    monkeypatch.setattr(tokenisation, "SAMPLED_UNITS", 10)
-    units = tokenisation.cut(tokenisation.find_sources([str(tmp_path)]), tokenisation.How(), 9000)
-    sample = list(tokenisation._sample(tokenisation.How(), units))
+    monkeypatch.setattr(encodings, "SAMPLE", 1000)
+    monkeypatch.setattr(encodings, "SAMPLED_UNITS", 10)
+    units = cut(find_files([str(tmp_path)]), DocumentRule(), 9000)
+    sample = list(encodings._sample(DocumentRule(), units))
     assert [len(text) for text in sample] == [100] * 10
     assert [text.split()[0] for text in sample] == [f"file{k}" for k in range(0, 40, 4)]
 
@@ -202,9 +212,9 @@ def test_another_corpus_in_the_folder_is_said_to_be_replaced(tmp_path: Path, mak
     other = make(tmp_path / "a.txt", tokenizer=None, bpe_tokens=300)
     assert other.replaced == more.manifest.digest
     told = f"\nreplaces corpus {more.manifest.digest}: runs made for it cannot go on without it; another --out keeps both\n"
-    order = Order((), tmp_path / "out")
-    assert told in tokenisation.corpus_summary(order, other)
-    assert "replaces" not in tokenisation.corpus_summary(order, again)
+    order = CorpusRequest((), tmp_path / "out")
+    assert told in corpus_summary(order, other)
+    assert "replaces" not in corpus_summary(order, again)
 
 
 def test_what_was_made_just_now_is_not_read_again(tmp_path: Path, make: Callable[..., Outcome]) -> None:
@@ -235,7 +245,7 @@ def test_equal_documents_are_on_one_side(tmp_path: Path, make: Callable[..., Out
 
 @pytest.mark.parametrize(("fraction", "lonely"), [(1e-9, "val"), (1 - 1e-9, "train")])
 def test_of_two_documents_one_validates(
-    tmp_path: Path, make: Callable[..., Outcome], fraction: float, lonely: Part
+    tmp_path: Path, make: Callable[..., Outcome], fraction: float, lonely: Side
 ) -> None:
     (tmp_path / "a.txt").write_text("\n\n".join(["one text", "another text", "a third", "one text"]))
     manifest = make(tmp_path / "a.txt", val_fraction=fraction).manifest
@@ -253,7 +263,7 @@ def test_a_large_input_is_read_beforehand_only_until_both_sides_have_a_document(
     with pytest.raises(FailedError, match=r"a\.jsonl:3001: no valid JSON"):
         make(tmp_path / "a.jsonl")
     assert not (tmp_path / "out").exists(), "a small input is read to its end before anything is written"
-    monkeypatch.setattr(tokenisation, "SMALL", 0)
+    monkeypatch.setattr(reading, "SMALL", 0)
     with pytest.raises(FailedError, match=r"a\.jsonl:3001: no valid JSON.*\n3 of 4 parts are finished and kept"):
         make(tmp_path / "a.jsonl", workers=1)
     records = [path for path in (tmp_path / "out" / "shards").glob("*.json") if "tokenizer" not in path.name]
@@ -358,7 +368,7 @@ def test_what_comes_into_a_folder_meanwhile_stays(
     others = {"shards/precious.tar": b"mine", "shards/.mine.tmp": b"mine", ".mine.tmp": b"mine"}
     for name, data in others.items():
         (tmp_path / "out" / name).write_bytes(data)
-    monkeypatch.setattr(tokenisation, "not_own", lambda folder: [])
+    monkeypatch.setattr(requests, "not_own", lambda folder: [])
     make(tmp_path / "a.txt", val_fraction=0.3)
     assert others.items() <= everything(tmp_path / "out").items()
 
@@ -369,7 +379,7 @@ def test_a_wrong_input_leaves_a_finished_corpus_as_it_was(
     write_paragraphs(tmp_path / "a.txt")
     make(tmp_path / "a.txt")
     manifest = read_manifest(tmp_path / "out")
-    monkeypatch.setattr(tokenisation, "SMALL", 0)
+    monkeypatch.setattr(reading, "SMALL", 0)
     (tmp_path / "b.txt").write_bytes(b"text\n\n" * 9000 + b"\xff")
     with pytest.raises(FailedError, match="not UTF-8 at byte 54000"):
         make(tmp_path / "a.txt", tmp_path / "b.txt")
@@ -380,7 +390,7 @@ def test_a_wrong_input_leaves_a_finished_corpus_as_it_was(
 def test_two_commands_do_not_write_to_one_folder(tmp_path: Path, make: Callable[..., Outcome]) -> None:
     write_paragraphs(tmp_path / "a.txt", 1000)
     with (
-        tokenisation._folder(tmp_path / "out"),
+        corpus_folder(tmp_path / "out"),
         pytest.raises(StorageError, match="out: another `ettsweep data text` is writing there"),
     ):
         make(tmp_path / "a.txt")
@@ -409,14 +419,14 @@ def test_processes_are_gone_after_the_command_and_after_an_error(tmp_path: Path,
 
 BUSY = """
 import signal, time
-from ettsweep.tasks.tokenisation import _pool, _submit
+from ettsweep.pool import open_pool
 
 if __name__ == "__main__":
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # as the command line has it
     try:
-        with _pool(1) as pool:
-            _submit(pool, time.sleep, 60)
-            _submit(pool, len, bytes(10**7))  # more than a pipe holds: it stays on its way
+        with open_pool(1, "spawn", bool) as pool:
+            pool.submit(time.sleep, 60)
+            pool.submit(len, bytes(10**7))  # more than a pipe holds: it stays on its way
             time.sleep(1)
             raise KeyboardInterrupt
     except KeyboardInterrupt:
@@ -435,11 +445,12 @@ def test_ctrl_c_is_told_even_while_work_is_on_its_way_to_a_process(tmp_path: Pat
 MEASURE = """
 import json, resource, sys
 from pathlib import Path
-from ettsweep.tasks.tokenisation import Order, tokenise
+from ettsweep.tasks.text.preparation.request import CorpusRequest
+from ettsweep.tasks.text.preparation.tokenise import tokenise
 
 if __name__ == "__main__":
     source, out, encoding = sys.argv[1:]
-    tokenise(Order((source,), Path(out), Path(encoding), shard_mib=0.25, workers=1))
+    tokenise(CorpusRequest((source,), Path(out), Path(encoding), shard_mib=0.25, workers=1))
     # Not RUSAGE_SELF, which begins with the memory of the process that started this one.
     own = [line.split()[1] for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")]
     print(json.dumps([int(own[0]) / 1024, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024]))

@@ -1,0 +1,1 @@
+"""`ettsweep data text`: from files to a corpus."""

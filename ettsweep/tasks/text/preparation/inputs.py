@@ -1,0 +1,130 @@
+"""The files that `--input` names: files, folders, globs, and data sets of `datasets`."""
+
+from collections.abc import Iterable
+from glob import glob, has_magic
+from pathlib import Path
+
+from ettsweep.errors import DataMissingError, InputError, first_line
+from ettsweep.tasks.text.preparation.pieces import FileKind, TextFile
+from ettsweep.tasks.text.preparation.tables import arrow_batches
+
+SUFFIXES: dict[str, FileKind] = {
+    ".txt": "text",
+    ".jsonl": "JSON lines",
+    ".ndjson": "JSON lines",
+    ".json": "JSON lines",
+    ".parquet": "parquet",
+}
+
+KNOWN = ".txt, .jsonl (or .ndjson, .json) and .parquet, the first two also as .gz"
+
+
+HUB = "hfds/"
+
+
+def find_files(inputs: Iterable[str]) -> list[TextFile]:
+    """Return the files that inputs name, each once, in the order of the inputs and of names in folders.
+
+    Args:
+        inputs: a file, a folder, a glob, a folder of `datasets.save_to_disk`, or hfds/OWNER/NAME[:split].
+
+    Raises:
+        DataMissingError: there is no such thing.
+        InputError: it is of no known kind.
+    """
+    found, wrong = list[TextFile](), list[str]()
+    for text in inputs:
+        try:
+            found += _named(text)
+        except InputError as error:
+            wrong.append(str(error))
+    if wrong:
+        raise InputError.of(wrong)
+    return list(dict.fromkeys(found))
+
+
+def _named(text: str) -> list[TextFile]:
+    if text.startswith(HUB):
+        return _arrow_files(text, None)
+    path = Path(text).expanduser()
+    if path.is_dir():
+        return _arrow_files(text, path) if _is_saved(path) else _folder(path)
+    if path.exists():
+        return [_file(path)]
+    folder, colon, _ = text.rpartition(":")
+    if colon and _is_saved(Path(folder).expanduser()):
+        return _arrow_files(text, Path(folder).expanduser())
+    if has_magic(text):
+        names = sorted(glob(str(path), recursive=True))  # noqa: PTH207 (a pattern may be absolute)
+        files = [Path(name) for name in names if not Path(name).is_dir()]
+        if not files:
+            raise DataMissingError(f"--input {text}: no file fits")
+        return [_file(one) for one in files]
+    raise DataMissingError(f"--input {text}: does not exist")
+
+
+def _file(path: Path) -> TextFile:
+    name = path.name.lower()
+    packed = name.endswith(".gz")
+    kind = SUFFIXES.get(Path(name.removesuffix(".gz")).suffix)
+    if kind is None or (packed and kind == "parquet"):
+        raise InputError(f"--input {path}: its name ends in none of {KNOWN}")
+    return TextFile(str(path.resolve()), kind, packed)
+
+
+def _folder(path: Path) -> list[TextFile]:
+    try:
+        names = sorted(one.name for one in path.iterdir() if one.is_file() and not one.name.startswith("."))
+    except OSError as error:
+        raise DataMissingError(f"--input {path}: {error.strerror}") from None
+    files = [path / name for name in names if Path(name.lower().removesuffix(".gz")).suffix in SUFFIXES]
+    if not files:
+        holds = ", ".join(sorted(one.name + "/" * one.is_dir() for one in path.iterdir())[:6]) or "nothing"
+        raise DataMissingError(
+            f"--input {path}: no text in this folder, which holds {holds}; read are {KNOWN}; "
+            f"'{path}/**/*.txt' looks deeper"
+        )
+    return [_file(one) for one in files]
+
+
+def _is_saved(path: Path) -> bool:
+    """Say whether a folder is what `datasets.save_to_disk` makes."""
+    return (path / "dataset_dict.json").is_file() or all(
+        (path / name).is_file() for name in ("state.json", "dataset_info.json")
+    )
+
+
+def _arrow_files(text: str, folder: Path | None) -> list[TextFile]:
+    """Return the files that `datasets` keeps the rows of a data set in; None is for one of the hub.
+
+    Raises:
+        DataMissingError: it cannot be opened.
+        InputError: it has more than one split, and none is named.
+    """
+    try:
+        import datasets
+    except ImportError:
+        raise DataMissingError(f"--input {text}: reading it needs datasets: pip install 'ettsweep[text]'") from None
+    try:
+        if folder is None:
+            name, _, split = text.removeprefix(HUB).partition(":")
+            table = datasets.load_dataset(name, split=split or "train", keep_in_memory=False)
+        else:
+            split = "" if Path(text).expanduser().is_dir() else text.rpartition(":")[2]
+            table = datasets.load_from_disk(str(folder), keep_in_memory=False)
+    except Exception as error:  # of the network, of the hub, of pyarrow: each has its own
+        told = f"{type(error).__name__}: {first_line(error)}"
+        raise DataMissingError(f"--input {text}: cannot be opened as a data set ({told})") from error
+    if isinstance(table, datasets.DatasetDict):
+        splits = list(table)
+        split = split or ("train" if "train" in splits else splits[0] if len(splits) == 1 else "")
+        if split not in splits:
+            what = f"no split {split!r}" if split else "several splits"
+            raise InputError(f"--input {text}: has {what}; name one: {', '.join(f'{folder}:{s}' for s in splits)}")
+        table = table[split]
+    elif split and folder is not None:
+        raise InputError(f"--input {text}: has no splits; {folder} is all of it")
+    files = [TextFile(str(Path(one["filename"]).resolve()), "arrow") for one in table.cache_files]
+    if not files or sum(rows for one in files for rows, _ in arrow_batches(one.path, None)) != len(table):
+        raise DataMissingError(f"--input {text}: its rows are not all in files of its own; save it with save_to_disk")
+    return files

@@ -1,1 +1,1 @@
-"""Launching: profiles, submission through submitit, and the worker that turns run folders into results."""
+"""Launching: profiles, submission through submitit, and what becomes of it."""

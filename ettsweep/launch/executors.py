@@ -3,7 +3,7 @@
 import os
 import shlex
 import subprocess
-import sys
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -33,44 +33,42 @@ exit $code
 """
 """End of the batch script: it has scontrol where a container has not, and some patience with a silent controller."""
 
-TEN_YEARS_MIN = 10 * 366 * 24 * 60
 
+class SlotExecutor(LocalExecutor):
+    """Starts the workers of a submission on this machine, each in a session of its own.
 
-class DetachedLocalExecutor(LocalExecutor):
-    """Starts a job in a session of its own, so that neither Ctrl-C nor a closed terminal reaches it.
-
-    submitit's own controller is started, but with CUDA_VISIBLE_DEVICES left alone (the worker pins itself to its
-    slot's GPU) and without a time limit.
+    So neither Ctrl-C nor a closed terminal reaches them. submitit's own controllers would end with either, keep the
+    GPUs from all but one, and stand beside each worker for as long as it lives.
     """
 
     def __init__(self, folder: Path, code: Path | None = None) -> None:
         super().__init__(folder)
-        self._code = code
+        self._environment = os.environ | code_environment(code, os.environ.get("PYTHONPATH"))
+
+    def start(self, slot: str) -> int:
+        """Start the worker of a slot and return its process number.
+
+        Raises:
+            OSError: it cannot be started.
+        """
+        return int(
+            self._submit_command(f"{worker_command(self.python, self.folder)} --slot {shlex.quote(slot)}").job_id
+        )
 
     def _submit_command(self, command: str) -> LocalJob[Any]:
-        env = {
-            **os.environ,
-            **code_environment(self._code, os.environ.get("PYTHONPATH")),
-            "SUBMITIT_EXECUTOR": "local",
-            "SUBMITIT_LOCAL_NTASKS": "1",
-            "SUBMITIT_LOCAL_COMMAND": command,
-            "SUBMITIT_LOCAL_TIMEOUT_S": str(60 * TEN_YEARS_MIN),
-            "SUBMITIT_LOCAL_SIGNAL_DELAY_S": "0",
-            "SUBMITIT_LOCAL_NODEID": "0",
-            "SUBMITIT_LOCAL_JOB_NUM_NODES": "1",
-            "SUBMITIT_STDERR_TO_STDOUT": "1",
-            "SUBMITIT_LOCAL_WITH_SHELL": "",
-        }
-        with (Path(self.folder) / "controller.log").open("a") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "submitit.local._local", str(self.folder)],
-                env=env,
+        output = self.folder / f"{uuid.uuid4().hex}_log.out"
+        with output.open("ab") as log:
+            worker = subprocess.Popen(
+                shlex.split(command),
+                env=self._environment,
                 stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=log,
+                stdout=log,
+                stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        return LocalJob(folder=self.folder, job_id=str(process.pid), process=process, tasks=[0])
+        job: LocalJob[Any] = LocalJob(self.folder, job_id=str(worker.pid), process=worker)
+        output.rename(job.paths.stdout)  # as submitit calls it, by the number that is only known now
+        return job
 
 
 class ArrayExecutor(SlurmExecutor):
@@ -133,8 +131,7 @@ class ArrayExecutor(SlurmExecutor):
     @property
     def command(self) -> str:
         """What srun starts."""
-        # -P: without it Python would look for the package in the folder that the job was submitted from.
-        return f"$hold {self.python} -u -P -m ettsweep.worker {shlex.quote(str(self.folder))}"
+        return f"$hold {worker_command(self.python, self.folder)}"
 
     def script(self) -> str:
         """Return the batch script."""
@@ -150,6 +147,17 @@ class ArrayExecutor(SlurmExecutor):
 
     def _make_submission_command(self, submission_file_path: Path) -> list[str]:
         return [*sbatch(self.script()), str(submission_file_path)]
+
+
+def worker_command(python: str, folder: Path) -> str:
+    """Return the command that starts a worker of a submission.
+
+    Args:
+        python: command that starts Python.
+        folder: of the submission.
+    """
+    # -P: without it Python would look for the package in the folder that the worker is started from.
+    return f"{python} -u -P -m ettsweep.worker {shlex.quote(str(folder))}"
 
 
 def sbatch(script: str) -> list[str]:

@@ -100,21 +100,14 @@ def _submit_local(results: Path, planned: Sequence[Planned], profile: LocalProfi
 
 
 def start_workers(submission: Submission, slots: Sequence[Slot]) -> list[Process]:
-    """Start one submitit job per slot; all are given the same list of runs."""
-    from ettsweep.launch.executors import TEN_YEARS_MIN, DetachedLocalExecutor
-    from ettsweep.worker.entry import run_in_slot
+    """Start a worker for each slot; all are given the same list of runs."""
+    from ettsweep.launch.executors import SlotExecutor
 
-    folder, code = submission.path, Path(submission.code) if submission.code else None
-    workers = []
+    executor = SlotExecutor(submission.path, Path(submission.code) if submission.code else None)
     try:
-        for slot in slots:
-            executor = DetachedLocalExecutor(folder, code)  # one each: submitit waits 0.2 s between jobs of one
-            executor.update_parameters(timeout_min=TEN_YEARS_MIN)
-            job = executor.submit(run_in_slot, str(folder), slot.name)
-            workers.append(process(int(job.job_id)))
+        return [process(executor.start(slot.name)) for slot in slots]
     except OSError as error:
-        raise LaunchError(f"{folder}: worker could not be started: {error}") from error
-    return workers
+        raise LaunchError(f"{submission.path}: worker could not be started: {error}") from error
 
 
 # --- SLURM ----------------------------------------------------------------------------------------------------------

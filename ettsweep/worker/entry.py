@@ -1,7 +1,8 @@
 """How a worker starts: in a slot of this machine, as a task of SLURM's array, or beside a leader on another device.
 
-python -m ettsweep.worker FOLDER           what a batch script of SLURM's starts
-python -m ettsweep.worker --follow WHAT    what a worker starts on the other devices of its slot
+python -m ettsweep.worker FOLDER --slot NAME    what a command starts for each slot of this machine
+python -m ettsweep.worker FOLDER                what a batch script of SLURM's starts
+python -m ettsweep.worker --follow WHAT         what a worker starts on the other devices of its slot
 """
 
 import contextlib
@@ -36,9 +37,9 @@ if TYPE_CHECKING:
 # --- a slot of this machine -----------------------------------------------------------------------------------------
 
 
-def run_in_slot(folder: str, slot_name: str) -> None:
-    """Train what the submission lists and no other worker has; the entry point of a local submitit job."""
-    submission = read_submission(Path(folder))
+def run_in_slot(folder: Path, slot_name: str) -> int:
+    """Train what the submission lists and no other worker has; return the exit code."""
+    submission = read_submission(folder)
     _check_code(submission)
     slot = next(Slot.from_json(data) for data in submission.slots if data["name"] == slot_name)
     for number in SIGNALS:
@@ -50,6 +51,7 @@ def run_in_slot(folder: str, slot_name: str) -> None:
         Worker(submission, slot.name, slot, _runs(submission, submission.runs), Control()).serve()
     finally:
         let_go(lock)
+    return 0
 
 
 def _nothing_around(group: "Group") -> "Callable[[], AbstractContextManager[Group]]":
@@ -141,7 +143,14 @@ def run_task(folder: Path) -> int:
 def main(arguments: Sequence[str]) -> int:
     """Return the exit code of `python -m ettsweep.worker`."""
     try:
-        return follow_in_slot(arguments[1]) if arguments[0] == "--follow" else run_task(Path(arguments[0]))
+        match arguments:
+            case ["--follow", told]:
+                return follow_in_slot(told)
+            case [folder, "--slot", slot]:
+                return run_in_slot(Path(folder), slot)
+            case [folder]:
+                return run_task(Path(folder))
+        raise LaunchError("workers are started by `ettsweep grid`, not by hand")
     except EttsweepError as error:
         print(f"ettsweep: {error}", file=sys.stderr, flush=True)
         return error.exit_code

@@ -286,8 +286,8 @@ def work(host: Host, runs: list[RunDir]) -> "subprocess.Popen[str]":
     """Start a worker of a host on a list of runs."""
     folder = submission(host, runs, f"cpu-{host.name}")
     wait_for((folder / "submission.json").exists, "the submission to be seen")
-    code = f"from ettsweep.worker.entry import run_in_slot; run_in_slot({str(folder)!r}, 'cpu-{host.name}')"
-    return host.start("-c", code, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    command = ("-m", "ettsweep.worker", folder, "--slot", f"cpu-{host.name}")
+    return host.start(*command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
 def test_workers_of_several_hosts_share_a_list(hosts: list[Host], make_spec: Callable[..., RunSpec]) -> None:

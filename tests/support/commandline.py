@@ -102,14 +102,14 @@ def alive(pid: int) -> bool:
 
 
 def end_workers(results: Path) -> None:
-    """Kill what a test left behind: workers, and the processes that started them."""
+    """Kill the workers that a test left behind, also those that have not spoken yet."""
     pids: Iterable[int] = worker_pids(results)
     for folder in submission_folders(results):
         with contextlib.suppress(CorruptError):
             pids = [*pids, *(worker.pid for worker in read_submission(folder).workers() if worker)]
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
-            if alive(pid) and "submitit" in Path(f"/proc/{pid}/cmdline").read_text():
+            if alive(pid) and "ettsweep.worker" in Path(f"/proc/{pid}/cmdline").read_text():
                 os.kill(pid, signal.SIGKILL)
 
 

@@ -100,10 +100,10 @@ class Case:
     def predicted(self, width: int) -> Kernels:
         spec, package = self.spec(width), kernels.group_variances
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(kernels, "group_variances", lambda model, s: package(model, s) | self.variances)
+            patch.setattr(kernels, "group_variances", lambda dims, s: package(dims, s) | self.variances)
             if isinstance(spec, VitSpec):
-                return vit_kernels(spec, self.s, input_kernel(patches()), draws=self.draws)
-            return encdec_kernels(spec, self.s, SOURCE.numpy(), PREVIOUS.numpy(), draws=self.draws)
+                return vit_kernels(spec, dims(spec), self.s, input_kernel(patches()), draws=self.draws)
+            return encdec_kernels(spec, dims(spec), self.s, SOURCE.numpy(), PREVIOUS.numpy(), draws=self.draws)
 
     def ensemble(self, width: int) -> Ensemble:
         spec = self.spec(width)

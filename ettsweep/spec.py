@@ -5,28 +5,82 @@ A spec is resolved: it holds numbers, not names, and every default. Nothing abou
 """
 
 import math
-import re
 from collections.abc import Iterator
-from typing import Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Protocol, Self, runtime_checkable
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, SerializeAsAny, model_validator
 
-from ettsweep.schema import Fraction, Frozen, NonNegative, OmitAt, Positive, PositiveFloat, digest, expect, identity
+from ettsweep.schema import Fraction, Frozen, NonNegative, Positive, PositiveFloat, digest, identity, of_kind
 
 MAX_SEED = 2**31 - 1
+
+DEFAULT_OPTIMIZER = "adamw"
 
 LOG2_DIGITS = 9
 """Decimals kept of log2(lr) and log2(wd) in an id: maps between strategies round in the last bits."""
 
 
-class VitSpec(Frozen):
-    """Pre-norm Vision Transformer: no class token, no biases but the head's, mean pooling."""
+class ModelSpec(Frozen):
+    """What all models have; each architecture (models/architectures.py) adds its own.
 
-    kind: Literal["vit"] = "vit"
+    Attributes:
+        width: n.
+        mlp_ratio: M, what the MLP is wider.
+    """
+
+    kind: str
     width: Positive
     depth: Positive
     heads: Positive
     mlp_ratio: Positive = 4
+
+
+@runtime_checkable
+class ImageModel(Protocol):
+    """A model that reads square images and tells classes."""
+
+    @property
+    def image_size(self) -> int: ...
+    @property
+    def channels(self) -> int: ...
+    @property
+    def classes(self) -> int: ...
+
+
+@runtime_checkable
+class TextModel(Protocol):
+    """A model that reads and predicts tokens, `tokens` of them at most."""
+
+    @property
+    def vocabulary(self) -> int: ...
+    @property
+    def tokens(self) -> int: ...
+
+
+class TaskSpec(Frozen):
+    """A data set and what is asked of it; each kind (tasks/kinds.py) adds its own."""
+
+    kind: str
+
+
+class OptimizerSpec(Frozen):
+    """What all optimizers have; each (scaling/optimizers.py) adds its own.
+
+    Attributes:
+        clip_norm: norm that gradients are clipped to, all together.
+        decay_pe: whether positional embeddings decay.
+    """
+
+    kind: str
+    if TYPE_CHECKING:  # each states them last: spec.json has them there
+        clip_norm: PositiveFloat | None = None
+        decay_pe: bool = True
+
+
+class VitSpec(ModelSpec):
+    """Pre-norm Vision Transformer: no class token, no biases but the head's, mean pooling."""
+
+    kind: Literal["vit"] = "vit"
     patch_size: Positive
     image_size: Positive
     channels: Positive = 3
@@ -44,7 +98,7 @@ class VitSpec(Frozen):
         return self
 
 
-class EncDecSpec(Frozen):
+class EncDecSpec(ModelSpec):
     """Pre-norm encoder-decoder Transformer for text: no biases, one word embedding, tied to the head.
 
     Attributes:
@@ -56,10 +110,6 @@ class EncDecSpec(Frozen):
     """
 
     kind: Literal["encdec"] = "encdec"
-    width: Positive
-    depth: Positive
-    heads: Positive
-    mlp_ratio: Positive = 4
     vocabulary: Annotated[int, Field(ge=9)]
     tokens: Annotated[int, Field(ge=4)]
     ln_eps: PositiveFloat = 1e-5
@@ -81,136 +131,6 @@ def indivisible(what: str, value: int, by: str, divisor: int) -> Iterator[str]:
         yield f"{what} {value} is not divisible by {by} {divisor}; nearest {what}: {nearest}"
 
 
-class DigitsTask(Frozen):
-    """Scikit-learn's 8 x 8 digits, split once and for all into training and validation images."""
-
-    kind: Literal["digits"] = "digits"
-    train_size: Annotated[int, Field(ge=1, le=1796)] = 797
-    split_seed: Annotated[int, Field(ge=0)] = 0
-    label_smoothing: Fraction = 0.0
-
-
-Rgb = Annotated[tuple[float, float, float], Field(strict=False)]
-
-
-RAND_AUGMENT = re.compile(r"|rand(-(m|n|mmax|inc)\d+|-(mstd|p)\d+(\.\d+)?|-t[a-z0-9]+)*")
-
-RandAugment = Annotated[
-    str,
-    expect(
-        "RandAugment in timm's words, such as rand-m9-mstd0.5-inc1, or nothing,",
-        lambda value: isinstance(value, str) and RAND_AUGMENT.fullmatch(value) is not None,
-    ),
-    BeforeValidator(lambda value: "" if value is None else value),  # `--set task.rand_augment=` is nothing
-]
-
-
-class ImageTask(Frozen):
-    """Classification of a set of images that lies on disk; where it lies is not part of the spec.
-
-    The augmentation is timm's. The defaults are those of the paper's ImageNet recipe.
-
-    Attributes:
-        crop: `resized` is a random resized crop of at least `crop_scale_min` of the area; `padded` pads by an eighth
-            of the image size and crops.
-        flip: probability of a horizontal flip.
-        rand_augment: timm's words for RandAugment; empty for none.
-        random_erasing: probability that a rectangle becomes noise.
-        mixup, cutmix: their Beta parameters, 0 for none; `mixup_switch` the probability of CutMix where both are on.
-        mixup_chunk: images that share one draw of them; they are mixed with each other.
-        resize: short side before the centre crop of an evaluation.
-        mean, std: of each channel, for normalisation.
-        train_size, val_size: number of images; the data that are found must have as many.
-    """
-
-    kind: str
-    label_smoothing: Fraction = 0.1
-    rand_augment: RandAugment = "rand-m9-mstd0.5-inc1"
-    random_erasing: Fraction = 0.25
-    mixup: NonNegative = 0.8
-    cutmix: NonNegative = 1.0
-    mixup_switch: Annotated[float, Field(ge=0, le=1)] = 0.5
-    resize: Positive = 256
-    mixup_chunk: Annotated[int, Field(ge=2, multiple_of=2), OmitAt(128)] = 128
-    crop: Annotated[Literal["resized", "padded"], OmitAt("resized")] = "resized"
-    crop_scale_min: Annotated[float, Field(gt=0, le=1), OmitAt(0.08)] = 0.08
-    flip: Annotated[float, Field(ge=0, le=1), OmitAt(0.5)] = 0.5
-    mean: Annotated[Rgb, OmitAt((0.485, 0.456, 0.406))] = (0.485, 0.456, 0.406)
-    std: Annotated[Rgb, OmitAt((0.229, 0.224, 0.225))] = (0.229, 0.224, 0.225)
-    train_size: Annotated[int, Field(ge=1), OmitAt(1_281_167)] = 1_281_167
-    val_size: Annotated[int, Field(ge=1), OmitAt(50_000)] = 50_000
-
-
-class ImageNetTask(ImageTask):
-    """ImageNet-1k with the paper's augmentation; any other set of images with `train_size` and `val_size`."""
-
-    kind: Literal["imagenet"] = "imagenet"
-
-
-class CifarTask(ImageTask):
-    """What CIFAR-10 and CIFAR-100 share: small images, padded crops and flips."""
-
-    label_smoothing: Fraction = 0.0
-    rand_augment: RandAugment = ""
-    random_erasing: Fraction = 0.0
-    mixup: NonNegative = 0.0
-    cutmix: NonNegative = 0.0
-    resize: Positive = 32
-    crop: Literal["resized", "padded"] = "padded"
-    train_size: Annotated[int, Field(ge=1)] = 50_000
-    val_size: Annotated[int, Field(ge=1)] = 10_000
-
-
-class Cifar10Task(CifarTask):
-    """CIFAR-10: ten classes of 32 x 32 images."""
-
-    kind: Literal["cifar10"] = "cifar10"
-    mean: Rgb = (0.4914, 0.4822, 0.4465)
-    std: Rgb = (0.2470, 0.2435, 0.2616)
-
-
-class Cifar100Task(CifarTask):
-    """CIFAR-100: a hundred classes of 32 x 32 images."""
-
-    kind: Literal["cifar100"] = "cifar100"
-    mean: Rgb = (0.5071, 0.4865, 0.4409)
-    std: Rgb = (0.2673, 0.2564, 0.2762)
-
-
-CorpusDigest = Annotated[str, Field(pattern=r"^[0-9a-f]{12}$")]
-
-
-class DenoisingTask(Frozen):
-    """Span denoising: what a text was, from what a corruption has left of it (BART's text infilling).
-
-    Attributes:
-        mask_ratio: share of the words that spans are drawn for; they overlap, so less is removed.
-        span_mean: mean of the Poisson distribution of span lengths, in words.
-        permute_sentences: whether the sentences of a corrupted text change places.
-        val_blocks: validation texts that are measured, at most; they are spread evenly over all.
-        corpus: 12 hex digits of the tokenised text; the planner fills in those of the data at hand.
-    """
-
-    kind: str
-    mask_ratio: Annotated[float, Field(ge=0, le=1)] = 0.3
-    span_mean: Annotated[float, Field(ge=0.01, le=1000)] = 3.0
-    permute_sentences: bool = True
-    val_blocks: Positive = 5000
-    corpus: CorpusDigest | None = None
-
-
-class PydocTask(DenoisingTask):
-    """The English documentation that comes with Python (`pydoc_data.topics`)."""
-
-    kind: Literal["pydoc"] = "pydoc"
-
-
-class TextTask(DenoisingTask):
-    """Any text that `ettsweep data text` has tokenised; where it lies is not part of the spec."""
-
-    kind: Literal["text"] = "text"
-
-
 class StrategySpec(Frozen):
     """Scaling strategy: `s` in [0, 1] (0 neural tangent, 1 maximal update), or None for standard."""
 
@@ -223,26 +143,6 @@ class StrategySpec(Frozen):
         """Make one run of what trains alike: M enters no factor of the standard strategy."""
         standard = isinstance(data, dict) and data.get("s", 0.0) is None and data.get("mlp_factor") == "include"
         return {**data, "mlp_factor": "ignore"} if standard and isinstance(data, dict) else data
-
-
-class AdamWSpec(Frozen):
-    """AdamW of eq:AdamW1 .. eq:AdamW4. `decay_pe`: whether positional embeddings decay."""
-
-    kind: Literal["adamw"] = "adamw"
-    beta1: Fraction = 0.9
-    beta2: Fraction = 0.999
-    eps: PositiveFloat = 1e-8
-    clip_norm: PositiveFloat | None = None
-    decay_pe: bool = True
-
-
-class SgdSpec(Frozen):
-    """Stochastic gradient descent; decay shrinks all groups alike, as AdamW's does."""
-
-    kind: Literal["sgd"] = "sgd"
-    momentum: Fraction = 0.0
-    clip_norm: PositiveFloat | None = None
-    decay_pe: bool = True
 
 
 class ScheduleSpec(Frozen):
@@ -295,34 +195,20 @@ class SpikeSpec(Frozen):
     loss_recovered: NonNegative = 0.025
 
 
-def _by_kind(default: str | None) -> BeforeValidator:
-    """Accept `sgd` for `{kind: sgd}`, and fill in the default kind."""
-
-    def fill(value: object) -> object:
-        if isinstance(value, str):
-            return {"kind": value}
-        if isinstance(value, dict) and "kind" not in value and default is not None:
-            return {"kind": default, **value}
-        return value
-
-    return BeforeValidator(fill)
-
-
-# A union over `kind` grows by one member per architecture, data set or optimizer.
-ImageSetTask = DigitsTask | ImageNetTask | Cifar10Task | Cifar100Task
-CorpusTask = PydocTask | TextTask
-ModelSpec = Annotated[VitSpec | EncDecSpec, Field(discriminator="kind"), _by_kind("vit")]
-TaskSpec = Annotated[ImageSetTask | CorpusTask, Field(discriminator="kind"), _by_kind(None)]
-OptimizerSpec = Annotated[AdamWSpec | SgdSpec, Field(discriminator="kind"), _by_kind("adamw")]
+OneModel = Annotated[SerializeAsAny[ModelSpec], of_kind("ettsweep.models.architectures:ARCHITECTURES", default="vit")]
+OneTask = Annotated[SerializeAsAny[TaskSpec], of_kind("ettsweep.tasks.kinds:TASKS")]
+OneOptimizer = Annotated[
+    SerializeAsAny[OptimizerSpec], of_kind("ettsweep.scaling.optimizers:OPTIMIZERS", default=DEFAULT_OPTIMIZER)
+]
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 
 
 class Recipe(Frozen):
     """What all runs of a family train: model, task and everything but strategy, lr, wd and seed."""
 
-    model: ModelSpec
-    task: TaskSpec
-    optimizer: OptimizerSpec = AdamWSpec()
+    model: OneModel
+    task: OneTask
+    optimizer: OneOptimizer = Field(default=DEFAULT_OPTIMIZER, validate_default=True)
     schedule: ScheduleSpec
     batch_size: Positive
     precision: Precision = "fp32"

@@ -9,7 +9,7 @@ from ettsweep.check.powers import growth
 from ettsweep.scaling.factors import Domain, Group, MlpFactor, Optimizer
 from ettsweep.scaling.kernels import Array, Estimate, Kernels, adamw_order_one, output_scale, tangent_contribution
 from ettsweep.scaling.map import bulk_exponent
-from ettsweep.spec import EncDecSpec, ModelSpec
+from ettsweep.spec import EncDecSpec, VitSpec
 
 HEAD = "head"
 """The stage of the outputs."""
@@ -43,7 +43,7 @@ class Expected:
 class Prediction:
     """Kernels at leading order, and the model that they were computed for; vision's are the same at all widths."""
 
-    model: ModelSpec
+    model: VitSpec | EncDecSpec
     kernels: Kernels
 
 

@@ -25,19 +25,11 @@ from ettsweep.provenance import provenance, summary
 from ettsweep.scaling.factors import MlpFactor, Optimizer
 from ettsweep.scaling.kernels import at_width, encdec_kernels, vit_kernels
 from ettsweep.scaling.map import map_point
+from ettsweep.scaling.optimizers import AdamWSpec, SgdSpec
 from ettsweep.scaling.strategies import parse_strategy, strategy_name
-from ettsweep.spec import (
-    AdamWSpec,
-    DigitsTask,
-    EncDecSpec,
-    ModelSpec,
-    PydocTask,
-    RunSpec,
-    ScheduleSpec,
-    SgdSpec,
-    StrategySpec,
-    indivisible,
-)
+from ettsweep.spec import EncDecSpec, ModelSpec, RunSpec, ScheduleSpec, StrategySpec, VitSpec, indivisible
+from ettsweep.tasks.images.spec import DigitsTask
+from ettsweep.tasks.text.spec import PydocTask
 from ettsweep.training.fit import available_bytes
 from ettsweep.training.memory import GIB, DeviceMemoryError
 
@@ -239,9 +231,10 @@ def expect(plan: Plan, probes: Mapping[int, Probe]) -> Expectations:
         model, inputs = plan.at(n), probes[n].batch.inputs
         if isinstance(model, EncDecSpec):
             kernels = encdec_kernels(model, plan.s, inputs[0].numpy(), inputs[1].numpy(), draws=DRAWS)
-        elif predictions:
+        elif isinstance(model, VitSpec) and predictions:
             kernels = at_width(predictions[-1].kernels, model, plan.s)
         else:
+            assert isinstance(model, VitSpec)
             patches = patchify(inputs[0], model.patch_size).flatten(0, 1).double().numpy()
             kernels = vit_kernels(model, plan.s, patches @ patches.T / patches.shape[1], draws=DRAWS)
         predictions.append(Prediction(model, kernels))
@@ -342,6 +335,7 @@ def _about(plan: Plan, lrs: Mapping[float | None, float]) -> str:
         sample = f"texts of {model.tokens} tokens of a vocabulary of {model.vocabulary}"
         depth = f"{model.depth} + {model.depth} blocks"
     else:
+        assert isinstance(model, VitSpec)
         sample = f"images of {(model.image_size // model.patch_size) ** 2} patches"
         depth = f"{model.depth} blocks"
     beside = "" if plan.s is None else f" (beside it, standard at {lrs[None]:.2g}: the same bulk step at the widest)"

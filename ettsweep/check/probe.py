@@ -44,9 +44,10 @@ def small_model(model: ModelSpec, depth: int | None) -> ModelSpec:
 
     Width, heads, M, patch size and classes stay. Text has a small vocabulary.
     """
-    if not isinstance(model, EncDecSpec):
+    if isinstance(model, VitSpec):
         side = min(model.image_size // model.patch_size, PATCHES_A_SIDE)
         return model.model_copy(update={"depth": depth or model.depth, "image_size": side * model.patch_size})
+    assert isinstance(model, EncDecSpec)
     return model.model_copy(
         update={
             "depth": depth or min(model.depth, ENCDEC_DEPTH),
@@ -61,7 +62,10 @@ def small_model(model: ModelSpec, depth: int | None) -> ModelSpec:
 def make_probe(model: ModelSpec) -> Probe:
     """Return a batch for a model; for models that differ in width alone, the same one."""
     generator = torch.Generator().manual_seed(derive_seed(0, "check-scaling"))
-    return _text(model, generator) if isinstance(model, EncDecSpec) else _images(model, generator)
+    if isinstance(model, EncDecSpec):
+        return _text(model, generator)
+    assert isinstance(model, VitSpec)
+    return _images(model, generator)
 
 
 def _images(model: VitSpec, generator: torch.Generator) -> Probe:

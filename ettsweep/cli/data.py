@@ -33,8 +33,9 @@ def doctor(
     With --data, read all of a data set too: form and counts, each image, each shard of tokenised text. With --model and
     --fit, try how many images go through the model at once.
     """
+    from ettsweep.doctor.data import examine_data, subject
     from ettsweep.doctor.fit import examine_fit
-    from ettsweep.doctor.images import examine_data, shorten, subject
+    from ettsweep.doctor.images import shorten
     from ettsweep.doctor.machine import examine
     from ettsweep.launch.profiles import load_profile
     from ettsweep.sweep.gridfile import find_grid, load_request
@@ -47,10 +48,10 @@ def doctor(
         data = _data_of(load_request(grid or find_grid(str(model)), overrides=set_ or [], start=ANYWHERE))
     if data is not None:
         meant = subject(data, model, grid, set_ or [], task)
-        _point_at_data(data, meant.task.kind)
+        data = str(_point_at_data(data, meant.task.kind))
     checks = examine(results, launch or "local", launch_set or [], meant.task.kind if meant else None)
-    if meant is not None:
-        checks += examine_data(meant, images)
+    if meant is not None and data is not None:
+        checks += examine_data(meant, data, images)
     if fit:
         checks += examine_fit(model, grid, set_ or [], load_profile(launch or "local", launch_set or []))
     checks = shorten(checks) if form in (Format.TABLE, Format.MARKDOWN) else checks

@@ -78,34 +78,32 @@ def _on_data(request: "Request", data: str | None) -> "Request":
 
 def _point_at_data(data: str | None, task: str) -> str | None:
     """Make the data set of a task known to this process and to the workers that it starts; return it, resolved."""
-    from ettsweep.tasks.images.location import DATA_ENV, resolve
+    from ettsweep.tasks.data import data_env, resolve
+    from ettsweep.tasks.kinds import TASKS
 
     if data is None:
         return None
-    if task not in DATA_ENV:
+    if TASKS[task].packaged:
         own = "; for text of your own: --set task=text" if task == "pydoc" else ""
         raise InputError(f"--data: task {task} has its data from a package, and reads no other{own}")
-    os.environ[DATA_ENV[task]] = data = resolve(data)
+    os.environ[data_env(task)] = data = resolve(data)
     return data
 
 
 def _data_of(request: "Request") -> str | None:
     """Return where images or text of a grid are, as the grid or the environment says; None where neither does."""
-    from ettsweep.spec import ImageTask, TextTask
-    from ettsweep.tasks.images.location import data_env
+    from ettsweep.tasks.data import said
+    from ettsweep.tasks.kinds import task_kind
 
     task = request.recipe.task
-    return request.data or os.environ.get(data_env(task.kind)) if isinstance(task, ImageTask | TextTask) else None
+    return None if task_kind(task).packaged else said(task.kind, request.data)
 
 
 def _check_data(request: "Request", *, counts: bool = False) -> None:
     """Check that the data are there, and at a glance that they are as many as every run will ask for."""
-    from ettsweep.spec import ImageTask, VitSpec
-    from ettsweep.tasks.images.location import check_counts
-    from ettsweep.tasks.kinds import check_data
+    from ettsweep.tasks.kinds import check_counts, check_data
 
-    task = request.recipe.task
-    model = request.recipe.model
+    task, model = request.recipe.task, request.recipe.model
     check_data(task, model)
-    if counts and isinstance(task, ImageTask) and isinstance(model, VitSpec):
-        check_counts(task, model.classes)
+    if counts:
+        check_counts(task, model)

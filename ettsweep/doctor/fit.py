@@ -6,9 +6,9 @@ from pathlib import Path
 from ettsweep.doctor.checks import Check
 from ettsweep.launch.profiles import AnyProfile, LocalProfile
 from ettsweep.models.architectures import model_name
-from ettsweep.spec import EncDecSpec
 from ettsweep.sweep.gridfile import find_grid, load_request
 from ettsweep.sweep.request import ANYWHERE
+from ettsweep.tasks.kinds import task_kind
 from ettsweep.worker.device import execution, prepare_device
 
 
@@ -30,7 +30,7 @@ def examine_fit(model: str | None, grid: Path | None, sets: Sequence[str], profi
     where = facts["device_name"] if device.type == "cuda" else "this machine"
     local = -(-spec.batch_size // profile.devices_per_run)
     how = execution(profile, slot)
-    sample = "text" if isinstance(spec.model, EncDecSpec) else "image"
+    sample = task_kind(spec.task).sample
     for fit in largest_batches(spec, local, device, how):
         name = f"fit {model_name(spec.model)} {spec.precision}"
         more = " with activation_checkpointing=true" if fit.activation_checkpointing else ""

@@ -1,24 +1,19 @@
-"""Whether data are what a task needs; of images: form, classes and counts, and each image by decoding it."""
+"""Whether images are what a task needs: form, classes and counts, and each image by decoding it."""
 
 import time
 from collections.abc import Sequence
 from concurrent.futures import as_completed
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ettsweep.doctor.checks import Check
 from ettsweep.doctor.checks import count as counted
-from ettsweep.doctor.text import TextSubject, examine_text
-from ettsweep.errors import DataMissingError, InputError
+from ettsweep.errors import DataMissingError
 from ettsweep.output import progress
 from ettsweep.pool import BrokenProcessPool, open_pool
 from ettsweep.processes import cores
-from ettsweep.spec import EncDecSpec, ImageTask, ModelSpec, TextTask, VitSpec
-from ettsweep.sweep.gridfile import find_grid, load_request
-from ettsweep.sweep.request import ANYWHERE
-from ettsweep.tasks.images.location import Place, guess, locate, resolve
-from ettsweep.tasks.kinds import task_spec, text_folder, wanted
-from ettsweep.tasks.text.manifest import is_corpus
+from ettsweep.spec import ImageModel, ModelSpec
+from ettsweep.tasks.images.location import Place, locate
+from ettsweep.tasks.images.spec import ImageTask
 
 if TYPE_CHECKING:
     from ettsweep.tasks.images.stored import ImageSource
@@ -45,52 +40,18 @@ class Reading(NamedTuple):
     stopped: str = ""
 
 
-class Subject(NamedTuple):
-    """What a data set is to be good for: a task, and a model with so many classes, None where that is open."""
-
-    task: ImageTask
-    classes: int | None
-
-
-def subject(
-    data: str, model: str | None, grid: Path | None, sets: Sequence[str], task: str | None
-) -> Subject | TextSubject:
-    """Return what a data set is checked against: a grid, else a task, else what it looks like.
-
-    Raises:
-        InputError: there is no such grid or task, or its data come with a package.
-    """
-    if task is not None and (model or grid or sets):
-        raise InputError("--task NAME cannot go with --model, --grid or --set: a grid says which task it is")
-    wants: ModelSpec | None = None
-    if model or grid:
-        recipe = load_request(grid or find_grid(str(model)), overrides=sets, start=ANYWHERE).recipe
-        found, wants = recipe.task, recipe.model
-    elif sets:
-        raise InputError("--set changes a grid: say which, with one of --model NAME and --grid FILE")
-    else:
-        found = task_spec(task or ("text" if is_corpus(Path(resolve(data))) else guess(data)))
-    match found:
-        case TextTask():
-            return TextSubject(found, wants.vocabulary if isinstance(wants, EncDecSpec) else None)
-        case ImageTask():
-            return Subject(found, wants.classes if isinstance(wants, VitSpec) else wanted(found).get("classes"))
-        case _:
-            raise InputError(f"--data: task {found.kind} comes with a package and has no other data")
-
-
-def examine_data(meant: Subject | TextSubject, images: int | None = None) -> list[Check]:
+def examine_images(task: ImageTask, model: ModelSpec | None, data: str, images: int | None) -> list[Check]:
     """Return a row on the form of a data set, its classes, each part, all images, and each one that is unreadable.
 
     Args:
-        meant: what the data are to be good for; where they are, the task's variable says.
+        task: what the data are for.
+        model: what is to read them, where that is known.
+        data: where they are.
         images: how many to decode, evenly spread; None for all.
     """
-    if isinstance(meant, TextSubject):
-        return examine_text(meant, text_folder())
-    task, classes = meant
+    classes = model.classes if isinstance(model, ImageModel) else task.classes
     try:
-        places = locate(task)
+        places = locate(task, data)
         from ettsweep.tasks.images.sources import mismatches, open_source
 
         train, val = (open_source(place, task.kind) for place in places)

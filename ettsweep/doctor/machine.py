@@ -16,10 +16,9 @@ from ettsweep.files import storage_errors, write_atomic
 from ettsweep.launch import slurm
 from ettsweep.launch.profiles import AnyProfile, LocalProfile, SlurmProfile, load_profile
 from ettsweep.resources import shipped
-from ettsweep.spec import DigitsTask, ImageTask, PydocTask
 from ettsweep.sweep.gridfile import load_request
-from ettsweep.tasks.images.location import locate
-from ettsweep.tasks.kinds import TASKS, check_data, corpus_at_hand, text_folder
+from ettsweep.tasks.data import said
+from ettsweep.tasks.kinds import TASKS, check_data, task_spec
 
 
 def examine(results: Path, profile: str, launch_set: Sequence[str] = (), data: str | None = None) -> list[Check]:
@@ -41,7 +40,7 @@ def examine(results: Path, profile: str, launch_set: Sequence[str] = (), data: s
         check("grids", _grids),
         check("timm", lambda: _version("timm"), "absent"),
     ]
-    needed = (data, "digits", "pydoc")
+    needed = [name for name, entry in TASKS.items() if entry.packaged or name == data]
     rows += [check(f"data {name}", _data(name), "failed" if name in needed else "absent") for name in TASKS]
     rows.append(check("slurm", _slurm, "failed" if on_slurm else "absent"))
     if isinstance(loaded, SlurmProfile) and rows[-1].state == "ok":
@@ -104,14 +103,9 @@ def _version(package: str) -> str:
 
 def _data(name: str) -> Callable[[], str]:
     def look() -> str:
-        task = TASKS[name]
+        task = task_spec(name)
         check_data(task)
-        if isinstance(task, ImageTask):
-            return f"found: {locate(task)[0].format}"
-        if isinstance(task, DigitsTask):
-            return f"comes with scikit-learn {_version('scikit-learn')}"
-        found = corpus_at_hand(task)
-        return f"comes with Python, {found}" if isinstance(task, PydocTask) else f"found: {text_folder()}, {found}"
+        return TASKS[name].found(task, said(name, None))
 
     return look
 

@@ -1,42 +1,39 @@
 """Whether tokenised text is what a task needs: form, counts, tokenizer, vocabulary, and the checksum of each shard."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ettsweep.doctor.checks import Check, count
 from ettsweep.errors import CorruptError, EttsweepError
 from ettsweep.output import progress
-from ettsweep.spec import TextTask
+from ettsweep.spec import ModelSpec, TextModel
 from ettsweep.tasks.text.manifest import LONG, Counts, read_manifest
+from ettsweep.tasks.text.spec import TextTask
 
 if TYPE_CHECKING:
     from ettsweep.tasks.text.manifest import Manifest
 
 
-class TextSubject(NamedTuple):
-    """What tokenised text is to be good for: a task, and a model with so many tokens, None where that is open."""
-
-    task: TextTask
-    vocabulary: int | None
-
-
-def examine_text(meant: TextSubject, folder: Path) -> list[Check]:
+def examine_text(task: TextTask, model: ModelSpec | None, data: str, samples: int | None) -> list[Check]:
     """Return a row on the form of a corpus, its text, each part, tokenizer, vocabulary and shards.
 
     Args:
-        meant: what the corpus is to be good for.
-        folder: where it is.
+        task: what the corpus is for.
+        model: what is to read it, where that is known.
+        data: the folder where it is.
+        samples: not looked at: all shards are read.
     """
+    folder = Path(data)
     try:
         manifest = read_manifest(folder)
     except EttsweepError as error:
         return [Check("form", "failed", str(error))]
     return [
         Check("form", "ok", f"tokenised text, {folder}"),
-        _text(meant.task, manifest),
+        _text(task, manifest),
         Check("training text", "ok", _told(manifest.train)),
         Check("validation text", "ok", _told(manifest.val)),
-        _vocabulary(meant.vocabulary, manifest),
+        _vocabulary(model.vocabulary if isinstance(model, TextModel) else None, manifest),
         _tokenizer(folder, manifest),
         _shards(folder, manifest),
     ]

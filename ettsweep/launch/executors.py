@@ -189,9 +189,10 @@ def code_environment(code: Path | None, rest: object) -> dict[str, str]:
 
 def _data_environment() -> dict[str, str]:
     """Return where data sets are, as far as it was said."""
-    from ettsweep.tasks.images.location import DATA_ENV
+    from ettsweep.tasks.data import data_env
+    from ettsweep.tasks.kinds import TASKS
 
-    return {name: os.environ[name] for name in DATA_ENV.values() if name in os.environ}
+    return {name: os.environ[name] for name in map(data_env, TASKS) if name in os.environ}
 
 
 def _plain(value: object) -> str:

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from ettsweep.files import Json
 from ettsweep.provenance import provenance
 from ettsweep.runs.folder import Attempt, RunDir
-from ettsweep.spec import DigitsTask, PydocTask, RunSpec
-from ettsweep.tasks.images.location import data_env
+from ettsweep.spec import RunSpec
+from ettsweep.tasks.data import data_env
+from ettsweep.tasks.kinds import task_kind
 
 FACTS = ("torch", "numpy", "ettsweep", "python", "instruction_set", "device_name")
 """What claim.json says that can change bits; threads and device are in the command."""
@@ -37,7 +38,7 @@ def reproduce(run: RunDir, spec: RunSpec, result: Json | None) -> Reproduction:
     notes = []
     if result is None:
         notes.append(f"run {run.id} is not finished: the command trains it from its start to its end")
-    if not isinstance(spec.task, DigitsTask | PydocTask):
+    if not task_kind(spec.task).packaged:
         notes.append(f"task {spec.task.kind} needs its data set: add --data PATH, or set {data_env(spec.task.kind)}")
     command = reproduction_command(run, claim, attempt.execution() if attempt else {})
     if attempt is None:

@@ -1,7 +1,53 @@
-"""Models that have a name."""
+"""Architectures: one table, an entry says everything of one; and the models that have a name."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from ettsweep.errors import unknown_name
+from ettsweep.models import encdec_spec, vit_spec
+from ettsweep.models.transformer import Parameter
+from ettsweep.scaling.factors import Dims
 from ettsweep.spec import EncDecSpec, ModelSpec, VitSpec
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """All that is to be said of an architecture. Functions are given a model: an instance of `spec`.
+
+    Attributes:
+        spec: its schema.
+        sizes: the models that have a name. A description of another is compared with the first.
+        letters: of the fields that a description names, with the letter that each is told by; width, depth and heads
+            are always told.
+        reads: what one sample is.
+        dims: what the scaling strategies depend on.
+        parameters: all of them, in the order of the torch model's `named_parameters()`.
+        tokens: T, of one sample.
+        forward_flops: of all matrix products of one sample's forward pass.
+        activation_bytes: what one sample's activations take in fp32; told whether they are computed again.
+        build: `module:function` that returns the torch model, given model and StrategySpec.
+        example_inputs: `module:function` that returns what it is called with, given model, batch size, generator and
+            device.
+        check: `module:name` of what `check-scaling` needs of it; None where it cannot be checked.
+        tied_head: whether the head is the word embedding, so that a strategy rescales the outputs.
+        draws: whether a training step draws at random.
+    """
+
+    spec: type[ModelSpec]
+    sizes: Mapping[str, ModelSpec]
+    letters: Mapping[str, str]
+    reads: Literal["image", "text"]
+    dims: Callable[[Any], Dims]
+    parameters: Callable[[Any], tuple[Parameter, ...]]
+    tokens: Callable[[Any], int]
+    forward_flops: Callable[[Any], int]
+    activation_bytes: Callable[[Any, bool], int]
+    build: str
+    example_inputs: str
+    check: str | None = None
+    tied_head: bool = False
+    draws: Callable[[Any], bool] = lambda model: False
 
 
 def _vit16(width: int, heads: int) -> VitSpec:
@@ -21,25 +67,18 @@ def _encdec_small(width: int, heads: int) -> EncDecSpec:
     return EncDecSpec(width=width, depth=2, heads=heads, vocabulary=2048, tokens=64, dropout=0.0, attention_dropout=0.0)
 
 
-MODELS: dict[str, ModelSpec] = {
-    "vit-b16": _vit16(width=768, heads=12),
-    "vit-s16": _vit16(width=384, heads=6),
-    "vit-ti16": _vit16(width=192, heads=3),
-    "vit-cifar10": _vit_cifar(classes=10),
-    "vit-cifar100": _vit_cifar(classes=100),
-    "vit-digits": VitSpec(width=32, depth=2, heads=4, patch_size=4, image_size=8, channels=1, classes=10),
-    "bart-large": _encdec(width=1024, depth=12, heads=16),
-    "r2c2": _encdec(width=2048, depth=22, heads=32),
-    "encdec-tiny": _encdec_small(width=64, heads=4),
-    "encdec-small": _encdec_small(width=128, heads=8),
-}
-
-
-# Of each kind, what a description is compared with, and its letter for each other field.
-_USUAL: dict[str, tuple[ModelSpec, dict[str, str]]] = {
-    "vit": (
-        MODELS["vit-b16"],
-        {
+ARCHITECTURES: dict[str, Architecture] = {
+    "vit": Architecture(
+        spec=VitSpec,
+        sizes={
+            "vit-b16": _vit16(width=768, heads=12),
+            "vit-s16": _vit16(width=384, heads=6),
+            "vit-ti16": _vit16(width=192, heads=3),
+            "vit-cifar10": _vit_cifar(classes=10),
+            "vit-cifar100": _vit_cifar(classes=100),
+            "vit-digits": VitSpec(width=32, depth=2, heads=4, patch_size=4, image_size=8, channels=1, classes=10),
+        },
+        letters={
             "mlp_ratio": "m",
             "patch_size": "p",
             "image_size": "i",
@@ -47,10 +86,24 @@ _USUAL: dict[str, tuple[ModelSpec, dict[str, str]]] = {
             "classes": "k",
             "ln_eps": "eps",
         },
+        reads="image",
+        dims=vit_spec.dims,
+        parameters=vit_spec.parameters,
+        tokens=vit_spec.patches,
+        forward_flops=vit_spec.forward_flops,
+        activation_bytes=vit_spec.activation_bytes,
+        build="ettsweep.models.vit:build",
+        example_inputs="ettsweep.models.vit:example_inputs",
     ),
-    "encdec": (
-        MODELS["bart-large"],
-        {
+    "encdec": Architecture(
+        spec=EncDecSpec,
+        sizes={
+            "bart-large": _encdec(width=1024, depth=12, heads=16),
+            "r2c2": _encdec(width=2048, depth=22, heads=32),
+            "encdec-tiny": _encdec_small(width=64, heads=4),
+            "encdec-small": _encdec_small(width=128, heads=8),
+        },
+        letters={
             "mlp_ratio": "m",
             "vocabulary": "v",
             "tokens": "t",
@@ -58,8 +111,28 @@ _USUAL: dict[str, tuple[ModelSpec, dict[str, str]]] = {
             "dropout": "d",
             "attention_dropout": "a",
         },
+        reads="text",
+        dims=encdec_spec.dims,
+        parameters=encdec_spec.parameters,
+        tokens=encdec_spec.tokens,
+        forward_flops=encdec_spec.forward_flops,
+        activation_bytes=encdec_spec.activation_bytes,
+        build="ettsweep.models.encdec:build",
+        example_inputs="ettsweep.models.encdec:example_inputs",
+        tied_head=True,
+        draws=encdec_spec.draws,
     ),
 }
+
+
+def architecture(model: ModelSpec) -> Architecture:
+    """Return what there is to be said of a model's architecture."""
+    return ARCHITECTURES[model.kind]
+
+
+def named_models() -> dict[str, ModelSpec]:
+    """Return the models that have a name."""
+    return {name: model for entry in ARCHITECTURES.values() for name, model in entry.sizes.items()}
 
 
 def model_spec(name: str) -> ModelSpec:
@@ -68,9 +141,10 @@ def model_spec(name: str) -> ModelSpec:
     Raises:
         InputError: there is none.
     """
-    if name not in MODELS:
-        raise unknown_name("model", name, MODELS)
-    return MODELS[name]
+    known = named_models()
+    if name not in known:
+        raise unknown_name("model", name, known)
+    return known[name]
 
 
 def model_name(spec: ModelSpec) -> str:
@@ -79,12 +153,13 @@ def model_name(spec: ModelSpec) -> str:
     A description states width, depth and heads, and all else in which the model is not like vit-b16 or bart-large,
     so that two models never share one.
     """
-    for name, known in MODELS.items():
+    entry = architecture(spec)
+    for name, known in entry.sizes.items():
         if known == spec:
             return name
-    usual, rest = _USUAL[spec.kind]
+    usual = next(iter(entry.sizes.values()), None)
     parts = [spec.kind, f"n{spec.width}", f"l{spec.depth}", f"h{spec.heads}"]
-    for field, letter in rest.items():
-        if (value := getattr(spec, field)) != getattr(usual, field):
+    for field, letter in entry.letters.items():
+        if (value := getattr(spec, field)) != getattr(usual, field, None):
             parts.append(f"{letter}{value}")
     return "-".join(parts)

@@ -3,12 +3,10 @@
 import torch
 from torch import Tensor
 
+from ettsweep.models.architectures import architecture
 from ettsweep.models.blocks import Network
-from ettsweep.models.encdec import EncDec
-from ettsweep.models.vit import Vit
-from ettsweep.scaling.factors import output_rescale
-from ettsweep.spec import EncDecSpec, ModelSpec, StrategySpec
-from ettsweep.vocabulary import PAD
+from ettsweep.registry import resolve
+from ettsweep.spec import ModelSpec, StrategySpec
 
 
 def build_model(spec: ModelSpec, strategy: StrategySpec) -> Network:
@@ -18,9 +16,8 @@ def build_model(spec: ModelSpec, strategy: StrategySpec) -> Network:
         spec: the model.
         strategy: what rescales the output of an encoder-decoder.
     """
-    if isinstance(spec, EncDecSpec):
-        return EncDec(spec, output_rescale(spec.width, strategy.s))
-    return Vit(spec)
+    network: Network = resolve(architecture(spec).build)(spec, strategy)
+    return network
 
 
 def example_inputs(spec: ModelSpec, batch: int, device: torch.device) -> tuple[Tensor, ...]:
@@ -29,12 +26,8 @@ def example_inputs(spec: ModelSpec, batch: int, device: torch.device) -> tuple[T
     Always the same values; torch's own generators are left alone.
     """
     generator = torch.Generator(device).manual_seed(0)
-    if isinstance(spec, EncDecSpec):
-        shape = (batch, spec.tokens)
-        return tuple(
-            torch.randint(PAD + 1, spec.vocabulary, shape, generator=generator, device=device) for _ in range(3)
-        )
-    return (torch.randn(batch, spec.channels, spec.image_size, spec.image_size, generator=generator, device=device),)
+    inputs: tuple[Tensor, ...] = resolve(architecture(spec).example_inputs)(spec, batch, generator, device)
+    return inputs
 
 
 def speed_up(model: Network, *, compile_blocks: bool, recompute: bool) -> None:

@@ -1,12 +1,9 @@
-"""What a training step costs in floating-point operations, and what devices could do; without torch.
-
-T tokens, P = n_patch numbers of a patch, D width, M mlp_ratio, L depth, K classes, V vocabulary.
-"""
+"""What a training step costs, in floating-point operations and memory, and what devices could do; without torch."""
 
 import re
 
-from ettsweep.models.shapes import n_patch
-from ettsweep.spec import EncDecSpec, ModelSpec
+from ettsweep.models.architectures import architecture
+from ettsweep.spec import ModelSpec
 
 
 def train_flops_per_sample(model: ModelSpec) -> int:
@@ -20,24 +17,24 @@ def train_flops_per_sample(model: ModelSpec) -> int:
 
 def tokens_per_sample(model: ModelSpec) -> int:
     """Return T: patches of an image, or tokens of a target, [pad] among them; a source has as many."""
-    return model.tokens if isinstance(model, EncDecSpec) else (model.image_size // model.patch_size) ** 2
+    return architecture(model).tokens(model)
 
 
 def forward_flops_per_sample(model: ModelSpec) -> int:
     """Return the FLOPs of all matrix products of one sample's forward pass, two a multiplication and addition.
 
-    In each block 6 T D^2 (q, k, v), 2 T^2 D (scores), 2 T^2 D (values), 2 T D^2 (u) and 4 M T D^2 (MLP). Norms, GELU
-    and softmax are left out. Of images, 2 T P D of the patch embedding, L blocks, and 2 D K of the head. Of text, L
-    blocks of the encoder and L of the decoder, in these once more an attention, and 2 T D V of the head; all of it
-    also where it is masked or [pad]. Looking words up is no product.
+    Norms, GELU and softmax are left out.
     """
-    tokens, width = tokens_per_sample(model), model.width
-    attention = (6 + 2) * tokens * width**2 + (2 + 2) * tokens**2 * width
-    mlp = 4 * model.mlp_ratio * tokens * width**2
-    if isinstance(model, EncDecSpec):
-        return model.depth * (3 * attention + 2 * mlp) + 2 * tokens * width * model.vocabulary
-    patch = 2 * tokens * n_patch(model) * width
-    return patch + model.depth * (attention + mlp) + 2 * width * model.classes
+    return architecture(model).forward_flops(model)
+
+
+def activation_bytes(model: ModelSpec, *, recompute: bool) -> int:
+    """Return about how many bytes one sample's activations take in fp32 on the CPU until the backward pass.
+
+    With recomputation a block keeps its input, and one block at a time keeps the rest. What does not grow with the
+    samples is left out.
+    """
+    return architecture(model).activation_bytes(model, recompute)
 
 
 # Dense peaks in TFLOP/s from the makers' data sheets: without sparsity, fp32 accumulation, boost clock. None: there

@@ -12,7 +12,8 @@ from torch.nn import functional as F
 
 from ettsweep.models.blocks import Attention, Block, CrossAttention, Mlp, Network, layer_norm
 from ettsweep.models.cross_entropy import linear_cross_entropy
-from ettsweep.spec import EncDecSpec
+from ettsweep.scaling.factors import output_rescale
+from ettsweep.spec import EncDecSpec, StrategySpec
 from ettsweep.vocabulary import PAD
 
 
@@ -100,3 +101,16 @@ class EncDec(Network):
     def _stem(self, words_BTD: Tensor, pe_TD: Tensor) -> Tensor:
         x_BTD = layer_norm(words_BTD + pe_TD[: words_BTD.shape[1]], self.ln_eps)
         return F.dropout(x_BTD, self.dropout, self.training)
+
+
+def build(spec: EncDecSpec, strategy: StrategySpec) -> EncDec:
+    """Return the module, whose outputs the strategy rescales."""
+    return EncDec(spec, output_rescale(spec.width, strategy.s))
+
+
+def example_inputs(
+    spec: EncDecSpec, batch: int, generator: torch.Generator, device: torch.device
+) -> tuple[Tensor, ...]:
+    """Return random tokens of source, decoder and target, no [pad] among them."""
+    shape = (batch, spec.tokens)
+    return tuple(torch.randint(PAD + 1, spec.vocabulary, shape, generator=generator, device=device) for _ in range(3))

@@ -2,11 +2,12 @@
 
 from typing import Any, Literal
 
-from ettsweep.models.architectures import model_spec
+from ettsweep.models.architectures import architecture, model_spec
 from ettsweep.models.shapes import dims, parameter_count, parameter_shapes
 from ettsweep.scaling.factors import Group, init_std, lr_factor, output_rescale, wd_factor
+from ettsweep.scaling.optimizers import OPTIMIZERS, factors_of
 from ettsweep.scaling.strategies import parse_strategy, strategy_name
-from ettsweep.spec import AdamWSpec, EncDecSpec, ModelSpec, OptimizerSpec, SgdSpec, StrategySpec
+from ettsweep.spec import ModelSpec, OptimizerSpec, StrategySpec
 
 
 def scale_table(
@@ -55,14 +56,14 @@ def describe_scales(
     """
     spec = model_spec(model)
     s = parse_strategy(strategy)
-    kind = AdamWSpec() if optimizer == "adamw" else SgdSpec()
+    steps = OPTIMIZERS[optimizer].spec(kind=optimizer)
     return {
         "model": model,
         "strategy": strategy_name(s),
         "width": spec.width,
-        "output_rescale": output_rescale(spec.width, s) if isinstance(spec, EncDecSpec) else None,
+        "output_rescale": output_rescale(spec.width, s) if architecture(spec).tied_head else None,
         "parameters": parameter_count(spec),
-        "groups": scale_table(spec, StrategySpec(s=s, mlp_factor=mlp_factor), kind, lr),
+        "groups": scale_table(spec, StrategySpec(s=s, mlp_factor=mlp_factor), steps, lr),
     }
 
 
@@ -77,5 +78,5 @@ def factors(model: ModelSpec, strategy: StrategySpec, optimizer: OptimizerSpec) 
 
 
 def _factors(group: Group, model: ModelSpec, strategy: StrategySpec, optimizer: OptimizerSpec) -> tuple[float, float]:
-    factor = lr_factor(group, dims(model), strategy.s, optimizer.kind, strategy.mlp_factor)
+    factor = lr_factor(group, dims(model), strategy.s, factors_of(optimizer), strategy.mlp_factor)
     return factor, wd_factor(group, factor, optimizer.decay_pe)

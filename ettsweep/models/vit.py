@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ettsweep.models.blocks import Block, Network, layer_norm
-from ettsweep.models.shapes import n_patch
-from ettsweep.spec import VitSpec
+from ettsweep.models.vit_spec import n_patch, patches
+from ettsweep.spec import StrategySpec, VitSpec
 
 
 class Vit(Network):
@@ -23,9 +23,8 @@ class Vit(Network):
         super().__init__()
         self.patch_size = spec.patch_size
         self.ln_eps = spec.ln_eps
-        tokens = (spec.image_size // spec.patch_size) ** 2
         self.patch = nn.Parameter(torch.empty(spec.width, n_patch(spec)))
-        self.pe = nn.Parameter(torch.empty(tokens, spec.width))
+        self.pe = nn.Parameter(torch.empty(patches(spec), spec.width))
         self.head = nn.Parameter(torch.empty(spec.classes, spec.width))
         self.head_bias = nn.Parameter(torch.empty(spec.classes))
         block = partial(Block, spec.width, spec.heads, spec.mlp_ratio, spec.ln_eps)
@@ -50,3 +49,13 @@ def patchify(images_BCHW: Tensor, patch_size: int) -> Tensor:
     rows, columns = H // patch_size, W // patch_size
     x = images_BCHW.reshape(B, C, rows, patch_size, columns, patch_size)
     return x.permute(0, 2, 4, 1, 3, 5).reshape(B, rows * columns, C * patch_size**2)
+
+
+def build(spec: VitSpec, strategy: StrategySpec) -> Vit:
+    """Return the module; no strategy changes what it computes."""
+    return Vit(spec)
+
+
+def example_inputs(spec: VitSpec, batch: int, generator: torch.Generator, device: torch.device) -> tuple[Tensor, ...]:
+    """Return noise."""
+    return (torch.randn(batch, spec.channels, spec.image_size, spec.image_size, generator=generator, device=device),)

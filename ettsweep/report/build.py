@@ -23,10 +23,10 @@ from ettsweep.report.maps import Cell, LatticeMap, lattice_figure
 from ettsweep.report.tables import point_key
 from ettsweep.runs.folder import State
 from ettsweep.schema import digest, identity
-from ettsweep.spec import DenoisingTask, RunSpec
+from ettsweep.spec import RunSpec
 from ettsweep.sweep.ledger import Run
 from ettsweep.sweep.verify import Verdict
-from ettsweep.tasks.kinds import steps_per_epoch
+from ettsweep.tasks.kinds import curve_unit
 
 MAX_OTHER_POINTS = 12
 """Grey lines of a curves figure, the best first: each costs a history per seed."""
@@ -83,14 +83,13 @@ class Histories:
             return None
         if not lines:
             return None
-        text = isinstance(run.spec.task, DenoisingTask)
-        unit_steps = 1 if text else steps_per_epoch(run.spec.task, run.spec.batch_size)
+        unit, unit_steps = curve_unit(run.spec.task, run.spec.batch_size)
         accuracy, loss = (
             tuple(math.nan if line.get(key) is None else float(line[key]) for line in lines)
             for key in ("val_accuracy", "val_loss")
         )
         trained = tuple(line["step"] / unit_steps for line in lines)
-        return Curve(trained, accuracy, loss, "step" if text else "epoch")
+        return Curve(trained, accuracy, loss, unit)
 
 
 def write_report(

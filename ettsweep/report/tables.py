@@ -11,9 +11,10 @@ import pandas as pd
 from ettsweep.files import Json, write_atomic
 from ettsweep.models.architectures import model_name
 from ettsweep.scaling.strategies import strategy_name
-from ettsweep.spec import DenoisingTask, StrategySpec, TaskSpec, log2
+from ettsweep.spec import StrategySpec, log2
 from ettsweep.sweep.ledger import Run
 from ettsweep.sweep.verify import Verdict
+from ettsweep.tasks.kinds import task_label
 
 METRICS = ("best_accuracy", "final_accuracy", "best_loss", "final_loss", "best_bits", "final_bits")
 SPIKES = (
@@ -50,12 +51,6 @@ def strategy_label(strategy: StrategySpec) -> str:
     """Return the strategy's name, with what else sets it apart from others of that name."""
     suffix = "" if strategy.mlp_factor == "ignore" else f", mlp_factor {strategy.mlp_factor}"
     return strategy_name(strategy.s) + suffix
-
-
-def task_label(task: TaskSpec) -> str:
-    """Return the task's name, with the digits of its text."""
-    corpus = task.corpus if isinstance(task, DenoisingTask) else None
-    return f"{task.kind} {corpus}" if corpus else task.kind
 
 
 def point_key(lr: float, wd: float) -> tuple[float, float | None]:

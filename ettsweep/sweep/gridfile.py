@@ -8,14 +8,14 @@ from typing import Annotated, Any, Self
 from pydantic import Field, field_validator, model_validator
 
 from ettsweep.config import read_yaml, split_override
-from ettsweep.errors import EttsweepError, InputError, located, unknown_name
-from ettsweep.models.architectures import MODELS
+from ettsweep.errors import EttsweepError, InputError, located
+from ettsweep.models.architectures import model_spec
 from ettsweep.resources import shipped
-from ettsweep.scaling.factors import Optimizer
 from ettsweep.scaling.map import map_point
+from ettsweep.scaling.optimizers import factors_of
 from ettsweep.scaling.strategies import parse_strategy, strategy_name
 from ettsweep.schema import Frozen, expect, validate
-from ettsweep.spec import AdamWSpec, Recipe, StrategySpec
+from ettsweep.spec import DEFAULT_OPTIMIZER, Recipe, StrategySpec
 from ettsweep.sweep.lattice import Axis
 from ettsweep.sweep.recipe import apply_override, resolve_recipe, with_sets
 from ettsweep.sweep.request import Centre, Centres, Request, Seeds
@@ -96,9 +96,9 @@ class GridFile(Frozen):
     def _optimizer(self) -> object:
         """The optimizer that the recipe names; the recipe's own schema judges it."""
         given = self.recipe.get("optimizer", {})
-        return given.get("kind", AdamWSpec().kind) if isinstance(given, dict) else given
+        return given.get("kind", DEFAULT_OPTIMIZER) if isinstance(given, dict) else given
 
-    def centres(self, optimizer: Optimizer) -> Centres:
+    def centres(self, optimizer: str) -> Centres:
         """Return the centres that are stated for an optimizer.
 
         Raises:
@@ -119,8 +119,7 @@ def find_grid(model: str) -> Path:
     Raises:
         InputError: there is none, or there are several.
     """
-    if model not in MODELS:
-        raise unknown_name("model", model, MODELS)
+    model_spec(model)
     for folder in (Path("grids"), shipped("grids")):
         # A file that cannot be read may be the one: falling back to another grid would hide that.
         found = [path for path in sorted(folder.glob("*.yaml")) if read_yaml(path).get("model") == model]
@@ -208,7 +207,7 @@ def centre_of(centres: Mapping[str, Centre], strategy: str, recipe: Recipe) -> C
         return stated[wanted]
     source = next((s for s in stated if s is not None), next(iter(stated)))
     centre = stated[source]
-    lr, wd = map_point(centre.lr, centre.wd, source, wanted, recipe.model.width, recipe.optimizer.kind)
+    lr, wd = map_point(centre.lr, centre.wd, source, wanted, recipe.model.width, factors_of(recipe.optimizer))
     return validate(Centre, {"lr": lr, "wd": wd}, f"the centre mapped to {strategy}")
 
 

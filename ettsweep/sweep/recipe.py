@@ -7,7 +7,7 @@ from ettsweep.config import split_override
 from ettsweep.errors import InputError, located
 from ettsweep.models.architectures import model_spec
 from ettsweep.schema import Frozen, Positive, validate
-from ettsweep.spec import Recipe, TaskSpec
+from ettsweep.spec import OneTask, Recipe
 from ettsweep.tasks.kinds import check_fits, steps_per_epoch, task_spec
 
 
@@ -55,7 +55,7 @@ EPOCHS = {
 class _Epoch(Frozen):
     """What the steps of an epoch follow from."""
 
-    task: TaskSpec
+    task: OneTask
     batch_size: Positive
 
 

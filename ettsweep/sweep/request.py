@@ -14,9 +14,9 @@ from ettsweep.files import storage_errors, write_atomic
 from ettsweep.models.architectures import model_name
 from ettsweep.scaling.strategies import parse_strategy
 from ettsweep.schema import Frozen, NonNegative, PositiveFloat, digest, validate
-from ettsweep.spec import MAX_SEED, DenoisingTask, Recipe, RunSpec, StrategySpec
+from ettsweep.spec import MAX_SEED, Recipe, RunSpec, StrategySpec
 from ettsweep.sweep.lattice import Axis, Point, expand
-from ettsweep.tasks.kinds import corpus_at_hand
+from ettsweep.tasks.kinds import bound
 
 Seeds = Annotated[tuple[Annotated[int, Field(ge=0, le=MAX_SEED)], ...], Field(min_length=1, strict=False)]
 
@@ -115,16 +115,13 @@ class Search(Frozen):
         return [self.base.at(p.lr, p.wd, seed) for p in points for seed in (seeds or self.seeds)]
 
 
-def with_corpus(request: Request) -> Request:
+def with_corpus(request: Request, data: str | None = None) -> Request:
     """Return the request with the digest of the text at hand, which is part of what its runs train.
 
     Raises:
         DataMissingError: there is no text.
     """
-    task = request.recipe.task
-    if not isinstance(task, DenoisingTask) or task.corpus is not None:
-        return request
-    task = task.model_copy(update={"corpus": corpus_at_hand(task)})
+    task = bound(request.recipe.task, data)
     return request.model_copy(update={"recipe": request.recipe.model_copy(update={"task": task})})
 
 

@@ -50,11 +50,13 @@ class Loading:
         workers: loader processes; 0 loads in the training process.
         corrupt: what to do about an image that cannot be decoded.
         warn: told, once each, of those that are skipped.
+        data: where they are; None where they come with a package.
     """
 
     workers: int = 0
     corrupt: Literal["skip", "fail"] = "skip"
     warn: Callable[[str], None] = _ignore
+    data: str | None = None
 
 
 class Batch(NamedTuple):

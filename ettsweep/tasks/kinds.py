@@ -1,41 +1,20 @@
-"""What the planner must know of each task, without torch: names, scores, sizes, and whether the data are there."""
+"""Tasks: one table, an entry says everything of one; what needs torch or the data is named, and imported at use."""
 
-import hashlib
-import os
+from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.util import find_spec
-from pathlib import Path
-from typing import Literal
+from importlib.metadata import version
+from typing import Any, Literal
 
-from ettsweep.errors import DataMissingError, InputError, unknown_name
-from ettsweep.spec import (
-    Cifar10Task,
-    Cifar100Task,
-    CorpusTask,
-    DenoisingTask,
-    DigitsTask,
-    EncDecSpec,
-    ImageNetTask,
-    ImageSetTask,
-    ImageTask,
-    ModelSpec,
-    PydocTask,
-    TaskSpec,
-    TextTask,
-    VitSpec,
-)
-from ettsweep.tasks.images.location import data_env, locate
-from ettsweep.tasks.text.manifest import Manifest, read_manifest
-from ettsweep.vocabulary import vocabulary_size
-
-TASKS: dict[str, TaskSpec] = {
-    "digits": DigitsTask(),
-    "imagenet": ImageNetTask(),
-    "cifar10": Cifar10Task(),
-    "cifar100": Cifar100Task(),
-    "pydoc": PydocTask(),
-    "text": TextTask(),
-}
+from ettsweep.errors import InputError, unknown_name
+from ettsweep.spec import ModelSpec, TaskSpec
+from ettsweep.tasks.data import said
+from ettsweep.tasks.images import location as images
+from ettsweep.tasks.images.spec import Cifar10Task, Cifar100Task, DigitsTask, ImageNetTask, ImageTask, digits_misfits
+from ettsweep.tasks.images.spec import misfits as image_misfits
+from ettsweep.tasks.packages import digits_file
+from ettsweep.tasks.text import location as text
+from ettsweep.tasks.text.spec import PydocTask, TextTask
+from ettsweep.tasks.text.spec import misfits as text_misfits
 
 
 @dataclass(frozen=True)
@@ -52,6 +31,128 @@ class Score:
         return a < b if self.mode == "min" else a > b
 
 
+LOWEST_LOSS = Score("best_loss", "min")
+"""The lowest validation loss along the trajectory."""
+
+BEST_ACCURACY = Score("best_accuracy", "max")
+"""The best top-1 validation accuracy along the trajectory."""
+
+
+def _nothing_to_add(task: TaskSpec, model: ModelSpec, data: str | None) -> None:
+    """Check nothing more."""
+
+
+@dataclass(frozen=True)
+class TaskKind:
+    """All that is to be said of a task. Functions are given a task: an instance of `spec`.
+
+    `data` is where its data are: None where nobody has said so, or where they come with a package.
+
+    Attributes:
+        spec: its schema; with its defaults it is the task of this name.
+        sample: what one sample is called.
+        score: what verdicts compare.
+        misfits: why a model cannot be trained on it at a batch size; nothing where it can.
+        check: raises DataMissingError where the data of a run, for a model that may not be known, are not there.
+        found: what there is of data, in words, once `check` has passed.
+        load: `module:function` that returns the tasks.base.Task of a run, given RunSpec, device, Share and Loading.
+        doctor: `module:function` that examines all of the data, given task, model or None, `data`, and how many samples
+            to read or None; it returns rows of `ettsweep doctor`. None where the data come with a package.
+        train_size: samples of an epoch; None where only the data say, and curves are drawn over steps.
+        check_counts: compares at a glance how many data there are with what a run needs.
+        digest: of the data at hand; None where a run is not bound to them by the digits in `spec.corpus`.
+        changed: why a run cannot go on where its data have another fingerprint; None where it can.
+    """
+
+    spec: type[TaskSpec]
+    sample: Literal["image", "text"]
+    score: Score
+    misfits: Callable[[Any, ModelSpec, int], list[str]]
+    check: Callable[[Any, ModelSpec | None, str | None], None]
+    found: Callable[[Any, str | None], str]
+    load: str
+    doctor: str | None = None
+    train_size: Callable[[Any], int] | None = None
+    check_counts: Callable[[Any, ModelSpec, str | None], None] = _nothing_to_add
+    digest: Callable[[Any, str | None], str] | None = None
+    changed: str | None = None
+
+    @property
+    def packaged(self) -> bool:
+        """Whether the data come with a package, so that nobody has to say where they are."""
+        return self.doctor is None
+
+
+def _check_digits(task: DigitsTask, model: ModelSpec | None, data: str | None) -> None:
+    digits_file()
+
+
+def _images(spec: type[ImageTask]) -> TaskKind:
+    """Return the entry of a set of images on a disk: judged by top-1 accuracy, as in fig:hyper-ViT."""
+    return TaskKind(
+        spec=spec,
+        sample="image",
+        score=BEST_ACCURACY,
+        misfits=image_misfits,
+        check=images.check_images,
+        check_counts=images.check_counts,
+        found=lambda task, data: f"found: {images.locate(task, data)[0].format}",
+        load="ettsweep.tasks.images.classification:load_images",
+        doctor="ettsweep.doctor.images:examine_images",
+        train_size=lambda task: int(task.train_size),
+    )
+
+
+_TEXT_CHANGED = (
+    "the text has other tokens than when the run began, made by another version of `tokenizers` perhaps; "
+    "train it there, or remove the run's folder to begin anew"
+)
+
+TASKS: dict[str, TaskKind] = {
+    "digits": TaskKind(
+        spec=DigitsTask,
+        sample="image",
+        score=LOWEST_LOSS,  # accuracies on 1,000 images tie
+        misfits=digits_misfits,
+        check=_check_digits,
+        found=lambda task, data: f"comes with scikit-learn {version('scikit-learn')}",
+        load="ettsweep.tasks.images.digits:load_digits",
+        train_size=lambda task: int(task.train_size),
+    ),
+    "imagenet": _images(ImageNetTask),
+    "cifar10": _images(Cifar10Task),
+    "cifar100": _images(Cifar100Task),
+    "pydoc": TaskKind(
+        spec=PydocTask,
+        sample="text",
+        score=LOWEST_LOSS,  # as in fig:hyper-BART
+        misfits=text_misfits,
+        check=text.check_pydoc,
+        found=lambda task, data: f"comes with Python, {text.pydoc_digest(task, data)}",
+        load="ettsweep.tasks.text.denoising:load_pydoc",
+        digest=text.pydoc_digest,
+        changed=_TEXT_CHANGED,
+    ),
+    "text": TaskKind(
+        spec=TextTask,
+        sample="text",
+        score=LOWEST_LOSS,
+        misfits=text_misfits,
+        check=text.check_text,
+        found=lambda task, data: f"found: {text.text_folder(data)}, {text.text_digest(task, data)}",
+        load="ettsweep.tasks.text.denoising:load_text",
+        doctor="ettsweep.doctor.text:examine_text",
+        digest=text.text_digest,
+        changed=_TEXT_CHANGED,
+    ),
+}
+
+
+def task_kind(task: TaskSpec) -> TaskKind:
+    """Return what there is to be said of a task's kind."""
+    return TASKS[task.kind]
+
+
 def task_spec(name: str) -> TaskSpec:
     """Return the task of this name with its defaults.
 
@@ -60,19 +161,18 @@ def task_spec(name: str) -> TaskSpec:
     """
     if name not in TASKS:
         raise unknown_name("task", name, TASKS)
-    return TASKS[name]
+    return TASKS[name].spec(kind=name)
+
+
+def task_label(task: TaskSpec) -> str:
+    """Return the task's name, with the digits of the data that its runs are bound to."""
+    corpus = getattr(task, "corpus", None)
+    return f"{task.kind} {corpus}" if corpus else task.kind
 
 
 def score(task: TaskSpec) -> Score:
-    """Return what is compared.
-
-    Digits: the lowest validation loss along the trajectory, since accuracies on 1,000 images tie.
-    Images: the best top-1 validation accuracy along the trajectory (fig:hyper-ViT).
-    Text: the lowest validation loss along it (fig:hyper-BART).
-    """
-    if isinstance(task, DigitsTask | DenoisingTask):
-        return Score("best_loss", "min")
-    return Score("best_accuracy", "max")
+    """Return what is compared."""
+    return task_kind(task).score
 
 
 def steps_per_epoch(task: TaskSpec, batch_size: int) -> int:
@@ -81,189 +181,59 @@ def steps_per_epoch(task: TaskSpec, batch_size: int) -> int:
     Raises:
         InputError: how many samples there are, only the data say.
     """
-    if isinstance(task, DenoisingTask):
+    if (train_size := task_kind(task).train_size) is None:
         raise InputError(f"schedule: the epochs of task {task.kind} are as long as its data; give steps instead")
-    return max(1, task.train_size // batch_size)
+    return max(1, train_size(task) // batch_size)
+
+
+def curve_unit(task: TaskSpec, batch_size: int) -> tuple[Literal["epoch", "step"], int]:
+    """Return what curves are drawn over, and how many steps it has."""
+    return ("step", 1) if task_kind(task).train_size is None else ("epoch", steps_per_epoch(task, batch_size))
 
 
 def check_fits(task: TaskSpec, model: ModelSpec, batch_size: int) -> None:
     """Check that a model can be trained on a task.
 
     Raises:
-        InputError: one is for images and the other for text; the image size, channels or classes differ, the vocabulary
-            is too small, a batch is larger than the training set, or Mixup cannot pair its images.
+        InputError: it cannot, for one is for images and the other for text, say; all reasons at once.
     """
-    if isinstance(task, DenoisingTask):
-        problems = _misfits(task, model)
-    elif isinstance(model, VitSpec):
-        problems = _image_misfits(task, model, batch_size)
-    else:
-        problems = [f"model: task {task.kind} has images, which {model.kind} cannot read; a vit is expected"]
-    if problems:
+    if problems := task_kind(task).misfits(task, model, batch_size):
         raise InputError.of(problems)
 
 
-def _misfits(task: CorpusTask, model: ModelSpec) -> list[str]:
-    if not isinstance(model, EncDecSpec):
-        return [f"model: task {task.kind} has text, which {model.kind} cannot read; an encdec is expected"]
-    least = vocabulary_size(BYTES)
-    if model.vocabulary < least:
-        return [f"model.vocabulary: {model.vocabulary} is below {least}, the {BYTES} bytes and special tokens"]
-    return []
+# --- data: `data` says where they are, where that is known ------------------------------------------------------------
 
 
-def _image_misfits(task: ImageSetTask, model: VitSpec, batch_size: int) -> list[str]:
-    problems = [
-        f"model.{key}: task {task.kind} has {value}, got {getattr(model, key)}{_own(task, key)}"
-        for key, value in wanted(task).items()
-        if getattr(model, key) != value
-    ]
-    if batch_size > task.train_size:
-        problems.append(f"batch_size: {batch_size} is more than the {task.train_size} training images")
-    if isinstance(task, ImageTask):
-        if (task.mixup or task.cutmix) and batch_size % 2:
-            problems.append(
-                f"batch_size: Mixup pairs images, so an even number is needed, got {batch_size}; "
-                "or --set task.mixup=0 --set task.cutmix=0"
-            )
-        if task.resize < model.image_size:
-            problems.append(f"task.resize: {task.resize} is below model.image_size {model.image_size}")
-    return problems
-
-
-def wanted(task: ImageSetTask) -> dict[str, int]:
-    """Return what images say of a model."""
-    match task:
-        case DigitsTask():
-            return {"image_size": 8, "channels": 1, "classes": 10}
-        case Cifar10Task():
-            return {"channels": 3, "classes": 10}
-        case Cifar100Task():
-            return {"channels": 3, "classes": 100}
-        case ImageNetTask() if task.train_size == ImageNetTask().train_size:
-            return {"channels": 3, "classes": 1000}
-        case _:  # another set of images; how many classes it has, only the data say
-            return {"channels": 3}
-
-
-def _own(task: ImageSetTask, key: str) -> str:
-    """Return what to do where the images are meant to be others."""
-    other = isinstance(task, ImageNetTask) and key == "classes"
-    return "; for images of your own, state task.train_size and task.val_size" if other else ""
-
-
-def check_data(task: TaskSpec, model: ModelSpec | None = None) -> None:
+def check_data(task: TaskSpec, model: ModelSpec | None = None, data: str | None = None) -> None:
     """Check that the data set is where a worker will look for it.
 
     Args:
         task: what the data are for.
         model: what is to read them, where that is known.
+        data: where they are said to be.
 
     Raises:
         DataMissingError: it is not; the message says how to point at it.
         CorruptError: it is there, and was edited.
     """
-    match task:
-        case ImageTask():
-            locate(task)
-        case DigitsTask():
-            digits_file()
-        case _:
-            check_corpus(task, model)
+    task_kind(task).check(task, model, said(task.kind, data))
 
 
-BYTES = 256
-"""Tokens of the smallest byte-level encoding."""
-
-
-def check_corpus(task: CorpusTask, model: ModelSpec | None) -> None:
-    """Check that the text at hand is the one that a run was made for, and that a model knows its tokens.
+def check_counts(task: TaskSpec, model: ModelSpec, data: str | None = None) -> None:
+    """Compare what a run needs with what a glance at the data tells.
 
     Raises:
-        DataMissingError: it is not there, or is another one.
+        DataMissingError: they differ, so that every run would fail.
     """
-    found = corpus_at_hand(task)
-    if task.corpus not in (None, found):
-        where = "the documentation of this Python" if isinstance(task, PydocTask) else str(text_folder())
-        raise DataMissingError(
-            f"task {task.kind}: the run was made for the text {task.corpus}, and {where} is {found}: "
-            "other text, or tokenised otherwise"
-        )
-    if isinstance(task, TextTask) and isinstance(model, EncDecSpec):
-        tokens = text_manifest().n_vocab
-        if tokens != model.vocabulary:
-            raise DataMissingError(
-                f"task {task.kind}: {text_folder()} was tokenised with a vocabulary of {tokens}, the model has "
-                f"{model.vocabulary}: --set model.vocabulary={tokens}, or tokenise with another --tokenizer"
-            )
+    task_kind(task).check_counts(task, model, said(task.kind, data))
 
 
-PYDOC_RULES = 1
-"""Counts how Python's documentation has become tokens: raise it with any change of tasks/pydoc.py, or of the sentences
-and the encoding in tasks/tokenizer.py. Runs made for other tokens are other runs."""
-
-
-def corpus_at_hand(task: CorpusTask) -> str:
-    """Return the 12 hex digits of the text at hand, as they are in the id of its runs.
+def bound(task: TaskSpec, data: str | None = None) -> TaskSpec:
+    """Return the task with the digest of the data at hand, where its runs are bound to them and it states none.
 
     Raises:
-        DataMissingError: there is none.
+        DataMissingError: there are no data.
     """
-    if isinstance(task, PydocTask):
-        return hashlib.sha256(f"{PYDOC_RULES} ".encode() + pydoc_file().read_bytes()).hexdigest()[:12]
-    return text_manifest().digest
-
-
-def text_folder() -> Path:
-    """Return the folder of tokenised text that --data or the environment names.
-
-    Raises:
-        DataMissingError: neither does.
-    """
-    variable = data_env("text")
-    value = os.environ.get(variable)
-    if not value:
-        raise DataMissingError(
-            f"task text: no text given; pass --data DIR or set {variable}=DIR, the folder that "
-            "`ettsweep data text --input FILES --out DIR` has written"
-        )
-    return Path(value)
-
-
-def text_manifest() -> Manifest:
-    """Return what the folder of tokenised text says of itself.
-
-    Raises:
-        DataMissingError: there is none, or it is not finished.
-        CorruptError: it was edited.
-    """
-    return read_manifest(text_folder())
-
-
-def pydoc_file() -> Path:
-    """Return the file of Python's documentation.
-
-    Raises:
-        DataMissingError: this Python comes without it.
-    """
-    package = find_spec("pydoc_data.topics")
-    if package is None or not package.origin or not Path(package.origin).is_file():
-        raise DataMissingError(
-            "task pydoc: this Python has no pydoc_data/topics.py; install its standard library whole "
-            "(Debian: libpython3-stdlib)"
-        )
-    return Path(package.origin)
-
-
-def digits_file() -> Path:
-    """Return the file of digits that comes with scikit-learn, without importing it.
-
-    Raises:
-        DataMissingError: scikit-learn is not installed, or no longer keeps the file there.
-    """
-    package = find_spec("sklearn")
-    folder = Path(package.origin).parent if package and package.origin else Path("sklearn")
-    path = folder / "datasets" / "data" / "digits.csv.gz"
-    if not path.is_file():
-        raise DataMissingError(f"task digits: {path} is missing; pip install scikit-learn")
-    return path
+    if (digest := task_kind(task).digest) is None or getattr(task, "corpus", None) is not None:
+        return task
+    return task.model_copy(update={"corpus": digest(task, said(task.kind, data))})

@@ -20,6 +20,7 @@ class Execution:
         corrupt_images: what to do about an image that cannot be decoded.
         sinks: where metrics go beside the run folder.
         peak_flops: of the device in the precision used, per second; None where that is not known.
+        data: where the data of the task are; None where they come with a package.
     """
 
     checkpoint_every_s: float = 300.0
@@ -32,3 +33,4 @@ class Execution:
     corrupt_images: Literal["skip", "fail"] = "skip"
     sinks: tuple[str, ...] = ()
     peak_flops: float | None = None
+    data: str | None = None

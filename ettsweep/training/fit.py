@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from ettsweep.models.activations import activation_bytes
+from ettsweep.models.cost import activation_bytes
 from ettsweep.spec import RunSpec
 from ettsweep.training.execution import Execution
 from ettsweep.training.memory import GIB, ROOM, TrialModel, TrialStep, slope_bytes, trial_sizes, until_full

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from ettsweep.errors import EttsweepError
-from ettsweep.models.activations import activation_bytes
-from ettsweep.models.architectures import MODELS, model_name
+from ettsweep.models.architectures import model_name, named_models
 from ettsweep.models.build import example_inputs, speed_up
+from ettsweep.models.cost import activation_bytes
 from ettsweep.models.shapes import parameter_count, parameter_shapes
 from ettsweep.spec import ModelSpec, RunSpec
 from ettsweep.tasks.base import Batch, Share
@@ -64,7 +64,7 @@ def naming_the_batch(spec: RunSpec, share: Share, device: torch.device) -> Itera
             total = torch.cuda.get_device_properties(device).total_memory / GIB
             where = f"the {total:.0f} GiB of {torch.cuda.get_device_name(device)}"
         name = model_name(spec.model)
-        grid = f"--model {name}" if name in MODELS else "--grid FILE"
+        grid = f"--model {name}" if name in named_models() else "--grid FILE"
         smaller = f"--launch-set micro_batch={size // 2}, or " if size > 1 else ""
         raise DeviceMemoryError(
             f"out of memory: a micro-batch of {size} (of a batch of {spec.batch_size}) does not fit into {where}; "

@@ -1,12 +1,15 @@
 """AdamW and SGD with the learning-rate factors of a strategy, as a few groups of torch.optim."""
 
 from collections import defaultdict
+from typing import Any
 
 import torch
 from torch import nn
 
 from ettsweep.models.scales import factors
-from ettsweep.spec import AdamWSpec, RunSpec
+from ettsweep.registry import resolve
+from ettsweep.scaling.optimizers import OPTIMIZERS, AdamWSpec, SgdSpec
+from ettsweep.spec import RunSpec
 from ettsweep.training.distributed import is_sharded, parameters
 
 
@@ -35,24 +38,40 @@ def build_optimizer(model: nn.Module, spec: RunSpec) -> torch.optim.Optimizer:
         }
         for (lr_factor, wd_factor), members in shared.items()
     ]
-    fused = next(model.parameters()).device.type in ("cpu", "cuda", "mps", "xpu")
-    if isinstance(spec.optimizer, AdamWSpec):
-        o = spec.optimizer
-        adamw = torch.optim.AdamW(groups, betas=(o.beta1, o.beta2), eps=o.eps, fused=fused)
-        for parameter in model.parameters():
-            moments = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
-            on = parameter.device if fused else "cpu"
-            adamw.state[parameter] = {"step": torch.zeros((), dtype=torch.float32, device=on), **moments}
-        return adamw
-    momentum = spec.optimizer.momentum
+    optimizer: torch.optim.Optimizer = resolve(OPTIMIZERS[spec.optimizer.kind].build)(model, groups, spec.optimizer)
+    return optimizer
+
+
+Groups = list[dict[str, Any]]
+"""The parameter groups of an optimizer."""
+
+
+def adamw(model: nn.Module, groups: Groups, o: AdamWSpec) -> torch.optim.AdamW:
+    """Return torch's AdamW, its moments zero."""
+    fused = _has_fused(model)
+    result = torch.optim.AdamW(groups, betas=(o.beta1, o.beta2), eps=o.eps, fused=fused)
+    for parameter in model.parameters():
+        moments = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
+        on = parameter.device if fused else "cpu"
+        result.state[parameter] = {"step": torch.zeros((), dtype=torch.float32, device=on), **moments}
+    return result
+
+
+def sgd(model: nn.Module, groups: Groups, o: SgdSpec) -> torch.optim.SGD:
+    """Return torch's SGD, its momentum zero."""
     # torch has no fused kernel of SGD for what is sharded.
-    how = {"foreach": True} if is_sharded(model) else {"fused": fused}
-    sgd = torch.optim.SGD(groups, momentum=momentum, **how)
-    if momentum:
+    how = {"foreach": True} if is_sharded(model) else {"fused": _has_fused(model)}
+    result = torch.optim.SGD(groups, momentum=o.momentum, **how)
+    if o.momentum:
         # From zeros, as its first step goes. torch would leave the buffers unfilled where the loss scaler skips that.
         for parameter in model.parameters():
-            sgd.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
-    return sgd
+            result.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+    return result
+
+
+def _has_fused(model: nn.Module) -> bool:
+    """Say whether torch has a fused kernel for the device that a model lies on."""
+    return next(model.parameters()).device.type in ("cpu", "cuda", "mps", "xpu")
 
 
 def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:

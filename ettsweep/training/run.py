@@ -7,7 +7,6 @@ import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -15,15 +14,17 @@ import torch
 from ettsweep import __version__
 from ettsweep.errors import CorruptError, DataMissingError, EttsweepError, InputError
 from ettsweep.files import Json, read_lines
-from ettsweep.models.architectures import model_name
+from ettsweep.models.architectures import architecture, model_name
 from ettsweep.models.build import speed_up
 from ettsweep.models.cost import train_flops_per_sample
 from ettsweep.models.shapes import parameter_count
+from ettsweep.registry import resolve
 from ettsweep.runs.folder import Attempt, RunDir
 from ettsweep.scaling.strategies import strategy_name
-from ettsweep.spec import CorpusTask, DenoisingTask, DigitsTask, EncDecSpec, ImageTask, ModelSpec, PydocTask, RunSpec
+from ettsweep.spec import ModelSpec, RunSpec
 from ettsweep.tasks.base import Loading, Share, Task
-from ettsweep.tasks.kinds import check_data, corpus_at_hand, score, text_folder
+from ettsweep.tasks.data import said
+from ettsweep.tasks.kinds import score, task_kind
 from ettsweep.training import checkpoint
 from ettsweep.training.distributed import ALONE, Group, LostPeerError, is_sharded, watching
 from ettsweep.training.execution import Execution
@@ -35,9 +36,6 @@ from ettsweep.training.precision import loss_scaler, set_matmul_precision
 from ettsweep.training.record import Record
 from ettsweep.training.sinks import open_sinks
 from ettsweep.training.spikes import count_spikes
-
-if TYPE_CHECKING:
-    from ettsweep.tasks.text.corpus import Corpus
 
 LARGE_PARAMETERS = 1e9
 """Parameters above which a run on several devices is sharded, and activations are computed again: 16 bytes for each of
@@ -135,9 +133,6 @@ def _train(
     def warn(text: str) -> None:
         record.log(f"warning: {text}")
 
-    if isinstance(spec.task, DenoisingTask) and spec.task.corpus is None:
-        at_hand = corpus_at_hand(spec.task)
-        raise InputError(f"task.corpus is missing: any text would do for this run; the one at hand is {at_hand}")
     execution = _fitting(spec, device, execution, group, _before(run, attempt, group))
     trainer = _resumed(run, attempt, group, record, lambda: prepare(spec, device, execution, group, record.skip))
     how = execution_facts(execution, group) | {"data": _agreed(trainer.task.fingerprint, group)}
@@ -287,40 +282,21 @@ def prepare(
     set_matmul_precision(spec.precision)
     model = initial_network(spec, device, group, sharded=bool(execution.sharded))
     share = Share(spec.batch_size, group.rank, group.world, execution.micro_batch)
-    task = build_task(spec, device, share, Loading(execution.loader_workers, execution.corrupt_images, skipped))
+    data = said(spec.task.kind, execution.data)
+    loading = Loading(execution.loader_workers, execution.corrupt_images, skipped, data)
+    task = build_task(spec, device, share, loading)
     scaler = loss_scaler(spec.precision, device)
     return Trainer(spec, model, model, task, build_optimizer(model, spec), scaler, device, share, group)
 
 
 def build_task(spec: RunSpec, device: torch.device, share: Share, loading: Loading) -> Task:
-    """Return the task of a run, with its data on hand."""
-    if isinstance(spec.task, DigitsTask):
-        from ettsweep.tasks.images.digits import Digits
-
-        return Digits(spec.task, spec.seed, device, share)
-    if isinstance(spec.model, EncDecSpec):
-        from ettsweep.tasks.text.denoising import Denoising
-
-        assert isinstance(spec.task, DenoisingTask)
-        return Denoising(spec.task, spec.model, open_text(spec.task, spec.model), spec.seed, device, share)
-    from ettsweep.tasks.images.classification import Images
-
-    assert isinstance(spec.task, ImageTask)
-    return Images(spec.task, spec.model, spec.seed, device, share, loading)
-
-
-def open_text(task: CorpusTask, model: EncDecSpec) -> "Corpus":
-    """Return the tokenised text of a task.
+    """Return the task of a run, with its data on hand.
 
     Raises:
-        DataMissingError: it is not there, or is not the one that the run was made for.
-        CorruptError: it was changed since it was tokenised.
+        DataMissingError: they are not there, or are not those that the run was made for.
     """
-    from ettsweep.tasks.text.corpus import open_corpus
-    from ettsweep.tasks.text.pydoc import pydoc_corpus
-
-    check_data(task, model)
-    return pydoc_corpus(model.vocabulary) if isinstance(task, PydocTask) else open_corpus(text_folder())
+    task: Task = resolve(task_kind(spec.task).load)(spec, device, share, loading)
+    return task
 
 
 def execution_facts(execution: Execution, group: Group) -> Json:
@@ -380,14 +356,12 @@ def _consequence(spec: RunSpec, key: str) -> str:
     """Return what comes of it that a run goes on in another way than it was trained before.
 
     Raises:
-        DataMissingError: its text has other tokens now.
+        DataMissingError: its data are others now, which it cannot go on with.
     """
-    if key == "data" and isinstance(spec.task, DenoisingTask):
-        raise DataMissingError(
-            "the text has other tokens than when the run began, made by another version of `tokenizers` perhaps; "
-            "train it there, or remove the run's folder to begin anew"
-        )
-    if key in ("processes", "micro_batch", "compile") and isinstance(spec.model, EncDecSpec) and spec.model.dropout:
+    changed = task_kind(spec.task).changed
+    if key == "data" and changed is not None:
+        raise DataMissingError(changed)
+    if key in ("processes", "micro_batch", "compile") and architecture(spec.model).draws(spec.model):
         return "dropout draws otherwise from here on, as with another seed"
     return "metrics can differ in the last bits from an undisturbed run's"
 

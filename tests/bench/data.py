@@ -24,12 +24,11 @@ import torch
 from ettsweep.tasks.images.classification.images import Images
 from PIL import Image, features
 
-from ettsweep.models.architectures import MODELS
+from ettsweep.models.architectures import model_spec
 from ettsweep.seeding import derive_seed
-from ettsweep.spec import ImageNetTask
 from ettsweep.tasks.base import Loading, Share
 from ettsweep.tasks.images.augmentation import seed_generators, training_transform
-from ettsweep.tasks.images.location import data_env
+from ettsweep.tasks.images.spec import ImageNetTask
 from ettsweep.tasks.images.stored import decode
 
 WIDTH, HEIGHT, QUALITY = 500, 375, 90
@@ -67,7 +66,7 @@ STAGES = ("read", "decode", "crop, flip", "RandAugment", "tensor, normalise, era
 
 def stages(paths: Sequence[Path], times: int) -> dict[str, float]:
     """Return milliseconds of CPU time per image for each stage, the medians of some passes over all images."""
-    transform = training_transform(ImageNetTask(), MODELS["vit-b16"].image_size)
+    transform = training_transform(ImageNetTask(), model_spec("vit-b16").image_size)
     work: list[Callable[[Any], Any]] = [Path.read_bytes, decode, *transform.transforms]  # type: ignore[attr-defined]
     assert len(work) == len(STAGES)
     passes = []
@@ -87,10 +86,9 @@ def stages(paths: Sequence[Path], times: int) -> dict[str, float]:
 
 def loader_rate(root: Path, workers: int, count: int) -> float:
     """Return images per wall second that a run gets from its loader once it is under way, the best of three times."""
-    os.environ[data_env("imagenet")] = str(root)
     task = ImageNetTask(train_size=count, val_size=CLASSES, mixup=0.0, cutmix=0.0)  # the GPU mixes
-    model = MODELS["vit-b16"].model_copy(update={"classes": CLASSES})
-    batches = Images(task, model, 0, torch.device("cpu"), Share(128), Loading(workers)).batches(1)
+    model = model_spec("vit-b16").model_copy(update={"classes": CLASSES})
+    batches = Images(task, model, 0, torch.device("cpu"), Share(128), Loading(workers, data=str(root))).batches(1)
     for _ in range(2 * workers + 1):  # what was loaded ahead
         next(batches)
     rates = []

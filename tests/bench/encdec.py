@@ -23,12 +23,14 @@ from support.mbart import mbart
 from support.turns import Contender, contest, fitting, machine, optional, plain_adamw, ratio, settings, trainer
 from torch import Tensor, nn
 
-from ettsweep.models.architectures import MODELS
+from ettsweep.models.architectures import model_spec
 from ettsweep.models.build import build_model, example_inputs, speed_up
 from ettsweep.models.cost import tokens_per_sample
 from ettsweep.models.initialisation import initialise
-from ettsweep.spec import AdamWSpec, EncDecSpec, ModelSpec, Precision, PydocTask, RunSpec, ScheduleSpec, StrategySpec
+from ettsweep.scaling.optimizers import AdamWSpec
+from ettsweep.spec import EncDecSpec, ModelSpec, Precision, RunSpec, ScheduleSpec, StrategySpec
 from ettsweep.tasks.base import Batch
+from ettsweep.tasks.text.spec import PydocTask
 from ettsweep.training.loop import Trainer
 from ettsweep.training.optimizer import build_optimizer
 from ettsweep.vocabulary import END, PAD
@@ -135,14 +137,14 @@ class Row:
 
 def measure(name: str, device: torch.device, precision: Precision, compiled: bool, count: int, batch_size: int) -> Row:
     """Let ours and MBart take turns at training steps."""
-    spec = run_spec(MODELS[name], precision, batch_size)
+    spec = run_spec(model_spec(name), precision, batch_size)
     ours, theirs = contest((our_trainer, mbart_trainer), spec, device, compiled, count)
     return row(name, spec, compiled, ours, theirs)
 
 
 def measure_alone(name: str, device: torch.device, precision: Precision, compiled: bool, batch_size: int) -> Row:
     """Let ours take some dozen training steps, with activation checkpointing."""
-    spec = run_spec(MODELS[name], precision, batch_size)
+    spec = run_spec(model_spec(name), precision, batch_size)
     (ours,) = contest((partial(our_trainer, recompute=True),), spec, device, compiled, ALONE_STEPS)
     return row(name, spec, compiled, ours, None)
 

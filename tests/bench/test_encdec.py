@@ -14,7 +14,7 @@ from support.mbart import twin
 
 from bench import encdec as bench
 from bench.encdec import MBart, mbart_trainer, our_trainer, run_spec
-from ettsweep.models.architectures import MODELS
+from ettsweep.models.architectures import model_spec
 from ettsweep.vocabulary import END, PAD
 
 CPU = torch.device("cpu")
@@ -22,7 +22,7 @@ META = torch.device("meta")
 
 
 def test_mbart_has_our_parameters_and_those_of_norms_biases_and_two_positions() -> None:
-    model = MODELS["bart-large"]
+    model = model_spec("bart-large")
     with META:
         theirs = MBart(model)
     count = sum(p.numel() for p in theirs.parameters())
@@ -32,7 +32,7 @@ def test_mbart_has_our_parameters_and_those_of_norms_biases_and_two_positions() 
 
 
 def test_both_have_the_same_loss_of_the_same_weights_and_batch() -> None:
-    spec = run_spec(MODELS["encdec-tiny"], "fp32", 3)  # it has no dropout
+    spec = run_spec(model_spec("encdec-tiny"), "fp32", 3)  # it has no dropout
     ours, theirs = our_trainer(spec, CPU, False), mbart_trainer(spec, CPU, False)
     theirs.model.mbart = twin(ours.model, spec.model)
     losses = [t.task.loss(t.network(*t.task.batch.inputs), t.task.batch).item() for t in (ours, theirs)]
@@ -40,7 +40,7 @@ def test_both_have_the_same_loss_of_the_same_weights_and_batch() -> None:
 
 
 def test_blocks_are_padded_and_shifted_as_real_ones_are() -> None:
-    spec = run_spec(MODELS["encdec-tiny"], "fp32", 8)
+    spec = run_spec(model_spec("encdec-tiny"), "fp32", 8)
     source, previous, target = our_trainer(spec, CPU, False).task.batch.inputs
     lengths = (target != PAD).sum(1)
     assert lengths.tolist() == sorted(lengths.tolist(), reverse=True)

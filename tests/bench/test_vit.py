@@ -10,14 +10,14 @@ from support import turns
 
 from bench import vit as bench
 from bench.vit import measure, our_trainer, run_spec, timm_trainer
-from ettsweep.models.architectures import MODELS
+from ettsweep.models.architectures import model_spec
 
 CPU = torch.device("cpu")
 
 
 @pytest.mark.parametrize("name", ["vit-b16", "vit-digits"])
 def test_timm_has_our_parameters_and_those_of_norms_and_patches(name: str) -> None:
-    model = MODELS[name]
+    model = model_spec(name)
     spec = run_spec(model, "fp32", 1)
     with torch.device("meta"):
         theirs = timm_trainer(spec, torch.device("meta"), compiled=False).model
@@ -29,7 +29,7 @@ def test_timm_has_our_parameters_and_those_of_norms_and_patches(name: str) -> No
 
 def test_both_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns, "TURN_S", 1e-6)
-    row = measure(MODELS["vit-digits"], CPU, "bf16", compiled=False, batch_size=4)
+    row = measure(model_spec("vit-digits"), CPU, "bf16", compiled=False, batch_size=4)
     assert row.step_s > 0
     assert row.images_per_s == pytest.approx(4 / row.step_s)
     assert row.ratio > 0
@@ -67,6 +67,6 @@ def test_what_is_larger_than_the_memory_is_said_and_ends_its_column(
         return "row"
 
     monkeypatch.setattr(bench, "measure", full)
-    assert list(bench.rows(MODELS["vit-digits"], CPU, [8, 16, 32])) == ["row", "row"]
+    assert list(bench.rows(model_spec("vit-digits"), CPU, [8, 16, 32])) == ["row", "row"]
     assert tried == [("fp32", 8), ("fp32", 16), ("bf16", 8), ("bf16", 16)]
     assert capsys.readouterr().out.count("16  out of memory") == 2

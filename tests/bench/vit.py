@@ -19,11 +19,12 @@ from support.turns import TURNS, contest, fitting, machine, optional, plain_adam
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
-from ettsweep.models.architectures import MODELS
+from ettsweep.models.architectures import model_spec, named_models
 from ettsweep.models.build import build_model, speed_up
 from ettsweep.models.initialisation import initialise
-from ettsweep.spec import DigitsTask, ModelSpec, Precision, RunSpec, ScheduleSpec, StrategySpec
+from ettsweep.spec import ModelSpec, Precision, RunSpec, ScheduleSpec, StrategySpec
 from ettsweep.tasks.base import Batch, classification_loss
+from ettsweep.tasks.images.spec import DigitsTask
 from ettsweep.training.loop import Trainer
 from ettsweep.training.optimizer import build_optimizer
 
@@ -145,7 +146,7 @@ def rows(model: ModelSpec, device: torch.device, sizes: list[int]) -> Iterator[o
 def main() -> None:
     """Print a table, and write it as JSON where asked for."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--model", default="vit-b16", choices=MODELS)
+    parser.add_argument("--model", default="vit-b16", choices=named_models())
     parser.add_argument("--batch-sizes", type=int, nargs="+", help="4 on the CPU, 64 to 1024 on a GPU")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the table there too")
     asked = parser.parse_args()
@@ -155,7 +156,7 @@ def main() -> None:
     print(", ".join(f"{key} {value}" for key, value in facts.items()))
     print(Row.HEAD, flush=True)
     table = []
-    for row in rows(MODELS[asked.model], device, sizes):
+    for row in rows(model_spec(asked.model), device, sizes):
         print(row, flush=True)
         table.append(asdict(row))
     if asked.json:

@@ -31,7 +31,9 @@ from ettsweep.models.encdec import EncDec
 from ettsweep.models.shapes import dims
 from ettsweep.models.vit import Vit, patchify
 from ettsweep.scaling.factors import Group, lr_factor
-from ettsweep.spec import AdamWSpec, DigitsTask, EncDecSpec, RunSpec, ScheduleSpec, SgdSpec, StrategySpec
+from ettsweep.scaling.optimizers import AdamWSpec, SgdSpec
+from ettsweep.spec import EncDecSpec, RunSpec, ScheduleSpec, StrategySpec
+from ettsweep.tasks.images.spec import DigitsTask
 from ettsweep.training.network import initial_network
 
 

@@ -15,9 +15,11 @@ from support.commandline import GRID, ended, ettsweep, start
 from support.pictures import hang, jpeg, pictures, wait_for_reader, write_cifar, write_folders, write_shards
 
 from ettsweep.doctor.checks import Check
-from ettsweep.doctor.images import examine_data, shorten, subject
-from ettsweep.spec import Cifar10Task, ImageNetTask
-from ettsweep.tasks.images.location import data_env, guess
+from ettsweep.doctor.data import examine_data, subject
+from ettsweep.doctor.images import shorten
+from ettsweep.models.architectures import model_spec
+from ettsweep.tasks.images.location import guess
+from ettsweep.tasks.images.spec import Cifar10Task, ImageNetTask
 
 Rows = list[tuple[str, str, str]]
 
@@ -169,17 +171,16 @@ def test_cifar_is_recognised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     root = write_cifar(tmp_path / "data", monkeypatch)
     assert guess(str(root)) == guess(str(root / "cifar-10-batches-py")) == "cifar10"
     assert guess(str(tmp_path)) == "imagenet"
-    monkeypatch.setenv(data_env("cifar10"), str(root))
     meant = subject(str(root), None, None, [], None)
-    assert meant == (Cifar10Task(), 10)
-    rows = examine_data(meant._replace(task=Cifar10Task(train_size=100, val_size=20)))
+    assert meant == (Cifar10Task(), None)
+    rows = examine_data(meant._replace(task=Cifar10Task(train_size=100, val_size=20)), str(root))
     assert {row.state for row in rows} == {"ok"}
     assert rows[0].detail == f"CIFAR's own files, {root}"
 
 
 def test_what_the_data_are_for_is_said_once(tmp_path: Path, grid: Path) -> None:
     assert subject("x", None, grid, ["task.train_size=34"], None).task == ImageNetTask(train_size=34, val_size=9)
-    assert subject("x", "vit-b16", None, [], None) == (ImageNetTask(), 1000)
+    assert subject("x", "vit-b16", None, [], None) == (ImageNetTask(), model_spec("vit-b16"))
     for options, words in [
         (("--task", "cifar10", "--grid", grid), "--task NAME cannot go with"),
         (("--set", "task.train_size=3"), "--set changes a grid"),

@@ -9,19 +9,18 @@ import pytest
 from support.texts import TOPICS, small_tokenizer
 
 from ettsweep.doctor.checks import Check
-from ettsweep.doctor.images import examine_data, subject
-from ettsweep.doctor.text import TextSubject, examine_text
-from ettsweep.spec import TextTask
+from ettsweep.doctor.data import Subject, examine_data, subject
+from ettsweep.models.architectures import model_spec
 from ettsweep.tasks.text.corpus import open_corpus
 from ettsweep.tasks.text.manifest import read_manifest
 from ettsweep.tasks.text.preparation.request import CorpusRequest
 from ettsweep.tasks.text.preparation.tokenise import tokenise
+from ettsweep.tasks.text.spec import TextTask
 
 
 @pytest.fixture
 def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("ETTSWEEP_TEXT", str(tmp_path / "out"))
     (tmp_path / "tokenizer.json").write_text(small_tokenizer().to_json())
     (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TOPICS))
     tokenise(CorpusRequest((str(tmp_path / "a.jsonl"),), tmp_path / "out", tmp_path, shard_mib=0.2, workers=1))
@@ -30,8 +29,8 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_tokenised_text_is_recognised_and_found_good(corpus: Path) -> None:
     meant = subject(str(corpus), None, None, [], None)
-    assert meant == TextSubject(TextTask(), None)
-    rows = examine_data(meant)
+    assert meant == (TextTask(), None)
+    rows = examine_data(meant, str(corpus))
     assert {row.state for row in rows} == {"ok"}
     manifest = read_manifest(corpus)
     train, val = manifest.train, manifest.val
@@ -79,6 +78,8 @@ def flip(path: Path) -> None:
 def test_what_was_changed_is_named(corpus: Path, harm: Callable[[Path], object], what: str, words: str) -> None:
     open_corpus(corpus)  # the doctor compares all, whether they were compared before or not
     harm(corpus)
-    failed: list[Check] = [row for row in examine_text(TextSubject(TextTask(), 408), corpus) if row.state == "failed"]
+    model = model_spec("encdec-tiny").model_copy(update={"vocabulary": 408})
+    rows: list[Check] = examine_data(Subject(TextTask(), model), str(corpus))
+    failed = [row for row in rows if row.state == "failed"]
     assert [row.what for row in failed] == [what]
     assert words in failed[0].detail

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from ettsweep.models.activations import activation_bytes
-from ettsweep.models.architectures import MODELS
+from ettsweep.models.architectures import model_spec
 from ettsweep.models.build import build_model, example_inputs, speed_up
+from ettsweep.models.cost import activation_bytes
 from ettsweep.spec import EncDecSpec, ModelSpec, StrategySpec
 
 LONG = EncDecSpec(width=32, depth=5, heads=2, mlp_ratio=2, vocabulary=50, tokens=96, dropout=0.1, attention_dropout=0.1)
@@ -46,10 +46,10 @@ def per_sample(spec: ModelSpec, *, recompute: bool = False) -> float:
 
 
 SMALL = {
-    "vit-digits": MODELS["vit-digits"],
-    "vit-cifar10": MODELS["vit-cifar10"].model_copy(update={"depth": 3}),
-    "encdec-tiny": MODELS["encdec-tiny"],
-    "encdec-tiny with dropout": MODELS["encdec-tiny"].model_copy(update={"dropout": 0.1}),
+    "vit-digits": model_spec("vit-digits"),
+    "vit-cifar10": model_spec("vit-cifar10").model_copy(update={"depth": 3}),
+    "encdec-tiny": model_spec("encdec-tiny"),
+    "encdec-tiny with dropout": model_spec("encdec-tiny").model_copy(update={"dropout": 0.1}),
     "long": LONG,
 }
 

@@ -4,12 +4,12 @@ import sys
 import pytest
 
 from ettsweep.errors import InputError
-from ettsweep.models.architectures import MODELS, model_name, model_spec
+from ettsweep.models.architectures import model_name, model_spec, named_models
 from ettsweep.spec import EncDecSpec, VitSpec
 
 
 def test_every_preset_is_found_under_its_name() -> None:
-    for name in MODELS:
+    for name in named_models():
         assert model_name(model_spec(name)) == name
 
 
@@ -72,7 +72,7 @@ def test_no_two_models_share_a_description(name: str, changes: dict[str, float])
     assert changes.keys() | {"kind"} == type(unnamed).model_fields.keys()
     names = {model_name(unnamed.model_copy(update={field: value})) for field, value in changes.items()}
     assert len(names | {model_name(unnamed)}) == len(changes) + 1
-    assert names.isdisjoint(MODELS)
+    assert names.isdisjoint(named_models())
 
 
 def test_what_the_planner_reads_of_models_imports_no_torch() -> None:

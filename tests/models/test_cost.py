@@ -5,13 +5,13 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from ettsweep.models.architectures import MODELS
+from ettsweep.models.architectures import model_spec, named_models
 from ettsweep.models.build import build_model, example_inputs
 from ettsweep.models.cost import forward_flops_per_sample, peak_flops, tokens_per_sample, train_flops_per_sample
 from ettsweep.spec import EncDecSpec, ModelSpec, StrategySpec, VitSpec
 
 SHAPES: list[ModelSpec] = [
-    *MODELS.values(),
+    *named_models().values(),
     EncDecSpec(width=12, depth=3, heads=2, mlp_ratio=3, vocabulary=37, tokens=7),
     VitSpec(width=12, depth=3, heads=2, mlp_ratio=3, patch_size=5, image_size=15, channels=2, classes=7),
     VitSpec(width=64, depth=1, heads=8, patch_size=2, image_size=32, classes=10),
@@ -46,21 +46,21 @@ def test_a_training_step_is_three_forward_passes_but_for_the_gradient_of_the_ima
 def test_vit_b16_is_the_published_one() -> None:
     # 196 tokens: 2*196*768*768 + 12 * (24*196*768^2 + 4*196^2*768) + 2*768*1000. Papers and fvcore give 17.6 G
     # multiplications and additions with the class token's 197, 0.6% more.
-    assert forward_flops_per_sample(MODELS["vit-b16"]) == 34_943_299_584
-    assert train_flops_per_sample(MODELS["vit-b16"]) == 104_829_898_752
-    assert forward_flops_per_sample(MODELS["vit-b16"]) / 2 == pytest.approx(17.58e9, rel=0.01)
+    assert forward_flops_per_sample(model_spec("vit-b16")) == 34_943_299_584
+    assert train_flops_per_sample(model_spec("vit-b16")) == 104_829_898_752
+    assert forward_flops_per_sample(model_spec("vit-b16")) / 2 == pytest.approx(17.58e9, rel=0.01)
 
 
 def test_flops_of_the_language_models_are_about_two_a_parameter_and_token_but_for_attention() -> None:
     # Two a parameter and token, those of embeddings but for the head aside; attention 3 * 12 * 4 * 514^2 * 1024.
-    bart, tokens = MODELS["bart-large"], 514
+    bart, tokens = model_spec("bart-large"), 514
     products = 404_845_568 - 2 * tokens * 1024
     assert forward_flops_per_sample(bart) == 2 * tokens * products + 3 * 12 * 4 * tokens**2 * 1024
     products = 2_688_739_328 - 2 * tokens * 2048
     r2c2 = 2 * tokens * products + 3 * 22 * 4 * tokens**2 * 2048
-    assert forward_flops_per_sample(MODELS["r2c2"]) == r2c2
+    assert forward_flops_per_sample(model_spec("r2c2")) == r2c2
     assert tokens_per_sample(bart) == 514
-    assert tokens_per_sample(MODELS["vit-b16"]) == 196
+    assert tokens_per_sample(model_spec("vit-b16")) == 196
 
 
 @pytest.mark.parametrize(

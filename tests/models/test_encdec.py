@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ettsweep.models.architectures import MODELS
+from ettsweep.models.architectures import model_spec
 from ettsweep.models.build import build_model, example_inputs
 from ettsweep.models.encdec import EncDec
 from ettsweep.models.initialisation import initialise
@@ -150,7 +150,7 @@ def test_recomputation_gives_the_same_loss_gradients_and_next_draws(dropout: flo
 
 @pytest.mark.parametrize(("s", "rescale"), [(None, 1.0), (0.0, 1 / 8), (0.5, 64**-0.75), (1.0, 1 / 64)])
 def test_the_strategy_rescales_the_logits(s: float | None, rescale: float) -> None:
-    spec = MODELS["encdec-tiny"]
+    spec = model_spec("encdec-tiny")
     models = [build_model(spec, StrategySpec(s=strategy)) for strategy in (s, None)]
     for model in models:
         initialise(model, spec, StrategySpec(s=s), seed=0)
@@ -160,7 +160,7 @@ def test_the_strategy_rescales_the_logits(s: float | None, rescale: float) -> No
 
 
 def test_bf16_autocast_runs_close_to_fp32_and_gives_fp32_gradients() -> None:
-    spec = MODELS["encdec-tiny"]
+    spec = model_spec("encdec-tiny")
     model = build_model(spec, StrategySpec(s=0.0))
     initialise(model, spec, StrategySpec(s=0.0), seed=0)
     inputs = example_inputs(spec, 2, CPU)
@@ -182,7 +182,7 @@ def test_blocks_are_the_encoders_and_then_the_decoders_with_all_parameters_but_e
 
 
 def test_model_runs_without_memory_on_the_meta_device() -> None:
-    spec = MODELS["r2c2"]
+    spec = model_spec("r2c2")
     with torch.device("meta"):
         model = build_model(spec, StrategySpec(s=0.0))
         loss = model(*(torch.zeros(2, 514, dtype=torch.long) for _ in range(3)))
@@ -193,7 +193,7 @@ def test_model_runs_without_memory_on_the_meta_device() -> None:
 
 def test_example_inputs_are_whole_and_always_the_same() -> None:
     before = torch.get_rng_state()
-    spec = MODELS["encdec-tiny"]
+    spec = model_spec("encdec-tiny")
     first, again = example_inputs(spec, 3, CPU), example_inputs(spec, 3, CPU)
     assert torch.equal(torch.get_rng_state(), before)
     for tokens, others in zip(first, again, strict=True):
@@ -201,5 +201,5 @@ def test_example_inputs_are_whole_and_always_the_same() -> None:
         assert torch.equal(tokens, others)
         assert tokens.min() > PAD
         assert tokens.max() < spec.vocabulary
-    (images,) = example_inputs(MODELS["vit-digits"], 3, CPU)
+    (images,) = example_inputs(model_spec("vit-digits"), 3, CPU)
     assert images.shape == (3, 1, 8, 8)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ettsweep.models.architectures import MODELS
+from ettsweep.models.architectures import model_spec
 from ettsweep.models.build import build_model
 from ettsweep.models.initialisation import initialise
 from ettsweep.models.shapes import dims, parameter_shapes
@@ -119,6 +119,6 @@ def test_parameters_stay_trainable_leaves() -> None:
 
 def test_initial_values_stay_what_they_were() -> None:
     """Runs of an earlier version can be repeated only while this value stays."""
-    spec = MODELS["vit-digits"]
+    spec = model_spec("vit-digits")
     qkv = dict(initialised(spec).named_parameters())["blocks.0.attention.qkv"]
     assert qkv[0, 0].item() == pytest.approx(-0.10133177, rel=1e-6)

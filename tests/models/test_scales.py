@@ -3,13 +3,14 @@ from typing import Literal
 
 import pytest
 
-from ettsweep.models.architectures import MODELS
+from ettsweep.models.architectures import model_spec, named_models
 from ettsweep.models.scales import describe_scales, factors, scale_table
 from ettsweep.models.shapes import parameter_count, parameter_shapes
-from ettsweep.spec import AdamWSpec, SgdSpec, StrategySpec
+from ettsweep.scaling.optimizers import AdamWSpec, SgdSpec
+from ettsweep.spec import StrategySpec
 
-VIT_B16 = MODELS["vit-b16"]
-DIGITS = MODELS["vit-digits"]
+VIT_B16 = model_spec("vit-b16")
+DIGITS = model_spec("vit-digits")
 NTK = StrategySpec(s=0.0)
 
 
@@ -56,7 +57,7 @@ def test_table_of_bart_large_under_ntk() -> None:
         ("w", [4096, 1024], 4 * 24 * square, 0.02, bulk),
         ("x", [1024, 4096], 4 * 24 * square, 0.02, bulk),
     ]
-    table = scale_table(MODELS["bart-large"], NTK, AdamWSpec(), lr=None)
+    table = scale_table(model_spec("bart-large"), NTK, AdamWSpec(), lr=None)
     for row, (group, shape, parameters, std, factor) in zip(table, expected, strict=True):
         assert (row["group"], row["shape"], row["parameters"]) == (group, shape, parameters)
         assert (row["init_std"], row["lr_factor"]) == pytest.approx((std, factor))
@@ -79,10 +80,10 @@ def test_table_without_an_lr_has_no_effective_lr() -> None:
     assert {row["effective_lr"] for row in scale_table(DIGITS, NTK, AdamWSpec(), lr=None)} == {None}
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", named_models())
 def test_table_counts_every_parameter_once(name: str) -> None:
-    table = scale_table(MODELS[name], NTK, AdamWSpec(), lr=None)
-    assert sum(row["parameters"] for row in table) == parameter_count(MODELS[name])
+    table = scale_table(model_spec(name), NTK, AdamWSpec(), lr=None)
+    assert sum(row["parameters"] for row in table) == parameter_count(model_spec(name))
 
 
 SETTINGS = list(
@@ -99,7 +100,7 @@ SETTINGS = list(
 def test_factors_of_parameters_are_those_of_their_groups(
     name: str, s: float | None, mlp_factor: Literal["ignore", "include"], optimizer: AdamWSpec | SgdSpec
 ) -> None:
-    model = MODELS[name]
+    model = model_spec(name)
     strategy = StrategySpec(s=s, mlp_factor=mlp_factor)
     table = scale_table(model, strategy, optimizer, lr=None)
     by_group = {row["group"]: (row["lr_factor"], row["wd_factor"]) for row in table}
@@ -123,7 +124,7 @@ def test_factors_of_digits_by_hand() -> None:
 @pytest.mark.parametrize(("s", "groups"), [(None, 2), (0.0, 5), (0.5, 5), (1.0, 5)])
 def test_few_distinct_factors_so_that_few_optimizer_groups(s: float | None, groups: int) -> None:
     # Width and n_patch differ in vit-s16, so patch and bulk do not coincide.
-    assert len(set(factors(MODELS["vit-s16"], StrategySpec(s=s), AdamWSpec()).values())) == groups
+    assert len(set(factors(model_spec("vit-s16"), StrategySpec(s=s), AdamWSpec()).values())) == groups
 
 
 def test_decaying_standard_is_plain_adamw_without_bias_decay() -> None:

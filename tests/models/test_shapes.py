@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from ettsweep.models.architectures import MODELS
+from ettsweep.models.architectures import model_spec, named_models
 from ettsweep.models.build import build_model
 from ettsweep.models.shapes import dims, parameter_count, parameter_shapes
 from ettsweep.scaling.factors import Dims, Group
@@ -9,7 +9,7 @@ from ettsweep.spec import EncDecSpec, ModelSpec, StrategySpec, VitSpec
 
 ODD = VitSpec(width=12, depth=3, heads=2, mlp_ratio=3, patch_size=5, image_size=15, channels=2, classes=7, ln_eps=1e-3)
 ODD_TEXT = EncDecSpec(width=12, depth=2, heads=2, mlp_ratio=3, vocabulary=37, tokens=7)
-SPECS: list[ModelSpec] = [*MODELS.values(), ODD, ODD_TEXT]
+SPECS: list[ModelSpec] = [*named_models().values(), ODD, ODD_TEXT]
 
 
 @pytest.mark.parametrize("spec", SPECS)
@@ -39,7 +39,7 @@ def test_shapes_are_those_of_the_torch_model(spec: ModelSpec) -> None:
     ],
 )
 def test_parameter_counts(name: str, count: int) -> None:
-    assert parameter_count(MODELS[name]) == count
+    assert parameter_count(model_spec(name)) == count
 
 
 def test_groups_and_shapes_of_a_small_model() -> None:
@@ -94,4 +94,4 @@ def test_groups_and_shapes_of_a_small_encoder_decoder() -> None:
 def test_dims_keep_patch_width_and_classes_apart() -> None:
     assert dims(ODD) == Dims("vision", width=12, n_patch=50, n_out=7, mlp_ratio=3)
     assert dims(ODD_TEXT) == Dims("language", width=12, n_patch=None, n_out=37, mlp_ratio=3)
-    assert dims(MODELS["vit-b16"]) == Dims("vision", width=768, n_patch=768, n_out=1000, mlp_ratio=4)
+    assert dims(model_spec("vit-b16")) == Dims("vision", width=768, n_patch=768, n_out=1000, mlp_ratio=4)

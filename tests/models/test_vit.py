@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ettsweep.models.architectures import MODELS
+from ettsweep.models.architectures import model_spec
 from ettsweep.models.blocks import Attention, layer_norm
 from ettsweep.models.build import build_model
 from ettsweep.models.initialisation import initialise
@@ -14,7 +14,7 @@ from ettsweep.models.vit import Vit, patchify
 from ettsweep.spec import StrategySpec, VitSpec
 
 NTK = StrategySpec(s=0.0)
-DIGITS = MODELS["vit-digits"]
+DIGITS = model_spec("vit-digits")
 SPEC = VitSpec(width=24, depth=2, heads=3, mlp_ratio=2, patch_size=4, image_size=12, channels=3, classes=5)
 
 
@@ -141,7 +141,7 @@ def test_bf16_autocast_runs_close_to_fp32() -> None:
 
 
 def test_model_runs_without_memory_on_the_meta_device() -> None:
-    spec = MODELS["vit-b16"]
+    spec = model_spec("vit-b16")
     with torch.device("meta"):
         logits = build_model(spec, NTK)(torch.empty(2, 3, 224, 224))
     assert isinstance(build_model(DIGITS, NTK), Vit)

@@ -6,11 +6,12 @@ from typing import Any
 
 from ettsweep.runs.folder import RunDir
 from ettsweep.scaling.strategies import strategy_name
-from ettsweep.spec import DigitsTask, ImageNetTask, RunSpec, ScheduleSpec, StrategySpec, VitSpec
+from ettsweep.spec import RunSpec, ScheduleSpec, StrategySpec, VitSpec
 from ettsweep.sweep.lattice import Axis, Point, expand
 from ettsweep.sweep.ledger import Run, load_ledger
 from ettsweep.sweep.request import Search
 from ettsweep.sweep.verify import Verdict, verify
+from ettsweep.tasks.images.spec import DigitsTask, ImageNetTask
 
 SEEDS = (0, 1, 2)
 FRESH = (10, 11)

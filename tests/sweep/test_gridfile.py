@@ -10,7 +10,7 @@ import yaml
 from ettsweep.config import parse_yaml
 from ettsweep.errors import CorruptError, InputError, StorageError
 from ettsweep.resources import shipped
-from ettsweep.spec import SgdSpec
+from ettsweep.scaling.optimizers import SgdSpec
 from ettsweep.sweep.gridfile import find_grid, load_request
 from ettsweep.sweep.lattice import Point
 from ettsweep.sweep.request import ANYWHERE, Centre, Request, load_requests, save_request, searches

@@ -3,10 +3,12 @@ from pathlib import Path
 import pytest
 
 from ettsweep.errors import DataMissingError, InputError
-from ettsweep.models.architectures import MODELS
-from ettsweep.spec import DigitsTask, ImageNetTask, PydocTask, TextTask
-from ettsweep.tasks import kinds as registry
-from ettsweep.tasks.kinds import check_data, check_fits, corpus_at_hand, score, steps_per_epoch
+from ettsweep.models.architectures import model_spec
+from ettsweep.tasks.images.spec import DigitsTask, ImageNetTask
+from ettsweep.tasks.kinds import check_data, check_fits, score, steps_per_epoch
+from ettsweep.tasks.text import location
+from ettsweep.tasks.text.location import pydoc_digest
+from ettsweep.tasks.text.spec import PydocTask, TextTask
 
 
 def refusal(*arguments: object) -> str:
@@ -16,7 +18,7 @@ def refusal(*arguments: object) -> str:
 
 
 def test_models_read_what_they_were_made_for() -> None:
-    text, vit = MODELS["encdec-tiny"], MODELS["vit-digits"]
+    text, vit = model_spec("encdec-tiny"), model_spec("vit-digits")
     check_fits(PydocTask(), text, 16)
     check_fits(DigitsTask(), vit, 16)
     assert refusal(PydocTask(), vit, 16) == "model: task pydoc has text, which vit cannot read; an encdec is expected"
@@ -26,7 +28,7 @@ def test_models_read_what_they_were_made_for() -> None:
 
 
 def test_vocabulary_must_have_room_for_all_bytes() -> None:
-    model = MODELS["encdec-tiny"]
+    model = model_spec("encdec-tiny")
     check_fits(TextTask(), model.model_copy(update={"vocabulary": 264}), 1)
     assert refusal(TextTask(), model.model_copy(update={"vocabulary": 263}), 1) == (
         "model.vocabulary: 263 is below 264, the 256 bytes and special tokens"
@@ -44,11 +46,11 @@ def test_epochs_of_text_are_not_known_beforehand() -> None:
 
 
 def test_documentation_of_another_python_is_another_text(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    here = corpus_at_hand(PydocTask())
+    here = pydoc_digest(PydocTask(), None)
     check_data(PydocTask(corpus=here))
     other = tmp_path / "topics.py"
     other.write_text("topics = {}")
-    monkeypatch.setattr(registry, "pydoc_file", lambda: other)
+    monkeypatch.setattr(location, "pydoc_file", lambda: other)
     with pytest.raises(DataMissingError, match=f"made for the text {here}, and the documentation of this Python is"):
         check_data(PydocTask(corpus=here))
 

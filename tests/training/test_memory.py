@@ -241,7 +241,7 @@ def test_a_fit_on_the_cpu_measures_what_a_step_really_adds(make_spec: MakeSpec) 
 
 def test_what_a_sharded_model_takes_is_its_share_and_what_is_gathered() -> None:
     """R2C2 (2,688,739,328 parameters): 40.1 GiB of state, its 105 million embeddings, blocks of 16 n^2 parameters."""
-    r2c2 = registry.MODELS["r2c2"]
+    r2c2 = registry.model_spec("r2c2")
     state, outside, block = 16 * 2_688_739_328, 50265 * 2048 + 2 * 514 * 2048, 16 * 2048**2
     for processes in (1, 2, 8):
         assert memory.sharded_bytes(r2c2, processes) == state // processes + 14 * outside + 12 * block

@@ -35,8 +35,9 @@ from ettsweep.models.scales import factors
 from ettsweep.models.shapes import parameter_count
 from ettsweep.runs.folder import RunDir, State
 from ettsweep.schema import validate
-from ettsweep.spec import PydocTask, RunSpec, StrategySpec
-from ettsweep.tasks.kinds import corpus_at_hand
+from ettsweep.spec import RunSpec, StrategySpec
+from ettsweep.tasks.text.location import pydoc_digest
+from ettsweep.tasks.text.spec import PydocTask
 from ettsweep.training import checkpoint
 from ettsweep.training.distributed import Group
 from ettsweep.training.execution import Execution
@@ -54,7 +55,7 @@ TEXT = validate(
             **{"width": 16, "depth": 1, "heads": 2, "vocabulary": 512, "tokens": 64},
             **{"dropout": 0.0, "attention_dropout": 0.0},
         },
-        "task": {"kind": "pydoc", "corpus": corpus_at_hand(PydocTask())},
+        "task": {"kind": "pydoc", "corpus": pydoc_digest(PydocTask(), None)},
         "batch_size": 9,
         "strategy": {"s": 0.0},
         **{"lr": 0.25, "wd": 2.0**-6, "seed": 0},

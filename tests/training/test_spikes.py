@@ -6,14 +6,8 @@ import time
 
 import pytest
 
-from ettsweep.spec import (
-    DigitsTask,
-    RunSpec,
-    ScheduleSpec,
-    SpikeSpec,
-    StrategySpec,
-    VitSpec,
-)
+from ettsweep.spec import RunSpec, ScheduleSpec, SpikeSpec, StrategySpec, VitSpec
+from ettsweep.tasks.images.spec import DigitsTask
 from ettsweep.training.spikes import EvaluationSpike, count_spikes, evaluation_spikes, step_spikes
 
 SPEC = SpikeSpec()

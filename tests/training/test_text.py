@@ -13,8 +13,10 @@ import torch
 from support.made_runs import CPU, REL, Train, Undisturbed, curve, numbers, result_of, stop_at
 
 from ettsweep.runs.folder import RunDir
-from ettsweep.spec import AdamWSpec, EncDecSpec, PydocTask, RunSpec, ScheduleSpec, StrategySpec
-from ettsweep.tasks.kinds import corpus_at_hand
+from ettsweep.scaling.optimizers import AdamWSpec
+from ettsweep.spec import EncDecSpec, RunSpec, ScheduleSpec, StrategySpec
+from ettsweep.tasks.text.location import pydoc_digest
+from ettsweep.tasks.text.spec import PydocTask
 from ettsweep.training.execution import Execution
 from ettsweep.training.run import environment, prepare, train_run
 
@@ -26,7 +28,7 @@ def text_run(**changes: Any) -> RunSpec:
     """Return a run of a second: AdamW clipped as the paper has it, fp32."""
     spec = RunSpec(
         model=MODEL,
-        task=PydocTask(corpus=corpus_at_hand(PydocTask())),
+        task=PydocTask(corpus=pydoc_digest(PydocTask(), None)),
         optimizer=AdamWSpec(beta2=0.998, eps=1e-6, clip_norm=0.1),
         schedule=ScheduleSpec(total_steps=24, warmup_steps=4, decay="linear", eval_every=8),
         batch_size=9,

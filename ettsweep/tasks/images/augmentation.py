@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from ettsweep.spec import ImageTask
+from ettsweep.tasks.images.spec import ImageTask
 
 Transform = Callable[[Image.Image], Tensor]
 """From an RGB image to a normalised tensor [C, H, W]."""

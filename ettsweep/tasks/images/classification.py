@@ -12,11 +12,12 @@ from torch import Tensor
 
 from ettsweep.errors import DataMissingError
 from ettsweep.seeding import derive_seed
-from ettsweep.spec import ImageTask, VitSpec
+from ettsweep.spec import ImageModel, RunSpec
 from ettsweep.tasks.base import Batch, Loading, Share, classification_loss, classification_metrics, classification_sums
 from ettsweep.tasks.images.augmentation import evaluation_transform, training_transform
 from ettsweep.tasks.images.chunks import Chunk, Item, Problem, TrainingImages, ValidationImages, load, on_device
 from ettsweep.tasks.images.sources import open_sources
+from ettsweep.tasks.images.spec import ImageTask
 from ettsweep.tasks.images.stored import ImageSource
 
 VALIDATION_SLICE = 128
@@ -76,13 +77,13 @@ class Images:
     """The task of a run: augmentation per (seed, epoch, image), Mixup per (seed, step, chunk of the global batch)."""
 
     def __init__(
-        self, spec: ImageTask, model: VitSpec, seed: int, device: torch.device, share: Share, loading: Loading
+        self, spec: ImageTask, model: ImageModel, seed: int, device: torch.device, share: Share, loading: Loading
     ) -> None:
         try:
             from timm.data.mixup import Mixup
         except ImportError:
             raise DataMissingError(f"task {spec.kind} needs timm: pip install 'ettsweep[vision]'") from None
-        train, validation = open_sources(spec, model.classes)
+        train, validation = open_sources(spec, model.classes, loading.data)
         self._train = TrainingImages(train, training_transform(spec, model.image_size), seed)
         self._validation = ValidationImages(validation, evaluation_transform(spec, model.image_size))
         self._sizes = len(train), len(validation)
@@ -208,3 +209,10 @@ class Images:
     def metrics(self, sums: Sequence[float]) -> dict[str, float]:
         """Return val_loss and val_accuracy."""
         return classification_metrics(sums)
+
+
+def load_images(run: RunSpec, device: torch.device, share: Share, loading: Loading) -> Images:
+    """Return the task of a run."""
+    assert isinstance(run.task, ImageTask)
+    assert isinstance(run.model, ImageModel)
+    return Images(run.task, run.model, run.seed, device, share, loading)

@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ettsweep.seeding import derive_seed
-from ettsweep.spec import DigitsTask
-from ettsweep.tasks.base import Batch, Share, classification_loss, classification_metrics, classification_sums
-from ettsweep.tasks.kinds import digits_file
+from ettsweep.spec import RunSpec
+from ettsweep.tasks.base import Batch, Loading, Share, classification_loss, classification_metrics, classification_sums
+from ettsweep.tasks.images.spec import DigitsTask
+from ettsweep.tasks.packages import digits_file
 
 VALIDATION_SLICE = 500
 
@@ -87,3 +88,9 @@ class Digits:
     def metrics(self, sums: Sequence[float]) -> dict[str, float]:
         """Return val_loss and val_accuracy."""
         return classification_metrics(sums)
+
+
+def load_digits(run: RunSpec, device: torch.device, share: Share, loading: Loading) -> Digits:
+    """Return the task of a run."""
+    assert isinstance(run.task, DigitsTask)
+    return Digits(run.task, run.seed, device, share)

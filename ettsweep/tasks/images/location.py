@@ -9,16 +9,10 @@ from pathlib import Path
 from typing import Literal
 
 from ettsweep.errors import DataMissingError
-from ettsweep.spec import ImageTask
+from ettsweep.spec import ImageModel, ModelSpec
+from ettsweep.tasks.data import data_env, resolve
+from ettsweep.tasks.images.spec import ImageTask
 from ettsweep.tasks.sides import Side
-
-DATA_ENV = {
-    "imagenet": "ETTSWEEP_IMAGENET",
-    "cifar10": "ETTSWEEP_CIFAR10",
-    "cifar100": "ETTSWEEP_CIFAR100",
-    "text": "ETTSWEEP_TEXT",
-}
-"""The variable that says where the data of a task are."""
 
 ORIGINAL = {"cifar10": "cifar-10-batches-py", "cifar100": "cifar-100-python"}
 """The folder in which a data set is distributed."""
@@ -50,16 +44,6 @@ class Place:
     paths: tuple[str, ...]
 
 
-def data_env(kind: str) -> str:
-    """Return the variable that says where the images of a task are."""
-    return DATA_ENV[kind]
-
-
-def resolve(data: str) -> str:
-    """Return what `--data` says so that it holds in any folder; data sets of the hub have no path."""
-    return data if data.startswith("hfds/") else str(Path(data).expanduser().resolve())
-
-
 def guess(data: str) -> str:
     """Return the task that a data set looks like: CIFAR as it is distributed, or any other images."""
     for kind, name in ORIGINAL.items():
@@ -72,20 +56,19 @@ def _names(folder: Path) -> list[str]:
     return os.listdir(folder) if folder.is_dir() else []
 
 
-def locate(task: ImageTask) -> tuple[Place, Place]:
+def locate(task: ImageTask, data: str | None) -> tuple[Place, Place]:
     """Return where training and validation images of a task are.
 
     Raises:
         DataMissingError: nobody has said so, or there is nothing that is understood.
     """
-    variable = data_env(task.kind)
-    value = os.environ.get(variable)
-    if not value:
+    if data is None:
+        variable = data_env(task.kind)
         raise DataMissingError(
             f"task {task.kind}: no data set given; pass --data PATH or set {variable}=PATH\nPATH is {LAYOUTS}"
         )
     try:
-        return _locate(resolve(value), task.kind)
+        return _locate(resolve(data), task.kind)
     except OSError as error:
         raise DataMissingError(f"task {task.kind}: {error.filename}: {error.strerror}") from None
 
@@ -161,22 +144,32 @@ IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png")
 """What timm takes for an image, in any case of letters."""
 
 
-def check_counts(task: ImageTask, classes: int) -> None:
+def check_images(task: ImageTask, model: ModelSpec | None, data: str | None) -> None:
+    """Check that there are images.
+
+    Raises:
+        DataMissingError: there are none.
+    """
+    locate(task, data)
+
+
+def check_counts(task: ImageTask, model: ModelSpec, data: str | None) -> None:
     """Compare classes and images with what a run needs, as far as a glance at class folders tells.
 
     Raises:
         DataMissingError: they differ, so that every run would fail.
     """
+    assert isinstance(model, ImageModel)
     until_s = time.monotonic() + GLANCE_S
-    for place, wanted in zip(locate(task), (task.train_size, task.val_size), strict=True):
+    for place, wanted in zip(locate(task, data), (task.train_size, task.val_size), strict=True):
         counts = _counts(Path(place.paths[0]), until_s) if place.format == "class folders" else None
         if counts is None:
             continue
         key = f"{place.side}_size"
-        if len(counts) != classes:
+        if len(counts) != model.classes:
             cure = f"--set model.classes={len(counts)}"
             raise DataMissingError(
-                f"task {task.kind}: {place.paths[0]} has {len(counts)} classes, the model has {classes}: {cure}"
+                f"task {task.kind}: {place.paths[0]} has {len(counts)} classes, the model has {model.classes}: {cure}"
             )
         if sum(counts) != wanted:
             cure = f"--set task.{key}={sum(counts)}"

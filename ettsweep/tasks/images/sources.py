@@ -9,20 +9,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ettsweep.errors import DataMissingError
-from ettsweep.spec import ImageTask
 from ettsweep.tasks.images.hub import open_hub
 from ettsweep.tasks.images.location import ORIGINAL, Place, locate
+from ettsweep.tasks.images.spec import ImageTask
 from ettsweep.tasks.images.stored import ImageSource
 from ettsweep.tasks.images.tars import TarSource
 
 
-def open_sources(task: ImageTask, classes: int) -> tuple[ImageSource, ImageSource]:
+def open_sources(task: ImageTask, classes: int, data: str | None) -> tuple[ImageSource, ImageSource]:
     """Return the images of training and validation, after checks of what a run relies on.
 
     Raises:
         DataMissingError: they are not there, or not those of the task; the message says what would work.
     """
-    train, val = (open_source(place, task.kind) for place in locate(task))
+    train, val = (open_source(place, task.kind) for place in locate(task, data))
     wrong = mismatches(task, classes, train, val)
     if wrong:
         raise DataMissingError("\n".join(f"task {task.kind}: {line}" for line in wrong))

@@ -13,11 +13,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ettsweep.errors import DataMissingError
+from ettsweep.errors import DataMissingError, InputError
 from ettsweep.seeding import derive_seed
-from ettsweep.spec import DenoisingTask, EncDecSpec
-from ettsweep.tasks.base import Batch, Share
-from ettsweep.tasks.text.corpus import Corpus, TextBlock, TextBlocks
+from ettsweep.spec import RunSpec, TextModel
+from ettsweep.tasks.base import Batch, Loading, Share
+from ettsweep.tasks.text.corpus import Corpus, TextBlock, TextBlocks, open_corpus
+from ettsweep.tasks.text.location import check_pydoc, check_text, pydoc_digest, text_digest, text_folder
+from ettsweep.tasks.text.pydoc import pydoc_corpus
+from ettsweep.tasks.text.spec import DenoisingTask, PydocTask, TextTask
 from ettsweep.tasks.text.tokenizer import word_starts
 from ettsweep.vocabulary import END, PAD, START, mask_id
 
@@ -153,7 +156,7 @@ class Denoising:
     """The task of a run: texts in an order from (seed, epoch), each corrupted from (seed, epoch, its number)."""
 
     def __init__(
-        self, spec: DenoisingTask, model: EncDecSpec, corpus: Corpus, seed: int, device: torch.device, share: Share
+        self, spec: DenoisingTask, model: TextModel, corpus: Corpus, seed: int, device: torch.device, share: Share
     ) -> None:
         self._spec, self._seed, self._device, self._share = spec, seed, device, share
         self._tokens, self._mask = model.tokens, mask_id(model.vocabulary)
@@ -239,3 +242,39 @@ class Denoising:
 
 def _tokens(batch: Batch) -> Tensor:
     return (batch.targets != PAD).sum()
+
+
+def load_pydoc(run: RunSpec, device: torch.device, share: Share, loading: Loading) -> Denoising:
+    """Return the task of a run on Python's documentation.
+
+    Raises:
+        InputError: the run is bound to no text.
+        DataMissingError: the documentation is not there, or is not the one that the run was made for.
+    """
+    task, model = run.task, run.model
+    assert isinstance(task, PydocTask)
+    assert isinstance(model, TextModel)
+    _check_bound(task, pydoc_digest(task, loading.data))
+    check_pydoc(task, run.model, loading.data)
+    return Denoising(task, model, pydoc_corpus(model.vocabulary), run.seed, device, share)
+
+
+def load_text(run: RunSpec, device: torch.device, share: Share, loading: Loading) -> Denoising:
+    """Return the task of a run on tokenised text.
+
+    Raises:
+        InputError: the run is bound to no text.
+        DataMissingError: the text is not there, or is not the one that the run was made for.
+        CorruptError: it was changed since it was tokenised.
+    """
+    task, model = run.task, run.model
+    assert isinstance(task, TextTask)
+    assert isinstance(model, TextModel)
+    _check_bound(task, text_digest(task, loading.data))
+    check_text(task, run.model, loading.data)
+    return Denoising(task, model, open_corpus(text_folder(loading.data)), run.seed, device, share)
+
+
+def _check_bound(task: DenoisingTask, at_hand: str) -> None:
+    if task.corpus is None:
+        raise InputError(f"task.corpus is missing: any text would do for this run; the one at hand is {at_hand}")

@@ -13,8 +13,8 @@ from pydantic import Field, ValidationError
 
 from ettsweep.errors import CorruptError, DataMissingError, EttsweepError
 from ettsweep.schema import Frozen, digest, problems
-from ettsweep.spec import CorpusDigest
 from ettsweep.tasks.sides import SIDES, Side
+from ettsweep.tasks.text.spec import CorpusDigest
 
 VERSION = 1
 """Of the format on disk."""

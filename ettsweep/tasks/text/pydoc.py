@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 
 from ettsweep.errors import InputError
-from ettsweep.tasks.kinds import pydoc_file
+from ettsweep.tasks.packages import pydoc_file
 from ettsweep.tasks.text.corpus import Corpus, corpus_of
 from ettsweep.tasks.text.tokenizer import TooFewPairsError, train_bpe
 from ettsweep.vocabulary import bpe_size, vocabulary_size
@@ -59,7 +59,7 @@ def pydoc_corpus(vocabulary: int) -> Corpus:
 
 
 def tokenised(texts: Sequence[str], vocabulary: int) -> Corpus:
-    """Return texts as tokens; whoever changes what comes of them raises `registry.PYDOC_RULES`."""
+    """Return texts as tokens; whoever changes what comes of them raises `location.PYDOC_RULES`."""
     is_val = [k % VALIDATION_EVERY == VALIDATION_EVERY - 1 for k in range(len(texts))]
     tokenizer = train_bpe((text for text, val in zip(texts, is_val, strict=True) if not val), bpe_size(vocabulary))
     return corpus_of(texts, tokenizer, is_val)

@@ -21,7 +21,6 @@ from torch import Tensor
 from ettsweep.seeding import derive_seed
 from ettsweep.tasks.images import chunks
 from ettsweep.tasks.images.chunks import Problem, TrainingImages, load
-from ettsweep.tasks.images.location import data_env
 
 Start = Callable[[str], tuple["subprocess.Popen[str]", list[int]]]
 
@@ -98,14 +97,15 @@ def test_what_cannot_be_read_is_read_again_twice(failures: int, fatal: bool, mon
 # --- worker processes -------------------------------------------------------------------------------------------------
 
 LOADING = """
-import multiprocessing, signal, torch
-from ettsweep.spec import ImageNetTask, VitSpec
+import multiprocessing, signal, sys, torch
+from ettsweep.spec import VitSpec
+from ettsweep.tasks.images.spec import ImageNetTask
 from ettsweep.tasks.base import Loading, Share
 from ettsweep.tasks.images.classification import Images
 
 model = VitSpec(width=16, depth=1, heads=2, patch_size=16, image_size=32, classes=3)
 task = ImageNetTask(train_size=36, val_size=9, resize=36)
-images = Images(task, model, 0, torch.device("cpu"), Share(8), Loading(workers=2))
+images = Images(task, model, 0, torch.device("cpu"), Share(8), Loading(workers=2, data=sys.argv[1]))
 batches = images.batches(1)
 next(batches)
 print(*(worker.pid for worker in multiprocessing.active_children()), flush=True)
@@ -119,10 +119,8 @@ def start(tmp_path: Path) -> Iterator[Start]:
     started: list[subprocess.Popen[str]] = []
 
     def go(then: str) -> tuple["subprocess.Popen[str]", list[int]]:
-        env = {**os.environ, data_env("imagenet"): str(tmp_path / "data")}
         process = subprocess.Popen(
-            [sys.executable, "-W", "error", "-c", LOADING + then],
-            env=env,
+            [sys.executable, "-W", "error", "-c", LOADING + then, str(tmp_path / "data")],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             stdin=subprocess.PIPE,

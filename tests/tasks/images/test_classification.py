@@ -4,6 +4,7 @@ import itertools
 import pickle
 import random
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,11 +17,12 @@ from torch import Tensor
 from ettsweep.errors import DataMissingError, InputError
 from ettsweep.schema import validate
 from ettsweep.seeding import derive_seed
-from ettsweep.spec import Cifar10Task, Cifar100Task, ImageNetTask, ImageTask, VitSpec
+from ettsweep.spec import VitSpec
 from ettsweep.tasks.base import Batch, Loading, Share
+from ettsweep.tasks.data import data_env, said
 from ettsweep.tasks.images import chunks
 from ettsweep.tasks.images.classification import Images
-from ettsweep.tasks.images.location import data_env
+from ettsweep.tasks.images.spec import Cifar10Task, Cifar100Task, ImageNetTask, ImageTask
 from ettsweep.tasks.kinds import check_fits, steps_per_epoch
 
 TINY = VitSpec(width=16, depth=1, heads=2, patch_size=16, image_size=32, classes=3)
@@ -39,7 +41,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def task(share: Share | int = 8, loading: Loading = HERE, seed: int = 0, **changes: object) -> Images:
     spec = ImageNetTask.model_validate({**SIZES, **changes})
-    return Images(spec, TINY, seed, CPU, Share(share) if isinstance(share, int) else share, loading)
+    here = replace(loading, data=said("imagenet", None))
+    return Images(spec, TINY, seed, CPU, Share(share) if isinstance(share, int) else share, here)
 
 
 def take(images: Images, count: int, first: int = 1) -> list[Batch]:
@@ -271,9 +274,8 @@ def test_a_padded_crop_is_the_image_shifted_by_an_eighth_at_most(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = write_cifar(tmp_path, monkeypatch)
-    monkeypatch.setenv(data_env("cifar10"), str(root))
     spec = Cifar10Task(train_size=100, val_size=20, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
-    images = Images(spec, TINY.model_copy(update={"classes": 10}), 0, CPU, Share(100), Loading())
+    images = Images(spec, TINY.model_copy(update={"classes": 10}), 0, CPU, Share(100), Loading(data=str(root)))
     made = (take(images, 1)[0].inputs[0] * 255).round().to(torch.uint8)
     order = [index for items in itertools.islice(images.order(1), 1) for _, index in items]
     import torchvision
@@ -432,10 +434,10 @@ def test_a_class_that_one_part_lacks_is_named(folder: Path) -> None:
         task(val_size=6)
 
 
-@pytest.mark.usefixtures("folder")
-def test_the_models_classes_must_be_those_of_the_data() -> None:
+def test_the_models_classes_must_be_those_of_the_data(folder: Path) -> None:
+    wide = TINY.model_copy(update={"classes": 4})
     with pytest.raises(DataMissingError, match=r"3 classes are there, the model has 4: --set model\.classes=3"):
-        Images(ImageNetTask.model_validate(SIZES), TINY.model_copy(update={"classes": 4}), 0, CPU, Share(8), Loading())
+        Images(ImageNetTask.model_validate(SIZES), wide, 0, CPU, Share(8), Loading(data=str(folder)))
 
 
 def test_an_odd_batch_cannot_be_mixed() -> None:

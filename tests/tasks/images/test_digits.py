@@ -7,9 +7,9 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
-from ettsweep.spec import DigitsTask
 from ettsweep.tasks.base import Batch, Share
 from ettsweep.tasks.images.digits import Digits
+from ettsweep.tasks.images.spec import DigitsTask
 
 CPU = torch.device("cpu")
 

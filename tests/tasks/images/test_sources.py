@@ -23,9 +23,11 @@ from support.pictures import (
 )
 
 from ettsweep.errors import DataMissingError
-from ettsweep.spec import Cifar10Task, Cifar100Task, ImageNetTask, ImageTask
-from ettsweep.tasks.images.location import data_env, locate, resolve
+from ettsweep.files import cache_folder
+from ettsweep.tasks.data import data_env, resolve
+from ettsweep.tasks.images.location import locate
 from ettsweep.tasks.images.sources import open_sources
+from ettsweep.tasks.images.spec import Cifar10Task, Cifar100Task, ImageNetTask, ImageTask
 from ettsweep.tasks.images.stored import ImageSource
 from ettsweep.tasks.kinds import check_data
 
@@ -38,13 +40,12 @@ def _own_caches(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mo
 
 
 @pytest.fixture
-def at(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[ImageSource, ImageSource]]:
+def at() -> Callable[..., tuple[ImageSource, ImageSource]]:
     """Return a function that opens the data set in a folder, with three classes unless it is said otherwise."""
 
     def open_at(root: Path | str, task: ImageTask = TASK, classes: int = 3) -> tuple[ImageSource, ImageSource]:
-        monkeypatch.setenv(data_env(task.kind), str(root))
-        check_data(task)  # type: ignore[arg-type]
-        return open_sources(task, classes)
+        check_data(task, data=str(root))
+        return open_sources(task, classes, str(root))
 
     return open_at
 
@@ -253,13 +254,13 @@ def test_local_parquet_files_never_ask_the_network(tmp_path: Path) -> None:
         "import sys\n"
         "asked = []\n"
         "sys.addaudithook(lambda event, args: asked.append(args) if event.startswith('socket.') else None)\n"
-        "from ettsweep.spec import ImageNetTask\n"
+        "from ettsweep.tasks.images.spec import ImageNetTask\n"
         "from ettsweep.tasks.images.sources import open_sources\n"
-        "train, val = open_sources(ImageNetTask(train_size=36, val_size=9), 3)\n"
+        "train, val = open_sources(ImageNetTask(train_size=36, val_size=9), 3, sys.argv[1])\n"
         "print(len(train), len(train.read(35)), asked)\n"
     )
-    env = {**os.environ, data_env("imagenet"): str(root), "HF_HOME": str(tmp_path / "home")}
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    env = {**os.environ, "HF_HOME": str(tmp_path / "home")}
+    done = subprocess.run([sys.executable, "-c", code, str(root)], env=env, capture_output=True, text=True, check=True)
     length = len(list(pictures().values())[35])
     assert done.stdout.strip() == f"36 {length} []"
 
@@ -270,14 +271,12 @@ def test_a_table_without_labels_is_refused_with_its_columns(tmp_path: Path, at: 
         at(root)
 
 
-def test_a_name_of_the_hub_is_checked_before_anything_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_of_the_hub_is_checked_before_anything_is_asked() -> None:
     for name in ("hfds/", "hfds/../../etc", "hfds/a/b/c", "hfds/a b"):
-        monkeypatch.setenv(data_env("imagenet"), name)
         with pytest.raises(DataMissingError, match=r"names no data set of the hub: hfds/OWNER/NAME is expected"):
-            check_data(ImageNetTask())
-    monkeypatch.setenv(data_env("imagenet"), "hfds/timm/mini-imagenet")
-    check_data(ImageNetTask())
-    assert locate(ImageNetTask())[0].paths == ("timm/mini-imagenet",)
+            check_data(ImageNetTask(), data=name)
+    check_data(ImageNetTask(), data="hfds/timm/mini-imagenet")
+    assert locate(ImageNetTask(), "hfds/timm/mini-imagenet")[0].paths == ("timm/mini-imagenet",)
 
 
 def test_a_hub_that_does_not_answer_is_told(at: Open, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -336,37 +335,31 @@ def test_files_of_cifar_that_are_not_the_published_ones_are_not_opened(
 # --- where they are ---------------------------------------------------------------------------------------------------
 
 
-def test_missing_data_say_how_to_point_at_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_data_say_how_to_point_at_them(tmp_path: Path) -> None:
     for task in (ImageNetTask(), Cifar10Task(), Cifar100Task()):
         with pytest.raises(DataMissingError, match=rf"pass --data PATH or set {data_env(task.kind)}=PATH"):
             check_data(task)
-    variable = data_env("imagenet")
-    monkeypatch.setenv(variable, str(tmp_path / "nowhere"))
     with pytest.raises(DataMissingError, match=r"nowhere does not exist"):
-        check_data(ImageNetTask())
+        check_data(ImageNetTask(), data=str(tmp_path / "nowhere"))
     (tmp_path / "train" / "n01").mkdir(parents=True)
-    monkeypatch.setenv(variable, str(tmp_path))
     with pytest.raises(DataMissingError, match=r"has no val/: it holds train/; --data takes"):
-        check_data(ImageNetTask())
+        check_data(ImageNetTask(), data=str(tmp_path))
     (tmp_path / "file.tar").write_text("")
-    monkeypatch.setenv(variable, str(tmp_path / "file.tar"))
     with pytest.raises(DataMissingError, match=r"file\.tar is a file"):
-        check_data(ImageNetTask())
+        check_data(ImageNetTask(), data=str(tmp_path / "file.tar"))
 
 
-def test_a_glance_does_not_walk_the_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_glance_does_not_walk_the_images(tmp_path: Path) -> None:
     write_folders(tmp_path)
-    monkeypatch.setenv(data_env("imagenet"), str(tmp_path))
-    seen = audited("os.scandir", lambda: check_data(ImageNetTask()))
+    seen = audited("os.scandir", lambda: check_data(ImageNetTask(), data=str(tmp_path)))
     assert sorted(path for path in seen if str(tmp_path) in path) == [str(tmp_path / p) for p in ("", "train", "val")]
     classes = [tmp_path / "mistaken" / f"n{i:04}" for i in range(100)]
     for folder in classes:
         folder.mkdir(parents=True)
-    monkeypatch.setenv(data_env("imagenet"), str(tmp_path / "mistaken"))
 
     def refused() -> None:
         with pytest.raises(DataMissingError, match=r"has no train/ and no val/: it holds n0000/, n0001/"):
-            check_data(ImageNetTask())
+            check_data(ImageNetTask(), data=str(tmp_path / "mistaken"))
 
     assert len(audited("os.scandir", refused)) < 20
 

@@ -6,7 +6,7 @@ import torch
 from scipy import stats
 
 from ettsweep.seeding import derive_seed
-from ettsweep.spec import EncDecSpec, PydocTask
+from ettsweep.spec import EncDecSpec
 from ettsweep.tasks.base import Share
 from ettsweep.tasks.text.denoising import (
     Denoising,
@@ -20,6 +20,7 @@ from ettsweep.tasks.text.denoising import (
     span_lengths,
 )
 from ettsweep.tasks.text.pydoc import pydoc_corpus
+from ettsweep.tasks.text.spec import PydocTask
 from ettsweep.vocabulary import END, PAD, START
 
 MASK = 9999

@@ -1,9 +1,9 @@
 import pytest
 
 from ettsweep.errors import InputError
-from ettsweep.spec import PydocTask
 from ettsweep.tasks import kinds as registry
 from ettsweep.tasks.text.pydoc import documents, pydoc_corpus, tokenised, unrepeated
+from ettsweep.tasks.text.spec import PydocTask
 
 PASSAGES = {
     f"topic-{k}": "\n\n".join(
@@ -28,9 +28,9 @@ def test_who_changes_how_text_becomes_tokens_makes_other_runs() -> None:
 
 
 def test_rules_are_in_the_id(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = registry.corpus_at_hand(PydocTask())
+    before = registry.pydoc_digest(PydocTask(), None)
     monkeypatch.setattr(registry, "PYDOC_RULES", 2)
-    assert registry.corpus_at_hand(PydocTask()) != before
+    assert registry.pydoc_digest(PydocTask(), None) != before
 
 
 def test_vocabulary_beyond_the_text_is_refused_with_the_most_possible() -> None:

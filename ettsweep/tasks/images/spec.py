@@ -1,0 +1,167 @@
+"""What tasks with images are: the fields that change the numbers of a run, and which models they fit."""
+
+import re
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import BeforeValidator, Field
+
+from ettsweep.schema import Fraction, NonNegative, OmitAt, Positive, expect
+from ettsweep.spec import ImageModel, ModelSpec, TaskSpec
+
+
+class DigitsTask(TaskSpec):
+    """Scikit-learn's 8 x 8 digits, split once and for all into training and validation images."""
+
+    kind: Literal["digits"] = "digits"
+    train_size: Annotated[int, Field(ge=1, le=1796)] = 797
+    split_seed: Annotated[int, Field(ge=0)] = 0
+    label_smoothing: Fraction = 0.0
+
+
+Rgb = Annotated[tuple[float, float, float], Field(strict=False)]
+
+
+RAND_AUGMENT = re.compile(r"|rand(-(m|n|mmax|inc)\d+|-(mstd|p)\d+(\.\d+)?|-t[a-z0-9]+)*")
+
+RandAugment = Annotated[
+    str,
+    expect(
+        "RandAugment in timm's words, such as rand-m9-mstd0.5-inc1, or nothing,",
+        lambda value: isinstance(value, str) and RAND_AUGMENT.fullmatch(value) is not None,
+    ),
+    BeforeValidator(lambda value: "" if value is None else value),  # `--set task.rand_augment=` is nothing
+]
+
+
+class ImageTask(TaskSpec):
+    """Classification of a set of images that lies on disk; where it lies is not part of the spec.
+
+    The augmentation is timm's. The defaults are those of the paper's ImageNet recipe.
+
+    Attributes:
+        crop: `resized` is a random resized crop of at least `crop_scale_min` of the area; `padded` pads by an eighth
+            of the image size and crops.
+        flip: probability of a horizontal flip.
+        rand_augment: timm's words for RandAugment; empty for none.
+        random_erasing: probability that a rectangle becomes noise.
+        mixup, cutmix: their Beta parameters, 0 for none; `mixup_switch` the probability of CutMix where both are on.
+        mixup_chunk: images that share one draw of them; they are mixed with each other.
+        resize: short side before the centre crop of an evaluation.
+        mean, std: of each channel, for normalisation.
+        train_size, val_size: number of images; the data that are found must have as many.
+    """
+
+    any_images: ClassVar[bool] = False
+    """Whether images of one's own may take the place of those that the kind is named after."""
+
+    kind: str
+    label_smoothing: Fraction = 0.1
+    rand_augment: RandAugment = "rand-m9-mstd0.5-inc1"
+    random_erasing: Fraction = 0.25
+    mixup: NonNegative = 0.8
+    cutmix: NonNegative = 1.0
+    mixup_switch: Annotated[float, Field(ge=0, le=1)] = 0.5
+    resize: Positive = 256
+    mixup_chunk: Annotated[int, Field(ge=2, multiple_of=2), OmitAt(128)] = 128
+    crop: Annotated[Literal["resized", "padded"], OmitAt("resized")] = "resized"
+    crop_scale_min: Annotated[float, Field(gt=0, le=1), OmitAt(0.08)] = 0.08
+    flip: Annotated[float, Field(ge=0, le=1), OmitAt(0.5)] = 0.5
+    mean: Annotated[Rgb, OmitAt((0.485, 0.456, 0.406))] = (0.485, 0.456, 0.406)
+    std: Annotated[Rgb, OmitAt((0.229, 0.224, 0.225))] = (0.229, 0.224, 0.225)
+    train_size: Annotated[int, Field(ge=1), OmitAt(1_281_167)] = 1_281_167
+    val_size: Annotated[int, Field(ge=1), OmitAt(50_000)] = 50_000
+
+    @property
+    def classes(self) -> int | None:
+        """How many classes there are; None where only the data say."""
+        return None
+
+
+class ImageNetTask(ImageTask):
+    """ImageNet-1k with the paper's augmentation; any other set of images with `train_size` and `val_size`."""
+
+    any_images: ClassVar[bool] = True
+    kind: Literal["imagenet"] = "imagenet"
+
+    @property
+    def classes(self) -> int | None:
+        """ImageNet's 1,000, unless the number of images says that they are others."""
+        return 1000 if self.train_size == ImageTask.model_fields["train_size"].default else None
+
+
+class CifarTask(ImageTask):
+    """What CIFAR-10 and CIFAR-100 share: small images, padded crops and flips."""
+
+    label_smoothing: Fraction = 0.0
+    rand_augment: RandAugment = ""
+    random_erasing: Fraction = 0.0
+    mixup: NonNegative = 0.0
+    cutmix: NonNegative = 0.0
+    resize: Positive = 32
+    crop: Literal["resized", "padded"] = "padded"
+    train_size: Annotated[int, Field(ge=1)] = 50_000
+    val_size: Annotated[int, Field(ge=1)] = 10_000
+
+
+class Cifar10Task(CifarTask):
+    """CIFAR-10: ten classes of 32 x 32 images."""
+
+    kind: Literal["cifar10"] = "cifar10"
+    mean: Rgb = (0.4914, 0.4822, 0.4465)
+    std: Rgb = (0.2470, 0.2435, 0.2616)
+
+    @property
+    def classes(self) -> int:
+        """How many classes there are."""
+        return 10
+
+
+class Cifar100Task(CifarTask):
+    """CIFAR-100: a hundred classes of 32 x 32 images."""
+
+    kind: Literal["cifar100"] = "cifar100"
+    mean: Rgb = (0.5071, 0.4865, 0.4409)
+    std: Rgb = (0.2673, 0.2564, 0.2762)
+
+    @property
+    def classes(self) -> int:
+        """How many classes there are."""
+        return 100
+
+
+def digits_misfits(task: DigitsTask, model: ModelSpec, batch_size: int) -> list[str]:
+    """Return why a model cannot be trained on digits."""
+    return _misfits(task, model, batch_size, {"image_size": 8, "channels": 1, "classes": 10})
+
+
+def misfits(task: ImageTask, model: ModelSpec, batch_size: int) -> list[str]:
+    """Return why a model cannot be trained on images."""
+    classes = {} if task.classes is None else {"classes": task.classes}
+    cure = "; for images of your own, state task.train_size and task.val_size" if task.any_images else ""
+    problems = _misfits(task, model, batch_size, {"channels": 3} | classes, cure)
+    if not isinstance(model, ImageModel):
+        return problems
+    if (task.mixup or task.cutmix) and batch_size % 2:
+        problems.append(
+            f"batch_size: Mixup pairs images, so an even number is needed, got {batch_size}; "
+            "or --set task.mixup=0 --set task.cutmix=0"
+        )
+    if task.resize < model.image_size:
+        problems.append(f"task.resize: {task.resize} is below model.image_size {model.image_size}")
+    return problems
+
+
+def _misfits(
+    task: DigitsTask | ImageTask, model: ModelSpec, batch_size: int, wanted: dict[str, int], cure: str = ""
+) -> list[str]:
+    """Return in what a model is not as `wanted`; `cure` for another number of classes."""
+    if not isinstance(model, ImageModel):
+        return [f"model: task {task.kind} has images, which {model.kind} cannot read; a vit is expected"]
+    problems = [
+        f"model.{key}: task {task.kind} has {value}, got {getattr(model, key)}{cure if key == 'classes' else ''}"
+        for key, value in wanted.items()
+        if getattr(model, key) != value
+    ]
+    if batch_size > task.train_size:
+        problems.append(f"batch_size: {batch_size} is more than the {task.train_size} training images")
+    return problems

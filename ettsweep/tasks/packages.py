@@ -1,0 +1,35 @@
+"""Data that come with packages."""
+
+from importlib.util import find_spec
+from pathlib import Path
+
+from ettsweep.errors import DataMissingError
+
+
+def pydoc_file() -> Path:
+    """Return the file of Python's documentation.
+
+    Raises:
+        DataMissingError: this Python comes without it.
+    """
+    package = find_spec("pydoc_data.topics")
+    if package is None or not package.origin or not Path(package.origin).is_file():
+        raise DataMissingError(
+            "task pydoc: this Python has no pydoc_data/topics.py; install its standard library whole "
+            "(Debian: libpython3-stdlib)"
+        )
+    return Path(package.origin)
+
+
+def digits_file() -> Path:
+    """Return the file of digits that comes with scikit-learn, without importing it.
+
+    Raises:
+        DataMissingError: scikit-learn is not installed, or no longer keeps the file there.
+    """
+    package = find_spec("sklearn")
+    folder = Path(package.origin).parent if package and package.origin else Path("sklearn")
+    path = folder / "datasets" / "data" / "digits.csv.gz"
+    if not path.is_file():
+        raise DataMissingError(f"task digits: {path} is missing; pip install scikit-learn")
+    return path

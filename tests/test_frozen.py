@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commandline import end_workers, ettsweep, start, undisturbed
+from support.commandline import end_workers, ettsweep, start, undisturbed
 
 from ettsweep import cli
 from ettsweep.spec import RunSpec

@@ -108,6 +108,14 @@ def read_json(path: Path) -> Json:
     return value
 
 
+def json_or_empty(path: Path) -> Json:
+    """Read a JSON object that this module wrote; return an empty one where there is none, or none that can be read."""
+    try:
+        return read_json(path)
+    except (CorruptError, FileNotFoundError):
+        return {}
+
+
 def read_lines(path: Path) -> list[Json]:
     """Read a .jsonl file; a cut last line is dropped, and so is all that follows a broken one."""
     lines: list[Json] = []

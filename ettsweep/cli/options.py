@@ -161,7 +161,7 @@ def _selection(
     states: list[str] | None,
 ) -> "Selection":
     from ettsweep.errors import unknown_name
-    from ettsweep.runs.folder import State
+    from ettsweep.runs.state import State
     from ettsweep.sweep.ledger import Selection
 
     for name in states or []:

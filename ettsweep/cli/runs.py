@@ -62,7 +62,7 @@ def status(
     """List the runs with their states, as they are on disk."""
     from ettsweep.cli.views import state_note, why_idle
     from ettsweep.launch.rounds import read_ledger
-    from ettsweep.runs.folder import State
+    from ettsweep.runs.state import State
     from ettsweep.sweep.ledger import count_states, in_order, status_row
 
     ledger = read_ledger(results)
@@ -117,7 +117,8 @@ def logs(
 ) -> None:
     """Print what a run logged, attempt by attempt, and why one ended without a result."""
     from ettsweep.launch.rounds import read_ledger
-    from ettsweep.runs.folder import RunDir, runs_dir
+    from ettsweep.runs.folder import RunDir
+    from ettsweep.runs.paths import runs_dir
     from ettsweep.sweep.ledger import find_run
 
     folder = RunDir(runs_dir(results) / find_run(read_ledger(results), run))
@@ -167,7 +168,7 @@ def cancel(
     """Stop runs at their next step boundary; `retry` takes them on from there."""
     from ettsweep.launch.outlook import withdraw
     from ettsweep.launch.rounds import read_ledger
-    from ettsweep.runs.folder import State
+    from ettsweep.runs.state import State
 
     _need_some(run, model, strategy, family, state, all_)
     found = _selection(run, model, strategy, family, state).of(read_ledger(results))
@@ -203,7 +204,7 @@ def retry(
     from ettsweep.cli.views import plan_summary, where_to
     from ettsweep.launch.rounds import read_ledger
     from ettsweep.launch.submit import check, submit
-    from ettsweep.runs.folder import State
+    from ettsweep.runs.state import State
     from ettsweep.sweep.ledger import find_run
     from ettsweep.sweep.plan import make_plan
 
@@ -316,7 +317,7 @@ def train(
 def _without_pulse(runs: "list[Run]") -> "tuple[list[Run], list[Run]]":
     """Split runs into those to take on, and those of unknown owners whose hearts beat while this command looks on."""
     from ettsweep.launch.outlook import watch_pulses
-    from ettsweep.runs.folder import State
+    from ettsweep.runs.state import State
 
     unknown = [r for r in runs if r.state is State.UNKNOWN]
     for r in unknown:

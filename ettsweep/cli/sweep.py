@@ -65,7 +65,7 @@ def grid(
     from ettsweep.launch.profiles import load_profile
     from ettsweep.launch.rounds import read_ledger, run_all
     from ettsweep.launch.submit import check, scripts, submit
-    from ettsweep.runs.folder import State
+    from ettsweep.runs.state import State
     from ettsweep.sweep.gridfile import find_grid, load_request
     from ettsweep.sweep.plan import make_plan
     from ettsweep.sweep.request import as_before, save_request

@@ -11,7 +11,7 @@ from ettsweep.launch.reproduce import reproduce
 from ettsweep.launch.submissions import read_submission, submissions
 from ettsweep.models.architectures import model_name
 from ettsweep.output import Format, note, show
-from ettsweep.runs.folder import State
+from ettsweep.runs.state import State
 from ettsweep.scaling.strategies import strategy_name
 from ettsweep.sweep.ledger import Run
 from ettsweep.sweep.plan import Plan

@@ -12,6 +12,7 @@ from ettsweep.doctor.checks import Check, check, count, existing, span, torch_fa
 from ettsweep.launch import slurm
 from ettsweep.launch.outlook import NO_ANSWER
 from ettsweep.launch.profiles import SlurmProfile
+from ettsweep.runs.paths import jobs_dir
 
 
 def job(profile: SlurmProfile) -> str:
@@ -161,7 +162,7 @@ def _would_start(results: Path, profile: SlurmProfile) -> str:
     from ettsweep.launch.executors import ArrayExecutor
     from ettsweep.launch.submit import would_start
 
-    folder = results.resolve() / "jobs" / "XXXXXXXX"
+    folder = jobs_dir(results.resolve()) / "XXXXXXXX"
     return would_start(ArrayExecutor(folder, profile, "ettsweep-doctor", 1, 1, None).script())
 
 

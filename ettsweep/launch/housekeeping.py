@@ -9,9 +9,11 @@ from pathlib import Path
 from ettsweep.errors import CorruptError
 from ettsweep.files import storage_errors
 from ettsweep.launch.outlook import LiveOutlook
-from ettsweep.launch.snapshot import code_dir, unused
+from ettsweep.launch.snapshot import unused
 from ettsweep.launch.submissions import Submission, read_submission, submission_folders
-from ettsweep.runs.folder import RunDir, State, is_run_id, runs_dir
+from ettsweep.runs.folder import RunDir
+from ettsweep.runs.paths import code_dir, is_run_id, runs_dir
+from ettsweep.runs.state import State
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 from ettsweep.launch.outlook import NO_ANSWER, LiveOutlook, Memory
 from ettsweep.output import STYLES
-from ettsweep.runs.folder import RunDir, State, Status, runs_dir
+from ettsweep.runs.folder import RunDir
+from ettsweep.runs.paths import runs_dir
+from ettsweep.runs.state import State, Status
 from ettsweep.scaling.strategies import strategy_name
 from ettsweep.spec import RunSpec
 from ettsweep.sweep.ledger import count_states

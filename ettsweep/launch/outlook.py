@@ -14,7 +14,10 @@ from pathlib import Path
 from ettsweep.launch import slurm
 from ettsweep.launch.submissions import Submission, submissions
 from ettsweep.processes import Life, Process, boot_id
-from ettsweep.runs.folder import Attempt, Owner, Prospect, RunDir, State, runs_dir
+from ettsweep.runs.attempt import Attempt
+from ettsweep.runs.folder import RunDir
+from ettsweep.runs.paths import runs_dir
+from ettsweep.runs.state import Owner, Prospect, State
 
 BEATS = 3
 """Intervals for which a heart must have stood still, by the clock of whoever looks, before its owner counts as dead."""

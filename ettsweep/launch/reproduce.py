@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from ettsweep.files import Json
 from ettsweep.provenance import provenance
-from ettsweep.runs.folder import Attempt, RunDir
+from ettsweep.runs.attempt import Attempt
+from ettsweep.runs.folder import RunDir
 from ettsweep.spec import RunSpec
 from ettsweep.tasks.data import data_env
 from ettsweep.tasks.kinds import task_kind
@@ -128,9 +129,8 @@ def _code_notes(attempt: Attempt) -> Iterator[str]:
 
 def _resumed(attempt: Attempt) -> Iterator[str]:
     """Say where a resumed run went on under other circumstances than before: that, nothing reproduces."""
-    parent, step = attempt.resumed_from()
-    before = attempt.run.attempt(parent)
-    if parent and before.claim():
+    before, (_, step) = attempt.parent(), attempt.resumed_from()
+    if before and before.claim():
         yield from _resumed(before)
         then = {**facts(before), "threads": before.claim().get("threads"), **before.execution()}
         now = {**facts(attempt), "threads": attempt.claim().get("threads"), **attempt.execution()}

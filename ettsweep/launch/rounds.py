@@ -13,7 +13,9 @@ from ettsweep.launch.profiles import AnyProfile, LocalProfile
 from ettsweep.launch.slurm import NoAnswerError, NotHereError
 from ettsweep.launch.submissions import read_submission
 from ettsweep.launch.submit import UnansweredError, submit
-from ettsweep.runs.folder import RunDir, State, runs_dir
+from ettsweep.runs.folder import RunDir
+from ettsweep.runs.paths import runs_dir
+from ettsweep.runs.state import State
 from ettsweep.spec import RunSpec
 from ettsweep.sweep.lattice import Point
 from ettsweep.sweep.ledger import Ledger, load_ledger

@@ -21,6 +21,7 @@ from ettsweep.files import Json, dumps, read_json, storage_errors, sync, write_a
 from ettsweep.processes import Process, process
 from ettsweep.provenance import PROVENANCE_FILE, code_files, digest, package_dir, provenance
 from ettsweep.resources import shipped
+from ettsweep.runs.paths import code_dir
 
 
 def take_snapshot(results: Path) -> Path:
@@ -48,11 +49,6 @@ def take_snapshot(results: Path) -> Path:
     else:
         _write(code / f".{name}.{taker}.{uuid.uuid4().hex}.tmp", folder, files, provenance() | {"snapshot": name})
     return folder
-
-
-def code_dir(results: Path) -> Path:
-    """Return the folder of all snapshots of a results folder."""
-    return results / "code"
 
 
 def snapshots(results: Path) -> list[Path]:

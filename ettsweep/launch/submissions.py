@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ettsweep.errors import CorruptError
-from ettsweep.files import Json, dumps, read_json, write_atomic
+from ettsweep.files import Json, dumps, json_or_empty, read_json, write_atomic
 from ettsweep.processes import Life, Process
-from ettsweep.runs.folder import is_run_id
+from ettsweep.runs.paths import is_run_id, jobs_dir
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Submission:
 
     def workers(self) -> list[Process | None]:
         """Return the processes that were started for local workers; before they are, the submitter stands for each."""
-        started = _read(self.path / "workers.json").get("workers")
+        started = json_or_empty(self.path / "workers.json").get("workers")
         if not isinstance(started, list):
             return [self.submitter] * len(self.slots)
         return [Process.from_json(worker) for worker in started]
@@ -104,7 +104,7 @@ class Submission:
 
     def array(self) -> str | None:
         """Return the number of its array in SLURM, or None where nobody has recorded one."""
-        number = _read(self.path / "job.json").get("id")
+        number = json_or_empty(self.path / "job.json").get("id")
         return number if isinstance(number, str) and number.isdigit() else None
 
     def record(self, array: str) -> None:
@@ -159,7 +159,7 @@ class Submission:
 
     def said_by(self, worker: str) -> Json:
         """Return what a worker says of itself; empty where it has not started, or its words cannot be read."""
-        return _read(self.path / f"worker-{worker}.json")
+        return json_or_empty(self.path / f"worker-{worker}.json")
 
     def last_words(self) -> str:
         """Return the last line that a worker wrote, and where the rest is."""
@@ -171,17 +171,6 @@ class Submission:
             if lines:
                 return f"{lines[-1]} (all of it: {path})"
         return f"without a word, as if killed (their output: {self.path})"
-
-
-def _read(path: Path) -> Json:
-    with contextlib.suppress(CorruptError, FileNotFoundError):
-        return read_json(path)
-    return {}
-
-
-def jobs_dir(results: Path) -> Path:
-    """Return the folder of all submissions of a results folder."""
-    return results / "jobs"
 
 
 def read_submission(folder: Path) -> Submission:

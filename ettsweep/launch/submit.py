@@ -19,10 +19,11 @@ from ettsweep.files import Json, dumps, storage_errors, write_atomic
 from ettsweep.launch import slurm
 from ettsweep.launch.profiles import AnyProfile, LocalProfile, Slot, SlurmProfile
 from ettsweep.launch.slots import free_first
-from ettsweep.launch.submissions import Submission, jobs_dir, read_submission
+from ettsweep.launch.submissions import Submission, read_submission
 from ettsweep.models.architectures import model_name
 from ettsweep.processes import Process, process
 from ettsweep.runs.folder import RunDir
+from ettsweep.runs.paths import code_dir, jobs_dir
 from ettsweep.scaling.strategies import strategy_name
 from ettsweep.sweep.plan import Plan, Planned
 
@@ -222,7 +223,7 @@ def scripts(results: Path, plan: Plan, profile: AnyProfile) -> list[str]:
     for part in parts:
         name = _job_name(part).rpartition(".")[0] + ".XXXXXXXX"
         folder = jobs_dir(results.resolve()) / "XXXXXXXX"
-        code = str(results.resolve() / "code" / "XXXXXXXX") if profile.snapshot else ""
+        code = str(code_dir(results.resolve()) / "XXXXXXXX") if profile.snapshot else ""
         found.append(_executor(folder, len(part), profile, _parallel(profile, len(parts)), name, code).script())
     return found
 

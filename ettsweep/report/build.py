@@ -21,7 +21,7 @@ from ettsweep.report.figures import (
 )
 from ettsweep.report.maps import Cell, LatticeMap, lattice_figure
 from ettsweep.report.tables import point_key
-from ettsweep.runs.folder import State
+from ettsweep.runs.state import State
 from ettsweep.schema import digest, identity
 from ettsweep.spec import RunSpec
 from ettsweep.sweep.ledger import Run

@@ -9,7 +9,9 @@ from ettsweep.errors import CorruptError, InputError, unknown_name
 from ettsweep.files import Json
 from ettsweep.models.architectures import model_name
 from ettsweep.provenance import summary
-from ettsweep.runs.folder import Outlook, RunDir, State, Status, is_run_id, runs_dir
+from ettsweep.runs.folder import RunDir
+from ettsweep.runs.paths import is_run_id, runs_dir
+from ettsweep.runs.state import Outlook, State, Status
 from ettsweep.scaling.strategies import parse_strategy, strategy_name
 from ettsweep.spec import RunSpec, log2
 from ettsweep.tasks.kinds import score

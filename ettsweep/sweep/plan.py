@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from ettsweep.runs.folder import State
+from ettsweep.runs.state import State
 from ettsweep.spec import RunSpec
 from ettsweep.sweep.ledger import Ledger
 

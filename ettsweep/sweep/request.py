@@ -12,6 +12,7 @@ from ettsweep.config import read_yaml
 from ettsweep.errors import CorruptError, InputError
 from ettsweep.files import storage_errors, write_atomic
 from ettsweep.models.architectures import model_name
+from ettsweep.runs.paths import requests_dir
 from ettsweep.scaling.strategies import parse_strategy
 from ettsweep.schema import Frozen, NonNegative, PositiveFloat, digest, validate
 from ettsweep.spec import MAX_SEED, Recipe, RunSpec, StrategySpec
@@ -131,7 +132,7 @@ def with_corpus(request: Request, data: str | None = None) -> Request:
 def save_request(results: Path, request: Request) -> Path:
     """Keep a request under results/requests/; asking again makes it the newest."""
     data = request.model_dump(mode="json")
-    folder = results / "requests"
+    folder = requests_dir(results)
     path = folder / f"{digest(data)}.yaml"
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -158,7 +159,7 @@ def load_requests(results: Path) -> list[Request]:
     Raises:
         CorruptError: one was edited into something else.
     """
-    paths = sorted((results / "requests").glob("*.yaml"), key=lambda p: (-p.stat().st_mtime_ns, p.name))
+    paths = sorted(requests_dir(results).glob("*.yaml"), key=lambda p: (-p.stat().st_mtime_ns, p.name))
     requests = []
     for path in paths:
         try:

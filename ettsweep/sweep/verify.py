@@ -6,7 +6,7 @@ from itertools import chain, islice
 from statistics import fmean
 
 from ettsweep.errors import InputError
-from ettsweep.runs.folder import State
+from ettsweep.runs.state import State
 from ettsweep.spec import MAX_SEED, RunSpec
 from ettsweep.sweep.lattice import TOLERANCE, Point, PointMap, neighbours
 from ettsweep.sweep.ledger import Run

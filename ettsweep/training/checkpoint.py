@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from ettsweep.errors import CorruptError, first_line
 from ettsweep.files import Json, dumps, read_json, sha256_of
 from ettsweep.models.initialisation import put
-from ettsweep.runs.folder import Attempt
+from ettsweep.runs.attempt import Attempt
 from ettsweep.training.distributed import ALONE, Group, is_sharded, parameters, whole
 from ettsweep.training.parts import (
     FILES,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ettsweep.files import Json
-from ettsweep.runs.folder import Attempt
+from ettsweep.runs.attempt import Attempt
 from ettsweep.training import checkpoint
 from ettsweep.training.sinks import Sink
 

@@ -19,7 +19,8 @@ from ettsweep.models.build import speed_up
 from ettsweep.models.cost import train_flops_per_sample
 from ettsweep.models.shapes import parameter_count
 from ettsweep.registry import resolve
-from ettsweep.runs.folder import Attempt, RunDir
+from ettsweep.runs.attempt import Attempt
+from ettsweep.runs.folder import RunDir
 from ettsweep.scaling.strategies import strategy_name
 from ettsweep.spec import ModelSpec, RunSpec
 from ettsweep.tasks.base import Loading, Share, Task
@@ -348,8 +349,8 @@ def _wall_s(attempt: Attempt, step: int) -> float:
     spent = [t["wall_s"] for t in read_lines(attempt.timings_path) if t.get("step", 0) <= step]
     if spent:
         return float(spent[-1])
-    parent, _ = attempt.resumed_from()
-    return _wall_s(attempt.run.attempt(parent), step) if parent else 0.0
+    parent = attempt.parent()
+    return _wall_s(parent, step) if parent else 0.0
 
 
 def _consequence(spec: RunSpec, key: str) -> str:
@@ -368,10 +369,9 @@ def _consequence(spec: RunSpec, key: str) -> str:
 
 def _differences(attempt: Attempt) -> Iterator[tuple[str, str]]:
     """Yield what of an attempt is not as in the one that it goes on from: its name, and in words."""
-    parent, _ = attempt.resumed_from()
-    if not parent:
+    earlier = attempt.parent()
+    if earlier is None:
         return
-    earlier = attempt.run.attempt(parent)
     before, now = earlier.claim() | earlier.execution(), attempt.claim() | attempt.execution()
     for key in (
         *("device_name", "threads", "instruction_set", "torch", "ettsweep"),

@@ -5,7 +5,7 @@ import time
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from ettsweep.runs.folder import Attempt
+from ettsweep.runs.attempt import Attempt
 
 if TYPE_CHECKING:
     from ettsweep.training.loop import Stop

@@ -21,7 +21,8 @@ from ettsweep.launch.profiles import Slot
 from ettsweep.launch.slots import hold_slot, let_go
 from ettsweep.launch.submissions import Submission, read_submission
 from ettsweep.provenance import package_dir
-from ettsweep.runs.folder import RunDir, runs_dir
+from ettsweep.runs.folder import RunDir
+from ettsweep.runs.paths import runs_dir
 from ettsweep.worker.control import SIGNALS, Control
 from ettsweep.worker.device import prepare_device
 from ettsweep.worker.job import Job, JobOutlook
@@ -76,8 +77,9 @@ def _follow(group: "Group", device: "torch.device", control: "Control") -> None:
 
     try:
         for path, number, execution in orders(group):
-            attempt = RunDir(path).attempt(number)
-            train_run(attempt.run, attempt, device, execution, partial(control.poll, attempt), group)
+            run = RunDir(path)
+            attempt = run.attempt(number)
+            train_run(run, attempt, device, execution, partial(control.poll, attempt), group)
     except LostPeerError as error:
         print(f"rank {group.rank}: {error}", file=sys.stderr, flush=True)
         os._exit(1)  # what is left of the group may hang at a normal end

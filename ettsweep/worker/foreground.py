@@ -13,7 +13,9 @@ from ettsweep.launch.outlook import LiveOutlook
 from ettsweep.launch.profiles import LocalProfile, Slot
 from ettsweep.launch.slots import Lock, hold_slot, let_go
 from ettsweep.provenance import provenance
-from ettsweep.runs.folder import Attempt, Outlook, Owner, Prospect, RunDir, State
+from ettsweep.runs.attempt import Attempt
+from ettsweep.runs.folder import RunDir
+from ettsweep.runs.state import Outlook, Owner, Prospect, State
 from ettsweep.spec import RunSpec
 from ettsweep.worker.control import Control
 from ettsweep.worker.device import execution, prepare_device

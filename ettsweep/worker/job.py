@@ -9,7 +9,8 @@ from ettsweep.errors import LaunchError
 from ettsweep.files import Json
 from ettsweep.launch.outlook import LiveOutlook, Memory
 from ettsweep.processes import Process
-from ettsweep.runs.folder import Attempt, Owner, Prospect
+from ettsweep.runs.attempt import Attempt
+from ettsweep.runs.state import Owner, Prospect
 
 if TYPE_CHECKING:
     pass

@@ -19,7 +19,9 @@ from ettsweep.launch.profiles import PROFILES, Slot
 from ettsweep.launch.submissions import Submission
 from ettsweep.processes import beside, process
 from ettsweep.provenance import provenance
-from ettsweep.runs.folder import Attempt, Outlook, RunDir, State, ThisMachine
+from ettsweep.runs.attempt import Attempt
+from ettsweep.runs.folder import RunDir
+from ettsweep.runs.state import Outlook, State, ThisMachine
 from ettsweep.schema import validate
 from ettsweep.worker.control import POLL_S, Control
 from ettsweep.worker.device import execution, prepare_device

@@ -13,7 +13,8 @@ from support.commandline import end_workers, ettsweep, runs_in, write_grid
 
 from ettsweep import cli
 from ettsweep.output import with_results
-from ettsweep.runs.folder import RunDir, State
+from ettsweep.runs.folder import RunDir
+from ettsweep.runs.state import State
 from ettsweep.spec import RunSpec, StrategySpec
 from ettsweep.sweep.gridfile import load_request
 from ettsweep.sweep.request import save_request

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from ettsweep.launch.housekeeping import find_waste, remove
-from ettsweep.runs.folder import Attempt, RunDir
+from ettsweep.runs.attempt import Attempt
+from ettsweep.runs.folder import RunDir
 from ettsweep.spec import RunSpec
 
 

@@ -17,7 +17,10 @@ from ettsweep.launch.outlook import ASK_FIRST_S, ASK_LAST_S, LiveOutlook, Memory
 from ettsweep.launch.slurm import NoAnswerError, Task
 from ettsweep.launch.submissions import Submission, submissions
 from ettsweep.processes import Life, Process, process
-from ettsweep.runs.folder import Attempt, RunDir, State, runs_dir
+from ettsweep.runs.attempt import Attempt
+from ettsweep.runs.folder import RunDir
+from ettsweep.runs.paths import runs_dir
+from ettsweep.runs.state import State
 
 ME = process()
 GONE = replace(ME, start_time="1")

@@ -17,7 +17,8 @@ from ettsweep.launch import reproduce as module
 from ettsweep.launch.profiles import LocalProfile, load_profile
 from ettsweep.launch.reproduce import differences, facts, facts_here, reproduce
 from ettsweep.provenance import provenance
-from ettsweep.runs.folder import Attempt, RunDir
+from ettsweep.runs.attempt import Attempt
+from ettsweep.runs.folder import RunDir
 from ettsweep.spec import RunSpec
 from ettsweep.sweep.gridfile import load_request
 

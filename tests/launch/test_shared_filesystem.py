@@ -28,7 +28,10 @@ import pytest
 
 from ettsweep.launch.outlook import Memory
 from ettsweep.launch.profiles import LocalProfile
-from ettsweep.runs.folder import Attempt, RunDir, State, runs_dir
+from ettsweep.runs.attempt import Attempt
+from ettsweep.runs.folder import RunDir
+from ettsweep.runs.paths import runs_dir
+from ettsweep.runs.state import State
 from ettsweep.spec import RunSpec
 from ettsweep.worker.worker import beating
 

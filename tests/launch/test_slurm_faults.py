@@ -35,7 +35,8 @@ from support.commandline import (
 from support.devcluster import Cluster
 
 from ettsweep.launch.submissions import Submission, submission_folders, submissions
-from ettsweep.runs.folder import Attempt, RunDir
+from ettsweep.runs.attempt import Attempt
+from ettsweep.runs.folder import RunDir
 from ettsweep.spec import RunSpec
 
 STEPS = 2000

@@ -16,7 +16,9 @@ from ettsweep.launch.profiles import LocalProfile
 from ettsweep.launch.slurm import NoAnswerError, Task
 from ettsweep.launch.submissions import Submission, read_submission, submissions
 from ettsweep.processes import Life, Process, process
-from ettsweep.runs.folder import RunDir, State, runs_dir
+from ettsweep.runs.folder import RunDir
+from ettsweep.runs.paths import runs_dir
+from ettsweep.runs.state import State
 
 
 def live_workers(folder: Path) -> list[Process]:

@@ -8,7 +8,8 @@ from typing import Any
 import yaml
 
 from ettsweep.launch.submissions import Submission, submissions
-from ettsweep.runs.folder import Attempt, RunDir
+from ettsweep.runs.attempt import Attempt
+from ettsweep.runs.folder import RunDir
 from support.commandline import LONG, runs_in, status, wait_for, write_grid
 
 PROFILE: dict[str, Any] = {

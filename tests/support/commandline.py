@@ -15,7 +15,8 @@ import yaml
 
 from ettsweep.errors import CorruptError
 from ettsweep.launch.submissions import read_submission, submission_folders
-from ettsweep.runs.folder import RunDir, runs_dir
+from ettsweep.runs.folder import RunDir
+from ettsweep.runs.paths import runs_dir
 from ettsweep.spec import RunSpec
 
 ETTSWEEP = str(Path(sys.executable).with_name("ettsweep"))

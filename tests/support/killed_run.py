@@ -16,9 +16,10 @@ from pathlib import Path
 
 import torch
 
-from ettsweep.files import Json
-from ettsweep.runs import folder as rundir
-from ettsweep.runs.folder import Attempt, RunDir
+from ettsweep.files import Json, dumps
+from ettsweep.runs import folder
+from ettsweep.runs.attempt import Attempt
+from ettsweep.runs.folder import RunDir
 from ettsweep.training import checkpoint
 from ettsweep.training.execution import Execution
 from ettsweep.training.run import environment, train_run
@@ -64,7 +65,7 @@ def stick_in_metrics(stuck: Stuck, count: int) -> None:
     def half(self: Attempt, path: Path, lines: list[Json]) -> None:
         left[0] -= path == self.metrics_path
         if left[0] == 0:
-            text = "".join(rundir.dumps(line) + "\n" for line in lines)
+            text = "".join(dumps(line) + "\n" for line in lines)
             with path.open("a") as file:
                 file.write(text[: len(text) // 2])
             stuck()
@@ -75,14 +76,14 @@ def stick_in_metrics(stuck: Stuck, count: int) -> None:
 
 def stick_in_result(stuck: Stuck, count: int) -> None:
     """Get stuck after the stitched metrics, before the result."""
-    write = rundir.write_atomic
+    write = folder.write_atomic
 
     def half(path: Path, data: bytes | str | Callable[[Path], None], *, exclusive: bool = False) -> bool:
         if path.name == "result.json":
             stuck()
         return write(path, data, exclusive=exclusive)
 
-    rundir.write_atomic = half
+    folder.write_atomic = half
 
 
 STICK = {"checkpoint": stick_in_checkpoint, "metrics": stick_in_metrics, "result": stick_in_result}

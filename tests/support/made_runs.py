@@ -6,7 +6,8 @@ from typing import Any, Protocol
 
 import torch
 
-from ettsweep.runs.folder import Attempt, RunDir
+from ettsweep.runs.attempt import Attempt
+from ettsweep.runs.folder import RunDir
 from ettsweep.spec import RunSpec
 from ettsweep.training.loop import Stop
 

@@ -6,6 +6,7 @@ or what they say where they are asked for something.
 
 import json
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -20,8 +21,8 @@ from torch.distributed import fsdp as fsdp
 from torch.distributed.checkpoint import filesystem
 
 from ettsweep.models.blocks import Network
-from ettsweep.runs import folder as rundir
-from ettsweep.runs.folder import Attempt, RunDir
+from ettsweep.runs.attempt import Attempt
+from ettsweep.runs.folder import RunDir
 from ettsweep.spec import Precision, VitSpec
 from ettsweep.training import checkpoint, parts
 from ettsweep.training.distributed import Group, LostPeerError, dismiss, lead, orders, parameters
@@ -94,7 +95,7 @@ KILLED: dict[str, Callable[[int, int], None]] = {
     "in its part": lambda rank, count: killed_at(filesystem, "_write_item", {3: IN_THIRD}[count]),
     "after its part": lambda rank, count: killed_at(parts, "sha256_of", count if rank else 2 * count - 1),
     "before it counts": lambda rank, count: killed_at(Attempt, "save_parts", count),
-    "before the one before is removed": lambda rank, count: killed_at(rundir.shutil, "rmtree", count - 1),
+    "before the one before is removed": lambda rank, count: killed_at(shutil, "rmtree", count - 1),
 }
 
 
@@ -178,10 +179,10 @@ def take_part(trial: Trial, rank: int, meeting: str, say: Callable[[str], None])
         KILLED[trial.how](rank, trial.after)
 
     def train(attempt: Attempt, execution: Execution) -> None:
-        train_run(attempt.run, attempt, CPU, execution, poll, group)
+        train_run(run, attempt, CPU, execution, poll, group)
 
+    run = RunDir(Path(trial.run))
     if group.leads:
-        run = RunDir(Path(trial.run))
         attempt = run.claim(environment(CPU), after=max(run.numbers(), default=0))
         assert attempt is not None
         lead(group, run.path, attempt.number, trial.execution())
@@ -189,7 +190,8 @@ def take_part(trial: Trial, rank: int, meeting: str, say: Callable[[str], None])
         dismiss(group)
     else:
         for path, number, execution in orders(group):
-            train(RunDir(path).attempt(number), execution)
+            assert path == run.path
+            train(run.attempt(number), execution)
     group.leave()
 
 

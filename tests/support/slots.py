@@ -6,7 +6,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from ettsweep.runs.folder import Attempt, RunDir
+from ettsweep.runs.attempt import Attempt
+from ettsweep.runs.folder import RunDir
 from support.commandline import runs_in, wait_for
 
 

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from ettsweep.errors import InputError
-from ettsweep.runs.folder import Attempt, Owner, Prospect, RunDir, State, ThisMachine
+from ettsweep.runs.attempt import Attempt
+from ettsweep.runs.folder import RunDir
+from ettsweep.runs.state import Owner, Prospect, State, ThisMachine
 from ettsweep.spec import RunSpec
 from ettsweep.sweep.ledger import (
     Selection,

@@ -3,7 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from ettsweep.runs.folder import RunDir, State, Status
+from ettsweep.runs.folder import RunDir
+from ettsweep.runs.state import State, Status
 from ettsweep.spec import RunSpec
 from ettsweep.sweep.ledger import Ledger, Run
 from ettsweep.sweep.plan import make_plan

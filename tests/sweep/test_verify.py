@@ -8,7 +8,8 @@ import pytest
 
 from ettsweep.errors import InputError
 from ettsweep.resources import shipped
-from ettsweep.runs.folder import RunDir, State, Status
+from ettsweep.runs.folder import RunDir
+from ettsweep.runs.state import State, Status
 from ettsweep.spec import MAX_SEED, RunSpec
 from ettsweep.sweep.gridfile import load_request
 from ettsweep.sweep.lattice import Axis, Point

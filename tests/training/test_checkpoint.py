@@ -14,7 +14,8 @@ from support.made_runs import CPU, MakeSpec, Train, Undisturbed, numbers, stop_a
 
 from ettsweep.errors import CorruptError
 from ettsweep.models.shapes import parameter_shapes
-from ettsweep.runs.folder import Attempt, RunDir
+from ettsweep.runs.attempt import Attempt
+from ettsweep.runs.folder import RunDir
 from ettsweep.spec import RunSpec
 from ettsweep.training import checkpoint
 from ettsweep.training.loop import Trainer

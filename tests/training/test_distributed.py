@@ -18,7 +18,8 @@ from support.made_runs import (
 )
 
 from ettsweep.files import read_lines
-from ettsweep.runs.folder import RunDir, State
+from ettsweep.runs.folder import RunDir
+from ettsweep.runs.state import State
 from ettsweep.spec import RunSpec
 from ettsweep.tasks.base import Share
 from ettsweep.training.distributed import ALONE, Group, LostPeerError, watching

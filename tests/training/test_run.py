@@ -19,7 +19,9 @@ from torch import Tensor
 
 from ettsweep.errors import DataMissingError, StorageError
 from ettsweep.files import read_lines
-from ettsweep.runs.folder import Attempt, RunDir, State
+from ettsweep.runs.attempt import Attempt
+from ettsweep.runs.folder import RunDir
+from ettsweep.runs.state import State
 from ettsweep.spec import RunSpec
 from ettsweep.tasks.base import Batch
 from ettsweep.tasks.images.digits import Digits

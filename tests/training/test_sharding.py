@@ -33,7 +33,8 @@ from ettsweep.models.build import build_model
 from ettsweep.models.initialisation import initialise
 from ettsweep.models.scales import factors
 from ettsweep.models.shapes import parameter_count
-from ettsweep.runs.folder import RunDir, State
+from ettsweep.runs.folder import RunDir
+from ettsweep.runs.state import State
 from ettsweep.schema import validate
 from ettsweep.spec import RunSpec, StrategySpec
 from ettsweep.tasks.text.location import pydoc_digest

@@ -15,7 +15,9 @@ from support.slots import attempt_with_checkpoint, held, owner, wait_for_results
 
 from ettsweep.files import read_lines
 from ettsweep.launch.submissions import submission_folders
-from ettsweep.runs.folder import MAX_LOST_ATTEMPTS, Attempt, RunDir, State
+from ettsweep.runs.attempt import Attempt
+from ettsweep.runs.folder import RunDir
+from ettsweep.runs.state import MAX_LOST_ATTEMPTS, State
 from ettsweep.sweep.gridfile import load_request
 
 pytestmark = pytest.mark.skipif(not Path("/proc/locks").exists(), reason="looks at processes through Linux's /proc")

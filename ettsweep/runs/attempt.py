@@ -1,0 +1,265 @@
+"""An attempt: one owner's try at a run. Only its owner writes into its folder, so a superseded one disturbs nobody."""
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Literal
+
+from ettsweep.errors import CorruptError
+from ettsweep.files import (
+    Json,
+    dumps,
+    json_or_empty,
+    last_line,
+    read_json,
+    read_lines,
+    storage_errors,
+    sync,
+    write_atomic,
+)
+from ettsweep.processes import Life, Process
+from ettsweep.runs.paths import AttemptPaths
+
+
+class Attempt(AttemptPaths):
+    """One owner's try at a run."""
+
+    # --- its owner --------------------------------------------------------------------------------------------------
+
+    def claim(self) -> Json:
+        """Return claim.json; empty where it cannot be read."""
+        return json_or_empty(self.claim_path)
+
+    def host(self) -> str:
+        """Return the machine of the owner."""
+        owner = Process.from_json(self.claim().get("process"))
+        return owner.host if owner else "an unreadable claim"
+
+    def liveness(self) -> Life:
+        """Say whether the process of the owner lives, as far as it can be seen from here."""
+        owner = Process.from_json(self.claim().get("process"))
+        return owner.liveness() if owner else "unknown" if self.hidden() else "dead"
+
+    def hidden(self) -> bool:
+        """Say whether the claim cannot be seen from here yet: it was in the folder before the folder was there."""
+        return not self.claim_path.exists()
+
+    def job(self) -> Json:
+        """Return what the claim says of the scheduler's job that made it; empty where none did."""
+        job = self.claim().get("job")
+        return job if isinstance(job, dict) else {}
+
+    def job_id(self) -> str:
+        """Return the scheduler's id of the job that made the claim, or nothing."""
+        return str(self.job().get("id", ""))
+
+    def requeued(self) -> bool:
+        """Say whether the next attempt is the same job's, started again: the scheduler ended this one, not the run."""
+        job, then = self.job(), self.next().job()
+        same = (job.get("cluster"), job.get("id")) == (then.get("cluster"), then.get("id"))
+        return bool(job) and same and job.get("restart") != then.get("restart")
+
+    def next(self) -> "Attempt":
+        """Return the attempt that comes, or would come, after this one."""
+        return Attempt(self.run, self.number + 1)
+
+    def superseded(self) -> bool:
+        """Say whether another owner has taken the run over."""
+        return self.next().path.exists()
+
+    def beat(self, count: int) -> None:
+        """Show that the owner lives: a counter in a file of one size, written in place.
+
+        A new file would be seen late by clients of a network file system that cache the folder; an old one is
+        looked at again whenever it is opened.
+        """
+        descriptor = os.open(self.heartbeat_path, os.O_WRONLY | os.O_CREAT, 0o666)
+        try:
+            os.pwrite(descriptor, b"%20d\n" % count, 0)
+        finally:
+            os.close(descriptor)
+
+    def heartbeat_s(self) -> float | None:
+        """Return the seconds between beats that the owner promised; None where it promised none."""
+        interval_s = self.claim().get("heartbeat_s")
+        return float(interval_s) if isinstance(interval_s, int | float) and interval_s > 0 else None
+
+    def heartbeat(self) -> str:
+        """Return the counter as it stands; empty before the first beat."""
+        try:
+            return self.heartbeat_path.read_text()
+        except (OSError, ValueError):
+            return ""
+
+    # --- how it trains ----------------------------------------------------------------------------------------------
+
+    def record_provenance(self, data: Json) -> None:
+        """Record where the code of the owner comes from, see `provenance.provenance`."""
+        write_atomic(self.provenance_path, json.dumps(data, indent=1) + "\n")
+
+    def provenance(self) -> Json:
+        """Return provenance.json; empty where it cannot be read."""
+        return json_or_empty(self.provenance_path)
+
+    def record_execution(self, data: Json) -> None:
+        """Record how the attempt trains, as far as that can change the last bits of its numbers."""
+        write_atomic(self.execution_path, dumps(data))
+
+    def execution(self) -> Json:
+        """Return execution.json; empty where it cannot be read."""
+        return json_or_empty(self.execution_path)
+
+    # --- its lineage, and what it measures --------------------------------------------------------------------------
+
+    def resume_from(self, attempt: int, step: int) -> None:
+        """Record the checkpoint that this attempt goes on from."""
+        write_atomic(self.resume_path, dumps({"attempt": attempt, "step": step}))
+
+    def resumed_from(self) -> tuple[int, int]:
+        """Return (attempt, step) that this one went on from; (0, 0) for a fresh start."""
+        data = json_or_empty(self.resume_path)
+        attempt, step = data.get("attempt"), data.get("step")
+        if isinstance(attempt, int) and isinstance(step, int) and 0 < attempt < self.number:
+            return attempt, step
+        return 0, 0
+
+    def parent(self) -> "Attempt | None":
+        """Return the attempt that this one went on from; None for a fresh start."""
+        number, _ = self.resumed_from()
+        return Attempt(self.run, number) if number else None
+
+    def append(self, path: Path, lines: Iterable[Json]) -> None:
+        """Append lines to metrics.jsonl or timings.jsonl, in one write."""
+        text = "".join(dumps(line) + "\n" for line in lines)
+        with storage_errors(path), path.open("a") as file:
+            file.write(text)
+
+    def history(self, until: int | None = None) -> list[Json]:
+        """Return the metrics along the lineage of this attempt, up to and including step `until`.
+
+        Raises:
+            CorruptError: steps are missing, because a file was cut or edited.
+        """
+        number, step = self.resumed_from()
+        lines = Attempt(self.run, number).history(step if until is None else min(step, until)) if number else []
+        lines += [line for line in read_lines(self.metrics_path) if until is None or line.get("step", 0) <= until]
+        steps = [line["step"] for line in lines if "loss" in line]
+        last = len(steps) if until is None else until
+        if steps != list(range(1, last + 1)):
+            raise CorruptError(f"{self.metrics_path}: steps are missing before step {last}")
+        return lines
+
+    def progress(self) -> float:
+        """Return the share of steps done."""
+        return self.pace()[0]
+
+    def pace(self) -> tuple[float, float | None]:
+        """Return the share of steps done, and the seconds that the rest takes at the rate so far, if there is one.
+
+        They are those of the last line that was written, in this attempt or in the one that it went on from.
+        """
+        for path in (self.timings_path, self.metrics_path):
+            last = last_line(path) or {}
+            progress, wall_s = last.get("progress"), last.get("wall_s")
+            if isinstance(progress, int | float):
+                if isinstance(wall_s, int | float) and progress > 0:
+                    return float(progress), float(wall_s * (1 - progress) / progress)
+                return float(progress), None
+        parent = self.parent()
+        return (parent.progress() if parent else 0.0), None
+
+    def record_skipped(self, rank: int, text: str) -> None:
+        """Add a sample that one process of the run has left out, and why."""
+        with storage_errors(self.path), self.skipped_path(rank).open("a") as file:
+            file.write(text + "\n")
+
+    def skipped(self) -> list[str]:
+        """Return the samples that were left out along the lineage of this attempt, by any process, each once."""
+        parent = self.parent()
+        found = dict.fromkeys(parent.skipped() if parent else [])
+        for path in self.skipped_paths():
+            with contextlib.suppress(OSError):
+                found |= dict.fromkeys(path.read_text(errors="replace").splitlines())
+        return list(found)
+
+    # --- its checkpoint ---------------------------------------------------------------------------------------------
+
+    def has_checkpoint(self) -> bool:
+        """Say whether the attempt has saved a whole checkpoint."""
+        return self.checkpoint_path.exists() or self.parts_path.exists()
+
+    def checkpoints(self) -> list[Path]:
+        """Return the files and folders of its checkpoint; none is whole without the first."""
+        return [path for path in (self.checkpoint_path, self.parts_path) if path.exists()] + self.parts_folders()
+
+    def unfinished_checkpoints(self) -> list[Path]:
+        """Return the folders of checkpoints that were being written, or removed, when the owner ended."""
+        step = json_or_empty(self.parts_path).get("step")
+        return [path for path in self.parts_folders() if not isinstance(step, int) or path != self.parts_folder(step)]
+
+    def save_checkpoint(self, write: Callable[[Path], None]) -> None:
+        """Replace checkpoint.pt by what `write` writes; the metrics up to it are on disk first."""
+        self._sync_metrics()
+        write_atomic(self.checkpoint_path, write)
+
+    def save_parts(self, step: int, index: Json) -> None:
+        """Have what all processes have written after a step count as the checkpoint, and remove the one before.
+
+        Args:
+            step: whose folder they have written, and synced.
+            index: what checkpoint.json says of it.
+        """
+        self._sync_metrics()
+        write_atomic(self.parts_path, dumps({"step": step, **index}))
+        if self.superseded():
+            return  # the next owner may be reading the one before
+        for folder in self.unfinished_checkpoints():
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _sync_metrics(self) -> None:
+        if self.metrics_path.exists():
+            sync(self.metrics_path)
+
+    # --- its end ----------------------------------------------------------------------------------------------------
+
+    def fail(self, kind: Literal["error", "interrupted", "lost"], reason: str, details: str = "") -> None:
+        """Record why the attempt ended without a result; the first reason stands.
+
+        Args:
+            kind: `error` is not retried by itself, `lost` not for ever.
+            reason: for people, on one line.
+            details: such as a traceback.
+        """
+        text = dumps({"kind": kind, "reason": reason, "details": details})
+        write_atomic(self.failure_path, text, exclusive=True)
+
+    def failure(self) -> Json | None:
+        """Return failure.json, or None where the attempt ended otherwise or not at all."""
+        try:
+            return read_json(self.failure_path)
+        except FileNotFoundError:
+            return None
+        except CorruptError as error:
+            return {"kind": "error", "reason": str(error)}
+
+    def forgive(self) -> None:
+        """Have how the attempt ended count no more; one whose owner cannot be asked is given up."""
+        self.retried_path.touch()
+
+    def retried(self) -> bool:
+        """Say whether `retry` forgave how this attempt ended."""
+        return self.retried_path.exists()
+
+    def log(self) -> str:
+        """Return what the attempt logged, and why it ended where it ended badly."""
+        try:
+            text = self.log_path.read_text(errors="replace")
+        except OSError:
+            text = "(it logged nothing)\n"
+        skipped = sorted(set(self.skipped()))
+        text += "".join(f"left out: {sample}\n" for sample in skipped)
+        failure = self.failure()
+        return text + (f"ended: {failure.get('reason')}\n" if failure else "")

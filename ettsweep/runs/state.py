@@ -1,0 +1,211 @@
+"""The state of a run: derived from what its folder says, and from what is known beyond it, whenever it is asked for."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from ettsweep.files import Json
+from ettsweep.processes import Life
+from ettsweep.runs.attempt import Attempt
+
+MAX_LOST_ATTEMPTS = 6
+"""Attempts in a row that may die without a word and without getting further; more is a failure, not bad luck."""
+
+
+class State(StrEnum):
+    """State of a run; never stored."""
+
+    MISSING = "missing"
+    QUEUED = "queued"
+    RUNNING = "running"
+    DONE = "done"
+    DIVERGED = "diverged"
+    FAILED = "failed"
+    INTERRUPTED = "interrupted"
+    CANCELLED = "cancelled"
+    UNKNOWN = "unknown"
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run has its result; diverged is one, the worst."""
+        return self in (State.DONE, State.DIVERGED)
+
+
+@dataclass(frozen=True)
+class Status:
+    """State of a run, and what is known with it.
+
+    Attributes:
+        state: derived when it was asked for.
+        reason: why it is in this state, for people.
+        progress: share of the steps done, 0 to 1.
+        where: node or host that trains it.
+        job: the scheduler's id of the job that trains it, or will.
+        left_s: seconds until it is finished, at the rate so far.
+    """
+
+    state: State
+    reason: str = ""
+    progress: float = 0.0
+    where: str = ""
+    job: str = ""
+    left_s: float | None = None
+
+
+# --- what is known beyond the folder --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Whether the owner of an attempt lives.
+
+    Attributes:
+        life: of its process.
+        where: node or host.
+        reason: why it cannot be said.
+        job: the scheduler's id of its job.
+    """
+
+    life: Life
+    where: str = ""
+    reason: str = ""
+    job: str = ""
+
+
+@dataclass(frozen=True)
+class Prospect:
+    """What a run that nobody trains may hope for, as the newest job that lists it tells.
+
+    Attributes:
+        state: queued: a job will take it. unknown: that cannot be asked. cancelled, failed, interrupted: the job ended.
+        reason: why, in the scheduler's words.
+        job: the scheduler's id of the job.
+    """
+
+    state: State
+    reason: str = ""
+    job: str = ""
+
+
+class Outlook(Protocol):
+    """What is known of runs beyond their folders: whether owners live, and which jobs list a run."""
+
+    def owner(self, attempt: Attempt) -> Owner:
+        """Say whether the owner of an attempt that has not ended lives."""
+
+    def prospect(self, run_id: str) -> Prospect | None:
+        """Return what the newest submission that lists a run says of it, or None where there is none."""
+
+
+class ThisMachine:
+    """The outlook without a look at submissions: processes of this machine."""
+
+    def owner(self, attempt: Attempt) -> Owner:
+        """Say whether the process that made the claim lives."""
+        host = attempt.host()
+        return Owner(attempt.liveness(), host, f"claimed on {host}, which cannot be asked from here")
+
+    def prospect(self, run_id: str) -> Prospect | None:
+        """Know of no submission."""
+        return None
+
+
+# --- the state ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the folder of a run without a result says.
+
+    Attributes:
+        attempted: whether there is an attempt; what follows is of the last one.
+        failure: its failure.json.
+        retried: whether `retry` forgave how it ended, or gave it up.
+        progress: share of the steps done, 0 to 1.
+        left_s: seconds until the run is finished, at the rate so far.
+        cancelled: whether there is a cancel.json.
+    """
+
+    attempted: bool = False
+    failure: Json | None = None
+    retried: bool = False
+    progress: float = 0.0
+    left_s: float | None = None
+    cancelled: bool = False
+
+
+@dataclass(frozen=True)
+class Lost:
+    """An attempt that died without a word.
+
+    Attributes:
+        from_step: the step that it began after.
+        requeued: whether the scheduler ended it, and started its job again.
+    """
+
+    from_step: int = 0
+    requeued: bool = False
+
+
+def finished_status(result: Json) -> Status:
+    """Return the status of a run with a result."""
+    reason = f"at step {result['diverged_step']}" if result["status"] == "diverged" else ""
+    return Status(State(result["status"]), reason, 1.0)
+
+
+def unfinished_status(
+    run_id: str,
+    facts: Facts,
+    owner: Callable[[], Owner],
+    lost: Iterable[Lost],
+    prospect: Callable[[], Prospect | None],
+) -> Status:
+    """Derive the status of a run without a result; what takes a further look is asked for when it comes to it.
+
+    Args:
+        run_id: of the run.
+        facts: what its folder says.
+        owner: says who owns the last attempt; asked where nothing says that it ended.
+        lost: the last attempts, if they were lost, the latest first; looked at where nobody trains the run.
+        prospect: says what the run may hope for; asked last.
+    """
+    failure, progress = facts.failure, facts.progress
+    if facts.attempted and not failure and not facts.retried:
+        found = owner()
+        if found.life == "alive":
+            reason = "cancelling" if facts.cancelled else ""
+            return Status(State.RUNNING, reason, progress, found.where, found.job, facts.left_s)
+        if found.life == "unknown":
+            return Status(State.UNKNOWN, found.reason, progress, found.where, found.job)
+    if facts.cancelled:
+        return Status(State.CANCELLED, "", progress)
+    if failure and failure.get("kind") == "error" and not facts.retried:
+        return Status(State.FAILED, str(failure.get("reason", "")), progress)
+    if count := lost_in_a_row(lost):
+        return Status(State.FAILED, f"{count} attempts died without a word; see `ettsweep logs {run_id}`", progress)
+    return _hoping(facts, prospect() or Prospect(State.INTERRUPTED))
+
+
+def _hoping(facts: Facts, prospect: Prospect) -> Status:
+    """Return the status of a run that nobody trains, and that nothing keeps from being trained."""
+    state, reason = prospect.state, prospect.reason
+    if state is State.QUEUED:
+        reason = "; ".join(filter(None, ["to be resumed" if facts.attempted else "", reason]))
+    elif state in (State.INTERRUPTED, State.FAILED) and not facts.attempted:
+        state = State.MISSING
+    elif state is State.INTERRUPTED:
+        told = str((facts.failure or {}).get("reason", ""))
+        reason = reason or told or "its worker died"
+    return Status(state, reason, facts.progress, job=prospect.job)
+
+
+def lost_in_a_row(lost: Iterable[Lost]) -> int:
+    """Return how many attempts were lost at one point, but for those that were requeued; 0 below the limit."""
+    at_one_point: list[Lost] = []
+    for attempt in lost:
+        if at_one_point and attempt.from_step != at_one_point[0].from_step:
+            break
+        at_one_point.append(attempt)
+    count = sum(not attempt.requeued for attempt in at_one_point)
+    return count if count >= MAX_LOST_ATTEMPTS else 0

@@ -1,0 +1,135 @@
+"""Attempts: owners, lineages, checkpoints, logs."""
+
+from pathlib import Path
+
+import pytest
+from support.claims import claimed, train
+
+from ettsweep.errors import CorruptError
+from ettsweep.files import dumps, read_json
+from ettsweep.processes import Process, process
+from ettsweep.runs.attempt import Attempt
+from ettsweep.runs.folder import RunDir
+
+
+@pytest.mark.parametrize("data", [None, [], {"host": "a"}, {**process().to_json(), "pid": "many"}])
+def test_claim_that_names_no_process_is_dead(run: RunDir, data: object) -> None:
+    assert Process.from_json(data) is None
+    attempt = claimed(run)
+    (attempt.path / "claim.json").write_text(dumps({"process": data}))
+    assert attempt.liveness() == "dead"
+    assert attempt.host() == "an unreadable claim"
+
+
+def test_attempt_knows_when_it_is_superseded(run: RunDir) -> None:
+    first = claimed(run)
+    assert not first.superseded()
+    second = claimed(run)
+    assert first.superseded()
+    assert not second.superseded()
+    assert run.numbers() == [1, 2]
+
+
+def written_parts(attempt: Attempt, step: int) -> Path:
+    folder = attempt.parts_folder(step)
+    folder.mkdir()
+    (folder / "__0_0.distcp").write_bytes(b"weights")
+    return folder
+
+
+def test_parts_count_from_the_moment_that_they_are_named_and_the_ones_before_go(run: RunDir) -> None:
+    attempt = run.claim({}, after=0)
+    assert attempt is not None
+    first = written_parts(attempt, 4)
+    assert (attempt.has_checkpoint(), attempt.unfinished_checkpoints()) == (False, [first])
+    attempt.save_parts(4, {"run": run.id})
+    assert (attempt.has_checkpoint(), attempt.unfinished_checkpoints()) == (True, [])
+    second = written_parts(attempt, 12)
+    assert attempt.checkpoints() == [attempt.parts_path, first, second]
+    assert attempt.unfinished_checkpoints() == [second]
+    attempt.save_parts(12, {"run": run.id})
+    assert attempt.checkpoints() == [attempt.parts_path, second]
+    assert read_json(attempt.parts_path) == {"step": 12, "run": run.id}
+
+
+def test_parts_that_the_next_owner_may_be_reading_stay(run: RunDir) -> None:
+    attempt = run.claim({}, after=0)
+    assert attempt is not None
+    first = written_parts(attempt, 4)
+    attempt.save_parts(4, {})
+    second = written_parts(attempt, 8)
+    assert run.claim({}, after=1) is not None
+    attempt.save_parts(8, {})
+    assert attempt.checkpoints() == [attempt.parts_path, first, second]
+
+
+def test_history_is_stitched_along_the_lineage(run: RunDir) -> None:
+    first, second, third = claimed(run), claimed(run), claimed(run)
+    train(first, 1, 10, "first")
+    second.resume_from(1, 6)
+    train(second, 7, 12, "second")
+    third.resume_from(2, 8)
+    train(third, 9, 11, "third")
+    with third.metrics_path.open("a") as file:
+        file.write('{"step": 12, "lo')
+    lines = [(line["step"], line["by"], "loss" in line) for line in third.history()]
+    assert lines == [
+        *((step, "first", True) for step in (1, 2, 3, 4)),
+        (4, "first", False),
+        *((step, "first", True) for step in (5, 6)),
+        *((step, "second", True) for step in (7, 8)),
+        (8, "second", False),
+        *((step, "third", True) for step in (9, 10, 11)),
+    ]
+    assert [line["step"] for line in third.history(until=5)] == [1, 2, 3, 4, 4, 5]
+    assert [line["by"] for line in second.history(until=8)][-3:] == ["second"] * 3
+
+
+def test_attempt_of_another_lineage_is_left_out(run: RunDir) -> None:
+    first, second, third = claimed(run), claimed(run), claimed(run)
+    train(first, 1, 4, "first")
+    train(second, 1, 8, "second")
+    third.resume_from(1, 3)
+    train(third, 4, 4, "third")
+    assert {line["by"] for line in third.history()} == {"first", "third"}
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [[2, 3, 4], [1, 3, 4], [1, 2, 2, 3, 4], [1, 3, 3, 4], [1, 3, 2, 4], [1, 2, 3], []],
+    ids=["start", "hole", "twice", "hole and twice", "order", "end", "all"],
+)
+def test_missing_steps_are_noticed(run: RunDir, steps: list[int]) -> None:
+    attempt = claimed(run)
+    attempt.append(attempt.metrics_path, [{"step": s, "loss": 1.0} for s in steps])
+    with pytest.raises(CorruptError, match="steps are missing before step 4") as error:
+        attempt.history(until=4)
+    assert str(attempt.metrics_path) in str(error.value)
+
+
+def test_lineage_with_a_cut_parent_is_noticed(run: RunDir) -> None:
+    first, second = claimed(run), claimed(run)
+    train(first, 1, 6)
+    second.resume_from(1, 6)
+    train(second, 7, 8)
+    assert len(second.history()) == 8 + 2
+    content = first.metrics_path.read_text().splitlines(keepends=True)
+    first.metrics_path.write_text("".join(content[:-1]))
+    with pytest.raises(CorruptError, match="steps are missing before step 6"):
+        second.history()
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"attempt": 2, "step": 3}', '{"attempt": "1", "step": 3}'])
+def test_unreadable_resume_is_a_fresh_start(run: RunDir, content: str) -> None:
+    claimed(run)
+    second = claimed(run)
+    (second.path / "resume.json").write_text(content)
+    assert second.resumed_from() == (0, 0)
+
+
+def test_log_tells_how_an_attempt_ended(run: RunDir) -> None:
+    attempt = claimed(run)
+    assert attempt.log() == "(it logged nothing)\n"
+    attempt.log_path.write_bytes(b"step 1\n\xff\n")
+    attempt.fail("error", "ValueError: no")
+    assert attempt.log() == "step 1\n\N{REPLACEMENT CHARACTER}\nended: ValueError: no\n"

@@ -1,0 +1,245 @@
+"""States: derived from what a folder says, from owners and from jobs."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from support.claims import Look, claimed, dead_process, finished, state
+
+from ettsweep.processes import Process, process
+from ettsweep.runs.folder import RunDir
+from ettsweep.runs.state import (
+    MAX_LOST_ATTEMPTS,
+    Facts,
+    Lost,
+    Owner,
+    Prospect,
+    State,
+    Status,
+    lost_in_a_row,
+    unfinished_status,
+)
+
+
+def test_missing_then_queued_then_running_then_done(run: RunDir) -> None:
+    assert state(run) == (State.MISSING, "")
+    assert state(run, run.id) == (State.QUEUED, "")
+    claimed(run)
+    assert state(run, run.id) == (State.RUNNING, "")
+    run.finish({"status": "done"}, [])
+    assert state(run, run.id) == (State.DONE, "")
+    assert run.status().progress == 1.0
+    assert State.DONE.finished
+
+
+def test_diverged_is_finished_and_says_where(run: RunDir) -> None:
+    finished(run, status="diverged", diverged_step=17)
+    assert state(run) == (State.DIVERGED, "at step 17")
+    assert State.DIVERGED.finished
+
+
+def test_owner_that_died_leaves_an_interrupted_run(run: RunDir) -> None:
+    attempt = claimed(run, dead_process())
+    assert state(run) == (State.INTERRUPTED, "its worker died")
+    assert state(run, run.id) == (State.QUEUED, "to be resumed")
+    attempt.fail("interrupted", "terminated")
+    assert state(run) == (State.INTERRUPTED, "terminated")
+
+
+def test_failure_is_kept_even_while_its_worker_lives_and_is_queued(run: RunDir) -> None:
+    claimed(run).fail("error", "ValueError: no", "Traceback ...")
+    assert state(run, run.id) == (State.FAILED, "ValueError: no")
+    assert not State.FAILED.finished
+
+
+def test_interruption_recorded_by_a_living_worker_is_over(run: RunDir) -> None:
+    claimed(run).fail("interrupted", "terminated")
+    assert state(run) == (State.INTERRUPTED, "terminated")
+
+
+def test_cancellation_is_obeyed_before_it_is_true(run: RunDir) -> None:
+    run.cancel()
+    assert state(run, run.id) == (State.CANCELLED, "")
+    attempt = claimed(run)
+    assert state(run) == (State.RUNNING, "cancelling")
+    attempt.fail("interrupted", "cancelled")
+    assert state(run) == (State.CANCELLED, "")
+    run.retry()
+    assert state(run) == (State.INTERRUPTED, "cancelled")
+
+
+def test_owner_on_another_machine_is_unknown(run: RunDir) -> None:
+    claimed(run, Process("node7", "its boot", 1, "1"))
+    assert state(run, run.id) == (State.UNKNOWN, "claimed on node7, which cannot be asked from here")
+    assert run.status(Look(life="alive")).state is State.RUNNING
+    assert run.status(Look(life="dead")).state is State.INTERRUPTED
+
+
+def test_how_its_job_ended_says_what_became_of_a_run(run: RunDir) -> None:
+    def seen(told: State, reason: str = "why") -> tuple[State, str, str]:
+        status = run.status(Look(prospect=Prospect(told, reason, "7_1")))
+        return status.state, status.reason, status.job
+
+    assert seen(State.INTERRUPTED) == (State.MISSING, "why", "7_1")
+    assert seen(State.CANCELLED) == (State.CANCELLED, "why", "7_1")
+    attempt = claimed(run, dead_process())
+    assert seen(State.INTERRUPTED) == (State.INTERRUPTED, "why", "7_1")
+    assert seen(State.INTERRUPTED, "")[1] == "its worker died"
+    assert seen(State.QUEUED) == (State.QUEUED, "to be resumed; why", "7_1")
+    assert seen(State.UNKNOWN) == (State.UNKNOWN, "why", "7_1")
+    assert seen(State.FAILED) == (State.FAILED, "why", "7_1")
+    attempt.fail("interrupted", "out of time or preempted")
+    assert seen(State.INTERRUPTED, "") == (State.INTERRUPTED, "out of time or preempted", "7_1")
+    attempt.fail("error", "ValueError: no")
+    assert seen(State.INTERRUPTED, "")[1] == "out of time or preempted", "the first reason stands"
+    (attempt.path / "failure.json").unlink()
+    attempt.fail("error", "ValueError: no")
+    assert seen(State.QUEUED)[:2] == (State.FAILED, "ValueError: no")
+    finished(run)
+    assert seen(State.CANCELLED)[0] is State.DONE
+
+
+def test_attempts_that_the_scheduler_ended_are_not_lost(run: RunDir) -> None:
+    owner = dead_process()
+    for restart in range(MAX_LOST_ATTEMPTS + 2):
+        numbers = run.numbers()
+        job = {"cluster": "c", "id": "5_0", "restart": restart}
+        attempt = run.claim({"job": job}, after=numbers[-1] if numbers else 0)
+        assert attempt is not None
+        claim = attempt.claim() | {"process": owner.to_json()}
+        (attempt.path / "claim.json").write_text(json.dumps(claim))
+        assert run.status().state is State.INTERRUPTED
+
+
+def test_progress_is_that_of_the_lineage(run: RunDir) -> None:
+    first = claimed(run, dead_process())
+    assert run.status().progress == 0.0
+    first.append(first.timings_path, [{"step": 6, "progress": 0.25}, {"step": 12, "progress": 0.5}])
+    assert run.status().progress == 0.5
+    claimed(run).resume_from(1, 12)
+    assert run.status().progress == 0.5
+    third = claimed(run)
+    assert run.status().progress == 0.0, "it began anew"
+    third.timings_path.write_text('{"step": 6, "progress": 0.25}\n{"step": 12, "prog')
+    assert run.status().progress == 0.25
+
+
+def test_attempts_lost_in_a_row_are_a_failure_until_retried(run: RunDir) -> None:
+    owner = dead_process()
+    for _ in range(MAX_LOST_ATTEMPTS - 1):
+        claimed(run, owner)
+        assert run.status().state is State.INTERRUPTED
+    claimed(run, owner)
+    what = f"{MAX_LOST_ATTEMPTS} attempts died without a word; see `ettsweep logs {run.id}`"
+    assert state(run, run.id) == (State.FAILED, what)
+    run.retry()
+    assert state(run) == (State.INTERRUPTED, "its worker died")
+    for _ in range(MAX_LOST_ATTEMPTS - 1):
+        claimed(run, owner)
+        assert run.status().state is State.INTERRUPTED
+    claimed(run, owner)
+    assert run.status().state is State.FAILED
+
+
+def test_lost_attempts_that_got_further_are_bad_luck(run: RunDir) -> None:
+    owner = dead_process()
+    for number in range(1, 6):
+        claimed(run, owner).resume_from(number - 1, 10 * number)
+        assert run.status().state is State.INTERRUPTED
+    for _ in range(MAX_LOST_ATTEMPTS - 2):
+        claimed(run, owner).resume_from(5, 50)
+        assert run.status().state is State.INTERRUPTED
+    claimed(run, owner).resume_from(5, 50)
+    assert run.status().state is State.FAILED, "the last ones did not"
+
+
+@pytest.mark.parametrize("parts", [False, True])
+def test_lost_attempt_with_a_checkpoint_of_its_own_got_further(run: RunDir, parts: bool) -> None:
+    owner = dead_process()
+    for _ in range(MAX_LOST_ATTEMPTS):
+        attempt = claimed(run, owner)
+    assert run.status().state is State.FAILED
+    if parts:
+        attempt.save_parts(4, {})
+    else:
+        attempt.save_checkpoint(lambda path: path.touch())
+    assert run.status().state is State.INTERRUPTED
+
+
+def test_an_attempt_that_said_why_it_ended_is_not_lost(run: RunDir) -> None:
+    owner = dead_process()
+    claimed(run, owner)
+    claimed(run, owner).fail("interrupted", "terminated")
+    for _ in range(MAX_LOST_ATTEMPTS - 1):
+        claimed(run, owner)
+    assert run.status().state is State.INTERRUPTED
+
+
+def test_an_attempt_that_was_given_up_is_dead_though_its_process_lives(run: RunDir) -> None:
+    attempt = claimed(run)
+    assert run.status().state is State.RUNNING
+    run.retry()
+    assert attempt.liveness() == "alive"
+    assert state(run) == (State.INTERRUPTED, "its worker died")
+    claimed(run)
+    assert run.status().state is State.RUNNING, "the next attempt is not given up"
+
+
+def test_a_live_process_of_another_container_is_unknown(run: RunDir) -> None:
+    me = process()
+    assert me.liveness() == "alive"
+    assert replace(me, namespace="pid:[1]").liveness() == "unknown"
+    attempt = claimed(run, replace(me, namespace="pid:[1]"))
+    assert run.status().state is State.UNKNOWN
+    run.retry()
+    assert attempt.retried()
+    assert run.status().state is State.INTERRUPTED, "a person has given the claim up"
+
+
+def test_damaged_failure_is_a_failure(run: RunDir) -> None:
+    attempt = claimed(run)
+    (attempt.path / "failure.json").write_text("{")
+    assert run.status().state is State.FAILED
+    assert str(attempt.path / "failure.json") in run.status().reason
+
+
+# --- without files --------------------------------------------------------------------------------------------------
+
+
+def asked_too_early() -> None:
+    raise AssertionError("what takes a further look is asked only where it decides")
+
+
+@pytest.mark.parametrize(
+    ("facts", "owner", "expected"),
+    [
+        (Facts(cancelled=True), None, Status(State.CANCELLED)),
+        (Facts(True, progress=0.5), Owner("alive", "n1", job="7_0"), Status(State.RUNNING, "", 0.5, "n1", "7_0")),
+        (Facts(True, left_s=9.0, cancelled=True), Owner("alive"), Status(State.RUNNING, "cancelling", left_s=9.0)),
+        (
+            Facts(True, cancelled=True),
+            Owner("unknown", "n1", "why", "7_0"),
+            Status(State.UNKNOWN, "why", 0, "n1", "7_0"),
+        ),
+        (Facts(True, cancelled=True), Owner("dead"), Status(State.CANCELLED)),
+        (Facts(True, {"kind": "lost", "reason": "no"}, cancelled=True), None, Status(State.CANCELLED)),
+        (Facts(True, {"kind": "error", "reason": "no"}), None, Status(State.FAILED, "no")),
+    ],
+)
+def test_state_of_which_the_folder_and_its_owner_decide(facts: Facts, owner: Owner | None, expected: Status) -> None:
+    ask = (lambda: owner) if owner else asked_too_early
+    assert unfinished_status("0123456789ab", facts, ask, iter(asked_too_early, 0), asked_too_early) == expected
+
+
+@pytest.mark.parametrize(
+    ("lost", "count"),
+    [
+        ([Lost()] * (MAX_LOST_ATTEMPTS - 1), 0),
+        ([Lost()] * MAX_LOST_ATTEMPTS, MAX_LOST_ATTEMPTS),
+        ([Lost(8)] * (MAX_LOST_ATTEMPTS - 1) + [Lost(4)], 0),
+        ([Lost(requeued=True)] + [Lost()] * (MAX_LOST_ATTEMPTS - 1), 0),
+    ],
+)
+def test_attempts_are_lost_in_a_row_where_they_got_no_further(lost: list[Lost], count: int) -> None:
+    assert lost_in_a_row(lost) == count
+    assert lost_in_a_row([*lost, Lost(2), *lost]) == count, "what was before they got further"

@@ -1,0 +1,88 @@
+"""Whole files under kills, cut lines, strict JSON."""
+
+from pathlib import Path
+
+import pytest
+from support.claims import python
+
+from ettsweep.errors import CorruptError
+from ettsweep.files import dumps, finite, read_json, read_lines, write_atomic
+
+REWRITE_UNDER_KILLS = """
+import os, random, signal, sys, time
+from pathlib import Path
+from ettsweep.files import write_atomic
+
+path, rng, seen = Path(sys.argv[1]), random.Random(0), set()
+contents = [letter * 300_000 for letter in (b"a", b"b")]
+write_atomic(path, contents[0])
+for _ in range(60):
+    pid = os.fork()
+    if pid == 0:
+        while True:
+            for content in contents:
+                write_atomic(path, content)
+    time.sleep(rng.uniform(0.001, 0.015))
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    seen.add(contents.index(path.read_bytes()))
+print(len(seen))
+"""
+
+
+def test_file_is_the_old_or_the_new_one_after_a_kill_at_any_instant(tmp_path: Path) -> None:
+    assert python(REWRITE_UNDER_KILLS, tmp_path / "file") == "2\n", "both contents were met"
+
+
+def test_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    write_atomic(path, "old")
+
+    def half(temporary: Path) -> None:
+        temporary.write_text("half")
+        raise RuntimeError("the writer broke")
+
+    with pytest.raises(RuntimeError):
+        write_atomic(path, half)
+    assert path.read_text() == "old"
+    assert list(tmp_path.rglob("*file*")) == [path]
+
+
+def test_exclusive_write_keeps_what_is_there(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    assert write_atomic(path, "first", exclusive=True)
+    assert not write_atomic(path, "second", exclusive=True)
+    assert path.read_text() == "first"
+    assert list(tmp_path.rglob("*file*")) == [path]
+
+
+def test_cut_last_line_is_ignored(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1}\n{"step": 2}\n{"step": 3')
+    assert read_lines(path) == [{"step": 1}, {"step": 2}]
+    path.write_text('{"step": 1}\n{"step": 2}')
+    assert read_lines(path) == [{"step": 1}], "a line counts once it has its end"
+
+
+@pytest.mark.parametrize("broken", ["{nonsense}", "[2]", "", "\x00\x00"])
+def test_nothing_is_read_after_a_broken_line(tmp_path: Path, broken: str) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(f'{{"step": 1}}\n{broken}\n{{"step": 3}}\n')
+    assert read_lines(path) == [{"step": 1}]
+    assert read_lines(tmp_path / "none") == []
+
+
+def test_json_never_holds_nan() -> None:
+    line = {"step": 3, "loss": float("nan"), "grad_norm": float("-inf"), "lr": 0.5}
+    assert finite(line) == {"step": 3, "loss": None, "grad_norm": None, "lr": 0.5, "nonfinite": True}
+    assert finite({"step": 3, "loss": 1e308}) == {"step": 3, "loss": 1e308}
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        dumps({"loss": float("nan")})
+
+
+def test_reading_what_is_not_there_is_told_apart_from_damage(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        read_json(tmp_path / "none.json")
+    (tmp_path / "folder.json").mkdir()
+    with pytest.raises(CorruptError, match="cannot be read"):
+        read_json(tmp_path / "folder.json")

@@ -1,0 +1,55 @@
+"""Processes are told apart, and alive from dead."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+from ettsweep.files import dumps
+from ettsweep.processes import Process, process, start_time
+
+
+def test_this_process_is_alive_and_survives_json() -> None:
+    me = process()
+    assert me.pid == os.getpid()
+    assert me.liveness() == "alive"
+    assert Process.from_json(json.loads(dumps(me.to_json()))) == me
+
+
+def test_running_and_ended_and_unreaped_children() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    owner = process(child.pid)
+    assert owner.liveness() == "alive"
+    child.kill()
+    deadline_s = time.monotonic() + 10
+    while owner.liveness() == "alive" and time.monotonic() < deadline_s:
+        time.sleep(0.005)
+    assert owner.liveness() == "dead", "it waits for its parent, but will not write again"
+    child.communicate()
+    assert owner.liveness() == "dead"
+    assert start_time(child.pid) is None
+
+
+def test_reused_pid_is_another_process() -> None:
+    me = process()
+    assert Process(me.host, me.boot_id, me.pid, f"{me.start_time}0").liveness() == "dead"
+
+
+def test_processes_of_other_boots_and_machines() -> None:
+    me = process()
+    assert Process(me.host, "another boot", me.pid, me.start_time).liveness() == "dead"
+    assert Process("elsewhere", "another boot", me.pid, me.start_time).liveness() == "unknown"
+    assert Process("renamed", me.boot_id, me.pid, me.start_time).liveness() == "alive"
+
+
+def test_a_process_number_of_another_namespace_says_nothing() -> None:
+    me = process()
+    assert replace(me, namespace="pid:[1]").liveness() == "unknown"
+    gone = replace(me, namespace="pid:[1]", boot_id="another boot")
+    assert gone.liveness() == "dead", "no container outlives its machine"
+    without = {key: value for key, value in me.to_json().items() if key != "namespace"}
+    older = Process.from_json(without)
+    assert older is not None
+    assert (older.namespace, older.liveness()) == ("", "alive")

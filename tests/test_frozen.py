@@ -146,7 +146,7 @@ TABLES = {
     "verify-optimum --dry-run, one family": "verify-optimum --dry-run --strategy ntk --results results",
     "seeds --dry-run": "seeds --dry-run --results results",
     "show": "show {run} --results results",
-    "show, broken": "show 0123456789ab --results results",
+    "show, broken": "show {broken} --results results",
     "show --reproduce": "show {run} --reproduce --results results",
     "clean --dry-run": "clean --dry-run --results results",
     "doctor": "doctor --launch-set slots=1 --results other",
@@ -156,8 +156,8 @@ TABLES = {
 }
 CHECK = "check-scaling --model vit-digits --widths 64,128,256 --seeds 3 --steps 1 --depth 1"
 DATA = "data text --input a.txt --out tokens --bpe-tokens 300 --val-fraction 0.2 --workers 1"
-DONE = "a86cc2981aa4"
-"""A run of the archive."""
+DONE, BROKEN = "a86cc2981aa4", "0123456789ab"
+"""Runs of the archive."""
 
 
 @pytest.fixture
@@ -168,15 +168,14 @@ def torchless(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", TABLES)
 def test_columns_of_the_commands_tables(name: str, call: Call, earlier: Path, torchless: None) -> None:
-    (earlier / "runs" / DONE / "attempts" / "0001" / "checkpoint.pt").touch()  # something for `clean`
-    command = TABLES[name].format(grids=GRIDS, run=DONE).split()
+    command = TABLES[name].format(grids=GRIDS, run=DONE, broken=BROKEN).split()
     forms = [form for form in FORMATS if (name, form) != ("show --reproduce", "table")]  # a line to be typed
     assert_frozen("columns", {name: {form: columns(call(*command, "--format", form).out, form) for form in forms}})
 
 
 def test_columns_of_data_text(call: Call, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("\n\n".join(f"{number} is a number of this text." for number in range(200)))
-    found = {form: columns(call(*DATA.split(), "--format", form).out, form) for form in FORMATS}
+    found = {form: columns(call(*DATA.split(), "--format", form).out, form) for form in ("json", "csv")}
     manifest = json.loads((tmp_path / "tokens" / "manifest.json").read_text())
     assert_frozen("columns", {"data text": found | {"manifest": list(manifest)}})
 
@@ -187,41 +186,34 @@ def test_columns_of_check_scaling(call: Call) -> None:
     assert_frozen("columns", {"check-scaling": found})
 
 
-def test_columns_of_the_reports_files(call: Call, earlier: Path, undrawn: None) -> None:
-    from pyarrow.parquet import read_schema
-
-    call("report", "--results", "results")
-    found = {}
-    for path in sorted((earlier / "report" / "tables").iterdir()):
-        if path.suffix == ".parquet":
-            found[path.name] = [f"{field.name}: {field.type}" for field in read_schema(path)]
-        elif path.suffix == ".tex":
-            found[path.name] = next(line for line in path.read_text().splitlines() if " & " in line).split(" & ")
-        else:
-            found[path.name] = columns(path.read_text(), "csv" if path.suffix == ".csv" else "markdown")
-    found["files"] = sorted(str(path.relative_to(earlier)) for path in (earlier / "report").rglob("*.*"))
-    assert_frozen("columns", {"report": found})
-
-
 # --- results folders of earlier versions ----------------------------------------------------------------------------
 
 HERE = "HERE"
 """In a claim of the archive: this machine before it was last started, so that its owner is known to be dead."""
 
 
-@pytest.fixture
-def earlier(tmp_path: Path) -> Path:
-    """Unpack two results folders that an earlier version has written; return the first.
+@pytest.fixture(scope="module")
+def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Unpack two results folders that an earlier version has written, for all tests here: they only read.
 
     `results` holds three requests, two of them of one family; an optimum that a climb reached, with fresh seeds; runs in
     all states but running; one that no grid asked for; a folder that is no run; a submission to SLURM.
     `near` holds runs at points that are 1e-7 apart in log2(lr).
     """
+    folder = tmp_path_factory.mktemp("earlier")
     with tarfile.open(FROZEN / "results.tar.xz") as archive:
-        archive.extractall(tmp_path, filter="data")
-    for path in tmp_path.rglob("claim.json"):
+        archive.extractall(folder, filter="data")
+    for path in folder.rglob("claim.json"):
         if f'"{HERE}"' in (text := path.read_text()):
             path.write_text(text.replace(f'"{HERE}"', json.dumps(socket.gethostname())))
+    return folder
+
+
+@pytest.fixture
+def earlier(unpacked: Path, tmp_path: Path) -> Path:
+    """Have `results` and `near` in this test's folder; return the first."""
+    for name in ("results", "near"):
+        (tmp_path / name).symlink_to(unpacked / name)
     return tmp_path / "results"
 
 
@@ -260,30 +252,45 @@ def test_an_earlier_results_folder_is_read_as_before(folder: str, command: str, 
     assert_frozen("readings", {f"{folder}: {command}": tidy(done.json), f"{folder}: {command}: code": [done.code]})
 
 
-def test_each_run_of_an_earlier_folder_is_shown_as_before(call: Call, earlier: Path) -> None:
+def test_a_run_of_each_kind_of_an_earlier_folder_is_shown_as_before(call: Call, earlier: Path) -> None:
+    rows = call("status", "--results", "results", "--format", "json").json
+    attempts = {row["run"]: len([*(earlier / "runs" / row["run"]).glob("attempts/*")]) for row in rows}
+    kinds = {(row["strategy"], row["state"], row["reason"], attempts[row["run"]]): row["run"] for row in rows}
     found = {}
-    for path in sorted((earlier / "runs").iterdir()):
-        shown = call("show", path.name, "--results", "results", "--format", "json").json
-        if "spec" in shown:
-            assert shown.pop("spec") == json.loads((path / "spec.json").read_text())
-            result = json.loads((path / "result.json").read_text()) if (path / "result.json").exists() else {}
-            assert (shown.pop("result") or {}) == {key: result[key] for key in result if key != "sha256"}
-            for attempt in shown["attempts"]:
-                attempt["host"] = HERE if attempt["host"] == socket.gethostname() else attempt["host"]
-                attempt["provenance"] = len(attempt["provenance"])
-        found[path.name] = tidy(shown)
+    for run in (*kinds.values(), BROKEN):
+        shown = call("show", run, "--results", "results", "--format", "json").json
+        for attempt in shown.get("attempts", []):
+            attempt["host"] = HERE if attempt["host"] == socket.gethostname() else attempt["host"]
+        found[run] = tidy(shown)
     assert_frozen("readings", {"results: show": found})
 
 
 @pytest.mark.parametrize("folder", ["results", "near"])
 def test_an_earlier_folder_is_reported_as_before(folder: str, call: Call, earlier: Path, undrawn: None) -> None:
-    done = call("report", "--results", folder, "--format", "json")
-    tables = earlier.parent / folder / "report" / "tables"
+    done = call("report", "--results", folder, "--out", "report", "--format", "json")
+    out = earlier.parent / "report"
     found = {f"{folder}: report": tidy(done.json)}
     for name in ("optima", "points", "runs"):
-        rows = csv.DictReader(io.StringIO((tables / f"{name}.csv").read_text()))
+        rows = csv.DictReader(io.StringIO((out / "tables" / f"{name}.csv").read_text()))
         found[f"{folder}: report: {name}.csv"] = [numbers(row) for row in rows]
     assert_frozen("readings", found)
+    files = sorted(str(path.relative_to(out)) for path in out.rglob("*.*"))
+    tables = {path.name: columns_of_file(path) for path in sorted((out / "tables").iterdir())}
+    assert_frozen("columns", {f"{folder}: report": tables | {"files": files}})
+
+
+def columns_of_file(path: Path) -> list[str]:
+    """Return the columns of a table of the report; with their types where the file says so."""
+    from pyarrow.parquet import read_schema
+
+    match path.suffix:
+        case ".parquet":
+            return [f"{field.name}: {field.type}" for field in read_schema(path)]
+        case ".tex":
+            return next(line for line in path.read_text().splitlines() if " & " in line).split(" & ")
+        case ".csv":
+            return columns(path.read_text(), "csv")
+    return columns(path.read_text(), "markdown")
 
 
 @pytest.mark.parametrize("at", ["1.2990381957", "1.299"])

@@ -196,9 +196,7 @@ def _time(profile: SlurmProfile, chosen: Sequence[inventory.Partition]) -> list[
 def _why_not(profile: SlurmProfile, nodes: Sequence[inventory.Node], where: str) -> list[Check]:
     """Say what of a job the nodes do not have: sbatch has one sentence for all of it."""
     cpus, mem_mb = profile.workers * profile.cpus, round(1024 * (profile.mem_gb or 0))
-    most_cpus, most_mb, most_gpus = (
-        max(sizes) for sizes in zip(*((n.cpus, n.mem_mb, n.gpus) for n in nodes), strict=True)
-    )
+    most_cpus, most_mb, most_gpus = (max(getattr(node, what) for node in nodes) for what in ("cpus", "mem_mb", "gpus"))
     times = f" x {profile.workers} GPUs" if profile.workers > 1 else ""
     hint = "" if most_gpus else "; gpus=0 trains on the CPU"
     lacking = [

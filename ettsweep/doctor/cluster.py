@@ -40,9 +40,10 @@ def examine_cluster(results: Path, profile: SlurmProfile) -> list[Check]:
     rows += [_partition(partition, partitions, nodes, config) for partition in partitions]
     rows += [_limits(config), _preemption(config)]
     rows += _accounting(config)
-    rows += _judged(results, profile, partitions, nodes, config)
-    rows.append(check("sbatch --test-only", lambda: _would_start(results, profile)))
-    return rows
+    told_by_sbatch = check("sbatch --test-only", lambda: _would_start(results, profile))
+    rows += _unsaid(profile, partitions, nodes, promised=" to start at " in told_by_sbatch.detail)
+    rows += [row for row in (_warning(profile, config), _gpu_torch(profile), _shared(results)) if row]
+    return [*rows, told_by_sbatch]
 
 
 def _partition(
@@ -60,8 +61,9 @@ def _partition(
     broken = sum(node.broken for node in own)
     longest = "no time limit" if partition.longest_min is None else f"at most {span(partition.longest_min)}"
     without = "" if partition.default_min is None else f", {span(partition.default_min)} if none is asked for"
+    state = partition.fields.get("State", "UP").lower()
     told = [
-        partition.fields.get("State", "UP").lower(),
+        state + (": jobs wait until that changes" if state == "down" else ""),
         " + ".join(f"{count(many, 'node')} with {kind}" for kind, many in kinds.items()) or "no nodes",
         f"{broken} of them down or drained" if broken else "",
         longest + without,
@@ -169,62 +171,46 @@ def _would_start(results: Path, profile: SlurmProfile) -> str:
 # --- what a profile would get ---------------------------------------------------------------------------------------
 
 
-def _judged(
-    results: Path,
-    profile: SlurmProfile,
-    partitions: Sequence[inventory.Partition],
-    nodes: Sequence[inventory.Node],
-    config: dict[str, str],
+def _unsaid(
+    profile: SlurmProfile, partitions: Sequence[inventory.Partition], nodes: Sequence[inventory.Node], *, promised: bool
 ) -> list[Check]:
-    """Return what sbatch does not say, or says in words that leave one guessing."""
+    """Return what sbatch leaves out: limits that it does not hold a job to, and why it does not promise a start."""
     asked = profile.partition or os.environ.get("SBATCH_PARTITION")
     names = asked.split(",") if asked else [p.name for p in partitions if p.default]
-    chosen = [p for p in partitions if p.name in names]
-    rows = [_time(profile, chosen), _down(chosen)] if chosen else []
+    rows = _time(profile, [p for p in partitions if p.name in names])
     own = {node.name: node for node in nodes if node.partition in names}
-    rows += _sizes(profile, list(own.values()), ", ".join(names)) if own else []
-    rows += [_warning(profile, config), _gpu_torch(profile), _shared(results)]
-    return [row for row in rows if row is not None]
+    return rows if promised or not own else rows + _why_not(profile, list(own.values()), ", ".join(names))
 
 
-def _time(profile: SlurmProfile, chosen: Sequence[inventory.Partition]) -> Check | None:
+def _time(profile: SlurmProfile, chosen: Sequence[inventory.Partition]) -> list[Check]:
     """SLURM accepts a job above the limit of its partition, unless EnforcePartLimits is set, and never starts it."""
     limits = {p.name: p.longest_min for p in chosen if p.longest_min is not None and p.longest_min < profile.time_min}
     if len(limits) < len(chosen) or not limits:
-        return None
+        return []
     told = ", ".join(f"partition {name} allows {span(limit)}" for name, limit in limits.items())
     longest = max(limits.values())
     hint = f"time_min={int(longest)}" if longest >= 1 else "another partition"
     detail = f"{profile.time_min}: {told}; SLURM takes such a job and never starts it; what would work: {hint}"
-    return Check("time_min", "warning" if profile.qos else "failed", detail)  # a QOS may lift the limit
+    return [Check("time_min", "warning" if profile.qos else "failed", detail)]  # a QOS may lift the limit
 
 
-def _down(chosen: Sequence[inventory.Partition]) -> Check | None:
-    if any(p.up for p in chosen):
-        return None
-    told = ", ".join(f"{p.name} is {p.fields.get('State', '').lower()}" for p in chosen)
-    return Check("partition", "warning", f"{told}: jobs wait until that changes")
-
-
-def _sizes(profile: SlurmProfile, nodes: Sequence[inventory.Node], where: str) -> list[Check]:
-    """Compare what a job asks for on a node with what the nodes have."""
+def _why_not(profile: SlurmProfile, nodes: Sequence[inventory.Node], where: str) -> list[Check]:
+    """Say what of a job the nodes do not have: sbatch has one sentence for all of it."""
     cpus, mem_mb = profile.workers * profile.cpus, round(1024 * (profile.mem_gb or 0))
-    rows = []
-    most = max(node.cpus for node in nodes)
-    if cpus > most:
-        times = f" x {profile.workers} GPUs" if profile.workers > 1 else ""
-        rows.append(Check("cpus", "failed", f"{profile.cpus}{times}: no node of {where} has more than {most}"))
-    most = max(node.mem_mb for node in nodes)
-    if mem_mb > most:
-        rows.append(
-            Check("mem_gb", "failed", f"{profile.mem_gb:g}: no node of {where} has more than {most / 1024:.1f}")
+    most_cpus, most_mb, most_gpus = (max(getattr(node, what) for node in nodes) for what in ("cpus", "mem_mb", "gpus"))
+    times = f" x {profile.workers} GPUs" if profile.workers > 1 else ""
+    hint = "" if most_gpus else "; gpus=0 trains on the CPU"
+    lacking = [
+        Check(key, "failed", f"{asked}: no node of {where} has more than {most}")
+        for key, too_much, asked, most in (
+            ("cpus", cpus > most_cpus, f"{profile.cpus}{times}", f"{most_cpus}"),
+            ("mem_gb", mem_mb > most_mb, f"{profile.mem_gb or 0:g}", f"{most_mb / 1024:.1f}"),
+            ("gpus", profile.gpus > most_gpus, f"{profile.gpus}", f"{most_gpus}{hint}"),
         )
-    most = max(node.gpus for node in nodes)
-    if profile.gpus > most:
-        hint = "; gpus=0 trains on the CPU" if not most else ""
-        rows.append(Check("gpus", "failed", f"{profile.gpus}: no node of {where} has more than {most}{hint}"))
-    if rows:
-        return rows
+        if too_much
+    ]
+    if lacking:
+        return lacking
     fit = [n for n in nodes if n.cpus >= cpus and n.mem_mb >= mem_mb and n.gpus >= profile.gpus]
     if len(fit) < profile.nodes:
         detail = f"{profile.nodes}: {len(fit)} nodes of {where} have all that a job asks for on each"

@@ -18,7 +18,7 @@ from support.commandline import end_workers
 from ettsweep.schema import validate
 from ettsweep.spec import RunSpec
 
-pytest_plugins = ["support.devcluster"]
+pytest_plugins = ["support.devcluster", "support.scheduling"]
 
 MARKING = ("process", "cluster", "statistics")
 

@@ -144,13 +144,22 @@ def status(results: Path, command: Callable[..., Any] = ettsweep) -> dict[str, d
     return {row["run"]: row for row in rows}
 
 
+PICTURES: list[Callable[[], str]] = []
+"""What else to say when something does not come: a test on a cluster adds what that looks like."""
+
+
 def wait_for(condition: Callable[[], Any], what: str) -> Any:
-    """Return the first true value of a condition."""
-    give_up_s = time.monotonic() + PATIENCE_S
-    while not (value := condition()):
-        assert time.monotonic() < give_up_s, f"waited in vain for {what}"
-        time.sleep(0.01)
-    return value
+    """Return the first true value of a condition; one that takes long to look at is looked at less often."""
+    began_s = time.monotonic()
+    while True:
+        looked_s = time.monotonic()
+        if value := condition():
+            return value
+        now_s = time.monotonic()
+        if now_s - began_s > PATIENCE_S:
+            pictures = [picture() for picture in PICTURES]
+            raise AssertionError("\n".join([f"waited in vain for {what}", *pictures]))
+        time.sleep(max(0.01, 3 * (now_s - looked_s)))
 
 
 def runs_in(results: Path) -> list[RunDir]:

@@ -1,4 +1,8 @@
-"""Fixtures that all tests share: a run that trains in a second, a results folder, a small disk, no leaks."""
+"""Fixtures that all tests share: a run that trains in a second, a results folder, a small disk, no leaks.
+
+Three of them mark the tests that use them: `process` starts real processes, `cluster` breaks a SLURM cluster, and
+`statistics` draws until it is sure. `make test` leaves the last two out, `make test-all` none.
+"""
 
 import os
 import signal
@@ -9,11 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.commandline import end_workers
 
 from ettsweep.schema import validate
 from ettsweep.spec import RunSpec
 
-pytest_plugins = ["support.devcluster"]
+pytest_plugins = ["support.devcluster", "support.scheduling"]
+
+MARKING = ("process", "cluster", "statistics")
 
 # Before torch is imported, here and in child processes: on one thread, sums keep their order.
 os.environ["OMP_NUM_THREADS"] = "1"
@@ -40,6 +47,26 @@ SPEC: dict[str, Any] = {
     "wd": 2.0**-6,
     "seed": 0,
 }
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give each test the marks of the fixtures that it uses."""
+    for item in items:
+        for name in set(MARKING).intersection(item.fixturenames):  # type: ignore[attr-defined]
+            item.add_marker(name)
+
+
+@pytest.fixture
+def process(results: Path) -> Iterator[None]:
+    """Mark a test that starts real processes, and end the workers that it leaves behind."""
+    yield
+    end_workers(results)
+
+
+@pytest.fixture
+def statistics() -> None:
+    """Mark a test that measures over a long series of draws."""
 
 
 @pytest.fixture(autouse=True)

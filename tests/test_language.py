@@ -2,12 +2,11 @@
 
 import json
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.commandline import end_workers, ettsweep
+from support.commandline import ettsweep
 
 from ettsweep.files import read_lines
 from ettsweep.models.scales import factors
@@ -24,12 +23,6 @@ SMALL = {
     **{"batch_size": 16, "schedule.total_steps": 60, "schedule.warmup_steps": 6, "schedule.eval_every": 20},
 }
 """What is smaller than in the paper; precision, dropout, clipping and all else are its own."""
-
-
-@pytest.fixture(autouse=True)
-def _no_worker_is_left(results: Path) -> Iterator[None]:
-    yield
-    end_workers(results)
 
 
 def write_text(folder: Path, topics: slice = slice(24)) -> None:
@@ -50,6 +43,7 @@ def sets(**more: object) -> list[str]:
 # --- the path ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("process")
 def test_from_text_files_to_a_report(tmp_path: Path, results: Path) -> None:
     write_text(tmp_path / "text")
     tokenise(tmp_path)
@@ -88,6 +82,7 @@ def test_from_text_files_to_a_report(tmp_path: Path, results: Path) -> None:
     assert "best accuracy" not in page
 
 
+@pytest.mark.usefixtures("process")
 def test_embedded_text_needs_no_data(results: Path, tmp_path: Path) -> None:
     small = ["--set=schedule.total_steps=4", "--set=schedule.warmup_steps=1", "--set=schedule.eval_every=4"]
     asked = ("grid", "--model", "encdec-tiny", "--strategy", "ntk", "--seeds", 0, *small, "--results", results)

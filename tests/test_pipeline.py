@@ -2,24 +2,18 @@
 
 import csv
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.commandline import end_workers, ettsweep, write_grid
-
-
-@pytest.fixture(autouse=True)
-def _no_worker_is_left(results: Path) -> Iterator[None]:
-    yield
-    end_workers(results)
+from support.commandline import ettsweep, write_grid
 
 
 def six_around(lr: float, wd: float) -> set[tuple[float, float]]:
     return {(2 * lr, wd), (lr, 2 * wd), (2 * lr, wd / 2), (lr / 2, 2 * wd), (lr, wd / 2), (lr / 2, wd)}
 
 
+@pytest.mark.usefixtures("process")
 def test_from_a_grid_file_to_a_report(tmp_path: Path, results: Path) -> None:
     grid = write_grid(
         tmp_path / "small.yaml",

@@ -2,12 +2,11 @@
 
 import csv
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.commandline import end_workers, ettsweep
+from support.commandline import ettsweep
 from support.waves import CLASSES, write_images
 
 from ettsweep.files import read_lines
@@ -22,12 +21,7 @@ SMALL = {
 """What is smaller than in the paper; precision, augmentation and all else are its own."""
 
 
-@pytest.fixture(autouse=True)
-def _no_worker_is_left(results: Path) -> Iterator[None]:
-    yield
-    end_workers(results)
-
-
+@pytest.mark.usefixtures("process")
 def test_from_jpeg_files_to_a_report(tmp_path: Path, results: Path) -> None:
     write_images(tmp_path / "data", COUNTS, 40)
 

@@ -1,17 +1,14 @@
 """Any s between 0 and 1 is a strategy like those with a name: in options, grid files, tables, figures and file names."""
 
-import io
 import itertools
 import json
-import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
-from support.commandline import end_workers, ettsweep, write_grid
+from support.commandline import Call, ettsweep, write_grid
 
 from ettsweep import cli
 from ettsweep.report.figures import STRATEGY_COLOURS, strategy_colour, strategy_rank
@@ -28,35 +25,10 @@ ODD = "s=.250"
 """A spelling that nothing prints."""
 
 
-@dataclass(frozen=True)
-class Done:
-    code: int
-    out: str
-    err: str
-
-
-Call = Callable[..., Done]
-
-
-@pytest.fixture(autouse=True)
-def _no_worker_is_left(results: Path) -> Iterator[None]:
-    yield
-    end_workers(results)
-
-
 @pytest.fixture
-def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Call:
-    """Return a function that runs a command in this process, in a folder of its own."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
-
-    def run(*arguments: object) -> Done:
-        monkeypatch.setattr(sys, "argv", ["ettsweep", *map(str, arguments)])
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        return Done(int(end.value.code or 0), *capsys.readouterr())
-
-    return run
+def call(call: Call) -> Call:
+    """Return a function that runs a command, whatever its exit code."""
+    return partial(call, code=None)
 
 
 @pytest.fixture
@@ -177,6 +149,7 @@ def test_the_map_goes_from_and_to_any_s(call: Call) -> None:
 # --- grid files, tables, figures ------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("process")
 def test_a_grid_file_leads_to_a_report_of_several_s(tmp_path: Path, results: Path) -> None:
     """Two that have no name, stated and mapped, are searched, judged, drawn and written apart."""
     path = write_grid(

@@ -2,14 +2,12 @@ import csv
 import io
 import json
 import os
-import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.commandline import end_workers, ettsweep, runs_in, write_grid
+from support.commandline import Call, end_workers, ettsweep, runs_in, write_grid
 
 from ettsweep import cli
 from ettsweep.output import with_results
@@ -20,45 +18,6 @@ from ettsweep.sweep.gridfile import load_request
 from ettsweep.sweep.request import save_request
 
 COMMANDS = sorted(command.name or command.callback.__name__ for command in cli.app.registered_commands)  # type: ignore[union-attr]
-
-
-@dataclass(frozen=True)
-class Done:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
-Call = Callable[..., Done]
-
-
-@pytest.fixture
-def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Call:
-    """Return a function that runs a command in this process, for those that start no other one.
-
-    Whatever is no message and exit code, such as an exception that would be a traceback, fails the test.
-    """
-    monkeypatch.chdir(tmp_path)
-
-    def redirect(source: int, target: int) -> None:
-        raise AssertionError("an error of the operating system got through")
-
-    def run(*arguments: object, code: int = 0, stdin: str = "") -> Done:
-        monkeypatch.setattr(sys, "argv", ["ettsweep", *map(str, arguments)])
-        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
-        with monkeypatch.context() as patch:
-            patch.setattr(os, "dup2", redirect)  # it would take the output of the tests along
-            with pytest.raises(SystemExit) as end:
-                cli.main()
-        done = Done(int(end.value.code or 0), *capsys.readouterr())
-        assert done.code == code, done
-        return done
-
-    return run
 
 
 def table(text: str, form: str) -> list[dict[str, str]]:

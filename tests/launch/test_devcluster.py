@@ -4,6 +4,7 @@ import time
 from pathlib import Path
 
 import pytest
+from support.commandline import wait_for
 from support.devcluster import Cluster
 
 LONG = "sleep 600"
@@ -33,7 +34,7 @@ def test_a_job_runs_on_each_node_under_the_name_of_the_node(cluster: Cluster, tm
 def test_gpus_are_given_out(cluster: Cluster, tmp_path: Path) -> None:
     script = f"echo $CUDA_VISIBLE_DEVICES > {tmp_path}/$SLURM_ARRAY_TASK_ID; {LONG}"
     job = cluster.sbatch(script, "--gres=gpu:1", "--array=0-1", f"--nodelist={cluster.nodes[0]}")
-    cluster.wait_for(lambda: all((tmp_path / task).exists() and (tmp_path / task).read_text() for task in "01"), job)
+    wait_for(lambda: all((tmp_path / task).exists() and (tmp_path / task).read_text() for task in "01"), job)
     assert {(tmp_path / task).read_text().strip() for task in "01"} == {"0", "1"}
 
 
@@ -41,7 +42,7 @@ def test_a_job_of_a_dead_node_runs_again_elsewhere(cluster: Cluster) -> None:
     job = running_in(cluster, "main")
     dead = cluster.node_of(job)
     cluster.node("kill", dead)
-    cluster.wait_for(lambda: restarts(cluster, job) == 1 and cluster.state(job) == "RUNNING", "the second start")
+    wait_for(lambda: restarts(cluster, job) == 1 and cluster.state(job) == "RUNNING", "the second start")
     assert cluster.node_of(job) != dead
 
 
@@ -49,9 +50,9 @@ def test_a_frozen_node_is_lost_while_its_job_goes_on(cluster: Cluster, tmp_path:
     job = running_in(cluster, "main", script=f"while sleep 0.1; do date >> {tmp_path}/$SLURMD_NODENAME; done")
     cut_off = cluster.node_of(job)
     cluster.node("freeze", cut_off)
-    cluster.wait_for(lambda: restarts(cluster, job) == 1 and cluster.state(job) == "RUNNING", "the second start")
+    wait_for(lambda: restarts(cluster, job) == 1 and cluster.state(job) == "RUNNING", "the second start")
     size = (tmp_path / cut_off).stat().st_size
-    cluster.wait_for(lambda: (tmp_path / cut_off).stat().st_size > size, "the first copy to go on")
+    wait_for(lambda: (tmp_path / cut_off).stat().st_size > size, "the first copy to go on")
 
 
 @pytest.mark.parametrize("partition", ["low", "nograce"])
@@ -59,8 +60,8 @@ def test_preemption_requeues(cluster: Cluster, partition: str) -> None:
     job = running_in(cluster, partition, "--exclusive")
     urgent = cluster.sbatch(LONG, "--partition=high", "--exclusive", f"--nodelist={cluster.node_of(job)}")
     cluster.wait_state(urgent, "RUNNING")
-    cluster.wait_for(lambda: restarts(cluster, job) == 1 and cluster.state(job) == "RUNNING", "the second start")
-    cluster.wait_for(
+    wait_for(lambda: restarts(cluster, job) == 1 and cluster.state(job) == "RUNNING", "the second start")
+    wait_for(
         lambda: [row["state"] for row in cluster.sacct("--duplicates", "--jobs", job)][:1] == ["PREEMPTED"],
         "the record",
     )
@@ -70,7 +71,7 @@ def test_a_requeued_job_is_back_within_seconds(cluster: Cluster) -> None:
     job = running_in(cluster, "main")
     began_s = time.monotonic()
     cluster.run("scontrol", "requeue", job)
-    cluster.wait_for(lambda: restarts(cluster, job) == 1 and cluster.state(job) == "RUNNING", "the second start")
+    wait_for(lambda: restarts(cluster, job) == 1 and cluster.state(job) == "RUNNING", "the second start")
     assert time.monotonic() - began_s < 60, "SLURM's default of 120 s is in force"
 
 
@@ -79,7 +80,7 @@ def test_the_short_partition_has_limits(cluster: Cluster) -> None:
     too_long = cluster.sbatch(LONG, "--partition=short", "--time=6")
     limits = cluster.run("squeue", "--noheader", "--format=%l", "--states=all", "--partition=short").stdout.split()
     assert "1:00" in limits
-    cluster.wait_for(lambda: cluster.squeue("--jobs", too_long)[0]["reason"] == "PartitionTimeLimit", "the reason")
+    wait_for(lambda: cluster.squeue("--jobs", too_long)[0]["reason"] == "PartitionTimeLimit", "the reason")
 
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
@@ -102,7 +103,7 @@ def test_without_accounting_the_queue_works(cluster: Cluster) -> None:
     assert cluster.state(job) == "RUNNING"
     cluster.ctl("start", "slurmdbd")
     cluster.run("scancel", job)
-    cluster.wait_for(lambda: cluster.sacct("--jobs", job)[0]["state"].startswith("CANCELLED"), "the record")
+    wait_for(lambda: cluster.sacct("--jobs", job)[0]["state"].startswith("CANCELLED"), "the record")
 
 
 def test_all_nodes_see_a_small_disk(cluster: Cluster) -> None:

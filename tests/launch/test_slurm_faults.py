@@ -402,7 +402,7 @@ def test_what_cannot_be_submitted_leaves_nothing_behind(
     assert NO_CONTROLLER in failed.stderr
     assert not results.exists()
     cluster.ctl("start", "slurmctld")
-    cluster.wait_for(lambda: nodes_are_up(cluster), "the nodes to be back")
+    wait_for(lambda: nodes_are_up(cluster), "the nodes to be back")
     assert "1 runs submitted" in ettsweep(*asked).stderr
     wait_for_the_end(results)
     assert only_run(results).numbers() == [1]
@@ -421,7 +421,7 @@ def test_jobs_that_come_after_sbatch_gave_up_are_found(
     assert all(silent(row, "Socket timed out on send/recv operation") for row in rows.values()), rows
     cluster.ctl("thaw", "slurmctld")
     submission = only_submission(results)
-    jobs = cluster.wait_for(lambda: cluster.squeue("--name", submission.name), "the jobs")
+    jobs = wait_for(lambda: cluster.squeue("--name", submission.name), "the jobs")
     assert len(jobs) == 2
     rows = look(results, "queued")
     assert {row["job"] for row in rows.values()} == {job["id"] for job in jobs}
@@ -541,7 +541,7 @@ def test_commands_at_the_same_instant_train_each_run_once(
     assert len(submission_folders(results)) == count
     wait_for_the_end(results)
     for submission in submissions(results):
-        cluster.wait_for(lambda s=submission: jobs_ended(cluster, s), "all jobs to end")  # type: ignore[misc]
+        wait_for(lambda s=submission: jobs_ended(cluster, s), "all jobs to end")  # type: ignore[misc]
     assert [run.numbers() for run in runs_in(results)] == [[1]] * 3
     grid_submits_nothing(results, asked, "3 finished, 0 under way")
     trained_once(results)

@@ -1,23 +1,30 @@
 """The command line as a user types it, a small grid for it, and the processes that it leaves behind."""
 
 import contextlib
+import io
 import json
+import logging
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
+from unittest import mock
 
 import yaml
 
+from ettsweep import cli
 from ettsweep.errors import CorruptError
+from ettsweep.launch import slurm
 from ettsweep.launch.submissions import read_submission, submission_folders
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.paths import runs_dir
 from ettsweep.spec import RunSpec
+from ettsweep.worker.control import SIGNALS
 
 ETTSWEEP = str(Path(sys.executable).with_name("ettsweep"))
 PATIENCE_S = 180
@@ -59,24 +66,101 @@ def ended(process: "subprocess.Popen[str]", code: int = 0) -> "subprocess.Comple
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
-def ettsweep(*arguments: object, code: int = 0, **options: Any) -> "subprocess.CompletedProcess[str]":
-    """Run a command to its end."""
+@dataclass(frozen=True)
+class Done:
+    """What a command said."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+Call = Callable[..., Done]
+
+
+def typed(*arguments: object, code: int = 0, **options: Any) -> "subprocess.CompletedProcess[str]":
+    """Run a command to its end in a process of its own, as a user does."""
     return ended(start(*arguments, **options), code)
 
 
-def status(results: Path) -> dict[str, dict[str, Any]]:
-    """Return what another process says of all runs, by id."""
-    rows = json.loads(ettsweep("status", "--results", results, "--format", "json").stdout)
+def ettsweep(
+    *arguments: object,
+    code: int | None = 0,
+    cwd: Path | None = None,
+    env: dict[str, str] | None = None,
+    stdin: TextIO | None = None,
+) -> "subprocess.CompletedProcess[str]":
+    """Run a command to its end in this process: what it says and does is that of `typed`, without the start of Python.
+
+    What would be a traceback is raised. Any exit code will do where None is expected.
+    """
+    out, err, ended_with = io.StringIO(), io.StringIO(), 0
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(contextlib.chdir(cwd or "."))
+        stack.enter_context(mock.patch.dict(os.environ, env or {}, clear=env is not None))
+        stack.enter_context(mock.patch.object(sys, "argv", ["ettsweep", *map(str, arguments)]))
+        stack.enter_context(mock.patch.object(sys, "stdin", stdin or io.StringIO()))
+        stack.enter_context(mock.patch.object(os, "dup2", _not_here))  # it would take the output of the tests along
+        stack.enter_context(_as_before())
+        stack.enter_context(contextlib.redirect_stdout(out))
+        stack.enter_context(contextlib.redirect_stderr(err))
+        try:
+            cli.main()
+        except SystemExit as end:
+            ended_with = int(end.code or 0)
+    done = subprocess.CompletedProcess(["ettsweep", *map(str, arguments)], ended_with, out.getvalue(), err.getvalue())
+    assert code in (None, ended_with), f"exit code {ended_with}, not {code}:\n{done.stdout}\n{done.stderr}"
+    return done
+
+
+def _not_here(source: int, target: int) -> None:
+    raise AssertionError("an error of the operating system got through")
+
+
+@contextlib.contextmanager
+def _as_before() -> Iterator[None]:
+    """Leave nothing of a command in this process: handlers of signals and of messages, threads, what SLURM said."""
+    handlers = {number: signal.getsignal(number) for number in (*SIGNALS, signal.SIGPIPE)}
+    logger = logging.getLogger("ettsweep")
+    level, messages = logger.level, logger.handlers[:]
+    slurm.configuration.cache_clear()
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        logger.setLevel(level)
+        logger.handlers[:] = messages
+        if "torch" in sys.modules:
+            sys.modules["torch"].set_num_threads(1)
+
+
+def status(results: Path, command: Callable[..., Any] = ettsweep) -> dict[str, dict[str, Any]]:
+    """Return what a command says of all runs, by id."""
+    rows = json.loads(command("status", "--results", results, "--format", "json").stdout)
     return {row["run"]: row for row in rows}
 
 
+PICTURES: list[Callable[[], str]] = []
+"""What else to say when something does not come: a test on a cluster adds what that looks like."""
+
+
 def wait_for(condition: Callable[[], Any], what: str) -> Any:
-    """Return the first true value of a condition."""
-    give_up_s = time.monotonic() + PATIENCE_S
-    while not (value := condition()):
-        assert time.monotonic() < give_up_s, f"waited in vain for {what}"
-        time.sleep(0.01)
-    return value
+    """Return the first true value of a condition; one that takes long to look at is looked at less often."""
+    began_s = time.monotonic()
+    while True:
+        looked_s = time.monotonic()
+        if value := condition():
+            return value
+        now_s = time.monotonic()
+        if now_s - began_s > PATIENCE_S:
+            pictures = [picture() for picture in PICTURES]
+            raise AssertionError("\n".join([f"waited in vain for {what}", *pictures]))
+        time.sleep(max(0.01, 3 * (now_s - looked_s)))
 
 
 def runs_in(results: Path) -> list[RunDir]:

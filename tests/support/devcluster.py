@@ -2,20 +2,18 @@
 
 import contextlib
 import fcntl
-import functools
 import os
 import subprocess
 import time
-import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TextIO
 
 import pytest
 
+from support.commandline import PATIENCE_S, wait_for
+
 SCRIPTS = Path(__file__).resolve().parents[2] / "launch" / "devcluster"
-PATIENCE_S = 180
-"""Seconds after which a test gives up waiting; no test passes or fails by how long anything takes."""
 DAEMONS = ("munged", "mariadbd", "slurmdbd", "slurmctld")
 NO_CLUSTER = "no SLURM cluster is up: `make slurm-up` starts one"
 
@@ -32,6 +30,7 @@ class Cluster:
             if line.startswith("NodeName=")
         ]
         self._mounted: list[Path] = []
+        self._broken = True  # as far as is known
 
     # ---------- SLURM's commands
 
@@ -83,31 +82,31 @@ class Cluster:
         (row,) = self.squeue("--jobs", job)
         return row
 
-    def wait_for(self, condition: Callable[[], Any], what: str) -> Any:
-        """Return the first true value of a condition."""
-        give_up_s = time.monotonic() + PATIENCE_S
-        while not (value := condition()):
-            assert time.monotonic() < give_up_s, f"waited in vain for {what}\n{self.picture()}"
-            time.sleep(0.1)
-        return value
-
     def wait_state(self, job: str, *states: str) -> None:
         """Wait until a job is in one of some states."""
-        self.wait_for(lambda: self.state(job) in states, f"job {job} to be {' or '.join(states)}")
+        wait_for(lambda: self.state(job) in states, f"job {job} to be {' or '.join(states)}")
 
     def picture(self) -> str:
-        """Say what the cluster looks like, for a message."""
-        commands: list[list[str]] = [["sinfo", "--Node", "--long", "--partition=main"], ["squeue"]]
+        """Say what the cluster looks like, for a message: nodes, jobs and why they wait, the controller's last words."""
+        fields = "JobArrayID:14,State:11,Reason:24,Priority:12,RestartCnt:9,EligibleTime:21,StartTime:21,NodeList"
+        commands: list[list[str]] = [
+            ["date", "+%FT%T"],
+            ["sinfo", "--Node", "--long", "--partition=main"],
+            ["squeue", "--array", "--states=all", f"--Format={fields}"],
+            ["tail", "--lines=40", str(self.folder / "log" / "slurmctld.log")],
+        ]
         return "\n".join(self.run(*command, check=False).stdout for command in commands)
 
     # ---------- faults
 
     def node(self, what: Literal["kill", "start", "freeze", "thaw", "pid"], name: str) -> str:
         """Do to a node what `node.sh` does; return what it prints."""
+        self._broken = True
         return self._script("node.sh", self.folder, what, name)
 
     def ctl(self, what: Literal["stop", "start", "restart", "kill", "freeze", "thaw"], daemon: str) -> None:
         """Do to the controller (slurmctld), or to accounting (slurmdbd), what `ctl.sh` does."""
+        self._broken = True
         self._script("ctl.sh", self.folder, what, daemon)
 
     def disk(self, size: str) -> Path:
@@ -123,30 +122,35 @@ class Cluster:
     def _script(self, name: str, *arguments: object) -> str:
         return self.run(SCRIPTS / name, *arguments).stdout.strip()
 
-    def _tries(self, name: str, *arguments: object) -> bool:
-        return self.run(SCRIPTS / name, *arguments, check=False).returncode == 0
-
     # ---------- back to idle
 
     def heal(self) -> None:
         """Bring everything back: daemons run, nodes are idle, no job is left, no disk is mounted."""
-        for daemon in DAEMONS:
-            self.ctl("thaw", daemon)
-        for node in self.nodes:
-            self.node("thaw", node)
-        if not self._well():
-            self._script("up.sh", self.folder)
-            self.wait_for(self._idle, "the cluster to be idle")
+        if not self._broken:
+            self._broken = not self._idle_soon()
+        if self._broken:
+            for daemon in DAEMONS:
+                self.ctl("thaw", daemon)
+            for node in self.nodes:
+                self.node("thaw", node)
+            self.up()
+            wait_for(self._idle, "the cluster to be idle")
+            self._broken = False
         while self._mounted:
             folder = self._mounted.pop()
             self.run("umount", "-l", folder)
             folder.rmdir()
 
-    def _well(self) -> bool:
-        """Say whether there is nothing to mend; quick, since most tests break nothing."""
-        running = all(self._tries("ctl.sh", self.folder, "running", daemon) for daemon in DAEMONS)
-        slurmds = all(self._tries("node.sh", self.folder, "pid", node) for node in self.nodes)
-        return running and slurmds and self._idle()
+    def up(self) -> None:
+        """Complete the cluster, with the knobs that the environment has."""
+        self._script("up.sh", self.folder)
+
+    def _idle_soon(self) -> bool:
+        """Say whether all jobs end that are cancelled: where nothing was broken, they do."""
+        give_up_s = time.monotonic() + 30
+        while not (idle := self._idle()) and time.monotonic() < give_up_s:
+            time.sleep(0.1)
+        return idle
 
     def _idle(self) -> bool:
         """Cancel jobs, take broken nodes back, and say whether none of that was needed and both daemons answer."""
@@ -162,31 +166,6 @@ class Cluster:
 
 
 # ---------- pytest
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Share the tests on a cluster among as many processes of pytest-xdist as there are clusters.
-
-    The lock of `cluster` keeps them apart even so, but then processes wait for each other. (`--dist loadgroup` would be
-    the way, but pytest-xdist 3.8 does not group under pytest 9.2.)
-    """
-    from xdist.scheduler import LoadScopeScheduling
-
-    clusters = max(1, len(running_clusters()))
-
-    class FewProcessesForTheClusters(LoadScopeScheduling):  # type: ignore[misc]
-        def _split_scope(self, nodeid: str) -> str:
-            if not _on_cluster(config.rootpath / nodeid.partition("::")[0]):
-                return nodeid
-            return f"cluster {zlib.crc32(nodeid.encode()) % (6 * clusters)}"  # small enough to be shared out evenly
-
-    return FewProcessesForTheClusters(config, log)
-
-
-@functools.cache
-def _on_cluster(path: Path) -> bool:
-    return path.exists() and "devcluster" in path.read_text()
 
 
 def running_clusters() -> list[Path]:
@@ -205,31 +184,31 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 
 @pytest.fixture(scope="session")
-def _clusters() -> list[Cluster]:
-    """Return the clusters that are up; skip if none is."""
+def _own_cluster() -> Iterator[Cluster]:
+    """Give this process a cluster of its own, whole and idle; skip if none is up."""
     folders = running_clusters()
     if not folders:
         pytest.skip(NO_CLUSTER)
-    return [Cluster(folder) for folder in folders]
+    with contextlib.ExitStack() as stack:
+        locks = [(folder, stack.enter_context((folder / "run" / "tests.lock").open("w"))) for folder in folders]
+        cluster = Cluster(wait_for(lambda: _free(locks), "a cluster that no other process has"))
+        cluster.heal()
+        yield cluster
+
+
+def _free(locks: list[tuple[Path, TextIO]]) -> Path | None:
+    """Lock a cluster that nobody else has."""
+    for folder, lock in locks:
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return folder
+    return None
 
 
 @pytest.fixture
-def cluster(_clusters: list[Cluster], monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+def cluster(_own_cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     """Give a cluster that is whole and idle, to this test alone; SLURM's commands find it. It is mended afterwards."""
-    with contextlib.ExitStack() as stack:
-        cluster = _free(_clusters, stack)
-        monkeypatch.setenv("SLURM_CONF", str(cluster.conf))
-        cluster.heal()
-        yield cluster
-        cluster.heal()
-
-
-def _free(clusters: list[Cluster], stack: contextlib.ExitStack) -> Cluster:
-    """Lock a cluster that no other test has; wait for the first if all are taken."""
-    locks = [stack.enter_context((cluster.folder / "run" / "tests.lock").open("w")) for cluster in clusters]
-    for cluster, lock in zip(clusters, locks, strict=True):
-        with contextlib.suppress(BlockingIOError):
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return cluster
-    fcntl.flock(locks[0], fcntl.LOCK_EX)
-    return clusters[0]
+    monkeypatch.setenv("SLURM_CONF", str(_own_cluster.conf))
+    monkeypatch.setattr("support.commandline.PICTURES", [_own_cluster.picture])
+    yield _own_cluster
+    _own_cluster.heal()

@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ from support.commandline import (
     LONG,
     alive,
     assert_as_if_undisturbed,
-    end_workers,
     ended,
     ettsweep,
     runs_in,
@@ -33,16 +32,13 @@ from ettsweep.runs.folder import RunDir
 from ettsweep.spec import RunSpec
 from ettsweep.sweep.gridfile import load_request
 
-pytestmark = pytest.mark.skipif(not Path("/proc/locks").exists(), reason="looks at processes through Linux's /proc")
+pytestmark = [
+    pytest.mark.skipif(not Path("/proc/locks").exists(), reason="looks at processes through Linux's /proc"),
+    pytest.mark.usefixtures("process"),
+]
 
 ONE_SLOT = ("--launch-set", "slots=1", "--launch-set", "threads=1", "--launch-set", "checkpoint_every_steps=25")
 TWO_SLOTS = ("--launch-set", "slots=2", *ONE_SLOT[2:])
-
-
-@pytest.fixture(autouse=True)
-def _no_worker_is_left(results: Path) -> Iterator[None]:
-    yield
-    end_workers(results)
 
 
 @pytest.fixture

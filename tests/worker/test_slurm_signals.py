@@ -258,7 +258,7 @@ def test_no_more_jobs_than_allowed_run_at_a_time(cluster: Cluster, tmp_path: Pat
     number = array(results)
     tasks = [f"{number}_{task}" for task in range(3)]
     for task in tasks:
-        cluster.wait_for(lambda task=task: cluster.state(task) == "COMPLETED", f"job {task} to end")  # type: ignore[misc]
+        wait_for(lambda task=task: cluster.state(task) == "COMPLETED", f"job {task} to end")  # type: ignore[misc]
     times = cluster.run("squeue", "-h", "-r", "-t", "all", "-j", number, "-o", "%S %e").stdout
     spans = sorted(tuple(line.split()) for line in times.splitlines())
     assert len(spans) == 3
@@ -534,11 +534,11 @@ def preempt_signal(request: pytest.FixtureRequest, cluster: Cluster, monkeypatch
     """Say whether SLURM warns a job before it preempts it by the signal that the job has asked for."""
     if not request.param:
         monkeypatch.setenv("PREEMPT_SIGNAL", "0")
-        cluster._script("up.sh", cluster.folder)
+        cluster.up()
     yield
     if not request.param:
         monkeypatch.delenv("PREEMPT_SIGNAL")
-        cluster._script("up.sh", cluster.folder)
+        cluster.up()
 
 
 @pytest.mark.parametrize(
@@ -637,7 +637,7 @@ def test_a_job_that_comes_back_brings_no_other_of_its_array_with_it(
     cluster.run("scancel", goes)
     cluster.wait_state(goes, "CANCELLED")
     cluster.run("scancel", "--signal=USR2", base)
-    cluster.wait_for(lambda: restarts(cluster, base) == 1, "the warned job to come back")
+    wait_for(lambda: restarts(cluster, base) == 1, "the warned job to come back")
     assert (restarts(cluster, stays), cluster.state(stays)) == (0, "RUNNING")
     hold.let_go()
     rows = wait_for_state(results, "done", "cancelled")
@@ -881,7 +881,7 @@ def test_waiting_jobs_of_cancelled_runs_are_withdrawn_and_no_others(
     assert pending(cluster) == ours - {f"{number}_1"} | others
     with answer(tmp_path, "y\n") as yes:
         assert "2 waiting jobs withdrawn" in ettsweep(*cancel, stdin=yes).stderr
-    cluster.wait_for(lambda: pending(cluster) == others, "our jobs to be gone")
+    wait_for(lambda: pending(cluster) == others, "our jobs to be gone")
     assert {row["state"] for row in status(results).values()} == {"cancelled"}
     assert "3 need a decision" in ettsweep(*command).stderr
 
@@ -958,7 +958,7 @@ def test_all_is_cancelled_whatever_it_is_doing(cluster: Cluster, hold: Hold, tmp
     assert not pending(cluster)
     hold.let_go()
     wait_for_state(results, "cancelled")
-    cluster.wait_for(lambda: cluster.state(f"{number}_0") in GONE, "the job to end")
+    wait_for(lambda: cluster.state(f"{number}_0") in GONE, "the job to end")
     first = by_task(results)[0]
     stopped = last_step(first, 1)
     assert HELD_STEP <= stopped < STEPS

@@ -20,17 +20,14 @@ from ettsweep.runs.folder import RunDir
 from ettsweep.runs.state import MAX_LOST_ATTEMPTS, State
 from ettsweep.sweep.gridfile import load_request
 
-pytestmark = pytest.mark.skipif(not Path("/proc/locks").exists(), reason="looks at processes through Linux's /proc")
+pytestmark = [
+    pytest.mark.skipif(not Path("/proc/locks").exists(), reason="looks at processes through Linux's /proc"),
+    pytest.mark.usefixtures("process"),
+]
 
 RECIPE = {"batch_size": 33, "schedule": {"total_steps": 300, "warmup_steps": 4, "eval_every": 100}}
 SETS = ("devices=cpu", "slots=2", "devices_per_run=2", "threads=1", "checkpoint_every_steps=25", "micro_batch=9")
 TOGETHER = tuple(word for setting in SETS for word in ("--launch-set", setting))
-
-
-@pytest.fixture(autouse=True)
-def _no_worker_is_left(results: Path) -> Iterator[None]:
-    yield
-    end_workers(results)
 
 
 @pytest.fixture

@@ -197,7 +197,7 @@ def seeds(
 ) -> None:
     """Rerun each verified optimum over fresh seeds, reported beside the search's own score."""
     from ettsweep.cli.views import note_blocked, plan_rows, plan_summary, show_verdicts
-    from ettsweep.launch.rounds import judge, read_ledger, run_all
+    from ettsweep.launch.rounds import judge, looks, read_ledger, run_all
     from ettsweep.launch.submit import scripts, submit
     from ettsweep.sweep.plan import make_plan
     from ettsweep.sweep.verify import fresh_seeds
@@ -208,9 +208,10 @@ def seeds(
     )
     ledger = read_ledger(results)
     specs, unverified = [], []
-    for search, verdict in zip(searches, judge(searches, ledger), strict=True):
+    for look in looks(searches, ledger):
+        search, verdict = look.search, look.verdict()
         if verdict.point is not None and verdict.verdict in ("optimal", "unsearched"):
-            specs += search.specs([verdict.point], fresh_seeds(search, count))
+            specs += look.specs([verdict.point], fresh_seeds(search, count))
         else:
             unverified.append(f"{search.model} {search.strategy}: {verdict.verdict}, {verdict.reason}")
     plan = make_plan(specs, ledger)

@@ -1,6 +1,6 @@
 """What commands say of plans, verdicts and runs: rows of tables, JSON, and notes beside them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -13,11 +13,11 @@ from ettsweep.models.architectures import model_name
 from ettsweep.output import Format, note, show
 from ettsweep.runs.state import State
 from ettsweep.scaling.strategies import strategy_name
+from ettsweep.sweep.lattice import Point
 from ettsweep.sweep.ledger import Run
 from ettsweep.sweep.plan import Plan
 from ettsweep.sweep.request import Search
 from ettsweep.sweep.verify import Verdict
-from ettsweep.tasks.kinds import score
 
 
 def plan_rows(plan: Plan) -> list[dict[str, Any]]:
@@ -108,7 +108,7 @@ def score_note(searches: Sequence[Search]) -> str:
         ("best_loss", "min"): "the lowest validation loss",
         ("best_accuracy", "max"): "the best validation accuracy",
     }
-    kinds = dict.fromkeys(score(search.base.task) for search in searches)
+    kinds = dict.fromkeys(search.measure for search in searches)
     return "; ".join(
         f"{k.metric}: {words[k.metric, k.mode]} along the trajectory, the mean over shared seeds; {k.mode} is best"
         for k in kinds
@@ -117,9 +117,10 @@ def score_note(searches: Sequence[Search]) -> str:
 
 def show_verdicts(verdicts: Sequence[Verdict], form: Format) -> None:
     """Print a row a family, and below the table what stands in the way."""
-    several = len({v.model for v in verdicts}) > 1 or len({(v.model, v.strategy) for v in verdicts}) < len(verdicts)
+    searches = [v.search for v in verdicts]
+    several = len({s.model for s in searches}) > 1 or len({(s.model, s.strategy) for s in searches}) < len(searches)
     needless = set() if several else {"family", "model"}
-    needless |= {"optimizer"} if len({v.optimizer for v in verdicts}) < 2 else set()
+    needless |= {"optimizer"} if len({s.base.optimizer.kind for s in searches}) < 2 else set()
     rows = [verdict_row(v) for v in verdicts]
     columns = [c for c in dict.fromkeys(c for row in rows for c in row) if c not in needless]
     rows = [{c: row.get(c) for c in columns} for row in rows]
@@ -133,23 +134,29 @@ def note_outside(verdicts: Sequence[Verdict]) -> None:
     """Name the points that were reached beyond the ranges of the grid."""
     for v in verdicts:
         if v.outside:
-            points = ", ".join(f"({lr:.4g}, {wd:.3g})" for lr, wd in v.outside)
+            points = ", ".join(f"({point.lr:.4g}, {point.wd:.3g})" for point in v.outside)
             note(f"{v.strategy}: reached beyond the ranges asked for: {points}")
 
 
 def _headline(v: Verdict) -> dict[str, Any]:
-    keys = ("family", "model", "strategy", "optimizer", "verdict", "lr", "wd")
-    return {key: getattr(v, key) for key in keys}
+    return {
+        "family": v.family,
+        "model": v.search.model,
+        "strategy": v.strategy,
+        "optimizer": v.search.base.optimizer.kind,
+        "verdict": v.verdict,
+        "lr": v.lr,
+        "wd": v.wd,
+    }
 
 
 def verdict_row(v: Verdict) -> dict[str, Any]:
     """Return what the table shows of a verdict."""
-    fresh = [s for s in v.fresh_scores if s is not None]
-    rivals = [n.score for n in v.neighbours if n.score is not None]
+    fresh = [score for score in v.fresh.values() if score is not None]
     return {
         **_headline(v),
-        v.metric: v.score,
-        "best neighbour": (min(rivals) if v.mode == "min" else max(rivals)) if rivals else None,
+        v.search.measure.metric: v.score,
+        "best neighbour": v.rival and v.rival.score,
         "neighbours": f"{len(v.neighbours) - len(v.missing)}/{len(v.neighbours)}",
         "fresh seeds": f"{fmean(fresh):.4g} ({len(fresh)})" if fresh else None,
     }
@@ -160,16 +167,20 @@ def verdict_json(v: Verdict) -> dict[str, Any]:
     return {
         **_headline(v),
         "score": v.score,
-        "metric": v.metric,
-        "mode": v.mode,
-        "neighbours": [{"lr": n.lr, "wd": n.wd, "score": n.score, "state": str(n.state)} for n in v.neighbours],
-        "missing": points(v.missing),
-        "seeds": list(v.seeds),
-        "fresh": [{"seed": s, "score": x} for s, x in zip(v.fresh_seeds, v.fresh_scores, strict=True)],
-        "outside": points(v.outside),
-        "path": points(v.path),
+        "metric": v.search.measure.metric,
+        "mode": v.search.measure.mode,
+        "neighbours": [{**_point(n.point), "score": n.score, "state": n.state.value} for n in v.neighbours],
+        "missing": [_point(point) for point in v.missing],
+        "seeds": list(v.search.seeds),
+        "fresh": [{"seed": seed, "score": score} for seed, score in v.fresh.items()],
+        "outside": [_point(point) for point in v.outside],
+        "path": [_point(point) for point in v.path],
         "reason": v.reason,
     }
+
+
+def _point(point: Point) -> dict[str, float]:
+    return {"lr": point.lr, "wd": point.wd}
 
 
 def show_reproduction(run: Run, form: Format) -> None:
@@ -186,11 +197,6 @@ def show_reproduction(run: Run, form: Format) -> None:
         note(f"differs here: {line}")
     if not found.differs and run.dir.numbers():
         note("nothing differs here from there and then")
-
-
-def points(points: Iterable[tuple[float, float]]) -> list[dict[str, float]]:
-    """Return points as programs read them."""
-    return [{"lr": lr, "wd": wd} for lr, wd in points]
 
 
 def flat(data: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:

@@ -21,7 +21,7 @@ from ettsweep.sweep.lattice import Point
 from ettsweep.sweep.ledger import Ledger, load_ledger
 from ettsweep.sweep.plan import Plan, Planned, make_plan
 from ettsweep.sweep.request import Search
-from ettsweep.sweep.verify import Verdict, climb, snap, verify, wanted
+from ettsweep.sweep.verify import Look, Verdict
 
 RETRY_FIRST_S, RETRY_LAST_S = 5.0, 60.0
 """Seconds between attempts to submit to a scheduler that does not answer."""
@@ -134,9 +134,14 @@ class Verification:
     problem: LaunchError | None = None
 
 
-def judge(searches: Sequence[Search], ledger: Ledger, at: Point | None = None) -> list[Verdict]:
+def looks(searches: Sequence[Search], ledger: Ledger) -> list[Look]:
+    """Return each family as it is on disk."""
+    return [Look(search, ledger.family(search.family)) for search in searches]
+
+
+def judge(searches: Sequence[Search], ledger: Ledger) -> list[Verdict]:
     """Return the verdict of each family on what is on disk."""
-    return [verify(search, ledger.family(search.family), at) for search in searches]
+    return [look.verdict() for look in looks(searches, ledger)]
 
 
 def verify_rounds(
@@ -164,25 +169,21 @@ def verify_rounds(
     """
     done = Verification()
     ledger = read_ledger(results)
-    candidates: dict[str, Point | None] = {
-        search.family: snap(search, ledger.family(search.family), at) if at else None for search in searches
-    }
-    paths: dict[str, list[Point]] = {search.family: [] for search in searches}
+    candidates = {look.search.family: look.snap(at) for look in looks(searches, ledger)} if at else {}
+    paths: dict[str, tuple[Point, ...]] = {}
     launcher = Launcher(results, profile, console) if console else None
     while True:
         done.verdicts, specs = [], []
-        for search in searches:
-            runs = ledger.family(search.family)
-            path = paths[search.family]
-            verdict = verify(search, runs, candidates[search.family], path)
-            while better := climb(search, runs, verdict):
-                candidates[search.family] = better
-                _extend(path, verdict.point)
-                verdict = verify(search, runs, better, path)
-            if _extend(path, verdict.point):
-                tell(f"{search.model} {search.strategy}: {_candidate(verdict)}")
+        for look in looks(searches, ledger):
+            family = look.search.family
+            verdict = look.climb(candidates.get(family), paths.get(family, ()))
+            if at and verdict.point:
+                candidates[family] = verdict.point
+            if verdict.way != verdict.path:
+                tell(f"{look.search.model} {verdict.strategy}: {_candidate(verdict)}")
+            paths[family] = verdict.way
             done.verdicts.append(verdict)
-            specs += wanted(search, runs, verdict)
+            specs += look.wanted(verdict)
         done.plan, done.held_back = _limit(make_plan(specs, ledger), max_runs, done.submitted)
         if dry_run:
             return done
@@ -204,17 +205,10 @@ def verify_rounds(
         launcher.check(make_plan(to_launch, ledger))
 
 
-def _extend(path: list[Point], point: Point | None) -> bool:
-    """Add a candidate to a path unless it stands at its end; say whether it was added."""
-    if point is None or (path and path[-1] == point):
-        return False
-    path.append(point)
-    return True
-
-
 def _candidate(verdict: Verdict) -> str:
-    score = "diverged" if verdict.score is None else f"{verdict.metric} {verdict.score:.4g}"
-    return f"candidate lr {verdict.lr:.4g} wd {verdict.wd:.4g}, {score}"
+    assert verdict.point is not None
+    score = "diverged" if verdict.score is None else f"{verdict.search.measure.metric} {verdict.score:.4g}"
+    return f"candidate lr {verdict.point.lr:.4g} wd {verdict.point.wd:.4g}, {score}"
 
 
 def _limit(plan: Plan, max_runs: int | None, submitted: int) -> tuple[Plan, int]:

@@ -20,18 +20,17 @@ from ettsweep.report.figures import (
     strategy_rank,
 )
 from ettsweep.report.maps import Cell, LatticeMap, lattice_figure
-from ettsweep.report.tables import point_key
 from ettsweep.runs.state import State
 from ettsweep.schema import digest, identity
 from ettsweep.spec import RunSpec
+from ettsweep.sweep.lattice import Point
 from ettsweep.sweep.ledger import Run
+from ettsweep.sweep.request import Search
 from ettsweep.sweep.verify import Verdict
 from ettsweep.tasks.kinds import curve_unit
 
 MAX_OTHER_POINTS = 12
 """Grey lines of a curves figure, the best first: each costs a history per seed."""
-
-Key = tuple[float, float | None]
 
 
 @dataclass(frozen=True)
@@ -39,14 +38,7 @@ class Family:
     """A verdict with the runs of its family, by lattice point."""
 
     verdict: Verdict
-    runs: tuple[Run, ...]
-    points: dict[Key, list[Run]]
-
-    @property
-    def candidate(self) -> Key | None:
-        """The point that the verdict judges."""
-        lr, wd = self.verdict.lr, self.verdict.wd
-        return None if lr is None or wd is None else point_key(lr, wd)
+    points: dict[Point, list[Run]]
 
 
 @dataclass(frozen=True)
@@ -137,20 +129,18 @@ def write_report(
 
 def group(runs: Sequence[Run], verdicts: Sequence[Verdict]) -> list[Sweep]:
     """Put verdicts whose families differ only in strategy together, strategies in their usual order."""
-    by_family: dict[str, list[Run]] = {}
-    for run in runs:
-        by_family.setdefault(run.family, []).append(run)
-    specs = {family: members[0].spec for family, members in by_family.items()}
+    points = tables.runs_by_point(runs, verdicts)
     recipes: dict[str, list[Verdict]] = {}
-    for verdict in sorted(verdicts, key=lambda v: v.family not in specs):
-        spec = specs.get(verdict.family)
-        key = _recipe(spec) if spec else _recipe_of_model(verdict.model, recipes)
-        recipes.setdefault(key, []).append(verdict)
+    for verdict in verdicts:
+        recipes.setdefault(_recipe(verdict.search.base), []).append(verdict)
     sweeps = []
     for key, members in recipes.items():
-        members = sorted(members, key=lambda v: strategy_rank(v.strategy))
-        families = tuple(_family(verdict, by_family.get(verdict.family, [])) for verdict in members)
-        sweeps.append(Sweep(_sweep_title(key, members[0].model, recipes, specs), families))
+        rivals = [others[0].search for other, others in recipes.items() if other != key]
+        families = tuple(
+            Family(verdict, points.get(verdict.family, {}))
+            for verdict in sorted(members, key=lambda v: strategy_rank(v.strategy))
+        )
+        sweeps.append(Sweep(_sweep_title(families[0].verdict.search, rivals), families))
     return sorted(sweeps, key=lambda sweep: sweep.title)
 
 
@@ -159,29 +149,16 @@ def _recipe(spec: RunSpec) -> str:
     return digest({name: fields[name] for name in fields if name not in ("strategy", "lr", "wd", "seed")})
 
 
-def _recipe_of_model(model: str, recipes: dict[str, list[Verdict]]) -> str:
-    """Return where a family without any run belongs: to the first sweep of its model."""
-    return next((key for key, members in recipes.items() if members[0].model == model), model)
-
-
-def _sweep_title(key: str, model: str, recipes: dict[str, list[Verdict]], specs: dict[str, RunSpec]) -> str:
+def _sweep_title(search: Search, others: Sequence[Search]) -> str:
     """Return model and task, and, where several sweeps share both, the fields in which they differ."""
-
-    def first(members: Sequence[Verdict]) -> RunSpec | None:
-        return next((specs[v.family] for v in members if v.family in specs), None)
-
-    own = first(recipes[key])
-    if own is None:
-        return model
-    title = f"{model} on {own.task.kind}"
-    rivals = [first(members) for other, members in recipes.items() if other != key and members[0].model == model]
-    mine = _flat(own)
+    title = f"{search.model} on {search.base.task.kind}"
+    mine = _flat(search.base)
     different = sorted(
         {
             name
-            for rival in rivals
-            if rival is not None and rival.task.kind == own.task.kind
-            for name, value in _flat(rival).items()
+            for other in others
+            if (other.model, other.base.task.kind) == (search.model, search.base.task.kind)
+            for name, value in _flat(other.base).items()
             if name in mine and mine[name] != value
         }
     )
@@ -197,13 +174,6 @@ def _flat(spec: RunSpec) -> dict[str, object]:
         else:
             flat[name] = value
     return flat
-
-
-def _family(verdict: Verdict, runs: Sequence[Run]) -> Family:
-    points: dict[Key, list[Run]] = {}
-    for run in sorted(runs, key=lambda run: run.spec.seed):
-        points.setdefault(point_key(run.spec.lr, run.spec.wd), []).append(run)
-    return Family(verdict, tuple(runs), points)
 
 
 # --- what is drawn ----------------------------------------------------------------------------------------
@@ -223,26 +193,21 @@ def _draw(
 
     optima = [curves for family in sweep.families if (curves := strategy_curves(family, histories))]
     if optima:
-        name = _file_name(f"{sweep.families[0].verdict.model}-seeds", sweep.families[0].verdict.family, used)
-        keep("", "seeds", name, seeds_figure(sweep.title, sweep.families[0].verdict.metric, optima))
+        name = _file_name(f"{sweep.families[0].verdict.search.model}-seeds", sweep.families[0].verdict.family, used)
+        keep("", "seeds", name, seeds_figure(sweep.title, sweep.families[0].verdict.search.measure.metric, optima))
     for family in sweep.families:
         verdict = family.verdict
         if not family.points:
             continue
-        name = _file_name(f"{verdict.model}-{verdict.strategy}", verdict.family, used)
+        name = _file_name(f"{verdict.search.model}-{verdict.strategy}", verdict.family, used)
         title = f"{sweep.title}: {verdict.strategy}"
         cells = cells_of(family)
         keep(verdict.family, "map", f"{name}-map", lattice_figure(lattice_map(family, title, cells)))
         points = point_curves(family, cells, histories)
         if points:
-            best = None if verdict.lr is None or verdict.wd is None else (verdict.lr, verdict.wd)
-            named = [(n.lr, n.wd) for n in verdict.neighbours] or [(p.lr, p.wd) for p in points[:6]]
-            keep(
-                verdict.family,
-                "curves",
-                f"{name}-curves",
-                curves_figure(title, verdict.strategy, verdict.metric, verdict.mode, points, best, named),
-            )
+            named = [n.point for n in verdict.neighbours] or [p.point for p in points[:6]]
+            figure = curves_figure(title, verdict.strategy, verdict.search.measure, points, verdict.point, named)
+            keep(verdict.family, "curves", f"{name}-curves", figure)
     return images, paths
 
 
@@ -259,88 +224,74 @@ def _file_name(name: str, family: str, used: set[str]) -> str:
     return plain
 
 
-def cells_of(family: Family) -> dict[Key, Cell]:
+def cells_of(family: Family) -> dict[Point, Cell]:
     """Return the state and score of every point over the search's seeds, and of neighbours not yet run."""
-    seeds = set(family.verdict.seeds)
-    names = {point_key(n.lr, n.wd): (n.lr, n.wd) for n in family.verdict.neighbours}
-    if family.verdict.lr is not None and family.verdict.wd is not None:
-        names[point_key(family.verdict.lr, family.verdict.wd)] = (family.verdict.lr, family.verdict.wd)
-    cells = {
-        point_key(n.lr, n.wd): Cell(n.lr, n.wd, None, None, str(n.state))
-        for n in family.verdict.neighbours
-        if point_key(n.lr, n.wd) not in family.points
-    }
-    for key, members in family.points.items():
-        lr, wd = names.get(key, (members[0].spec.lr, members[0].spec.wd))
+    seeds = family.verdict.search.seeds
+    around = {n.point: Cell(n.point, None, None, n.state.value) for n in family.verdict.neighbours}
+    cells = {point: cell for point, cell in around.items() if point not in family.points}
+    for point, members in family.points.items():
         runs = [run for run in members if run.spec.seed in seeds] or members
         waiting = [run.state for run in runs if not run.state.finished]
         score, std = tables.mean_std([run.score for run in runs])
         if waiting:
-            cells[key] = Cell(lr, wd, None, None, waiting[0].value)
+            cells[point] = Cell(point, None, None, waiting[0].value)
         elif len(runs) < len(seeds):
-            cells[key] = Cell(lr, wd, None, None, f"{len(runs)}/{len(seeds)}")
+            cells[point] = Cell(point, None, None, f"{len(runs)}/{len(seeds)}")
         elif any(run.state is State.DIVERGED for run in runs):
-            cells[key] = Cell(lr, wd, None, None, "diverged")
+            cells[point] = Cell(point, None, None, "diverged")
         else:
-            cells[key] = Cell(lr, wd, score, std, "done")
+            cells[point] = Cell(point, score, std, "done")
     return cells
 
 
-def lattice_map(family: Family, title: str, cells: dict[Key, Cell]) -> LatticeMap:
-    """Return what the map of a family shows; the steps are those to its neighbours."""
+def lattice_map(family: Family, title: str, cells: dict[Point, Cell]) -> LatticeMap:
+    """Return what the map of a family shows; along a fixed axis, the steps are those of the free one."""
     verdict = family.verdict
-    candidate = None if verdict.lr is None or verdict.wd is None else (verdict.lr, verdict.wd)
-    steps = [verdict.step, verdict.step]
-    for axis in (0, 1):
-        if candidate is None or candidate[axis] == 0:
-            continue
-        ratios = [abs(math.log2((n.lr, n.wd)[axis] / candidate[axis])) for n in verdict.neighbours]
-        steps[axis] = min((ratio for ratio in ratios if ratio > 1e-6), default=verdict.step)
+    search, measure = verdict.search, verdict.search.measure
     return LatticeMap(
         title,
         verdict.strategy,
-        verdict.metric,
-        verdict.mode,
+        measure.metric,
+        measure.mode,
         tuple(cells.values()),
-        candidate,
-        tuple((n.lr, n.wd) for n in verdict.neighbours),
-        *steps,
+        verdict.point,
+        tuple(n.point for n in verdict.neighbours),
+        lr_step=(search.wd if search.lr.fixed else search.lr).step,
+        wd_step=(search.lr if search.wd.fixed else search.wd).step,
     )
 
 
-def point_curves(family: Family, cells: dict[Key, Cell], histories: Histories) -> list[PointCurves]:
+def point_curves(family: Family, cells: dict[Point, Cell], histories: Histories) -> list[PointCurves]:
     """Return the curves of the candidate, its neighbours and the best of the other finished points."""
-    sign = 1 if family.verdict.mode == "min" else -1
-    finished = {key: cell for key, cell in cells.items() if cell.state in ("done", "diverged")}
-    ranked = sorted(finished, key=lambda k: (finished[k].score is None, sign * (finished[k].score or 0.0)))
-    special = {point_key(n.lr, n.wd) for n in family.verdict.neighbours} | {family.candidate}
-    others = [key for key in ranked if key not in special][:MAX_OTHER_POINTS]
+    search = family.verdict.search
+    finished = [cell for cell in cells.values() if cell.state in ("done", "diverged")]
+    ranked = sorted(finished, key=lambda cell: search.measure.rank(cell.score))
+    special = {family.verdict.point, *(n.point for n in family.verdict.neighbours)}
+    others = [cell.point for cell in ranked if cell.point not in special][:MAX_OTHER_POINTS]
     drawn = []
-    for key in ranked:
-        if key in special or key in others:
-            cell = finished[key]
-            members = family.points.get(key, [])
-            runs = [run for run in members if run.spec.seed in family.verdict.seeds] or members
+    for cell in ranked:
+        if cell.point in special or cell.point in others:
+            members = family.points.get(cell.point, [])
+            runs = [run for run in members if run.spec.seed in search.seeds] or members
             if curves := histories.curves(runs):
-                drawn.append(PointCurves(cell.lr, cell.wd, cell.score, curves))
+                drawn.append(PointCurves(cell.point, cell.score, curves))
     return drawn
 
 
 def strategy_curves(family: Family, histories: Histories) -> StrategyCurves | None:
     """Return the optimum's curves over fresh seeds, over the search's where there are none."""
-    verdict, key = family.verdict, family.candidate
-    if verdict.lr is None or verdict.wd is None or key is None:
+    verdict = family.verdict
+    if verdict.point is None:
         return None
-    members = family.points.get(key, [])
-    fresh = [run for run in members if run.spec.seed in verdict.fresh_seeds]
-    search = [run for run in members if run.spec.seed in verdict.seeds]
+    members = family.points.get(verdict.point, [])
+    fresh = [run for run in members if run.spec.seed in verdict.fresh]
+    search = [run for run in members if run.spec.seed in verdict.search.seeds]
     curves = histories.curves(fresh or search)
     if not curves:
         return None
     return StrategyCurves(
         verdict.strategy,
-        verdict.lr,
-        verdict.wd,
+        verdict.point,
         curves,
         tuple(run.score for run in search if run.score is not None),
         tuple(run.score for run in fresh if run.score is not None),

@@ -21,8 +21,10 @@ from matplotlib.ticker import MaxNLocator
 
 from ettsweep.errors import InputError
 from ettsweep.files import write_atomic
-from ettsweep.report.text import is_accuracy, metric_name, plus_minus, score_text, short
+from ettsweep.report.text import is_accuracy, metric_name, plus_minus, point_text, score_text, short
 from ettsweep.scaling.strategies import parse_strategy
+from ettsweep.sweep.lattice import Point
+from ettsweep.tasks.kinds import Score
 
 DPI = 180
 
@@ -65,8 +67,7 @@ class Curve:
 class PointCurves:
     """A lattice point with a curve per seed. `score` is None if it diverged."""
 
-    lr: float
-    wd: float
+    point: Point
     score: float | None
     curves: tuple[Curve, ...]
 
@@ -76,8 +77,7 @@ class StrategyCurves:
     """The optimum of one strategy: curves over seeds, scores of the search's seeds and of fresh ones."""
 
     strategy: str
-    lr: float
-    wd: float
+    point: Point
     curves: tuple[Curve, ...]
     search_scores: tuple[float, ...]
     fresh_scores: tuple[float, ...]
@@ -121,19 +121,17 @@ def mean_curve(curves: Sequence[Curve]) -> Curve:
 def curves_figure(
     title: str,
     strategy: str,
-    metric: str,
-    mode: str,
+    measure: Score,
     points: Sequence[PointCurves],
-    best: tuple[float, float] | None,
-    named: Sequence[tuple[float, float]],
+    best: Point | None,
+    named: Sequence[Point],
 ) -> Figure:
     """Plot accuracy and loss against epochs or steps, a line per point, as fig:hyper-ViT does.
 
     Args:
         title: above both panels.
         strategy: gives the optimum its colour.
-        metric: what the legend states in brackets.
-        mode: whether less of it (`min`) or more (`max`) is better.
+        measure: what the legend states in brackets.
         points: curves, and the score that the legend states.
         best: the optimum, drawn thick.
         named: points with a colour and a legend entry of their own; all others are grey.
@@ -141,23 +139,22 @@ def curves_figure(
     quantities = _quantities([curve for point in points for curve in point.curves])
     figure = new_figure(3.6 * len(quantities) + 2.4, 3.1)
     panels = figure.subplots(1, len(quantities), squeeze=False)[0]
-    worst = math.inf if mode == "min" else -math.inf
-    ordered = sorted(points, key=lambda p: worst if p.score is None else p.score, reverse=mode == "max")
-    special = [p for p in ordered if (p.lr, p.wd) in named and (p.lr, p.wd) != best]
+    ordered = sorted(points, key=lambda p: measure.rank(p.score))
+    special = [p for p in ordered if p.point in named and p.point != best]
     palette = [colour for colour in NAMED_COLOURS if colour != strategy_colour(strategy)]
-    colours = {(p.lr, p.wd): palette[i % len(palette)] for i, p in enumerate(special)}
-    others = [p for p in ordered if (p.lr, p.wd) not in colours and (p.lr, p.wd) != best]
+    colours = {p.point: palette[i % len(palette)] for i, p in enumerate(special)}
+    others = [p for p in ordered if p.point not in colours and p.point != best]
     for panel, quantity in zip(panels, quantities, strict=True):
         for point in others:
             _line(panel, point, quantity, color=GREY, linewidth=0.6, zorder=1)
         for point in reversed(special):
-            _line(panel, point, quantity, color=colours[point.lr, point.wd], linewidth=1.1, zorder=2)
+            _line(panel, point, quantity, color=colours[point.point], linewidth=1.1, zorder=2)
         for point in ordered:
-            if (point.lr, point.wd) == best:
+            if point.point == best:
                 _line(panel, point, quantity, color=strategy_colour(strategy), linewidth=2.2, zorder=3)
         _dress(panel, quantity, [curve for point in points for curve in point.curves])
-    handles = [_handle(strategy_colour(strategy), 2.2, p, metric) for p in ordered if (p.lr, p.wd) == best]
-    handles += [_handle(colours[p.lr, p.wd], 1.1, p, metric) for p in special]
+    handles = [_handle(strategy_colour(strategy), 2.2, p, measure.metric) for p in ordered if p.point == best]
+    handles += [_handle(colours[p.point], 1.1, p, measure.metric) for p in special]
     if others:
         handles.append(_legend_line(GREY, 0.8, f"{len(others)} other point{'s' * (len(others) > 1)}"))
     legend = figure.legend(
@@ -165,7 +162,7 @@ def curves_figure(
         loc="outside right upper",
         frameon=False,
         fontsize=7,
-        title=f"(lr, wd) [{metric_name(metric).replace('validation ', '')}]",
+        title=f"(lr, wd) [{metric_name(measure.metric).replace('validation ', '')}]",
         title_fontsize=7,
         alignment="left",
     )
@@ -234,7 +231,7 @@ def _log_ticks(panel: Axes, low: float, high: float) -> None:
 
 def _handle(colour: str, width: float, point: PointCurves, metric: str) -> Line2D:
     score = "diverged" if point.score is None else score_text(point.score, metric)
-    return _legend_line(colour, width, f"({short(point.lr)}, {short(point.wd)}) [{score}]")
+    return _legend_line(colour, width, f"{point_text(point.point)} [{score}]")
 
 
 def _legend_line(colour: str, width: float, label: str) -> Line2D:
@@ -279,7 +276,7 @@ def seeds_figure(title: str, metric: str, optima: Sequence[StrategyCurves]) -> F
 def _optimum_label(optimum: StrategyCurves, metric: str) -> str:
     scores = optimum.fresh_scores or optimum.search_scores
     which = "fresh seed" if optimum.fresh_scores else "search seed"
-    label = f"{optimum.strategy} ({short(optimum.lr)}, {short(optimum.wd)})"
+    label = f"{optimum.strategy} {point_text(optimum.point)}"
     if not scores:
         return label
     text = plus_minus(fmean(scores), stdev(scores) if len(scores) > 1 else None, metric)

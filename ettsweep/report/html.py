@@ -16,11 +16,11 @@ from jinja2 import Environment, StrictUndefined
 from ettsweep import __version__
 from ettsweep.report import tables
 from ettsweep.report.figures import strategy_colour
-from ettsweep.report.tables import point_key
-from ettsweep.report.text import is_accuracy, metric_name, plus_minus, score_text, short
+from ettsweep.report.text import is_accuracy, metric_name, plus_minus, point_text, score_text, short
 from ettsweep.spec import log2
+from ettsweep.sweep.lattice import Point
 from ettsweep.sweep.ledger import Run, count_states
-from ettsweep.sweep.verify import Neighbour, Verdict
+from ettsweep.sweep.verify import Scored, Verdict
 from ettsweep.tasks.kinds import score
 
 MAX_RUN_ROWS = 300
@@ -63,59 +63,50 @@ def render(results: str, sweeps: Sequence[SweepView], runs: Sequence[Run], corru
     template = environment.from_string(
         resources.files("ettsweep.report").joinpath("page.html.j2").read_text(encoding="utf-8")
     )
-    by_point = tables.runs_by_point(runs)
-    by_family: dict[str, list[Run]] = {}
-    for run in runs:
-        by_family.setdefault(run.family, []).append(run)
-    views = [_sweep(view, by_point, by_family) for view in sweeps]
+    verdicts = [verdict for view in sweeps for verdict in view.verdicts]
+    points = tables.runs_by_point(runs, verdicts)
+    views = [_sweep(view, points) for view in sweeps]
     return template.render(
         results=results,
         made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         sweeps=views,
-        runs=_run_rows(by_family),
+        runs=_run_rows(runs),
         run_count=len(runs),
         states=[(state.value, count) for state, count in count_states(run.state for run in runs).items()],
-        other_families=len(set(by_family) - {v.family for view in sweeps for v in view.verdicts}),
-        metrics=sorted({(v.metric, v.mode) for view in sweeps for v in view.verdicts}),
+        other_families=len(points.keys() - {v.family for v in verdicts}),
+        metrics=sorted({(v.search.measure.metric, v.search.measure.mode) for v in verdicts}),
         metric_name=metric_name,
         corrupt=sorted(corrupt.items()),
-        provenance=_provenance(runs, by_point, [v for view in sweeps for v in view.verdicts]),
+        provenance=_provenance(runs, points, verdicts),
     )
 
 
-def _sweep(
-    view: SweepView,
-    by_point: dict[tuple[str, float, float | None], list[Run]],
-    by_family: dict[str, list[Run]],
-) -> Row:
-    families = []
-    for verdict in view.verdicts:
-        members: list[Run] = []
-        if verdict.lr is not None and verdict.wd is not None:
-            members = by_point.get((verdict.family, *point_key(verdict.lr, verdict.wd)), [])
-        families.append(
-            _family(verdict, view.images.get(verdict.family, {}), members, by_family.get(verdict.family, []))
-        )
+def _sweep(view: SweepView, points: tables.Points) -> Row:
+    families = [_family(v, view.images.get(v.family, {}), points.get(v.family, {})) for v in view.verdicts]
+    measure = view.verdicts[0].search.measure
     seeds = view.images.get("", {}).get("seeds")
     return {
         "title": view.title,
         "families": families,
         "seeds": _data_uri(seeds) if seeds else None,
-        "metric": metric_name(view.verdicts[0].metric),
-        "better": "lower" if view.verdicts[0].mode == "min" else "higher",
-        "shows_accuracy": any(f["accuracy"] for f in families) and not is_accuracy(view.verdicts[0].metric),
+        "metric": metric_name(measure.metric),
+        "better": "lower" if measure.mode == "min" else "higher",
+        "shows_accuracy": any(f["accuracy"] for f in families) and not is_accuracy(measure.metric),
         "shows_bits": any(f["bits"] for f in families),
         "shows_speed": any(f["speed"] for f in families),
         "best": _best(view.verdicts),
     }
 
 
-def _family(verdict: Verdict, images: dict[str, bytes], members: Sequence[Run], runs: Sequence[Run]) -> Row:
-    mean, std = tables.mean_std(verdict.fresh_scores)
-    searched = [run for run in members if run.spec.seed in verdict.seeds]
-    margin = tables.margin(verdict)
+def _family(verdict: Verdict, images: dict[str, bytes], points: dict[Point, list[Run]]) -> Row:
+    metric, seeds = verdict.search.measure.metric, verdict.search.seeds
+    mean, std = tables.mean_std([*verdict.fresh.values()])
+    runs = [run for members in points.values() for run in members]
+    members = points.get(verdict.point, []) if verdict.point else []
+    searched = [run for run in members if run.spec.seed in seeds]
+    margin = verdict.margin
     results = [run.result for run in members if run.result is not None]
-    accuracy, bits = (_mean(results, metric) for metric in ("best_accuracy", "best_bits"))
+    accuracy, bits = (_mean(results, name) for name in ("best_accuracy", "best_bits"))
     return {
         "id": verdict.family,
         "strategy": verdict.strategy,
@@ -124,24 +115,24 @@ def _family(verdict: Verdict, images: dict[str, bytes], members: Sequence[Run], 
         "reason": verdict.reason or VERDICTS.get(verdict.verdict, ""),
         "lr": _power(verdict.lr),
         "wd": _power(verdict.wd),
-        "score": _plus_minus(verdict.score, tables.mean_std([run.score for run in searched])[1], verdict.metric),
-        "seed_count": len(verdict.seeds),
-        "fresh": _plus_minus(mean, std, verdict.metric),
-        "fresh_count": len(verdict.fresh_seeds),
-        "fresh_diverged": sum(score is None for score in verdict.fresh_scores),
+        "score": _plus_minus(verdict.score, tables.mean_std([run.score for run in searched])[1], metric),
+        "seed_count": len(seeds),
+        "fresh": _plus_minus(mean, std, metric),
+        "fresh_count": len(verdict.fresh),
+        "fresh_diverged": sum(score is None for score in verdict.fresh.values()),
         "margin": None if margin is None else _difference(margin, verdict),
         "accuracy": None if accuracy is None else score_text(accuracy, "best_accuracy"),
         "bits": None if bits is None else score_text(bits, "best_bits"),
         "neighbours": [_neighbour(n, verdict) for n in verdict.neighbours],
         "missing": len(verdict.missing),
         "outside": len(verdict.outside),
-        "path": [f"({short(lr)}, {short(wd)})" for lr, wd in verdict.path],
+        "path": [point_text(point) for point in verdict.path],
         "map": _data_uri(images["map"]) if "map" in images else None,
         "curves": _data_uri(images["curves"]) if "curves" in images else None,
         "spikes_optimum": _spikes([run for run in members if run.state.finished]),
         "spikes_all": _spikes([run for run in runs if run.state.finished]),
         "speed": _speed(runs),
-        "points": len({point_key(run.spec.lr, run.spec.wd) for run in runs}),
+        "points": len(points),
         "runs": len(runs),
     }
 
@@ -157,19 +148,20 @@ def _best(verdicts: Sequence[Verdict]) -> Row | None:
     verified = [v for v in verdicts if v.verdict == "optimal" and v.score is not None]
     if not verified:
         return None
-    fresh = {v.family: tables.mean_std(v.fresh_scores)[0] for v in verified}
-    by_fresh = all(mean is not None for mean in fresh.values())
-    sign = 1 if verified[0].mode == "min" else -1
-    ranked = sorted(verified, key=lambda v: sign * ((fresh[v.family] if by_fresh else v.score) or 0.0))
+    fresh = {v.family: tables.mean_std([*v.fresh.values()]) for v in verified}
+    by_fresh = all(mean is not None for mean, _ in fresh.values())
+    measure = verified[0].search.measure
+    ranked = sorted(verified, key=lambda v: measure.rank(fresh[v.family][0] if by_fresh else v.score))
     winner = ranked[0]
-    scores = winner.fresh_scores if by_fresh else ()
-    mean, std = tables.mean_std(scores) if by_fresh else (winner.score, None)
+    mean, std = fresh[winner.family] if by_fresh else (winner.score, None)
     return {
         "strategy": winner.strategy,
         "lr": _power(winner.lr),
         "wd": _power(winner.wd),
-        "score": _plus_minus(mean, std, winner.metric),
-        "seeds": _count(len(scores), "fresh seed") if by_fresh else _count(len(winner.seeds), "search seed"),
+        "score": _plus_minus(mean, std, measure.metric),
+        "seeds": _count(
+            *((len(winner.fresh), "fresh seed") if by_fresh else (len(winner.search.seeds), "search seed"))
+        ),
         "of": len(verified),
         "lead": _lead(winner, ranked[1]) if by_fresh and len(ranked) > 1 else None,
     }
@@ -177,11 +169,11 @@ def _best(verdicts: Sequence[Verdict]) -> Row | None:
 
 def _lead(winner: Verdict, second: Verdict) -> str | None:
     """Return how far fresh seeds put the best optimum ahead of the next, with the standard error."""
-    (first_mean, first_std), (mean, std) = (tables.mean_std(v.fresh_scores) for v in (winner, second))
+    (first_mean, first_std), (mean, std) = (tables.mean_std([*v.fresh.values()]) for v in (winner, second))
     if first_mean is None or mean is None or first_std is None or std is None:
         return None
-    error = math.hypot(first_std / math.sqrt(len(winner.fresh_scores)), std / math.sqrt(len(second.fresh_scores)))
-    gap = plus_minus(abs(mean - first_mean), error, winner.metric)
+    error = math.hypot(first_std / math.sqrt(len(winner.fresh)), std / math.sqrt(len(second.fresh)))
+    gap = plus_minus(abs(mean - first_mean), error, winner.search.measure.metric)
     return f"ahead of {second.strategy} by {gap} (standard error)"
 
 
@@ -215,8 +207,9 @@ def _plus_minus(mean: float | None, std: float | None, metric: str) -> str | Non
 
 def _difference(worse_by: float, verdict: Verdict) -> Row:
     """Return a difference in the metric's own unit, and relative to a loss."""
-    text = f"{100 * worse_by:+.2f} points" if is_accuracy(verdict.metric) else f"{worse_by:+.4f}"
-    relative = worse_by / verdict.score if verdict.score and not is_accuracy(verdict.metric) else None
+    accuracy = is_accuracy(verdict.search.measure.metric)
+    text = f"{100 * worse_by:+.2f} points" if accuracy else f"{worse_by:+.4f}"
+    relative = worse_by / verdict.score if verdict.score and not accuracy else None
     return {
         "text": text.replace("-", "−"),
         "relative": None if relative is None else f"{100 * relative:+.1f}%".replace("-", "−"),
@@ -224,26 +217,23 @@ def _difference(worse_by: float, verdict: Verdict) -> Row:
     }
 
 
-def _neighbour(neighbour: Neighbour, verdict: Verdict) -> Row:
-    difference = None
+def _neighbour(neighbour: Scored, verdict: Verdict) -> Row:
+    measure, difference = verdict.search.measure, None
     if neighbour.score is not None and verdict.score is not None:
-        gap = neighbour.score - verdict.score
-        difference = _difference(gap if verdict.mode == "min" else -gap, verdict)
+        difference = _difference(measure.worse_by(neighbour.score, verdict.score), verdict)
+    (lr, wd), centre = neighbour.point, verdict.point or neighbour.point
     return {
-        "move": ", ".join(
-            _move(name, new, old)
-            for name, new, old in (("lr", neighbour.lr, verdict.lr), ("wd", neighbour.wd, verdict.wd))
-        ),
-        "lr": short(neighbour.lr),
-        "wd": short(neighbour.wd),
-        "state": str(neighbour.state),
-        "score": None if neighbour.score is None else score_text(neighbour.score, verdict.metric),
+        "move": f"{_move('lr', lr, centre.lr)}, {_move('wd', wd, centre.wd)}",
+        "lr": short(lr),
+        "wd": short(wd),
+        "state": neighbour.state.value,
+        "score": None if neighbour.score is None else score_text(neighbour.score, measure.metric),
         "difference": difference,
     }
 
 
-def _move(name: str, new: float, old: float | None) -> str:
-    if not old or abs(new / old - 1) < 1e-6:
+def _move(name: str, new: float, old: float) -> str:
+    if log2(new) == log2(old):
         return name
     return f"{short(new / old)} {name}" if new > old else f"{name} / {short(old / new)}"
 
@@ -273,20 +263,19 @@ def _speed(runs: Sequence[Run]) -> Row | None:
     }
 
 
-def _run_rows(by_family: dict[str, list[Run]]) -> list[Row]:
+def _run_rows(runs: Sequence[Run]) -> list[Row]:
     """Return rows for the best runs of each family, about as many of each."""
+    families: dict[str, list[Run]] = {}
+    for run in runs:
+        families.setdefault(run.family, []).append(run)
     rows = []
-    share = max(1, MAX_RUN_ROWS // max(1, len(by_family)))
-    for members in by_family.values():
-        table = tables.known(tables.runs_table(_best_first(members)[:share]))
-        for record in table.to_dict("records"):
+    share = max(1, MAX_RUN_ROWS // max(1, len(families)))
+    for members in families.values():
+        measure = score(members[0].spec.task)
+        best = sorted(members, key=lambda run: measure.rank(run.score))[:share]
+        for record in tables.known(tables.runs_table(best)).to_dict("records"):
             rows.append({str(name): _cell(str(name), value) for name, value in record.items()})
     return rows[:MAX_RUN_ROWS]
-
-
-def _best_first(runs: Sequence[Run]) -> list[Run]:
-    sign = 1 if score(runs[0].spec.task).mode == "min" else -1
-    return sorted(runs, key=lambda run: (run.score is None, sign * (run.score or 0.0)))
 
 
 def _cell(name: str, value: Any) -> str:
@@ -299,17 +288,12 @@ def _cell(name: str, value: Any) -> str:
     return short(value) if isinstance(value, float) else str(value)
 
 
-def _provenance(
-    runs: Sequence[Run],
-    by_point: dict[tuple[str, float, float | None], list[Run]],
-    verdicts: Sequence[Verdict],
-) -> list[tuple[str, str]]:
+def _provenance(runs: Sequence[Run], points: tables.Points, verdicts: Sequence[Verdict]) -> list[tuple[str, str]]:
     """Return what made the report, and what trained the optima, as their claims recorded it."""
     claims: dict[str, set[str]] = {}
     for verdict in verdicts:
-        if verdict.lr is None or verdict.wd is None:
-            continue
-        for run in by_point.get((verdict.family, *point_key(verdict.lr, verdict.wd)), [])[:1]:
+        members = points.get(verdict.family, {})
+        for run in members.get(verdict.point, [])[:1] if verdict.point else []:
             attempt = run.dir.latest()
             for key, value in (attempt.claim() if attempt else {}).items():
                 if key in ("torch", "device_name", "instruction_set", "threads", "ettsweep", "python", "git"):

@@ -16,6 +16,7 @@ from matplotlib.ticker import ScalarFormatter
 
 from ettsweep.report.figures import new_figure, strategy_colour, titled
 from ettsweep.report.text import is_accuracy, metric_name, short
+from ettsweep.sweep.lattice import Point, snap
 
 INK = "#1c1c1e"
 CANDIDATE = "#d62728"
@@ -25,8 +26,7 @@ CANDIDATE = "#d62728"
 class Cell:
     """A lattice point on a map. `state` is done, diverged, or that of an unfinished run."""
 
-    lr: float
-    wd: float
+    point: Point
     score: float | None
     std: float | None
     state: str
@@ -41,10 +41,24 @@ class LatticeMap:
     metric: str
     mode: str
     cells: tuple[Cell, ...]
-    candidate: tuple[float, float] | None
-    neighbours: tuple[tuple[float, float], ...]
+    candidate: Point | None
+    neighbours: tuple[Point, ...]
     lr_step: float
     wd_step: float
+
+    @property
+    def origin(self) -> Point:
+        """Where positions are counted from."""
+        return self.candidate or min((cell.point for cell in self.cells), key=tuple)
+
+    def index(self, point: Point) -> tuple[int, int] | None:
+        """Return a point's position in steps from the origin, or None if it is off the lattice."""
+        (lr0, wd0), (lr, wd) = self.origin.log2(), point.log2()
+        if math.inf in (-wd0, -wd) and wd0 != wd:
+            return None
+        i = round((lr - lr0) / self.lr_step)
+        j = round((wd - wd0) / self.wd_step) if wd0 != wd else 0
+        return (i, j) if snap(self.origin.moved(i * self.lr_step, j * self.wd_step), [point]) == point else None
 
 
 LR_STEP_XY = (1.0, 0.0)
@@ -74,27 +88,11 @@ def lattice_figure(lattice: LatticeMap) -> Figure:
     return _hexagon_map(lattice, placed, off)
 
 
-def _origin(lattice: LatticeMap) -> tuple[float, float]:
-    return lattice.candidate or min((cell.lr, cell.wd) for cell in lattice.cells)
-
-
-def _index(lattice: LatticeMap, lr: float, wd: float) -> tuple[int, int] | None:
-    """Return a point's position in steps from the origin, or None if it is off the lattice."""
-    lr0, wd0 = _origin(lattice)
-    if (wd == 0) != (wd0 == 0):
-        return None
-    i = math.log2(lr / lr0) / lattice.lr_step
-    j = math.log2(wd / wd0) / lattice.wd_step if wd else 0.0
-    if abs(i - round(i)) > 1e-5 or abs(j - round(j)) > 1e-5:
-        return None
-    return round(i), round(j)
-
-
 def _placed(lattice: LatticeMap) -> tuple[dict[tuple[int, int], Cell], int]:
     placed: dict[tuple[int, int], Cell] = {}
     off = 0
     for cell in lattice.cells:
-        index = _index(lattice, cell.lr, cell.wd)
+        index = lattice.index(cell.point)
         if index is None:
             off += 1
         else:
@@ -127,7 +125,7 @@ def _hexagon_map(lattice: LatticeMap, placed: dict[tuple[int, int], Cell], off: 
     colours = colormaps["viridis_r" if lattice.mode == "min" else "viridis"]
     norm = Normalize(low, high, clip=True)
     font = 6.6 * inch / 0.62
-    around = {_index(lattice, *n) for n in lattice.neighbours}
+    around = {lattice.index(n) for n in lattice.neighbours}
     best = (0, 0) if lattice.candidate else None
     for i in range(i0, i1 + 1):
         for j in range(j0, j1 + 1):
@@ -210,7 +208,7 @@ def _cell_text(value: float, metric: str) -> str:
 def _hexagon_axes(panel: Axes, lattice: LatticeMap, lr_range: tuple[int, int], wd_range: tuple[int, int]) -> None:
     """Label rows with wd at their left end and columns with lr at their lower end."""
     (i0, i1), (j0, j1) = lr_range, wd_range
-    lr0, wd0 = _origin(lattice)
+    lr0, wd0 = lattice.origin
     for j in range(j0, j1 + 1):
         x, y = hexagon_xy(i0, j)
         wd = wd0 * 2.0 ** (j * lattice.wd_step)
@@ -259,7 +257,7 @@ def _line_map(lattice: LatticeMap, cells: Sequence[Cell], along_lr: bool) -> Fig
         linewidth=1.2,
     )
     for cell in done:
-        if lattice.candidate and _index(lattice, cell.lr, cell.wd) == (0, 0):
+        if lattice.candidate and lattice.index(cell.point) == (0, 0):
             panel.plot(
                 _along(cell, along_lr),
                 factor * (cell.score or 0.0),
@@ -285,7 +283,7 @@ def _line_map(lattice: LatticeMap, cells: Sequence[Cell], along_lr: bool) -> Fig
     ticks = [_along(cell, along_lr) for cell in cells]
     panel.set_xticks(ticks, [short(t) for t in ticks], fontsize=7, rotation=45 if len(ticks) > 6 else 0)
     panel.set_xticks([], minor=True)
-    other = {cell.wd if along_lr else cell.lr for cell in cells}
+    other = {_along(cell, not along_lr) for cell in cells}
     fixed = f" at {'wd' if along_lr else 'lr'} {short(next(iter(other)))}" if len(other) == 1 else ""
     panel.set_xlabel(("lr" if along_lr else "wd") + fixed)
     panel.set_ylabel(metric_name(lattice.metric) + (" (%)" if factor == 100 else ""))
@@ -296,4 +294,4 @@ def _line_map(lattice: LatticeMap, cells: Sequence[Cell], along_lr: bool) -> Fig
 
 
 def _along(cell: Cell, along_lr: bool) -> float:
-    return cell.lr if along_lr else cell.wd
+    return cell.point.lr if along_lr else cell.point.wd

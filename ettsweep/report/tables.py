@@ -11,8 +11,9 @@ import pandas as pd
 from ettsweep.files import Json, write_atomic
 from ettsweep.models.architectures import model_name
 from ettsweep.scaling.strategies import strategy_name
-from ettsweep.spec import StrategySpec, log2
-from ettsweep.sweep.ledger import Run
+from ettsweep.spec import StrategySpec
+from ettsweep.sweep.lattice import Point
+from ettsweep.sweep.ledger import Run, by_point
 from ettsweep.sweep.verify import Verdict
 from ettsweep.tasks.kinds import task_label
 
@@ -43,8 +44,11 @@ RUN_COLUMNS = (
     "state",
     *RESULT_COLUMNS,
 )
-POINT_DIGITS = 6
-"""Decimals of log2(lr) and log2(wd) that tell points apart: maps between strategies round."""
+LOG2_DECIMALS = 6
+"""Of log2(lr) and log2(wd) in the table of points."""
+
+Points = dict[str, dict[Point, list[Run]]]
+"""Runs by family and lattice point, lowest seed first."""
 
 
 def strategy_label(strategy: StrategySpec) -> str:
@@ -53,10 +57,13 @@ def strategy_label(strategy: StrategySpec) -> str:
     return strategy_name(strategy.s) + suffix
 
 
-def point_key(lr: float, wd: float) -> tuple[float, float | None]:
-    """Return what two floats of one lattice point share."""
-    log2_wd = log2(wd)
-    return round(log2(lr) or 0.0, POINT_DIGITS), None if log2_wd is None else round(log2_wd, POINT_DIGITS)
+def runs_by_point(runs: Iterable[Run], verdicts: Sequence[Verdict] = ()) -> Points:
+    """Group runs by family and lattice point, which a verdict knows best."""
+    families: dict[str, list[Run]] = {}
+    for run in sorted(runs, key=lambda run: run.spec.seed):
+        families.setdefault(run.family, []).append(run)
+    asked = {verdict.family: verdict.search.points for verdict in verdicts}
+    return {family: by_point(members, asked.get(family, ())) for family, members in families.items()}
 
 
 def runs_table(runs: Sequence[Run]) -> pd.DataFrame:
@@ -98,19 +105,25 @@ def points_table(runs: Sequence[Run], verdicts: Sequence[Verdict] = ()) -> pd.Da
     Standard deviations are the sample's (n - 1), and missing for one seed. A mean leaves diverged runs out:
     read it beside `diverged`.
     """
-    return points_of(searched(runs_table(runs), verdicts))
+    return points_of(searched(runs_table(runs), verdicts), runs_by_point(runs, verdicts))
 
 
 def searched(table: pd.DataFrame, verdicts: Sequence[Verdict]) -> pd.DataFrame:
     """Return the rows of a table of runs without the fresh seeds of each family."""
-    seeds = {v.family: set(v.seeds) for v in verdicts}
+    seeds = {v.family: set(v.search.seeds) for v in verdicts}
     keep = [seed in seeds.get(family, {seed}) for family, seed in zip(table["family"], table["seed"], strict=True)]
     return table.loc[np.array(keep, dtype=bool)]
 
 
-def points_of(table: pd.DataFrame) -> pd.DataFrame:
+def points_of(table: pd.DataFrame, points: Points) -> pd.DataFrame:
     """Return the points of a table of runs."""
-    keys = [point_key(lr, wd) for lr, wd in zip(table["lr"], table["wd"], strict=True)]
+    at = {
+        run.id: [None if log2 is None else round(log2, LOG2_DECIMALS) for log2 in point.key]
+        for family in points.values()
+        for point, runs in family.items()
+        for run in runs
+    }
+    keys = [at[run] for run in table["run"]]
     finished = table["state"].isin(["done", "diverged"])
     diverged = table["state"] == "diverged"
     work = table.assign(
@@ -159,20 +172,21 @@ def optima_table(runs: Sequence[Run], verdicts: Sequence[Verdict]) -> pd.DataFra
     mean over reruns with other seeds, missing if one of them diverged. `margin` is how much worse the best
     neighbour is, in the metric's own unit. Spikes are summed over all runs of the optimum.
     """
-    at_point = runs_by_point(runs)
-    optimizers = {run.family: run.spec.optimizer.kind for run in runs}
+    points = runs_by_point(runs, verdicts)
     rows = []
     for verdict in verdicts:
-        chosen = [] if verdict.lr is None else at_point.get((verdict.family, *_key(verdict)), [])
+        members = points.get(verdict.family, {})
+        chosen = members.get(verdict.point, []) if verdict.point else []
         results = [run.result for run in chosen if run.result is not None]
-        scores = [run.score for run in chosen if run.spec.seed in verdict.seeds]
-        fresh_mean, fresh_std = mean_std(verdict.fresh_scores)
+        scores = [run.score for run in chosen if run.spec.seed in verdict.search.seeds]
+        fresh_mean, fresh_std = mean_std([*verdict.fresh.values()])
+        search = verdict.search
         rows.append(
             (
-                *(verdict.family, verdict.model, verdict.strategy, optimizers.get(verdict.family)),
+                *(verdict.family, search.model, search.strategy, search.base.optimizer.kind if members else None),
                 *(verdict.verdict, verdict.lr, verdict.wd),
-                *(verdict.metric, len(verdict.seeds), verdict.score, mean_std(scores)[1]),
-                *(len(verdict.fresh_seeds), fresh_mean, fresh_std, margin(verdict)),
+                *(search.measure.metric, len(search.seeds), verdict.score, mean_std(scores)[1]),
+                *(len(verdict.fresh), fresh_mean, fresh_std, verdict.margin),
                 *(sum(r.get(name) or 0 for r in results) if results else None for name in SPIKES),
             )
         )
@@ -181,27 +195,6 @@ def optima_table(runs: Sequence[Run], verdicts: Sequence[Verdict]) -> pd.DataFra
     texts = dict.fromkeys(("family", "model", "strategy", "optimizer", "verdict", "metric"), "str")
     reals = {name: "float64" for name in OPTIMUM_COLUMNS if name not in counts and name not in texts}
     return frame.astype(counts | texts | reals)
-
-
-def runs_by_point(runs: Iterable[Run]) -> dict[tuple[str, float, float | None], list[Run]]:
-    """Group runs by family and lattice point, lowest seed first."""
-    groups: dict[tuple[str, float, float | None], list[Run]] = {}
-    for run in sorted(runs, key=lambda run: run.spec.seed):
-        groups.setdefault((run.family, *point_key(run.spec.lr, run.spec.wd)), []).append(run)
-    return groups
-
-
-def _key(verdict: Verdict) -> tuple[float, float | None]:
-    assert verdict.lr is not None
-    return point_key(verdict.lr, verdict.wd or 0.0)
-
-
-def margin(verdict: Verdict) -> float | None:
-    """Return how much worse the best neighbour is; negative where it is better."""
-    scores = [n.score for n in verdict.neighbours if n.score is not None]
-    if verdict.score is None or not scores:
-        return None
-    return min(scores) - verdict.score if verdict.mode == "min" else verdict.score - max(scores)
 
 
 def mean_std(scores: Sequence[float | None]) -> tuple[float | None, float | None]:
@@ -222,7 +215,8 @@ def write_tables(folder: Path, runs: Sequence[Run], verdicts: Sequence[Verdict])
         StorageError: a file cannot be written.
     """
     table = runs_table(runs)
-    tables = {"runs": table, "points": points_of(searched(table, verdicts)), "optima": optima_table(runs, verdicts)}
+    points = points_of(searched(table, verdicts), runs_by_point(runs, verdicts))
+    tables = {"runs": table, "points": points, "optima": optima_table(runs, verdicts)}
     paths = []
     for name, frame in tables.items():
         written = (

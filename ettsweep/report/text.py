@@ -2,6 +2,8 @@
 
 import math
 
+from ettsweep.sweep.lattice import Point
+
 
 def short(value: float) -> str:
     """Return a number to three digits: 0.0156, 22.6, 3.05e-7."""
@@ -10,6 +12,11 @@ def short(value: float) -> str:
         return text
     mantissa, exponent = text.split("e")
     return f"{value:.0f}" if 0 < int(exponent) < 5 else f"{mantissa}e{int(exponent)}"
+
+
+def point_text(point: Point) -> str:
+    """Return a point to three digits: (0.0156, 0.5)."""
+    return f"({short(point.lr)}, {short(point.wd)})"
 
 
 def is_accuracy(metric: str) -> bool:

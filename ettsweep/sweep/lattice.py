@@ -1,27 +1,38 @@
-"""The lattice in (log2 lr, log2 wd): axes, points, and the six neighbours that an optimum must beat.
-
-Points are compared by log2 within a tolerance, never by float equality: maps between strategies round.
-"""
+"""The lattice in (log2 lr, log2 wd): axes, points, and the six neighbours that an optimum must beat."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
 from itertools import product
-from typing import Annotated, Generic, NamedTuple, TypeVar
+from typing import Annotated
 
 from pydantic import Field, model_validator
 
 from ettsweep.errors import InputError
 from ettsweep.schema import Frozen
+from ettsweep.spec import LOG2_DIGITS, log2
 
-TOLERANCE = 1e-6
-"""Two points are one where both log2 coordinates agree within this."""
+ROUNDED, PRINTED = 1e-6, 2e-3
+"""Distance in log2 within which a point from elsewhere means a known one: maps between strategies round, and tables
+print four digits, which is what people type."""
 
 
-class Point(NamedTuple):
-    """A position on the lattice; wd may be 0 where its axis is fixed."""
+@dataclass(frozen=True)
+class Point:
+    """A position on the lattice; wd may be 0 where its axis is fixed.
 
-    lr: float
-    wd: float
+    Points are equal, and one key of a dictionary, where ids round them alike.
+    """
+
+    lr: float = field(compare=False)
+    wd: float = field(compare=False)
+    key: tuple[float | None, float | None] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", (log2(self.lr), log2(self.wd)))
+
+    def __iter__(self) -> Iterator[float]:
+        return iter((self.lr, self.wd))
 
     def log2(self) -> tuple[float, float]:
         """Return its coordinates; -inf stands for wd 0."""
@@ -30,6 +41,18 @@ class Point(NamedTuple):
     def moved(self, lr_steps: float, wd_steps: float) -> "Point":
         """Return the point that many powers of two away."""
         return Point(self.lr * 2.0**lr_steps, self.wd * 2.0**wd_steps)
+
+    def apart(self, other: "Point") -> float:
+        """Return the distance to another point in log2, along the axis on which it is larger."""
+        return max(0.0 if a == b else abs(a - b) for a, b in zip(self.log2(), other.log2(), strict=True))
+
+
+def snap(point: Point, known: Collection[Point], within: float = ROUNDED) -> Point:
+    """Return the known point that one from elsewhere means, the nearest within a distance, else the point itself."""
+    if point in known:
+        return point
+    nearest = min(known, key=point.apart, default=point)
+    return nearest if point.apart(nearest) <= within else point
 
 
 Offset = Annotated[float, Field(ge=-64, le=64)]  # beyond, lr and wd leave the range of floats
@@ -55,8 +78,12 @@ class Axis(Frozen):
         """Return the offsets, multiples of the step, so that all ranges share one lattice."""
         if self.fixed:
             return [0.0]
-        first, last = math.ceil(self.low / self.step - 1e-9), math.floor(self.high / self.step + 1e-9)
+        first, last = math.ceil(self.steps(self.low)), math.floor(self.steps(self.high))
         return [i * self.step for i in range(first, last + 1)]
+
+    def steps(self, distance: float) -> float:
+        """Return how many steps a distance in log2 is, to the digits that ids hold."""
+        return round(distance / self.step, LOG2_DIGITS)
 
 
 def expand(centre: Point, lr_axis: Axis, wd_axis: Axis) -> list[Point]:
@@ -79,50 +106,6 @@ def neighbours(point: Point, lr_axis: Axis, wd_axis: Axis) -> list[Point]:
     return [point.moved(i, j) for i, j in steps]
 
 
-Value = TypeVar("Value")
-
-
-class PointMap(Generic[Value]):
-    """A dictionary from points to values that finds a point within the tolerance."""
-
-    def __init__(self) -> None:
-        self._cells: dict[tuple[int | None, int | None], tuple[Point, Value]] = {}
-
-    def __setitem__(self, point: Point, value: Value) -> None:
-        cell = self._find(point)
-        self._cells[cell or _cell(point)] = (self._cells[cell][0] if cell else point, value)
-
-    def __getitem__(self, point: Point) -> Value:
-        cell = self._find(point)
-        if cell is None:
-            raise KeyError(point)
-        return self._cells[cell][1]
-
-    def get(self, point: Point) -> Value | None:
-        """Return the value at a point, or None."""
-        cell = self._find(point)
-        return self._cells[cell][1] if cell is not None else None
-
-    def __contains__(self, point: Point) -> bool:
-        return self._find(point) is not None
-
-    def __len__(self) -> int:
-        return len(self._cells)
-
-    def items(self) -> Iterator[tuple[Point, Value]]:
-        """Return the points, as first seen, with their values."""
-        return iter(self._cells.values())
-
-    def _find(self, point: Point) -> tuple[int | None, int | None] | None:
-        # Cells are as wide as the tolerance, so an equal point lies in the same one or in one beside it.
-        lr, wd = _cell(point)
-        for i, j in product((0, -1, 1), (0, -1, 1)):
-            cell = (lr + i if lr is not None else None, wd + j if wd is not None else None)
-            if cell in self._cells and same(self._cells[cell][0], point):
-                return cell
-        return None
-
-
 def parse_point(text: str, where: str) -> Point:
     """Parse `lr,wd`.
 
@@ -136,13 +119,3 @@ def parse_point(text: str, where: str) -> Point:
     if not (0 < lr < math.inf and 0 <= wd < math.inf):
         raise InputError(f"{where}: LR,WD is expected, such as 20,4e-5, got {text!r}")
     return Point(lr, wd)
-
-
-def same(a: Point, b: Point) -> bool:
-    """Say whether two points are one."""
-    return all(x == y or abs(x - y) <= TOLERANCE for x, y in zip(a.log2(), b.log2(), strict=True))
-
-
-def _cell(point: Point) -> tuple[int | None, int | None]:
-    lr, wd = (None if math.isinf(x) else round(x / TOLERANCE) for x in point.log2())
-    return lr, wd

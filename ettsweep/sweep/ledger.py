@@ -14,6 +14,7 @@ from ettsweep.runs.paths import is_run_id, runs_dir
 from ettsweep.runs.state import Outlook, State, Status
 from ettsweep.scaling.strategies import parse_strategy, strategy_name
 from ettsweep.spec import RunSpec, log2
+from ettsweep.sweep.lattice import Point, snap
 from ettsweep.tasks.kinds import score
 
 
@@ -31,6 +32,11 @@ class Run:
     def id(self) -> str:
         """Run id."""
         return self.dir.id
+
+    @property
+    def point(self) -> Point:
+        """Its place on the lattice."""
+        return Point(self.spec.lr, self.spec.wd)
 
     @property
     def state(self) -> State:
@@ -63,6 +69,17 @@ class Ledger:
     def family(self, family: str) -> list[Run]:
         """Return the runs of a family."""
         return [run for run in self.runs.values() if run.family == family]
+
+
+def by_point(runs: Iterable[Run], asked: Iterable[Point] = ()) -> dict[Point, list[Run]]:
+    """Group runs of a family by lattice point: the one asked for that a run means, else that of the first run there."""
+    known = dict.fromkeys(asked)
+    groups: dict[Point, list[Run]] = {}
+    for run in runs:
+        point = snap(run.point, known)
+        known.setdefault(point)
+        groups.setdefault(point, []).append(run)
+    return groups
 
 
 def load_ledger(results: Path, outlook: Outlook | None = None) -> Ledger:

@@ -16,8 +16,8 @@ from ettsweep.runs.paths import requests_dir
 from ettsweep.scaling.strategies import parse_strategy
 from ettsweep.schema import Frozen, NonNegative, PositiveFloat, digest, validate
 from ettsweep.spec import MAX_SEED, Recipe, RunSpec, StrategySpec
-from ettsweep.sweep.lattice import Axis, Point, expand
-from ettsweep.tasks.kinds import bound
+from ettsweep.sweep.lattice import Axis, Point, expand, snap
+from ettsweep.tasks.kinds import Score, bound, task_kind
 
 Seeds = Annotated[tuple[Annotated[int, Field(ge=0, le=MAX_SEED)], ...], Field(min_length=1, strict=False)]
 
@@ -101,6 +101,16 @@ class Search(Frozen):
             points=tuple(points),
         )
 
+    @property
+    def free(self) -> bool:
+        """Whether there is an axis to search along."""
+        return not (self.lr.fixed and self.wd.fixed)
+
+    @property
+    def measure(self) -> Score:
+        """What its runs are compared by."""
+        return task_kind(self.base.task).score
+
     def run(self, lr: float | None = None, wd: float | None = None, seed: int | None = None) -> RunSpec:
         """Return one run; what is not given is the centre's, or the first seed.
 
@@ -178,6 +188,7 @@ def searches(requests: Sequence[Request]) -> list[Search]:
             if known is None:
                 merged[search.family] = search
             else:
-                points = tuple(dict.fromkeys(known.points + search.points))
-                merged[search.family] = known.model_copy(update={"points": points})
+                points = dict.fromkeys(known.points)
+                points |= dict.fromkeys(snap(point, points) for point in search.points)
+                merged[search.family] = known.model_copy(update={"points": tuple(points)})
     return list(merged.values())

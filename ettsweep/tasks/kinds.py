@@ -1,5 +1,6 @@
 """Tasks: one table, an entry says everything of one; what needs torch or the data is named, and imported at use."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -26,9 +27,15 @@ class Score:
 
     def better(self, a: float | None, b: float | None) -> bool:
         """Say whether score `a` beats `b`; None (diverged) is the worst there is."""
-        if a is None or b is None:
-            return a is not None
-        return a < b if self.mode == "min" else a > b
+        return self.rank(a) < self.rank(b)
+
+    def worse_by(self, a: float, b: float) -> float:
+        """Return by how much score `a` is worse than `b`; negative where it is better."""
+        return a - b if self.mode == "min" else b - a
+
+    def rank(self, score: float | None) -> float:
+        """Return what sorts scores, the best first and diverged ones last."""
+        return math.inf if score is None else self.worse_by(score, 0.0)
 
 
 LOWEST_LOSS = Score("best_loss", "min")

@@ -9,8 +9,8 @@ from support.made_sweep import FRESH, Made, digits_spec, finish, imagenet_spec, 
 from ettsweep.errors import StorageError
 from ettsweep.report import build
 from ettsweep.report.build import Histories, cells_of, group, lattice_map, point_curves, strategy_curves, write_report
-from ettsweep.report.tables import point_key
 from ettsweep.runs.folder import RunDir
+from ettsweep.sweep.lattice import Point
 
 
 def family(made: Made, strategy: str) -> build.Family:
@@ -35,12 +35,12 @@ def test_report_writes_everything_it_returns(made: Made, tmp_path: Path) -> None
 
 def test_cells_are_the_points_over_the_seeds_of_the_search(made: Made) -> None:
     cells = cells_of(family(made, "standard"))
-    centre = cells[point_key(2.0**-6, 0.5)]
+    centre = cells[Point(2.0**-6, 0.5)]
     assert centre.score == pytest.approx(sum(loss_at(0, 0, s) for s in (0, 1, 2)) / 3), "fresh seeds are left out"
-    assert cells[point_key(2.0**-5, 1.0)].state == "diverged", "one of three seeds did"
-    assert cells[point_key(2.0**-5, 1.0)].score is None
+    assert cells[Point(2.0**-5, 1.0)].state == "diverged", "one of three seeds did"
+    assert cells[Point(2.0**-5, 1.0)].score is None
     assert sum(c.state == "done" for c in cells.values()) == 8
-    assert cells_of(family(made, "ntk"))[point_key(2.0**-5, 0.5)].state == "missing"
+    assert cells_of(family(made, "ntk"))[Point(2.0**-5, 0.5)].state == "missing"
     assert cells_of(family(made, "mup")) == {}
 
 
@@ -62,7 +62,7 @@ def test_curves_are_in_epochs_and_over_the_seeds_of_the_search(made: Made) -> No
     points = point_curves(standard, cells_of(standard), histories)
     assert len(points) == 9
     best = points[0]
-    assert (best.lr, best.wd, len(best.curves)) == (2.0**-6, 0.5, 3)
+    assert (best.point, len(best.curves)) == (Point(2.0**-6, 0.5), 3)
     # 797 images in batches of 64 are 12 steps an epoch.
     assert best.curves[0].trained == pytest.approx([40 * k / 12 for k in range(1, 7)])
     assert best.curves[1].loss[-1] == loss_at(0, 0, 1)
@@ -153,6 +153,9 @@ def test_unwritable_folder_is_a_storage_error(made: Made, tmp_path: Path) -> Non
 
 
 def test_verdicts_that_no_registry_knows_are_drawn(made: Made, tmp_path: Path) -> None:
-    strange = [replace(v, strategy='../$x^{"<b>', model="..") for v in made.verdicts[2:]]
+    strange = [
+        replace(v, search=v.search.model_copy(update={"strategy": '../$x^{"<b>', "model": ".."}))
+        for v in made.verdicts[2:]
+    ]
     paths = write_report(made.results, tmp_path / "r", made.runs, strange)
     assert all(path.resolve().is_relative_to((tmp_path / "r").resolve()) for path in paths)

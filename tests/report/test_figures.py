@@ -19,8 +19,11 @@ from ettsweep.report.figures import (
     strategy_colour,
 )
 from ettsweep.report.text import plus_minus, score_text, short
+from ettsweep.sweep.lattice import Point
+from ettsweep.tasks.kinds import Score
 
 NAN = math.nan
+LOSS = Score("best_loss", "min")
 
 
 def curve(level: float, epochs: int = 10, accuracy: bool = True) -> Curve:
@@ -30,7 +33,7 @@ def curve(level: float, epochs: int = 10, accuracy: bool = True) -> Curve:
 
 
 def point(k: int, score: float | None, *curves: Curve) -> PointCurves:
-    return PointCurves(2.0**k, 0.5, score, curves or (curve(score or 1.0),))
+    return PointCurves(Point(2.0**k, 0.5), score, curves or (curve(score or 1.0),))
 
 
 def legend(figure: object) -> list[str]:
@@ -46,8 +49,8 @@ def test_mean_curve_is_the_mean_as_far_as_the_shortest() -> None:
 
 def test_legend_names_the_optimum_first_and_neighbours_by_score() -> None:
     points = [point(0, 0.1), point(1, 0.3), point(-1, 0.2), point(2, None, curve(2.0, 3)), point(5, 0.9)]
-    named = [(2.0, 0.5), (0.5, 0.5), (4.0, 0.5)]
-    figure = curves_figure("t", "ntk", "best_loss", "min", points, (1.0, 0.5), named)
+    named = [Point(2.0, 0.5), Point(0.5, 0.5), Point(4.0, 0.5)]
+    figure = curves_figure("t", "ntk", LOSS, points, Point(1.0, 0.5), named)
     assert legend(figure) == [
         "(1, 0.5) [0.1]",
         "(0.5, 0.5) [0.2]",
@@ -59,13 +62,15 @@ def test_legend_names_the_optimum_first_and_neighbours_by_score() -> None:
 
 def test_best_accuracy_comes_first_and_in_percent() -> None:
     points = [point(0, 0.8), point(1, 0.7), point(2, 0.75)]
-    figure = curves_figure("t", "mup", "best_accuracy", "max", points, (1.0, 0.5), [(2.0, 0.5), (4.0, 0.5)])
+    figure = curves_figure(
+        "t", "mup", Score("best_accuracy", "max"), points, Point(1.0, 0.5), [Point(2.0, 0.5), Point(4.0, 0.5)]
+    )
     assert legend(figure) == ["(1, 0.5) [80.00%]", "(4, 0.5) [75.00%]", "(2, 0.5) [70.00%]"]
 
 
 def test_one_line_a_point_and_the_optimum_on_top_in_its_colour() -> None:
     points = [point(k, 0.1 + k, curve(0.1 + k), curve(0.2 + k)) for k in range(4)]
-    figure = curves_figure("t", "ntk", "best_loss", "min", points, (1.0, 0.5), [(2.0, 0.5)])
+    figure = curves_figure("t", "ntk", LOSS, points, Point(1.0, 0.5), [Point(2.0, 0.5)])
     for panel in figure.axes:
         assert len(panel.lines) == 4
         top = max(panel.lines, key=lambda line: line.get_zorder())
@@ -81,13 +86,13 @@ def test_one_line_a_point_and_the_optimum_on_top_in_its_colour() -> None:
 
 def test_language_has_no_accuracy_panel() -> None:
     points = [point(0, 0.1, curve(0.1, accuracy=False))]
-    assert len(curves_figure("t", "ntk", "best_loss", "min", points, (1.0, 0.5), []).axes) == 1
+    assert len(curves_figure("t", "ntk", LOSS, points, Point(1.0, 0.5), []).axes) == 1
 
 
 def test_seeds_figure_has_a_line_a_seed_and_a_strip_of_scores() -> None:
     optima = [
-        StrategyCurves("standard", 0.1, 0.5, (curve(0.1), curve(0.2)), (0.1, 0.11), (0.12, 0.14)),
-        StrategyCurves("ntk", 3.0, 0.01, (curve(0.1),), (0.1,), ()),
+        StrategyCurves("standard", Point(0.1, 0.5), (curve(0.1), curve(0.2)), (0.1, 0.11), (0.12, 0.14)),
+        StrategyCurves("ntk", Point(3.0, 0.01), (curve(0.1),), (0.1,), ()),
     ]
     figure = seeds_figure("t", "best_loss", optima)
     accuracy, loss, strip = figure.axes
@@ -114,11 +119,11 @@ def test_names_are_drawn_as_they_are_and_files_are_whole(tmp_path: Path) -> None
     points = [point(0, 0.1)]
     folder = tmp_path / "figures"
     folder.mkdir()
-    png, pdf = save(curves_figure(name, name, "best_loss", "min", points, (1.0, 0.5), []), folder, "f")
+    png, pdf = save(curves_figure(name, name, LOSS, points, Point(1.0, 0.5), []), folder, "f")
     assert png.read_bytes().startswith(b"\x89PNG")
     assert pdf.read_bytes().startswith(b"%PDF")
     assert len(list(folder.iterdir())) == 2
-    save(seeds_figure(name, "best_loss", [StrategyCurves(name, 1, 1, (curve(0.1),), (0.1,), ())]), folder, "g")
+    save(seeds_figure(name, "best_loss", [StrategyCurves(name, Point(1, 1), (curve(0.1),), (0.1,), ())]), folder, "g")
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,10 @@ def test_runs_that_were_not_timed_have_no_table_of_speed(made: Made) -> None:
 
 
 def test_hostile_names_are_escaped(made: Made) -> None:
-    verdicts = [replace(v, strategy=HOSTILE, model=HOSTILE, reason=HOSTILE) for v in made.verdicts]
+    verdicts = [
+        replace(v, search=v.search.model_copy(update={"strategy": HOSTILE, "model": HOSTILE}), reason=HOSTILE)
+        for v in made.verdicts
+    ]
     hostile = Made(made.results, made.runs, verdicts)
     view = SweepView(HOSTILE, hostile.verdicts, {})
     page = render(HOSTILE, [view], made.runs, {HOSTILE: HOSTILE})

@@ -37,11 +37,11 @@ def lattice(mode: str = "min", metric: str = "best_loss") -> LatticeMap:
     for i in range(-2, 3):
         for j in range(-2, 3):
             score = 0.1 * (1 + i * i + i * j + j * j)
-            cells.append(Cell(2.0**i, 3 * 2.0**j, score if mode == "min" else 0.9 - score / 10, 0.01, "done"))
+            cells.append(Cell(Point(2.0**i, 3 * 2.0**j), score if mode == "min" else 0.9 - score / 10, 0.01, "done"))
     cells[0] = replace(cells[0], score=None, state="diverged")
     cells[-1] = replace(cells[-1], score=None, state="failed")
-    around = tuple((2.0**i, 3 * 2.0**j) for i, j in SIX)
-    return LatticeMap("a $title_ & more", "ntk", metric, mode, tuple(cells), (1.0, 3.0), around, 1.0, 1.0)
+    around = tuple(Point(2.0**i, 3 * 2.0**j) for i, j in SIX)
+    return LatticeMap("a $title_ & more", "ntk", metric, mode, tuple(cells), Point(1.0, 3.0), around, 1.0, 1.0)
 
 
 def texts(figure: object) -> list[str]:
@@ -63,7 +63,7 @@ def test_map_of_accuracies_is_in_percent() -> None:
 
 def test_points_off_the_lattice_are_noted() -> None:
     made = lattice()
-    odd = replace(made, cells=(*made.cells, Cell(1.3, 3.0, 0.5, None, "done")))
+    odd = replace(made, cells=(*made.cells, Cell(Point(1.3, 3.0), 0.5, None, "done")))
     title = lattice_figure(odd).get_suptitle()
     assert "1 point off this lattice" in title
     assert "off this lattice" not in lattice_figure(made).get_suptitle()
@@ -71,14 +71,14 @@ def test_points_off_the_lattice_are_noted() -> None:
 
 def test_steps_may_differ_between_axes() -> None:
     made = lattice()
-    half = tuple(replace(c, wd=3 * 2.0 ** (math.log2(c.wd / 3) / 2)) for c in made.cells)
+    half = tuple(replace(c, point=Point(c.point.lr, math.sqrt(3 * c.point.wd))) for c in made.cells)
     figure = lattice_figure(replace(made, cells=half, neighbours=(), wd_step=0.5))
     assert texts(figure).count(".200") == 6
 
 
 def test_one_free_axis_is_a_line() -> None:
     made = lattice()
-    cells = tuple(c for c in made.cells if c.wd == 3.0)
+    cells = tuple(c for c in made.cells if c.point.wd == 3.0)
     figure = lattice_figure(replace(made, cells=cells))
     panel = figure.axes[0]
     assert panel.get_xscale() == "log"
@@ -86,8 +86,8 @@ def test_one_free_axis_is_a_line() -> None:
     x, y = panel.lines[0].get_data()
     assert list(x) == [0.25, 0.5, 1.0, 2.0, 4.0]
     assert list(y) == pytest.approx([0.5, 0.2, 0.1, 0.2, 0.5])
-    zero = tuple(replace(c, wd=0.0) for c in cells)
-    assert lattice_figure(replace(made, cells=zero, candidate=(1.0, 0.0))).axes[0].get_xscale() == "log"
+    zero = tuple(replace(c, point=Point(c.point.lr, 0.0)) for c in cells)
+    assert lattice_figure(replace(made, cells=zero, candidate=Point(1.0, 0.0))).axes[0].get_xscale() == "log"
 
 
 def test_nothing_finished_is_still_a_map() -> None:

@@ -13,7 +13,8 @@ import pytest
 from support.made_sweep import FRESH, SEEDS, Made, loss_at
 
 from ettsweep.report import tables
-from ettsweep.report.tables import RUN_COLUMNS, latex, margin, markdown, mean_std, points_table, runs_table
+from ettsweep.report.tables import RUN_COLUMNS, latex, markdown, mean_std, points_table, runs_table
+from ettsweep.tasks.kinds import Score
 
 
 def test_runs_table_has_the_promised_columns_and_types(made: Made) -> None:
@@ -133,9 +134,17 @@ def test_optima_state_search_and_fresh_seeds_apart(made: Made) -> None:
 
 def test_margin_is_negative_for_a_better_neighbour(made: Made) -> None:
     verdict = made.verdict("standard")
-    assert verdict.score is not None
-    higher = replace(verdict, score=verdict.score + 1, mode="min")
-    assert (margin(higher) or 0.0) < 0 < (margin(replace(higher, mode="max")) or 0.0)
+    assert verdict.candidate is not None
+    assert verdict.candidate.score is not None
+    higher = replace(verdict, candidate=replace(verdict.candidate, score=1.0))
+    table = tables.optima_table(made.runs, [verdict, higher])
+    assert table["margin"].tolist() == [pytest.approx(0.017), pytest.approx(0.017 + verdict.candidate.score - 1)]
+
+
+def test_of_an_accuracy_less_is_worse() -> None:
+    for measure, better, worse in ((Score("best_loss", "min"), 1.0, 3.0), (Score("best_accuracy", "max"), 3.0, 1.0)):
+        assert (measure.worse_by(worse, better), measure.worse_by(better, worse)) == (2.0, -2.0)
+        assert sorted([None, worse, better], key=measure.rank) == [better, worse, None]
 
 
 def test_mean_is_unknown_where_a_score_is() -> None:

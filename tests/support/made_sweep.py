@@ -10,7 +10,7 @@ from ettsweep.spec import RunSpec, ScheduleSpec, StrategySpec, VitSpec
 from ettsweep.sweep.lattice import Axis, Point, expand
 from ettsweep.sweep.ledger import Run, load_ledger
 from ettsweep.sweep.request import Search
-from ettsweep.sweep.verify import Verdict, verify
+from ettsweep.sweep.verify import Look, Verdict
 from ettsweep.tasks.images.spec import DigitsTask, ImageNetTask
 
 SEEDS = (0, 1, 2)
@@ -130,5 +130,5 @@ class Made:
 
 def read(results: Path, searches: list[Search]) -> Made:
     ledger = load_ledger(results)
-    verdicts = [verify(s, ledger.family(s.family)) for s in searches]
+    verdicts = [Look(s, ledger.family(s.family)).verdict() for s in searches]
     return Made(results, list(ledger.runs.values()), verdicts)

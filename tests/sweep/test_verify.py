@@ -15,7 +15,8 @@ from ettsweep.sweep.gridfile import load_request
 from ettsweep.sweep.lattice import Axis, Point
 from ettsweep.sweep.ledger import Run
 from ettsweep.sweep.request import Search
-from ettsweep.sweep.verify import FINAL, REACH, Scores, Verdict, climb, fresh_seeds, snap, verify, wanted
+from ettsweep.sweep.verify import FINAL, REACH, Look, Verdict, fresh_seeds
+from ettsweep.tasks.kinds import Score
 
 Offset = tuple[float, float]
 """Lattice steps (lr, wd) from the centre."""
@@ -73,13 +74,22 @@ def bowl(offset: Offset) -> float:
 BOWL: dict[Offset, float | None] = {offset: bowl(offset) for offset in [(0, 0), *SIX]}
 
 
-def offset_of(point: tuple[float, float] | None) -> Offset:
+def verify(search: Search, runs: Sequence[Run], at: Point | None = None) -> Verdict:
+    return Look(search, runs).verdict(at)
+
+
+def wanted(search: Search, runs: Sequence[Run], at: Point | None = None) -> list[RunSpec]:
+    look = Look(search, runs)
+    return look.wanted(look.verdict(at))
+
+
+def offset_of(point: Point | None) -> Offset:
     assert point is not None
-    return round(math.log2(point[0] / CENTRE.lr), 6), round(math.log2(point[1] / CENTRE.wd), 6)
+    return round(math.log2(point.lr / CENTRE.lr), 6), round(math.log2(point.wd / CENTRE.wd), 6)
 
 
 def offsets(specs: Sequence[RunSpec]) -> set[Offset]:
-    return {offset_of((spec.lr, spec.wd)) for spec in specs}
+    return {offset_of(Point(spec.lr, spec.wd)) for spec in specs}
 
 
 # --- optimal --------------------------------------------------------------------------------------------------------
@@ -88,11 +98,11 @@ def offsets(specs: Sequence[RunSpec]) -> set[Offset]:
 def test_a_point_better_than_its_six_neighbours_is_optimal(search: Search) -> None:
     verdict = verify(search, runs_on(search, BOWL))
     assert (verdict.verdict, offset_of(verdict.point), verdict.score) == ("optimal", (0, 0), 1.0)
-    assert (verdict.metric, verdict.mode) == ("best_loss", "min")
+    assert verdict.search.measure == Score("best_loss", "min")
     assert {offset_of(n.point): n.score for n in verdict.neighbours} == {o: bowl(o) for o in SIX}
-    assert verdict.missing == ()
-    assert wanted(search, runs_on(search, BOWL), verdict) == []
-    assert climb(search, runs_on(search, BOWL), verdict) is None
+    assert verdict.missing == []
+    assert wanted(search, runs_on(search, BOWL)) == []
+    assert Look(search, runs_on(search, BOWL)).climb() == verdict
 
 
 def test_the_diagonals_left_out_need_not_be_there(search: Search) -> None:
@@ -126,6 +136,44 @@ def test_points_that_were_mapped_back_are_the_same_points(search: Search) -> Non
     assert verify(search, runs).verdict == "optimal"
 
 
+def near(run: Run, log2_lr: float, seed: int) -> Run:
+    """Return a run beside another, as a map that rounds otherwise would have made it."""
+    spec = run.spec.at(run.spec.lr * 2**log2_lr, run.spec.wd, seed)
+    return Run(RunDir(Path("runs") / spec.run_id), spec, run.status, run.result, run.family)
+
+
+@pytest.mark.parametrize("step", [1.0, 2.0**-10])
+@pytest.mark.parametrize("apart", [1e-7, -1e-7])
+def test_runs_of_one_point_that_were_rounded_otherwise_are_read_as_one(
+    search_of: Callable[..., Search], step: float, apart: float
+) -> None:
+    search = search_of(lr=f"{{range: [{-step}, {step}], step: {step}}}", wd="fixed", seeds=[0, 1])
+    first = [run_at(search, (i * step, 0), 0, 2.0 if i else 1.0) for i in (-1, 0, 1)]
+    runs = [*first, *(near(run, apart, 1) for run in first), near(first[1], apart, 2)]
+    assert len({run.spec.lr for run in runs}) == 6
+    for found in (runs, runs[::-1]):
+        verdict = verify(search, found)
+        assert (verdict.verdict, verdict.score, verdict.fresh) == ("optimal", 1.0, {2: 1.0})
+        assert verdict.point == search.points[1], "the lattice's, whoever was first"
+        assert verdict.outside == ()
+        assert wanted(search, found) == []
+    missing = run_at(search, (0, 0), 1, state="interrupted")
+    look = Look(search, [*runs[:4], near(first[1], apart, 1), near(missing, apart, 3)])
+    assert near(first[1], apart, 1).spec in look.specs([CENTRE]), "what is there is not trained again"
+
+
+def test_points_of_the_finest_lattice_are_never_joined(search_of: Callable[..., Search]) -> None:
+    step = 2.0**-10
+    search = search_of(lr=f"{{range: [0, {20 * step}], step: {step}}}", wd="fixed")
+    runs = [near(run_at(search, (i * step, 0), 0, 1.0 + i), 1e-7, 0) for i in range(24)]
+    look = Look(search, runs)
+    verdict = look.verdict()
+    assert [look.at(point).score for point in search.points] == [1.0 + i for i in range(21)]
+    assert len(verdict.outside) == 3
+    beyond = CENTRE.moved(24 * step, 0)
+    assert look.snap(beyond) == beyond, "typed in full, a step beyond what is known"
+
+
 def test_nothing_to_search_is_unsearched(search_of: Callable[..., Search]) -> None:
     search = search_of(lr="fixed", wd="fixed")
     verdict = verify(search, runs_on(search, {(0, 0): 1.0, (3, 0): 0.5}))  # of another search of the family
@@ -143,7 +191,7 @@ def test_an_optimum_with_a_neighbour_never_asked_for_is_not_verified(search: Sea
     assert verdict.verdict == "edge"
     assert [offset_of(p) for p in verdict.missing] == [absent]
     assert verdict.reason == "1 of 6 neighbours had not been asked for"
-    assert offsets(wanted(search, runs, verdict)) == {(0, 0), absent}
+    assert offsets(wanted(search, runs)) == {(0, 0), absent}
 
 
 def test_a_neighbour_with_only_some_of_the_seeds_was_not_asked_for(search_of: Callable[..., Search]) -> None:
@@ -152,7 +200,7 @@ def test_a_neighbour_with_only_some_of_the_seeds_was_not_asked_for(search_of: Ca
     verdict = verify(search, runs)
     assert verdict.verdict == "edge"
     assert [offset_of(p) for p in verdict.missing] == [(1, 0)]
-    assert {spec.seed for spec in wanted(search, runs, verdict)} == {0, 1}
+    assert {spec.seed for spec in wanted(search, runs)} == {0, 1}
 
 
 def test_a_climb_far_beyond_the_ranges_stops_and_says_what_to_do(search_of: Callable[..., Search]) -> None:
@@ -162,18 +210,23 @@ def test_a_climb_far_beyond_the_ranges_stops_and_says_what_to_do(search_of: Call
     verdict = verify(search, runs)
     assert (verdict.verdict, offset_of(verdict.point)) == ("edge", (REACH, 0))
     assert "ettsweep grid" in verdict.reason
-    assert wanted(search, runs, verdict) == []
+    assert wanted(search, runs) == []
     one_less = runs_on(search, {o: s for o, s in downhill.items() if o[0] < REACH})
-    assert offsets(wanted(search, one_less, verify(search, one_less))) == {(REACH - 1, 0), (REACH, 0)}
+    assert offsets(wanted(search, one_less)) == {(REACH - 1, 0), (REACH, 0)}
 
 
 def test_the_reach_counts_steps_beyond_the_ranges_not_from_the_centre(search_of: Callable[..., Search]) -> None:
     search = search_of(lr="{range: [-3, 3], step: 0.5}", wd="fixed")
-    scores = Scores(search, [])
+    inside = runs_on(search, {(0.5 * i - 3, 0.0): 1.0 for i in range(13)})
     for end in (-3.0, 3.0):
         beyond = math.copysign(0.5 * REACH, end)
-        assert scores.in_reach(CENTRE.moved(end + beyond, 0))
-        assert not scores.in_reach(CENTRE.moved(end + beyond + math.copysign(0.5, end), 0))
+        further = beyond + math.copysign(0.5, end)
+        at_reach = runs_on(search, {(end + step * beyond / REACH, 0.0): 0.9 - 0.1 * step for step in range(1, REACH)})
+        assert (end + beyond, 0) in offsets(wanted(search, [*inside, *at_reach]))
+        at_reach += runs_on(search, {(end + beyond, 0.0): 0.0})
+        assert wanted(search, [*inside, *at_reach]) == []
+        taken_on = run_at(search, (end + further, 0.0), state="interrupted")
+        assert (end + further, 0) in offsets(wanted(search, [*inside, *at_reach, taken_on]))
 
 
 def test_a_run_that_is_there_already_is_taken_on_however_far_it_is(search_of: Callable[..., Search]) -> None:
@@ -182,7 +235,7 @@ def test_a_run_that_is_there_already_is_taken_on_however_far_it_is(search_of: Ca
     runs.append(run_at(search, (REACH + 1, 0), state="interrupted"))
     verdict = verify(search, runs)
     assert (verdict.verdict, offset_of(verdict.point)) == ("incomplete", (REACH, 0))
-    assert offsets(wanted(search, runs, verdict)) == {(REACH, 0), (REACH + 1, 0)}
+    assert offsets(wanted(search, runs)) == {(REACH, 0), (REACH + 1, 0)}
 
 
 def test_points_beyond_the_grid_are_told(search: Search) -> None:
@@ -204,7 +257,7 @@ def test_a_neighbour_under_way_makes_the_verdict_wait(search: Search, state: str
     verdict = verify(search, runs)
     assert (verdict.verdict, verdict.reason) == ("incomplete", "1 neighbour is to come")
     assert {offset_of(n.point): n.state for n in verdict.neighbours}[1, -1] == state
-    assert (1, -1) in offsets(wanted(search, runs, verdict))
+    assert (1, -1) in offsets(wanted(search, runs))
 
 
 @pytest.mark.parametrize("state", ["failed", "cancelled", "unknown"])
@@ -226,7 +279,6 @@ def test_an_optimum_tells_of_points_that_failed_elsewhere(search_of: Callable[..
     assert verdict.verdict == "optimal"
     assert "2 runs stand still" in verdict.reason
     assert verdict.reason.endswith(f"`ettsweep retry {' '.join(run.id for run in failed)}` trains them again")
-    assert climb(search, runs_on(search, BOWL), verdict) is None
 
 
 def test_runs_that_stand_still_are_named_while_others_are_to_come(search_of: Callable[..., Search]) -> None:
@@ -247,7 +299,7 @@ def test_runs_that_stand_still_are_named_before_any_is_finished(search: Search) 
     assert (verdict.verdict, verdict.point) == ("incomplete", None)
     assert verdict.reason.startswith("no finished point yet; 0 of 1 points asked for are to come; 1 run stands still")
     assert f"`ettsweep retry {failed.id}`" in verdict.reason
-    assert wanted(search, [failed], verdict) == []
+    assert wanted(search, [failed]) == []
 
 
 def test_of_many_runs_that_stand_still_three_are_named_the_nearest_first(search_of: Callable[..., Search]) -> None:
@@ -270,7 +322,7 @@ def test_points_asked_for_come_before_new_neighbours(search_of: Callable[..., Se
     runs = [*runs_on(search, {(-1, 0): 2.0, (0, 0): 1.0}), run_at(search, (1, 0), state="running")]
     verdict = verify(search, runs)
     assert (verdict.verdict, verdict.reason) == ("incomplete", "1 of 3 points that were asked for are to come")
-    assert offsets(wanted(search, runs, verdict)) == {(1, 0)}
+    assert offsets(wanted(search, runs)) == {(1, 0)}
 
 
 def test_a_better_point_may_still_come_though_the_neighbours_are_there(search_of: Callable[..., Search]) -> None:
@@ -282,13 +334,13 @@ def test_no_finished_point_is_incomplete(search: Search) -> None:
     for runs in ([], [run_at(search, (0, 0), state="running")]):
         verdict = verify(search, runs)
         assert (verdict.verdict, verdict.point, verdict.score) == ("incomplete", None, None)
-        assert offsets(wanted(search, runs, verdict)) == {(0, 0)}
+        assert offsets(wanted(search, runs)) == {(0, 0)}
 
 
 def test_the_point_asked_about_must_be_finished_itself(search: Search) -> None:
     verdict = verify(search, runs_on(search, BOWL), at=CENTRE.moved(2, 0))
     assert verdict.verdict == "incomplete"
-    assert (2, 0) in offsets(wanted(search, runs_on(search, BOWL), verdict))
+    assert (2, 0) in offsets(wanted(search, runs_on(search, BOWL), at=CENTRE.moved(2, 0)))
 
 
 # --- refuted --------------------------------------------------------------------------------------------------------
@@ -298,7 +350,8 @@ def test_a_point_with_a_better_neighbour_is_refuted_and_climbs_to_the_best_one(s
     runs = runs_on(search, BOWL | {(0, 1): 0.9, (1, -1): 0.8})
     verdict = verify(search, runs, at=CENTRE)
     assert (verdict.verdict, verdict.reason) == ("refuted", "2 neighbours are better")
-    assert offset_of(climb(search, runs, verdict)) == (1, -1)
+    climbed = Look(search, runs).climb(CENTRE)
+    assert (offset_of(climbed.point), climbed.path) == ((1, -1), (CENTRE,))
 
 
 def test_the_best_point_is_the_candidate_where_none_is_named(search: Search) -> None:
@@ -308,7 +361,12 @@ def test_the_best_point_is_the_candidate_where_none_is_named(search: Search) -> 
 
 
 def test_the_path_of_a_climb_is_kept(search: Search) -> None:
-    assert verify(search, runs_on(search, BOWL), path=[CENTRE.moved(1, 0)]).path == (CENTRE.moved(1, 0),)
+    runs = runs_on(search, {(0, 0): 4.0, (1, 0): 3.0, (2, 0): 2.0, (3, 0): 1.0})
+    left = [CENTRE.moved(i, 0) for i in range(4)]
+    verdict = Look(search, runs).climb(left[1], path=left[:1])
+    assert (verdict.path, verdict.way) == (tuple(left[:3]), tuple(left))
+    again = Look(search, runs).climb(left[3], path=verdict.way)
+    assert again.path == again.way == verdict.way, "a candidate that stays stands there once"
 
 
 def test_a_point_typed_as_a_table_prints_it_is_the_known_one(search_of: Callable[..., Search]) -> None:
@@ -316,16 +374,16 @@ def test_a_point_typed_as_a_table_prints_it_is_the_known_one(search_of: Callable
     runs = runs_on(search, BOWL)
     for offset in BOWL:
         point = CENTRE.moved(*offset)
-        assert snap(search, runs, Point(float(f"{point.lr:.4g}"), float(f"{point.wd:.4g}"))) == point
+        assert Look(search, runs).snap(Point(float(f"{point.lr:.4g}"), float(f"{point.wd:.4g}"))) == point
     elsewhere = Point(CENTRE.lr * 1.01, CENTRE.wd)
-    assert snap(search, runs, elsewhere) == elsewhere
+    assert Look(search, runs).snap(elsewhere) == elsewhere
 
 
 def test_a_point_typed_in_full_is_itself_on_the_finest_lattice(search_of: Callable[..., Search]) -> None:
     step = 2.0**-10
     search = search_of(lr=f"{{range: [0, {4 * step}], step: {step}}}", wd="fixed")
     for point in search.points:
-        assert snap(search, [], point) == point
+        assert Look(search, []).snap(point) == point
 
 
 def test_a_point_of_wd_zero_is_found_where_wd_is_fixed_at_zero(search: Search) -> None:
@@ -333,17 +391,17 @@ def test_a_point_of_wd_zero_is_found_where_wd_is_fixed_at_zero(search: Search) -
     zero = Point(CENTRE.lr, 0.0)
     base = search.base.at(*zero, 0)
     without_decay = search.model_copy(update={"base": base, "wd": fixed, "points": (zero,)})
-    assert snap(without_decay, [], zero) == zero
+    assert Look(without_decay, []).snap(zero) == zero
     with pytest.raises(InputError, match=r"--at: wd is fixed at 0 in "):
-        snap(without_decay, [], CENTRE)
+        Look(without_decay, []).snap(CENTRE)
 
 
 def test_a_point_off_a_fixed_axis_cannot_be_judged(search_of: Callable[..., Search]) -> None:
     search = search_of(wd="fixed")
     with pytest.raises(InputError, match=r"--at: wd is fixed at 0\.5 in vit-digits standard, got 1"):
-        snap(search, [], Point(CENTRE.lr, 1.0))
+        Look(search, []).snap(Point(CENTRE.lr, 1.0))
     far = Point(CENTRE.lr * 8, CENTRE.wd)
-    assert snap(search, [], far) == far, "along the free axis any point can be"
+    assert Look(search, []).snap(far) == far, "along the free axis any point can be"
 
 
 # --- ties and divergence --------------------------------------------------------------------------------------------
@@ -353,8 +411,8 @@ def test_an_exactly_equal_neighbour_is_a_tie_without_a_climb(search: Search) -> 
     runs = runs_on(search, BOWL | {(1, 0): 1.0})
     verdict = verify(search, runs, at=CENTRE)
     assert (verdict.verdict, verdict.reason) == ("tie", "an equal neighbour")
-    assert climb(search, runs, verdict) is None
-    assert wanted(search, runs, verdict) == []
+    assert Look(search, runs).climb(CENTRE) == verdict
+    assert wanted(search, runs, at=CENTRE) == []
 
 
 def test_of_equal_points_the_one_with_the_lowest_lr_is_judged(search: Search) -> None:
@@ -368,7 +426,7 @@ def test_diverged_neighbours_are_worse_than_any_score(search: Search) -> None:
     verdict = verify(search, runs_on(search, scores))
     assert (verdict.verdict, verdict.score) == ("optimal", 1e30)
     assert {n.state for n in verdict.neighbours if n.score is None} == {"diverged"}
-    assert verdict.missing == ()
+    assert verdict.missing == []
 
 
 def test_one_diverged_seed_makes_a_point_diverge(search_of: Callable[..., Search]) -> None:
@@ -384,7 +442,7 @@ def test_a_diverged_point_loses_to_a_neighbour_that_did_not(search: Search) -> N
     runs = runs_on(search, dict.fromkeys(BOWL, None) | {(-1, 0): 3.0})
     verdict = verify(search, runs, at=CENTRE)
     assert verdict.verdict == "refuted"
-    assert offset_of(climb(search, runs, verdict)) == (-1, 0)
+    assert offset_of(Look(search, runs).climb(CENTRE).point) == (-1, 0)
 
 
 def test_all_diverged_is_a_tie_that_says_what_to_try(search: Search) -> None:
@@ -418,7 +476,7 @@ def test_fresh_seeds_are_reported_but_never_move_the_verdict(search: Search) -> 
     unfinished = [run_at(search, (0, 0), 4, state="running"), run_at(search, (0, 0), 5, state="failed")]
     after = verify(search, [*fresh, *better_elsewhere, *unfinished, *searched])
     assert (after.verdict, after.point, after.score) == (before.verdict, before.point, before.score)
-    assert (after.fresh_seeds, after.fresh_scores) == ((1, 2, 3), (7.0, None, 9.0))
+    assert list(after.fresh.items()) == [(1, 7.0), (2, None), (3, 9.0)]
 
 
 def test_fresh_seeds_alone_make_no_candidate(search: Search) -> None:
@@ -456,11 +514,11 @@ def test_accuracy_is_best_where_it_is_highest() -> None:
     runs = [run((0, 0), 0.78), *(run(o, 0.78 - 0.01 * i) for i, o in enumerate(SIX, 1))]
     verdict = verify(search, runs)
     assert (verdict.verdict, verdict.lr, verdict.wd) == ("optimal", 20.0, 4e-5)
-    assert (verdict.metric, verdict.mode) == ("best_accuracy", "max")
+    assert verdict.search.measure == Score("best_accuracy", "max")
     runs[1], runs[2] = run(SIX[0], 0.79), run(SIX[1], None)
     refuted = verify(search, runs, at=centre)
     assert refuted.verdict == "refuted"
-    assert climb(search, runs, refuted) == centre.moved(*SIX[0])
+    assert Look(search, runs).climb(centre).point == centre.moved(*SIX[0])
 
 
 # --- the whole climb ------------------------------------------------------------------------------------------------
@@ -473,7 +531,7 @@ def search_for(search: Search, surface: Callable[[Offset], float]) -> tuple[Verd
     def train(specs: Sequence[RunSpec]) -> int:
         new = [spec for spec in specs if spec.run_id not in runs]
         for spec in new:
-            offset = offset_of((spec.lr, spec.wd))
+            offset = offset_of(Point(spec.lr, spec.wd))
             runs[spec.run_id] = run_at(search, offset, spec.seed, surface(offset))
         return len(new)
 
@@ -481,7 +539,7 @@ def search_for(search: Search, surface: Callable[[Offset], float]) -> tuple[Verd
     while True:
         found = list(runs.values())
         verdict = verify(search, found)
-        if not train(wanted(search, found, verdict)):
+        if not train(wanted(search, found)):
             return verdict, len(runs)
 
 

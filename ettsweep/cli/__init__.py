@@ -8,12 +8,47 @@ import contextlib
 import os
 import signal
 import sys
+from collections.abc import Callable
 
-# Commands register when they are imported; `--help` lists them in this order.
-from ettsweep.cli import data, runs, sweep, theory  # noqa: F401
-from ettsweep.cli.options import app
+import typer
+
+from ettsweep.cli import data, options, runs, sweep, theory
 from ettsweep.errors import EttsweepError
 from ettsweep.output import note
+
+app = typer.Typer(
+    name="ettsweep",
+    help="Find, and prove, the best learning rate and weight decay of a Transformer under a scaling strategy.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.callback(invoke_without_command=True)(options.root)
+
+COMMANDS: dict[str, Callable[..., None]] = {
+    "grid": sweep.grid,
+    "verify-optimum": sweep.verify_optimum,
+    "seeds": sweep.seeds,
+    "report": sweep.report,
+    "status": runs.status,
+    "watch": runs.watch,
+    "logs": runs.logs,
+    "show": runs.show_run,
+    "cancel": runs.cancel,
+    "retry": runs.retry,
+    "clean": runs.clean,
+    "train": runs.train,
+    "map": theory.map_,
+    "scales": theory.scales,
+    "check-scaling": theory.check_scaling,
+    "doctor": data.doctor,
+}
+"""In the order in which `--help` lists them."""
+
+for name, command in COMMANDS.items():
+    app.command(name)(command)
+app.add_typer(data.app)
 
 
 def main() -> None:

@@ -1,20 +1,15 @@
 """Commands on data and the machine: data text, doctor."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
-from ettsweep.cli.options import DEFAULT_RESULTS, Data, Form, Grid, Launch, LaunchSets, Model, Results, Sets, app
-from ettsweep.cli.place import _data_of, _point_at_data
+from ettsweep.cli.options import DEFAULT_RESULTS, Data, Form, Grid, Launch, LaunchSets, Model, Results, Sets
 from ettsweep.errors import InputError
 from ettsweep.output import Format, note, show
 
-if TYPE_CHECKING:
-    pass
 
-
-@app.command()
 def doctor(
     launch: Launch = None,
     launch_set: LaunchSets = None,
@@ -37,19 +32,20 @@ def doctor(
     from ettsweep.doctor.fit import examine_fit
     from ettsweep.doctor.images import shorten
     from ettsweep.doctor.machine import examine
+    from ettsweep.launch.place import data_of, located
     from ettsweep.launch.profiles import load_profile
     from ettsweep.sweep.gridfile import find_grid, load_request
     from ettsweep.sweep.request import ANYWHERE
 
     if fit and (grid is None) == (model is None):
         raise InputError("--fit needs a grid: say which, with one of --model NAME and --grid FILE")
-    meant = None
+    meant, where = None, {}
     if data is None and not fit and (grid or model):
-        data = _data_of(load_request(grid or find_grid(str(model)), overrides=set_ or [], start=ANYWHERE))
+        data = data_of(load_request(grid or find_grid(str(model)), overrides=set_ or [], start=ANYWHERE))
     if data is not None:
         meant = subject(data, model, grid, set_ or [], task)
-        data = str(_point_at_data(data, meant.task.kind))
-    checks = examine(results, launch or "local", launch_set or [], meant.task.kind if meant else None)
+        where[meant.task.kind] = data = located(data, meant.task.kind)
+    checks = examine(results, launch or "local", launch_set or [], where)
     if meant is not None and data is not None:
         checks += examine_data(meant, data, images)
     if fit:
@@ -61,11 +57,10 @@ def doctor(
 
 # --- data -----------------------------------------------------------------------------------------------------------
 
-data_app = typer.Typer(name="data", help="Make data ready for training.", no_args_is_help=True, rich_markup_mode=None)
-app.add_typer(data_app)
+app = typer.Typer(name="data", help="Make data ready for training.", no_args_is_help=True, rich_markup_mode=None)
 
 
-@data_app.command("text")
+@app.command("text")
 def data_text(
     inputs: Annotated[
         list[str],

@@ -1,8 +1,10 @@
-"""Options that commands share, and what is read from them; the application that commands register with."""
+"""Options that commands share, and what is read from them."""
 
+import contextlib
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -12,18 +14,10 @@ from ettsweep.output import Format, note
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from ettsweep.launch.place import Place
     from ettsweep.sweep.ledger import Selection
     from ettsweep.sweep.request import Search
 
-
-app = typer.Typer(
-    name="ettsweep",
-    help="Find, and prove, the best learning rate and weight decay of a Transformer under a scaling strategy.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
 
 Results = Annotated[Path, typer.Option("--results", envvar="ETTSWEEP_RESULTS", help="Results folder.")]
 Grid = Annotated[Path | None, typer.Option("--grid", help="Grid file.", metavar="FILE")]
@@ -60,10 +54,10 @@ Optimizer = Annotated[Literal["adamw", "sgd"], typer.Option(help="Optimizer.")]
 DEFAULT_RESULTS = Path("results")
 
 
-@app.callback(invoke_without_command=True)
-def _root(
+def root(
     version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False,
 ) -> None:
+    """Print the version, where that is asked for."""
     if version:
         from ettsweep import __version__
 
@@ -71,28 +65,34 @@ def _root(
         raise typer.Exit
 
 
-# --- helpers: arguments in, text out ----------------------------------------------------------------------------------
+# --- what options mean ----------------------------------------------------------------------------------------------
 
 
-def _console() -> "Console":
+def console() -> "Console":
+    """Return the console that progress is shown on."""
     from rich.console import Console
 
     return Console(stderr=True, soft_wrap=not sys.stderr.isatty())  # a file has no edge to wrap at
 
 
-class _detaching:  # noqa: N801 (reads as a statement)
-    """Ctrl-C leaves the command, with exit code 0: what was submitted goes on."""
+@contextlib.contextmanager
+def detaching(follows: bool = True) -> Iterator[None]:
+    """Have Ctrl-C leave a command that follows runs with exit code 0: what was submitted goes on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not follows:
+            raise
+        note("detached; the runs go on: `ettsweep watch` shows them")
+        raise typer.Exit(0) from None
 
-    def __enter__(self) -> None:
-        return None
 
-    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        if kind is KeyboardInterrupt:
-            note("detached; the runs go on: `ettsweep watch` shows them")
-            raise typer.Exit(0)
+def numbers(text: str | None, option: str, example: str) -> list[int]:
+    """Return whole numbers that are given with commas between them.
 
-
-def _numbers(text: str | None, option: str, example: str) -> list[int]:
+    Raises:
+        InputError: they are not.
+    """
     if text is None:
         return []
     try:
@@ -101,38 +101,38 @@ def _numbers(text: str | None, option: str, example: str) -> list[int]:
         raise InputError(f"{option}: whole numbers with commas are expected, such as {example}, got {text!r}") from None
 
 
-def _point(text: str | None) -> Any:
-    if text is None:
-        return None
-    from ettsweep.sweep.lattice import parse_point
-
-    return parse_point(text, "--at")
-
-
-def _with_log(launch_set: list[str] | None, log: list[str] | None) -> list[str] | None:
-    """Return what is set in the profile, with the sinks that metrics go to.
+def place(launch: str | None, launch_set: list[str] | None, log: list[str] | None, data: str | None) -> "Place":
+    """Return what options say of where runs train, where their metrics go, and where their data are.
 
     Raises:
         InputError: there is no such sink, or its package is missing.
     """
-    if not log:
-        return launch_set
-    from ettsweep.errors import unknown_name
-    from ettsweep.training.sinks import SINKS, check_sinks
+    from ettsweep.launch.place import Place
 
-    for name in log:
-        if name not in SINKS:
-            raise unknown_name("sink", name, SINKS)
-    check_sinks(log)
-    return [*(launch_set or []), f"log=[{', '.join(log)}]"]
+    sets = list(launch_set or [])
+    if log:
+        from ettsweep.errors import unknown_name
+        from ettsweep.training.sinks import SINKS, check_sinks
+
+        for name in log:
+            if name not in SINKS:
+                raise unknown_name("sink", name, SINKS)
+        check_sinks(log)
+        sets.append(f"log=[{', '.join(log)}]")
+    return Place(launch, tuple(sets), data)
 
 
-def _searches(
+def asked_searches(
     results: Path,
     models: list[str] | None,
     strategies: list[str] | None,
     families: list[str] | None,
 ) -> "list[Search]":
+    """Return the searches that have been asked for and that fit the options.
+
+    Raises:
+        InputError: there is none.
+    """
     from ettsweep.scaling.strategies import parse_strategy
     from ettsweep.sweep.request import load_requests, searches
 
@@ -153,13 +153,18 @@ def _searches(
     return found
 
 
-def _selection(
+def selection(
     runs: list[str] | None,
     models: list[str] | None,
     strategies: list[str] | None,
     families: list[str] | None,
     states: list[str] | None,
 ) -> "Selection":
+    """Return which runs are meant.
+
+    Raises:
+        InputError: there is no such state.
+    """
     from ettsweep.errors import unknown_name
     from ettsweep.runs.state import State
     from ettsweep.sweep.ledger import Selection
@@ -176,12 +181,14 @@ def _selection(
     )
 
 
-def _need_some(*selectors: object) -> None:
+def need_some(*selectors: object) -> None:
+    """Refuse to take all runs for meant where nothing is said."""
     if not any(selectors):
         raise InputError("say which runs: ids, --family, --strategy, --model, --state or --all")
 
 
-def _confirm(question: str, count: int, yes: bool) -> None:
+def confirm(question: str, count: int, yes: bool) -> None:
+    """Ask before something is done to several runs, unless --yes was said; a no ends the command."""
     if count > 1 and not yes:
         try:
             agreed = typer.confirm(question)

@@ -1,6 +1,7 @@
 """Commands on runs: status, watch, logs, show, cancel, retry, clean, train."""
 
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,23 +25,19 @@ from ettsweep.cli.options import (
     States,
     Strategies,
     Yes,
-    _confirm,
-    _console,
-    _detaching,
-    _need_some,
-    _selection,
-    _with_log,
-    app,
+    confirm,
+    console,
+    detaching,
+    need_some,
+    place,
+    selection,
 )
-from ettsweep.cli.place import _on_data, _point_at_data, _profile
 from ettsweep.errors import EttsweepError, InputError
 from ettsweep.output import Format, cell, note, show
 
 if TYPE_CHECKING:
     from ettsweep.sweep.ledger import Run
 
-
-# --- runs -----------------------------------------------------------------------------------------------------------
 
 STATUS_COLUMNS = ("run", "model", "strategy", "lr", "wd", "seed", "state", "progress", "best_score", "reason")
 STATUS_KEYS = (
@@ -49,7 +46,6 @@ STATUS_KEYS = (
 )
 
 
-@app.command()
 def status(
     run: Runs = None,
     model: Models = None,
@@ -66,7 +62,7 @@ def status(
     from ettsweep.sweep.ledger import count_states, in_order, status_row
 
     ledger = read_ledger(results)
-    runs = _selection(run, model, strategy, family, state).of(ledger)
+    runs = selection(run, model, strategy, family, state).of(ledger)
     rows = [status_row(r) for r in sorted(runs, key=in_order)]
     columns = STATUS_COLUMNS if form in (Format.TABLE, Format.MARKDOWN) else STATUS_KEYS
     data = [{key: row[key] for key in STATUS_KEYS} for row in rows]
@@ -86,7 +82,6 @@ def status(
         note(f"run folder {name} is broken: {problem}")
 
 
-@app.command()
 def watch(
     model: Models = None,
     strategy: Strategies = None,
@@ -97,11 +92,11 @@ def watch(
     from ettsweep.launch.monitor import Monitor, follow
     from ettsweep.launch.rounds import read_ledger
 
-    runs = _selection(None, model, strategy, family, None).of(read_ledger(results))
+    runs = selection(None, model, strategy, family, None).of(read_ledger(results))
     if not runs:
         raise InputError(f"{results}: no runs to watch; `ettsweep grid --model vit-digits` makes some")
-    with _detaching():
-        snapshot = follow(Monitor(results, [r.spec for r in runs]), str(results), _console(), relaunch=False)
+    with detaching():
+        snapshot = follow(Monitor(results, [r.spec for r in runs]), str(results), console(), relaunch=False)
     if sys.stderr.isatty():  # elsewhere it was the last line already
         note(snapshot.summary())
     if snapshot.done < len(runs):
@@ -109,7 +104,6 @@ def watch(
         raise typer.Exit(1)
 
 
-@app.command()
 def logs(
     run: Annotated[str, typer.Argument(help="Run id, or the start of one.")],
     attempt: Annotated[int | None, typer.Option(min=1, help="Only this attempt.")] = None,
@@ -130,7 +124,6 @@ def logs(
         print(folder.attempt(number).log(), end="")
 
 
-@app.command("show")
 def show_run(
     run: Annotated[str, typer.Argument(help="Run id, or the start of one.")],
     reproduce: Annotated[bool, typer.Option("--reproduce", help="Print the command that trains it again.")] = False,
@@ -140,21 +133,17 @@ def show_run(
     """Show all that is known of one run: spec, state, attempts, result."""
     from ettsweep.cli.views import flat, show_reproduction
     from ettsweep.launch.rounds import read_ledger
-    from ettsweep.sweep.ledger import describe, find_run
+    from ettsweep.sweep.ledger import describe, find_run, intact
 
     ledger = read_ledger(results)
-    run_id = find_run(ledger, run)
     if reproduce:
-        if run_id not in ledger.runs:
-            raise EttsweepError(ledger.broken[run_id])
-        show_reproduction(ledger.runs[run_id], form)
+        show_reproduction(intact(ledger, run), form)
         return
-    data = describe(ledger, run_id)
+    data = describe(ledger, find_run(ledger, run))
     rows = [{"key": key, "value": cell(value)} for key, value in flat(data)]
     show(rows, form, data=data)
 
 
-@app.command()
 def cancel(
     run: Runs = None,
     model: Models = None,
@@ -170,11 +159,11 @@ def cancel(
     from ettsweep.launch.rounds import read_ledger
     from ettsweep.runs.state import State
 
-    _need_some(run, model, strategy, family, state, all_)
-    found = _selection(run, model, strategy, family, state).of(read_ledger(results))
+    need_some(run, model, strategy, family, state, all_)
+    found = selection(run, model, strategy, family, state).of(read_ledger(results))
     stoppable = (State.MISSING, State.QUEUED, State.RUNNING, State.INTERRUPTED, State.UNKNOWN)
     chosen = [r for r in found if r.state in stoppable]
-    _confirm(f"cancel {len(chosen)} runs?", len(chosen), yes)
+    confirm(f"cancel {len(chosen)} runs?", len(chosen), yes)
     for r in chosen:
         r.dir.cancel()
     note(f"{len(chosen)} runs cancelled")
@@ -182,10 +171,9 @@ def cancel(
         note(f"{running} of them stop at their next step, with a checkpoint")
     if jobs := withdraw(results, {r.id for r in chosen}):
         note(f"{len(jobs)} waiting jobs withdrawn from SLURM")
-    _note_others(found, chosen, run, "nothing to cancel")
+    _note_others(found if run else [], {r.id for r in chosen}, "nothing to cancel")
 
 
-@app.command()
 def retry(
     run: Runs = None,
     model: Models = None,
@@ -201,41 +189,27 @@ def retry(
     results: Results = DEFAULT_RESULTS,
 ) -> None:
     """Train failed, cancelled or corrupt runs again, from their last checkpoint where there is one."""
-    from ettsweep.cli.views import plan_summary, where_to
-    from ettsweep.launch.rounds import read_ledger
-    from ettsweep.launch.submit import check, submit
-    from ettsweep.runs.state import State
-    from ettsweep.sweep.ledger import find_run
-    from ettsweep.sweep.plan import make_plan
+    from ettsweep.cli.views import show_outcome
+    from ettsweep.launch.demand import ask_again, retryable
+    from ettsweep.launch.rounds import How, carry_out, read_ledger
+    from ettsweep.sweep.ledger import intact
 
-    _need_some(run, model, strategy, family, state, all_)
+    need_some(run, model, strategy, family, state, all_)
     ledger = read_ledger(results)
     for prefix in run or []:
-        if (run_id := find_run(ledger, prefix)) in ledger.broken:
-            raise EttsweepError(ledger.broken[run_id])
-    found = _selection(run, model, strategy, family, state).of(ledger)
-    waiting = (State.FAILED, State.CANCELLED, State.INTERRUPTED, State.MISSING)
-    # A claim that cannot be asked after is given up only by name; a finished run may have lost its metrics.
-    named = (*waiting, State.UNKNOWN, State.DONE, State.DIVERGED)
-    chosen = [r for r in found if r.state in (named if run else waiting)]
-    _confirm(f"retry {len(chosen)} runs?", len(chosen), yes)
-    profile = _profile(results, {r.family for r in chosen}, launch, _with_log(launch_set, log), data)
-    chosen, alive = _without_pulse(chosen)
-    ledger = read_ledger(results)  # a person may have thought for long
-    chosen = [r for r in chosen if ledger.state(r.id).state is r.state]
-    plan = make_plan([r.spec for r in chosen], ledger, insist={r.id for r in chosen})
-    check(results, plan, profile)  # what cannot be submitted stays as it is
-    for r in chosen:
-        r.dir.retry()
-    plan = make_plan([r.spec for r in chosen], read_ledger(results), insist={r.id for r in chosen})
-    folders = submit(results, plan, profile)
-    note(plan_summary(plan, "") + where_to(folders))
+        intact(ledger, prefix)
+    found = selection(run, model, strategy, family, state).of(ledger)
+    chosen = retryable(found, named=bool(run))
+    confirm(f"retry {len(chosen)} runs?", len(chosen), yes)
+    how = How(results, *place(launch, launch_set, log, data).of_families(results, {r.family for r in chosen}))
+    plan, alive = ask_again(chosen, how, tell=note)
+    show_outcome(carry_out(plan, how), Format.TABLE)
     for r in alive:
         note(f"run {r.id} is alive: its heart beats on {r.status.where}; `ettsweep cancel {r.id}` stops it")
-    _note_others([r for r in found if r not in alive], chosen, run, "nothing to retry")
+    done = {p.id for p in plan.wanted} | {r.id for r in alive}
+    _note_others(found if run else [], done, "nothing to retry")
 
 
-@app.command()
 def clean(
     dry_run: DryRun = False,
     form: Form = Format.TABLE,
@@ -254,7 +228,6 @@ def clean(
     note(f"{len(waste)} items, {total / 2**20:.1f} MiB {'would be removed' if dry_run else 'removed'}")
 
 
-@app.command()
 def train(
     run: Annotated[str | None, typer.Argument(help="A run that is there, by id.", show_default=False)] = None,
     model: Model = None,
@@ -274,16 +247,14 @@ def train(
     results: Results = DEFAULT_RESULTS,
 ) -> None:
     """Train one run in the foreground; Ctrl-C saves a checkpoint, and the same command goes on from it."""
-    from ettsweep.launch.profiles import LocalProfile, load_profile
+    from ettsweep.launch.demand import ask_one
     from ettsweep.launch.rounds import read_ledger
     from ettsweep.runs.folder import read_spec
-    from ettsweep.schema import validate
-    from ettsweep.sweep.gridfile import find_grid, load_request
-    from ettsweep.sweep.ledger import find_run
-    from ettsweep.sweep.request import Centre
-    from ettsweep.tasks.kinds import check_data
+    from ettsweep.sweep.gridfile import find_grid
+    from ettsweep.sweep.ledger import intact
     from ettsweep.worker.foreground import train_in_foreground
 
+    there = place(launch, launch_set, log, data)
     if spec_file is not None:
         options = {"--model": model, "--grid": grid, "--strategy": strategy, "--lr": lr, "--wd": wd, "--seed": seed}
         given = [name for name, value in {"a run id": run, **options, "--set": set_}.items() if value is not None]
@@ -291,44 +262,18 @@ def train(
             raise InputError(f"--spec FILE says all of the run: {' and '.join(given)} cannot go with it")
         spec = read_spec(spec_file)
     elif run is not None:
-        ledger = read_ledger(results)
-        run_id = find_run(ledger, run)
-        if run_id not in ledger.runs:
-            raise EttsweepError(ledger.broken[run_id])
-        spec = ledger.runs[run_id].spec
+        spec = intact(read_ledger(results), run).spec
     else:
         if (grid is None) == (model is None):
             raise InputError("say what to train: a run id, --model NAME, --grid FILE, or --spec FILE")
-        strategies = [strategy] if strategy else []
-        start = None if lr is None or wd is None else validate(Centre, {"lr": lr, "wd": wd}, "run")
-        request = _on_data(load_request(grid or find_grid(str(model)), strategies, set_ or [], start=start), data)
-        data = data or request.data
-        spec = request.searches()[0].run(lr, wd, seed)
-    _point_at_data(data, spec.task.kind)
-    check_data(spec.task, spec.model)
-    profile = load_profile(launch or "local", _with_log(launch_set, log) or ())
-    if not isinstance(profile, LocalProfile):
-        raise InputError(f"--launch {launch}: `train` trains here, in this process; `grid` and `retry` submit to SLURM")
-    finished = train_in_foreground(results, spec, profile)
+        spec, there = ask_one(grid or find_grid(str(model)), strategy, set_ or [], lr, wd, seed, there)
+    finished = train_in_foreground(results, spec, *there.here(spec))
     status([spec.run_id], results=results)
     raise typer.Exit(0 if finished else 1)
 
 
-def _without_pulse(runs: "list[Run]") -> "tuple[list[Run], list[Run]]":
-    """Split runs into those to take on, and those of unknown owners whose hearts beat while this command looks on."""
-    from ettsweep.launch.outlook import watch_pulses
-    from ettsweep.runs.state import State
-
-    unknown = [r for r in runs if r.state is State.UNKNOWN]
-    for r in unknown:
-        note(f"run {r.id}: {r.status.reason}; watching its heartbeat")
-    beating = watch_pulses([r.dir for r in unknown])
-    alive = [r for r in unknown if r.id in beating]
-    return [r for r in runs if r not in alive], alive
-
-
-def _note_others(found: "list[Run]", chosen: "list[Run]", named: list[str] | None, what: str) -> None:
+def _note_others(named: "list[Run]", done: Collection[str], what: str) -> None:
     """Say of runs that were named why nothing was done about them."""
-    for run in found if named else []:
-        if run not in chosen:
+    for run in named:
+        if run.id not in done:
             note(f"run {run.id} is {run.state}: {what}")

@@ -1,7 +1,7 @@
 """Commands on sweeps: grid, verify-optimum, seeds, report."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -21,28 +21,16 @@ from ettsweep.cli.options import (
     Results,
     Sets,
     Strategies,
-    _console,
-    _detaching,
-    _numbers,
-    _point,
-    _searches,
-    _with_log,
-    app,
+    asked_searches,
+    console,
+    detaching,
+    numbers,
+    place,
 )
-from ettsweep.cli.place import _check_data, _on_data, _profile, _where
-from ettsweep.errors import EttsweepError, InputError
-from ettsweep.output import Format, note, show
-
-if TYPE_CHECKING:
-    from ettsweep.launch.profiles import AnyProfile
-    from ettsweep.sweep.plan import Plan
-    from ettsweep.sweep.request import Request
+from ettsweep.errors import InputError
+from ettsweep.output import Format, note
 
 
-# --- sweeps ---------------------------------------------------------------------------------------------------------
-
-
-@app.command()
 def grid(
     model: Model = None,
     grid: Grid = None,
@@ -61,51 +49,36 @@ def grid(
     results: Results = DEFAULT_RESULTS,
 ) -> None:
     """Expand a grid file and submit the runs that are missing."""
-    from ettsweep.cli.views import note_blocked, note_ended, plan_rows, plan_summary, where_to
+    from ettsweep.cli.views import note_blocked, note_ended, show_outcome
+    from ettsweep.launch.demand import ask_grid, obstacle
+    from ettsweep.launch.place import data_by_kind
     from ettsweep.launch.profiles import load_profile
-    from ettsweep.launch.rounds import read_ledger, run_all
-    from ettsweep.launch.submit import check, scripts, submit
-    from ettsweep.runs.state import State
+    from ettsweep.launch.rounds import How, carry_out
     from ettsweep.sweep.gridfile import find_grid, load_request
-    from ettsweep.sweep.plan import make_plan
-    from ettsweep.sweep.request import as_before, save_request
 
     if (grid is None) == (model is None):
         raise InputError("say which grid, with one of --model NAME and --grid FILE")
     path = grid or find_grid(str(model))
-    request = load_request(path, strategy or [], set_ or [], lr_range, wd_range, _numbers(seeds, "--seeds", "0,1,2"))
-    request = _on_data(request, data)
-    request = _where(as_before(results, request), launch, _with_log(launch_set, log), data)
+    asked = load_request(path, strategy or [], set_ or [], lr_range, wd_range, numbers(seeds, "--seeds", "0,1,2"))
+    request = place(launch, launch_set, log, data).settle(asked, results)
     profile = load_profile(request.launch, request.launch_set)
-    specs = request.specs()
-    plan = make_plan(specs, read_ledger(results))
+    how = How(results, profile, data_by_kind(request), dry_run, console() if follow else None, path.stem)
+    plan = ask_grid(request, how)
+    with detaching(how.follows):
+        done = carry_out(plan, how)
+    show_outcome(done, form)
     if dry_run:
-        show(plan_rows(plan), form)
-        _show_scripts(scripts(results, plan, profile), form)
-        note(plan_summary(plan, "would be"))
-        _note_obstacles(results, plan, profile, request)
+        note(f"before it can be submitted: {why}" if (why := obstacle(request, plan, how)) else "")
         return
-    check(results, plan, profile)  # what cannot be submitted is an error before anything is recorded
-    _check_data(request, counts=bool(plan.to_launch))
-    save_request(results, request)
-    if follow:
-        console = _console()
-        with _detaching():
-            plan = run_all(results, specs, profile, console, path.stem)
-        note(f"{len(plan.keep)} of {len(specs)} runs finished")
-        note_blocked(plan)
-        raise typer.Exit(1 if plan.blocked or plan.to_launch else 0)
-    folders = submit(results, plan, profile)
-    note(plan_summary(plan, "") + where_to(folders))
-    note_blocked(plan)
-    note_ended(results, plan)
-    if plan.to_launch:
-        note("they train in the background: `ettsweep watch` shows them, `ettsweep verify-optimum` judges them")
-    if any(p.state is State.UNKNOWN for p in plan.blocked):
+    note_blocked(done.plan)
+    if not follow:
+        note_ended(results, plan)
+        if plan.to_launch:
+            note("they train in the background: `ettsweep watch` shows them, `ettsweep verify-optimum` judges them")
+    if not done.sound:
         raise typer.Exit(1)
 
 
-@app.command("verify-optimum")
 def verify_optimum(
     model: Models = None,
     strategy: Strategies = None,
@@ -125,62 +98,37 @@ def verify_optimum(
     results: Results = DEFAULT_RESULTS,
 ) -> None:
     """Judge each family's best point by its six neighbours; submit those that are missing."""
-    from ettsweep.cli.views import (
-        note_blocked,
-        note_ended,
-        note_outside,
-        plan_rows,
-        plan_summary,
-        score_note,
-        show_verdicts,
-        where_to,
-    )
-    from ettsweep.launch.rounds import verify_rounds
-    from ettsweep.launch.submit import scripts
+    from ettsweep.cli.views import note_blocked, note_outside, note_submitted, score_note, show_plan, show_verdicts
+    from ettsweep.launch.rounds import How, verify_rounds
+    from ettsweep.sweep.lattice import parse_point
 
-    searches = _searches(results, model, strategy, family)
-    profile = _profile(
-        results, {s.family for s in searches}, launch, _with_log(launch_set, log), data, check=not dry_run
-    )
+    searches = asked_searches(results, model, strategy, family)
+    there = place(launch, launch_set, log, data)
+    profile, where = there.of_families(results, {s.family for s in searches}, check=not dry_run)
     if at is not None and len(searches) > 1:
         told = ", ".join(f"{search.model} {search.strategy}" for search in searches)
         raise InputError(
             f"--at names a point of one family, and there are {len(searches)}: {told}; narrow with --strategy"
         )
-    console = _console() if follow else None
-    with _detaching():
-        done = verify_rounds(
-            results,
-            searches,
-            profile,
-            at=_point(at),
-            max_runs=max_runs,
-            dry_run=dry_run,
-            console=console,
-            tell=note if follow else lambda text: None,
-        )
+    point = None if at is None else parse_point(at, "--at")
+    how = How(results, profile, where, dry_run, console() if follow else None, "verify")
+    with detaching():
+        done = verify_rounds(searches, how, at=point, max_runs=max_runs, tell=note if follow else None)
     show_verdicts(done.verdicts, form)
     note_outside(done.verdicts)
     if dry_run:
-        if form is Format.TABLE and done.plan.to_launch:
-            print()
-            show(plan_rows(done.plan), form)
-        _show_scripts(scripts(results, done.plan, profile), form)
-        note(plan_summary(done.plan, "would be"))
-    elif done.submitted:
-        how = "" if follow else "; ask again when they are finished, or stay with --follow"
-        note(f"{done.submitted} runs submitted{where_to(done.folders)}{how}")
-        note_ended(results, done.plan)
+        show_plan(done.outcome, form, below=True)
+    else:
+        note_submitted(done)
     if done.held_back:
         note(f"{done.held_back} more runs are needed than --max-runs {max_runs} allows")
-    note_blocked(done.plan)
+    note_blocked(done.outcome.plan)
     if done.problem:
         raise done.problem
     note(score_note(searches))
     raise typer.Exit(0 if all(v.verdict == "optimal" for v in done.verdicts) else 1)
 
 
-@app.command()
 def seeds(
     count: Annotated[int, typer.Option("--count", "-n", min=1, help="Fresh seeds for each optimum.")] = 3,
     model: Models = None,
@@ -196,45 +144,28 @@ def seeds(
     results: Results = DEFAULT_RESULTS,
 ) -> None:
     """Rerun each verified optimum over fresh seeds, reported beside the search's own score."""
-    from ettsweep.cli.views import note_blocked, plan_rows, plan_summary, show_verdicts
-    from ettsweep.launch.rounds import judge, looks, read_ledger, run_all
-    from ettsweep.launch.submit import scripts, submit
-    from ettsweep.sweep.plan import make_plan
-    from ettsweep.sweep.verify import fresh_seeds
+    from ettsweep.cli.views import note_blocked, plan_summary, show_plan, show_verdicts
+    from ettsweep.launch.demand import ask_seeds
+    from ettsweep.launch.rounds import How, carry_out, judge, read_ledger
 
-    searches = _searches(results, model, strategy, family)
-    profile = _profile(
-        results, {s.family for s in searches}, launch, _with_log(launch_set, log), data, check=not dry_run
-    )
-    ledger = read_ledger(results)
-    specs, unverified = [], []
-    for look in looks(searches, ledger):
-        search, verdict = look.search, look.verdict()
-        if verdict.point is not None and verdict.verdict in ("optimal", "unsearched"):
-            specs += look.specs([verdict.point], fresh_seeds(search, count))
-        else:
-            unverified.append(f"{search.model} {search.strategy}: {verdict.verdict}, {verdict.reason}")
-    plan = make_plan(specs, ledger)
+    searches = asked_searches(results, model, strategy, family)
+    there = place(launch, launch_set, log, data)
+    profile, where = there.of_families(results, {s.family for s in searches}, check=not dry_run)
+    plan, unverified = ask_seeds(searches, results, count)
+    how = How(results, profile, where, dry_run, console() if follow else None, "seeds")
+    with detaching(how.follows):
+        done = carry_out(plan, how)
     if dry_run:
-        show(plan_rows(plan), form)
-        _show_scripts(scripts(results, plan, profile), form)
-        note(plan_summary(plan, "would be"))
-    elif follow:
-        with _detaching():
-            plan = run_all(results, specs, profile, _console(), "seeds")
+        show_plan(done, form)
     else:
-        submit(results, plan, profile)
-        note(plan_summary(plan, ""))
-    if not dry_run:
-        verdicts = judge(searches, read_ledger(results))
-        show_verdicts(verdicts, form)
+        note("" if follow else plan_summary(plan, ""))
+        show_verdicts(judge(searches, read_ledger(results)), form)
     for line in unverified:
         note(f"not verified yet, so not rerun: {line}")
-    note_blocked(plan)
-    raise typer.Exit(1 if unverified or plan.blocked else 0)
+    note_blocked(done.plan)
+    raise typer.Exit(1 if unverified or done.plan.blocked else 0)
 
 
-@app.command()
 def report(
     out: Annotated[Path | None, typer.Option(help="Folder to write to; RESULTS/report by default.")] = None,
     model: Models = None,
@@ -248,7 +179,7 @@ def report(
     from ettsweep.launch.rounds import judge, read_ledger
     from ettsweep.report.build import write_report
 
-    searches = _searches(results, model, strategy, family)
+    searches = asked_searches(results, model, strategy, family)
     ledger = read_ledger(results)
     families = {search.family for search in searches}
     narrowed = bool(model or strategy or family)
@@ -257,24 +188,3 @@ def report(
     paths = write_report(results, out or results / "report", runs, verdicts, note)
     show_verdicts(verdicts, form)
     note(f"wrote {paths[0]} and, beside it, {len(paths) - 1} tables and figures")
-
-
-def _show_scripts(scripts: list[str], form: Format) -> None:
-    """Print what would be handed to sbatch, below a table; JSON and CSV have no room for it."""
-    for script in scripts if form is Format.TABLE else []:
-        print(f"\n{script}", end="")
-
-
-def _note_obstacles(results: Path, plan: "Plan", profile: "AnyProfile", request: "Request") -> None:
-    """Say what would keep a plan from being submitted; SLURM is not asked."""
-    from ettsweep.launch.profiles import LocalProfile
-    from ettsweep.launch.submit import check
-
-    if not plan.to_launch:
-        return
-    try:
-        if isinstance(profile, LocalProfile):
-            check(results, plan, profile)
-        _check_data(request, counts=True)
-    except EttsweepError as error:
-        note(f"before it can be submitted: {error}")

@@ -2,22 +2,15 @@
 
 import contextlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
-from ettsweep.cli.options import DEFAULT_RESULTS, Form, Model, Optimizer, Results, _numbers, app
+from ettsweep.cli.options import DEFAULT_RESULTS, Form, Model, Optimizer, Results, numbers
 from ettsweep.errors import InputError
 from ettsweep.output import Format, note, show
 
-if TYPE_CHECKING:
-    pass
 
-
-# --- theory and environment -----------------------------------------------------------------------------------------
-
-
-@app.command("map")
 def map_(
     lr: Annotated[float, typer.Option(help="Learning rate under --from.")],
     wd: Annotated[float, typer.Option(help="Weight decay under --from.")],
@@ -44,7 +37,6 @@ def map_(
     show([row], form, data=row)
 
 
-@app.command()
 def scales(
     model: Annotated[str, typer.Option(help="Model name.")],
     strategy: Annotated[str, typer.Option(help="standard, ntk, hybrid, mup or s=0.25.")] = "ntk",
@@ -67,7 +59,6 @@ def scales(
         note(f"{data['model']} under {data['strategy']}: {about}")
 
 
-@app.command("check-scaling")
 def check_scaling(
     model: Annotated[str, typer.Option(help="Model name.")],
     strategy: Annotated[str, typer.Option(help="standard, ntk, hybrid, mup or s=0.25.")] = "ntk",
@@ -103,7 +94,7 @@ def check_scaling(
 
     if lr is not None and not 0 < lr <= 1e30:
         raise InputError(f"--lr: a number between 0 and 1e30 is expected, got {lr}")
-    wanted = tuple(_numbers(widths, "--widths", "96,192,384,768"))
+    wanted = tuple(numbers(widths, "--widths", "96,192,384,768"))
     plan = scaling_check.make_plan(
         scaling_check.Question(model, strategy, optimizer, mlp_factor, wanted or None, steps, seeds, lr, depth)
     )

@@ -8,6 +8,7 @@ from typing import Any
 from ettsweep.launch.monitor import duration
 from ettsweep.launch.outlook import NO_ANSWER
 from ettsweep.launch.reproduce import reproduce
+from ettsweep.launch.rounds import Outcome, Verification
 from ettsweep.launch.submissions import read_submission, submissions
 from ettsweep.models.architectures import model_name
 from ettsweep.output import Format, note, show
@@ -52,6 +53,42 @@ def plan_summary(plan: Plan, tense: str) -> str:
     if plan.blocked:
         parts.append(f"{len(plan.blocked)} need a decision")
     return " ".join((", ".join(parts) or "nothing to do").split())
+
+
+def show_outcome(done: Outcome, form: Format) -> None:
+    """Print the plan of a dry run; else say what was submitted or, where it was followed, how much is finished."""
+    if done.how.dry_run:
+        show_plan(done, form)
+    elif done.how.follows:
+        note(f"{len(done.plan.keep)} of {len(done.plan.wanted)} runs finished")
+    else:
+        note(plan_summary(done.plan, "") + where_to(done.folders))
+
+
+def show_plan(done: Outcome, form: Format, *, below: bool = False) -> None:
+    """Print what a dry run would do, and what it would hand to sbatch: JSON and CSV have no room for that.
+
+    Args:
+        done: what became of the plan.
+        form: how.
+        below: another table was printed before, which is what was asked for.
+    """
+    table = form is Format.TABLE
+    if not below or (table and done.plan.to_launch):
+        print("\n" if below else "", end="")
+        show(plan_rows(done.plan), form)
+    for script in done.scripts if table else []:
+        print(f"\n{script}", end="")
+    note(plan_summary(done.plan, "would be"))
+
+
+def note_submitted(done: Verification) -> None:
+    """Say how many runs verdicts have had submitted, if any."""
+    if done.submitted:
+        outcome = done.outcome
+        how = "" if outcome.how.follows else "; ask again when they are finished, or stay with --follow"
+        note(f"{done.submitted} runs submitted{where_to(outcome.folders)}{how}")
+        note_ended(outcome.how.results, outcome.plan)
 
 
 def where_to(folders: Sequence[Path]) -> str:

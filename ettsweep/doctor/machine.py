@@ -6,7 +6,7 @@ Nothing is submitted, and nothing stays behind.
 import os
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from ettsweep.doctor.checks import Check, check, existing, torch_facts
@@ -21,14 +21,14 @@ from ettsweep.tasks.data import said
 from ettsweep.tasks.kinds import TASKS, check_data, task_spec
 
 
-def examine(results: Path, profile: str, launch_set: Sequence[str] = (), data: str | None = None) -> list[Check]:
+def examine(results: Path, profile: str, launch_set: Sequence[str], data: Mapping[str, str]) -> list[Check]:
     """Return all checks.
 
     Args:
         results: the results folder, which need not exist.
         profile: name or file of the launch profile.
         launch_set: `key=value` for its fields.
-        data: task whose data set must be there.
+        data: where the data sets are that must be there, by kind of task.
     """
     loaded, row = _profile(profile, launch_set)
     on_slurm = isinstance(loaded, SlurmProfile)
@@ -40,8 +40,8 @@ def examine(results: Path, profile: str, launch_set: Sequence[str] = (), data: s
         check("grids", _grids),
         check("timm", lambda: _version("timm"), "absent"),
     ]
-    needed = [name for name, entry in TASKS.items() if entry.packaged or name == data]
-    rows += [check(f"data {name}", _data(name), "failed" if name in needed else "absent") for name in TASKS]
+    needed = [name for name, entry in TASKS.items() if entry.packaged or name in data]
+    rows += [check(f"data {name}", _data(name, data.get(name)), "failed" if name in needed else "absent") for name in TASKS]
     rows.append(check("slurm", _slurm, "failed" if on_slurm else "absent"))
     if isinstance(loaded, SlurmProfile) and rows[-1].state == "ok":
         try:
@@ -101,11 +101,11 @@ def _version(package: str) -> str:
     return version(package)
 
 
-def _data(name: str) -> Callable[[], str]:
+def _data(name: str, data: str | None) -> Callable[[], str]:
     def look() -> str:
         task = task_spec(name)
-        check_data(task)
-        return TASKS[name].found(task, said(name, None))
+        check_data(task, data=data)
+        return TASKS[name].found(task, said(name, data))
 
     return look
 

@@ -84,7 +84,7 @@ class ArrayExecutor(SlurmExecutor):
         super().__init__(folder, python=profile.python)
         self._code = code
         path = profile.environment.get("PYTHONPATH") or os.environ.get("PYTHONPATH")
-        self._variables = {**_data_environment(), **profile.environment, **code_environment(code, path)}
+        self._variables = {**profile.environment, **code_environment(code, path)}
         self.update_parameters(
             job_name=name,
             partition=profile.partition,
@@ -185,14 +185,6 @@ def code_environment(code: Path | None, rest: object) -> dict[str, str]:
         return {}
     path = os.pathsep.join([str(code), *([str(rest)] if rest else [])])
     return {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"}  # safe: the folder that it starts in does not come first
-
-
-def _data_environment() -> dict[str, str]:
-    """Return where data sets are, as far as it was said."""
-    from ettsweep.tasks.data import data_env
-    from ettsweep.tasks.kinds import TASKS
-
-    return {name: os.environ[name] for name in map(data_env, TASKS) if name in os.environ}
 
 
 def _plain(value: object) -> str:

@@ -85,12 +85,16 @@ def duration(seconds: float) -> str:
 class Monitor:
     """Looks at the same runs again and again; finished ones are read once."""
 
-    def __init__(self, results: Path, specs: Sequence[RunSpec]) -> None:
-        self.specs = {spec.run_id: spec for spec in specs}
+    def __init__(self, results: Path, specs: Sequence[RunSpec] = ()) -> None:
         self._results = results
         self._finished: dict[str, Status] = {}
-        self._first: tuple[float, float] | None = None
         self._memory = Memory()
+        self.watch(specs)
+
+    def watch(self, specs: Sequence[RunSpec]) -> None:
+        """Look at these runs from now on; how fast they go is measured anew."""
+        self.specs = {spec.run_id: spec for spec in specs}
+        self._first: tuple[float, float] | None = None
 
     def look(self) -> Snapshot:
         """Take a snapshot."""

@@ -105,6 +105,10 @@ class Profile(Frozen):
     log: Annotated[tuple[Literal["tensorboard", "wandb"], ...], Field(strict=False)] = ()
     peak_tflops: PositiveFloat | None = None
 
+    def names(self, variable: str) -> bool:
+        """Say whether the profile gives an environment variable a value of its own."""
+        return False
+
 
 class LocalProfile(Profile):
     """Workers on this machine.
@@ -252,6 +256,10 @@ class SlurmProfile(Profile):
             if any(known.startswith(option) for known in OURS):  # sbatch takes the beginning of an option for it
                 raise ValueError(f"sbatch: {option} is set by ettsweep itself")
         return self
+
+    def names(self, variable: str) -> bool:
+        """Say whether the profile gives an environment variable a value of its own, such as a copy on the node."""
+        return variable in self.environment or any(variable in command for command in self.setup)
 
     @property
     def workers(self) -> int:

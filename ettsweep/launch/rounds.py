@@ -1,7 +1,7 @@
-"""Rounds: plan, submit, wait, look again, until what is wanted is there or a person must decide."""
+"""Rounds: a plan is carried out; followed, it is submitted, waited for and made anew until nothing is left to do."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,16 +12,16 @@ from ettsweep.launch.outlook import NO_ANSWER, LiveOutlook
 from ettsweep.launch.profiles import AnyProfile, LocalProfile
 from ettsweep.launch.slurm import NoAnswerError, NotHereError
 from ettsweep.launch.submissions import read_submission
-from ettsweep.launch.submit import UnansweredError, submit
-from ettsweep.runs.folder import RunDir
-from ettsweep.runs.paths import runs_dir
-from ettsweep.runs.state import State
-from ettsweep.spec import RunSpec
+from ettsweep.launch.submit import UnansweredError, scripts, submit
+from ettsweep.runs.folder import RunDir, State, runs_dir
 from ettsweep.sweep.lattice import Point
 from ettsweep.sweep.ledger import Ledger, load_ledger
 from ettsweep.sweep.plan import Plan, Planned, make_plan
 from ettsweep.sweep.request import Search
 from ettsweep.sweep.verify import Look, Verdict
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 RETRY_FIRST_S, RETRY_LAST_S = 5.0, 60.0
 """Seconds between attempts to submit to a scheduler that does not answer."""
@@ -29,8 +29,55 @@ RETRY_FIRST_S, RETRY_LAST_S = 5.0, 60.0
 LOCAL_TRIES, SLURM_TRIES = 1, 3
 """Submissions of a run, without its being started, after which a command gives up: a cluster may have a bad node."""
 
-if TYPE_CHECKING:
-    from rich.console import Console
+
+@dataclass(frozen=True)
+class How:
+    """How a command carries out its plan.
+
+    Attributes:
+        results: results folder.
+        profile: where runs train.
+        data: where data sets are, by kind of task, as far as somebody has said it.
+        dry_run: change nothing.
+        console: stay, and show on it how far they are; None leaves them to the background.
+        title: put before what is shown.
+    """
+
+    results: Path
+    profile: AnyProfile
+    data: Mapping[str, str] = field(default_factory=dict)
+    dry_run: bool = False
+    console: "Console | None" = None
+    title: str = ""
+
+    @property
+    def follows(self) -> bool:
+        """Whether the command stays until its runs are finished."""
+        return self.console is not None and not self.dry_run
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a plan.
+
+    Attributes:
+        plan: what was submitted or, in a dry run, would be; where it was followed, what is left of it.
+        how: how it was carried out.
+        folders: the submissions, where it was not followed.
+        scripts: what a dry run would hand to sbatch.
+    """
+
+    plan: Plan
+    how: How
+    folders: Sequence[Path] = ()
+    scripts: Sequence[str] = ()
+
+    @property
+    def sound(self) -> bool:
+        """Whether all runs are finished, where they were waited for, and else of none is unknown what became of it."""
+        if self.how.follows:
+            return not (self.plan.blocked or self.plan.to_launch)
+        return self.how.dry_run or not any(p.state is State.UNKNOWN for p in self.plan.blocked)
 
 
 def read_ledger(results: Path) -> Ledger:
@@ -38,33 +85,50 @@ def read_ledger(results: Path) -> Ledger:
     return load_ledger(results, LiveOutlook(results))
 
 
-def run_all(results: Path, specs: Sequence[RunSpec], profile: AnyProfile, console: "Console", title: str) -> Plan:
-    """Submit runs and wait until they are finished, or a person must decide about what is left.
+def carry_out(plan: Plan, how: How, replan: Callable[[Ledger], Plan] | None = None) -> Outcome:
+    """Submit a plan, or only show what would be submitted; where `how` says so, follow it to its end.
 
-    A worker that dies is replaced; a run whose attempts keep dying becomes failed, so this ends.
-
-    Returns:
-        The last plan: its `keep` is finished, its `blocked` is not.
+    Args:
+        plan: what to do about the runs that are wanted.
+        how: whether, where, and whether to stay.
+        replan: makes the plan of the next round from what is on disk; by default for the same runs.
 
     Raises:
-        LaunchError: workers end without having started a run.
+        StorageError: the results folder cannot be written.
+        LaunchError: no worker could be started, or workers end without having started a run.
     """
-    monitor, launcher = Monitor(results, specs), Launcher(results, profile, console)
+    if how.dry_run:
+        return Outcome(plan, how, scripts=scripts(how.results, plan, how.profile))
+    if how.console is None:
+        return Outcome(plan, how, submit(how.results, plan, how.profile, how.data))
+    return Outcome(_follow_rounds(plan, how, how.console, replan), how)
+
+
+def _follow_rounds(plan: Plan, how: How, console: "Console", replan: Callable[[Ledger], Plan] | None) -> Plan:
+    """Submit, wait, look and plan again until no run is left that a worker could take, and return the last plan.
+
+    A worker that dies is replaced; a run whose attempts keep dying becomes failed, so this ends.
+    """
+    everything = [p.spec for p in plan.wanted]
+    launcher, monitor = Launcher(how, console), Monitor(how.results)
     while True:
-        launcher.launch(make_plan(specs, read_ledger(results)))
-        snapshot = follow(monitor, title, console)
-        left = make_plan(specs, read_ledger(results))
-        launcher.check(left)
-        if snapshot.settled and not left.to_launch:
-            return left
+        # Whoever plans anew goes on without what a person must decide about; else that is watched with the rest.
+        watched = [p.spec for p in plan.to_launch + plan.keep] if replan else everything
+        monitor.watch(watched)
+        launcher.launch(plan)
+        follow(monitor, how.title, console)
+        ledger = read_ledger(how.results)
+        launcher.check(make_plan(watched, ledger))
+        plan = replan(ledger) if replan else make_plan(everything, ledger)
+        if not plan.under_way:
+            return plan
 
 
 class Launcher:
     """Submits the plans of one command, and notices when that leads nowhere."""
 
-    def __init__(self, results: Path, profile: AnyProfile, console: "Console") -> None:
-        self._results = results
-        self._profile = profile
+    def __init__(self, how: How, console: "Console") -> None:
+        self._how = how
         self._console = console
         self._tries: dict[str, tuple[int, int]] = {}
         self._folder: Path | None = None
@@ -74,7 +138,7 @@ class Launcher:
         wait_s = RETRY_FIRST_S
         while True:
             try:
-                folders = submit(self._results, plan, self._profile)
+                folders = submit(self._how.results, plan, self._how.profile, self._how.data)
                 break
             except UnansweredError as error:
                 self._console.print(str(error), highlight=False)
@@ -99,7 +163,7 @@ class Launcher:
         Raises:
             LaunchError: with the workers' last words.
         """
-        most = LOCAL_TRIES if isinstance(self._profile, LocalProfile) else SLURM_TRIES
+        most = LOCAL_TRIES if isinstance(self._how.profile, LocalProfile) else SLURM_TRIES
         if self._folder is None or not left.to_launch:
             return
         for planned in left.to_launch:
@@ -110,27 +174,28 @@ class Launcher:
         raise LaunchError(f"the workers ended without starting a run: {words}")
 
     def _attempts(self, planned: Planned) -> int:
-        return len(RunDir(runs_dir(self._results) / planned.id).numbers())
+        return len(RunDir(runs_dir(self._how.results) / planned.id).numbers())
 
 
-@dataclass
+# --- until every verdict is final -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
 class Verification:
     """What a call of verify-optimum did.
 
     Attributes:
         verdicts: one for each family, in the order of the searches.
+        outcome: what became of the last round.
         submitted: runs submitted in all rounds.
         held_back: runs that `max_runs` kept back.
-        plan: what the last round submitted or, in a dry run, would submit.
-        folders: the submissions of the last round.
-        problem: why the last round could not be submitted.
+        problem: why the only round could not be submitted.
     """
 
-    verdicts: list[Verdict] = field(default_factory=list)
+    verdicts: list[Verdict]
+    outcome: Outcome
     submitted: int = 0
     held_back: int = 0
-    plan: Plan = field(default_factory=Plan)
-    folders: list[Path] = field(default_factory=list)
     problem: LaunchError | None = None
 
 
@@ -145,78 +210,86 @@ def judge(searches: Sequence[Search], ledger: Ledger) -> list[Verdict]:
 
 
 def verify_rounds(
-    results: Path,
     searches: Sequence[Search],
-    profile: AnyProfile,
+    how: How,
     *,
     at: Point | None = None,
     max_runs: int | None = None,
-    dry_run: bool = False,
-    console: "Console | None" = None,
-    tell: Callable[[str], None] = lambda text: None,
+    tell: Callable[[str], None] | None = None,
 ) -> Verification:
-    """Judge each family and submit the runs that its verdict lacks: one round, or all where `console` follows.
+    """Judge each family and submit the runs that its verdict lacks: one round or, where `how` follows, all.
 
     Args:
-        results: results folder.
         searches: the families.
-        profile: where new runs train.
+        how: whether, where, and whether to stay until every verdict is final, or no round can change it.
         at: judge this point first instead of each family's best.
         max_runs: submit no more than this many in all.
-        dry_run: plan one round and submit nothing.
-        console: follow on it until every verdict is final, or no round can change it.
         tell: takes a line for each step of a climb.
     """
-    done = Verification()
-    ledger = read_ledger(results)
-    candidates = {look.search.family: look.snap(at) for look in looks(searches, ledger)} if at else {}
-    paths: dict[str, tuple[Point, ...]] = {}
-    launcher = Launcher(results, profile, console) if console else None
-    while True:
-        done.verdicts, specs = [], []
-        for look in looks(searches, ledger):
-            family = look.search.family
-            verdict = look.climb(candidates.get(family), paths.get(family, ()))
-            if at and verdict.point:
-                candidates[family] = verdict.point
-            if verdict.way != verdict.path:
-                tell(f"{look.search.model} {verdict.strategy}: {_candidate(verdict)}")
-            paths[family] = verdict.way
-            done.verdicts.append(verdict)
-            specs += look.wanted(verdict)
-        done.plan, done.held_back = _limit(make_plan(specs, ledger), max_runs, done.submitted)
-        if dry_run:
-            return done
-        if console is None or launcher is None:
-            try:
-                done.folders = submit(results, done.plan, profile)
-                done.submitted = len(done.plan.to_launch)
-            except LaunchError as error:
-                done.problem = error  # the verdicts stand all the same
-            return done
-        done.submitted += len(done.plan.to_launch)
-        if not done.plan.to_launch and not any(p.state in (State.QUEUED, State.RUNNING) for p in done.plan.keep):
-            return done
-        to_launch = [p.spec for p in done.plan.to_launch]
-        monitor = Monitor(results, [*to_launch, *(p.spec for p in done.plan.keep)])
-        launcher.launch(done.plan)
-        follow(monitor, "verify", console)
-        ledger = read_ledger(results)
-        launcher.check(make_plan(to_launch, ledger))
+    ledger = read_ledger(how.results)
+    climbs = Climbs(searches, ledger, at, max_runs, tell)
+    plan = climbs.plan(ledger)
+    try:
+        idle = how.follows and not plan.under_way
+        outcome = Outcome(plan, how) if idle else carry_out(plan, how, climbs.plan)
+    except LaunchError as problem:
+        if how.follows:
+            raise
+        return Verification(climbs.verdicts, Outcome(plan, how), 0, climbs.held_back, problem)  # the verdicts stand
+    return Verification(climbs.verdicts, outcome, climbs.planned, climbs.held_back)
+
+
+class Climbs:
+    """The climbs of some families, from candidate to better neighbour; a look at what is on disk takes them on.
+
+    Attributes:
+        verdicts: of the last look.
+        planned: runs planned so far.
+        held_back: runs that `max_runs` kept out of the last plan.
+    """
+
+    def __init__(
+        self,
+        searches: Sequence[Search],
+        ledger: Ledger,
+        at: Point | None,
+        max_runs: int | None,
+        tell: Callable[[str], None] | None,
+    ) -> None:
+        self._searches = searches
+        self._max_runs = max_runs
+        self._tell = tell
+        self._candidates: dict[str, Point | None] = {
+            search.family: snap(search, ledger.family(search.family), at) if at else None for search in searches
+        }
+        self._paths: dict[str, list[Point]] = {search.family: [] for search in searches}
+        self.verdicts: list[Verdict] = []
+        self.planned = 0
+        self.held_back = 0
+
+    def plan(self, ledger: Ledger) -> Plan:
+        """Climb as far as what is on disk allows, and return the plan for what the verdicts lack."""
+        self.verdicts, specs = [], []
+        for search in self._searches:
+            runs = ledger.family(search.family)
+            path = self._paths[search.family]
+            verdict = verify(search, runs, self._candidates[search.family], path)
+            while better := climb(search, runs, verdict):
+                self._candidates[search.family] = better
+                _extend(path, verdict.point)
+                verdict = verify(search, runs, better, path)
+            if _extend(path, verdict.point) and self._tell:
+                self._tell(f"{search.model} {search.strategy}: {_candidate(verdict)}")
+            self.verdicts.append(verdict)
+            specs += wanted(search, runs, verdict)
+        plan = make_plan(specs, ledger)
+        room = None if self._max_runs is None else max(0, self._max_runs - self.planned)
+        allowed = plan.limited(room)
+        self.held_back = len(plan.to_launch) - len(allowed.to_launch)
+        self.planned += len(allowed.to_launch)
+        return allowed
 
 
 def _candidate(verdict: Verdict) -> str:
-    assert verdict.point is not None
-    score = "diverged" if verdict.score is None else f"{verdict.search.measure.metric} {verdict.score:.4g}"
-    return f"candidate lr {verdict.point.lr:.4g} wd {verdict.point.wd:.4g}, {score}"
-
-
-def _limit(plan: Plan, max_runs: int | None, submitted: int) -> tuple[Plan, int]:
-    """Return the plan cut to what `max_runs` still allows, and how many runs that keeps back."""
-    if max_runs is None:
-        return plan, 0
-    room = max(0, max_runs - submitted)
-    retry = plan.retry[:room]
-    allowed = plan.submit[: room - len(retry)]
-    held_back = len(plan.to_launch) - len(retry) - len(allowed)
-    return Plan(allowed, retry, plan.keep, plan.blocked), held_back
+    score = "diverged" if verdict.score is None else f"{verdict.metric} {verdict.score:.4g}"
+    return f"candidate lr {verdict.lr:.4g} wd {verdict.wd:.4g}, {score}"

@@ -56,6 +56,12 @@ class Submission:
         """Folder of the snapshot that its workers train from; empty where they use the installed code."""
         return self._text("code")
 
+    @property
+    def data(self) -> dict[str, str]:
+        """Where data sets are, by kind of task; of others, the environment of the workers says it."""
+        data = self.content.get("data")
+        return {str(kind): str(where) for kind, where in data.items()} if isinstance(data, dict) else {}
+
     # --- local ------------------------------------------------------------------------------------------------------
 
     @property

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +26,8 @@ from ettsweep.runs.folder import RunDir
 from ettsweep.runs.paths import code_dir, jobs_dir
 from ettsweep.scaling.strategies import strategy_name
 from ettsweep.sweep.plan import Plan, Planned
+from ettsweep.tasks.data import data_env, resolve, said
+from ettsweep.tasks.kinds import TASKS
 
 if TYPE_CHECKING:
     from ettsweep.launch.executors import ArrayExecutor
@@ -39,8 +41,14 @@ class UnansweredError(LaunchError):
     """sbatch was asked, and it is not known whether there are jobs now; the next look at SLURM tells."""
 
 
-def submit(results: Path, plan: Plan, profile: AnyProfile) -> list[Path]:
+def submit(results: Path, plan: Plan, profile: AnyProfile, data: Mapping[str, str] | None = None) -> list[Path]:
     """Make the run folders of a plan and start workers for them.
+
+    Args:
+        results: results folder.
+        plan: the runs.
+        profile: where they train.
+        data: where data sets are, by kind of task, as far as somebody has said it.
 
     Returns:
         The folders of the submissions, none where the plan has nothing to launch.
@@ -54,8 +62,8 @@ def submit(results: Path, plan: Plan, profile: AnyProfile) -> list[Path]:
     for planned in plan.to_launch:
         RunDir.create(results, planned.spec)
     if isinstance(profile, LocalProfile):
-        return [_submit_local(results, plan.to_launch, profile)]
-    return _submit_arrays(results, plan.to_launch, profile)
+        return [_submit_local(results, plan.to_launch, profile, data or {})]
+    return _submit_arrays(results, plan.to_launch, profile, data or {})
 
 
 def _new_folder(results: Path) -> Path:
@@ -66,7 +74,7 @@ def _new_folder(results: Path) -> Path:
     return folder
 
 
-def _content(results: Path, planned: Sequence[Planned], profile: AnyProfile) -> Json:
+def _content(results: Path, planned: Sequence[Planned], profile: AnyProfile, data: Mapping[str, str]) -> Json:
     """Return what submission.json says of any submission; with a snapshot of the code, if the profile wants one."""
     code = None
     if profile.snapshot:
@@ -79,7 +87,14 @@ def _content(results: Path, planned: Sequence[Planned], profile: AnyProfile) -> 
         "profile": profile.model_dump(mode="json"),
         "submitter": process().to_json(),
         "code": code,
+        "data": {kind: where for kind, where in _data(planned, data).items() if not profile.names(data_env(kind))},
     }
+
+
+def _data(planned: Sequence[Planned], data: Mapping[str, str]) -> dict[str, str]:
+    """Return where the data of some runs are, by kind of task: as was said, else as the user's environment says."""
+    kinds = dict.fromkeys(p.spec.task.kind for p in planned if not TASKS[p.spec.task.kind].packaged)
+    return {kind: resolve(where) for kind in kinds if (where := said(kind, data.get(kind)))}
 
 
 def _write(folder: Path, content: Json) -> Submission:
@@ -90,9 +105,9 @@ def _write(folder: Path, content: Json) -> Submission:
 # --- this machine ---------------------------------------------------------------------------------------------------
 
 
-def _submit_local(results: Path, planned: Sequence[Planned], profile: LocalProfile) -> Path:
+def _submit_local(results: Path, planned: Sequence[Planned], profile: LocalProfile, data: Mapping[str, str]) -> Path:
     slots = free_first(profile.resolve())[: len(planned)]
-    content = _content(results, planned, profile) | {"slots": [asdict(slot) for slot in slots]}
+    content = _content(results, planned, profile, data) | {"slots": [asdict(slot) for slot in slots]}
     folder = _new_folder(results)
     submission = _write(folder, content)
     workers = start_workers(submission, slots)
@@ -114,13 +129,13 @@ def start_workers(submission: Submission, slots: Sequence[Slot]) -> list[Process
 # --- SLURM ----------------------------------------------------------------------------------------------------------
 
 
-def _submit_arrays(results: Path, planned: Sequence[Planned], profile: SlurmProfile) -> list[Path]:
+def _submit_arrays(results: Path, planned: Sequence[Planned], profile: SlurmProfile, data: Mapping[str, str]) -> list[Path]:
     """Submit one array, or several where the site's MaxArraySize is less than the tasks that are needed."""
     parts = _parts(planned, profile, _max_array_size())
     folders = []
     for part in parts:
         try:
-            folders.append(_submit_array(results, part, profile, _parallel(profile, len(parts))))
+            folders.append(_submit_array(results, part, profile, data, _parallel(profile, len(parts))))
         except LaunchError as error:
             if not folders:
                 raise
@@ -147,11 +162,13 @@ def _max_array_size() -> int:
     return min((int(limit) for limit in limits if limit.isdigit() and int(limit) > 0), default=1)
 
 
-def _submit_array(results: Path, planned: Sequence[Planned], profile: SlurmProfile, parallel: int | None) -> Path:
+def _submit_array(
+    results: Path, planned: Sequence[Planned], profile: SlurmProfile, data: Mapping[str, str], parallel: int | None
+) -> Path:
     """Write what the jobs are to do, under a name that no other job has, then run sbatch and record its answer."""
     from submitit.core.utils import FailedJobError, FailedSubmissionError
 
-    content = _content(results, planned, profile)
+    content = _content(results, planned, profile, data)
     content |= {"cluster": slurm.cluster(), "user": str(os.getuid()), "name": _job_name(planned)}
     folder = _new_folder(results)
     executor = _executor(folder, len(planned), profile, parallel, content["name"], content["code"] or "")

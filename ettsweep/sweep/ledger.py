@@ -124,6 +124,19 @@ def find_run(ledger: Ledger, prefix: str) -> str:
     raise InputError(f"{len(found)} runs start with {prefix!r}: {', '.join(found[:5])}{', ...' * (len(found) > 5)}")
 
 
+def intact(ledger: Ledger, prefix: str) -> Run:
+    """Return the one run whose id starts so.
+
+    Raises:
+        InputError: no run, or several, start so.
+        CorruptError: its folder is broken.
+    """
+    run_id = find_run(ledger, prefix)
+    if run_id not in ledger.runs:
+        raise CorruptError(ledger.broken[run_id])
+    return ledger.runs[run_id]
+
+
 def count_states(states: Iterable[State]) -> dict[State, int]:
     """Return how many there are of each state, in the order of the states."""
     counts = dict.fromkeys(State, 0)

@@ -1,7 +1,7 @@
 """What to do about the runs that are wanted: a pure function of them and the ledger."""
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ettsweep.runs.state import State
 from ettsweep.spec import RunSpec
@@ -38,6 +38,23 @@ class Plan:
     def to_launch(self) -> tuple[Planned, ...]:
         """Runs for the next submission, interrupted ones first."""
         return self.retry + self.submit
+
+    @property
+    def wanted(self) -> tuple[Planned, ...]:
+        """All runs."""
+        return self.to_launch + self.keep + self.blocked
+
+    @property
+    def under_way(self) -> bool:
+        """Whether there is a run to launch, or one that is to finish by itself."""
+        return bool(self.to_launch) or not all(p.state.finished for p in self.keep)
+
+    def limited(self, room: int | None) -> "Plan":
+        """Return the plan with no more runs to launch than that; None takes none out."""
+        if room is None:
+            return self
+        retry = self.retry[:room]
+        return replace(self, retry=retry, submit=self.submit[: room - len(retry)])
 
 
 def make_plan(wanted: Iterable[RunSpec], ledger: Ledger, insist: Collection[str] = ()) -> Plan:

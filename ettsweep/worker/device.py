@@ -34,8 +34,8 @@ def prepare_device(slot: Slot) -> "tuple[torch.device, Json]":
     return device, environment(device) | {"slot": slot.name}
 
 
-def execution(profile: AnyProfile, slot: Slot) -> "Execution":
-    """Return what a profile says of how a run is trained, in a slot."""
+def execution(profile: AnyProfile, slot: Slot, data: str | None = None) -> "Execution":
+    """Return how a run is trained in a slot: as its profile says, on the data that lie there."""
     from ettsweep.training.execution import Execution
 
     loaders = profile.loader_workers
@@ -54,4 +54,5 @@ def execution(profile: AnyProfile, slot: Slot) -> "Execution":
         corrupt_images=profile.corrupt_images,
         sinks=profile.log,
         peak_flops=None if profile.peak_tflops is None else 1e12 * profile.peak_tflops,
+        data=data,
     )

@@ -6,7 +6,6 @@ import sys
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ettsweep.errors import LaunchError
 from ettsweep.launch.outlook import LiveOutlook
@@ -21,10 +20,6 @@ from ettsweep.worker.control import Control
 from ettsweep.worker.device import execution, prepare_device
 from ettsweep.worker.together import gathered
 from ettsweep.worker.worker import beating, claim
-
-if TYPE_CHECKING:
-    pass
-
 
 @dataclass(frozen=True)
 class Unlisted:
@@ -41,10 +36,16 @@ class Unlisted:
         return None
 
 
-def train_in_foreground(results: Path, spec: RunSpec, profile: LocalProfile) -> bool:
+def train_in_foreground(results: Path, spec: RunSpec, profile: LocalProfile, data: str | None = None) -> bool:
     """Train one run in this process, and say whether it is finished.
 
     A failed or cancelled run is tried again: whoever types the command wants it.
+
+    Args:
+        results: results folder.
+        spec: the run.
+        profile: how it is trained.
+        data: where its data are, as far as somebody has said it.
 
     Raises:
         LaunchError: another process trains it.
@@ -74,7 +75,7 @@ def train_in_foreground(results: Path, spec: RunSpec, profile: LocalProfile) -> 
         logger = logging.getLogger("ettsweep")
         logger.addHandler(logging.StreamHandler())
         logger.setLevel(logging.INFO)
-        how = execution(profile, slot)
+        how = execution(profile, slot, data)
         with gathered(slot, device) as group, beating(attempt, profile.heartbeat_s):
             lead(group, run.path, attempt.number, how)
             train_run(run, attempt, device, how, partial(Control().poll, attempt), group)

@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ettsweep.errors import CorruptError
 from ettsweep.files import Json, dumps, write_atomic
 from ettsweep.launch import slurm
 from ettsweep.launch.outlook import BEATS
@@ -137,7 +138,6 @@ class Worker:
 
         where = str(self._submission.path / "submission.json")
         profile = validate(PROFILES[self._submission.kind], self._submission.profile, where)
-        how = execution(profile, self._slot)
         claimed = True
         while claimed:
             claimed = False
@@ -147,6 +147,7 @@ class Worker:
                     continue
                 claimed = True
                 attempt.record_provenance(code)
+                how = execution(profile, self._slot, self._data_of(run))
                 before = max(run.attempt(number).progress() for number in run.numbers())
                 lead(group, run.path, attempt.number, how)
                 with beating(attempt, self._submission.profile["heartbeat_s"]):
@@ -161,6 +162,13 @@ class Worker:
                     torch.cuda.synchronize()  # raises if the run has broken the device: then this process is over
                     gc.collect()  # networks hold themselves, and the next run is measured by what is free
                     torch.cuda.empty_cache()
+
+    def _data_of(self, run: RunDir) -> str | None:
+        """Return where the data of a run were said to be."""
+        try:
+            return self._submission.data.get(run.spec().task.kind)
+        except CorruptError:
+            return None  # training says so in the run's own folder
 
     def go_on_in_the_next_job(self) -> int:
         """Have SLURM start this job again if its time is up or it is preempted; return the exit code.

@@ -268,16 +268,6 @@ def test_without_a_snapshot_the_installed_code_is_used(tmp_path: Path, run_scrip
     assert not {"PYTHONPATH", "PYTHONSAFEPATH"} & set(environment)
 
 
-def test_the_folder_of_a_data_set_is_handed_on_unless_the_profile_names_another(
-    tmp_path: Path, run_script: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ETTSWEEP_IMAGENET", "/login/imagenet")
-    _, environment = run_script(executor(tmp_path).script())
-    assert environment["ETTSWEEP_IMAGENET"] == "/login/imagenet"
-    _, environment = run_script(executor(tmp_path, environment={"ETTSWEEP_IMAGENET": "/node/imagenet"}).script())
-    assert environment["ETTSWEEP_IMAGENET"] == "/node/imagenet"
-
-
 # --- the environment of sbatch --------------------------------------------------------------------------------------
 
 
@@ -396,6 +386,28 @@ def test_a_dry_run_shows_the_scripts_that_are_submitted(
     assert [options(script)["array"] for script in shown] == ["0-1%1", "0-1%1"], "two arrays share max_parallel"
     assert [len(read_submission(folder).runs) for folder in folders] == [4, 3]
     assert [read_submission(folder).array() for folder in folders] == ["100", "101"]
+
+
+@pytest.mark.parametrize(
+    ("profile", "told"),
+    [
+        ({}, {"imagenet": "/login/imagenet"}),
+        ({"environment": {"ETTSWEEP_IMAGENET": "/node/imagenet"}}, {}),
+        ({"setup": ["export ETTSWEEP_IMAGENET=$TMPDIR/imagenet"]}, {}),
+    ],
+)
+def test_workers_are_told_where_the_data_are_unless_the_profile_says_it(
+    cluster: Path,
+    results: Path,
+    make_spec: Callable[..., RunSpec],
+    monkeypatch: pytest.MonkeyPatch,
+    profile: dict[str, Any],
+    told: dict[str, str],
+) -> None:
+    spec = make_spec(model=dict(IMAGES), task={"kind": "imagenet", "image_size": 8})
+    monkeypatch.setenv("ETTSWEEP_IMAGENET", "/login/imagenet")
+    (folder,) = submit(results, plan_of(results, [spec]), SlurmProfile(kind="slurm", **profile))
+    assert read_submission(folder).data == told
 
 
 def test_each_submission_has_a_name_of_its_own_which_its_jobs_carry(

@@ -1,0 +1,140 @@
+"""What commands ask for, as plans: a grid, fresh seeds of optima, the same runs again; and one run, to train here."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from ettsweep.errors import EttsweepError
+from ettsweep.launch.outlook import watch_pulses
+from ettsweep.launch.place import Place, check_data_of
+from ettsweep.launch.profiles import LocalProfile
+from ettsweep.launch.rounds import How, judge, read_ledger
+from ettsweep.launch.submit import check
+from ettsweep.runs.folder import State
+from ettsweep.schema import validate
+from ettsweep.spec import RunSpec
+from ettsweep.sweep.gridfile import load_request
+from ettsweep.sweep.ledger import Run
+from ettsweep.sweep.plan import Plan, make_plan
+from ettsweep.sweep.request import Centre, Request, Search, save_request, with_corpus
+from ettsweep.sweep.verify import fresh_seeds
+
+WAITING = (State.FAILED, State.CANCELLED, State.INTERRUPTED, State.MISSING)
+"""States of runs that `retry` is for."""
+
+BY_NAME = (*WAITING, State.UNKNOWN, State.DONE, State.DIVERGED)
+"""A claim that cannot be asked after is given up only by name; a finished run may have lost its metrics."""
+
+
+# --- a grid ---------------------------------------------------------------------------------------------------------
+
+
+def ask_grid(request: Request, how: How) -> Plan:
+    """Return the plan for the runs of a grid; unless it is only to be shown, check that it can be submitted, and keep
+    what was asked for.
+
+    Raises:
+        InputError: a run cannot be trained so.
+        DataMissingError: the data are not there, or not those that the runs need.
+        LaunchError: SLURM refuses the profile, or does not answer.
+    """
+    plan = make_plan(request.specs(), read_ledger(how.results))
+    if not how.dry_run:
+        check(how.results, plan, how.profile)  # what cannot be submitted is an error before anything is recorded
+        check_data_of(request, counts=bool(plan.to_launch))
+        save_request(how.results, request)
+    return plan
+
+
+def obstacle(request: Request, plan: Plan, how: How) -> str:
+    """Say what would keep the plan of a grid from being submitted, or nothing; SLURM is not asked."""
+    if not plan.to_launch:
+        return ""
+    try:
+        if isinstance(how.profile, LocalProfile):
+            check(how.results, plan, how.profile)
+        check_data_of(request, counts=True)
+    except EttsweepError as error:
+        return str(error)
+    return ""
+
+
+# --- fresh seeds ----------------------------------------------------------------------------------------------------
+
+
+def ask_seeds(searches: Sequence[Search], results: Path, count: int) -> tuple[Plan, list[str]]:
+    """Return the plan for reruns of each verified optimum over fresh seeds, and why others are not rerun."""
+    ledger = read_ledger(results)
+    specs: list[RunSpec] = []
+    unverified = []
+    for search, verdict in zip(searches, judge(searches, ledger), strict=True):
+        if verdict.point is not None and verdict.verdict in ("optimal", "unsearched"):
+            specs += search.specs([verdict.point], fresh_seeds(search, count))
+        else:
+            unverified.append(f"{search.model} {search.strategy}: {verdict.verdict}, {verdict.reason}")
+    return make_plan(specs, ledger), unverified
+
+
+# --- the same runs again --------------------------------------------------------------------------------------------
+
+
+def retryable(runs: Sequence[Run], *, named: bool) -> list[Run]:
+    """Return those of some runs that can be trained again; more of them where a person has named each."""
+    return [run for run in runs if run.state in (BY_NAME if named else WAITING)]
+
+
+def ask_again(runs: Sequence[Run], how: How, tell: Callable[[str], None]) -> tuple[Plan, list[Run]]:
+    """Have runs that ended without success, or whose owner shows no sign of life, go on from their last checkpoint.
+
+    Args:
+        runs: what a person has chosen; one that is no longer as it was then is left alone.
+        how: where they are to train.
+        tell: takes a line for each run whose owner's heartbeat is watched, which takes a while.
+
+    Returns:
+        The plan, and the runs that live.
+
+    Raises:
+        InputError, LaunchError: they cannot be submitted so; then they stay as they are.
+    """
+    unknown = [run for run in runs if run.state is State.UNKNOWN]
+    for run in unknown:
+        tell(f"run {run.id}: {run.status.reason}; watching its heartbeat")
+    beating = watch_pulses([run.dir for run in unknown])
+    alive = [run for run in unknown if run.id in beating]
+    ledger = read_ledger(how.results)  # a person may have thought for long
+    chosen = [run for run in runs if run.id not in beating and ledger.state(run.id).state is run.state]
+    specs, ids = [run.spec for run in chosen], {run.id for run in chosen}
+    check(how.results, make_plan(specs, ledger, insist=ids), how.profile)
+    for run in chosen:
+        run.dir.retry()
+    return make_plan(specs, read_ledger(how.results), insist=ids), alive
+
+
+# --- one run --------------------------------------------------------------------------------------------------------
+
+
+def ask_one(
+    grid: Path,
+    strategy: str | None,
+    sets: Sequence[str],
+    lr: float | None,
+    wd: float | None,
+    seed: int | None,
+    place: Place,
+) -> tuple[RunSpec, Place]:
+    """Return one run of a grid file, and the place with the data that the grid names.
+
+    Args:
+        grid: the file.
+        strategy: of the run; the grid's first by default.
+        sets: `key=value` for any recipe field, or a centre.
+        lr: of the run; the centre's by default.
+        wd: the same.
+        seed: of the run; the grid's first by default.
+        place: what options say of where it trains.
+    """
+    start = None if lr is None or wd is None else validate(Centre, {"lr": lr, "wd": wd}, "run")
+    request = place.of(load_request(grid, [strategy] if strategy else [], sets, start=start))
+    search = with_corpus(request, request.data).searches()[0]
+    return search.run(lr, wd, seed), replace(place, data=request.data)

@@ -41,7 +41,9 @@ def examine(results: Path, profile: str, launch_set: Sequence[str], data: Mappin
         check("timm", lambda: _version("timm"), "absent"),
     ]
     needed = [name for name, entry in TASKS.items() if entry.packaged or name in data]
-    rows += [check(f"data {name}", _data(name, data.get(name)), "failed" if name in needed else "absent") for name in TASKS]
+    rows += [
+        check(f"data {name}", _data(name, data.get(name)), "failed" if name in needed else "absent") for name in TASKS
+    ]
     rows.append(check("slurm", _slurm, "failed" if on_slurm else "absent"))
     if isinstance(loaded, SlurmProfile) and rows[-1].state == "ok":
         try:

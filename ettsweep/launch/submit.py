@@ -129,7 +129,9 @@ def start_workers(submission: Submission, slots: Sequence[Slot]) -> list[Process
 # --- SLURM ----------------------------------------------------------------------------------------------------------
 
 
-def _submit_arrays(results: Path, planned: Sequence[Planned], profile: SlurmProfile, data: Mapping[str, str]) -> list[Path]:
+def _submit_arrays(
+    results: Path, planned: Sequence[Planned], profile: SlurmProfile, data: Mapping[str, str]
+) -> list[Path]:
     """Submit one array, or several where the site's MaxArraySize is less than the tasks that are needed."""
     parts = _parts(planned, profile, _max_array_size())
     folders = []

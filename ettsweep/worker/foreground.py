@@ -21,6 +21,7 @@ from ettsweep.worker.device import execution, prepare_device
 from ettsweep.worker.together import gathered
 from ettsweep.worker.worker import beating, claim
 
+
 @dataclass(frozen=True)
 class Unlisted:
     """An outlook that asks who owns a run, and not which submissions list it."""

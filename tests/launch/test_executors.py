@@ -20,6 +20,7 @@ from ettsweep.launch.submissions import read_submission
 from ettsweep.launch.submit import check, scripts, submit
 from ettsweep.spec import RunSpec
 from ettsweep.sweep.plan import Plan, make_plan
+from ettsweep.tasks.kinds import task_spec
 
 ODD = [
     "a b",
@@ -404,7 +405,7 @@ def test_workers_are_told_where_the_data_are_unless_the_profile_says_it(
     profile: dict[str, Any],
     told: dict[str, str],
 ) -> None:
-    spec = make_spec(model=dict(IMAGES), task={"kind": "imagenet", "image_size": 8})
+    spec = make_spec().model_copy(update={"task": task_spec("imagenet")})
     monkeypatch.setenv("ETTSWEEP_IMAGENET", "/login/imagenet")
     (folder,) = submit(results, plan_of(results, [spec]), SlurmProfile(kind="slurm", **profile))
     assert read_submission(folder).data == told

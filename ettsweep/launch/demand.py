@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ettsweep.errors import EttsweepError
-from ettsweep.launch.outlook import watch_pulses
+from ettsweep.launch.memory import watch_pulses
 from ettsweep.launch.place import Place, check_data_of
 from ettsweep.launch.profiles import LocalProfile
 from ettsweep.launch.rounds import How, judge, read_ledger

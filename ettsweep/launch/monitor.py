@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ettsweep.launch.outlook import NO_ANSWER, LiveOutlook, Memory
+from ettsweep.launch.memory import Memory
+from ettsweep.launch.outlook import NO_ANSWER, LiveOutlook
 from ettsweep.output import STYLES
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.paths import runs_dir

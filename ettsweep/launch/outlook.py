@@ -1,115 +1,20 @@
 """The outlook of runs: who lives, and which jobs list a run, from processes, SLURM and heartbeats, in that order.
 
-What is looked at is passed from one look to the next in a `Memory`: a process that looks once makes one call of squeue
-for all jobs; one that goes on looking asks seldom, and can tell a heart that beats from one that stands still.
+What was asked is passed from one look to the next in a `Memory`; here it is concluded from.
 """
 
 import os
 import re
-import time
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection
 from pathlib import Path
 
 from ettsweep.launch import slurm
+from ettsweep.launch.memory import Memory
 from ettsweep.launch.submissions import Submission, submissions
-from ettsweep.processes import Life, Process, boot_id
-from ettsweep.runs.attempt import Attempt
-from ettsweep.runs.folder import RunDir
-from ettsweep.runs.paths import runs_dir
-from ettsweep.runs.state import Owner, Prospect, State
-
-BEATS = 3
-"""Intervals for which a heart must have stood still, by the clock of whoever looks, before its owner counts as dead."""
-
-ASK_FIRST_S, ASK_LAST_S = 1.0, 30.0
-"""Seconds between questions to SLURM of a process that goes on looking: doubled while nothing changes."""
-
+from ettsweep.processes import Process, boot_id
+from ettsweep.runs.folder import Attempt, Owner, Prospect, RunDir, State, runs_dir
 
 NO_ANSWER = "SLURM does not answer"
-
-
-@dataclass
-class Memory:
-    """What a process remembers from look to look.
-
-    Attributes:
-        clock: seconds that only go forward; never compared with those of another machine.
-    """
-
-    clock: Callable[[], float] = time.monotonic
-    asked_s: float | None = None
-    wait_s: float = 0.0
-    known: frozenset[tuple[str, str | None]] = frozenset()
-    tasks: dict[str, slurm.Task] = field(default_factory=dict)
-    silence: str = ""
-    ended: dict[str, slurm.Task] = field(default_factory=dict)
-    ended_asked_s: float | None = None
-    no_history: str = ""
-    beats: dict[Path, tuple[str, float, bool]] = field(default_factory=dict)
-    _named_of: dict[str, slurm.Task] | None = None
-    _named: dict[str, str] = field(default_factory=dict)
-
-    def ask(self, found: "list[Submission]") -> None:
-        """Ask SLURM about the jobs of some submissions, if it is time, or it was not asked about all of them."""
-        # The name of a submission is there before sbatch is asked, its number before a job of it claims a run.
-        known = frozenset((s.name, s.array()) for s in found)
-        now_s = self.clock()
-        if self.asked_s is not None and known <= self.known and now_s - self.asked_s < self.wait_s:
-            return
-        before = self._ours(found), self.silence
-        try:
-            self.tasks, self.silence = slurm.queue(slurm.known_users({s.user for s in found})), ""
-        except slurm.NoAnswerError as error:
-            self.tasks, self.silence = {}, str(error)
-        same = before == (self._ours(found), self.silence) and known <= self.known
-        self.wait_s = min(ASK_LAST_S, 2 * self.wait_s) if same else ASK_FIRST_S
-        self.known, self.asked_s = known, now_s
-
-    def named(self) -> dict[str, str]:
-        """Return the array of each job's name."""
-        if self._named_of is not self.tasks:
-            self._named_of = self.tasks
-            self._named = {task.name: id_.partition("_")[0] for id_, task in self.tasks.items()}
-        return self._named
-
-    @property
-    def adopted(self) -> set[str]:
-        """The arrays that SLURM tells of."""
-        return set(self.named().values())
-
-    def _ours(self, found: "list[Submission]") -> dict[str, slurm.Task]:
-        names = {s.name for s in found}
-        return {id_: task for id_, task in self.tasks.items() if task.name in names}
-
-    def may_ask_history(self) -> bool:
-        """Say whether the accounting may be asked, which is slower than the controller, and often further away."""
-        return self.ended_asked_s is None or self.clock() - self.ended_asked_s >= ASK_LAST_S
-
-    def ask_history(self, arrays: list[str]) -> None:
-        """Ask the accounting how the tasks of some arrays ended."""
-        self.ended_asked_s = self.clock()
-        try:
-            told = slurm.history(arrays) if arrays else {}
-        except slurm.NoAnswerError as error:
-            self.no_history = f"why is not known: {error}"
-            return
-        self.ended |= {id_: task for id_, task in told.items() if not task.active and not task.waiting}
-        self.no_history = ""
-
-    def pulse(self, attempt: Attempt) -> Life:
-        """Say whether the heart of an attempt's owner has been seen to beat, or to stand still for too long."""
-        count, now_s = attempt.heartbeat(), self.clock()
-        last, since_s, beaten = self.beats.get(attempt.path, (count, now_s, False))
-        if count != last:
-            last, since_s, beaten = count, now_s, True
-        self.beats[attempt.path] = (last, since_s, beaten)
-        interval_s = attempt.heartbeat_s()
-        if interval_s is None:
-            return "unknown"  # it was never promised to beat
-        if now_s - since_s >= BEATS * interval_s:
-            return "dead"
-        return "alive" if beaten else "unknown"
 
 
 class LiveOutlook:
@@ -269,7 +174,7 @@ class LiveOutlook:
             return Prospect(State.CANCELLED, f"job {id_} was cancelled in SLURM before it started", id_)
         return Prospect(State.INTERRUPTED, f"job {id_} has ended", id_)
 
-    def _history(self, id_: str) -> slurm.Task | None:
+    def _history(self, id_: str) -> slurm.ArrayTask | None:
         """Return how a task ended that the controller has forgotten; the accounting is asked once for all of them."""
         memory = self._memory
         if id_ not in memory.ended and memory.may_ask_history():
@@ -319,7 +224,7 @@ class LiveOutlook:
         )
 
 
-def _ended(task: slurm.Task) -> Prospect:
+def _ended(task: slurm.ArrayTask) -> Prospect:
     if task.state == "CANCELLED":
         return Prospect(State.CANCELLED, f"job {task.id} was cancelled in SLURM", task.id)
     if task.state == "OUT_OF_MEMORY":
@@ -348,23 +253,3 @@ def withdraw(results: Path, cancelled: Collection[str]) -> list[str]:
     if problems:
         raise slurm.NoAnswerError(f"{problems[0]}; their waiting jobs could not be withdrawn, and will do nothing")
     return jobs
-
-
-def watch_pulses(runs: Sequence[RunDir]) -> set[str]:
-    """Watch the hearts of the owners of some runs for as long as they may stand still; return those that beat."""
-    memory = Memory()
-    attempts = {run.id: attempt for run in runs if (attempt := run.latest())}
-    beating: set[str] = set()
-    while True:
-        pulses = {run_id: memory.pulse(attempt) for run_id, attempt in attempts.items() if run_id not in beating}
-        beating |= {run_id for run_id, pulse in pulses.items() if pulse == "alive"}
-        promised = any(
-            pulse == "unknown" and attempts[run_id].heartbeat_s() is not None for run_id, pulse in pulses.items()
-        )
-        if not promised:
-            return beating
-        time.sleep(WATCH_S)
-
-
-WATCH_S = 0.5
-"""Seconds between looks at a heartbeat."""

@@ -48,7 +48,7 @@ class NotHereError(NoAnswerError):
 
 
 @dataclass(frozen=True)
-class Task:
+class ArrayTask:
     """One job as SLURM tells of it: for the tool, always a task of an array.
 
     Attributes:
@@ -128,7 +128,7 @@ MANY = 4
 """Lines of SLURM's that are worth repeating."""
 
 
-def queue(users: Iterable[str]) -> dict[str, Task]:
+def queue(users: Iterable[str]) -> dict[str, ArrayTask]:
     """Return the jobs of some users that the controller knows, also those that ended minutes ago, by id.
 
     Args:
@@ -146,7 +146,7 @@ def queue(users: Iterable[str]) -> dict[str, Task]:
         if len(parts) < len(fields):
             continue
         id_, name, state, reason, node, start, restarts = parts[: len(fields)]
-        found[id_] = Task(
+        found[id_] = ArrayTask(
             id=id_,
             name=name,
             state=_word(state),
@@ -162,7 +162,7 @@ def _word(state: str) -> str:
     return state.split()[0] if state.split() else "UNKNOWN"
 
 
-def history(arrays: Iterable[str]) -> dict[str, Task]:
+def history(arrays: Iterable[str]) -> dict[str, ArrayTask]:
     """Return how the tasks of some arrays ended, as the accounting tells, by id.
 
     Raises:
@@ -186,7 +186,7 @@ def history(arrays: Iterable[str]) -> dict[str, Task]:
             numbers = [""] if first is None or last is None else [f"_{n}" for n in range(first, last + 1)]
             for number in numbers:
                 task = f"{main}{number}"
-                found[task] = Task(task, parts[1], _word(parts[2]), f"exit code {parts[3]}", parts[4])
+                found[task] = ArrayTask(task, parts[1], _word(parts[2]), f"exit code {parts[3]}", parts[4])
     return found
 
 

@@ -5,12 +5,10 @@ python -m ettsweep.worker FOLDER                what a batch script of SLURM's s
 python -m ettsweep.worker --follow WHAT         what a worker starts on the other devices of its slot
 """
 
-import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -25,9 +23,9 @@ from ettsweep.runs.folder import RunDir
 from ettsweep.runs.paths import runs_dir
 from ettsweep.worker.control import SIGNALS, Control
 from ettsweep.worker.device import prepare_device
-from ettsweep.worker.job import Job, JobOutlook
+from ettsweep.worker.job import SlurmJob
 from ettsweep.worker.together import meet_in_job, meet_leader, parse_told
-from ettsweep.worker.worker import Worker, say
+from ettsweep.worker.worker import Presence, Worker
 
 if TYPE_CHECKING:
     import torch
@@ -45,18 +43,14 @@ def run_in_slot(folder: Path, slot_name: str) -> int:
     slot = next(Slot.from_json(data) for data in submission.slots if data["name"] == slot_name)
     for number in SIGNALS:
         signal.signal(number, _leave)
-    say(submission, slot.name, leaving=False)
+    Presence(submission, slot.name).say(leaving=False)
     lock = hold_slot(slot)  # waits in the kernel, without torch, while another worker has the slot
     assert lock is not None
     try:
-        Worker(submission, slot.name, slot, _runs(submission, submission.runs), Control()).serve()
+        Worker(submission, slot, _runs(submission, submission.runs), Control()).serve()
     finally:
         let_go(lock)
     return 0
-
-
-def _nothing_around(group: "Group") -> "Callable[[], AbstractContextManager[Group]]":
-    return lambda: contextlib.nullcontext(group)
 
 
 def follow_in_slot(told: str) -> int:
@@ -103,7 +97,7 @@ def _runs(submission: Submission, ids: Sequence[str]) -> list[RunDir]:
 
 def run_task(folder: Path) -> int:
     """Train the runs of this task of the array; return the exit code."""
-    job = Job.this()
+    job = SlurmJob.this()
     control = Control()
     submission = read_submission(folder)
     _check_code(submission)
@@ -116,30 +110,26 @@ def run_task(folder: Path) -> int:
         gpu=gpus[min(job.local_rank, len(gpus) - 1)] if profile["gpus"] else None,
         threads=profile["cpus"],
     )
-    gather = None
-    together = profile.get("devices_per_run", 1) > 1
-    if together:
+    group = None
+    if profile.get("devices_per_run", 1) > 1:
         # At once, whether or not there is anything to train: the others cannot know.
         device, _ = prepare_device(slot)
         group = meet_in_job(device)
         if not group.leads:
-            say(submission, slot.name, leaving=False, job=job)
+            presence = Presence(submission, slot.name, job)
+            presence.say(leaving=False)
             _follow(group, device, control)
-            say(submission, slot.name, leaving=True, job=job)
+            presence.say(leaving=True)
             group.leave()
             return 0
-        gather = _nothing_around(group)
-    runs = _runs(submission, submission.runs_of(job.index))
-    worker = Worker(submission, slot.name, slot, runs, control, job, JobOutlook(job, folder), gather)
+    worker = Worker(submission, slot, _runs(submission, submission.runs_of(job.index)), control, job, group)
     worker.serve()
-    if together:
+    if group is not None:
         from ettsweep.training.distributed import dismiss
 
         dismiss(group)
         group.leave()
-    if not control.told or not any(worker.claimable(run) for run in runs):
-        return 0
-    return worker.go_on_in_the_next_job()
+    return worker.go_on_in_the_next_job() if control.told and worker.work_is_left() else 0
 
 
 def main(arguments: Sequence[str]) -> int:

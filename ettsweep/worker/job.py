@@ -3,24 +3,18 @@
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ettsweep.errors import LaunchError
 from ettsweep.files import Json
-from ettsweep.launch.outlook import LiveOutlook, Memory
+from ettsweep.launch.memory import Memory
+from ettsweep.launch.outlook import LiveOutlook
 from ettsweep.processes import Process
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.state import Owner, Prospect
 
-if TYPE_CHECKING:
-    pass
-
-
-# --- a task of SLURM's array ----------------------------------------------------------------------------------------
-
 
 @dataclass(frozen=True)
-class Job:
+class SlurmJob:
     """This job, as SLURM told its processes.
 
     Attributes:
@@ -40,7 +34,7 @@ class Job:
     local_rank: int
 
     @classmethod
-    def this(cls) -> "Job":
+    def this(cls) -> "SlurmJob":
         """Return the job that this process belongs to.
 
         Raises:
@@ -73,7 +67,7 @@ class Job:
 class JobOutlook:
     """What a job knows of other owners: of its own earlier and later lives at once, of others by asking SLURM."""
 
-    def __init__(self, job: Job, submission: Path) -> None:
+    def __init__(self, job: SlurmJob, submission: Path) -> None:
         self._job = job
         self._submission = submission.name
         self._results = submission.parent.parent

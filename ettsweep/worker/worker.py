@@ -7,7 +7,6 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING
 from ettsweep.errors import CorruptError
 from ettsweep.files import Json, dumps, write_atomic
 from ettsweep.launch import slurm
-from ettsweep.launch.outlook import BEATS
+from ettsweep.launch.memory import BEATS
 from ettsweep.launch.profiles import PROFILES, Slot
 from ettsweep.launch.submissions import Submission
 from ettsweep.processes import beside, process
@@ -26,7 +25,7 @@ from ettsweep.runs.state import Outlook, State, ThisMachine
 from ettsweep.schema import validate
 from ettsweep.worker.control import POLL_S, Control
 from ettsweep.worker.device import execution, prepare_device
-from ettsweep.worker.job import Job
+from ettsweep.worker.job import JobOutlook, SlurmJob
 from ettsweep.worker.together import gathered
 
 if TYPE_CHECKING:
@@ -39,19 +38,29 @@ IDLE_LIVES = 6
 """Lives of a job in a row without a single step after which SLURM is not asked for one more."""
 
 
-def say(
-    submission: Submission,
-    name: str,
-    *,
-    leaving: bool,
-    job: Job | None = None,
-    saved: bool = False,
-    idle_lives: int = 0,
-) -> None:
-    said: Json = {"process": process().to_json(), "leaving": leaving}
-    if job:
-        said |= {"restart": job.restart, "saved": saved, "idle_lives": idle_lives}
-    write_atomic(submission.path / f"worker-{name}.json", dumps(said))
+class Presence:
+    """What a worker says of itself in the folder of its submission.
+
+    Attributes:
+        idle_lives: lives of its job in a row, this one included, that have ended without a step.
+    """
+
+    def __init__(self, submission: Submission, name: str, job: SlurmJob | None = None) -> None:
+        self._submission = submission
+        self._name = name
+        self._job = job
+        self.idle_lives = 0
+
+    def count_this_life(self) -> None:
+        """Count this life of the job as idle, until a run has made a step in it."""
+        self.idle_lives = 1 + int(self._submission.said_by(self._name).get("idle_lives") or 0)
+
+    def say(self, *, leaving: bool, saved: bool = False) -> None:
+        """Say whether it has taken its last look at its list, and whether it has nothing to lose any more."""
+        said: Json = {"process": process().to_json(), "leaving": leaving}
+        if self._job:
+            said |= {"restart": self._job.restart, "saved": saved, "idle_lives": self.idle_lives}
+        write_atomic(self._submission.path / f"worker-{self._name}.json", dumps(said))
 
 
 class Worker:
@@ -60,47 +69,40 @@ class Worker:
     def __init__(
         self,
         submission: Submission,
-        name: str,
         slot: Slot,
         runs: list[RunDir],
-        control: "Control",
-        job: Job | None = None,
-        outlook: Outlook | None = None,
-        gather: "Callable[[], AbstractContextManager[Group]] | None" = None,
+        control: Control,
+        job: SlurmJob | None = None,
+        group: "Group | None" = None,
     ) -> None:
-        self._gather = gather
         self._submission = submission
-        self._name = name
         self._slot = slot
         self._runs = runs
         self._control = control
         self._job = job
-        self._outlook = outlook or ThisMachine()
-        # Lives of this job, this one included, that have ended without a step.
-        self._idle_lives = 1 + int(submission.said_by(name).get("idle_lives") or 0)
+        self._group = group
+        self._outlook: Outlook = JobOutlook(job, submission.path) if job else ThisMachine()
+        self._presence = Presence(submission, slot.name, job)
+        self._presence.count_this_life()
 
-    def claimable(self, run: RunDir) -> bool:
-        """Say whether a run waits for someone to train it."""
-        return claimable(run, self._outlook)
-
-    def _say(self, *, leaving: bool, saved: bool = False) -> None:
-        idle_lives = self._idle_lives
-        say(self._submission, self._name, leaving=leaving, job=self._job, saved=saved, idle_lives=idle_lives)
+    def work_is_left(self) -> bool:
+        """Say whether a run of the list waits for someone to train it."""
+        return any(claimable(run, self._outlook) for run in self._runs)
 
     def serve(self) -> None:
         """Train, pass after pass: a dead worker's runs come round."""
-        self._say(leaving=False)
+        self._presence.say(leaving=False)
         while True:
-            if any(self.claimable(run) for run in self._runs):
+            if self.work_is_left():
                 self._train_all()
-            if self._control.told and self._job and any(self.claimable(run) for run in self._runs):
+            if self._control.told and self._job and self.work_is_left():
                 return  # what becomes of the list is SLURM's to say
             self._wait_for_the_unknown()
             # From here on the list counts as nobody's, so the last look comes after saying so.
-            self._say(leaving=True)
-            if self._control.told or not any(self.claimable(run) for run in self._runs):
+            self._presence.say(leaving=True)
+            if self._control.told or not self.work_is_left():
                 return
-            self._say(leaving=False)
+            self._presence.say(leaving=False)
 
     def _wait_for_the_unknown(self) -> None:
         """Wait, in a job, until it is known of all owners whether they live: their hearts beat or stand still."""
@@ -120,7 +122,11 @@ class Worker:
         from ettsweep.training.distributed import LostPeerError
 
         try:
-            with self._gather() if self._gather else gathered(self._slot, device) as group:
+            with (
+                contextlib.nullcontext(self._group)
+                if self._group is not None
+                else gathered(self._slot, device) as group
+            ):
                 self._train_with(group, device, info, code)
         except LostPeerError as error:
             if self._job:
@@ -154,7 +160,7 @@ class Worker:
                     stop = train_run(run, attempt, device, how, partial(self._control.poll, attempt), group)
                 self._control.heed(stop)
                 if stop is None or attempt.progress() > before:
-                    self._idle_lives = 0
+                    self._presence.idle_lives = 0
                 if stop is Stop.SUPERSEDED and self._job and attempt.requeued():
                     self._control.told = "SUPERSEDED"  # this copy of the job has been given up, and all of its list
                     return
@@ -182,7 +188,7 @@ class Worker:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if told == "SUPERSEDED":
             return 1
-        if self._idle_lives >= IDLE_LIVES:
+        if self._presence.idle_lives >= IDLE_LIVES:
             print(f"{told}: {IDLE_LIVES} jobs in a row had no time for a step; raise time_min", flush=True)
             return 1
         preempted = None if told == "SIGUSR2" else slurm.preempted(self._job.id)
@@ -201,7 +207,7 @@ class Worker:
     def _wait_for_the_others(self) -> None:
         """Wait until all workers of this job have saved: to start it again ends those that have not."""
         assert self._job is not None
-        self._say(leaving=False, saved=True)
+        self._presence.say(leaving=False, saved=True)
         until_s = time.monotonic() + self._submission.profile["warn_s"] / 2
         while time.monotonic() < until_s and not self._submission.all_saved(self._job.index, self._job.restart):
             time.sleep(POLL_S)

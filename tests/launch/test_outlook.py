@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from ettsweep.launch import slurm
-from ettsweep.launch.outlook import ASK_FIRST_S, ASK_LAST_S, LiveOutlook, Memory, watch_pulses, withdraw
-from ettsweep.launch.slurm import NoAnswerError, Task
+from ettsweep.launch.memory import ASK_FIRST_S, ASK_LAST_S, Memory, watch_pulses
+from ettsweep.launch.outlook import LiveOutlook, withdraw
+from ettsweep.launch.slurm import ArrayTask, NoAnswerError
 from ettsweep.launch.submissions import Submission, submissions
 from ettsweep.processes import Life, Process, process
 from ettsweep.runs.attempt import Attempt
@@ -45,8 +46,8 @@ ENDED = (
 class Cluster:
     """What stands for SLURM: what squeue and sacct tell, and how often each was asked."""
 
-    tasks: dict[str, Task] = field(default_factory=dict)
-    ended: dict[str, Task] = field(default_factory=dict)
+    tasks: dict[str, ArrayTask] = field(default_factory=dict)
+    ended: dict[str, ArrayTask] = field(default_factory=dict)
     silence: str = ""
     no_history: str = ""
     asked: int = 0
@@ -54,18 +55,18 @@ class Cluster:
     cancelled: list[str] = field(default_factory=list)
 
     def has(self, id_: str, state: str, name: str = NAME, **more: Any) -> None:
-        self.tasks[id_] = Task(id_, name, state, **more)
+        self.tasks[id_] = ArrayTask(id_, name, state, **more)
 
     def had(self, id_: str, state: str, name: str = NAME, **more: Any) -> None:
-        self.ended[id_] = Task(id_, name, state, **more)
+        self.ended[id_] = ArrayTask(id_, name, state, **more)
 
-    def queue(self, *asked: Any) -> dict[str, Task]:
+    def queue(self, *asked: Any) -> dict[str, ArrayTask]:
         self.asked += 1
         if self.silence:
             raise NoAnswerError(self.silence)
         return dict(self.tasks)
 
-    def history(self, arrays: Collection[str]) -> dict[str, Task]:
+    def history(self, arrays: Collection[str]) -> dict[str, ArrayTask]:
         self.asked_history.append(list(arrays))
         if self.no_history:
             raise NoAnswerError(self.no_history)
@@ -807,13 +808,13 @@ def test_the_queue_is_read_as_squeue_prints_it(answers: Any) -> None:
     answers("squeue", QUEUE)
     found = {id_: task for id_, task in slurm.queue(["0"]).items() if task.name in "AB"}
     assert found == {
-        "58_0": Task("58_0", "A", "COMPLETED", "", "n1", "2026-11-21T10:01:01", 0),
-        "59_3": Task("59_3", "B", "PENDING", "Resources", "", "2027-11-21T10:01:05", 0),
-        "61": Task("61", "A", "PENDING", "JobHeldUser", "", "", 0),
-        "59_1": Task("59_1", "B", "RUNNING", "", "n1", "2026-11-21T10:01:05", 2),
-        "59_0": Task("59_0", "B", "CANCELLED", "", "n3", "2026-11-21T10:01:01", 0),
-        "68_1": Task("68_1", "A", "FAILED", "NonZeroExitCode", "n1", "2026-11-21T10:02:17", 0),
-        "69_0": Task("69_0", "A", "COMPLETING", "", "n[1-2]", "", 1),
+        "58_0": ArrayTask("58_0", "A", "COMPLETED", "", "n1", "2026-11-21T10:01:01", 0),
+        "59_3": ArrayTask("59_3", "B", "PENDING", "Resources", "", "2027-11-21T10:01:05", 0),
+        "61": ArrayTask("61", "A", "PENDING", "JobHeldUser", "", "", 0),
+        "59_1": ArrayTask("59_1", "B", "RUNNING", "", "n1", "2026-11-21T10:01:05", 2),
+        "59_0": ArrayTask("59_0", "B", "CANCELLED", "", "n3", "2026-11-21T10:01:01", 0),
+        "68_1": ArrayTask("68_1", "A", "FAILED", "NonZeroExitCode", "n1", "2026-11-21T10:02:17", 0),
+        "69_0": ArrayTask("69_0", "A", "COMPLETING", "", "n[1-2]", "", 1),
     }
     assert [id_ for id_, task in found.items() if task.active] == ["59_1", "69_0"]
     assert [id_ for id_, task in found.items() if task.waiting] == ["59_3", "61"]
@@ -845,7 +846,7 @@ def test_the_history_is_read_as_sacct_prints_it(answers: Any) -> None:
         **dict.fromkeys(["80_0", "80_1", "80_2"], "CANCELLED"),
         "81": "TIMEOUT",
     }
-    assert found["33_7"] == Task("33_7", "A", "FAILED", "exit code 15:0", "n2")
+    assert found["33_7"] == ArrayTask("33_7", "A", "FAILED", "exit code 15:0", "n2")
     assert {task.id for task in found.values()} == set(found)
 
 

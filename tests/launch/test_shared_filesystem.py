@@ -26,7 +26,7 @@ from typing import Any
 
 import pytest
 
-from ettsweep.launch.outlook import Memory
+from ettsweep.launch.memory import Memory
 from ettsweep.launch.profiles import LocalProfile
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir

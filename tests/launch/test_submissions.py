@@ -13,7 +13,7 @@ from ettsweep.launch import slurm
 from ettsweep.launch.housekeeping import find_waste, remove
 from ettsweep.launch.outlook import LiveOutlook
 from ettsweep.launch.profiles import LocalProfile
-from ettsweep.launch.slurm import NoAnswerError, Task
+from ettsweep.launch.slurm import ArrayTask, NoAnswerError
 from ettsweep.launch.submissions import Submission, read_submission, submissions
 from ettsweep.processes import Life, Process, process
 from ettsweep.runs.folder import RunDir
@@ -282,9 +282,9 @@ def test_the_last_words_of_a_worker_are_its_own(on_slurm: Any) -> None:
 
 
 @pytest.fixture
-def tasks(monkeypatch: pytest.MonkeyPatch) -> dict[str, Task]:
+def tasks(monkeypatch: pytest.MonkeyPatch) -> dict[str, ArrayTask]:
     """Return what squeue tells, for a test to fill."""
-    found: dict[str, Task] = {}
+    found: dict[str, ArrayTask] = {}
     monkeypatch.setattr(slurm, "queue", lambda *asked: dict(found))
     monkeypatch.setattr(slurm, "history", lambda arrays: {})
     monkeypatch.setattr(slurm, "cluster", lambda: "toy")
@@ -320,13 +320,13 @@ def test_a_submission_to_this_machine_goes_whatever_is_left_of_its_runs(submissi
 
 
 @pytest.mark.parametrize("state", ["PENDING", "RUNNING", "COMPLETING", "SUSPENDED"])
-def test_a_submission_with_jobs_stays(on_slurm: Any, results: Path, tasks: dict[str, Task], state: str) -> None:
+def test_a_submission_with_jobs_stays(on_slurm: Any, results: Path, tasks: dict[str, ArrayTask], state: str) -> None:
     submission = on_slurm(array="12")
     finish(results, *RUNS)
-    tasks["12_6"] = Task("12_6", submission.name, state)
+    tasks["12_6"] = ArrayTask("12_6", submission.name, state)
     assert cleaned(results) == set()
-    tasks["12_6"] = Task("12_6", submission.name, "COMPLETED")
-    tasks["13_0"] = Task("13_0", "another.1", "RUNNING")
+    tasks["12_6"] = ArrayTask("12_6", submission.name, "COMPLETED")
+    tasks["13_0"] = ArrayTask("13_0", "another.1", "RUNNING")
     assert cleaned(results) == {submission.path.name}
 
 
@@ -338,10 +338,12 @@ def test_a_submission_that_is_being_made_stays(on_slurm: Any, results: Path, sub
     assert cleaned(results) == ({submission.path.name} if goes else set())
 
 
-def test_jobs_that_nobody_recorded_keep_their_submission(on_slurm: Any, results: Path, tasks: dict[str, Task]) -> None:
+def test_jobs_that_nobody_recorded_keep_their_submission(
+    on_slurm: Any, results: Path, tasks: dict[str, ArrayTask]
+) -> None:
     submission = on_slurm()
     finish(results, *RUNS)
-    tasks["12_0"] = Task("12_0", submission.name, "PENDING")
+    tasks["12_0"] = ArrayTask("12_0", submission.name, "PENDING")
     assert cleaned(results) == set()
 
 
@@ -350,7 +352,7 @@ def test_jobs_that_nobody_recorded_keep_their_submission(on_slurm: Any, results:
 def test_no_submission_goes_while_its_scheduler_cannot_be_asked(
     on_slurm: Any, results: Path, monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
-    def no_answer(*asked: object) -> dict[str, Task]:
+    def no_answer(*asked: object) -> dict[str, ArrayTask]:
         raise NoAnswerError("no controller")
 
     submission = on_slurm(array="12", cluster="moon" if why == "another cluster" else "toy")
@@ -363,13 +365,13 @@ def test_no_submission_goes_while_its_scheduler_cannot_be_asked(
 
 @pytest.mark.usefixtures("tasks")
 def test_a_submission_that_came_alive_since_it_was_found_is_not_removed(
-    on_slurm: Any, results: Path, tasks: dict[str, Task]
+    on_slurm: Any, results: Path, tasks: dict[str, ArrayTask]
 ) -> None:
     submission = on_slurm(array="12")
     finish(results, *RUNS)
     waste = find_waste(results)
     assert [item.path for item in waste] == [submission.path]
     assert [item.reason for item in waste] == ["submission that has ended"]
-    tasks["12_0"] = Task("12_0", submission.name, "RUNNING")  # requeued by hand
+    tasks["12_0"] = ArrayTask("12_0", submission.name, "RUNNING")  # requeued by hand
     remove(waste)
     assert submission.path.is_dir()

@@ -8,9 +8,9 @@ from ettsweep.errors import EttsweepError
 from ettsweep.launch.memory import watch_pulses
 from ettsweep.launch.place import Place, check_data_of
 from ettsweep.launch.profiles import LocalProfile
-from ettsweep.launch.rounds import How, judge, read_ledger
+from ettsweep.launch.rounds import How, looks, read_ledger
 from ettsweep.launch.submit import check
-from ettsweep.runs.folder import State
+from ettsweep.runs.state import State
 from ettsweep.schema import validate
 from ettsweep.spec import RunSpec
 from ettsweep.sweep.gridfile import load_request
@@ -67,9 +67,10 @@ def ask_seeds(searches: Sequence[Search], results: Path, count: int) -> tuple[Pl
     ledger = read_ledger(results)
     specs: list[RunSpec] = []
     unverified = []
-    for search, verdict in zip(searches, judge(searches, ledger), strict=True):
+    for look in looks(searches, ledger):
+        search, verdict = look.search, look.verdict()
         if verdict.point is not None and verdict.verdict in ("optimal", "unsearched"):
-            specs += search.specs([verdict.point], fresh_seeds(search, count))
+            specs += look.specs([verdict.point], fresh_seeds(search, count))
         else:
             unverified.append(f"{search.model} {search.strategy}: {verdict.verdict}, {verdict.reason}")
     return make_plan(specs, ledger), unverified

@@ -12,7 +12,8 @@ from pathlib import Path
 from ettsweep.launch import slurm
 from ettsweep.launch.submissions import Submission
 from ettsweep.processes import Life
-from ettsweep.runs.folder import Attempt, RunDir
+from ettsweep.runs.attempt import Attempt
+from ettsweep.runs.folder import RunDir
 
 BEATS = 3
 """Intervals for which a heart must have stood still, by the clock of whoever looks, before its owner counts as dead."""

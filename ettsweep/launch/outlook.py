@@ -12,7 +12,10 @@ from ettsweep.launch import slurm
 from ettsweep.launch.memory import Memory
 from ettsweep.launch.submissions import Submission, submissions
 from ettsweep.processes import Process, boot_id
-from ettsweep.runs.folder import Attempt, Owner, Prospect, RunDir, State, runs_dir
+from ettsweep.runs.attempt import Attempt
+from ettsweep.runs.folder import RunDir
+from ettsweep.runs.paths import runs_dir
+from ettsweep.runs.state import Owner, Prospect, State
 
 NO_ANSWER = "SLURM does not answer"
 

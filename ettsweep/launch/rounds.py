@@ -13,7 +13,9 @@ from ettsweep.launch.profiles import AnyProfile, LocalProfile
 from ettsweep.launch.slurm import NoAnswerError, NotHereError
 from ettsweep.launch.submissions import read_submission
 from ettsweep.launch.submit import UnansweredError, scripts, submit
-from ettsweep.runs.folder import RunDir, State, runs_dir
+from ettsweep.runs.folder import RunDir
+from ettsweep.runs.paths import runs_dir
+from ettsweep.runs.state import State
 from ettsweep.sweep.lattice import Point
 from ettsweep.sweep.ledger import Ledger, load_ledger
 from ettsweep.sweep.plan import Plan, Planned, make_plan
@@ -259,10 +261,8 @@ class Climbs:
         self._searches = searches
         self._max_runs = max_runs
         self._tell = tell
-        self._candidates: dict[str, Point | None] = {
-            search.family: snap(search, ledger.family(search.family), at) if at else None for search in searches
-        }
-        self._paths: dict[str, list[Point]] = {search.family: [] for search in searches}
+        self._candidates = {look.search.family: look.snap(at) for look in looks(searches, ledger)} if at else {}
+        self._paths: dict[str, tuple[Point, ...]] = {}
         self.verdicts: list[Verdict] = []
         self.planned = 0
         self.held_back = 0
@@ -270,26 +270,28 @@ class Climbs:
     def plan(self, ledger: Ledger) -> Plan:
         """Climb as far as what is on disk allows, and return the plan for what the verdicts lack."""
         self.verdicts, specs = [], []
-        for search in self._searches:
-            runs = ledger.family(search.family)
-            path = self._paths[search.family]
-            verdict = verify(search, runs, self._candidates[search.family], path)
-            while better := climb(search, runs, verdict):
-                self._candidates[search.family] = better
-                _extend(path, verdict.point)
-                verdict = verify(search, runs, better, path)
-            if _extend(path, verdict.point) and self._tell:
-                self._tell(f"{search.model} {search.strategy}: {_candidate(verdict)}")
+        for look in looks(self._searches, ledger):
+            verdict = self._climb(look)
             self.verdicts.append(verdict)
-            specs += wanted(search, runs, verdict)
+            specs += look.wanted(verdict)
         plan = make_plan(specs, ledger)
-        room = None if self._max_runs is None else max(0, self._max_runs - self.planned)
-        allowed = plan.limited(room)
+        allowed = plan if self._max_runs is None else plan.limited(max(0, self._max_runs - self.planned))
         self.held_back = len(plan.to_launch) - len(allowed.to_launch)
         self.planned += len(allowed.to_launch)
         return allowed
 
+    def _climb(self, look: Look) -> Verdict:
+        family = look.search.family
+        verdict = look.climb(self._candidates.get(family), self._paths.get(family, ()))
+        if family in self._candidates and verdict.point:
+            self._candidates[family] = verdict.point
+        if verdict.way != verdict.path and self._tell:
+            self._tell(f"{look.search.model} {verdict.strategy}: {_candidate(verdict)}")
+        self._paths[family] = verdict.way
+        return verdict
+
 
 def _candidate(verdict: Verdict) -> str:
-    score = "diverged" if verdict.score is None else f"{verdict.metric} {verdict.score:.4g}"
-    return f"candidate lr {verdict.lr:.4g} wd {verdict.wd:.4g}, {score}"
+    assert verdict.point is not None
+    score = "diverged" if verdict.score is None else f"{verdict.search.measure.metric} {verdict.score:.4g}"
+    return f"candidate lr {verdict.point.lr:.4g} wd {verdict.point.wd:.4g}, {score}"

@@ -49,10 +49,8 @@ class Plan:
         """Whether there is a run to launch, or one that is to finish by itself."""
         return bool(self.to_launch) or not all(p.state.finished for p in self.keep)
 
-    def limited(self, room: int | None) -> "Plan":
-        """Return the plan with no more runs to launch than that; None takes none out."""
-        if room is None:
-            return self
+    def limited(self, room: int) -> "Plan":
+        """Return the plan with no more runs to launch than that."""
         retry = self.retry[:room]
         return replace(self, retry=retry, submit=self.submit[: room - len(retry)])
 

@@ -121,12 +121,9 @@ class Worker:
 
         from ettsweep.training.distributed import LostPeerError
 
+        around = contextlib.nullcontext(self._group) if self._group is not None else gathered(self._slot, device)
         try:
-            with (
-                contextlib.nullcontext(self._group)
-                if self._group is not None
-                else gathered(self._slot, device) as group
-            ):
+            with around as group:
                 self._train_with(group, device, info, code)
         except LostPeerError as error:
             if self._job:

@@ -10,7 +10,7 @@ from ettsweep.models.architectures import Architecture
 from ettsweep.models.blocks import Network
 from ettsweep.models.transformer import Parameter
 from ettsweep.scaling.factors import Dims, Group
-from ettsweep.spec import ModelSpec, RunSpec, StrategySpec, TaskSpec
+from ettsweep.spec import ModelSpec, StrategySpec, TaskSpec
 from ettsweep.tasks.base import Batch, Loading, Share
 from ettsweep.tasks.kinds import LOWEST_LOSS, TaskKind
 
@@ -91,9 +91,8 @@ class Ones:
         return {"val_loss": sums[0]}
 
 
-def load(run: RunSpec, device: torch.device, share: Share, loading: Loading) -> Ones:
-    assert isinstance(run.model, ToySpec)
-    return Ones(run.model.width, run.model.outputs, share)
+def load(task: ToyTask, model: ToySpec, seed: int, device: torch.device, share: Share, loading: Loading) -> Ones:
+    return Ones(model.width, model.outputs, share)
 
 
 TOY = Architecture(

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from ettsweep.errors import unknown_name
 from ettsweep.models import encdec_spec, vit_spec
@@ -20,7 +20,6 @@ class Architecture:
         sizes: the models that have a name. A description of another is compared with the first.
         letters: of the fields that a description names, with the letter that each is told by; width, depth and heads
             are always told.
-        reads: what one sample is.
         dims: what the scaling strategies depend on.
         parameters: all of them, in the order of the torch model's `named_parameters()`.
         tokens: T, of one sample.
@@ -37,7 +36,6 @@ class Architecture:
     spec: type[ModelSpec]
     sizes: Mapping[str, ModelSpec]
     letters: Mapping[str, str]
-    reads: Literal["image", "text"]
     dims: Callable[[Any], Dims]
     parameters: Callable[[Any], tuple[Parameter, ...]]
     tokens: Callable[[Any], int]
@@ -86,7 +84,6 @@ ARCHITECTURES: dict[str, Architecture] = {
             "classes": "k",
             "ln_eps": "eps",
         },
-        reads="image",
         dims=vit_spec.dims,
         parameters=vit_spec.parameters,
         tokens=vit_spec.patches,
@@ -111,7 +108,6 @@ ARCHITECTURES: dict[str, Architecture] = {
             "dropout": "d",
             "attention_dropout": "a",
         },
-        reads="text",
         dims=encdec_spec.dims,
         parameters=encdec_spec.parameters,
         tokens=encdec_spec.tokens,

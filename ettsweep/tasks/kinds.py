@@ -62,7 +62,8 @@ class TaskKind:
         misfits: why a model cannot be trained on it at a batch size; nothing where it can.
         check: raises DataMissingError where the data of a run, for a model that may not be known, are not there.
         found: what there is of data, in words, once `check` has passed.
-        load: `module:function` that returns the tasks.base.Task of a run, given RunSpec, device, Share and Loading.
+        load: `module:name` of what returns the tasks.base.Task of a run, once `check` has passed, given task, model,
+            seed, device, Share and Loading.
         doctor: `module:function` that examines all of the data, given task, model or None, `data`, and how many samples
             to read or None; it returns rows of `ettsweep doctor`. None where the data come with a package.
         train_size: samples of an epoch; None where only the data say, and curves are drawn over steps.
@@ -104,7 +105,7 @@ def _images(spec: type[ImageTask]) -> TaskKind:
         check=images.check_images,
         check_counts=images.check_counts,
         found=lambda task, data: f"found: {images.locate(task, data)[0].format}",
-        load="ettsweep.tasks.images.classification:load_images",
+        load="ettsweep.tasks.images.classification:Images",
         doctor="ettsweep.doctor.images:examine_images",
         train_size=lambda task: int(task.train_size),
     )

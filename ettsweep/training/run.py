@@ -25,7 +25,7 @@ from ettsweep.scaling.strategies import strategy_name
 from ettsweep.spec import ModelSpec, RunSpec
 from ettsweep.tasks.base import Loading, Share, Task
 from ettsweep.tasks.data import said
-from ettsweep.tasks.kinds import score, task_kind
+from ettsweep.tasks.kinds import check_data, score, task_kind
 from ettsweep.training import checkpoint
 from ettsweep.training.distributed import ALONE, Group, LostPeerError, is_sharded, watching
 from ettsweep.training.execution import Execution
@@ -296,7 +296,8 @@ def build_task(spec: RunSpec, device: torch.device, share: Share, loading: Loadi
     Raises:
         DataMissingError: they are not there, or are not those that the run was made for.
     """
-    task: Task = resolve(task_kind(spec.task).load)(spec, device, share, loading)
+    check_data(spec.task, spec.model, loading.data)
+    task: Task = resolve(task_kind(spec.task).load)(spec.task, spec.model, spec.seed, device, share, loading)
     return task
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ettsweep.errors import DataMissingError
 from ettsweep.seeding import derive_seed
-from ettsweep.spec import ImageModel, RunSpec
+from ettsweep.spec import ImageModel
 from ettsweep.tasks.base import Batch, Loading, Share, classification_loss, classification_metrics, classification_sums
 from ettsweep.tasks.images.augmentation import evaluation_transform, training_transform
 from ettsweep.tasks.images.chunks import Chunk, Item, Problem, TrainingImages, ValidationImages, load, on_device
@@ -209,10 +209,3 @@ class Images:
     def metrics(self, sums: Sequence[float]) -> dict[str, float]:
         """Return val_loss and val_accuracy."""
         return classification_metrics(sums)
-
-
-def load_images(run: RunSpec, device: torch.device, share: Share, loading: Loading) -> Images:
-    """Return the task of a run."""
-    assert isinstance(run.task, ImageTask)
-    assert isinstance(run.model, ImageModel)
-    return Images(run.task, run.model, run.seed, device, share, loading)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ettsweep.seeding import derive_seed
-from ettsweep.spec import RunSpec
+from ettsweep.spec import ImageModel
 from ettsweep.tasks.base import Batch, Loading, Share, classification_loss, classification_metrics, classification_sums
 from ettsweep.tasks.images.spec import DigitsTask
 from ettsweep.tasks.packages import digits_file
@@ -90,7 +90,8 @@ class Digits:
         return classification_metrics(sums)
 
 
-def load_digits(run: RunSpec, device: torch.device, share: Share, loading: Loading) -> Digits:
+def load_digits(
+    task: DigitsTask, model: ImageModel, seed: int, device: torch.device, share: Share, loading: Loading
+) -> Digits:
     """Return the task of a run."""
-    assert isinstance(run.task, DigitsTask)
-    return Digits(run.task, run.seed, device, share)
+    return Digits(task, seed, device, share)

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from ettsweep.errors import DataMissingError, InputError
 from ettsweep.seeding import derive_seed
-from ettsweep.spec import RunSpec, TextModel
+from ettsweep.spec import TextModel
 from ettsweep.tasks.base import Batch, Loading, Share
 from ettsweep.tasks.text.corpus import Corpus, TextBlock, TextBlocks, open_corpus
-from ettsweep.tasks.text.location import check_pydoc, check_text, pydoc_digest, text_digest, text_folder
+from ettsweep.tasks.text.location import pydoc_digest, text_digest, text_folder
 from ettsweep.tasks.text.pydoc import pydoc_corpus
 from ettsweep.tasks.text.spec import DenoisingTask, PydocTask, TextTask
 from ettsweep.tasks.text.tokenizer import word_starts
@@ -244,22 +244,22 @@ def _tokens(batch: Batch) -> Tensor:
     return (batch.targets != PAD).sum()
 
 
-def load_pydoc(run: RunSpec, device: torch.device, share: Share, loading: Loading) -> Denoising:
+def load_pydoc(
+    task: PydocTask, model: TextModel, seed: int, device: torch.device, share: Share, loading: Loading
+) -> Denoising:
     """Return the task of a run on Python's documentation.
 
     Raises:
         InputError: the run is bound to no text.
         DataMissingError: the documentation is not there, or is not the one that the run was made for.
     """
-    task, model = run.task, run.model
-    assert isinstance(task, PydocTask)
-    assert isinstance(model, TextModel)
     _check_bound(task, pydoc_digest(task, loading.data))
-    check_pydoc(task, run.model, loading.data)
-    return Denoising(task, model, pydoc_corpus(model.vocabulary), run.seed, device, share)
+    return Denoising(task, model, pydoc_corpus(model.vocabulary), seed, device, share)
 
 
-def load_text(run: RunSpec, device: torch.device, share: Share, loading: Loading) -> Denoising:
+def load_text(
+    task: TextTask, model: TextModel, seed: int, device: torch.device, share: Share, loading: Loading
+) -> Denoising:
     """Return the task of a run on tokenised text.
 
     Raises:
@@ -267,12 +267,8 @@ def load_text(run: RunSpec, device: torch.device, share: Share, loading: Loading
         DataMissingError: the text is not there, or is not the one that the run was made for.
         CorruptError: it was changed since it was tokenised.
     """
-    task, model = run.task, run.model
-    assert isinstance(task, TextTask)
-    assert isinstance(model, TextModel)
     _check_bound(task, text_digest(task, loading.data))
-    check_text(task, run.model, loading.data)
-    return Denoising(task, model, open_corpus(text_folder(loading.data)), run.seed, device, share)
+    return Denoising(task, model, open_corpus(text_folder(loading.data)), seed, device, share)
 
 
 def _check_bound(task: DenoisingTask, at_hand: str) -> None:

@@ -117,6 +117,19 @@ STYLES = {
 }
 
 
+def count(number: int, what: str) -> str:
+    """Return a number of things in words: 1 node, 2 nodes."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def span(minutes: float) -> str:
+    """Return a time as people say it."""
+    for unit, size in (("days", 1440), ("h", 60)):
+        if minutes >= 2 * size or (minutes >= size and minutes % size == 0):
+            return f"{minutes / size:.4g} {unit}"
+    return f"{minutes:.4g} min"
+
+
 def cell(value: object) -> str:
     """Return a value as people read it: four significant digits, nothing for None."""
     if value is None:

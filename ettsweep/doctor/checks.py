@@ -53,15 +53,3 @@ def torch_facts() -> dict[str, str]:
 
 def existing(results: Path) -> Path:
     return results if results.exists() else results.resolve().parent
-
-
-def count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
-
-
-def span(minutes: float) -> str:
-    """Return a time as people say it."""
-    for unit, size in (("days", 1440), ("h", 60)):
-        if minutes >= 2 * size or (minutes >= size and minutes % size == 0):
-            return f"{minutes / size:.4g} {unit}"
-    return f"{minutes:.4g} min"

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ettsweep.doctor import inventory
-from ettsweep.doctor.checks import Check, check, count, existing, span, torch_facts
+from ettsweep.doctor.checks import Check, check, existing, torch_facts
 from ettsweep.launch import slurm
 from ettsweep.launch.outlook import NO_ANSWER
 from ettsweep.launch.profiles import SlurmProfile
+from ettsweep.output import count, span
 from ettsweep.runs.paths import jobs_dir
 
 

@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ettsweep.doctor.checks import Check, count
+from ettsweep.doctor.checks import Check
 from ettsweep.errors import CorruptError, EttsweepError
-from ettsweep.output import progress
+from ettsweep.output import count, progress
 from ettsweep.spec import ModelSpec, TextModel
 from ettsweep.tasks.text.manifest import LONG, Counts, read_manifest
 from ettsweep.tasks.text.spec import TextTask

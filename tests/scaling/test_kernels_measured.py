@@ -18,7 +18,8 @@ from support.kernel_cases import OUTPUTS, PREVIOUS, Case, images, input_kernel, 
 
 from ettsweep.models.shapes import dims
 from ettsweep.scaling.factors import BULK, Group, lr_factor
-from ettsweep.scaling.kernels import Estimate, Kernels, normalised, vit_kernels
+from ettsweep.scaling.kernels import Estimate, Kernels, vit_kernels
+from ettsweep.scaling.recursion import Stream
 
 
 @dataclass(frozen=True)
@@ -274,7 +275,7 @@ def test_normalised_kernels_tend_to_the_predicted_like_one_over_n_where_eps_coun
         stem, head = predicted.stages[0].kernel.value, predicted.stages[-1].kernel.value
         controls = upper(kernel(seen.streams["stem"]) - stem)
         for name, expected in (
-            ("stem", normalised(stem, eps)),
+            ("stem", Stream(stem, {}).normalised(eps).kernel),
             ("blocks.0.mlp", head),
         ):
             measured = relative(kernel(seen.normalised[name]), expected)

@@ -53,7 +53,8 @@ def _kernels(models: Sequence[VitSpec], s: float | None, batch: Batch) -> list[K
     """Return the kernels of each model; the recursion, which has no width in it, is gone through once."""
     *narrower, widest = models
     inputs_PX = patchify(batch.inputs[0], widest.patch_size).flatten(0, 1).double().numpy()
-    kernels = vit_kernels(widest, dims(widest), s, inputs_PX @ inputs_PX.T / inputs_PX.shape[1], draws=DRAWS)
+    inputs_PP = inputs_PX @ inputs_PX.T / inputs_PX.shape[1]
+    kernels = vit_kernels(widest, dims(widest), s, inputs_PP, SAMPLES, draws=DRAWS)
     return [*(at_width(kernels, dims(model), s) for model in narrower), kernels]
 
 

@@ -270,7 +270,7 @@ def test_normalised_kernels_tend_to_the_predicted_like_one_over_n_where_eps_coun
     eps = float(inputs_PP[0, 0])
     for width, count in {16: 1000, 32: 1000, 64: 500, 128: 300}.items():
         spec = vit(width, tokens=1, ln_eps=eps)
-        predicted = vit_kernels(spec, dims(spec), 0.0, inputs_PP, draws=8)
+        predicted = vit_kernels(spec, dims(spec), 0.0, inputs_PP, 2, draws=8)
         seen = forward(drawn(spec, 0.0, count, first_seed=1000 * width), images(patches(1)))
         stem, head = predicted.stages[0].kernel.value, predicted.stages[-1].kernel.value
         controls = upper(kernel(seen.streams["stem"]) - stem)

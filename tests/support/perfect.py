@@ -25,7 +25,7 @@ def kernels(model: ModelSpec, s: float | None) -> Kernels:
     if isinstance(model, EncDecSpec):
         return encdec_kernels(model, dims(model), s, TOKENS, TOKENS[::-1], draws=10)
     assert isinstance(model, VitSpec)
-    return vit_kernels(model, dims(model), s, 0.7 * np.eye(8) + 0.3, draws=10)
+    return vit_kernels(model, dims(model), s, 0.7 * np.eye(8) + 0.3, 2, draws=10)
 
 
 def expectations(

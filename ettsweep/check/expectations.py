@@ -6,10 +6,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from ettsweep.check.powers import growth
-from ettsweep.scaling.factors import Domain, Group, MlpFactor, Optimizer
-from ettsweep.scaling.kernels import Array, Estimate, Kernels, adamw_order_one, output_scale, tangent_contribution
+from ettsweep.models.shapes import dims, parameter_shapes
+from ettsweep.scaling.contributions import adamw_order_one, tangent_contribution
+from ettsweep.scaling.factors import BULK, Dims, Domain, Group, MlpFactor, Optimizer
+from ettsweep.scaling.kernels import Estimate, Kernels, output_scale
 from ettsweep.scaling.map import bulk_exponent
-from ettsweep.spec import EncDecSpec, VitSpec
+from ettsweep.scaling.recursion import Array
+from ettsweep.spec import ModelSpec
 
 HEAD = "head"
 """The stage of the outputs."""
@@ -41,10 +44,27 @@ class Expected:
 
 @dataclass(frozen=True)
 class Prediction:
-    """Kernels at leading order, and the model that they were computed for; vision's are the same at all widths."""
+    """Kernels at leading order, and what they were computed for.
 
-    model: VitSpec | EncDecSpec
+    Attributes:
+        dims: of the model.
+        counts: of each group, the parameters that have a gradient (`tangent_contribution`).
+        kernels: those of vision are the same at all widths.
+    """
+
+    dims: Dims
+    counts: Mapping[Group, int]
     kernels: Kernels
+
+    @classmethod
+    def of(cls, model: ModelSpec, kernels: Kernels) -> "Prediction":
+        """Return the prediction for a model; of a word embedding, the parameters of one word have a gradient."""
+        counts: dict[Group, int] = {}
+        for parameter in parameter_shapes(model):
+            for group in parameter.groups:
+                size = model.width if group is Group.WE else parameter.size // len(parameter.groups)
+                counts[group] = counts.get(group, 0) + size
+        return cls(dims(model), counts, kernels)
 
 
 @dataclass(frozen=True)
@@ -55,25 +75,26 @@ class Expectations:
     the other groups show by how much they miss it.
 
     Attributes:
-        widths: n, ascending.
-        predictions: at each width.
+        predictions: at each width, ascending.
         s: the strategy's; None for standard.
         optimizer: what trains.
         mlp_factor: whether M enters the learning-rate factors.
-        counts: of each group, the parameters that have a gradient at the widest (`tangent_contribution`).
     """
 
-    widths: Sequence[int]
     predictions: Sequence[Prediction]
     s: float | None
     optimizer: Optimizer
     mlp_factor: MlpFactor
-    counts: Mapping[Group, int]
 
     @property
-    def domain(self) -> Domain:
-        """Return what the model reads."""
-        return "language" if isinstance(self.predictions[-1].model, EncDecSpec) else "vision"
+    def widths(self) -> list[int]:
+        """Return n, ascending."""
+        return [prediction.dims.width for prediction in self.predictions]
+
+    @property
+    def groups(self) -> list[Group]:
+        """Return the model's groups, from the stem to the head."""
+        return [group for group in Group if group in self.predictions[-1].counts]
 
     @property
     def stages(self) -> tuple[str, ...]:
@@ -85,7 +106,7 @@ class Expectations:
         estimates = [_kernel(prediction, stage) for prediction in self.predictions]
         power, scales = 0.0, [1.0 for _ in self.widths]
         if stage == HEAD:
-            power, scales = self.output_power, [output_scale(p.model, self.s) for p in self.predictions]
+            power, scales = self.output_power, [output_scale(p.dims, self.s) for p in self.predictions]
         shape = tuple(mean(estimate.value) / scale for estimate, scale in zip(estimates, scales, strict=True))
         return Expected(mean(estimates[-1].value), mean(estimates[-1].error), power, shape)
 
@@ -94,8 +115,9 @@ class Expectations:
         curve = [self._order_one(prediction, group) for prediction in self.predictions]
         value, error = curve[-1]
         if self.s is None:
-            raw = own(self.predictions[-1].kernels.tangent[group].value)
-            scale = float(tangent_contribution(raw, 1.0, self.optimizer, self.counts[group])) / value
+            widest = self.predictions[-1]
+            raw = own(widest.kernels.tangent[group].value)
+            scale = tangent_contribution(raw, 1.0, self.optimizer, widest.counts[group]) / value
             value, error = value * scale, error * scale
         return Expected(value, error, self.outside, tuple(value for value, _ in curve))
 
@@ -123,7 +145,7 @@ class Expectations:
     @property
     def output_power(self) -> float:
         """Return the power of the width that the outputs' kernel has by its scale alone."""
-        return growth(self.widths, [output_scale(prediction.model, self.s) for prediction in self.predictions])
+        return growth(self.widths, [output_scale(prediction.dims, self.s) for prediction in self.predictions])
 
     @property
     def outside(self) -> float:
@@ -138,9 +160,10 @@ class Expectations:
         estimate = prediction.kernels.order_one[group]
         value, error = own(estimate.value), own(estimate.error)
         if self.optimizer == "sgd":
-            ignored = prediction.model.mlp_ratio if group is Group.X and self.mlp_factor == "ignore" else 1
+            ignored = prediction.dims.mlp_ratio if group is Group.X and self.mlp_factor == "ignore" else 1
             return ignored * value, ignored * error
-        root = float(adamw_order_one(group, np.asarray(value), prediction.model, self.mlp_factor))
+        count = prediction.counts[group]
+        root = adamw_order_one(group, value, prediction.dims, count, self.mlp_factor)
         return root, root * error / (2 * value)
 
 
@@ -149,6 +172,32 @@ def _upstream(stage: str, stages: Sequence[str]) -> Iterator[str]:
     upto = stages[: stages.index(stage) + 1]
     crossed = any(name.endswith(".cross") for name in upto) or not stage.startswith("decoder")
     yield from (name for name in upto if crossed or name.startswith("decoder"))
+
+
+def init_power(group: Group, domain: Domain, s: float | None) -> float:
+    """Return p, where the std of a group's initial values goes as n^p.
+
+    eq:init-preview-stem .. eq:init-preview-Meta-head; 0 for language, whose stds are the same at all widths
+    (table:SLUDGE).
+    """
+    if domain == "language":
+        return 0.0
+    if group is Group.HEAD:
+        return -(1 + (s or 0.0)) / 2
+    return -0.5 if group in BULK else 0.0
+
+
+def factor_power(group: Group, s: float | None, optimizer: Optimizer) -> float:
+    """Return p, where a group's learning-rate factor goes as n^p; 0 for standard.
+
+    eq:AdamWlambdaG-preview-*, eq:SGDlambdaG-preview-*, with s from foot:Meta2.
+    """
+    if s is None or group is Group.HEAD_BIAS:
+        return 0.0
+    if group is Group.HEAD:
+        return -1.0
+    embedding = (s - 1) / 2 if optimizer == "adamw" else s
+    return embedding - 1 if group in BULK else embedding
 
 
 def own(kernel: Array) -> float:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from ettsweep.check.judgement import GroupRow, Judgement, Quantity
-from ettsweep.check.powers import APART, Verdict
+from ettsweep.check.powers import APART, Agreement
 from ettsweep.scaling.factors import Group
 
 
@@ -28,7 +28,7 @@ def findings(judgement: Judgement, s: float | None) -> tuple[str, ...]:
 
 def _initial_values(judgement: Judgement) -> Iterator[tuple[Group, str]]:
     for row in judgement.groups:
-        if row.init is not None and row.init.verdict is Verdict.OFF:
+        if row.init is not None and row.init.verdict is Agreement.OFF:
             yield row.group, f"{row.group}: the std of initial values {_instead(row.init)}"
 
 
@@ -36,21 +36,21 @@ def _output_scale(judgement: Judgement) -> Iterator[tuple[Group, str]]:
     """Yield that the outputs alone have a wrong scale, though their weights start as they should."""
     *hidden, outputs = judgement.stages
     head = next(row for row in judgement.groups if row.group in (Group.HEAD, Group.WE))
-    hidden_off = any(row.kernel.verdict is Verdict.OFF for row in hidden)
-    if outputs.kernel.verdict is Verdict.OFF and not hidden_off and head.init and head.init.verdict is Verdict.OK:
+    hidden_off = any(row.kernel.verdict is Agreement.OFF for row in hidden)
+    if outputs.kernel.verdict is Agreement.OFF and not hidden_off and head.init and head.init.verdict is Agreement.OK:
         what = "the outputs' kernel" if head.group is Group.HEAD else "the outputs' kernel (output rescale)"
         yield head.group, f"{head.group}: {what} {_instead(outputs.kernel)}, while hidden kernels are right"
 
 
 def _factors(judgement: Judgement) -> Iterator[tuple[Group, str]]:
     for row in judgement.groups:
-        if row.factor.verdict is Verdict.OFF:
+        if row.factor.verdict is Agreement.OFF:
             yield row.group, f"{row.group}: the learning-rate factor {_instead(row.factor)}"
 
 
 def _decays(judgement: Judgement) -> Iterator[tuple[Group, str]]:
     for row in judgement.groups:
-        if row.decay.verdict is Verdict.OFF:
+        if row.decay.verdict is Agreement.OFF:
             yield row.group, f"{row.group}: the decay of a step, divided by lr wd, {_instead(row.decay)}"
 
 
@@ -60,15 +60,17 @@ def _decays(judgement: Judgement) -> Iterator[tuple[Group, str]]:
 def _behaviour(judgement: Judgement, s: float | None) -> Iterator[str]:
     """Yield groups, then the first stage whose kernel is off, then stages that change otherwise."""
     for row in judgement.groups:
-        if row.verdict is Verdict.OFF:
+        if row.verdict is Agreement.OFF:
             yield _group_line(row, s)
-    off = [row for row in judgement.stages if Verdict.OFF in (row.kernel.verdict, row.between.verdict)]
+    off = [row for row in judgement.stages if Agreement.OFF in (row.kernel.verdict, row.between.verdict)]
     for stage in off[:1]:
-        own = stage.kernel.verdict is Verdict.OFF
+        own = stage.kernel.verdict is Agreement.OFF
         what, wrong = ("kernel", stage.kernel) if own else ("kernel between samples", stage.between)
         behind = f"; so are {len(off) - 1} others" if len(off) > 1 else ""
         yield f"{stage.stage}: the {what} {_instead(wrong)}{behind}"
-    if moved := [stage.stage for stage in judgement.stages if stage.change.verdict is Verdict.OFF and stage not in off]:
+    if moved := [
+        stage.stage for stage in judgement.stages if stage.change.verdict is Agreement.OFF and stage not in off
+    ]:
         yield f"activations change as another power of the width in {_listed(moved)}"
 
 
@@ -76,21 +78,21 @@ def _group_line(row: GroupRow, s: float | None) -> str:
     off_by = row.off_by
     if s is None and off_by is not None and abs(off_by) > APART:
         return f"{row.group}: steps {'fall' if off_by < 0 else 'grow'} as {_power(off_by)} against the bulk's"
-    if row.change.verdict is Verdict.OFF:
+    if row.change.verdict is Agreement.OFF:
         return f"{row.group}: the change of the outputs in training {_instead(row.change)}"
     return f"{row.group}: the contribution to the tangent kernel {_instead(row.contribution)}"
 
 
 def _off(judgement: Judgement, named: set[Group]) -> list[str]:
-    groups = [str(row.group) for row in judgement.groups if row.verdict is Verdict.OFF and row.group not in named]
-    stages = [row.stage for row in judgement.stages if row.verdict is Verdict.OFF]
+    groups = [str(row.group) for row in judgement.groups if row.verdict is Agreement.OFF and row.group not in named]
+    stages = [row.stage for row in judgement.stages if row.verdict is Agreement.OFF]
     return [*groups, *([_listed(stages)] if stages else [])]
 
 
 def _unclear(judgement: Judgement) -> Iterator[str]:
     rows = [(str(row.group), row.quantities) for row in judgement.groups]
     rows += [(row.stage, row.quantities) for row in judgement.stages]
-    names = [f"{name} ({what})" for name, parts in rows for what, q in parts.items() if q.verdict is Verdict.UNCLEAR]
+    names = [f"{name} ({what})" for name, parts in rows for what, q in parts.items() if q.verdict is Agreement.UNCLEAR]
     if names:
         yield f"too noisy to judge: {_listed(names)}; give more --seeds, or --widths farther apart"
 

@@ -7,20 +7,18 @@ from statistics import fmean
 
 import numpy as np
 
-from ettsweep.check.expectations import Expectations, Expected, between, own
+from ettsweep.check.expectations import Expectations, Expected, between, factor_power, init_power, own
 from ettsweep.check.powers import (
+    Agreement,
     Power,
-    Verdict,
-    factor_power,
     fit_power,
     growth,
-    init_power,
     judge_power,
     relative_variances,
     worst,
 )
+from ettsweep.scaling.contributions import tangent_contribution
 from ettsweep.scaling.factors import Group
-from ettsweep.scaling.kernels import tangent_contribution
 
 KERNEL_ALLOWANCE, CONTRIBUTION_ALLOWANCE = 5.0, 10.0
 """Times 1/C, by which a value at the widest may differ from its leading order beside the errors.
@@ -35,6 +33,10 @@ DIRECT_POWER = 0.1
 DECAY_TOLERANCE = 0.01
 
 
+Changes = Sequence[Mapping[str, float]]
+"""Of each step, the rms change of each stage since before training."""
+
+
 @dataclass(frozen=True)
 class Measured:
     """What one network of some width showed.
@@ -45,9 +47,8 @@ class Measured:
         kernels: of each stage, the mean over tokens, and that over pairs of tokens of different samples.
         stds: of each group's initial values.
         factors: of each group, what the optimizer multiplies the learning rate of each of its tensors by.
-        counts: of each group, the parameters that have a gradient (`tangent_contribution`).
         gradients: of each group, the sum over its parameters of (df_i/dtheta)^2, mean over outputs i and samples.
-        changes: after each step, the rms change of each stage.
+        changes: of its stages in training.
         function_changes: the rms change of the outputs that each group's steps make by themselves.
         decay: of each group, the shrinkage in a step with zero gradients, divided by lr wd; empty if not measured.
         contact: mean logit of the token that the decoder reads, of language models.
@@ -58,9 +59,8 @@ class Measured:
     kernels: Mapping[str, tuple[float, float]]
     stds: Mapping[Group, float]
     factors: Mapping[Group, tuple[float, ...]]
-    counts: Mapping[Group, int]
     gradients: Mapping[Group, float]
-    changes: Sequence[Mapping[str, float]]
+    changes: Changes
     function_changes: Mapping[Group, float]
     decay: Mapping[Group, float]
     contact: float | None = None
@@ -83,7 +83,7 @@ class Quantity:
     predicted: float | None
     power: Power | None
     implied: float | None
-    verdict: Verdict
+    verdict: Agreement
 
     @property
     def off_by(self) -> float | None:
@@ -106,7 +106,7 @@ class StageRow:
         return {"kernel": self.kernel, "kernel between samples": self.between, "activation change": self.change}
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> Agreement:
         """Return the worst of the verdicts."""
         return worst([quantity.verdict for quantity in self.quantities.values()])
 
@@ -135,7 +135,7 @@ class GroupRow:
         return {name: quantity for name, quantity in named.items() if quantity is not None}
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> Agreement:
         """Return the worst of the verdicts."""
         return worst([quantity.verdict for quantity in self.quantities.values()])
 
@@ -154,7 +154,7 @@ class Judgement:
     contact: tuple[float, float] | None = None
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> Agreement:
         """Return the worst of the rows' verdicts."""
         return worst([row.verdict for row in self.stages] + [row.verdict for row in self.groups])
 
@@ -170,7 +170,7 @@ def judge(expected: Expectations, measured: Sequence[Measured], heads: int, samp
     """
     table = _Table(expected.widths, heads, measured)
     stages = tuple(_stage(name, expected, table, samples) for name in expected.stages)
-    groups = tuple(_group(group, expected, table) for group in Group if group in expected.counts)
+    groups = tuple(_group(group, expected, table) for group in expected.groups)
     contact = expected.predictions[-1].kernels.contact
     if contact is None:
         return Judgement(stages, groups)
@@ -221,17 +221,17 @@ class _Table:
     def shown(self, read: Read) -> Quantity:
         """Return a quantity that nothing is implied for."""
         mean, error = self.widest(read)
-        return Quantity(mean, error, None, self.power(read), None, Verdict.OK)
+        return Quantity(mean, error, None, self.power(read), None, Agreement.OK)
 
-    def compared(self, mean: float | None, error: float, expected: Expected, allowance: float) -> Verdict:
+    def compared(self, mean: float | None, error: float, expected: Expected, allowance: float) -> Agreement:
         """Judge a value at the widest."""
         if mean is None:
-            return Verdict.OFF
+            return Agreement.OFF
         if expected.value is None:
-            return Verdict.OK
+            return Agreement.OK
         errors = VALUE_ERRORS * math.hypot(error, expected.error)
         tolerance = errors + allowance / self.channels[-1] * abs(expected.value)
-        return Verdict.OFF if abs(mean - expected.value) > tolerance else Verdict.OK
+        return Agreement.OFF if abs(mean - expected.value) > tolerance else Agreement.OK
 
     def direct(self, read: Read, implied: float) -> Quantity:
         """Judge the power of what is read off a network, where finite widths have no corrections."""
@@ -239,7 +239,7 @@ class _Table:
         positive = all(math.isfinite(value) and value > 0 for value in means)
         power = Power(growth(self.widths, means), 0.0) if positive else None
         right = power is not None and abs(power.value - implied) <= DIRECT_POWER
-        return Quantity(mean, error, None, power, implied, Verdict.OK if right else Verdict.OFF)
+        return Quantity(mean, error, None, power, implied, Agreement.OK if right else Agreement.OFF)
 
 
 def _stage(name: str, expected: Expectations, table: _Table, samples: int) -> StageRow:
@@ -262,11 +262,13 @@ def _group(group: Group, expected: Expectations, table: _Table) -> GroupRow:
     contribution, factor = expected.contribution(group), _factor(group, expected, table)
     init = None
     if group is not Group.HEAD_BIAS:  # it starts from 0
-        init = table.direct(lambda m: m.stds[group], init_power(group, expected.domain, expected.s))
+        domain = expected.predictions[-1].dims.domain
+        init = table.direct(lambda m: m.stds[group], init_power(group, domain, expected.s))
+    counts = {prediction.dims.width: prediction.counts[group] for prediction in expected.predictions}
 
     def contributed(m: Measured) -> float:
-        raw, mean, count = m.gradients[group], fmean(m.factors[group]), m.counts[group]
-        return float(tangent_contribution(raw, mean, expected.optimizer, count))
+        factor = fmean(m.factors[group])
+        return tangent_contribution(m.gradients[group], factor, expected.optimizer, counts[m.width])
 
     return GroupRow(
         group,
@@ -296,4 +298,4 @@ def _decay(group: Group, table: _Table) -> Quantity:
     ratios = [value for row in seen.values(lambda m: m.decay[group]) for value in row]
     right = all(abs(ratio - implied) <= DECAY_TOLERANCE for ratio in ratios)
     power = seen.power(lambda m: m.decay[group]) if implied else None
-    return Quantity(ratios[-1], 0.0, implied, power, 0.0, Verdict.OK if right else Verdict.OFF)
+    return Quantity(ratios[-1], 0.0, implied, power, 0.0, Agreement.OK if right else Agreement.OFF)

@@ -12,18 +12,17 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.utils.hooks import RemovableHandle
 
 from ettsweep.check.expectations import HEAD
-from ettsweep.check.judgement import Measured
-from ettsweep.check.probe import Probe
+from ettsweep.check.judgement import Changes, Measured
+from ettsweep.check.probe import Probe, checkable
 from ettsweep.models.blocks import Network
-from ettsweep.models.encdec import EncDec
 from ettsweep.models.shapes import parameter_shapes
-from ettsweep.models.vit import Vit
 from ettsweep.scaling.factors import Group
 from ettsweep.seeding import derive_seed
-from ettsweep.spec import EncDecSpec, ModelSpec, RunSpec
-from ettsweep.tasks.base import Batch, Share, classification_loss
+from ettsweep.spec import ModelSpec, RunSpec
+from ettsweep.tasks.base import Batch, Share
 from ettsweep.training.distributed import ALONE
 from ettsweep.training.loop import Trainer
 from ettsweep.training.network import initial_network
@@ -37,9 +36,6 @@ SIGNS = ((1, 1, 1, 1), (1, -1, 1, -1), (1, 1, -1, -1), (1, -1, -1, 1))
 
 DECAY = 2.0**-4
 """lr wd of the step that shows the decay: a power of two, far from where fp32 rounds."""
-
-Changes = Sequence[Mapping[str, float]]
-"""Of each step, the rms change of each stage since before training."""
 
 
 def measure(spec: RunSpec, probe: Probe, steps: int, *, decay: bool) -> Measured:
@@ -61,7 +57,6 @@ def measure(spec: RunSpec, probe: Probe, steps: int, *, decay: bool) -> Measured
         kernels={name: kernel(x if name != HEAD else _quiet(x, probe)) for name, x in start.items()},
         stds=stds(before, spec.model),
         factors=factors,
-        counts=counts(spec.model),
         gradients=gradients,
         changes=changes,
         function_changes=function_changes(network, probe, before),
@@ -79,46 +74,35 @@ def activation_changes(spec: RunSpec, probe: Probe, steps: int) -> Changes:
 
 
 class Outputs(nn.Module):
-    """A network as a function from inputs to outputs: (B, K) for images, (B, T, K) for text."""
+    """A network as a function from inputs to logits: (B, K) for images, (B, T, K) for text."""
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: Network, probe: Probe) -> None:
         super().__init__()
         self.network = network
+        self._logits = checkable(probe.model).logits
 
     def forward(self, *inputs: Tensor) -> Tensor:
         """Return the logits."""
-        if isinstance(self.network, EncDec):
-            return self.network.logits(*inputs[:2])
-        logits_BK: Tensor = self.network(*inputs)
-        return logits_BK
+        return self._logits(self.network, inputs)
 
 
 @torch.no_grad()
 def observe(network: Network, probe: Probe) -> dict[str, Tensor]:
     """Return the residual stream after each part, (B, T, D), and the outputs, by stage in the order of the pass."""
     seen: dict[str, Tensor] = {}
-    handles = [handle for prefix, blocks in _stacks(network) for handle in _watch(blocks, prefix, seen)]
+    stacks = {name: module for name, module in network.named_children() if isinstance(module, nn.ModuleList)}
+    stem = "stem" if len(stacks) == 1 else "{}.stem"
+    handles = [handle for name, blocks in stacks.items() for handle in _watch(blocks, name, stem.format(name), seen)]
     try:
-        seen[HEAD] = Outputs(network)(*probe.batch.inputs)
+        seen[HEAD] = Outputs(network, probe)(*probe.batch.inputs)
     finally:
         for handle in handles:
             handle.remove()
     return seen
 
 
-def _stacks(network: Network) -> Iterator[tuple[str, nn.ModuleList]]:
-    """Yield the stacks of blocks, each with what its stages' names begin with."""
-    if isinstance(network, EncDec):
-        yield from (("encoder.", network.encoder), ("decoder.", network.decoder))
-    if isinstance(network, Vit):
-        yield "blocks.", network.blocks
-
-
-def _watch(
-    blocks: nn.ModuleList, prefix: str, seen: dict[str, Tensor]
-) -> Iterator["torch.utils.hooks.RemovableHandle"]:
+def _watch(blocks: nn.ModuleList, stack: str, stem: str, seen: dict[str, Tensor]) -> Iterator[RemovableHandle]:
     """Hook into blocks, so that a forward pass leaves behind what it makes of the residual stream."""
-    stem = "stem" if prefix == "blocks." else f"{prefix}stem"
 
     def enter(module: nn.Module, inputs: tuple[Tensor, ...], *, name: str) -> None:
         seen[name] = inputs[0]
@@ -133,7 +117,7 @@ def _watch(
     yield blocks[0].register_forward_pre_hook(partial(enter, name=stem))
     for number, block in enumerate(blocks):
         for part, module in block.named_children():
-            after, stage = stage, f"{prefix}{number}.{part}"
+            after, stage = stage, f"{stack}.{number}.{part}"
             yield module.register_forward_hook(partial(add, name=stage, after=after))
         yield block.register_forward_hook(partial(leave, name=stage))  # what the next block is given
 
@@ -148,11 +132,10 @@ def kernel(x: Tensor) -> tuple[float, float]:
 
 
 def contact(outputs: Tensor, probe: Probe) -> float | None:
-    """Return the mean logit of the token that the decoder reads; None for images."""
-    if not isinstance(probe.model, EncDecSpec):
+    """Return the mean logit of the token that a tied head's outputs are made from; None for another head."""
+    if probe.read_BT is None:
         return None
-    _, previous_BT, _ = probe.batch.inputs
-    return outputs.gather(-1, previous_BT[..., None]).mean().item()
+    return outputs.gather(-1, probe.read_BT[..., None]).mean().item()
 
 
 def _quiet(outputs: Tensor, probe: Probe) -> Tensor:
@@ -167,7 +150,7 @@ def _rms(x: Tensor) -> float:
 
 
 @dataclass(frozen=True)
-class Part:
+class ParameterSlice:
     """One of several equal parts of a parameter along its first dimension."""
 
     name: str
@@ -179,23 +162,13 @@ class Part:
         return tensors[self.name].chunk(self.parts)[self.index]
 
 
-def group_parts(model: ModelSpec) -> dict[Group, list[Part]]:
+def group_slices(model: ModelSpec) -> dict[Group, list[ParameterSlice]]:
     """Return where the parameters of each group are."""
-    found: dict[Group, list[Part]] = {}
+    found: dict[Group, list[ParameterSlice]] = {}
     for parameter in parameter_shapes(model):
         for index, group in enumerate(parameter.groups):
-            found.setdefault(group, []).append(Part(parameter.name, index, len(parameter.groups)))
+            found.setdefault(group, []).append(ParameterSlice(parameter.name, index, len(parameter.groups)))
     return found
-
-
-def counts(model: ModelSpec) -> dict[Group, int]:
-    """Return the parameters of each group that have a gradient; of a word embedding, those of one word."""
-    sizes: dict[Group, int] = {}
-    for parameter in parameter_shapes(model):
-        for group in parameter.groups:
-            size = model.width if group is Group.WE else parameter.size // len(parameter.groups)
-            sizes[group] = sizes.get(group, 0) + size
-    return sizes
 
 
 def stds(tensors: Mapping[str, Tensor], model: ModelSpec) -> dict[Group, float]:
@@ -205,7 +178,7 @@ def stds(tensors: Mapping[str, Tensor], model: ModelSpec) -> dict[Group, float]:
             sum(part.of(tensors).square().sum().item() for part in parts)
             / sum(part.of(tensors).numel() for part in parts)
         )
-        for group, parts in group_parts(model).items()
+        for group, parts in group_slices(model).items()
     }
 
 
@@ -216,10 +189,10 @@ def squared_gradients(network: Network, probe: Probe, seed: int) -> dict[Group, 
     samples within these few passes.
     """
     names, parameters = zip(*network.named_parameters(), strict=True)
-    parts = group_parts(probe.model)
+    parts = group_slices(probe.model)
     total = dict.fromkeys(parts, 0.0)
     for signs_B in torch.tensor(SIGNS, dtype=torch.float32):
-        outputs_BK = _quiet(Outputs(network)(*probe.batch.inputs), probe).flatten(1)
+        outputs_BK = _quiet(Outputs(network, probe)(*probe.batch.inputs), probe).flatten(1)
         signed = signs_B @ outputs_BK @ _random_signs(outputs_BK.shape[1], seed)
         gradients = dict(zip(names, torch.autograd.grad(signed, parameters), strict=True))
         for group, members in parts.items():
@@ -244,7 +217,7 @@ class _SameBatch:
 
     def __init__(self, probe: Probe) -> None:
         self._batch = probe.batch
-        self._text = isinstance(probe.model, EncDecSpec)
+        self._loss = checkable(probe.model).loss
 
     def batches(self, first_step: int) -> Iterator[Batch]:
         return itertools.repeat(self._batch)
@@ -253,9 +226,7 @@ class _SameBatch:
         return iter((self._batch,))
 
     def loss(self, outputs: Tensor, batch: Batch) -> Tensor:
-        if self._text:  # the network gives the sum over tokens
-            return outputs / batch.targets.numel()
-        return classification_loss(outputs, batch.targets, label_smoothing=0.0)
+        return self._loss(outputs, batch)
 
     def measure(self, outputs: Tensor, batch: Batch) -> Tensor:
         return self.loss(outputs, batch).double()[None]
@@ -293,7 +264,7 @@ def _factors(network: Network, optimizer: torch.optim.Optimizer, spec: RunSpec) 
     """Return what the optimizer multiplied the learning rate by in its last step, for each tensor of each group."""
     by_parameter = {p: group["lr"] / spec.lr for group in optimizer.param_groups for p in group["params"]}
     by_name = {name: by_parameter[parameter] for name, parameter in network.named_parameters()}
-    return {group: tuple(by_name[part.name] for part in parts) for group, parts in group_parts(spec.model).items()}
+    return {group: tuple(by_name[part.name] for part in parts) for group, parts in group_slices(spec.model).items()}
 
 
 @torch.no_grad()
@@ -307,7 +278,7 @@ def function_changes(network: Network, probe: Probe, before: Mapping[str, Tensor
         probe: its inputs.
         before: the parameters' values before, by name.
     """
-    now, function = dict(network.named_parameters()), Outputs(network)
+    now, function = dict(network.named_parameters()), Outputs(network, probe)
     base = {name: tensor.double() for name, tensor in before.items()}
     inputs = [x.double() if x.is_floating_point() else x for x in probe.batch.inputs]
 
@@ -318,11 +289,14 @@ def function_changes(network: Network, probe: Probe, before: Mapping[str, Tensor
 
     start = outputs({})
     return {
-        group: _rms(outputs(_with_parts(base, now, parts)) - start) for group, parts in group_parts(probe.model).items()
+        group: _rms(outputs(_with_slices(base, now, parts)) - start)
+        for group, parts in group_slices(probe.model).items()
     }
 
 
-def _with_parts(base: Mapping[str, Tensor], now: Mapping[str, Tensor], parts: Sequence[Part]) -> dict[str, Tensor]:
+def _with_slices(
+    base: Mapping[str, Tensor], now: Mapping[str, Tensor], parts: Sequence[ParameterSlice]
+) -> dict[str, Tensor]:
     """Return copies of parameters in which some parts have their new values."""
     changed = {part.name: base[part.name].clone() for part in parts}
     for part in parts:
@@ -345,6 +319,6 @@ def shrinkage(network: Network, spec: RunSpec) -> dict[Group, float]:
     optimizer.step()
     ratios = {
         group: [(1 - part.of(parameters)).mean().item() / DECAY for part in parts]
-        for group, parts in group_parts(spec.model).items()
+        for group, parts in group_slices(spec.model).items()
     }
     return {group: max(values, key=lambda ratio: abs(ratio - 1)) for group, values in ratios.items()}

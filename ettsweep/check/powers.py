@@ -1,4 +1,4 @@
-"""Powers of the width: fitted to measurements, implied by the theory, and whether the two agree."""
+"""Powers of the width as they are fitted to measurements, and whether they agree with those that are implied."""
 
 import math
 from collections.abc import Sequence
@@ -7,8 +7,6 @@ from enum import StrEnum
 
 import numpy as np
 from numpy.typing import NDArray
-
-from ettsweep.scaling.factors import BULK, Domain, Group, Optimizer
 
 Array = NDArray[np.float64]
 
@@ -30,7 +28,7 @@ class Power:
     error: float
 
 
-class Verdict(StrEnum):
+class Agreement(StrEnum):
     """Whether what was measured is what is implied."""
 
     OK = "ok"
@@ -91,7 +89,7 @@ def growth(widths: Sequence[int], values: Sequence[float]) -> float:
     return float(((x - x.mean()) * (y - y.mean())).sum() / ((x - x.mean()) ** 2).sum())
 
 
-def judge_power(power: Power | None, implied: float) -> Verdict:
+def judge_power(power: Power | None, implied: float) -> Agreement:
     """Say whether a fitted power is the implied one.
 
     `ok` within a quarter, if the error is no more than half of that: a fault of half a power would not be missed. `off`
@@ -99,43 +97,14 @@ def judge_power(power: Power | None, implied: float) -> Verdict:
     `unclear`.
     """
     if power is None:
-        return Verdict.OFF
+        return Agreement.OFF
     miss = abs(power.value - implied)
     if miss > APART and miss > ERRORS * power.error:
-        return Verdict.OFF
-    return Verdict.OK if miss <= APART and power.error <= ENOUGH else Verdict.UNCLEAR
+        return Agreement.OFF
+    return Agreement.OK if miss <= APART and power.error <= ENOUGH else Agreement.UNCLEAR
 
 
-def worst(verdicts: Sequence[Verdict]) -> Verdict:
+def worst(verdicts: Sequence[Agreement]) -> Agreement:
     """Return the verdict of a whole from those of its parts."""
-    order = list(Verdict)
-    return max(verdicts, key=order.index, default=Verdict.OK)
-
-
-# --- what the theory implies ----------------------------------------------------------------------------------------
-
-
-def init_power(group: Group, domain: Domain, s: float | None) -> float:
-    """Return p, where the std of a group's initial values goes as n^p.
-
-    eq:init-preview-stem .. eq:init-preview-Meta-head; 0 for language, whose stds are the same at all widths
-    (table:SLUDGE).
-    """
-    if domain == "language":
-        return 0.0
-    if group is Group.HEAD:
-        return -(1 + (s or 0.0)) / 2
-    return -0.5 if group in BULK else 0.0
-
-
-def factor_power(group: Group, s: float | None, optimizer: Optimizer) -> float:
-    """Return p, where a group's learning-rate factor goes as n^p; 0 for standard.
-
-    eq:AdamWlambdaG-preview-*, eq:SGDlambdaG-preview-*, with s from foot:Meta2.
-    """
-    if s is None or group is Group.HEAD_BIAS:
-        return 0.0
-    if group is Group.HEAD:
-        return -1.0
-    embedding = (s - 1) / 2 if optimizer == "adamw" else s
-    return embedding - 1 if group in BULK else embedding
+    order = list(Agreement)
+    return max(verdicts, key=order.index, default=Agreement.OK)

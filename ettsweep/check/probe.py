@@ -1,23 +1,24 @@
-"""What a scaling is checked on: a model of some width with few tokens, and one small batch for it.
+"""What a scaling is checked on: a model of some width with few tokens, and one small batch for it."""
 
-B batch, T tokens, C channels, R rows and columns of patches, K outputs of one position.
-"""
-
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from ettsweep.errors import InputError
+from ettsweep.models.architectures import architecture
+from ettsweep.registry import resolve
+from ettsweep.scaling.kernels import Kernels
 from ettsweep.seeding import derive_seed
-from ettsweep.spec import EncDecSpec, ModelSpec, VitSpec
+from ettsweep.spec import ModelSpec
 from ettsweep.tasks.base import Batch
-from ettsweep.vocabulary import FIRST_BPE
 
 SAMPLES = 4
-PATCHES_A_SIDE, TEXT_TOKENS = 3, 8
-VOCABULARY = 2048
-ENCDEC_DEPTH = 4
-"""Blocks of encoder and decoder, unless --depth says otherwise."""
+
+DRAWS = 64
+"""Samples of each attention for the predictions: their errors are then far below those of the measurements."""
 
 
 @dataclass(frozen=True)
@@ -31,63 +32,57 @@ class Probe:
             others have a contact term.
         trained_K: outputs that the batch trains, whose change is compared with theory: the labels or target tokens. In
             all others there is only what these do to them, which falls with the width.
+        read_BT: of a tied head, the tokens that the outputs are made from, one for each position.
     """
 
     model: ModelSpec
     batch: Batch
     quiet_K: Tensor
     trained_K: Tensor
+    read_BT: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Checkable:
+    """What a check must know of an architecture: its entry's `check`.
+
+    Functions are given a model, unless another argument is named.
+
+    Attributes:
+        small: returns it with few tokens, without dropout, and of another depth if one is given.
+        about: says how deep it is and what a sample is: `2 blocks, 4 images of 4 patches`.
+        probe: returns a batch that a given generator draws.
+        logits: of a network, given its inputs: (B, K), or (B, T, K) for text.
+        loss: the mean over a batch, given what the network returns in training.
+        kernels: of several models that differ in width alone, given s and the batch.
+    """
+
+    small: Callable[[Any, int | None], ModelSpec]
+    about: Callable[[Any], str]
+    probe: Callable[[Any, torch.Generator], Probe]
+    logits: Callable[[Any, tuple[Tensor, ...]], Tensor]
+    loss: Callable[[Tensor, Batch], Tensor]
+    kernels: Callable[[Sequence[Any], float | None, Batch], list[Kernels]]
+
+
+def checkable(model: ModelSpec) -> Checkable:
+    """Return what there is to know of a model's architecture.
+
+    Raises:
+        InputError: its entry says nothing.
+    """
+    name = architecture(model).check
+    if name is None:
+        raise InputError(f"check-scaling knows no theory of {model.kind} models")
+    found: Checkable = resolve(name)
+    return found
 
 
 def small_model(model: ModelSpec, depth: int | None) -> ModelSpec:
-    """Return the model with few tokens and without dropout, of another depth if one is given.
-
-    Width, heads, M, patch size and classes stay. Text has a small vocabulary.
-    """
-    if isinstance(model, VitSpec):
-        side = min(model.image_size // model.patch_size, PATCHES_A_SIDE)
-        return model.model_copy(update={"depth": depth or model.depth, "image_size": side * model.patch_size})
-    assert isinstance(model, EncDecSpec)
-    return model.model_copy(
-        update={
-            "depth": depth or min(model.depth, ENCDEC_DEPTH),
-            "tokens": min(model.tokens, TEXT_TOKENS),
-            "vocabulary": min(model.vocabulary, VOCABULARY),
-            "dropout": 0.0,
-            "attention_dropout": 0.0,
-        }
-    )
+    """Return the model with few tokens and without dropout, of another depth if one is given."""
+    return checkable(model).small(model, depth)
 
 
 def make_probe(model: ModelSpec) -> Probe:
     """Return a batch for a model; for models that differ in width alone, the same one."""
-    generator = torch.Generator().manual_seed(derive_seed(0, "check-scaling"))
-    if isinstance(model, EncDecSpec):
-        return _text(model, generator)
-    assert isinstance(model, VitSpec)
-    return _images(model, generator)
-
-
-def _images(model: VitSpec, generator: torch.Generator) -> Probe:
-    """Return images that are alike in part: what all patches share, those of a place, those of an image, and noise."""
-    side, size = model.image_size // model.patch_size, model.patch_size
-    images_BCRHRW = torch.zeros(SAMPLES, model.channels, side, size, side, size)
-    for samples, places in ((1, 1), (1, side), (SAMPLES, 1), (SAMPLES, side)):
-        shape = (samples, model.channels, places, size, places, size)
-        images_BCRHRW += torch.randn(shape, generator=generator) / 2
-    images_BCHW = images_BCRHRW.reshape(SAMPLES, model.channels, model.image_size, model.image_size)
-    labels_B = torch.randint(model.classes, (SAMPLES,), generator=generator)
-    return Probe(model, Batch((images_BCHW,), labels_B), torch.arange(model.classes), torch.unique(labels_B))
-
-
-def _text(model: EncDecSpec, generator: torch.Generator) -> Probe:
-    """Return random tokens, some of them several times; what is to be predicted is never read."""
-    order = FIRST_BPE + torch.randperm(model.vocabulary - FIRST_BPE, generator=generator)
-    words = min(2 * model.tokens, len(order) // 3)
-    read_K, trained_K = order[:words], order[words : 2 * words]
-
-    def draw(words_K: Tensor) -> Tensor:
-        return words_K[torch.randint(len(words_K), (SAMPLES, model.tokens), generator=generator)]
-
-    source_BT, previous_BT, target_BT = draw(read_K), draw(read_K), draw(trained_K)
-    return Probe(model, Batch((source_BT, previous_BT, target_BT), target_BT), order[words:], torch.unique(target_BT))
+    return checkable(model).probe(model, torch.Generator().manual_seed(derive_seed(0, "check-scaling")))

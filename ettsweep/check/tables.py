@@ -4,13 +4,14 @@ import math
 import shutil
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from ettsweep.check.figure import coordinates_figure
 from ettsweep.check.judgement import CONTRIBUTION_ALLOWANCE, KERNEL_ALLOWANCE, VALUE_ERRORS, Quantity
-from ettsweep.check.outcome import Check
-from ettsweep.check.powers import APART, ENOUGH, ERRORS, Verdict
+from ettsweep.check.outcome import CheckResult
+from ettsweep.check.powers import APART, ENOUGH, ERRORS, Agreement
 from ettsweep.files import Json, dumps, storage_errors, write_atomic
 from ettsweep.output import Format, cell, note, show
 from ettsweep.report.figures import save
@@ -33,7 +34,7 @@ NARROW_BLOCKS = ("block", "kernel", "theory", "power", "change", "verdict")
 NARROW_GROUPS = ("group", "tangent", "theory", "power", "change", "off by", "verdict")
 
 
-def show_check(check: Check, form: Format) -> None:
+def show_check(check: CheckResult, form: Format) -> None:
     """Print a check: two tables and what they mean, one long table as CSV, or all of it as JSON."""
     match form:
         case Format.JSON:
@@ -50,7 +51,24 @@ def show_check(check: Check, form: Format) -> None:
                 note(line)
 
 
-def write_check(folder: Path, check: Check) -> list[Path]:
+@contextmanager
+def prepared(folder: Path) -> Iterator[None]:
+    """Make a folder before minutes of training, and remove it where nothing comes of them.
+
+    Raises:
+        StorageError: it cannot be written.
+    """
+    with storage_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):
+            folder.rmdir()  # unless an earlier check is in it
+        raise
+
+
+def write_check(folder: Path, check: CheckResult) -> list[Path]:
     """Write check.json and the figure as PNG and PDF; return the paths.
 
     Raises:
@@ -66,7 +84,7 @@ def write_check(folder: Path, check: Check) -> list[Path]:
 # --- rows -------------------------------------------------------------------------------------------------------------
 
 
-def _stage_rows(check: Check) -> Iterator[dict[str, str]]:
+def _stage_rows(check: CheckResult) -> Iterator[dict[str, str]]:
     """Yield kernels at the widest, over tokens and between samples, and powers of kernel and change in training."""
     for row in check.judgement.stages:
         yield {
@@ -83,7 +101,7 @@ def _stage_rows(check: Check) -> Iterator[dict[str, str]]:
         }
 
 
-def _group_rows(check: Check) -> Iterator[dict[str, str]]:
+def _group_rows(check: CheckResult) -> Iterator[dict[str, str]]:
     """Yield tangent-kernel contributions at the widest, decay, and powers of what is measured and read off."""
     for row in check.judgement.groups:
         yield {
@@ -101,7 +119,7 @@ def _group_rows(check: Check) -> Iterator[dict[str, str]]:
         }
 
 
-def _quantity_rows(check: Check) -> Iterator[dict[str, Any]]:
+def _quantity_rows(check: CheckResult) -> Iterator[dict[str, Any]]:
     """Yield a row for each quantity that is judged."""
     named = [("block", row.stage, row.quantities) for row in check.judgement.stages]
     named += [("group", row.group.value, row.quantities) for row in check.judgement.groups]
@@ -124,7 +142,7 @@ def _numbers(quantity: Quantity) -> dict[str, Any]:
     }
 
 
-def check_json(check: Check) -> Json:
+def check_json(check: CheckResult) -> Json:
     """Return all of a check as JSON holds it; what is not finite is null."""
     judgement = check.judgement
     return {
@@ -178,7 +196,7 @@ def _value(quantity: Quantity) -> str:
 
 def _power(quantity: Quantity) -> str:
     if quantity.power is None:
-        return "none" if quantity.verdict is Verdict.OFF else ""
+        return "none" if quantity.verdict is Agreement.OFF else ""
     error = f" ± {quantity.power.error:.2f}" if quantity.power.error else ""
     return _signed(quantity.power.value) + error
 
@@ -191,7 +209,7 @@ def _signed(value: float) -> str:
     return f"{round(value, 2) + 0.0:+.2f}"
 
 
-def _contact(check: Check) -> Iterator[str]:
+def _contact(check: CheckResult) -> Iterator[str]:
     """Yield what is particular to text: the logit that tying adds to the token that the decoder reads, not judged."""
     if check.judgement.contact is not None:
         yield TEXT

@@ -1,6 +1,5 @@
 """Commands on theory: map, scales, check-scaling."""
 
-import contextlib
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -88,25 +87,20 @@ def check_scaling(
     make by themselves, of its initial std and learning-rate factor; its decay, divided by lr wd. All rows ok: exit
     code 0.
     """
-    from ettsweep.check import plan as scaling_check
-    from ettsweep.check.tables import show_check, write_check
-    from ettsweep.files import storage_errors
+    from ettsweep.check.measure import CPU
+    from ettsweep.check.outcome import check_scaling as run_check
+    from ettsweep.check.plan import Question, make_plan
+    from ettsweep.check.tables import prepared, show_check, write_check
+    from ettsweep.training.fit import available_bytes
 
     if lr is not None and not 0 < lr <= 1e30:
         raise InputError(f"--lr: a number between 0 and 1e30 is expected, got {lr}")
     wanted = tuple(numbers(widths, "--widths", "96,192,384,768"))
-    plan = scaling_check.make_plan(
-        scaling_check.Question(model, strategy, optimizer, mlp_factor, wanted or None, steps, seeds, lr, depth)
-    )
+    question = Question(model, strategy, optimizer, mlp_factor, wanted or None, steps, seeds, lr, depth)
+    plan = make_plan(question, available_bytes(CPU))
     folder = out or results / "check-scaling" / plan.name
-    with storage_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)  # what cannot be written is an error before minutes of training
-    try:
-        check = scaling_check.check_scaling(plan)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            folder.rmdir()  # unless an earlier check is in it
-        raise
+    with prepared(folder):
+        check = run_check(plan)
     show_check(check, form)
     paths = write_check(folder, check)
     note(f"wrote {', '.join(map(str, paths))}")

@@ -91,6 +91,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         activation_bytes=vit_spec.activation_bytes,
         build="ettsweep.models.vit:build",
         example_inputs="ettsweep.models.vit:example_inputs",
+        check="ettsweep.check.vit:CHECKABLE",
     ),
     "encdec": Architecture(
         spec=EncDecSpec,
@@ -115,6 +116,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         activation_bytes=encdec_spec.activation_bytes,
         build="ettsweep.models.encdec:build",
         example_inputs="ettsweep.models.encdec:example_inputs",
+        check="ettsweep.check.encdec:CHECKABLE",
         tied_head=True,
         draws=encdec_spec.draws,
     ),

@@ -1,12 +1,11 @@
 """What a parameter group contributes to the tangent kernel that an optimizer moves the function by."""
 
-import numpy as np
+import math
 
 from ettsweep.scaling.factors import Dims, Group, MlpFactor, Optimizer
-from ettsweep.scaling.recursion import Array
 
 
-def tangent_contribution(raw: Array | float, factor: float, optimizer: Optimizer, count: int) -> Array | float:
+def tangent_contribution(raw: float, factor: float, optimizer: Optimizer, count: int) -> float:
     """Return a group's contribution to the tangent kernel that an optimizer moves the function by.
 
     eq:NTK-SGD, or eq:NTK-AdamW with |g| as the paper estimates it: the root mean square of df/dtheta over the group.
@@ -17,20 +16,26 @@ def tangent_contribution(raw: Array | float, factor: float, optimizer: Optimizer
         optimizer: what trains.
         count: the number of parameters that have a gradient; of a word embedding, those of one word.
     """
-    return factor * raw if optimizer == "sgd" else factor * np.sqrt(count * raw)
+    return factor * raw if optimizer == "sgd" else factor * math.sqrt(count * raw)
 
 
-def adamw_order_one(group: Group, order_one: Array, dims: Dims, count: int, mlp_factor: MlpFactor) -> Array:
+def adamw_order_one(group: Group, order_one: float, dims: Dims, count: int, mlp_factor: MlpFactor) -> float:
     """Return what `tangent_contribution` is under AdamW with the paper's factors, from `Kernels.order_one`.
 
     The factors are those of SGD times the paper's estimate of |g|, so that no power of the width is left here either,
     but the square root of how many tensors or tokens share the group, and the M that the factors ignore.
+
+    Args:
+        group: parameter group.
+        order_one: its entry there, at one position or as a mean.
+        dims: sizes of the model.
+        count: as in `tangent_contribution`.
+        mlp_factor: whether M enters the factors.
     """
     more = count // _estimated_count(group, dims)
     if mlp_factor == "ignore":
         more *= {Group.W: dims.mlp_ratio, Group.X: dims.mlp_ratio**2}.get(group, 1)
-    result: Array = np.sqrt(more * order_one)
-    return result
+    return math.sqrt(more * order_one)
 
 
 def _estimated_count(group: Group, dims: Dims) -> int:

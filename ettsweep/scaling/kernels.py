@@ -10,6 +10,7 @@ what the paper says that they achieve, so that `check-scaling` can hold them to 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,6 @@ from numpy.typing import NDArray
 from ettsweep.scaling.factors import BULK, C_QKV, C_U, C_W, C_X, LANGUAGE_STD, PE_STD, Dims, Group
 from ettsweep.scaling.gaussian import GELU, Activation
 from ettsweep.scaling.recursion import BRANCHES, Array, Recursion, Stream
-from ettsweep.spec import EncDecSpec, VitSpec
 
 REPLICAS = 5
 """Times that the whole recursion is sampled: errors are the scatter between them, which has all that adds up."""
@@ -86,11 +86,21 @@ class Kernels:
     contact: Contact | None = None
 
 
+class Layers(Protocol):
+    """A model, as far as kernels depend on more of it than `Dims`."""
+
+    @property
+    def depth(self) -> int: ...
+    @property
+    def ln_eps(self) -> float: ...
+
+
 def vit_kernels(
-    model: VitSpec,
+    model: Layers,
     dims: Dims,
     s: float | None,
     inputs_PP: Array,
+    samples: int,
     *,
     draws: int = DRAWS,
     seed: int = 0,
@@ -99,16 +109,16 @@ def vit_kernels(
     """Return the kernels of a Vision Transformer.
 
     Args:
-        model: gives depth, the number of tokens and eps of LayerNorm.
+        model: the Vision Transformer.
         dims: gives, for `tangent` alone, width, n_patch and M.
         s: the strategy's; None for standard.
         inputs_PP: G0, the mean over the numbers of a patch of their products (eq:input-kernel-vision).
+        samples: B.
         draws: samples of each attention's logits.
         seed: of the sampling.
         activation: of the MLP.
     """
-    variances, tokens = group_variances(dims, s), (model.image_size // model.patch_size) ** 2
-    samples = len(inputs_PP) // tokens
+    variances, tokens = group_variances(dims, s), len(inputs_PP) // samples
 
     def forward(recursion: Recursion) -> _Pass:
         pe_PP = np.tile(np.eye(tokens), (samples, samples))
@@ -142,7 +152,7 @@ def at_width(kernels: Kernels, dims: Dims, s: float | None) -> Kernels:
 
 
 def encdec_kernels(
-    model: EncDecSpec,
+    model: Layers,
     dims: Dims,
     s: float | None,
     source_BS: NDArray[np.int64],
@@ -155,7 +165,7 @@ def encdec_kernels(
     """Return the kernels of an encoder-decoder.
 
     Args:
-        model: gives depth and eps of LayerNorm.
+        model: the encoder-decoder.
         dims: gives width and M, on which the C_G of a language model depend.
         s: the strategy's; None for standard.
         source_BS: tokens that the encoder reads, none of them [pad].

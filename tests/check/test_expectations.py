@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
-from support.perfect import SAMPLES, TEXT, WIDTHS, counts, expectations, kernels
+from support.perfect import IMAGES, SAMPLES, TEXT, WIDTHS, counts, expectations, kernels
 
 from ettsweep.check.expectations import between, own
-from ettsweep.scaling.factors import BULK, Group
-from ettsweep.scaling.kernels import tangent_contribution
-from ettsweep.spec import VitSpec
+from ettsweep.models.shapes import dims
+from ettsweep.scaling.contributions import tangent_contribution
+from ettsweep.scaling.factors import BULK, Group, lr_factor
 
 NARROW = (8, 16, 32)
 """Widths at which the C_G of a language model, 0.0004 n, are so small that only their leading powers count."""
@@ -38,17 +38,13 @@ def test_standard_has_the_power_of_the_bulk_everywhere(optimizer: str, bulk: flo
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
 @pytest.mark.parametrize("s", [None, 0.5])
 def test_a_predicted_contribution_has_the_factor_that_models_train_with(s: float | None, optimizer: str) -> None:
-    from ettsweep.models.shapes import dims
-    from ettsweep.scaling.factors import lr_factor
-
     expected = expectations(s, optimizer)  # type: ignore[arg-type]
-    model = expected.predictions[-1].model
-    assert isinstance(model, VitSpec)
-    for group, count in counts(model).items():
-        raw = own(kernels(model, s).tangent[group].value)
-        factor = lr_factor(group, dims(model), s, optimizer, "ignore")  # type: ignore[arg-type]
+    assert expected.predictions[-1].counts == counts(IMAGES)
+    for group, count in counts(IMAGES).items():
+        raw = own(kernels(IMAGES, s).tangent[group].value)
+        factor = lr_factor(group, dims(IMAGES), s, optimizer, "ignore")  # type: ignore[arg-type]
         value = tangent_contribution(raw, factor, optimizer, count)  # type: ignore[arg-type]
-        assert expected.contribution(group).value == pytest.approx(float(value))
+        assert expected.contribution(group).value == pytest.approx(value)
 
 
 @pytest.mark.parametrize(("optimizer", "root"), [("adamw", 0.5), ("sgd", 1.0)])

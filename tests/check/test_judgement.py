@@ -10,7 +10,7 @@ from support.perfect import HEADS, SAMPLES, TEXT, expectations, perfect
 from ettsweep.check.expectations import Expectations, own
 from ettsweep.check.findings import findings
 from ettsweep.check.judgement import Judgement, Measured, judge
-from ettsweep.check.powers import Verdict
+from ettsweep.check.powers import Agreement
 from ettsweep.scaling.factors import BULK, Group
 
 Spoil = Callable[[Measured], Measured]
@@ -35,7 +35,7 @@ def scaled(field: str, key: Any, power: float, factor: float = 1.0) -> Spoil:
 def is_off(judgement: Judgement) -> set[str]:
     rows = [(row.group.value, row.quantities) for row in judgement.groups]
     rows += [(row.stage, row.quantities) for row in judgement.stages]
-    return {f"{name}: {what}" for name, parts in rows for what, q in parts.items() if q.verdict is Verdict.OFF}
+    return {f"{name}: {what}" for name, parts in rows for what, q in parts.items() if q.verdict is Agreement.OFF}
 
 
 @pytest.mark.parametrize("s", [0.0, 0.25, 1.0])
@@ -44,7 +44,7 @@ def is_off(judgement: Judgement) -> set[str]:
 def test_what_follows_the_theory_passes(s: float, optimizer: str, model: str) -> None:
     expected = expectations(s, optimizer, **({"model": TEXT} if model == "text" else {}))  # type: ignore[arg-type]
     judgement = judged(expected)
-    assert judgement.verdict is Verdict.OK
+    assert judgement.verdict is Agreement.OK
     assert findings(judgement, s) == ()
 
 
@@ -143,7 +143,7 @@ def test_of_standard_a_group_is_off_in_comparison_with_the_bulk() -> None:
         return replace(m, function_changes=changes)
 
     judgement = judged(expectations(None), steps)
-    assert {row.group for row in judgement.groups if row.verdict is Verdict.OK} == BULK
+    assert {row.group for row in judgement.groups if row.verdict is Agreement.OK} == BULK
     assert findings(judgement, None) == (
         "patch: steps fall as width^-1.00 against the bulk's",
         "pe: steps fall as width^-1.00 against the bulk's",
@@ -173,7 +173,7 @@ def test_a_power_that_changes_with_the_width_is_told_from_a_wrong_one() -> None:
     curve = expected.kernel("decoder.0.mlp", own)
     straight = [curve.shape[-1] * (n / wide[-1]) ** curve.implied(wide) for n in wide]
     assert max(abs(a / b - 1) for a, b in zip(curve.shape, straight, strict=True)) > 0.1
-    assert judged(expected).verdict is Verdict.OK
+    assert judged(expected).verdict is Agreement.OK
     row = next(row for row in judged(expected).stages if row.stage == "decoder.0.mlp")
     assert row.kernel.power is not None
     assert row.kernel.power.value == pytest.approx(curve.implied(wide))
@@ -185,6 +185,6 @@ def test_scatter_that_hides_half_a_power_is_unclear() -> None:
         return scaled("function_changes", Group.Q, 0.0, factor=(0.4, 1.0, 1.6)[m.seed])(m)
 
     judgement = judged(expectations(0.0), scattered)
-    assert judgement.verdict is Verdict.UNCLEAR
+    assert judgement.verdict is Agreement.UNCLEAR
     line = "too noisy to judge: q (function change); give more --seeds, or --widths farther apart"
     assert findings(judgement, 0.0) == (line,)

@@ -15,7 +15,7 @@ from ettsweep.check.expectations import HEAD
 from ettsweep.check.measure import (
     CPU,
     function_changes,
-    group_parts,
+    group_slices,
     kernel,
     measure,
     observe,
@@ -129,14 +129,14 @@ def test_squared_gradients_are_those_of_each_output(
     probe = replace(probe, quiet_K=probe.quiet_K[: 3 if name == "vit-digits" else 1])
     network = network_of(spec)
     names, parameters = zip(*network.named_parameters(), strict=True)
-    outputs = coordinates.Outputs(network)(*probe.batch.inputs)[..., probe.quiet_K].flatten()
-    exact = dict.fromkeys(group_parts(spec.model), 0.0)
+    outputs = coordinates.Outputs(network, probe)(*probe.batch.inputs)[..., probe.quiet_K].flatten()
+    exact = dict.fromkeys(group_slices(spec.model), 0.0)
     for output in outputs:
         gradients = torch.autograd.grad(
             output, parameters, retain_graph=True, allow_unused=True, materialize_grads=True
         )
         by_name = dict(zip(names, gradients, strict=True))
-        for group, members in group_parts(spec.model).items():
+        for group, members in group_slices(spec.model).items():
             exact[group] += sum(part.of(by_name).square().sum().item() for part in members) / len(outputs)
     patterns = itertools.product((1.0, -1.0), repeat=outputs_of_a_sample)  # of random signs, each as likely
     drawn = []
@@ -160,7 +160,7 @@ def test_what_a_group_changes_is_what_a_network_with_its_new_values_alone_says()
             old[name][32:] = new[name][32:]
         moved = (other(*probe.batch.inputs) - network_of(spec)(*probe.batch.inputs))[:, probe.trained_K]
     assert changes[Group.V] == pytest.approx(float(moved.square().mean().sqrt()), rel=1e-3)
-    assert set(changes) == set(group_parts(spec.model))
+    assert set(changes) == set(group_slices(spec.model))
 
 
 def test_changes_that_fp32_would_not_show_are_seen() -> None:
@@ -208,7 +208,7 @@ def test_factors_are_read_off_the_optimizer() -> None:
     found = measure(spec, probe, 1, decay=False)
     for group, factors in found.factors.items():
         expected = lr_factor(group, dims(spec.model), 0.5, "adamw", "ignore")
-        assert factors == pytest.approx([expected] * len(group_parts(spec.model)[group]))
+        assert factors == pytest.approx([expected] * len(group_slices(spec.model)[group]))
 
 
 @pytest.mark.parametrize("optimizer", [AdamWSpec(), SgdSpec(), SgdSpec(momentum=0.9)])
@@ -216,7 +216,7 @@ def test_factors_are_read_off_the_optimizer() -> None:
 def test_a_step_without_gradient_shrinks_all_groups_alike(name: str, optimizer: AdamWSpec | SgdSpec) -> None:
     spec, _ = small_run(name, optimizer=optimizer, strategy=StrategySpec(s=0.5))
     found = shrinkage(network_of(spec), spec)
-    expected = {group: 0.0 if group is Group.HEAD_BIAS else 1.0 for group in group_parts(spec.model)}
+    expected = {group: 0.0 if group is Group.HEAD_BIAS else 1.0 for group in group_slices(spec.model)}
     assert found == pytest.approx(expected, abs=1e-4)
 
 

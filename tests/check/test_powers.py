@@ -4,13 +4,12 @@ from typing import Literal
 import numpy as np
 import pytest
 
+from ettsweep.check.expectations import factor_power, init_power
 from ettsweep.check.powers import (
+    Agreement,
     Power,
-    Verdict,
-    factor_power,
     fit_power,
     growth,
-    init_power,
     judge_power,
     relative_variances,
     worst,
@@ -80,7 +79,7 @@ def test_errors_are_those_of_simulated_measurements() -> None:
         ]
         fitted = power(values)
         pulls.append((fitted.value - 0.5) / fitted.error)
-        assert judge_power(fitted, 0.5) is not Verdict.OFF
+        assert judge_power(fitted, 0.5) is not Agreement.OFF
     assert np.mean(np.abs(pulls) < 2) > 0.93
     assert 0.6 < np.std(pulls) < 1.3
 
@@ -102,13 +101,13 @@ def test_a_verdict_needs_a_miss_and_its_error(value: float, error: float, verdic
 
 
 def test_no_power_is_off() -> None:
-    assert judge_power(None, 0.0) is Verdict.OFF
+    assert judge_power(None, 0.0) is Agreement.OFF
 
 
 def test_the_worst_of_parts_speaks_for_all() -> None:
-    assert worst([Verdict.OK, Verdict.UNCLEAR, Verdict.OK]) is Verdict.UNCLEAR
-    assert worst([Verdict.UNCLEAR, Verdict.OFF, Verdict.OK]) is Verdict.OFF
-    assert worst([]) is Verdict.OK
+    assert worst([Agreement.OK, Agreement.UNCLEAR, Agreement.OK]) is Agreement.UNCLEAR
+    assert worst([Agreement.UNCLEAR, Agreement.OFF, Agreement.OK]) is Agreement.OFF
+    assert worst([]) is Agreement.OK
 
 
 def test_growth_is_the_slope_of_a_plain_fit() -> None:

@@ -23,7 +23,7 @@ def normalised(kernel_PP: Array, eps: float) -> tuple[Array, Array]:
 def test_images_of_one_token_are_a_chain_of_closed_forms() -> None:
     """Attention is 1 there. ReLU's Gaussian integrals are the arc-cosine kernels."""
     spec, inputs_PP = vit(64, tokens=1, ln_eps=0.1), input_kernel(patches(1))
-    predicted = vit_kernels(spec, dims(spec), 0.5, inputs_PP, draws=8, activation=RELU)
+    predicted = vit_kernels(spec, dims(spec), 0.5, inputs_PP, 2, draws=8, activation=RELU)
     stem = inputs_PP + 0.02**2
     f_1, scale_1 = normalised(stem, 0.1)
     attention = stem + f_1 / 6
@@ -61,7 +61,7 @@ def test_images_of_one_token_are_a_chain_of_closed_forms() -> None:
 
 def test_stems_are_words_and_positions() -> None:
     spec = encdec(64)
-    vision = vit_kernels(vit(64), dims(vit(64)), None, input_kernel(patches()), draws=8).stages[0]
+    vision = vit_kernels(vit(64), dims(vit(64)), None, input_kernel(patches()), 2, draws=8).stages[0]
     assert vision.kernel.value == pytest.approx(input_kernel(patches()) + 4e-4 * same_position(2, 4), rel=1e-14)
     for s, word in ((0.0, 1.0), (None, 4e-4)):
         stems = {
@@ -90,10 +90,10 @@ def test_the_first_token_of_a_decoder_reads_itself_alone() -> None:
 def test_stated_errors_cover_what_sampling_misses() -> None:
     """Errors are the scatter of few replicas: Student's distribution, the 95% of which are wider than those of Gauss."""
     spec, inputs_PP = vit(64), input_kernel(patches())
-    exact = vit_kernels(spec, dims(spec), 0.0, inputs_PP, draws=2**14, seed=10**6)
+    exact = vit_kernels(spec, dims(spec), 0.0, inputs_PP, 2, draws=2**14, seed=10**6)
     covered = []
     for seed in range(40):
-        predicted = vit_kernels(spec, dims(spec), 0.0, inputs_PP, seed=seed)
+        predicted = vit_kernels(spec, dims(spec), 0.0, inputs_PP, 2, seed=seed)
         pairs = [(a.kernel, b.kernel) for a, b in zip(predicted.stages[1:], exact.stages[1:], strict=True)]
         pairs += [(predicted.tangent[group], exact.tangent[group]) for group in BULK | {Group.PATCH, Group.PE}]
         for estimate, known in pairs:

@@ -18,7 +18,8 @@ from support.kernel_cases import OUTPUTS, PREVIOUS, Case, images, input_kernel, 
 
 from ettsweep.models.shapes import dims
 from ettsweep.scaling.factors import BULK, Group, lr_factor
-from ettsweep.scaling.kernels import Estimate, Kernels, normalised, vit_kernels
+from ettsweep.scaling.kernels import Estimate, Kernels, vit_kernels
+from ettsweep.scaling.recursion import Stream
 
 
 @dataclass(frozen=True)
@@ -269,12 +270,12 @@ def test_normalised_kernels_tend_to_the_predicted_like_one_over_n_where_eps_coun
     eps = float(inputs_PP[0, 0])
     for width, count in {16: 1000, 32: 1000, 64: 500, 128: 300}.items():
         spec = vit(width, tokens=1, ln_eps=eps)
-        predicted = vit_kernels(spec, dims(spec), 0.0, inputs_PP, draws=8)
+        predicted = vit_kernels(spec, dims(spec), 0.0, inputs_PP, 2, draws=8)
         seen = forward(drawn(spec, 0.0, count, first_seed=1000 * width), images(patches(1)))
         stem, head = predicted.stages[0].kernel.value, predicted.stages[-1].kernel.value
         controls = upper(kernel(seen.streams["stem"]) - stem)
         for name, expected in (
-            ("stem", normalised(stem, eps)),
+            ("stem", Stream(stem, {}).normalised(eps).kernel),
             ("blocks.0.mlp", head),
         ):
             measured = relative(kernel(seen.normalised[name]), expected)

@@ -102,7 +102,7 @@ class Case:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(kernels, "group_variances", lambda dims, s: package(dims, s) | self.variances)
             if isinstance(spec, VitSpec):
-                return vit_kernels(spec, dims(spec), self.s, input_kernel(patches()), draws=self.draws)
+                return vit_kernels(spec, dims(spec), self.s, input_kernel(patches()), 2, draws=self.draws)
             return encdec_kernels(spec, dims(spec), self.s, SOURCE.numpy(), PREVIOUS.numpy(), draws=self.draws)
 
     def ensemble(self, width: int) -> Ensemble:

@@ -2,7 +2,7 @@
 
 from ettsweep.check.findings import findings
 from ettsweep.check.judgement import judge
-from ettsweep.check.outcome import Check, Curves
+from ettsweep.check.outcome import CheckResult, Curves
 from ettsweep.spec import ModelSpec
 from support.perfect import HEADS, SAMPLES, WIDTHS, expectations, perfect
 
@@ -20,7 +20,7 @@ def made_curves(strategy: str, lr: float, hidden: float, outputs: float, stages:
     return Curves(strategy, lr, {**lines, head: changes(20, outputs)}, hidden, outputs)
 
 
-def made_check(model: ModelSpec | None = None, spoil: object = None, steps: int = 3) -> Check:
+def made_check(model: ModelSpec | None = None, spoil: object = None, steps: int = 3) -> CheckResult:
     """Return a check of ntk beside standard.
 
     Args:
@@ -31,7 +31,7 @@ def made_check(model: ModelSpec | None = None, spoil: object = None, steps: int 
     expected = expectations(0.0) if model is None else expectations(0.0, model=model)
     measured = [spoil(m) if callable(spoil) else m for m in perfect(expected)]
     judgement = judge(expected, measured, HEADS, SAMPLES)
-    return Check(
+    return CheckResult(
         name="small-ntk-adamw",
         settings={"model": "small", "strategy": "ntk", "optimizer": "adamw", "widths": list(WIDTHS)},
         about="small under ntk: 4 heads",

@@ -23,8 +23,9 @@ TOKENS = np.array([[5, 6, 7, 9], [6, 6, 8, 9]])
 def kernels(model: ModelSpec, s: float | None) -> Kernels:
     """Return the kernels of a batch of two samples, whose tokens are alike in part."""
     if isinstance(model, EncDecSpec):
-        return encdec_kernels(model, s, TOKENS, TOKENS[::-1], draws=10)
-    return vit_kernels(model, s, 0.7 * np.eye(8) + 0.3, draws=10)
+        return encdec_kernels(model, dims(model), s, TOKENS, TOKENS[::-1], draws=10)
+    assert isinstance(model, VitSpec)
+    return vit_kernels(model, dims(model), s, 0.7 * np.eye(8) + 0.3, 2, draws=10)
 
 
 def expectations(
@@ -32,8 +33,8 @@ def expectations(
 ) -> Expectations:
     """Return what is implied for a small model."""
     models = [model.model_copy(update={"width": n}) for n in widths]
-    predictions = [Prediction(m, kernels(m, s)) for m in models]
-    return Expectations(widths, predictions, s, optimizer, "ignore", counts(models[-1]))
+    predictions = [Prediction.of(m, kernels(m, s)) for m in models]
+    return Expectations(predictions, s, optimizer, "ignore")
 
 
 def counts(model: ModelSpec) -> dict[Group, int]:
@@ -52,7 +53,7 @@ def perfect(expected: Expectations) -> list[Measured]:
 
 def _network(expected: Expectations, i: int, seed: int) -> Measured:
     prediction, n = expected.predictions[i], expected.widths[i]
-    sizes, model = counts(prediction.model), dims(prediction.model)
+    sizes, model = prediction.counts, prediction.dims
     changes = {stage: expected.change(stage) for stage in expected.stages}
     contributions = {group: expected.contribution(group) for group in sizes}
     return Measured(
@@ -64,7 +65,6 @@ def _network(expected: Expectations, i: int, seed: int) -> Measured:
         },
         stds={group: init_std(group, model, expected.s) for group in sizes},
         factors={group: (lr_factor(group, model, expected.s, expected.optimizer, "ignore"),) for group in sizes},
-        counts=sizes,
         gradients={group: own(prediction.kernels.tangent[group].value) for group in sizes},
         changes=[{stage: n ** (0.0 if e is None else e.power) for stage, e in changes.items()}],
         function_changes={group: 0.01 * e.shape[i] * n**e.power for group, e in contributions.items()},

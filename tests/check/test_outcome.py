@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from ettsweep.check import plan as scaling_check
-from ettsweep.check.outcome import Check
-from ettsweep.check.plan import Question, check_scaling, make_plan
-from ettsweep.check.powers import Verdict
+from ettsweep.check.outcome import CheckResult, check_scaling
+from ettsweep.check.plan import CheckPlan, Question, make_plan
+from ettsweep.check.powers import Agreement
 from ettsweep.errors import InputError
 from ettsweep.models import build, initialisation, scales
 from ettsweep.scaling.factors import BULK, Dims, Group
@@ -18,20 +17,25 @@ from ettsweep.training import loop, optimizer
 from ettsweep.training.memory import DeviceMemoryError
 
 WIDTHS = (32, 64, 128, 256)
+GIB = 2**30
 
 
-def check(strategy: str = "ntk", model: str = "vit-digits", **fields: Any) -> Check:
+def planned(question: Question, free_bytes: int = 64 * GIB) -> CheckPlan:
+    return make_plan(question, free_bytes)
+
+
+def check(strategy: str = "ntk", model: str = "vit-digits", **fields: Any) -> CheckResult:
     """Check a small model, text with one block each in encoder and decoder."""
     small = {"depth": 1, "widths": (16, 32, 64, 128), "seeds": 4} if model == "encdec-tiny" else {"seeds": 3}
-    return check_scaling(make_plan(Question(model, strategy, **{**small, **fields})))
+    return check_scaling(planned(Question(model, strategy, **{**small, **fields})))
 
 
-def off(found: Check) -> dict[str, set[str]]:
+def off(found: CheckResult) -> dict[str, set[str]]:
     """Return the names of the groups that are off, by what is."""
     rows: dict[str, set[str]] = {}
     for row in found.judgement.groups:
         for what, quantity in row.quantities.items():
-            if quantity.verdict is Verdict.OFF:
+            if quantity.verdict is Agreement.OFF:
                 rows.setdefault(what, set()).add(row.group)
     return rows
 
@@ -51,13 +55,13 @@ def off(found: Check) -> dict[str, set[str]]:
 )
 def test_a_right_scaling_passes(model: str, strategy: str, optimizer: str) -> None:
     found = check(strategy, model, optimizer=optimizer, seeds=4 if model == "encdec-tiny" else 8)
-    assert found.verdict is Verdict.OK, found.findings
+    assert found.verdict is Agreement.OK, found.findings
     assert found.findings == ()
 
 
 def test_the_contact_term_is_reported_and_not_judged() -> None:
     found = check("ntk", "encdec-tiny", optimizer="sgd")
-    assert found.verdict is not Verdict.OFF, found.findings
+    assert found.verdict is not Agreement.OFF, found.findings
     assert found.judgement.contact is not None
     predicted, measured = found.judgement.contact
     assert predicted == pytest.approx(128**0.5, rel=0.05)  # sqrt(n) at s = 0, but for what little the blocks add
@@ -67,7 +71,7 @@ def test_the_contact_term_is_reported_and_not_judged() -> None:
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
 def test_m_may_enter_the_factors(optimizer: str) -> None:
     found = check(mlp_factor="include", optimizer=optimizer)
-    assert found.verdict is not Verdict.OFF, found.findings
+    assert found.verdict is not Agreement.OFF, found.findings
 
 
 @pytest.mark.parametrize(
@@ -80,19 +84,19 @@ def test_m_may_enter_the_factors(optimizer: str) -> None:
 def test_standard_is_off_by_known_powers_outside_the_bulk(optimizer: str, missed: dict[Group, float]) -> None:
     found = check("standard", optimizer=optimizer)
     rows = {row.group: row for row in found.judgement.groups}
-    assert {group for group, row in rows.items() if row.verdict is Verdict.OFF} == set(missed)
+    assert {group for group, row in rows.items() if row.verdict is Agreement.OFF} == set(missed)
     for group, power in missed.items():
         quantity = rows[group].contribution
         assert quantity.power is not None
         assert quantity.off_by == pytest.approx(power, abs=3 * quantity.power.error)
         assert f"{group}: steps fall as width^" in "\n".join(found.findings)
-    assert not any(rows[group].verdict is Verdict.OFF for group in BULK)
+    assert not any(rows[group].verdict is Agreement.OFF for group in BULK)
 
 
 def test_standard_text_moves_words_and_places_less_than_the_bulk() -> None:
     found = check("standard", "encdec-tiny")
     rows = {row.group: row for row in found.judgement.groups}
-    assert {group for group, row in rows.items() if row.verdict is Verdict.OFF} == {Group.WE, Group.PE}
+    assert {group for group, row in rows.items() if row.verdict is Agreement.OFF} == {Group.WE, Group.PE}
     assert [rows[group].off_by for group in (Group.WE, Group.PE)] == pytest.approx([-1.0, -1.0], abs=0.15)
 
 
@@ -118,7 +122,7 @@ def test_a_wrong_exponent_of_a_factor_is_found(
 ) -> None:
     monkeypatch.setattr(scales, "lr_factor", times_width(scales.lr_factor, wrong, 0.5))
     found = check(model=model, optimizer=trained_by)
-    assert found.verdict is Verdict.OFF
+    assert found.verdict is Agreement.OFF
     behaviour = off(found)
     assert behaviour["learning-rate factor"] == {wrong}
     assert behaviour["tangent contribution"] == behaviour["function change"] == {wrong}
@@ -180,7 +184,7 @@ def test_decay_that_the_factor_multiplies_is_found(monkeypatch: pytest.MonkeyPat
 def test_a_missing_output_rescale_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build, "output_rescale", lambda width, s: 1.0)
     found = check(model="encdec-tiny")
-    assert found.verdict is Verdict.OFF
+    assert found.verdict is Agreement.OFF
     assert found.findings[0].startswith("we: the outputs' kernel (output rescale) goes as width^+1.0")
     assert "hidden kernels are right" in found.findings[0]
 
@@ -193,7 +197,7 @@ def test_a_wrong_constant_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(initialisation, "init_std", planted)
     found = check()
-    assert found.verdict is Verdict.OFF
+    assert found.verdict is Agreement.OFF
     assert any("blocks.0.mlp: the kernel is " in line for line in found.findings), found.findings
 
 
@@ -201,13 +205,13 @@ def test_a_wrong_constant_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_defaults_follow_from_the_model() -> None:
-    plan = make_plan(Question("vit-b16", "ntk"))
+    plan = planned(Question("vit-b16", "ntk"))
     assert plan.widths == (96, 192, 384, 768)
     assert plan.seeds == (0, 1, 2)
     assert plan.model.depth == 12
     assert plan.name == "vit-b16-ntk-adamw"
-    assert len(make_plan(Question("vit-digits", "ntk")).seeds) == 12
-    text = make_plan(Question("bart-large", "s=0.25", "sgd"))
+    assert len(planned(Question("vit-digits", "ntk")).seeds) == 12
+    text = planned(Question("bart-large", "s=0.25", "sgd"))
     assert isinstance(text.model, EncDecSpec)
     assert (text.model.depth, text.widths, text.name) == (4, (128, 256, 512, 1024), "bart-large-s=0.25-sgd")
 
@@ -225,20 +229,19 @@ def test_defaults_follow_from_the_model() -> None:
 )
 def test_what_cannot_be_checked_is_refused_with_what_can(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError) as refused:
-        check_scaling(make_plan(Question("vit-digits", "ntk", **{"seeds": 2, **fields})))
+        check_scaling(planned(Question("vit-digits", "ntk", **{"seeds": 2, **fields})))
     assert message in str(refused.value)
 
 
-def test_what_does_not_fit_is_refused_with_what_would(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scaling_check, "available_bytes", lambda device: 2**30)
+def test_what_does_not_fit_is_refused_with_what_would() -> None:
     with pytest.raises(
         DeviceMemoryError, match=r"and 1.0 GiB are free; --widths up to (\d+) or a smaller --depth"
     ) as told:
-        make_plan(Question("vit-b16", "ntk"))
+        planned(Question("vit-b16", "ntk"), GIB)
     fits = int(str(told.value).split("up to ")[1].split()[0])
-    assert make_plan(Question("vit-b16", "ntk", widths=(96, 192, fits))).widths[-1] == fits
+    assert planned(Question("vit-b16", "ntk", widths=(96, 192, fits)), GIB).widths[-1] == fits
     with pytest.raises(DeviceMemoryError):
-        make_plan(Question("vit-b16", "ntk", widths=(96, 192, fits + 12)))
+        planned(Question("vit-b16", "ntk", widths=(96, 192, fits + 12)), GIB)
 
 
 def test_a_given_learning_rate_is_taken() -> None:

@@ -17,7 +17,7 @@ from ettsweep.scaling.strategies import parse_strategy
 from ettsweep.schema import Frozen, NonNegative, PositiveFloat, digest, validate
 from ettsweep.spec import MAX_SEED, Recipe, RunSpec, StrategySpec
 from ettsweep.sweep.lattice import Axis, Point, expand, snap
-from ettsweep.tasks.kinds import Score, bound, task_kind
+from ettsweep.tasks.kinds import Score, bound, score
 
 Seeds = Annotated[tuple[Annotated[int, Field(ge=0, le=MAX_SEED)], ...], Field(min_length=1, strict=False)]
 
@@ -109,7 +109,7 @@ class Search(Frozen):
     @property
     def measure(self) -> Score:
         """What its runs are compared by."""
-        return task_kind(self.base.task).score
+        return score(self.base.task)
 
     def run(self, lr: float | None = None, wd: float | None = None, seed: int | None = None) -> RunSpec:
         """Return one run; what is not given is the centre's, or the first seed.

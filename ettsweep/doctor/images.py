@@ -6,8 +6,8 @@ from concurrent.futures import as_completed
 from typing import TYPE_CHECKING, NamedTuple
 
 from ettsweep.doctor.checks import Check
-from ettsweep.doctor.checks import count as counted
 from ettsweep.errors import DataMissingError
+from ettsweep.output import count as counted
 from ettsweep.output import progress
 from ettsweep.pool import BrokenProcessPool, open_pool
 from ettsweep.processes import cores

@@ -84,10 +84,10 @@ def show_plan(done: Outcome, form: Format, *, below: bool = False) -> None:
 
 def note_submitted(done: Verification) -> None:
     """Say how many runs verdicts have had submitted, if any."""
-    if done.submitted:
+    if done.planned and not done.problem:
         outcome = done.outcome
         how = "" if outcome.how.follows else "; ask again when they are finished, or stay with --follow"
-        note(f"{done.submitted} runs submitted{where_to(outcome.folders)}{how}")
+        note(f"{done.planned} runs submitted{where_to(outcome.folders)}{how}")
         note_ended(outcome.how.results, outcome.plan)
 
 

@@ -182,25 +182,6 @@ class Launcher:
 # --- until every verdict is final -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Verification:
-    """What a call of verify-optimum did.
-
-    Attributes:
-        verdicts: one for each family, in the order of the searches.
-        outcome: what became of the last round.
-        submitted: runs submitted in all rounds.
-        held_back: runs that `max_runs` kept back.
-        problem: why the only round could not be submitted.
-    """
-
-    verdicts: list[Verdict]
-    outcome: Outcome
-    submitted: int = 0
-    held_back: int = 0
-    problem: LaunchError | None = None
-
-
 def looks(searches: Sequence[Search], ledger: Ledger) -> list[Look]:
     """Return each family as it is on disk."""
     return [Look(search, ledger.family(search.family)) for search in searches]
@@ -211,61 +192,35 @@ def judge(searches: Sequence[Search], ledger: Ledger) -> list[Verdict]:
     return [look.verdict() for look in looks(searches, ledger)]
 
 
-def verify_rounds(
-    searches: Sequence[Search],
-    how: How,
-    *,
-    at: Point | None = None,
-    max_runs: int | None = None,
-    tell: Callable[[str], None] | None = None,
-) -> Verification:
-    """Judge each family and submit the runs that its verdict lacks: one round or, where `how` follows, all.
-
-    Args:
-        searches: the families.
-        how: whether, where, and whether to stay until every verdict is final, or no round can change it.
-        at: judge this point first instead of each family's best.
-        max_runs: submit no more than this many in all.
-        tell: takes a line for each step of a climb.
-    """
-    ledger = read_ledger(how.results)
-    climbs = Climbs(searches, ledger, at, max_runs, tell)
-    plan = climbs.plan(ledger)
-    try:
-        idle = how.follows and not plan.under_way
-        outcome = Outcome(plan, how) if idle else carry_out(plan, how, climbs.plan)
-    except LaunchError as problem:
-        if how.follows:
-            raise
-        return Verification(climbs.verdicts, Outcome(plan, how), 0, climbs.held_back, problem)  # the verdicts stand
-    return Verification(climbs.verdicts, outcome, climbs.planned, climbs.held_back)
-
-
-class Climbs:
-    """The climbs of some families, from candidate to better neighbour; a look at what is on disk takes them on.
+class Verification:
+    """Climbs of some families from candidate to better neighbour, which each look at what is on disk takes on.
 
     Attributes:
-        verdicts: of the last look.
+        verdicts: one for each family, of the last look.
         planned: runs planned so far.
         held_back: runs that `max_runs` kept out of the last plan.
+        outcome: what became of the last plan.
+        problem: why the only round could not be submitted.
     """
 
     def __init__(
         self,
         searches: Sequence[Search],
-        ledger: Ledger,
-        at: Point | None,
+        how: How,
+        candidates: dict[str, Point],
         max_runs: int | None,
         tell: Callable[[str], None] | None,
     ) -> None:
         self._searches = searches
+        self._candidates = candidates
         self._max_runs = max_runs
         self._tell = tell
-        self._candidates = {look.search.family: look.snap(at) for look in looks(searches, ledger)} if at else {}
         self._paths: dict[str, tuple[Point, ...]] = {}
         self.verdicts: list[Verdict] = []
         self.planned = 0
         self.held_back = 0
+        self.outcome = Outcome(Plan(), how)
+        self.problem: LaunchError | None = None
 
     def plan(self, ledger: Ledger) -> Plan:
         """Climb as far as what is on disk allows, and return the plan for what the verdicts lack."""
@@ -289,6 +244,38 @@ class Climbs:
             self._tell(f"{look.search.model} {verdict.strategy}: {_candidate(verdict)}")
         self._paths[family] = verdict.way
         return verdict
+
+
+def verify_rounds(
+    searches: Sequence[Search],
+    how: How,
+    *,
+    at: Point | None = None,
+    max_runs: int | None = None,
+    tell: Callable[[str], None] | None = None,
+) -> Verification:
+    """Judge each family and submit the runs that its verdict lacks: one round or, where `how` follows, all.
+
+    Args:
+        searches: the families.
+        how: whether, where, and whether to stay until every verdict is final, or no round can change it.
+        at: judge this point first instead of each family's best.
+        max_runs: submit no more than this many in all.
+        tell: takes a line for each step of a climb.
+    """
+    ledger = read_ledger(how.results)
+    candidates = {look.search.family: look.snap(at) for look in looks(searches, ledger)} if at else {}
+    done = Verification(searches, how, candidates, max_runs, tell)
+    plan = done.plan(ledger)
+    done.outcome = Outcome(plan, how)
+    if plan.under_way or not how.follows:
+        try:
+            done.outcome = carry_out(plan, how, done.plan)
+        except LaunchError as problem:
+            if how.follows:
+                raise
+            done.problem = problem  # the verdicts stand all the same
+    return done
 
 
 def _candidate(verdict: Verdict) -> str:

@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ettsweep.errors import CorruptError
 from ettsweep.files import storage_errors
 from ettsweep.launch.outlook import LiveOutlook
 from ettsweep.launch.snapshot import unused
-from ettsweep.launch.submissions import Submission, read_submission, submission_folders
+from ettsweep.launch.submissions import Submission, readable, submission_folders, submissions
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.paths import code_dir, is_run_id, runs_dir
 from ettsweep.runs.state import State
@@ -28,7 +27,7 @@ class Waste:
 def find_waste(results: Path) -> list[Waste]:
     """Return what `clean` removes; nothing that a live worker could touch is in it."""
     outlook = LiveOutlook(results)
-    folders = {folder: _read(folder) for folder in submission_folders(results)}
+    folders = {folder: readable(folder) for folder in submission_folders(results)}
     live = {folder for folder, submission in folders.items() if submission and outlook.live(submission)}
     found = []
     for path in sorted(runs_dir(results).glob("*")):
@@ -41,15 +40,7 @@ def find_waste(results: Path) -> list[Waste]:
 
 
 def _unused_code(results: Path, outlook: LiveOutlook) -> dict[Path, str]:
-    folders = (_read(folder) for folder in submission_folders(results))
-    return unused(results, {Path(s.code).name for s in folders if s and s.code and outlook.live(s)})
-
-
-def _read(folder: Path) -> Submission | None:
-    try:
-        return read_submission(folder)
-    except CorruptError:
-        return None
+    return unused(results, {Path(s.code).name for s in submissions(results) if s.code and outlook.live(s)})
 
 
 def _explains(results: Path, submission: Submission) -> bool:
@@ -98,7 +89,7 @@ def remove(waste: list[Waste]) -> None:
         StorageError: the folder cannot be written.
     """
     for item in waste:
-        submission = _read(item.path) if (item.path / "submission.json").exists() else None
+        submission = readable(item.path) if (item.path / "submission.json").exists() else None
         if submission and LiveOutlook(submission.path.parent.parent).live(submission):
             continue
         results = item.path.parent.parent

@@ -202,10 +202,13 @@ def submission_folders(results: Path) -> list[Path]:
     return sorted(path for path in jobs_dir(results).glob("*") if path.is_dir())
 
 
+def readable(folder: Path) -> Submission | None:
+    """Return a submission, or None where it cannot be read."""
+    with contextlib.suppress(CorruptError):
+        return read_submission(folder)
+    return None
+
+
 def submissions(results: Path) -> list[Submission]:
     """Return all submissions that can be read, oldest first."""
-    found = []
-    for folder in submission_folders(results):
-        with contextlib.suppress(CorruptError):
-            found.append(read_submission(folder))
-    return found
+    return [submission for folder in submission_folders(results) if (submission := readable(folder))]

@@ -4,7 +4,6 @@ import logging
 import signal
 import sys
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from ettsweep.errors import LaunchError
@@ -19,7 +18,7 @@ from ettsweep.spec import RunSpec
 from ettsweep.worker.control import Control
 from ettsweep.worker.device import execution, prepare_device
 from ettsweep.worker.together import gathered
-from ettsweep.worker.worker import beating, claim
+from ettsweep.worker.worker import claim, train
 
 
 @dataclass(frozen=True)
@@ -61,10 +60,6 @@ def train_in_foreground(results: Path, spec: RunSpec, profile: LocalProfile, dat
     lock, slot = _any_slot(profile.resolve())
     try:
         device, info = prepare_device(slot)
-
-        from ettsweep.training.distributed import lead
-        from ettsweep.training.run import train_run
-
         attempt = claim(run, info | {"heartbeat_s": profile.heartbeat_s}, outlook)
         if attempt is None:
             status = run.status(outlook)
@@ -77,9 +72,8 @@ def train_in_foreground(results: Path, spec: RunSpec, profile: LocalProfile, dat
         logger.addHandler(logging.StreamHandler())
         logger.setLevel(logging.INFO)
         how = execution(profile, slot, data)
-        with gathered(slot, device) as group, beating(attempt, profile.heartbeat_s):
-            lead(group, run.path, attempt.number, how)
-            train_run(run, attempt, device, how, partial(Control().poll, attempt), group)
+        with gathered(slot, device) as group:
+            train(attempt, device, how, Control(), group, profile.heartbeat_s)
         return run.status().state.finished
     finally:
         let_go(lock)

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     import torch
 
     from ettsweep.training.distributed import Group
+    from ettsweep.training.execution import Execution
+    from ettsweep.training.loop import Stop
 
 
 IDLE_LIVES = 6
@@ -42,18 +44,14 @@ class Presence:
     """What a worker says of itself in the folder of its submission.
 
     Attributes:
-        idle_lives: lives of its job in a row, this one included, that have ended without a step.
+        idle_lives: lives of its job in a row that had no time for a step.
     """
 
     def __init__(self, submission: Submission, name: str, job: SlurmJob | None = None) -> None:
         self._submission = submission
         self._name = name
         self._job = job
-        self.idle_lives = 0
-
-    def count_this_life(self) -> None:
-        """Count this life of the job as idle, until a run has made a step in it."""
-        self.idle_lives = 1 + int(self._submission.said_by(self._name).get("idle_lives") or 0)
+        self.idle_lives = int(submission.said_by(name).get("idle_lives") or 0)
 
     def say(self, *, leaving: bool, saved: bool = False) -> None:
         """Say whether it has taken its last look at its list, and whether it has nothing to lose any more."""
@@ -83,7 +81,7 @@ class Worker:
         self._group = group
         self._outlook: Outlook = JobOutlook(job, submission.path) if job else ThisMachine()
         self._presence = Presence(submission, slot.name, job)
-        self._presence.count_this_life()
+        self._presence.idle_lives += 1  # until a run makes a step in this one
 
     def work_is_left(self) -> bool:
         """Say whether a run of the list waits for someone to train it."""
@@ -135,9 +133,7 @@ class Worker:
         """Train what is to be trained, with the other processes of a group."""
         import torch
 
-        from ettsweep.training.distributed import lead
         from ettsweep.training.loop import Stop
-        from ettsweep.training.run import train_run
 
         where = str(self._submission.path / "submission.json")
         profile = validate(PROFILES[self._submission.kind], self._submission.profile, where)
@@ -152,9 +148,7 @@ class Worker:
                 attempt.record_provenance(code)
                 how = execution(profile, self._slot, self._data_of(run))
                 before = max(run.attempt(number).progress() for number in run.numbers())
-                lead(group, run.path, attempt.number, how)
-                with beating(attempt, self._submission.profile["heartbeat_s"]):
-                    stop = train_run(run, attempt, device, how, partial(self._control.poll, attempt), group)
+                stop = train(attempt, device, how, self._control, group, profile.heartbeat_s)
                 self._control.heed(stop)
                 if stop is None or attempt.progress() > before:
                     self._presence.idle_lives = 0
@@ -221,6 +215,18 @@ def claim(run: RunDir, info: Json, outlook: Outlook) -> Attempt | None:
     if not claimable(run, outlook):
         return None
     return run.claim(info, after=numbers[-1] if numbers else 0)
+
+
+def train(
+    attempt: Attempt, device: "torch.device", how: "Execution", control: Control, group: "Group", heartbeat_s: float
+) -> "Stop | None":
+    """Train a run that this process has claimed, together with the others of its group; say why it was stopped."""
+    from ettsweep.training.distributed import lead
+    from ettsweep.training.run import train_run
+
+    lead(group, attempt.run.path, attempt.number, how)
+    with beating(attempt, heartbeat_s):
+        return train_run(attempt.run, attempt, device, how, partial(control.poll, attempt), group)
 
 
 def beating(attempt: Attempt, interval_s: float) -> AbstractContextManager[None]:

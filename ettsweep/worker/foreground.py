@@ -73,7 +73,7 @@ def train_in_foreground(results: Path, spec: RunSpec, profile: LocalProfile, dat
         logger.setLevel(logging.INFO)
         how = execution(profile, slot, data)
         with gathered(slot, device) as group:
-            train(attempt, device, how, Control(), group, profile.heartbeat_s)
+            train(run, attempt, device, how, Control(), group, profile.heartbeat_s)
         return run.status().state.finished
     finally:
         let_go(lock)

@@ -148,7 +148,7 @@ class Worker:
                 attempt.record_provenance(code)
                 how = execution(profile, self._slot, self._data_of(run))
                 before = max(run.attempt(number).progress() for number in run.numbers())
-                stop = train(attempt, device, how, self._control, group, profile.heartbeat_s)
+                stop = train(run, attempt, device, how, self._control, group, profile.heartbeat_s)
                 self._control.heed(stop)
                 if stop is None or attempt.progress() > before:
                     self._presence.idle_lives = 0
@@ -218,15 +218,21 @@ def claim(run: RunDir, info: Json, outlook: Outlook) -> Attempt | None:
 
 
 def train(
-    attempt: Attempt, device: "torch.device", how: "Execution", control: Control, group: "Group", heartbeat_s: float
+    run: RunDir,
+    attempt: Attempt,
+    device: "torch.device",
+    how: "Execution",
+    control: Control,
+    group: "Group",
+    heartbeat_s: float,
 ) -> "Stop | None":
     """Train a run that this process has claimed, together with the others of its group; say why it was stopped."""
     from ettsweep.training.distributed import lead
     from ettsweep.training.run import train_run
 
-    lead(group, attempt.run.path, attempt.number, how)
+    lead(group, run.path, attempt.number, how)
     with beating(attempt, heartbeat_s):
-        return train_run(attempt.run, attempt, device, how, partial(control.poll, attempt), group)
+        return train_run(run, attempt, device, how, partial(control.poll, attempt), group)
 
 
 def beating(attempt: Attempt, interval_s: float) -> AbstractContextManager[None]:

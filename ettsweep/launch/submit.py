@@ -10,7 +10,7 @@ import subprocess
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -62,8 +62,10 @@ def submit(results: Path, plan: Plan, profile: AnyProfile, data: Mapping[str, st
     for planned in plan.to_launch:
         RunDir.create(results, planned.spec)
     if isinstance(profile, LocalProfile):
-        return [_submit_local(results, plan.to_launch, profile, data or {})]
-    return _submit_arrays(results, plan.to_launch, profile, data or {})
+        slots = free_first(profile.resolve())[: len(plan.to_launch)]
+        return [_submit_local(_content(results, plan.to_launch, profile, data or {}), slots, results)]
+    arrays = _arrays(results, plan.to_launch, profile, _max_array_size())
+    return _submit_arrays(_content(results, plan.to_launch, profile, data or {}), arrays, results, profile)
 
 
 def _new_folder(results: Path) -> Path:
@@ -75,7 +77,7 @@ def _new_folder(results: Path) -> Path:
 
 
 def _content(results: Path, planned: Sequence[Planned], profile: AnyProfile, data: Mapping[str, str]) -> Json:
-    """Return what submission.json says of any submission; with a snapshot of the code, if the profile wants one."""
+    """Return what submission.json says, and where a snapshot of the code is that the profile wants."""
     code = None
     if profile.snapshot:
         from ettsweep.launch.snapshot import take_snapshot
@@ -97,7 +99,9 @@ def _data(planned: Sequence[Planned], data: Mapping[str, str]) -> dict[str, str]
     return {kind: resolve(where) for kind in kinds if (where := said(kind, data.get(kind)))}
 
 
-def _write(folder: Path, content: Json) -> Submission:
+def _record(results: Path, content: Json) -> Submission:
+    """Write what a submission is to do, before anything of it is started."""
+    folder = _new_folder(results)
     write_atomic(folder / "submission.json", json.dumps(content))
     return read_submission(folder)
 
@@ -105,14 +109,11 @@ def _write(folder: Path, content: Json) -> Submission:
 # --- this machine ---------------------------------------------------------------------------------------------------
 
 
-def _submit_local(results: Path, planned: Sequence[Planned], profile: LocalProfile, data: Mapping[str, str]) -> Path:
-    slots = free_first(profile.resolve())[: len(planned)]
-    content = _content(results, planned, profile, data) | {"slots": [asdict(slot) for slot in slots]}
-    folder = _new_folder(results)
-    submission = _write(folder, content)
+def _submit_local(content: Json, slots: Sequence[Slot], results: Path) -> Path:
+    submission = _record(results, content | {"slots": [asdict(slot) for slot in slots]})
     workers = start_workers(submission, slots)
-    write_atomic(folder / "workers.json", dumps({"workers": [worker.to_json() for worker in workers]}))
-    return folder
+    write_atomic(submission.path / "workers.json", dumps({"workers": [worker.to_json() for worker in workers]}))
+    return submission.path
 
 
 def start_workers(submission: Submission, slots: Sequence[Slot]) -> list[Process]:
@@ -129,31 +130,53 @@ def start_workers(submission: Submission, slots: Sequence[Slot]) -> list[Process
 # --- SLURM ----------------------------------------------------------------------------------------------------------
 
 
-def _submit_arrays(
-    results: Path, planned: Sequence[Planned], profile: SlurmProfile, data: Mapping[str, str]
-) -> list[Path]:
-    """Submit one array, or several where the site's MaxArraySize is less than the tasks that are needed."""
-    parts = _parts(planned, profile, _max_array_size())
+@dataclass(frozen=True)
+class Array:
+    """What one array is to do: its runs, how many tasks share them, and how many of these run at a time."""
+
+    planned: Sequence[Planned]
+    tasks: int
+    parallel: int
+
+    @property
+    def name(self) -> str:
+        """What people read of its jobs, such as vit-b16-ntk."""
+        models = dict.fromkeys(model_name(p.spec.model) for p in self.planned)
+        strategies = dict.fromkeys(strategy_name(p.spec.strategy.s) for p in self.planned)
+        words = [
+            next(iter(models)) if len(models) == 1 else "sweep",
+            next(iter(strategies)) if len(strategies) == 1 else f"{len(strategies)}-strategies",
+        ]
+        return re.sub(r"[^\w.=-]+", "_", "-".join(words))[:60]
+
+
+def _arrays(results: Path, planned: Sequence[Planned], profile: SlurmProfile, max_tasks: int) -> list[Array]:
+    """Split runs into arrays, several where the site's MaxArraySize is less than the tasks that are needed.
+
+    Raises:
+        InputError: jobs cannot have folders below this one.
+    """
+    if "%" in str(folder := _unnamed(results)):
+        raise InputError(f"{folder}: SLURM gives % in a path a meaning of its own; --results names another folder")
+    size = max_tasks * profile.runs_per_job
+    parts = [planned[first : first + size] for first in range(0, len(planned), size)]
+    most = profile.max_parallel and max(1, profile.max_parallel // len(parts))
+    tasks = [-(-len(part) // profile.runs_per_job) for part in parts]
+    return [Array(part, count, min(count, most or count)) for part, count in zip(parts, tasks, strict=True)]
+
+
+def _submit_arrays(content: Json, arrays: Sequence[Array], results: Path, profile: SlurmProfile) -> list[Path]:
     folders = []
-    for part in parts:
+    for array in arrays:
         try:
-            folders.append(_submit_array(results, part, profile, data, _parallel(profile, len(parts))))
+            folders.append(_submit_array(content, array, results, profile))
         except LaunchError as error:
             if not folders:
                 raise
-            done = sum(len(p) for p in parts[: len(folders)])
-            told = f"{done} of {len(planned)} runs were submitted, and then: {error}"
+            done = sum(len(a.planned) for a in arrays[: len(folders)])
+            told = f"{done} of {len(content['runs'])} runs were submitted, and then: {error}"
             raise type(error)(told) from None
     return folders
-
-
-def _parts(planned: Sequence[Planned], profile: SlurmProfile, max_tasks: int) -> list[Sequence[Planned]]:
-    size = max_tasks * profile.runs_per_job
-    return [planned[first : first + size] for first in range(0, len(planned), size)]
-
-
-def _parallel(profile: SlurmProfile, arrays: int) -> int | None:
-    return None if profile.max_parallel is None else max(1, profile.max_parallel // arrays)
 
 
 def _max_array_size() -> int:
@@ -164,27 +187,24 @@ def _max_array_size() -> int:
     return min((int(limit) for limit in limits if limit.isdigit() and int(limit) > 0), default=1)
 
 
-def _submit_array(
-    results: Path, planned: Sequence[Planned], profile: SlurmProfile, data: Mapping[str, str], parallel: int | None
-) -> Path:
+def _submit_array(content: Json, array: Array, results: Path, profile: SlurmProfile) -> Path:
     """Write what the jobs are to do, under a name that no other job has, then run sbatch and record its answer."""
     from submitit.core.utils import FailedJobError, FailedSubmissionError
 
-    content = _content(results, planned, profile, data)
-    content |= {"cluster": slurm.cluster(), "user": str(os.getuid()), "name": _job_name(planned)}
-    folder = _new_folder(results)
-    executor = _executor(folder, len(planned), profile, parallel, content["name"], content["code"] or "")
-    submission = _write(folder, content)
+    name = f"{array.name}.{uuid.uuid4().hex[:8]}"
+    own = {"runs": [p.id for p in array.planned], "cluster": slurm.cluster(), "user": str(os.getuid()), "name": name}
+    submission = _record(results, content | own)
+    executor = _executor(submission.path, array, profile, name, submission.code)
     try:
         with contextlib.redirect_stderr(io.StringIO()):  # submitit prints what it raises
-            array = executor.start()
+            number = executor.start()
     except (FailedJobError, FailedSubmissionError) as error:
-        array = _after_failure(submission, slurm.words(str(error)))
+        number = _after_failure(submission, slurm.words(str(error)))
     except OSError as error:
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(submission.path, ignore_errors=True)
         raise LaunchError(f"sbatch cannot be run: {error.strerror or error}") from error
-    submission.record(array)
-    return folder
+    submission.record(number)
+    return submission.path
 
 
 def _after_failure(submission: Submission, told: str) -> str:
@@ -207,26 +227,15 @@ def _after_failure(submission: Submission, told: str) -> str:
     raise UnansweredError(f"sbatch: {told}; the next command looks whether the jobs were made")
 
 
-def _executor(
-    folder: Path, runs: int, profile: SlurmProfile, parallel: int | None, name: str, code: str
-) -> "ArrayExecutor":
+def _executor(folder: Path, array: Array, profile: SlurmProfile, name: str, code: str) -> "ArrayExecutor":
     from ettsweep.launch.executors import ArrayExecutor
 
-    if "%" in str(folder):
-        raise InputError(f"{folder}: SLURM gives % in a path a meaning of its own; --results names another folder")
-    tasks = -(-runs // profile.runs_per_job)
-    return ArrayExecutor(folder, profile, name, tasks, min(tasks, parallel or tasks), Path(code) if code else None)
+    return ArrayExecutor(folder, profile, name, array.tasks, array.parallel, Path(code) if code else None)
 
 
-def _job_name(planned: Sequence[Planned]) -> str:
-    """Return a name that people can read and that no other job has, such as vit-b16-ntk.1a2b3c4d."""
-    models = dict.fromkeys(model_name(p.spec.model) for p in planned)
-    strategies = dict.fromkeys(strategy_name(p.spec.strategy.s) for p in planned)
-    words = [
-        next(iter(models)) if len(models) == 1 else "sweep",
-        next(iter(strategies)) if len(strategies) == 1 else f"{len(strategies)}-strategies",
-    ]
-    return re.sub(r"[^\w.=-]+", "_", "-".join(words))[:60] + f".{uuid.uuid4().hex[:8]}"
+def _unnamed(results: Path) -> Path:
+    """Return the folder of a submission that has no name yet."""
+    return jobs_dir(results.resolve()) / "XXXXXXXX"
 
 
 def scripts(results: Path, plan: Plan, profile: AnyProfile) -> list[str]:
@@ -237,14 +246,9 @@ def scripts(results: Path, plan: Plan, profile: AnyProfile) -> list[str]:
         max_tasks = _max_array_size()
     except slurm.NoAnswerError:
         max_tasks = len(plan.to_launch)  # whoever looks at the script where there is no SLURM sees one array
-    parts = _parts(plan.to_launch, profile, max_tasks)
-    found = []
-    for part in parts:
-        name = _job_name(part).rpartition(".")[0] + ".XXXXXXXX"
-        folder = jobs_dir(results.resolve()) / "XXXXXXXX"
-        code = str(code_dir(results.resolve()) / "XXXXXXXX") if profile.snapshot else ""
-        found.append(_executor(folder, len(part), profile, _parallel(profile, len(parts)), name, code).script())
-    return found
+    code = str(code_dir(results.resolve()) / "XXXXXXXX") if profile.snapshot else ""
+    arrays = _arrays(results, plan.to_launch, profile, max_tasks)
+    return [_executor(_unnamed(results), array, profile, f"{array.name}.XXXXXXXX", code).script() for array in arrays]
 
 
 def check(results: Path, plan: Plan, profile: AnyProfile) -> None:

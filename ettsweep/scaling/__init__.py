@@ -1,1 +1,1 @@
-"""Scaling strategies as plain floats: groups, init stds, factors, the map of (lr, wd); kernels that they should lead to."""
+"""Scaling strategies as plain floats: groups, init stds, factors, the map of (lr, wd); kernels that they lead to."""

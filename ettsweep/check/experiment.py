@@ -12,7 +12,7 @@ from ettsweep.check.judgement import Changes, Measured
 from ettsweep.check.measure import activation_changes, measure
 from ettsweep.check.plan import CheckPlan
 from ettsweep.check.probe import Probe, make_probe
-from ettsweep.errors import EttsweepError, InputError, StoppedError
+from ettsweep.errors import EttsweepError, InputError
 from ettsweep.output import progress
 from ettsweep.scaling.map import map_point
 
@@ -39,21 +39,6 @@ class Experiment:
     beside: Mapping[int, Sequence[Changes]]
 
 
-def carry_out(plan: CheckPlan) -> Experiment:
-    """Build, train and measure all networks.
-
-    Raises:
-        InputError: the given learning rate tells nothing.
-        EttsweepError: training does not move the outputs, so that no learning rate can be chosen.
-        StoppedError: Ctrl-C.
-    """
-    with _one_thread():
-        try:
-            return _carry_out(plan)
-        except KeyboardInterrupt:
-            raise StoppedError("interrupted; nothing has been written") from None
-
-
 @contextmanager
 def _one_thread() -> Iterator[None]:
     """So few tokens leave little for a second thread, which waits, and makes all wait, where its core is taken."""
@@ -65,7 +50,14 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def _carry_out(plan: CheckPlan) -> Experiment:
+@_one_thread()
+def train_and_measure(plan: CheckPlan) -> Experiment:
+    """Build, train and measure all networks.
+
+    Raises:
+        InputError: the given learning rate tells nothing.
+        EttsweepError: training does not move the outputs, so that no learning rate can be chosen.
+    """
     probes, steps = [make_probe(model) for model in plan.models], plan.question.steps
     lrs = _learning_rates(plan, probes[0])
     measured: list[Measured] = []

@@ -6,12 +6,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ettsweep.check.expectations import HEAD, Expectations, Prediction
-from ettsweep.check.experiment import Experiment, carry_out
+from ettsweep.check.experiment import Experiment, train_and_measure
 from ettsweep.check.findings import findings
 from ettsweep.check.judgement import Changes, Judgement, judge
 from ettsweep.check.plan import CheckPlan
 from ettsweep.check.powers import Agreement
 from ettsweep.check.probe import SAMPLES, checkable, make_probe
+from ettsweep.errors import StoppedError
 from ettsweep.files import Json
 from ettsweep.provenance import provenance, summary
 from ettsweep.scaling.strategies import strategy_name
@@ -72,7 +73,14 @@ def check_scaling(plan: CheckPlan) -> CheckResult:
         EttsweepError: training does not move the outputs, so that no learning rate can be chosen.
         StoppedError: Ctrl-C.
     """
-    experiment = carry_out(plan)
+    try:
+        return _check(plan)
+    except KeyboardInterrupt:
+        raise StoppedError("interrupted; nothing has been written") from None
+
+
+def _check(plan: CheckPlan) -> CheckResult:
+    experiment = train_and_measure(plan)
     expected = expect(plan)
     judgement = judge(expected, experiment.measured, plan.model.heads, SAMPLES)
     return CheckResult(

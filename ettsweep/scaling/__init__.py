@@ -1,1 +1,1 @@
-"""Scaling strategies as plain float functions: groups, init stds, relative factors, the map of (lr, wd)."""
+"""Scaling strategies as plain floats: groups, init stds, factors, the map of (lr, wd); kernels that they lead to."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, Protocol, Self, runtime_ch
 
 from pydantic import Field, SerializeAsAny, model_validator
 
-from ettsweep.schema import Fraction, Frozen, NonNegative, Positive, PositiveFloat, digest, identity, of_kind
+from ettsweep.schema import Frozen, NonNegative, Positive, PositiveFloat, digest, identity, of_kind
 
 MAX_SEED = 2**31 - 1
 
@@ -75,52 +75,6 @@ class OptimizerSpec(Frozen):
     if TYPE_CHECKING:  # each states them last: spec.json has them there
         clip_norm: PositiveFloat | None = None
         decay_pe: bool = True
-
-
-class VitSpec(ModelSpec):
-    """Pre-norm Vision Transformer: no class token, no biases but the head's, mean pooling."""
-
-    kind: Literal["vit"] = "vit"
-    patch_size: Positive
-    image_size: Positive
-    channels: Positive = 3
-    classes: Annotated[int, Field(ge=2)]
-    ln_eps: PositiveFloat = 1e-6
-
-    @model_validator(mode="after")
-    def _divisible(self) -> Self:
-        wrong = [
-            *indivisible("width", self.width, "heads", self.heads),
-            *indivisible("image_size", self.image_size, "patch_size", self.patch_size),
-        ]
-        if wrong:
-            raise ValueError("; ".join(wrong))
-        return self
-
-
-class EncDecSpec(ModelSpec):
-    """Pre-norm encoder-decoder Transformer for text: no biases, one word embedding, tied to the head.
-
-    Attributes:
-        depth: blocks of the encoder, and as many of the decoder.
-        vocabulary: n_vocab, all tokens of the model, special ones included.
-        tokens: T, the length of source and target, padding included.
-        dropout: after each embedding and on each residual branch.
-        attention_dropout: of attention weights.
-    """
-
-    kind: Literal["encdec"] = "encdec"
-    vocabulary: Annotated[int, Field(ge=9)]
-    tokens: Annotated[int, Field(ge=4)]
-    ln_eps: PositiveFloat = 1e-5
-    dropout: Fraction = 0.1
-    attention_dropout: Fraction = 0.1
-
-    @model_validator(mode="after")
-    def _divisible(self) -> Self:
-        if wrong := list(indivisible("width", self.width, "heads", self.heads)):
-            raise ValueError("; ".join(wrong))
-        return self
 
 
 def indivisible(what: str, value: int, by: str, divisor: int) -> Iterator[str]:

@@ -10,9 +10,8 @@ from torch import Tensor
 
 from ettsweep.check.probe import DRAWS, SAMPLES, Checkable, Probe
 from ettsweep.models.encdec import EncDec
-from ettsweep.models.encdec_spec import dims
+from ettsweep.models.encdec_spec import EncDecSpec, dims
 from ettsweep.scaling.kernels import Kernels, encdec_kernels
-from ettsweep.spec import EncDecSpec
 from ettsweep.tasks.base import Batch
 from ettsweep.vocabulary import FIRST_BPE
 

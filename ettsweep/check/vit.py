@@ -10,9 +10,8 @@ from torch import Tensor
 
 from ettsweep.check.probe import DRAWS, SAMPLES, Checkable, Probe
 from ettsweep.models.vit import Vit, patchify
-from ettsweep.models.vit_spec import dims, patches
+from ettsweep.models.vit_spec import VitSpec, dims, patches
 from ettsweep.scaling.kernels import Kernels, at_width, vit_kernels
-from ettsweep.spec import VitSpec
 from ettsweep.tasks.base import Batch, classification_loss
 
 PATCHES_A_SIDE = 3

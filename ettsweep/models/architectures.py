@@ -6,9 +6,11 @@ from typing import Any
 
 from ettsweep.errors import unknown_name
 from ettsweep.models import encdec_spec, vit_spec
+from ettsweep.models.encdec_spec import EncDecSpec
 from ettsweep.models.transformer import Parameter
+from ettsweep.models.vit_spec import VitSpec
 from ettsweep.scaling.factors import Dims
-from ettsweep.spec import EncDecSpec, ModelSpec, VitSpec
+from ettsweep.spec import ModelSpec
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,9 @@ from torch.nn import functional as F
 
 from ettsweep.models.blocks import Attention, Block, CrossAttention, Mlp, Network, layer_norm
 from ettsweep.models.cross_entropy import linear_cross_entropy
+from ettsweep.models.encdec_spec import EncDecSpec
 from ettsweep.scaling.factors import output_rescale
-from ettsweep.spec import EncDecSpec, StrategySpec
+from ettsweep.spec import StrategySpec
 from ettsweep.vocabulary import PAD
 
 

@@ -3,6 +3,10 @@
 T tokens of a source and of a target, D width, L depth of each stack, V vocabulary, H heads.
 """
 
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
 from ettsweep.models.transformer import (
     ATTENTION_VECTORS,
     Parameter,
@@ -13,7 +17,33 @@ from ettsweep.models.transformer import (
     vector_bytes,
 )
 from ettsweep.scaling.factors import Dims, Group
-from ettsweep.spec import EncDecSpec
+from ettsweep.schema import Fraction, PositiveFloat
+from ettsweep.spec import ModelSpec, indivisible
+
+
+class EncDecSpec(ModelSpec):
+    """Pre-norm encoder-decoder Transformer for text: no biases, one word embedding, tied to the head.
+
+    Attributes:
+        depth: blocks of the encoder, and as many of the decoder.
+        vocabulary: n_vocab, all tokens of the model, special ones included.
+        tokens: T, the length of source and target, padding included.
+        dropout: after each embedding and on each residual branch.
+        attention_dropout: of attention weights.
+    """
+
+    kind: Literal["encdec"] = "encdec"
+    vocabulary: Annotated[int, Field(ge=9)]
+    tokens: Annotated[int, Field(ge=4)]
+    ln_eps: PositiveFloat = 1e-5
+    dropout: Fraction = 0.1
+    attention_dropout: Fraction = 0.1
+
+    @model_validator(mode="after")
+    def _divisible(self) -> Self:
+        if wrong := list(indivisible("width", self.width, "heads", self.heads)):
+            raise ValueError("; ".join(wrong))
+        return self
 
 
 def dims(model: EncDecSpec) -> Dims:

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ettsweep.models.blocks import Block, Network, layer_norm
-from ettsweep.models.vit_spec import n_patch, patches
-from ettsweep.spec import StrategySpec, VitSpec
+from ettsweep.models.vit_spec import VitSpec, n_patch, patches
+from ettsweep.spec import StrategySpec
 
 
 class Vit(Network):

@@ -3,6 +3,10 @@
 T tokens (patches), P = n_patch numbers of a patch, D width, L depth, K classes.
 """
 
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
 from ettsweep.models.transformer import (
     ATTENTION_VECTORS,
     Parameter,
@@ -13,7 +17,29 @@ from ettsweep.models.transformer import (
     vector_bytes,
 )
 from ettsweep.scaling.factors import Dims, Group
-from ettsweep.spec import VitSpec
+from ettsweep.schema import Positive, PositiveFloat
+from ettsweep.spec import ModelSpec, indivisible
+
+
+class VitSpec(ModelSpec):
+    """Pre-norm Vision Transformer: no class token, no biases but the head's, mean pooling."""
+
+    kind: Literal["vit"] = "vit"
+    patch_size: Positive
+    image_size: Positive
+    channels: Positive = 3
+    classes: Annotated[int, Field(ge=2)]
+    ln_eps: PositiveFloat = 1e-6
+
+    @model_validator(mode="after")
+    def _divisible(self) -> Self:
+        wrong = [
+            *indivisible("width", self.width, "heads", self.heads),
+            *indivisible("image_size", self.image_size, "patch_size", self.patch_size),
+        ]
+        if wrong:
+            raise ValueError("; ".join(wrong))
+        return self
 
 
 def n_patch(model: VitSpec) -> int:

@@ -26,9 +26,10 @@ from torch import Tensor, nn
 from ettsweep.models.architectures import model_spec
 from ettsweep.models.build import build_model, example_inputs, speed_up
 from ettsweep.models.cost import tokens_per_sample
+from ettsweep.models.encdec_spec import EncDecSpec
 from ettsweep.models.initialisation import initialise
 from ettsweep.scaling.optimizers import AdamWSpec
-from ettsweep.spec import EncDecSpec, ModelSpec, Precision, RunSpec, ScheduleSpec, StrategySpec
+from ettsweep.spec import ModelSpec, Precision, RunSpec, ScheduleSpec, StrategySpec
 from ettsweep.tasks.base import Batch
 from ettsweep.tasks.text.spec import PydocTask
 from ettsweep.training.loop import Trainer

@@ -28,11 +28,12 @@ from ettsweep.check.probe import Probe, make_probe, small_model
 from ettsweep.models.architectures import model_spec
 from ettsweep.models.blocks import Network, layer_norm
 from ettsweep.models.encdec import EncDec
+from ettsweep.models.encdec_spec import EncDecSpec
 from ettsweep.models.shapes import dims
 from ettsweep.models.vit import Vit, patchify
 from ettsweep.scaling.factors import Group, lr_factor
 from ettsweep.scaling.optimizers import AdamWSpec, SgdSpec
-from ettsweep.spec import EncDecSpec, RunSpec, ScheduleSpec, StrategySpec
+from ettsweep.spec import RunSpec, ScheduleSpec, StrategySpec
 from ettsweep.tasks.images.spec import DigitsTask
 from ettsweep.training.network import initial_network
 

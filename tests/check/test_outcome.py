@@ -11,8 +11,8 @@ from ettsweep.check.plan import CheckPlan, Question, make_plan
 from ettsweep.check.powers import Agreement
 from ettsweep.errors import InputError
 from ettsweep.models import build, initialisation, scales
+from ettsweep.models.encdec_spec import EncDecSpec
 from ettsweep.scaling.factors import BULK, Dims, Group
-from ettsweep.spec import EncDecSpec
 from ettsweep.training import loop, optimizer
 from ettsweep.training.memory import DeviceMemoryError
 

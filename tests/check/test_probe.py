@@ -1,9 +1,10 @@
 from ettsweep.check.expectations import between, own
 from ettsweep.check.probe import SAMPLES, make_probe, small_model
 from ettsweep.models.architectures import model_spec
+from ettsweep.models.encdec_spec import EncDecSpec
 from ettsweep.models.shapes import parameter_count
 from ettsweep.models.vit import patchify
-from ettsweep.spec import EncDecSpec, VitSpec
+from ettsweep.models.vit_spec import VitSpec
 
 
 def test_a_small_model_is_the_model_with_few_tokens() -> None:

@@ -9,7 +9,8 @@ from torch import Tensor
 from ettsweep.models.architectures import model_spec
 from ettsweep.models.build import build_model, example_inputs, speed_up
 from ettsweep.models.cost import activation_bytes
-from ettsweep.spec import EncDecSpec, ModelSpec, StrategySpec
+from ettsweep.models.encdec_spec import EncDecSpec
+from ettsweep.spec import ModelSpec, StrategySpec
 
 LONG = EncDecSpec(width=32, depth=5, heads=2, mlp_ratio=2, vocabulary=50, tokens=96, dropout=0.1, attention_dropout=0.1)
 

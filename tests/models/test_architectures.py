@@ -5,7 +5,8 @@ import pytest
 
 from ettsweep.errors import InputError
 from ettsweep.models.architectures import model_name, model_spec, named_models
-from ettsweep.spec import EncDecSpec, VitSpec
+from ettsweep.models.encdec_spec import EncDecSpec
+from ettsweep.models.vit_spec import VitSpec
 
 
 def test_every_preset_is_found_under_its_name() -> None:

@@ -8,7 +8,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from ettsweep.models.architectures import model_spec, named_models
 from ettsweep.models.build import build_model, example_inputs
 from ettsweep.models.cost import forward_flops_per_sample, peak_flops, tokens_per_sample, train_flops_per_sample
-from ettsweep.spec import EncDecSpec, ModelSpec, StrategySpec, VitSpec
+from ettsweep.models.encdec_spec import EncDecSpec
+from ettsweep.models.vit_spec import VitSpec
+from ettsweep.spec import ModelSpec, StrategySpec
 
 SHAPES: list[ModelSpec] = [
     *named_models().values(),

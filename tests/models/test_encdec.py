@@ -8,8 +8,9 @@ from torch.nn import functional as F
 from ettsweep.models.architectures import model_spec
 from ettsweep.models.build import build_model, example_inputs
 from ettsweep.models.encdec import EncDec
+from ettsweep.models.encdec_spec import EncDecSpec
 from ettsweep.models.initialisation import initialise
-from ettsweep.spec import EncDecSpec, StrategySpec
+from ettsweep.spec import StrategySpec
 from ettsweep.vocabulary import END, PAD
 
 SPEC = EncDecSpec(width=24, depth=2, heads=3, mlp_ratio=3, vocabulary=53, tokens=11, dropout=0.2, attention_dropout=0.3)

@@ -6,10 +6,12 @@ from torch import Tensor, nn
 
 from ettsweep.models.architectures import model_spec
 from ettsweep.models.build import build_model
+from ettsweep.models.encdec_spec import EncDecSpec
 from ettsweep.models.initialisation import initialise
 from ettsweep.models.shapes import dims, parameter_shapes
+from ettsweep.models.vit_spec import VitSpec
 from ettsweep.scaling.factors import BULK, Group, init_std
-from ettsweep.spec import EncDecSpec, ModelSpec, StrategySpec, VitSpec
+from ettsweep.spec import ModelSpec, StrategySpec
 from ettsweep.vocabulary import PAD
 
 TEXT = EncDecSpec(width=64, depth=2, heads=4, vocabulary=100, tokens=50)

@@ -3,9 +3,11 @@ import torch
 
 from ettsweep.models.architectures import model_spec, named_models
 from ettsweep.models.build import build_model
+from ettsweep.models.encdec_spec import EncDecSpec
 from ettsweep.models.shapes import dims, parameter_count, parameter_shapes
+from ettsweep.models.vit_spec import VitSpec
 from ettsweep.scaling.factors import Dims, Group
-from ettsweep.spec import EncDecSpec, ModelSpec, StrategySpec, VitSpec
+from ettsweep.spec import ModelSpec, StrategySpec
 
 ODD = VitSpec(width=12, depth=3, heads=2, mlp_ratio=3, patch_size=5, image_size=15, channels=2, classes=7, ln_eps=1e-3)
 ODD_TEXT = EncDecSpec(width=12, depth=2, heads=2, mlp_ratio=3, vocabulary=37, tokens=7)

@@ -11,7 +11,8 @@ from ettsweep.models.blocks import Attention, layer_norm
 from ettsweep.models.build import build_model
 from ettsweep.models.initialisation import initialise
 from ettsweep.models.vit import Vit, patchify
-from ettsweep.spec import StrategySpec, VitSpec
+from ettsweep.models.vit_spec import VitSpec
+from ettsweep.spec import StrategySpec
 
 NTK = StrategySpec(s=0.0)
 DIGITS = model_spec("vit-digits")

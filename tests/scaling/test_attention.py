@@ -16,8 +16,10 @@ from torch.func import functional_call, jacrev, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ettsweep.models.blocks import Attention
+from ettsweep.models.encdec_spec import EncDecSpec
+from ettsweep.models.vit_spec import VitSpec
 from ettsweep.scaling.attention import sample_attention
-from ettsweep.spec import EncDecSpec, ModelSpec, VitSpec
+from ettsweep.spec import ModelSpec
 
 
 def correlations(positions: int, seed: int = 0) -> Array:

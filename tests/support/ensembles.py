@@ -22,8 +22,9 @@ from ettsweep.models.build import build_model
 from ettsweep.models.encdec import EncDec
 from ettsweep.models.initialisation import initialise
 from ettsweep.models.shapes import parameter_shapes
+from ettsweep.models.vit_spec import VitSpec
 from ettsweep.scaling.factors import Group
-from ettsweep.spec import ModelSpec, StrategySpec, VitSpec
+from ettsweep.spec import ModelSpec, StrategySpec
 
 Array = NDArray[np.float64]
 Inputs = tuple[Tensor, ...]

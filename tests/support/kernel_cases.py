@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 import torch
 
+from ettsweep.models.encdec_spec import EncDecSpec
 from ettsweep.models.shapes import dims
+from ettsweep.models.vit_spec import VitSpec
 from ettsweep.scaling import kernels
 from ettsweep.scaling.factors import Group, init_std
 from ettsweep.scaling.kernels import Kernels, encdec_kernels, vit_kernels
-from ettsweep.spec import EncDecSpec, ModelSpec, VitSpec
+from ettsweep.spec import ModelSpec
 from support.deviations import Array
 from support.ensembles import Ensemble, Inputs, Pass, array, drawn, kernel
 

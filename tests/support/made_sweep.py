@@ -4,9 +4,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ettsweep.models.vit_spec import VitSpec
 from ettsweep.runs.folder import RunDir
 from ettsweep.scaling.strategies import strategy_name
-from ettsweep.spec import RunSpec, ScheduleSpec, StrategySpec, VitSpec
+from ettsweep.spec import RunSpec, ScheduleSpec, StrategySpec
 from ettsweep.sweep.lattice import Axis, Point, expand
 from ettsweep.sweep.ledger import Run, load_ledger
 from ettsweep.sweep.request import Search

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from transformers import MBartConfig, MBartForConditionalGeneration
 
-from ettsweep.spec import EncDecSpec
+from ettsweep.models.encdec_spec import EncDecSpec
 from ettsweep.vocabulary import END, PAD, START
 
 logging.getLogger("transformers").setLevel(logging.ERROR)

@@ -7,10 +7,12 @@ import numpy as np
 
 from ettsweep.check.expectations import Expectations, Prediction, between, own
 from ettsweep.check.judgement import Measured
+from ettsweep.models.encdec_spec import EncDecSpec
 from ettsweep.models.shapes import dims, parameter_shapes
+from ettsweep.models.vit_spec import VitSpec
 from ettsweep.scaling.factors import Group, Optimizer, init_std, lr_factor
 from ettsweep.scaling.kernels import Kernels, encdec_kernels, vit_kernels
-from ettsweep.spec import EncDecSpec, ModelSpec, VitSpec
+from ettsweep.spec import ModelSpec
 
 SAMPLES, HEADS = 2, 4
 WIDTHS = (32, 64, 128, 256)

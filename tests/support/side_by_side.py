@@ -21,9 +21,10 @@ from torch.distributed import fsdp as fsdp
 from torch.distributed.checkpoint import filesystem
 
 from ettsweep.models.blocks import Network
+from ettsweep.models.vit_spec import VitSpec
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
-from ettsweep.spec import Precision, VitSpec
+from ettsweep.spec import Precision
 from ettsweep.training import checkpoint, parts
 from ettsweep.training.distributed import Group, LostPeerError, dismiss, lead, orders, parameters
 from ettsweep.training.execution import Execution

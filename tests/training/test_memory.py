@@ -14,8 +14,9 @@ from support.commandline import runs_in, write_grid
 from support.made_runs import CPU, MakeSpec, Train, numbers, result_of, stop_at
 
 from ettsweep.models import architectures as registry
+from ettsweep.models.vit_spec import VitSpec
 from ettsweep.runs.folder import RunDir
-from ettsweep.spec import RunSpec, VitSpec
+from ettsweep.spec import RunSpec
 from ettsweep.training import fit, memory
 from ettsweep.training.execution import Execution
 from ettsweep.training.fit import Fit, largest_batches

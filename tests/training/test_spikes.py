@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from ettsweep.spec import RunSpec, ScheduleSpec, SpikeSpec, StrategySpec, VitSpec
+from ettsweep.models.vit_spec import VitSpec
+from ettsweep.spec import RunSpec, ScheduleSpec, SpikeSpec, StrategySpec
 from ettsweep.tasks.images.spec import DigitsTask
 from ettsweep.training.spikes import EvaluationSpike, count_spikes, evaluation_spikes, step_spikes
 

@@ -12,9 +12,10 @@ import support
 import torch
 from support.made_runs import CPU, REL, Train, Undisturbed, curve, numbers, result_of, stop_at
 
+from ettsweep.models.encdec_spec import EncDecSpec
 from ettsweep.runs.folder import RunDir
 from ettsweep.scaling.optimizers import AdamWSpec
-from ettsweep.spec import EncDecSpec, RunSpec, ScheduleSpec, StrategySpec
+from ettsweep.spec import RunSpec, ScheduleSpec, StrategySpec
 from ettsweep.tasks.text.location import pydoc_digest
 from ettsweep.tasks.text.spec import PydocTask
 from ettsweep.training.execution import Execution

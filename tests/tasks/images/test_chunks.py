@@ -98,7 +98,7 @@ def test_what_cannot_be_read_is_read_again_twice(failures: int, fatal: bool, mon
 
 LOADING = """
 import multiprocessing, signal, sys, torch
-from ettsweep.spec import VitSpec
+from ettsweep.models.vit_spec import VitSpec
 from ettsweep.tasks.images.spec import ImageNetTask
 from ettsweep.tasks.base import Loading, Share
 from ettsweep.tasks.images.classification import Images

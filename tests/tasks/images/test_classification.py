@@ -15,9 +15,9 @@ from support.pictures import CLASSES, pictures, write_cifar, write_folders
 from torch import Tensor
 
 from ettsweep.errors import DataMissingError, InputError
+from ettsweep.models.vit_spec import VitSpec
 from ettsweep.schema import validate
 from ettsweep.seeding import derive_seed
-from ettsweep.spec import VitSpec
 from ettsweep.tasks.base import Batch, Loading, Share
 from ettsweep.tasks.data import data_env, said
 from ettsweep.tasks.images import chunks

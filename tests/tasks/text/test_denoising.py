@@ -5,8 +5,8 @@ import pytest
 import torch
 from scipy import stats
 
+from ettsweep.models.encdec_spec import EncDecSpec
 from ettsweep.seeding import derive_seed
-from ettsweep.spec import EncDecSpec
 from ettsweep.tasks.base import Share
 from ettsweep.tasks.text.denoising import (
     Denoising,

@@ -78,9 +78,21 @@ def read_yaml(path: Path) -> Any:
     return data
 
 
-def split_override(override: str) -> tuple[str, Any]:
-    """Split `key=value`; the value is read as YAML, so that numbers, true and null are what they look like."""
+NAME = r"[^\W\d]\w*"
+
+
+def split_override(
+    override: str, option: str = "--set", example: str = "model.width=64", keys: str = rf"{NAME}(\.{NAME})*"
+) -> tuple[str, Any]:
+    """Split `key=value`; the value is read as YAML, so that numbers, true and null are what they look like.
+
+    Args:
+        override: as it was typed.
+        option: after which it was.
+        example: of what would be right there.
+        keys: pattern of the keys that can be.
+    """
     key, equals, text = override.partition("=")
-    if not equals or not key or not all(part.isidentifier() for part in key.split(".")):
-        raise InputError(f"--set {override}: key=value is expected, such as model.width=64")
-    return key, parse_yaml(text, f"--set {override}")
+    if not equals or not re.fullmatch(keys, key):
+        raise InputError(f"{option} {override}: key=value is expected, such as {example}")
+    return key, parse_yaml(text, f"{option} {override}")

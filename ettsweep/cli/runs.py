@@ -56,19 +56,18 @@ def status(
     results: Results = DEFAULT_RESULTS,
 ) -> None:
     """List the runs with their states, as they are on disk."""
-    from ettsweep.cli.views import state_note, why_idle
+    from ettsweep.cli.run_views import in_order, state_note, status_row, why_idle
     from ettsweep.launch.rounds import read_ledger
     from ettsweep.runs.state import State
-    from ettsweep.sweep.ledger import count_states, in_order, status_row
+    from ettsweep.sweep.ledger import count_states
 
     ledger = read_ledger(results)
     runs = selection(run, model, strategy, family, state).of(ledger)
     rows = [status_row(r) for r in sorted(runs, key=in_order)]
-    columns = STATUS_COLUMNS if form in (Format.TABLE, Format.MARKDOWN) else STATUS_KEYS
-    data = [{key: row[key] for key in STATUS_KEYS} for row in rows]
-    show(
-        [row | {"reason": state_note(row)} for row in rows] if columns is STATUS_COLUMNS else rows, form, columns, data
-    )
+    if form in (Format.TABLE, Format.MARKDOWN):
+        show([row | {"reason": state_note(row)} for row in rows], form, STATUS_COLUMNS)
+    else:
+        show(rows, form, STATUS_KEYS)
     if form is Format.TABLE:
         counts = count_states(r.state for r in runs)
         note(f"{len(runs)} runs in {results}: " + (", ".join(f"{n} {s}" for s, n in counts.items()) or "none"))
@@ -131,9 +130,9 @@ def show_run(
     results: Results = DEFAULT_RESULTS,
 ) -> None:
     """Show all that is known of one run: spec, state, attempts, result."""
-    from ettsweep.cli.views import flat, show_reproduction
+    from ettsweep.cli.run_views import describe, flat, show_reproduction
     from ettsweep.launch.rounds import read_ledger
-    from ettsweep.sweep.ledger import describe, find_run, intact
+    from ettsweep.sweep.ledger import find_run, intact
 
     ledger = read_ledger(results)
     if reproduce:

@@ -5,9 +5,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from ettsweep.launch.monitor import duration
 from ettsweep.launch.outlook import NO_ANSWER
-from ettsweep.launch.reproduce import reproduce
 from ettsweep.launch.rounds import Outcome, Verification
 from ettsweep.launch.submissions import read_submission, submissions
 from ettsweep.models.architectures import model_name
@@ -15,7 +13,6 @@ from ettsweep.output import Format, note, show
 from ettsweep.runs.state import State
 from ettsweep.scaling.strategies import strategy_name
 from ettsweep.sweep.lattice import Point
-from ettsweep.sweep.ledger import Run
 from ettsweep.sweep.plan import Plan
 from ettsweep.sweep.request import Search
 from ettsweep.sweep.verify import Verdict
@@ -120,25 +117,6 @@ def note_blocked(plan: Plan) -> None:
         note(f"... and {len(plan.blocked) - 5} more; `ettsweep status {states}` lists them")
 
 
-def state_note(row: dict[str, Any]) -> str:
-    """Return in a few words where a run is, how long it still takes, and why it is in its state."""
-    job = f"job {row['job']}" if row["job"] and str(row["job"]) not in row["reason"] else ""
-    where, left = "", ""
-    if row["state"] == State.RUNNING:
-        where = f"on {row['where']}" if row["where"] else ""
-        left = f"about {duration(row['left_s'])} left" if row["left_s"] is not None else ""
-    return ", ".join(filter(None, [where, job, left, row["reason"]]))
-
-
-def why_idle(results: Path, idle: Sequence[Run]) -> str:
-    """Return what the workers that should have started some runs said last, or nothing."""
-    never = {run.id for run in idle if run.state is State.MISSING}
-    for submission in reversed(submissions(results)):
-        if never & set(submission.runs):
-            return f"; the last workers ended so: {submission.last_words()}"
-    return ""
-
-
 def score_note(searches: Sequence[Search]) -> str:
     """Say which score is compared, and which end of it is best."""
     words = {
@@ -218,33 +196,3 @@ def verdict_json(v: Verdict) -> dict[str, Any]:
 
 def _point(point: Point) -> dict[str, float]:
     return {"lr": point.lr, "wd": point.wd}
-
-
-def show_reproduction(run: Run, form: Format) -> None:
-    """Print the command that trains a run again, and beside it why the bits could differ here."""
-    found = reproduce(run.dir, run.spec, run.result)
-    data = {"command": found.command, "commit": found.commit, "differs": found.differs}
-    if form is Format.TABLE:
-        print(found.command)
-    else:
-        show([{**data, "differs": "; ".join(found.differs)}], form, data=data)
-    for line in found.notes:
-        note(line)
-    for line in found.differs:
-        note(f"differs here: {line}")
-    if not found.differs and run.dir.numbers():
-        note("nothing differs here from there and then")
-
-
-def flat(data: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    """Return nested data as (dotted key, value) pairs."""
-    rows: list[tuple[str, Any]] = []
-    for key, value in data.items():
-        if isinstance(value, dict):
-            rows += flat(value, f"{prefix}{key}.")
-        elif isinstance(value, list) and value and isinstance(value[0], dict):
-            for number, item in enumerate(value, 1):
-                rows += flat(item, f"{prefix}{key}.{number}.")
-        else:
-            rows.append((f"{prefix}{key}", value))
-    return rows

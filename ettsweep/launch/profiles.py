@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from ettsweep.config import parse_yaml, read_yaml
+from ettsweep.config import NAME, read_yaml, split_override
 from ettsweep.errors import InputError, unknown_name
 from ettsweep.processes import cores
 from ettsweep.resources import shipped
@@ -295,12 +295,9 @@ def load_profile(name: str, overrides: Sequence[str] = ()) -> AnyProfile:
 
 
 def _set(data: dict[str, Any], override: str) -> None:
-    key, equals, text = override.partition("=")
-    first, dot, rest = key.partition(".")
-    if not equals or not first.isidentifier() or (dot and not rest):
-        raise InputError(f"--launch-set {override}: key=value is expected, such as slots=4")
-    value = parse_yaml(text, f"--launch-set {override}")
-    if not dot:
+    key, value = split_override(override, "--launch-set", "slots=4", rf"{NAME}(\..+)?")
+    first, _, rest = key.partition(".")
+    if not rest:
         data[first] = value
         return
     inner = data.setdefault(first, {})

@@ -1,21 +1,21 @@
 """Grid files: what a user writes, and the request that one becomes once every name and default is resolved."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from ettsweep.config import read_yaml, split_override
-from ettsweep.errors import EttsweepError, InputError, located
+from ettsweep.config import read_yaml
+from ettsweep.errors import EttsweepError, InputError
 from ettsweep.models.architectures import model_spec
 from ettsweep.resources import shipped
 from ettsweep.scaling.map import map_point
 from ettsweep.scaling.optimizers import factors_of
 from ettsweep.scaling.strategies import parse_strategy, strategy_name
 from ettsweep.schema import Frozen, expect, validate
-from ettsweep.spec import DEFAULT_OPTIMIZER, Recipe, StrategySpec
+from ettsweep.spec import DEFAULT_OPTIMIZER, Recipe
 from ettsweep.sweep.lattice import Axis
 from ettsweep.sweep.recipe import apply_override, resolve_recipe, with_sets
 from ettsweep.sweep.request import Centre, Centres, Request, Seeds
@@ -42,7 +42,7 @@ class GridFile(Frozen):
     lr: Axis
     wd: Axis
     strategies: Annotated[tuple[str, ...], Field(min_length=1, strict=False)]
-    mlp_factor: str = "ignore"
+    mlp_factor: Literal["ignore", "include"] = "ignore"
     seeds: Seeds = (0,)
     data: str | None = None
 
@@ -98,19 +98,38 @@ class GridFile(Frozen):
         given = self.recipe.get("optimizer", {})
         return given.get("kind", DEFAULT_OPTIMIZER) if isinstance(given, dict) else given
 
-    def centres(self, optimizer: str) -> Centres:
-        """Return the centres that are stated for an optimizer.
+    def starts(self, recipe: Recipe, where: str) -> Centres:
+        """Return where the search of each strategy starts: at the stated centre, else at the map of another's.
+
+        The map (theory of scaling.map.map_point) starts from the first stated centre of the s family for a strategy of
+        the family, since within it the map is closest, else from the first stated one.
+
+        Args:
+            recipe: the file's, with what was set instead.
+            where: the file, and what was set.
 
         Raises:
-            InputError: there are none; those of another would start the search far away, without a word.
+            InputError: none is stated for the optimizer; that of another would start far away, without a word.
         """
+        optimizer = recipe.optimizer.kind
         key = "centre" if optimizer == self._optimizer else f"centre_{optimizer}"
-        if not (found := self._centres[key]):
+        stated = {parse_strategy(name): centre for name, centre in self._centres[key].items()}
+        if not stated:
             raise InputError(
-                f"no centre for {optimizer}: `centre` is that of {self._optimizer}, whose lr are of another order; "
-                f"give {key} in the file, or --set '{key}={{standard: {{lr: LR, wd: WD}}}}'"
+                f"{where}: no centre for {optimizer}: `centre` is that of {self._optimizer}, whose lr are of another "
+                f"order; give {key} in the file, or --set '{key}={{standard: {{lr: LR, wd: WD}}}}'"
             )
-        return found
+        source = next((s for s in stated if s is not None), next(iter(stated)))
+        centre, factors = stated[source], factors_of(recipe.optimizer)
+        starts = {}
+        for name in self.strategies:
+            wanted = parse_strategy(name)
+            if wanted not in stated:
+                lr, wd = map_point(centre.lr, centre.wd, source, wanted, recipe.model.width, factors)
+                starts[strategy_name(wanted)] = validate(Centre, {"lr": lr, "wd": wd}, f"the centre mapped to {name}")
+            else:
+                starts[strategy_name(wanted)] = stated[wanted]
+        return starts
 
 
 def find_grid(model: str) -> Path:
@@ -157,58 +176,28 @@ def load_request(
     for key, text in (("lr", lr_range), ("wd", wd_range)):
         if text is not None:
             data[key] = parse_range(text, f"--{key}-range", data.get(key))
-    if strategies:
-        data["strategies"] = list(strategies)
-    if seeds:
-        data["seeds"] = list(seeds)
-    grid, recipe = _resolve(data, overrides, str(path))
+    data |= {key: list(given) for key, given in (("strategies", strategies), ("seeds", seeds)) if given}
+    of_centres = [o for o in overrides if re.match(r"centre(_\w+)?[.=]", o)]
+    of_factors = [o for o in overrides if o.startswith("strategy.mlp_factor=")]
+    for override in (*of_centres, *of_factors):
+        apply_override(data, override.removeprefix("strategy."))
+    grid = validate(GridFile, data, with_sets(str(path), of_centres))
+    others = [o for o in overrides if o not in of_centres and o not in of_factors]
+    recipe = resolve_recipe(grid.model, grid.task, grid.recipe, others, str(path))
     if start is None:
-        with located(with_sets(str(path), overrides)):
-            stated = grid.centres(recipe.optimizer.kind)
-        centres = {name: centre_of(stated, name, recipe) for name in grid.strategies}
+        starts = grid.starts(recipe, with_sets(str(path), overrides))
     else:
-        centres = dict.fromkeys(grid.strategies, start)
+        starts = {strategy_name(parse_strategy(name)): start for name in grid.strategies}
     return Request(
         grid=path.name,
         recipe=recipe,
         mlp_factor=grid.mlp_factor,
-        centres={strategy_name(parse_strategy(name)): centre for name, centre in centres.items()},
+        centres=starts,
         lr=grid.lr,
         wd=grid.wd,
         seeds=grid.seeds,
         data=grid.data,
     )
-
-
-def _resolve(data: dict[str, Any], overrides: Sequence[str], where: str) -> tuple[GridFile, Recipe]:
-    """Apply `key=value` overrides to a file's data; return the file as it then is, and its recipe."""
-    mlp_factor, overrides = _take(overrides, "strategy.mlp_factor")
-    if mlp_factor is not None:
-        data["mlp_factor"] = mlp_factor
-    of_centres = [o for o in overrides if re.match(r"centre(_\w+)?[.=]", o)]
-    for override in of_centres:
-        apply_override(data, override)
-    grid = validate(GridFile, data, with_sets(where, of_centres))
-    rest = [o for o in overrides if o not in of_centres]
-    recipe = resolve_recipe(grid.model, grid.task, grid.recipe, rest, where)
-    validate(StrategySpec, {"s": 0.0, "mlp_factor": grid.mlp_factor}, where)
-    return grid, recipe
-
-
-def centre_of(centres: Mapping[str, Centre], strategy: str, recipe: Recipe) -> Centre:
-    """Return a strategy's centre: the stated one, else the map of another's.
-
-    The map (`map_point`) starts from the first stated centre of the s family for a
-    strategy of the family, since within it the map is closest, else from the first stated one.
-    """
-    wanted = parse_strategy(strategy)
-    stated = {parse_strategy(name): centre for name, centre in centres.items()}
-    if wanted in stated:
-        return stated[wanted]
-    source = next((s for s in stated if s is not None), next(iter(stated)))
-    centre = stated[source]
-    lr, wd = map_point(centre.lr, centre.wd, source, wanted, recipe.model.width, factors_of(recipe.optimizer))
-    return validate(Centre, {"lr": lr, "wd": wd}, f"the centre mapped to {strategy}")
 
 
 def parse_range(text: str, where: str, current: object = None) -> object:
@@ -223,10 +212,3 @@ def parse_range(text: str, where: str, current: object = None) -> object:
         raise InputError(f"{where}: low:high, low:high:step or fixed is expected (log2 from the centre), got {text!r}")
     step = numbers[2] if len(numbers) == 3 else current.get("step", 1.0) if isinstance(current, dict) else 1.0
     return {"low": numbers[0], "high": numbers[1], "step": step}
-
-
-def _take(overrides: Sequence[str], key: str) -> tuple[Any, list[str]]:
-    """Return the value of one key among overrides, and the others."""
-    rest = [o for o in overrides if o.partition("=")[0] != key]
-    taken = [split_override(o)[1] for o in overrides if o.partition("=")[0] == key]
-    return (taken[-1] if taken else None), rest

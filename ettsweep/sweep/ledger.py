@@ -8,14 +8,12 @@ from pathlib import Path
 from ettsweep.errors import CorruptError, InputError, unknown_name
 from ettsweep.files import Json
 from ettsweep.models.architectures import model_name
-from ettsweep.provenance import summary
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.paths import is_run_id, runs_dir
 from ettsweep.runs.state import Outlook, State, Status
-from ettsweep.scaling.strategies import parse_strategy, strategy_name
-from ettsweep.spec import RunSpec, log2
+from ettsweep.scaling.strategies import parse_strategy
+from ettsweep.spec import RunSpec
 from ettsweep.sweep.lattice import Point, snap
-from ettsweep.tasks.kinds import score
 
 
 @dataclass(frozen=True)
@@ -143,81 +141,6 @@ def count_states(states: Iterable[State]) -> dict[State, int]:
     for state in states:
         counts[state] += 1
     return {state: count for state, count in counts.items() if count}
-
-
-def in_order(run: Run) -> tuple[object, ...]:
-    """Return the key that sorts runs for people: model, strategy, lr, wd, seed."""
-    spec = run.spec
-    s = -1.0 if spec.strategy.s is None else spec.strategy.s
-    return model_name(spec.model), s, spec.lr, spec.wd, spec.seed, run.id
-
-
-def status_row(run: Run) -> Json:
-    """Return what `status` prints of a run; log2_lr and log2_wd are of the values."""
-    spec = run.spec
-    return {
-        "run": run.id,
-        "family": run.family,
-        "model": model_name(spec.model),
-        "task": spec.task.kind,
-        "strategy": strategy_name(spec.strategy.s),
-        "lr": spec.lr,
-        "wd": spec.wd,
-        "log2_lr": log2(spec.lr),
-        "log2_wd": log2(spec.wd),
-        "seed": spec.seed,
-        "state": run.state.value,
-        "progress": run.status.progress,
-        "best_score": best_score(run),
-        "reason": run.status.reason,
-        "where": run.status.where or None,
-        "job": run.status.job or None,
-        "left_s": run.status.left_s,
-    }
-
-
-def best_score(run: Run) -> float | None:
-    """Return the best score so far: the result's, or that of the evaluations that a run in training has written."""
-    if run.result is not None:
-        return run.score
-    attempt = run.dir.latest()
-    if attempt is None:
-        return None
-    mode = score(run.spec.task)
-    key = "val_loss" if mode.metric == "best_loss" else "val_accuracy"
-    try:
-        lines = attempt.history()
-    except CorruptError:
-        return None
-    values = [line[key] for line in lines if isinstance(line.get(key), float)]
-    return (min(values) if mode.mode == "min" else max(values)) if values else None
-
-
-def describe(ledger: Ledger, run_id: str) -> Json:
-    """Return all that is known of a run, broken or not, as plain data."""
-    run = ledger.runs.get(run_id)
-    if run is None:
-        return {"run": run_id, "state": State.FAILED.value, "reason": ledger.broken[run_id]}
-    row = status_row(run)
-    attempts = []
-    for number in run.dir.numbers():
-        attempt = run.dir.attempt(number)
-        parent, step = attempt.resumed_from()
-        claim = attempt.claim()
-        failure = attempt.failure() or {}
-        owner = claim.get("process")
-        attempts.append(
-            {
-                "attempt": number,
-                "from": f"attempt {parent}, step {step}" if parent else "the start",
-                "host": owner.get("host") if isinstance(owner, dict) else None,
-                **{key: claim.get(key) for key in ("device", "device_name", "threads", "torch", "slot", "job")},
-                "ended": failure.get("reason"),
-                "provenance": summary(attempt.provenance()),
-            }
-        )
-    spec = run.spec.model_dump(mode="json")
-    return {**row, "folder": str(run.dir.path), "spec": spec, "attempts": attempts, "result": run.result}
 
 
 @dataclass(frozen=True)

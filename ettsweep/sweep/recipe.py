@@ -12,6 +12,7 @@ from ettsweep.tasks.kinds import check_fits, steps_per_epoch, task_spec
 
 
 def with_sets(where: str, overrides: Sequence[str]) -> str:
+    """Return where data are from, with what was set in them."""
     return f"{where} with --set {' '.join(overrides)}" if overrides else where
 
 

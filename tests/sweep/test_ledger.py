@@ -6,21 +6,13 @@ from typing import Any
 
 import pytest
 
+from ettsweep.cli.run_views import best_score, describe, in_order, status_row
 from ettsweep.errors import InputError
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.state import Owner, Prospect, State, ThisMachine
 from ettsweep.spec import RunSpec
-from ettsweep.sweep.ledger import (
-    Selection,
-    best_score,
-    count_states,
-    describe,
-    find_run,
-    in_order,
-    load_ledger,
-    status_row,
-)
+from ettsweep.sweep.ledger import Selection, count_states, find_run, load_ledger
 
 MakeSpec = Callable[..., RunSpec]
 

@@ -86,6 +86,7 @@ def test_the_first_token_of_a_decoder_reads_itself_alone() -> None:
     assert of_first == pytest.approx(stem * (1 + (64 * 0.02**2) ** 2), rel=1e-4)
 
 
+@pytest.mark.usefixtures("statistics")
 def test_stated_errors_cover_what_sampling_misses() -> None:
     """Errors are the scatter of few replicas: Student's distribution, the 95% of which are wider than those of Gauss."""
     from scipy.stats import t as student_t

@@ -1,6 +1,7 @@
 # make demo    set up, then the main job on real images: grid, verified optima, seeds, report
-# make test    set up, then the tests
-# make check   set up, then lint, types and tests: what continuous integration runs
+# make test    set up, then the tests that need no cluster and no long series, in minutes
+# make test-all  all tests, on a SLURM cluster too where one is up
+# make check   set up, then lint, types and all tests: what continuous integration runs
 # make slurm-up    start a small SLURM cluster on this machine, for tests (root, Debian; launch/devcluster);
 #                  CLUSTERS=3 starts three, for the tests to be done sooner
 # make slurm-down  stop it
@@ -20,9 +21,9 @@ READY := $(VENV)/.ready
 RESULTS ?= results
 DEVCLUSTER := $(or $(ETTSWEEP_DEVCLUSTER),/tmp/ettsweep-devcluster)
 CLUSTERS ?= 1
-PROCESSES ?= 5
+PROCESSES ?= auto
 
-.PHONY: help install demo test lint check slurm-up slurm-down chaos clean
+.PHONY: help install demo test test-all lint check slurm-up slurm-down chaos clean
 .PHONY: bench bench-data bench-text bench-vit bench-encdec bench-gpu bench-gpu-text
 
 help:
@@ -52,6 +53,10 @@ demo: $(READY)
 
 test: $(READY)
 	@echo "== tests"
+	@$(BIN)/python -m pytest -m 'not (cluster or statistics or slow)' --numprocesses $(PROCESSES)
+
+test-all: $(READY)
+	@echo "== all tests"
 	@$(BIN)/python -m pytest --numprocesses $(PROCESSES)
 
 lint: $(READY)
@@ -60,7 +65,7 @@ lint: $(READY)
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 
-check: lint test
+check: lint test-all
 
 slurm-up:
 	@launch/devcluster/up.sh $(DEVCLUSTER)

@@ -1,7 +1,8 @@
 """Fixtures that all tests share: a run that trains in a second, a results folder, a small disk, no leaks.
 
 Three of them mark the tests that use them: `process` starts real processes, `cluster` breaks a SLURM cluster, and
-`statistics` draws until it is sure. `make test` leaves the last two out, `make test-all` none.
+`statistics` draws until it is sure. `make test` leaves the last two out, and cases that are marked `slow` by hand;
+`make test-all` has all.
 """
 
 import os

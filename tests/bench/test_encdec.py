@@ -2,20 +2,20 @@
 
 import json
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import torch
 from support import turns
-
-pytest.importorskip("transformers")
-
 from support.mbart import twin
 
 from bench import encdec as bench
 from bench.encdec import MBart, mbart_trainer, our_trainer, run_spec
 from ettsweep.models.architectures import model_spec
 from ettsweep.vocabulary import END, PAD
+
+pytestmark = pytest.mark.skipif(not find_spec("transformers"), reason="needs transformers")
 
 CPU = torch.device("cpu")
 META = torch.device("meta")

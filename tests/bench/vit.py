@@ -16,7 +16,6 @@ from typing import ClassVar
 
 import torch
 from support.turns import TURNS, contest, fitting, machine, optional, plain_adamw, ratio, settings, trainer
-from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 from ettsweep.models.architectures import model_spec, named_models
@@ -70,6 +69,8 @@ def our_trainer(spec: RunSpec, device: torch.device, compiled: bool) -> Trainer:
 
 
 def timm_trainer(spec: RunSpec, device: torch.device, compiled: bool) -> Trainer:
+    from timm.models.vision_transformer import VisionTransformer  # takes seconds
+
     m = spec.model
     model = VisionTransformer(
         img_size=m.image_size,

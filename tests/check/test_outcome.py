@@ -47,10 +47,10 @@ def off(found: CheckResult) -> dict[str, set[str]]:
     ("model", "strategy", "optimizer"),
     [
         ("vit-digits", "ntk", "adamw"),
-        ("vit-digits", "hybrid", "sgd"),
-        ("vit-digits", "mup", "sgd"),
-        ("vit-digits", "s=0.25", "adamw"),
-        ("encdec-tiny", "mup", "adamw"),
+        pytest.param("vit-digits", "hybrid", "sgd", marks=pytest.mark.slow),
+        pytest.param("vit-digits", "mup", "sgd", marks=pytest.mark.slow),
+        pytest.param("vit-digits", "s=0.25", "adamw", marks=pytest.mark.slow),
+        pytest.param("encdec-tiny", "mup", "adamw", marks=pytest.mark.slow),
     ],
 )
 def test_a_right_scaling_passes(model: str, strategy: str, optimizer: str) -> None:
@@ -59,6 +59,7 @@ def test_a_right_scaling_passes(model: str, strategy: str, optimizer: str) -> No
     assert found.findings == ()
 
 
+@pytest.mark.usefixtures("statistics")
 def test_the_contact_term_is_reported_and_not_judged() -> None:
     found = check("ntk", "encdec-tiny", optimizer="sgd")
     assert found.verdict is not Agreement.OFF, found.findings
@@ -68,12 +69,14 @@ def test_the_contact_term_is_reported_and_not_judged() -> None:
     assert measured == pytest.approx(predicted, rel=0.05)
 
 
+@pytest.mark.usefixtures("statistics")
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
 def test_m_may_enter_the_factors(optimizer: str) -> None:
     found = check(mlp_factor="include", optimizer=optimizer)
     assert found.verdict is not Agreement.OFF, found.findings
 
 
+@pytest.mark.usefixtures("statistics")
 @pytest.mark.parametrize(
     ("optimizer", "missed"),
     [
@@ -93,6 +96,7 @@ def test_standard_is_off_by_known_powers_outside_the_bulk(optimizer: str, missed
     assert not any(rows[group].verdict is Agreement.OFF for group in BULK)
 
 
+@pytest.mark.usefixtures("statistics")
 def test_standard_text_moves_words_and_places_less_than_the_bulk() -> None:
     found = check("standard", "encdec-tiny")
     rows = {row.group: row for row in found.judgement.groups}
@@ -115,7 +119,11 @@ def times_width(function: Callable[..., float], wrong: Group, power: float) -> C
 
 @pytest.mark.parametrize(
     ("model", "trained_by", "wrong"),
-    [("vit-digits", "adamw", Group.PE), ("vit-digits", "sgd", Group.X), ("encdec-tiny", "adamw", Group.WE)],
+    [
+        ("vit-digits", "adamw", Group.PE),
+        pytest.param("vit-digits", "sgd", Group.X, marks=pytest.mark.slow),
+        pytest.param("encdec-tiny", "adamw", Group.WE, marks=pytest.mark.slow),
+    ],
 )
 def test_a_wrong_exponent_of_a_factor_is_found(
     monkeypatch: pytest.MonkeyPatch, model: str, trained_by: str, wrong: Group
@@ -130,6 +138,7 @@ def test_a_wrong_exponent_of_a_factor_is_found(
     assert "off by +0.50" in found.findings[0]
 
 
+@pytest.mark.usefixtures("statistics")
 def test_a_wrong_exponent_of_one_of_a_groups_tensors_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def planted(model: Any, *rest: Any) -> dict[str, tuple[float, float]]:
         right = scales.factors(model, *rest)
@@ -142,6 +151,7 @@ def test_a_wrong_exponent_of_one_of_a_groups_tensors_is_found(monkeypatch: pytes
     assert found.findings[0].startswith("pe: the learning-rate factor goes as width^+0.00, not width^-0.50")
 
 
+@pytest.mark.usefixtures("statistics")
 def test_steps_without_the_factors_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def planted(optimizer: Any, lr: float) -> None:
         for group in optimizer.param_groups:
@@ -152,7 +162,7 @@ def test_steps_without_the_factors_are_found(monkeypatch: pytest.MonkeyPatch) ->
     assert off(found)["learning-rate factor"] == {*BULK, Group.PATCH, Group.PE, Group.HEAD}
 
 
-@pytest.mark.parametrize("power", [-0.5, 0.5])
+@pytest.mark.parametrize("power", [-0.5, pytest.param(0.5, marks=pytest.mark.slow)])
 def test_a_wrong_exponent_of_initial_values_is_found(monkeypatch: pytest.MonkeyPatch, power: float) -> None:
     monkeypatch.setattr(initialisation, "init_std", times_width(initialisation.init_std, Group.V, power))
     found = check()
@@ -163,6 +173,7 @@ def test_a_wrong_exponent_of_initial_values_is_found(monkeypatch: pytest.MonkeyP
     assert f"off by {power:+.2f}" in found.findings[0]
 
 
+@pytest.mark.usefixtures("statistics")
 def test_a_head_that_starts_too_large_is_named_before_all_that_follows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(initialisation, "init_std", times_width(initialisation.init_std, Group.HEAD, 0.5))
     found = check("mup")
@@ -181,6 +192,7 @@ def test_decay_that_the_factor_multiplies_is_found(monkeypatch: pytest.MonkeyPat
     assert "head_bias: the decay of a step, divided by lr wd, is 0.316 at the widest, not 0" in found.findings
 
 
+@pytest.mark.usefixtures("statistics")
 def test_a_missing_output_rescale_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build, "output_rescale", lambda width, s: 1.0)
     found = check(model="encdec-tiny")

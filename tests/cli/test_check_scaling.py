@@ -27,6 +27,7 @@ def test_it_checks_prints_and_writes(results: Path) -> None:
     assert str(folder / "figure.png") in done.stderr
 
 
+@pytest.mark.usefixtures("statistics")
 def test_a_right_scaling_exits_0(tmp_path: Path) -> None:
     out = tmp_path / "out"
     done = ettsweep("check-scaling", "--model", "vit-digits", "--strategy", "s=0.25", "--seeds", 8, "--out", out)

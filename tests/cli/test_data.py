@@ -6,12 +6,12 @@ import pty
 import re
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 import yaml
 from support.commandline import ETTSWEEP, PATIENCE_S, alive, ended, ettsweep, start, wait_for
+from support.pictures import wait_for_reader
 from support.texts import TOPICS, paragraphs, small_tokenizer, write_gpt2
 
 from ettsweep.errors import DataMissingError
@@ -193,9 +193,10 @@ def test_ctrl_c_keeps_what_is_finished_and_says_so(folder: Path, long: Options) 
 def test_ctrl_c_before_anything_is_finished_leaves_nothing(folder: Path) -> None:
     os.mkfifo(folder / "pipe.txt")
     process = start("data", "text", "--input", "pipe.txt", "--out", "out", "--bpe-tokens", 300, start_new_session=True)
-    time.sleep(1)  # whether it waits for the pipe or is not there yet: nothing may stay
+    descriptor = wait_for_reader(folder / "pipe.txt")
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=PATIENCE_S)
+    os.close(descriptor)
     assert process.returncode in (130, -signal.SIGINT), (out, err)
     assert not (folder / "out").exists()
 

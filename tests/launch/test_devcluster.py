@@ -1,6 +1,7 @@
 """The test cluster itself: what tests on it rely on when they break it."""
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -83,12 +84,17 @@ def test_the_short_partition_has_limits(cluster: Cluster) -> None:
     wait_for(lambda: cluster.squeue("--jobs", too_long)[0]["reason"] == "PartitionTimeLimit", "the reason")
 
 
+def saved_since(cluster: Cluster, when_s: float) -> Callable[[], bool]:
+    """Return what says whether the controller has saved its jobs since then, as it does every few seconds."""
+    return lambda: (cluster.folder / "state" / "job_state").stat().st_mtime > when_s
+
+
 @pytest.mark.parametrize("end", ["stop", "kill"])
 def test_the_queue_outlives_the_controller(cluster: Cluster, end: str) -> None:
     runs = running_in(cluster, "main")
     waits = cluster.sbatch(LONG, "--hold", "--array=0-2")
     if end == "kill":
-        time.sleep(6)  # slurmctld saves its state every 5 s; what a kill takes with it is not the point here
+        wait_for(saved_since(cluster, time.time()), "the controller to save its state")  # a kill takes the rest with it
     cluster.ctl(end, "slurmctld")
     assert cluster.run("squeue", check=False).returncode != 0
     cluster.ctl("start", "slurmctld")

@@ -4,7 +4,6 @@ A test holds a run still by stopping its worker (SIGSTOP), never by hoping that 
 """
 
 import contextlib
-import functools
 import json
 import os
 import pty
@@ -36,8 +35,6 @@ from support.devcluster import Cluster
 
 from ettsweep.launch.submissions import Submission, submission_folders, submissions
 from ettsweep.runs.attempt import Attempt
-from ettsweep.runs.folder import RunDir
-from ettsweep.spec import RunSpec
 
 STEPS = 2000
 """Steps of a run that something happens to: some seconds, and eighty checkpoints."""
@@ -158,15 +155,8 @@ def wait_for_the_end(results: Path, *allowed: str) -> list[dict[str, Any]]:
     return told
 
 
-@pytest.fixture(scope="module")
-def reference(tmp_path_factory: pytest.TempPathFactory) -> Callable[[RunSpec], RunDir]:
-    """Return a function that trains a run to which nothing happens; once for all tests."""
-    folder = tmp_path_factory.mktemp("undisturbed")
-    return functools.cache(functools.partial(undisturbed, folder))
-
-
 @pytest.fixture
-def trained_once(reference: Callable[[RunSpec], RunDir]) -> Callable[[Path], None]:
+def trained_once() -> Callable[[Path], None]:
     """Return a check: each run has one result, that one attempt has trained to, as if nothing had happened to it."""
 
     def check(results: Path) -> None:
@@ -175,10 +165,11 @@ def trained_once(reference: Callable[[RunSpec], RunDir]) -> Callable[[Path], Non
             assert logs.count(" finished") == 1, logs
             assert "another attempt finished first" not in logs
             assert not list(run.path.rglob("*.tmp"))
-            expected, result = reference(run.spec()).result(), run.result()
+            calm = undisturbed(run.spec())
+            expected, result = calm.result(), run.result()
             assert expected is not None
             assert result is not None
-            assert run.metrics_path.read_bytes() == reference(run.spec()).metrics_path.read_bytes()
+            assert run.metrics_path.read_bytes() == calm.metrics_path.read_bytes()
             assert [result[key] for key in SAME] == [expected[key] for key in SAME]
 
     return check

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from support import mbart
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -41,7 +42,7 @@ def padded(spec: EncDecSpec = SPEC) -> tuple[Tensor, Tensor, Tensor]:
 
 @pytest.mark.parametrize("s", [None, 0.0, 1.0])
 def test_hidden_states_logits_loss_and_gradients_equal_mbarts(s: float | None) -> None:
-    mbart = pytest.importorskip("mbart", reason="needs transformers")
+    pytest.importorskip("transformers")
     model = built(s=s)
     theirs = mbart.twin(model, SPEC).eval()
     source, previous, target = padded()
@@ -68,7 +69,7 @@ def test_hidden_states_logits_loss_and_gradients_equal_mbarts(s: float | None) -
 
 def test_dropout_is_where_mbarts_is() -> None:
     """The same generator draws the same masks, in the same places and order."""
-    mbart = pytest.importorskip("mbart", reason="needs transformers")
+    pytest.importorskip("transformers")
     model = built(training=True)
     theirs = mbart.twin(model, SPEC).train()
     source, previous, target = padded()

@@ -79,6 +79,7 @@ def test_attention_to_two_tokens_is_as_quadrature_has_it() -> None:
         assert (runs.std(0) / 8 < 0.01 * np.abs(exact).max()).all()
 
 
+@pytest.mark.usefixtures("statistics")
 @pytest.mark.parametrize("causal", [False, True])
 def test_attention_to_more_tokens_is_as_with_queries_and_keys_of_many_channels(causal: bool) -> None:
     T, C, heads, variance = 3, 256, 4000, 2.0
@@ -124,6 +125,7 @@ def test_what_is_certain_has_no_scatter() -> None:
     assert causal.read(np.ones((6, 6))) == pytest.approx(np.ones((6, 6)), rel=1e-12)
 
 
+@pytest.mark.usefixtures("statistics")
 def test_attention_tends_to_that_of_gaussian_logits_like_one_over_the_channels() -> None:
     """Of the package's module, on tokens whose kernel is exact; their logits are wide, so that their shape counts."""
     T, heads, variance, found = 4, 4, 4.0, Means()
@@ -229,6 +231,7 @@ def logits(spec: ModelSpec, inputs: Inputs, count: int, which: str) -> Logits:
     return Logits(array(omega) / deviation, seen.normalised[query], seen.normalised[source])
 
 
+@pytest.mark.usefixtures("statistics")
 @pytest.mark.parametrize("which", ATTENTIONS)
 def test_logits_have_the_covariance_of_two_kernels_and_heads_are_independent(which: str) -> None:
     if which == "vision":
@@ -254,6 +257,7 @@ def test_logits_have_the_covariance_of_two_kernels_and_heads_are_independent(whi
     assert_no_mean((squares_NHX[:, :2] * squares_NHX[:, 2:]).mean(1))
 
 
+@pytest.mark.usefixtures("statistics")
 def test_excess_kurtosis_of_normal_weights_is_6_over_the_channels() -> None:
     """And the squares of two logits of one query, with keys of correlation rho, have 2 (1 + 2 rho^2) / C in common."""
     words = (
@@ -278,6 +282,7 @@ def test_excess_kurtosis_of_normal_weights_is_6_over_the_channels() -> None:
         assert abs(power + 1) < 3 * error < 0.2, (power, error)
 
 
+@pytest.mark.usefixtures("statistics")
 def test_excess_kurtosis_of_uniform_weights_is_smaller_by_one_over_n() -> None:
     """A sum of s_i times uniform weights has a kurtosis of 3 - (6/5) sum s_i^4 / (sum s_i^2)^2."""
     excess = Means()

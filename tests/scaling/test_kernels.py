@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 import pytest
-from scipy.stats import t as student_t
 from support.deviations import Array
 from support.kernel_cases import PREVIOUS, SOURCE, encdec, input_kernel, patches, same_position, vit
 
@@ -87,8 +86,11 @@ def test_the_first_token_of_a_decoder_reads_itself_alone() -> None:
     assert of_first == pytest.approx(stem * (1 + (64 * 0.02**2) ** 2), rel=1e-4)
 
 
+@pytest.mark.usefixtures("statistics")
 def test_stated_errors_cover_what_sampling_misses() -> None:
     """Errors are the scatter of few replicas: Student's distribution, the 95% of which are wider than those of Gauss."""
+    from scipy.stats import t as student_t
+
     spec, inputs_PP = vit(64), input_kernel(patches())
     exact = vit_kernels(spec, dims(spec), 0.0, inputs_PP, 2, draws=2**14, seed=10**6)
     covered = []

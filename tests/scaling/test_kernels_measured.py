@@ -114,6 +114,7 @@ STANDARD = Case(
 )
 
 
+@pytest.mark.usefixtures("statistics")
 @pytest.mark.parametrize(
     "case", [VISION, SHARP, LANGUAGE, STANDARD], ids=["vision", "sharp attention", "language", "standard language"]
 )
@@ -140,6 +141,7 @@ def test_mean_kernels_and_tangent_kernels_tend_to_the_predicted_like_one_over_n(
 
 # Both with C_G that do not depend on the width, and with logits of a variance of 1/4 at most: a few heads then add little
 # to the scatter of G, and what they add stays at any width.
+@pytest.mark.usefixtures("statistics")
 @pytest.mark.parametrize(
     "case",
     [
@@ -174,6 +176,7 @@ def test_kernels_of_networks_scatter_like_one_over_n_about_the_predicted_up_to_a
     assert_tends_to_zero(deviations, resolution=0.017)
 
 
+@pytest.mark.usefixtures("statistics")
 def test_language_models_at_the_stds_of_the_package_are_as_predicted_up_to_a_width_of_1024() -> None:
     """There C_G grows with the width, and the kernels with it."""
     case = Case(language=True, s=0.0, networks={64: 100, 128: 100, 256: 60, 512: 24, 1024: 10})
@@ -192,6 +195,7 @@ def read_logits(seen: Pass) -> Array:
     return array(seen.outputs.flatten(1, 2)[:, range(PREVIOUS.numel()), PREVIOUS.flatten()])
 
 
+@pytest.mark.usefixtures("statistics")
 def test_tokens_that_the_decoder_reads_have_a_contact_term() -> None:
     case = replace(LANGUAGE, s=0.0, networks={32: 300, 64: 200, 128: 150})
     words = sorted(set(PREVIOUS.flatten().tolist()))
@@ -264,6 +268,7 @@ def test_gradients_by_probes_are_those_of_all_weights() -> None:
             assert by_probes[group] == pytest.approx(gram, rel=1e-4, abs=1e-5 * gram.max()), group
 
 
+@pytest.mark.usefixtures("statistics")
 def test_normalised_kernels_tend_to_the_predicted_like_one_over_n_where_eps_counts() -> None:
     """One token, so that nothing is sampled; eps is as large as G, so that the size of a token's F fluctuates too."""
     inputs_PP, found = input_kernel(patches(1)), defaultdict(Means)

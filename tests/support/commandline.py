@@ -1,6 +1,7 @@
 """The command line as a user types it, a small grid for it, and the processes that it leaves behind."""
 
 import contextlib
+import functools
 import io
 import json
 import logging
@@ -8,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -198,24 +200,30 @@ def end_workers(results: Path) -> None:
                 os.kill(pid, signal.SIGKILL)
 
 
-def undisturbed(folder: Path, spec: RunSpec) -> RunDir:
-    """Train a run in this process from its start to its end."""
+@functools.cache
+def _undisturbed_runs() -> "tempfile.TemporaryDirectory[str]":
+    return tempfile.TemporaryDirectory(prefix="undisturbed-")  # removed when this process ends
+
+
+@functools.cache
+def undisturbed(spec: RunSpec) -> RunDir:
+    """Train a run in this process from its start to its end; once for all tests that compare others with it."""
     import torch
 
     from ettsweep.training.execution import Execution
     from ettsweep.training.run import train_run
 
     torch.set_num_threads(1)
-    run = RunDir.create(folder, spec)
+    run = RunDir.create(Path(_undisturbed_runs().name), spec)
     attempt = run.claim({}, after=0)
     assert attempt is not None
     train_run(run, attempt, torch.device("cpu"), Execution(), lambda: None)
     return run
 
 
-def assert_as_if_undisturbed(run: RunDir, folder: Path) -> None:
+def assert_as_if_undisturbed(run: RunDir) -> None:
     """Compare metrics, byte by byte, and final weights with those of a run that nothing happened to."""
-    expected = undisturbed(folder, run.spec())
+    expected = undisturbed(run.spec())
     assert run.metrics_path.read_bytes() == expected.metrics_path.read_bytes()
     result, reference = run.result(), expected.result()
     assert result is not None

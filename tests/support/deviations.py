@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import curve_fit
 
 Array = NDArray[np.float64]
 
@@ -68,6 +67,8 @@ class Means:
 
     def power(self, which: int = 0) -> tuple[float, float]:
         """Return p and its error of a fit of a n^p to the means of one of the numbers."""
+        from scipy.optimize import curve_fit  # takes a second
+
         width = np.array(self.width) / self.width[0]
         mean, error = np.stack(self.mean)[:, which], np.stack(self.error)[:, which]
         (_, power), covariance = curve_fit(

@@ -1,19 +1,23 @@
 """Hugging Face's MBart as the twin of our encoder-decoder: the same shape, and weights by their names."""
 
 import logging
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
-from transformers import MBartConfig, MBartForConditionalGeneration
 
 from ettsweep.models.encdec_spec import EncDecSpec
 from ettsweep.vocabulary import END, PAD, START
 
-logging.getLogger("transformers").setLevel(logging.ERROR)
+if TYPE_CHECKING:
+    from transformers import MBartForConditionalGeneration
 
 
-def mbart(spec: EncDecSpec) -> MBartForConditionalGeneration:
+def mbart(spec: EncDecSpec) -> "MBartForConditionalGeneration":
     """Return MBart of our shape on torch's default device. It has affine LayerNorms and biases, which ours has not."""
+    from transformers import MBartConfig, MBartForConditionalGeneration  # takes seconds
+
+    logging.getLogger("transformers").setLevel(logging.ERROR)
     assert spec.ln_eps == 1e-5, "what MBart has in its code"
     config = MBartConfig(
         vocab_size=spec.vocabulary,
@@ -64,7 +68,7 @@ def names(spec: EncDecSpec) -> dict[str, tuple[str, ...]]:
 
 
 @torch.no_grad()
-def twin(model: nn.Module, spec: EncDecSpec) -> MBartForConditionalGeneration:
+def twin(model: nn.Module, spec: EncDecSpec) -> "MBartForConditionalGeneration":
     """Return MBart with our weights, biases zero and affine factors one, in our dtype."""
     theirs = mbart(spec).to(next(model.parameters()).dtype)
     parameters = dict(theirs.named_parameters())

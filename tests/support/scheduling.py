@@ -7,6 +7,7 @@ all others go file by file, those that take longest first, so that what a file's
 
 import functools
 import os
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 
 from support.devcluster import running_clusters
 
-WEIGHTS = {"cluster": 50, "statistics": 20, "process": 10}
+WEIGHTS = {"cluster": 500, "slow": 200, "statistics": 200, "process": 100}
 """About how much longer than others a test with such a mark takes."""
 
 
@@ -31,7 +32,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """Return a process a core, and one for each cluster if tests on it are wanted."""
-    on_clusters = "not cluster" not in config.option.markexpr
+    on_clusters = not re.search(r"\bnot\b.*\bcluster\b", config.option.markexpr)
     return len(os.sched_getaffinity(0)) + on_clusters * len(running_clusters())
 
 

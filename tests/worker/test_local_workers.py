@@ -137,7 +137,7 @@ def test_another_worker_takes_on_the_run_of_a_killed_one(grid: Any, results: Pat
     assert owner(second) == owner(other.attempt(1))
     assert second.resumed_from()[0] == 1
     assert second.resumed_from()[1] >= 25
-    assert_as_if_undisturbed(lost.run, tmp_path / "undisturbed")
+    assert_as_if_undisturbed(lost.run)
 
 
 def test_following_replaces_a_worker_that_was_killed(grid: Any, results: Path, tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_following_replaces_a_worker_that_was_killed(grid: Any, results: Path, t
     assert lost.run.numbers() == [1, 2]
     assert lost.run.attempt(2).resumed_from()[1] >= 25
     assert len(submission_folders(results)) == 2
-    assert_as_if_undisturbed(lost.run, tmp_path / "undisturbed")
+    assert_as_if_undisturbed(lost.run)
 
 
 def test_a_worker_told_to_end_saves_and_the_next_command_goes_on(grid: Any, results: Path, tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_a_worker_told_to_end_saves_and_the_next_command_goes_on(grid: Any, resu
     assert "1 taken on" in ettsweep(*grid(), *ONE_SLOT).stderr
     wait_for_results(results, 1)
     assert stopped.run.attempt(2).resumed_from() == (1, last_step)
-    assert_as_if_undisturbed(stopped.run, tmp_path / "undisturbed")
+    assert_as_if_undisturbed(stopped.run)
 
 
 def test_ctrl_c_only_detaches(grid: Any, results: Path) -> None:

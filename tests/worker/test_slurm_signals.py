@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from support.arrays import PROFILE, asks, node_of, only_run, only_submission, wait_for_state, workers
-from support.commandline import assert_as_if_undisturbed, ettsweep, runs_in, status, wait_for
+from support.commandline import assert_as_if_undisturbed, ettsweep, runs_in, status, typed, wait_for
 from support.devcluster import Cluster
 
 from ettsweep.launch.submissions import submissions
@@ -135,7 +135,7 @@ def seen(results: Path) -> Iterator[Callable[[], list[dict[str, Any]]]]:
     def look() -> None:
         try:
             while not over.wait(1):
-                rows.extend(status(results).values() if results.exists() else ())
+                rows.extend(status(results, typed).values() if results.exists() else ())
         except BaseException as problem:
             problems.append(problem)
 
@@ -192,13 +192,13 @@ def wait_until_done(results: Path) -> None:
     assert {row["state"] for row in status(results).values()} == {"done"}
 
 
-def assert_all_as_if_undisturbed(results: Path, folder: Path) -> None:
+def assert_all_as_if_undisturbed(results: Path) -> None:
     """Each run was trained to its end once, by its last attempt, and has the numbers of one that nothing happened to."""
     for run in runs_in(results):
         result = run.result()
         assert result is not None
         assert (result["attempts"], run.latest().failure()) == (run.numbers()[-1], None)  # type: ignore[union-attr]
-        assert_as_if_undisturbed(run, folder)
+        assert_as_if_undisturbed(run)
 
 
 def assert_resumed(run: RunDir, *steps: int) -> None:
@@ -239,7 +239,7 @@ def test_a_grid_is_an_array_whose_runs_wait_train_and_finish(
     assert "3 finished, 0 under way" in ettsweep(*command).stderr
     assert [run.numbers() for run in runs] == [[1]] * 3
     assert len(submissions(results)) == 1
-    assert_all_as_if_undisturbed(results, tmp_path / "undisturbed")
+    assert_all_as_if_undisturbed(results)
 
 
 def test_a_job_trains_its_runs_one_after_the_other(cluster: Cluster, tmp_path: Path, results: Path) -> None:
@@ -249,7 +249,7 @@ def test_a_job_trains_its_runs_one_after_the_other(cluster: Cluster, tmp_path: P
     assert [lives(run) for run in runs] == [[(f"{number}_{task}", 0)] for task in (0, 0, 1)]
     assert [row["id"] for row in cluster.squeue("--jobs", number)] == [f"{number}_1", f"{number}_0"]
     assert len({run.attempt(1).claim()["process"]["pid"] for run in runs[:2]}) == 1
-    assert_all_as_if_undisturbed(results, tmp_path / "undisturbed")
+    assert_all_as_if_undisturbed(results)
 
 
 def test_no_more_jobs_than_allowed_run_at_a_time(cluster: Cluster, tmp_path: Path, results: Path) -> None:
@@ -264,7 +264,7 @@ def test_no_more_jobs_than_allowed_run_at_a_time(cluster: Cluster, tmp_path: Pat
     assert len(spans) == 3
     assert all(before[1] <= after[0] for before, after in itertools.pairwise(spans)), spans
     assert [lives(run) for run in by_task(results)] == [[(task, 0)] for task in tasks]
-    assert_all_as_if_undisturbed(results, tmp_path / "undisturbed")
+    assert_all_as_if_undisturbed(results)
 
 
 def test_the_workers_of_a_job_on_two_nodes_share_its_runs(
@@ -283,7 +283,7 @@ def test_the_workers_of_a_job_on_two_nodes_share_its_runs(
     assert [run.numbers() for run in runs_in(results)] == [[1]] * 4
     assert {claim["job"]["rank"] for claim in claims} == {0, 1}
     cluster.wait_state(f"{array(results)}_0", "COMPLETED")
-    assert_all_as_if_undisturbed(results, tmp_path / "undisturbed")
+    assert_all_as_if_undisturbed(results)
 
 
 def test_all_workers_of_a_job_save_when_its_time_is_up(
@@ -302,7 +302,7 @@ def test_all_workers_of_a_job_save_when_its_time_is_up(
     assert restarts(cluster, job) == 1
     output = "".join(path.read_text() for path in only_submission(results).path.glob("*_log.out"))
     assert "does not start this job again" not in output
-    assert_all_as_if_undisturbed(results, tmp_path / "undisturbed")
+    assert_all_as_if_undisturbed(results)
 
 
 def test_a_worker_that_has_saved_waits_for_one_that_has_not(
@@ -325,7 +325,7 @@ def test_a_worker_that_has_saved_waits_for_one_that_has_not(
     for run in (quick, slow):
         assert lives(run) == [(job, 0), (job, 1)]
         assert_resumed(run, last_step(run, 1))
-    assert_all_as_if_undisturbed(results, tmp_path / "undisturbed")
+    assert_all_as_if_undisturbed(results)
 
 
 def test_nobody_waits_for_a_worker_that_has_nothing_to_save(
@@ -341,7 +341,7 @@ def test_nobody_waits_for_a_worker_that_has_nothing_to_save(
     wait_until_done(results)
     assert lives(only_run(results)) == [(job, 0), (job, 1)]
     assert_resumed(only_run(results), HELD_STEP)
-    assert_all_as_if_undisturbed(results, tmp_path / "undisturbed")
+    assert_all_as_if_undisturbed(results)
 
 
 # --- workers that train each run together ---------------------------------------------------------------------------
@@ -349,13 +349,26 @@ def test_nobody_waits_for_a_worker_that_has_nothing_to_save(
 TOGETHER: dict[str, Any] = {"nodes": 2, "devices_per_run": 2}
 
 
-def assert_all_as_if_together(results: Path, folder: Path) -> None:
-    """Each run has the numbers of one that two processes of this machine trained, without SLURM."""
+@pytest.fixture(scope="module")
+def trained_together(tmp_path_factory: pytest.TempPathFactory) -> Callable[[RunDir], RunDir]:
+    """Return what has two processes of this machine train a run, without SLURM; once for all tests."""
+    folder = tmp_path_factory.mktemp("together")
     sets = ("devices=cpu", "slots=2", "devices_per_run=2", "threads=1")
-    options = [word for setting in sets for word in ("--launch-set", setting)]
+
+    def train(run: RunDir) -> RunDir:
+        expected = RunDir(folder / "runs" / run.id)
+        if not expected.result_path.exists():
+            options = [word for setting in sets for word in ("--launch-set", setting)]
+            typed("train", "--spec", run.spec_path, "--results", folder, *options)
+        return expected
+
+    return train
+
+
+def assert_all_as_if_together(results: Path, trained_together: Callable[[RunDir], RunDir]) -> None:
+    """Each run has the numbers of one that two processes of this machine trained, without SLURM."""
     for run in runs_in(results):
-        ettsweep("train", "--spec", run.spec_path, "--results", folder, *options)
-        expected, result = RunDir(folder / "runs" / run.id), run.result()
+        expected, result = trained_together(run), run.result()
         assert result is not None
         assert result["execution"]["processes"] == 2
         assert run.metrics_path.read_bytes() == expected.metrics_path.read_bytes()
@@ -363,7 +376,7 @@ def assert_all_as_if_together(results: Path, folder: Path) -> None:
 
 
 def test_two_nodes_train_each_run_of_a_list_together_and_go_on_when_their_time_was_up(
-    cluster: Cluster, hold: Hold, tmp_path: Path, results: Path, seen: Any
+    cluster: Cluster, hold: Hold, tmp_path: Path, results: Path, seen: Any, trained_together: Any
 ) -> None:
     ettsweep(*asks(tmp_path, 2, STEPS, runs_per_job=2, **TOGETHER, **hold.at("step")))
     for rank in (0, 1):
@@ -384,12 +397,12 @@ def test_two_nodes_train_each_run_of_a_list_together_and_go_on_when_their_time_w
     output = "".join(path.read_text() for path in only_submission(results).path.glob("*_log.out"))
     assert "Warning" not in output
     assert "Traceback" not in output
-    assert_all_as_if_together(results, tmp_path / "undisturbed")
+    assert_all_as_if_together(results, trained_together)
 
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_job_ends_with_any_of_its_workers_and_the_next_command_goes_on(
-    cluster: Cluster, hold: Hold, tmp_path: Path, results: Path, rank: int
+    cluster: Cluster, hold: Hold, tmp_path: Path, results: Path, rank: int, trained_together: Any
 ) -> None:
     command = asks(tmp_path, 1, STEPS, **TOGETHER, **hold.at("step"))
     ettsweep(*command)
@@ -406,11 +419,11 @@ def test_a_job_ends_with_any_of_its_workers_and_the_next_command_goes_on(
     assert "1 taken on" in ettsweep(*command).stderr
     wait_until_done(results)
     assert_resumed(only_run(results), 50)
-    assert_all_as_if_together(results, tmp_path / "undisturbed")
+    assert_all_as_if_together(results, trained_together)
 
 
 def test_a_cancelled_job_of_two_nodes_waits_for_a_decision(
-    cluster: Cluster, hold: Hold, tmp_path: Path, results: Path
+    cluster: Cluster, hold: Hold, tmp_path: Path, results: Path, trained_together: Any
 ) -> None:
     command = asks(tmp_path, 1, STEPS, **TOGETHER, **hold.at("step"))
     ettsweep(*command)
@@ -425,7 +438,7 @@ def test_a_cancelled_job_of_two_nodes_waits_for_a_decision(
     ettsweep("retry", only_run(results).id, "--launch", tmp_path / "slurm.yaml", "--results", results)
     wait_until_done(results)
     assert_resumed(only_run(results), HELD_STEP)
-    assert_all_as_if_together(results, tmp_path / "undisturbed")
+    assert_all_as_if_together(results, trained_together)
 
 
 # --- cancelled in SLURM ---------------------------------------------------------------------------------------------
@@ -457,7 +470,7 @@ def test_a_run_whose_job_is_cancelled_in_slurm_waits_for_a_decision(
     wait_until_done(results)
     assert [run.numbers() for run in runs] == [[1], [1, 2], [1]]
     assert_resumed(runs[1], HELD_STEP)
-    assert_all_as_if_undisturbed(results, tmp_path / "undisturbed")
+    assert_all_as_if_undisturbed(results)
 
 
 def test_all_runs_of_an_array_that_is_cancelled_in_slurm_wait_for_a_decision(
@@ -477,7 +490,7 @@ def test_all_runs_of_an_array_that_is_cancelled_in_slurm_wait_for_a_decision(
     hold.let_go()
     wait_until_done(results)
     assert [run.numbers() for run in by_first_submission(results)] == [[1, 2], [1], [1]]
-    assert_all_as_if_undisturbed(results, tmp_path / "undisturbed")
+    assert_all_as_if_undisturbed(results)
 
 
 def by_first_submission(results: Path) -> list[RunDir]:
@@ -501,7 +514,7 @@ def test_a_waiting_job_that_is_cancelled_and_that_slurm_forgets_waits_for_a_deci
         cluster.run("scontrol", "release", submission.array())
     wait_until_done(results)
     assert [run.numbers() for run in runs] == [[1]] * 3
-    assert_all_as_if_undisturbed(results, tmp_path / "undisturbed")
+    assert_all_as_if_undisturbed(results)
 
 
 def test_a_run_whose_job_is_being_cancelled_is_not_given_to_another(
@@ -523,7 +536,7 @@ def test_a_run_whose_job_is_being_cancelled_is_not_given_to_another(
     ettsweep("retry", only_run(results).id, "--launch", tmp_path / "slurm.yaml", "--results", results)
     wait_until_done(results)
     assert_resumed(only_run(results), HELD_STEP)
-    assert_all_as_if_undisturbed(results, tmp_path / "undisturbed")
+    assert_all_as_if_undisturbed(results)
 
 
 # --- preempted, requeued, out of time -------------------------------------------------------------------------------
@@ -568,7 +581,7 @@ def test_a_preempted_run_comes_back_and_goes_on_at_the_very_step(
     cluster.wait_state(job, "COMPLETED")
     assert restarts(cluster, job) == 1
     assert "1 finished, 0 under way" in ettsweep(*command).stderr
-    assert_all_as_if_undisturbed(results, tmp_path / "undisturbed")
+    assert_all_as_if_undisturbed(results)
 
 
 def test_a_requeued_run_goes_on_at_the_very_step(
@@ -583,7 +596,7 @@ def test_a_requeued_run_goes_on_at_the_very_step(
     assert {row["job"] for row in seen()} <= {job, None}
     assert lives(only_run(results)) == [(job, 0), (job, 1)]
     assert_resumed(only_run(results), HELD_STEP)
-    assert_all_as_if_undisturbed(results, tmp_path / "undisturbed")
+    assert_all_as_if_undisturbed(results)
 
 
 def test_a_requeued_run_that_did_not_save_in_time_goes_on_at_its_last_checkpoint(
@@ -600,7 +613,7 @@ def test_a_requeued_run_that_did_not_save_in_time_goes_on_at_its_last_checkpoint
     assert lives(run) == [(job, 0), (job, 1)]
     assert run.attempt(1).failure() is None
     assert_resumed(run, HELD_STEP // 25 * 25)
-    assert_all_as_if_undisturbed(results, tmp_path / "undisturbed")
+    assert_all_as_if_undisturbed(results)
 
 
 def test_a_run_longer_than_the_time_limit_goes_through_several_jobs(
@@ -619,7 +632,7 @@ def test_a_run_longer_than_the_time_limit_goes_through_several_jobs(
     assert "out of time" in only_run(results).attempt(1).failure()["reason"]  # type: ignore[index]
     cluster.wait_state(job, "COMPLETED")
     assert restarts(cluster, job) == attempts[1][1]
-    assert_all_as_if_undisturbed(results, tmp_path / "undisturbed")
+    assert_all_as_if_undisturbed(results)
 
 
 def test_a_job_that_comes_back_brings_no_other_of_its_array_with_it(
@@ -658,7 +671,7 @@ def test_a_worker_that_cannot_ask_slurm_is_brought_back_by_its_batch_script(
     wait_until_done(results)
     assert lives(only_run(results)) == [(job, 0), (job, 1)]
     assert_resumed(only_run(results), HELD_STEP)
-    assert_all_as_if_undisturbed(results, tmp_path / "undisturbed")
+    assert_all_as_if_undisturbed(results)
 
 
 def test_a_job_of_minutes_may_run_out_of_time_more_often_than_submitit_allows(
@@ -671,7 +684,7 @@ def test_a_job_of_minutes_may_run_out_of_time_more_often_than_submitit_allows(
         cluster.run("scancel", "--signal=USR2", job)
     wait_until_done(results)
     assert lives(only_run(results)) == [(job, 5)]
-    assert_all_as_if_undisturbed(results, tmp_path / "undisturbed")
+    assert_all_as_if_undisturbed(results)
 
 
 # --- at the worst moments -------------------------------------------------------------------------------------------
@@ -694,7 +707,7 @@ def test_a_job_that_asks_to_be_started_again_is_not_replaced(
     assert len(submissions(results)) == 1
     assert lives(only_run(results)) == [(job, 0), (job, 1)]
     assert_resumed(only_run(results), HELD_STEP)
-    assert_all_as_if_undisturbed(results, tmp_path / "undisturbed")
+    assert_all_as_if_undisturbed(results)
 
 
 @pytest.mark.parametrize("told", ["USR2", "requeue"])
@@ -708,7 +721,7 @@ def test_a_job_told_to_go_on_later_before_its_first_claim_comes_back(
     cluster.run(*(("scancel", "--signal=USR2") if told == "USR2" else ("scontrol", "requeue")), job)
     wait_until_done(results)
     assert lives(only_run(results)) == [(job, 1)]
-    assert_all_as_if_undisturbed(results, tmp_path / "undisturbed")
+    assert_all_as_if_undisturbed(results)
 
 
 def test_a_warning_that_comes_before_the_worker_listens_is_heard(
@@ -721,7 +734,7 @@ def test_a_warning_that_comes_before_the_worker_listens_is_heard(
     hold.let_go()
     wait_until_done(results)
     assert lives(only_run(results)) == [(job, 1)]
-    assert_all_as_if_undisturbed(results, tmp_path / "undisturbed")
+    assert_all_as_if_undisturbed(results)
 
 
 @pytest.mark.parametrize("told", ["TERM"])
@@ -739,7 +752,7 @@ def test_a_job_killed_before_it_hears_leaves_its_run_to_the_next_command(
     assert "1 runs submitted" in ettsweep(*command).stderr
     wait_until_done(results)
     assert len(only_run(results).numbers()) == 1
-    assert_all_as_if_undisturbed(results, tmp_path / "undisturbed")
+    assert_all_as_if_undisturbed(results)
 
 
 def test_a_job_whose_time_is_up_between_two_runs_comes_back_for_the_second(
@@ -757,7 +770,7 @@ def test_a_job_whose_time_is_up_between_two_runs_comes_back_for_the_second(
     cluster.run("scancel", "--signal=USR2", job)
     wait_until_done(results)
     assert (lives(first), lives(second)) == ([(job, 0)], [(job, 1)])
-    assert_all_as_if_undisturbed(results, tmp_path / "undisturbed")
+    assert_all_as_if_undisturbed(results)
 
 
 def test_a_job_ended_between_two_runs_leaves_the_second_to_the_next_command(
@@ -776,7 +789,7 @@ def test_a_job_ended_between_two_runs_leaves_the_second_to_the_next_command(
     assert "1 runs submitted, 1 finished, 0 under way" in ettsweep(*command).stderr
     wait_until_done(results)
     assert (first.numbers(), second.numbers()) == ([1], [1])
-    assert_all_as_if_undisturbed(results, tmp_path / "undisturbed")
+    assert_all_as_if_undisturbed(results)
 
 
 def test_a_job_cancelled_between_two_runs_leaves_the_second_to_a_person(
@@ -796,7 +809,7 @@ def test_a_job_cancelled_between_two_runs_leaves_the_second_to_a_person(
     ettsweep("retry", second.id, "--launch", tmp_path / "slurm.yaml", "--results", results)
     wait_until_done(results)
     assert (first.numbers(), second.numbers()) == ([1], [1])
-    assert_all_as_if_undisturbed(results, tmp_path / "undisturbed")
+    assert_all_as_if_undisturbed(results)
 
 
 # --- cancelled and retried by the tool ------------------------------------------------------------------------------
@@ -846,7 +859,7 @@ def test_a_cancelled_run_stops_with_a_checkpoint_and_its_job_takes_the_next(
     wait_until_done(results)
     assert_resumed(first, stopped)
     assert (len(first.numbers()), second.numbers()) == (2, [1])
-    assert_all_as_if_undisturbed(results, tmp_path / "undisturbed")
+    assert_all_as_if_undisturbed(results)
 
 
 def test_waiting_jobs_of_cancelled_runs_are_withdrawn_and_no_others(
@@ -896,7 +909,7 @@ def test_waiting_jobs_of_cancelled_runs_are_withdrawn_and_no_others(
     wait_until_done(results)
     assert [run.numbers() for run in runs] == [[1]] * 3
     assert pending(cluster) == others
-    assert_all_as_if_undisturbed(results, tmp_path / "undisturbed")
+    assert_all_as_if_undisturbed(results)
 
 
 def test_a_family_is_cancelled_and_what_others_ask_for_is_not(cluster: Cluster, tmp_path: Path, results: Path) -> None:
@@ -924,7 +937,7 @@ def test_a_family_is_cancelled_and_what_others_ask_for_is_not(cluster: Cluster, 
     cluster.run("scontrol", "release", third)
     wait_until_done(results)
     assert [run.numbers() for run in runs_in(results)] == [[1]] * 4
-    assert_all_as_if_undisturbed(results, tmp_path / "undisturbed")
+    assert_all_as_if_undisturbed(results)
 
 
 def test_a_run_retried_while_its_old_job_still_waits_is_trained_by_that(
@@ -944,7 +957,7 @@ def test_a_run_retried_while_its_old_job_still_waits_is_trained_by_that(
     cluster.run("scontrol", "release", job)
     wait_until_done(results)
     assert (lives(first), lives(second)) == ([(job, 0)], [(job, 0)])
-    assert_all_as_if_undisturbed(results, tmp_path / "undisturbed")
+    assert_all_as_if_undisturbed(results)
 
 
 def test_all_is_cancelled_whatever_it_is_doing(cluster: Cluster, hold: Hold, tmp_path: Path, results: Path) -> None:
@@ -968,4 +981,4 @@ def test_all_is_cancelled_whatever_it_is_doing(cluster: Cluster, hold: Hold, tmp
     wait_until_done(results)
     assert_resumed(first, stopped)
     assert [run.numbers() for run in by_first_submission(results)] == [[1, 2], [1], [1]]
-    assert_all_as_if_undisturbed(results, tmp_path / "undisturbed")
+    assert_all_as_if_undisturbed(results)

@@ -1,17 +1,24 @@
 """The digits task against scikit-learn's own loader: split, normalisation, order of batches, sums."""
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from sklearn.datasets import load_digits
 
 from ettsweep.tasks.base import Batch, Share
 from ettsweep.tasks.images.digits import Digits
 from ettsweep.tasks.images.spec import DigitsTask
 
 CPU = torch.device("cpu")
+
+
+def known_digits() -> Any:
+    """Return the data set by scikit-learn's own loader."""
+    from sklearn.datasets import load_digits  # takes a second
+
+    return load_digits()
 
 
 def digits(batch_size: int = 32, seed: int = 0, **task: object) -> Digits:
@@ -41,7 +48,7 @@ def test_split_covers_the_whole_data_set_once() -> None:
     train, (val, labels) = training(task), validation(task)
     assert (train.shape, val.shape, labels.shape) == ((797, 1, 8, 8), (1000, 1, 8, 8), (1000,))
     assert not set(images(train)) & set(images(val))
-    pixels = load_digits().images
+    pixels = known_digits().images
     chosen = torch.cat([train, val]).double().numpy()
     # Undo the normalisation by the darkest and the brightest value there is, 0 and 16.
     restored = np.rint((chosen - chosen.min()) / (chosen.max() - chosen.min()) * 16)[:, 0]
@@ -49,7 +56,7 @@ def test_split_covers_the_whole_data_set_once() -> None:
 
 
 def test_labels_stay_with_their_images() -> None:
-    source = load_digits()
+    source = known_digits()
     known = dict(zip(map(bytes, source.images.astype(np.uint8)), source.target, strict=True))
     task = digits(batch_size=1)
     val, labels = validation(task)

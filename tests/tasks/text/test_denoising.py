@@ -3,7 +3,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from scipy import stats
 
 from ettsweep.models.encdec_spec import EncDecSpec
 from ettsweep.seeding import derive_seed
@@ -73,6 +72,8 @@ def test_spans_sum_to_the_budget_and_no_sooner(budget: int) -> None:
 
 
 def test_span_lengths_are_poisson() -> None:
+    from scipy import stats
+
     # All but the last of each draw: the last is cut, and the one that crosses is longer than most.
     drawn = np.concatenate([span_lengths(3000, 3.0, rng(seed))[:800] for seed in range(50)])
     counts = np.bincount(drawn, minlength=13)[:13]
@@ -101,6 +102,8 @@ def test_a_span_takes_whole_words_and_stops_at_the_end() -> None:
 
 
 def test_inserted_masks_leave_the_text_in_order_and_fall_anywhere() -> None:
+    from scipy import stats
+
     places = np.zeros(6)
     for seed in range(3000):
         out = insert(np.arange(5), 1, MASK, rng(seed))

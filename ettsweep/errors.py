@@ -1,15 +1,22 @@
-"""Every error that a user can meet, in one tree.
+"""Every error of this package, in one tree, and in no other module.
 
     EttsweepError
     ├── InputError          exit 2   a wrong option, name, grid file, profile or value
+    │   └── TooFewPairsError         a text is too short for so many tokens
     ├── StoppedError        exit 130 Ctrl-C, where the command has something to say of what it leaves
+    ├── DeviceMemoryError   exit 1   a device has too little memory for what was asked of it
+    ├── LostPeerError       exit 1   another process of the run is gone
     └── FailedError         exit 1   the input was fine, the world was not
         ├── DataMissingError         a data set is not where it was looked for
         ├── StorageError             a folder cannot be written, the disk is full
         ├── CorruptError             a file of ours is truncated or was edited by hand
         └── LaunchError              jobs could not be submitted
+            ├── UnansweredError      sbatch was asked, and there may be jobs now
+            └── NoAnswerError        SLURM does not answer
+                └── NotHereError     SLURM is not on this machine
 
-Only `ettsweep.cli` catches them: it prints the message, without a traceback, and exits.
+Only `ettsweep.cli` catches them: it prints the message, without a traceback, and exits. Outside the tree is what no
+user meets, since whoever calls has an answer to it: UndecodableError, UnusableError, GitError.
 """
 
 from collections.abc import Iterable, Iterator
@@ -33,10 +40,26 @@ class InputError(EttsweepError):
         return cls("\n".join(problems))
 
 
+class TooFewPairsError(InputError):
+    """A text has too few pairs to join for so many tokens; it has enough for `most`."""
+
+    def __init__(self, message: str, most: int = 0) -> None:  # the default is for unpickling, which sets it later
+        super().__init__(message)
+        self.most = most
+
+
 class StoppedError(EttsweepError):
     """Ctrl-C; the message says what is kept."""
 
     exit_code = 130
+
+
+class DeviceMemoryError(EttsweepError):
+    """A device has too little memory for what was asked of it."""
+
+
+class LostPeerError(EttsweepError):
+    """Another process of the run is gone, so that this one cannot go on."""
 
 
 class FailedError(EttsweepError):
@@ -59,6 +82,38 @@ class LaunchError(FailedError):
     """Jobs could not be submitted."""
 
 
+class UnansweredError(LaunchError):
+    """sbatch was asked, and it is not known whether there are jobs now; the next look at SLURM tells."""
+
+
+class NoAnswerError(LaunchError):
+    """SLURM does not answer: nothing is known, and nothing may be concluded."""
+
+
+class NotHereError(NoAnswerError):
+    """SLURM is not on this machine: waiting does not help."""
+
+
+class UndecodableError(Exception):
+    """The bytes of an image are there, but no image is made of them; `str(error)` says why."""
+
+
+class UnusableError(Exception):
+    """There is no image for a place, and there is no point in going on.
+
+    Attributes:
+        name: of the image.
+    """
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(reason)
+        self.name = name
+
+
+class GitError(Exception):
+    """Git is missing, failed or took too long; the message says so."""
+
+
 @contextmanager
 def located(where: str) -> Iterator[None]:
     """Put a file's name before each line of an InputError that does not know it."""
@@ -71,6 +126,12 @@ def located(where: str) -> Iterator[None]:
 def first_line(error: BaseException) -> str:
     """Return what an error says first, its type where it says nothing."""
     return str(error).split("\n")[0] or type(error).__name__
+
+
+def error_line(error: BaseException) -> str:
+    """Return the type of an error, and what it says first."""
+    said = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {said[0] if said else ''}"
 
 
 def unknown_name(what: str, name: str, known: Iterable[str]) -> InputError:

@@ -16,7 +16,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import ettsweep
-from ettsweep.errors import CorruptError
+from ettsweep.errors import CorruptError, GitError
 from ettsweep.files import Json, read_json
 
 PROVENANCE_FILE = "provenance.json"
@@ -34,10 +34,6 @@ GIT_PATIENCE_S = 10.0
 
 KEPT_GIT_VARIABLES = ("GIT_CONFIG", "GIT_CEILING_DIRECTORIES", "GIT_DISCOVERY_ACROSS_FILESYSTEM", "GIT_EXEC_PATH")
 """How git is set up; all others (GIT_DIR, GIT_INDEX_FILE, ...) would point it at another repository."""
-
-
-class _GitError(Exception):
-    """Git is missing, failed or took too long; the message says so."""
 
 
 def provenance() -> Json:
@@ -78,7 +74,7 @@ def provenance() -> Json:
             data["git"] = git_state(package, files)
         else:
             data |= {"snapshot": package.parent.name, "git": stored.get("git"), "problem": stored.get("problem")}
-    except (OSError, _GitError) as error:
+    except (OSError, GitError) as error:
         data["problem"] = str(error)
     return data
 
@@ -141,7 +137,7 @@ def git_state(package: Path, files: Mapping[str, bytes]) -> Json | None:
         files: its files, as `code_files` gives them.
 
     Raises:
-        _GitError: it lies in a repository of which git says nothing.
+        GitError: it lies in a repository of which git says nothing.
     """
     if not any((folder / ".git").exists() for folder in package.parents):
         return None
@@ -184,17 +180,17 @@ def _git(arguments: tuple[str, ...], folder: Path, codes: tuple[int, ...], patie
                 start_new_session=True,
             )
         except FileNotFoundError:
-            raise _GitError("git is not installed") from None
+            raise GitError("git is not installed") from None
         try:
             code = process.wait(max(patience_s, 0.001))
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-            raise _GitError(f"git took more than {GIT_PATIENCE_S:g} s") from None
+            raise GitError(f"git took more than {GIT_PATIENCE_S:g} s") from None
         if code not in codes:
             err.seek(0)
             words = err.read().decode(errors="replace").strip().splitlines()
-            raise _GitError(f"git {arguments[0]}: {words[0] if words else f'exit code {code}'}")
+            raise GitError(f"git {arguments[0]}: {words[0] if words else f'exit code {code}'}")
         out.seek(0)
         return out.read()
 

@@ -22,8 +22,8 @@ from ettsweep.sweep.gridfile import load_request
 from ettsweep.training import checkpoint
 from ettsweep.training.execution import Execution
 from ettsweep.training.loop import Stop
-from ettsweep.training.network import initial_network
 from ettsweep.training.optimizer import build_optimizer
+from ettsweep.training.prepare import initial_network
 from ettsweep.training.run import train_run
 
 MakeSpec = Callable[..., RunSpec]

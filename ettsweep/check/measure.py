@@ -3,7 +3,6 @@
 B batch, T tokens, D width, K outputs of one position.
 """
 
-import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,12 +21,12 @@ from ettsweep.models.shapes import parameter_shapes
 from ettsweep.scaling.factors import Group
 from ettsweep.seeding import derive_seed
 from ettsweep.spec import ModelSpec, RunSpec
-from ettsweep.tasks.base import Batch, Share
+from ettsweep.tasks.base import SameBatch, Share
 from ettsweep.training.distributed import ALONE
-from ettsweep.training.loop import Trainer
-from ettsweep.training.network import initial_network
 from ettsweep.training.optimizer import build_optimizer, set_lr
 from ettsweep.training.precision import loss_scaler
+from ettsweep.training.prepare import initial_network
+from ettsweep.training.trainer import Trainer
 
 CPU = torch.device("cpu")
 
@@ -209,32 +208,6 @@ def _random_signs(count: int, seed: int) -> Tensor:
 # --- training -------------------------------------------------------------------------------------------------------
 
 
-class _SameBatch:
-    """A task that gives one batch again and again, with the loss of its kind of model."""
-
-    steps_per_epoch = 1
-    fingerprint = ""
-
-    def __init__(self, probe: Probe) -> None:
-        self._batch = probe.batch
-        self._loss = checkable(probe.model).loss
-
-    def batches(self, first_step: int) -> Iterator[Batch]:
-        return itertools.repeat(self._batch)
-
-    def validation(self) -> Iterator[Batch]:
-        return iter((self._batch,))
-
-    def loss(self, outputs: Tensor, batch: Batch) -> Tensor:
-        return self._loss(outputs, batch)
-
-    def measure(self, outputs: Tensor, batch: Batch) -> Tensor:
-        return self.loss(outputs, batch).double()[None]
-
-    def metrics(self, sums: Sequence[float]) -> dict[str, float]:
-        return {"val_loss": sums[0]}
-
-
 def train(
     network: Network, spec: RunSpec, probe: Probe, steps: int
 ) -> tuple[dict[str, Tensor], Changes, dict[Group, tuple[float, ...]]]:
@@ -244,7 +217,7 @@ def train(
         What `observe` gave before the first step, the rms change of each stage after each step, and the learning-rate
         factors of each group's tensors.
     """
-    optimizer, task = build_optimizer(network, spec), _SameBatch(probe)
+    optimizer, task = build_optimizer(network, spec), SameBatch(probe.batch, checkable(probe.model).loss)
     scaler, share = loss_scaler(spec.precision, CPU), Share(spec.batch_size)
     trainer = Trainer(spec, network, network, task, optimizer, scaler, CPU, share, ALONE)
     start, changes = observe(network, probe), list[dict[str, float]]()

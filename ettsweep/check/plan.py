@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ettsweep.check.powers import ENOUGH, least_error
 from ettsweep.check.probe import SAMPLES, small_model
-from ettsweep.errors import InputError
+from ettsweep.errors import DeviceMemoryError, InputError
 from ettsweep.models.architectures import model_spec
 from ettsweep.models.shapes import parameter_count
 from ettsweep.scaling.factors import MlpFactor, Optimizer
@@ -14,7 +14,7 @@ from ettsweep.scaling.optimizers import OPTIMIZERS
 from ettsweep.scaling.strategies import parse_strategy, strategy_name
 from ettsweep.spec import ModelSpec, RunSpec, ScheduleSpec, StrategySpec, indivisible
 from ettsweep.tasks.images.spec import DigitsTask
-from ettsweep.training.memory import GIB, DeviceMemoryError
+from ettsweep.training.memory import GIB
 
 CHANNELS = (8, 16, 32, 64)
 """Channels per head of the widths, unless they are given."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ettsweep.doctor import inventory
 from ettsweep.doctor.checks import Check, check, existing, torch_facts
+from ettsweep.errors import NoAnswerError
 from ettsweep.launch import slurm
 from ettsweep.launch.outlook import NO_ANSWER
 from ettsweep.launch.profiles import SlurmProfile
@@ -34,7 +35,7 @@ def examine_cluster(results: Path, profile: SlurmProfile) -> list[Check]:
     """Say what the cluster has, and what the profile would get."""
     try:
         config, partitions, nodes = slurm.configuration(), inventory.partitions(), inventory.nodes()
-    except slurm.NoAnswerError as error:
+    except NoAnswerError as error:
         return [Check("cluster", "failed", f"{NO_ANSWER}: {error}")]
     told = f"{config.get('ClusterName', '?')}, SLURM {config.get('SLURM_VERSION', '?')}, {config.get('SLURM_CONF', '')}"
     rows = [Check("cluster", "ok", told)]
@@ -128,7 +129,7 @@ def _accounting(config: dict[str, str]) -> list[Check]:
     try:
         slurm.ask("sacct", "-n", "-P", "-X", "-S", "now", "-o", "JobID")
         accounts, qualities = inventory.accounts(user), inventory.qualities()
-    except slurm.NoAnswerError as error:
+    except NoAnswerError as error:
         return [Check("accounting", "absent", f"does not answer ({error}): {lost}")]
     rows = [Check("accounting", "ok", "sacct answers")]
     for account in accounts:

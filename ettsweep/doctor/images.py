@@ -146,7 +146,8 @@ _sources: "list[ImageSource]" = []
 
 def _unreadable(chosen: Sequence[int]) -> list[tuple[int, str]]:
     """Return those that cannot be decoded, with the reason."""
-    from ettsweep.tasks.images.stored import UndecodableError, decode
+    from ettsweep.errors import UndecodableError
+    from ettsweep.tasks.images.stored import decode
 
     found = []
     for number in chosen:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ettsweep.errors import NoAnswerError
 from ettsweep.launch import slurm
 from ettsweep.launch.submissions import Submission
 from ettsweep.processes import Life
@@ -53,7 +54,7 @@ class Memory:
         before = self._ours(found), self.silence
         try:
             self.tasks, self.silence = slurm.queue(slurm.known_users({s.user for s in found})), ""
-        except slurm.NoAnswerError as error:
+        except NoAnswerError as error:
             self.tasks, self.silence = {}, str(error)
         same = before == (self._ours(found), self.silence) and known <= self.known
         self.wait_s = min(ASK_LAST_S, 2 * self.wait_s) if same else ASK_FIRST_S
@@ -84,7 +85,7 @@ class Memory:
         self.ended_asked_s = self.clock()
         try:
             told = slurm.history(arrays) if arrays else {}
-        except slurm.NoAnswerError as error:
+        except NoAnswerError as error:
             self.no_history = f"why is not known: {error}"
             return
         self.ended |= {id_: task for id_, task in told.items() if not task.active and not task.waiting}

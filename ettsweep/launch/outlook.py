@@ -8,6 +8,7 @@ import re
 from collections.abc import Collection
 from pathlib import Path
 
+from ettsweep.errors import NoAnswerError
 from ettsweep.launch import slurm
 from ettsweep.launch.memory import Memory
 from ettsweep.launch.submissions import Submission, submissions
@@ -93,7 +94,7 @@ class LiveOutlook:
         if self._cluster is None:
             try:
                 self._cluster = slurm.cluster()
-            except slurm.NoAnswerError as error:
+            except NoAnswerError as error:
                 self._memory.silence = str(error)
                 return f"{NO_ANSWER}: {error}"
         if cluster != self._cluster:
@@ -254,5 +255,5 @@ def withdraw(results: Path, cancelled: Collection[str]) -> list[str]:
     if jobs:
         slurm.cancel(jobs)
     if problems:
-        raise slurm.NoAnswerError(f"{problems[0]}; their waiting jobs could not be withdrawn, and will do nothing")
+        raise NoAnswerError(f"{problems[0]}; their waiting jobs could not be withdrawn, and will do nothing")
     return jobs

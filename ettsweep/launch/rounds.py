@@ -6,13 +6,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ettsweep.errors import LaunchError
+from ettsweep.errors import LaunchError, NoAnswerError, NotHereError, UnansweredError
 from ettsweep.launch.monitor import Monitor, follow
 from ettsweep.launch.outlook import NO_ANSWER, LiveOutlook
 from ettsweep.launch.profiles import AnyProfile, LocalProfile
-from ettsweep.launch.slurm import NoAnswerError, NotHereError
 from ettsweep.launch.submissions import read_submission
-from ettsweep.launch.submit import UnansweredError, scripts, submit
+from ettsweep.launch.submit import scripts, submit
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.paths import runs_dir
 from ettsweep.runs.state import State

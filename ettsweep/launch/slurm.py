@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 
-from ettsweep.errors import LaunchError
+from ettsweep.errors import NoAnswerError, NotHereError
 
 ANSWER_S = 20.0
 """Seconds after which a command of SLURM's counts as not answering; its own patience is 10 s by default."""
@@ -37,14 +37,6 @@ ENDED = {*ENDS, "COMPLETED", "CANCELLED", "FAILED", "LAUNCH_FAILED", "RECONFIG_F
 
 INHERITED = ("SQUEUE_", "SACCT_", "SINFO_", "SCANCEL_", "SCONTROL_", "SLURM_TIME_FORMAT", "SLURM_CLUSTERS")
 """Variables by which a user changes what the commands print, or whom they ask."""
-
-
-class NoAnswerError(LaunchError):
-    """SLURM does not answer: nothing is known, and nothing may be concluded."""
-
-
-class NotHereError(NoAnswerError):
-    """SLURM is not on this machine: waiting does not help."""
 
 
 @dataclass(frozen=True)

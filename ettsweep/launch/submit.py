@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ettsweep.errors import InputError, LaunchError
+from ettsweep.errors import InputError, LaunchError, NoAnswerError, NotHereError, UnansweredError
 from ettsweep.files import Json, dumps, storage_errors, write_atomic
 from ettsweep.launch import slurm
 from ettsweep.launch.profiles import AnyProfile, LocalProfile, Slot, SlurmProfile
@@ -35,10 +35,6 @@ if TYPE_CHECKING:
 
 LOST = re.compile(r"timed out|unable to contact|connect|zero bytes|message receive", re.IGNORECASE)
 """What sbatch says when it could not talk to the controller to the end: then there may be jobs all the same."""
-
-
-class UnansweredError(LaunchError):
-    """sbatch was asked, and it is not known whether there are jobs now; the next look at SLURM tells."""
 
 
 def submit(results: Path, plan: Plan, profile: AnyProfile, data: Mapping[str, str] | None = None) -> list[Path]:
@@ -215,7 +211,7 @@ def _after_failure(submission: Submission, told: str) -> str:
         UnansweredError: SLURM does not say.
     """
     lost = LOST.search(told)
-    with contextlib.suppress(slurm.NoAnswerError):
+    with contextlib.suppress(NoAnswerError):
         for task in slurm.queue([submission.user]).values():
             if task.name == submission.name:
                 return task.id.partition("_")[0]
@@ -244,7 +240,7 @@ def scripts(results: Path, plan: Plan, profile: AnyProfile) -> list[str]:
         return []
     try:
         max_tasks = _max_array_size()
-    except slurm.NoAnswerError:
+    except NoAnswerError:
         max_tasks = len(plan.to_launch)  # whoever looks at the script where there is no SLURM sees one array
     code = str(code_dir(results.resolve()) / "XXXXXXXX") if profile.snapshot else ""
     arrays = _arrays(results, plan.to_launch, profile, max_tasks)
@@ -284,14 +280,14 @@ def would_start(script: str) -> str:
             command, input=script, capture_output=True, text=True, timeout=slurm.ANSWER_S, check=False
         )
     except FileNotFoundError:
-        raise slurm.NotHereError("sbatch is not on this machine; `--launch local` trains here") from None
+        raise NotHereError("sbatch is not on this machine; `--launch local` trains here") from None
     except subprocess.TimeoutExpired:
-        raise slurm.NoAnswerError(f"sbatch gave no answer in {slurm.ANSWER_S:.0f} s") from None
+        raise NoAnswerError(f"sbatch gave no answer in {slurm.ANSWER_S:.0f} s") from None
     if done.returncode == 127:  # from env
-        raise slurm.NotHereError("sbatch is not on this machine; `--launch local` trains here")
+        raise NotHereError("sbatch is not on this machine; `--launch local` trains here")
     told = slurm.words(done.stderr)
     if done.returncode and LOST.search(told):
-        raise slurm.NoAnswerError(f"sbatch: {told}")
+        raise NoAnswerError(f"sbatch: {told}")
     if done.returncode and not ("configuration is not available" in told and slurm.under_repair()):
         raise LaunchError(f"sbatch refuses: {told}")
     return told

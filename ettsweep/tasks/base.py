@@ -2,6 +2,7 @@
 
 # B batch, C channels, H height, W width, K classes
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
@@ -103,6 +104,33 @@ class Task(Protocol):
     def metrics(self, sums: Sequence[float]) -> dict[str, float]:
         """Return what is recorded of an evaluation, val_loss (nats) among it, from the sums over all slices."""
         ...
+
+
+class SameBatch:
+    """A task that gives one batch again and again, for steps that only measure."""
+
+    steps_per_epoch = 1
+    fingerprint = ""
+
+    def __init__(self, batch: Batch, loss: Callable[[Tensor, Batch], Tensor]) -> None:
+        self._batch = batch
+        self.loss = loss
+
+    def batches(self, first_step: int) -> Iterator[Batch]:
+        """Yield the batch without end."""
+        return itertools.repeat(self._batch)
+
+    def validation(self) -> Iterator[Batch]:
+        """Yield the batch."""
+        return iter((self._batch,))
+
+    def measure(self, outputs: Tensor, batch: Batch) -> Tensor:
+        """Return the loss in float64."""
+        return self.loss(outputs, batch).double()[None]
+
+    def metrics(self, sums: Sequence[float]) -> dict[str, float]:
+        """Return the loss as that of an evaluation."""
+        return {"val_loss": sums[0]}
 
 
 def classification_loss(logits_BK: Tensor, targets: Tensor, label_smoothing: float) -> Tensor:

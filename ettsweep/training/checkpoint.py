@@ -10,7 +10,7 @@ import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,7 @@ from ettsweep.errors import CorruptError, first_line
 from ettsweep.files import Json, dumps, read_json, sha256_of
 from ettsweep.models.initialisation import put
 from ettsweep.runs.attempt import Attempt
-from ettsweep.training.distributed import ALONE, Group, is_sharded, parameters, whole
+from ettsweep.training.distributed import ALONE, Peers, is_sharded, parameters, whole
 from ettsweep.training.parts import (
     FILES,
     INDEX,
@@ -29,9 +29,7 @@ from ettsweep.training.parts import (
     layout,
     write_parts,
 )
-
-if TYPE_CHECKING:
-    from ettsweep.training.loop import Trainer
+from ettsweep.training.trainer import Trainer
 
 
 def tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
@@ -47,7 +45,7 @@ def tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Ten
 # --- writing --------------------------------------------------------------------------------------------------------
 
 
-def save(attempt: Attempt, trainer: "Trainer", history: Sequence[Json]) -> None:
+def save(attempt: Attempt, trainer: Trainer, history: Sequence[Json]) -> None:
     """Replace the checkpoint of an attempt, in one instant; it goes with the metrics up to its step.
 
     All processes of the run come here; those of a sharded one each write their part.
@@ -91,8 +89,8 @@ def _write(state: dict[str, Any], path: Path) -> None:
 # --- reading --------------------------------------------------------------------------------------------------------
 
 
-class Source(Protocol):
-    """Where the tensors of a checkpoint come from."""
+class SavedTensors(Protocol):
+    """The tensors of a checkpoint, on disk."""
 
     def layout(self) -> Layout:
         """Return what tensors there are."""
@@ -112,14 +110,14 @@ class Saved:
         step: the last one done.
         scaler: state of the loss scaler.
         history_sha256: of the metrics up to the step.
-        source: of the tensors.
+        tensors: what it holds.
     """
 
     path: Path
     step: int
     scaler: Json
     history_sha256: str
-    source: Source
+    tensors: SavedTensors
 
 
 def candidates(attempts: Iterable[Attempt], warn: Callable[[str], None]) -> Iterator[tuple[Attempt, Json | None]]:
@@ -139,7 +137,7 @@ def candidates(attempts: Iterable[Attempt], warn: Callable[[str], None]) -> Iter
                 yield attempt, None
 
 
-def load(attempt: Attempt, index: Json | None = None, group: Group = ALONE) -> Saved:
+def load(attempt: Attempt, index: Json | None = None, group: Peers = ALONE) -> Saved:
     """Check that the checkpoint of an attempt is whole, and return it.
 
     Args:
@@ -172,13 +170,13 @@ def load(attempt: Attempt, index: Json | None = None, group: Group = ALONE) -> S
     return _checked(attempt, path, state, WholeTensors(found))
 
 
-def _checked(attempt: Attempt, path: Path, head: Json, source: Source) -> Saved:
+def _checked(attempt: Attempt, path: Path, head: Json, found: SavedTensors) -> Saved:
     """Return the checkpoint, if what it says of itself is that of one."""
     kinds = {"step": int, "scaler": dict, "history_sha256": str}
     sound = all(isinstance(head.get(key), kind) for key, kind in kinds.items())
     if head.get("run") != attempt.run.id or not sound:
         raise CorruptError(f"{path}: is not a checkpoint of run {attempt.run.id}")
-    return Saved(path, head["step"], head["scaler"], head["history_sha256"], source)
+    return Saved(path, head["step"], head["scaler"], head["history_sha256"], found)
 
 
 class WholeTensors:
@@ -197,7 +195,7 @@ class WholeTensors:
             put(self._found[name], target)
 
 
-def _load_parts(attempt: Attempt, index: Json, group: Group) -> Saved:
+def _load_parts(attempt: Attempt, index: Json, group: Peers) -> Saved:
     path, files = attempt.parts_path, index.get("files")
     step = index.get("step")
     if not isinstance(files, dict) or not isinstance(step, int) or not all(map(FILES.fullmatch, files)):
@@ -211,26 +209,26 @@ def _load_parts(attempt: Attempt, index: Json, group: Group) -> Saved:
         if not right:
             raise CorruptError(f"{folder / name}: has a wrong checksum")
     try:
-        source = PartTensors(folder, set(files))
+        found = PartTensors(folder, set(files))
     except Exception as error:  # a pickle raises whatever the bytes lead it to
         raise CorruptError(f"{folder / INDEX}: cannot be read as a checkpoint: {first_line(error)}") from error
-    return _checked(attempt, path, index, source)
+    return _checked(attempt, path, index, found)
 
 
-def restore(saved: Saved, trainer: "Trainer") -> None:
+def restore(saved: Saved, trainer: Trainer) -> None:
     """Put a checkpoint into the objects of a run; what does not fit is not touched.
 
     Raises:
         CorruptError: it does not fit them, or cannot be read after all.
     """
     targets = tensors(trainer.model, trainer.optimizer)
-    have, want = saved.source.layout(), layout(targets)
+    have, want = saved.tensors.layout(), layout(targets)
     if have != want:
         name = min(name for name in have.keys() | want.keys() if have.get(name) != want.get(name))
         raise CorruptError(f"{saved.path}: does not fit the run: {name} is {have.get(name)}, not {want.get(name)}")
     try:
         trainer.scaler.load_state_dict(saved.scaler)
-        saved.source.fill(targets)
+        saved.tensors.fill(targets)
     except Exception as error:  # torch.load raises whatever the bytes lead it to
         raise CorruptError(f"{saved.path}: cannot be read as a checkpoint: {first_line(error)}") from error
     trainer.step = saved.step

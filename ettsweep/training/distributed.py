@@ -17,7 +17,7 @@ from torch.distributed import FileStore as FileStore  # type: ignore[attr-define
 from torch.distributed import TCPStore as TCPStore  # type: ignore[attr-defined]
 from torch.nn.parallel import DistributedDataParallel
 
-from ettsweep.errors import EttsweepError
+from ettsweep.errors import LostPeerError
 from ettsweep.files import Json, dumps
 from ettsweep.models.blocks import Network
 from ettsweep.spec import Precision
@@ -40,11 +40,7 @@ LOST = re.compile(r"connection \w+ by (remote )?peer|closed by peer|broken pipe|
 """What gloo says of a process that is gone."""
 
 
-class LostPeerError(EttsweepError):
-    """Another process of the run is gone, so that this one cannot go on."""
-
-
-class Group:
+class Peers:
     """The processes that train one run together; this one alone by default.
 
     Attributes:
@@ -66,7 +62,7 @@ class Group:
         self._orders = orders
 
     @classmethod
-    def join(cls, device: torch.device, store: FileStore | TCPStore, rank: int, world: int) -> "Group":
+    def join(cls, device: torch.device, store: FileStore | TCPStore, rank: int, world: int) -> "Peers":
         """Meet the others.
 
         Args:
@@ -156,7 +152,7 @@ class Group:
                 return
             yield item
 
-    def share(self, value: Json | None = None) -> Json | None:
+    def from_leader(self, value: Json | None = None) -> Json | None:
         """Return what the leader says: plain data, or None. It goes as JSON, since a pickle could be anybody's code.
 
         Raises:
@@ -215,7 +211,7 @@ class Group:
         return model.no_sync() if isinstance(model, DistributedDataParallel) else contextlib.nullcontext()
 
 
-ALONE = Group()
+ALONE = Peers()
 """This process, and no other."""
 
 
@@ -275,18 +271,18 @@ class Order(NamedTuple):
     execution: Execution
 
 
-def lead(group: Group, run: Path, attempt: int, execution: Execution) -> None:
+def lead(group: Peers, run: Path, attempt: int, execution: Execution) -> None:
     """Tell the others what is trained next."""
-    group.share({"run": str(run), "attempt": attempt, "execution": asdict(execution)})
+    group.from_leader({"run": str(run), "attempt": attempt, "execution": asdict(execution)})
 
 
-def dismiss(group: Group) -> None:
+def dismiss(group: Peers) -> None:
     """Tell the others that there is nothing more to do."""
-    group.share(None)
+    group.from_leader(None)
 
 
-def orders(group: Group) -> Iterator[Order]:
+def orders(group: Peers) -> Iterator[Order]:
     """Yield what the leader says, until it dismisses this process."""
-    while (told := group.share()) is not None:
+    while (told := group.from_leader()) is not None:
         how = told["execution"]
         yield Order(Path(told["run"]), told["attempt"], Execution(**how | {"sinks": tuple(how["sinks"])}))

@@ -51,17 +51,12 @@ def largest_batches(spec: RunSpec, samples: int, device: torch.device, execution
 
 def _largest(spec: RunSpec, samples: int, device: torch.device, execution: Execution) -> Fit:
     budget = int(ROOM * available_bytes(device))
+    each = activation_bytes(spec.model, recompute=bool(execution.activation_checkpointing))
     done: list[TrialStep] = []
-    wanted = 0
     with until_full():
         trial = TrialModel(spec, device, execution)
-        each = activation_bytes(spec.model, recompute=bool(execution.activation_checkpointing))
-        small, large = trial_sizes(samples, each, budget)
-        trial.step(small)  # the first allocates what lives on
-        done += [trial.step(small)]
-        wanted = small
-        done += [trial.step(large)]
-        wanted = _reckoned(done, budget, samples)
+        done = trial.two_steps(*trial_sizes(samples, each, budget))
+    wanted = _reckoned(done, budget, samples)
     while done and device.type == "cuda" and wanted > done[-1].size:
         with until_full():
             done += [trial.step(wanted)]
@@ -80,6 +75,8 @@ def _largest(spec: RunSpec, samples: int, device: torch.device, execution: Execu
 
 def _reckoned(done: Sequence[TrialStep], budget: int, samples: int) -> int:
     """Return the samples that should fill a budget in bytes, a multiple of 8 where there are many."""
+    if len(done) < 2:
+        return done[0].size if done else 0
     first, second = done
     if second.size == first.size:
         return samples

@@ -1,29 +1,21 @@
 """The training loop: from a step to the end of the run, or to where it is told to stop."""
 
-import contextlib
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 
 import torch
-from torch import Tensor, nn
 
 from ettsweep.files import finite
-from ettsweep.models.blocks import Network
-from ettsweep.models.build import example_inputs
 from ettsweep.models.cost import peak_flops, train_flops_per_sample
-from ettsweep.seeding import derive_seed
-from ettsweep.spec import RunSpec
-from ettsweep.tasks.base import Batch, Share, Task
-from ettsweep.training.distributed import Group, is_sharded, rest, whole
+from ettsweep.tasks.base import Batch
 from ettsweep.training.execution import Execution
 from ettsweep.training.metrics import DRAIN_STEPS, StepBuffer, trailing_overflows
-from ettsweep.training.optimizer import set_lr
-from ettsweep.training.precision import autocast
 from ettsweep.training.record import Record
 from ettsweep.training.schedule import lr_at
 from ettsweep.training.timing import Timings
+from ettsweep.training.trainer import Trainer
 
 DRAIN_S = 5.0
 """Seconds after which slow steps are drained too, so that progress shows."""
@@ -48,119 +40,6 @@ class LoopEnd:
     step: int
     stop: Stop | None = None
     diverged: bool = False
-
-
-@dataclass
-class Trainer:
-    """The objects of one run in training.
-
-    Attributes:
-        model: the parameters, by name.
-        network: what is called: the model, or what averages its gradients over the processes of the group.
-        share: what this process trains on.
-        step: the last one done.
-        wall_s: seconds spent so far, in earlier attempts too.
-    """
-
-    spec: RunSpec
-    model: Network
-    network: nn.Module
-    task: Task
-    optimizer: torch.optim.Optimizer
-    scaler: torch.amp.GradScaler
-    device: torch.device
-    share: Share
-    group: Group
-    step: int = 0
-    wall_s: float = 0.0
-
-    def settle(self) -> None:
-        """Have more than two processes lay out their gradients, in a backward pass that counts for nothing.
-
-        torch sums them in the order of the first backward pass from the second step on: what goes on at a checkpoint
-        would take one step more in the other order than an undisturbed run.
-        """
-        if self.group.world <= 2 or is_sharded(self.model):
-            return  # two numbers have one sum
-        with autocast(self.spec.precision, self.device):
-            outputs = self.network(*example_inputs(self.spec.model, len(self.share.slices[0]), self.device))
-        outputs.sum().backward()
-        self.optimizer.zero_grad(set_to_none=True)
-
-    def seed_dropout(self, step: int) -> None:
-        """Let what a model draws in a step depend on (seed, step, rank) alone."""
-        if self.model.draws:
-            torch.manual_seed(derive_seed(self.spec.seed, "dropout", step, self.share.rank))
-
-    def train_step(self, lr: float, batches: Iterator[Batch]) -> tuple[Tensor, Tensor, Tensor]:
-        """Take one optimizer step; nothing in it waits for the device.
-
-        Args:
-            lr: learning rate of the step.
-            batches: gives the micro-batches of this process, as many as the share has slices.
-
-        Returns:
-            Loss (this process's part of the mean over the batch, times the number of processes), gradient norm before
-            clipping, and loss scale, all on the device.
-        """
-        set_lr(self.optimizer, lr)
-        loss = torch.zeros((), device=self.device)
-        slices = self.share.slices
-        for number in range(1, len(slices) + 1):
-            batch = next(batches)
-            last = number == len(slices)
-            with contextlib.nullcontext() if last else self.group.accumulating(self.network):
-                with autocast(self.spec.precision, self.device):
-                    part = self.task.loss(self.network(*batch.inputs), batch)
-                # The processes' gradients are averaged.
-                part = part * (batch.share * self.share.world)
-                self.scaler.scale(part).backward()  # type: ignore[no-untyped-call]
-            loss = loss + part.detach()
-        for _ in range(self._fewer_slices()):
-            self.scaler.scale(self._go_along()).backward()  # type: ignore[no-untyped-call]
-        loss_scale = self.scaler.scale(torch.ones((), device=self.device))
-        self.scaler.unscale_(self.optimizer)
-        parameters = list(self.model.parameters())
-        grad_norm = whole(nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]))
-        if self.spec.optimizer.clip_norm is not None:
-            nn.utils.clip_grads_with_norm_(parameters, self.spec.optimizer.clip_norm, grad_norm)
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
-        self.optimizer.zero_grad(set_to_none=True)
-        return loss, grad_norm, loss_scale
-
-    @torch.no_grad()
-    def evaluate(self) -> dict[str, float]:
-        """Return the task's metrics of the validation set; each process measures its part, each sample counts once."""
-        self.model.eval()
-        sums: Tensor | None = None
-        slices = self.task.validation()
-        for batch in self.group.abreast(slices) if is_sharded(self.model) else slices:
-            if batch is None:
-                self._go_along()
-                continue
-            with autocast(self.spec.precision, self.device):
-                outputs = self.model(*batch.inputs)
-            measured = self.task.measure(outputs, batch)
-            sums = measured if sums is None else sums + measured
-        self.model.train()
-        rest(self.model)
-        mine = [] if sums is None else sums.tolist()
-        (size,) = self.group.agree(len(mine))
-        return self.task.metrics(self.group.total(mine or [0.0] * size))
-
-    def _fewer_slices(self) -> int:
-        """Return how many micro-batches others have more than this process, which a sharded model goes through too."""
-        if not is_sharded(self.model):
-            return 0
-        others = (replace(self.share, rank=rank) for rank in range(self.share.world))
-        return max(len(share.slices) for share in others) - len(self.share.slices)
-
-    def _go_along(self) -> Tensor:
-        """Go through a sharded model with what counts for nothing, while others go through it with samples."""
-        with autocast(self.spec.precision, self.device):
-            outputs: Tensor = self.network(*example_inputs(self.spec.model, 1, self.device))
-        return outputs.sum() * 0
 
 
 class Awaited:

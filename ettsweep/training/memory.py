@@ -3,32 +3,30 @@
 import contextlib
 import ctypes
 import gc
-import itertools
 import math
 import resource
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
-from ettsweep.errors import EttsweepError
+from ettsweep.errors import DeviceMemoryError
 from ettsweep.models.architectures import model_name, named_models
 from ettsweep.models.build import example_inputs, speed_up
 from ettsweep.models.cost import activation_bytes
 from ettsweep.models.shapes import parameter_count, parameter_shapes
 from ettsweep.spec import ModelSpec, RunSpec
-from ettsweep.tasks.base import Batch, Share
+from ettsweep.tasks.base import Batch, SameBatch, Share
 from ettsweep.training.distributed import ALONE
 from ettsweep.training.execution import Execution
-from ettsweep.training.loop import Trainer
-from ettsweep.training.network import initial_network
 from ettsweep.training.optimizer import build_optimizer
 from ettsweep.training.precision import loss_scaler
+from ettsweep.training.prepare import initial_network
+from ettsweep.training.trainer import Trainer
 
 CPU_ACTIVATIONS = 4 * 2**30
 """Bytes of activations on the CPU. A fixed number: what is free changes, and with it the last bits of the results."""
@@ -40,10 +38,6 @@ TRIAL_SIZES = (8, 24)
 """Samples in the two steps that tell how memory grows with them, unless these are large."""
 
 GIB = 2**30
-
-
-class DeviceMemoryError(EttsweepError):
-    """A device has too little memory for what was asked of it."""
 
 
 @contextlib.contextmanager
@@ -135,11 +129,7 @@ def _fits_into(budget: int, trial: "TrialModel", samples: int, sizes: tuple[int,
     small, large = sizes
     if samples <= small:
         return samples
-    done: list[TrialStep] = []
-    with until_full():
-        trial.step(small)  # the first allocates what lives on
-        done += [trial.step(small)]
-        done += [trial.step(large)]
+    done = trial.two_steps(small, large)
     if len(done) < 2:
         return small if done else 1
     return max(1, int(small + (budget - done[0].memory_bytes) / slope_bytes(*done)))
@@ -185,6 +175,15 @@ class TrialModel:
         self._optimizer = build_optimizer(self._model, spec)
         self._scaler = loss_scaler(spec.precision, device)
 
+    def two_steps(self, small: int, large: int) -> list[TrialStep]:
+        """Take a small step and a large one; return those that fit."""
+        done: list[TrialStep] = []
+        with until_full():
+            self.step(small)  # the first allocates what lives on
+            done += [self.step(small)]
+            done += [self.step(large)]
+        return done
+
     def step(self, size: int) -> TrialStep:
         """Take one training step on `size` random samples.
 
@@ -193,7 +192,7 @@ class TrialModel:
         """
         cuda = self._device.type == "cuda"
         inputs = example_inputs(self._spec.model, size, self._device)
-        task = _Noise(Batch(inputs, inputs[-1]))
+        task = SameBatch(Batch(inputs, inputs[-1]), lambda outputs, batch: outputs.float().mean())
         share = Share(size)
         trainer = Trainer(
             self._spec, self._model, self._model, task, self._optimizer, self._scaler, self._device, share, ALONE
@@ -226,28 +225,3 @@ def peak_resident_bytes() -> int:
     with contextlib.suppress(OSError, IndexError, ValueError):
         return 1024 * int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0])
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-
-
-class _Noise:
-    """A task that gives the same batch again and again, and asks nothing of the outputs."""
-
-    steps_per_epoch = 1
-    fingerprint = ""
-
-    def __init__(self, batch: Batch) -> None:
-        self._batch = batch
-
-    def batches(self, first_step: int) -> Iterator[Batch]:
-        return itertools.repeat(self._batch)
-
-    def validation(self) -> Iterator[Batch]:
-        return iter((self._batch,))
-
-    def loss(self, outputs: Tensor, batch: Batch) -> Tensor:
-        return outputs.float().mean()
-
-    def measure(self, outputs: Tensor, batch: Batch) -> Tensor:
-        return outputs.double().mean()[None]
-
-    def metrics(self, sums: Sequence[float]) -> dict[str, float]:
-        return {"val_loss": sums[0]}

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ettsweep.files import finite
 from ettsweep.spec import Precision
-from ettsweep.training.distributed import ALONE, Group
+from ettsweep.training.distributed import ALONE, Peers
 from ettsweep.training.precision import MAX_SKIPS
 
 DRAIN_STEPS = 50
@@ -26,7 +26,7 @@ class Drained:
 class StepBuffer:
     """Values of the latest steps. Adding never waits for the device; draining does."""
 
-    def __init__(self, precision: Precision, skips_in_a_row: int = 0, group: Group = ALONE) -> None:
+    def __init__(self, precision: Precision, skips_in_a_row: int = 0, group: Peers = ALONE) -> None:
         self._precision = precision
         self._group = group
         self._skips = skips_in_a_row

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ettsweep.errors import EttsweepError, StorageError, first_line
+from ettsweep.errors import EttsweepError, LostPeerError, StorageError, first_line
 from ettsweep.files import sha256_of, storage_errors
-from ettsweep.training.distributed import Group, LostPeerError, lost_peer, watching
+from ettsweep.training.distributed import Peers, lost_peer, watching
 
 if TYPE_CHECKING:
     from torch.distributed.checkpoint.metadata import Metadata
@@ -37,7 +37,7 @@ FILES = re.compile(r"\.metadata|__\d+_0\.distcp")
 # --- writing --------------------------------------------------------------------------------------------------------
 
 
-def write_parts(state: dict[str, Tensor], folder: Path, group: Group) -> dict[str, str]:
+def write_parts(state: dict[str, Tensor], folder: Path, group: Peers) -> dict[str, str]:
     """Write each process's part of sharded tensors into a new folder; return the SHA-256 of the files."""
     from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.default_planner import DefaultSavePlanner

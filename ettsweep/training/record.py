@@ -4,15 +4,12 @@ import contextlib
 import logging
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from ettsweep.files import Json
 from ettsweep.runs.attempt import Attempt
 from ettsweep.training import checkpoint
 from ettsweep.training.sinks import Sink
-
-if TYPE_CHECKING:
-    from ettsweep.training.loop import Trainer
+from ettsweep.training.trainer import Trainer
 
 
 class Record:
@@ -49,7 +46,7 @@ class Record:
         if self._writes:
             self._attempt.append(self._attempt.timings_path, [line])
 
-    def checkpoint(self, trainer: "Trainer") -> None:
+    def checkpoint(self, trainer: Trainer) -> None:
         """Save the state after the trainer's last step.
 
         Raises:

@@ -30,7 +30,7 @@ from ettsweep.worker.worker import Presence, Worker
 if TYPE_CHECKING:
     import torch
 
-    from ettsweep.training.distributed import Group
+    from ettsweep.training.distributed import Peers
 
 
 # --- a slot of this machine -----------------------------------------------------------------------------------------
@@ -64,9 +64,10 @@ def follow_in_slot(told: str) -> int:
     return 0
 
 
-def _follow(group: "Group", device: "torch.device", control: "Control") -> None:
+def _follow(group: "Peers", device: "torch.device", control: "Control") -> None:
     """Train what the leader of a group says, until it has nothing more."""
-    from ettsweep.training.distributed import LostPeerError, orders
+    from ettsweep.errors import LostPeerError
+    from ettsweep.training.distributed import orders
     from ettsweep.training.run import train_run
 
     try:

@@ -22,7 +22,7 @@ from ettsweep.processes import beside
 if TYPE_CHECKING:
     import torch
 
-    from ettsweep.training.distributed import FileStore, Group
+    from ettsweep.training.distributed import FileStore, Peers
 
 GRACE_S = 30.0
 """Seconds that a process has to end by itself, or to learn that another has ended, before it is killed."""
@@ -32,7 +32,7 @@ START_POLL_S = 0.05
 
 
 @contextlib.contextmanager
-def gathered(slot: Slot, device: "torch.device") -> Iterator["Group"]:
+def gathered(slot: Slot, device: "torch.device") -> Iterator["Peers"]:
     """Start a process for each other device of a slot, which trains what this one says, and end them at the end.
 
     They meet in a file that nobody else can open.
@@ -44,7 +44,7 @@ def gathered(slot: Slot, device: "torch.device") -> Iterator["Group"]:
     Raises:
         LaunchError: one of them has ended before it could train.
     """
-    from ettsweep.training.distributed import ALONE, FileStore, Group, dismiss
+    from ettsweep.training.distributed import ALONE, FileStore, Peers, dismiss
 
     if not slot.others:
         yield ALONE
@@ -57,7 +57,7 @@ def gathered(slot: Slot, device: "torch.device") -> Iterator["Group"]:
             started.enter_context(_started(other, meeting, k, world)) for k, other in enumerate(slot.others, 1)
         ]
         _await(followers, store)
-        group = Group.join(device, store, 0, world)
+        group = Peers.join(device, store, 0, world)
         try:
             with _watched(followers):
                 yield group
@@ -115,7 +115,7 @@ def _ready(rank: int) -> str:
     return f"ready-{rank}"
 
 
-def meet_in_job(device: "torch.device") -> "Group":
+def meet_in_job(device: "torch.device") -> "Peers":
     """Meet the other processes of a SLURM job, at the address that submitit finds in its environment.
 
     Raises:
@@ -124,7 +124,7 @@ def meet_in_job(device: "torch.device") -> "Group":
     from submitit.helpers import TorchDistributedEnvironment
     from torch.distributed import DistNetworkError
 
-    from ettsweep.training.distributed import DEVICE_WAIT, Group, TCPStore
+    from ettsweep.training.distributed import DEVICE_WAIT, Peers, TCPStore
 
     where = TorchDistributedEnvironment()
     try:
@@ -134,19 +134,19 @@ def meet_in_job(device: "torch.device") -> "Group":
     except (DistNetworkError, RuntimeError) as error:
         address = f"{where.master_addr}:{where.master_port}"
         raise LaunchError(f"the processes of this job cannot meet at {address}: {first_line(error)}") from None
-    return Group.join(device, store, where.rank, where.world_size)
+    return Peers.join(device, store, where.rank, where.world_size)
 
 
-def meet_leader(told: dict[str, object], device: "torch.device") -> "Group":
+def meet_leader(told: dict[str, object], device: "torch.device") -> "Peers":
     """Meet the process that started this one, and end with it."""
-    from ettsweep.training.distributed import FileStore, Group
+    from ettsweep.training.distributed import FileStore, Peers
 
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     world, rank = int(str(told["world"])), int(str(told["rank"]))
     store = FileStore(str(told["meeting"]), world)
     store.set(_ready(rank), "")
-    return Group.join(device, store, rank, world)
+    return Peers.join(device, store, rank, world)
 
 
 PR_SET_PDEATHSIG = 1

@@ -31,7 +31,7 @@ from ettsweep.worker.together import gathered
 if TYPE_CHECKING:
     import torch
 
-    from ettsweep.training.distributed import Group
+    from ettsweep.training.distributed import Peers
     from ettsweep.training.execution import Execution
     from ettsweep.training.loop import Stop
 
@@ -71,7 +71,7 @@ class Worker:
         runs: list[RunDir],
         control: Control,
         job: SlurmJob | None = None,
-        group: "Group | None" = None,
+        group: "Peers | None" = None,
     ) -> None:
         self._submission = submission
         self._slot = slot
@@ -117,7 +117,7 @@ class Worker:
         info["heartbeat_s"] = self._submission.profile["heartbeat_s"]
         code = provenance()
 
-        from ettsweep.training.distributed import LostPeerError
+        from ettsweep.errors import LostPeerError
 
         around = contextlib.nullcontext(self._group) if self._group is not None else gathered(self._slot, device)
         try:
@@ -129,7 +129,7 @@ class Worker:
                 os._exit(1)  # SLURM ends the rest of the job; the next command has its runs go on
             print(f"{error}; the others are started anew", file=sys.stderr, flush=True)
 
-    def _train_with(self, group: "Group", device: "torch.device", info: Json, code: Json) -> None:
+    def _train_with(self, group: "Peers", device: "torch.device", info: Json, code: Json) -> None:
         """Train what is to be trained, with the other processes of a group."""
         import torch
 
@@ -223,7 +223,7 @@ def train(
     device: "torch.device",
     how: "Execution",
     control: Control,
-    group: "Group",
+    group: "Peers",
     heartbeat_s: float,
 ) -> "Stop | None":
     """Train a run that this process has claimed, together with the others of its group; say why it was stopped."""

@@ -32,8 +32,8 @@ from ettsweep.scaling.optimizers import AdamWSpec
 from ettsweep.spec import ModelSpec, Precision, RunSpec, ScheduleSpec, StrategySpec
 from ettsweep.tasks.base import Batch
 from ettsweep.tasks.text.spec import PydocTask
-from ettsweep.training.loop import Trainer
 from ettsweep.training.optimizer import build_optimizer
+from ettsweep.training.trainer import Trainer
 from ettsweep.vocabulary import END, PAD
 
 ALONE_STEPS = 36

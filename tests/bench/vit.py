@@ -24,8 +24,8 @@ from ettsweep.models.initialisation import initialise
 from ettsweep.spec import ModelSpec, Precision, RunSpec, ScheduleSpec, StrategySpec
 from ettsweep.tasks.base import Batch, classification_loss
 from ettsweep.tasks.images.spec import DigitsTask
-from ettsweep.training.loop import Trainer
 from ettsweep.training.optimizer import build_optimizer
+from ettsweep.training.trainer import Trainer
 
 
 class Noise:

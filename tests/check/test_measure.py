@@ -35,7 +35,7 @@ from ettsweep.scaling.factors import Group, lr_factor
 from ettsweep.scaling.optimizers import AdamWSpec, SgdSpec
 from ettsweep.spec import RunSpec, ScheduleSpec, StrategySpec
 from ettsweep.tasks.images.spec import DigitsTask
-from ettsweep.training.network import initial_network
+from ettsweep.training.prepare import initial_network
 
 
 def small_run(name: str, **changes: Any) -> tuple[RunSpec, Probe]:

@@ -9,12 +9,11 @@ import pytest
 from ettsweep.check.outcome import CheckResult, check_scaling
 from ettsweep.check.plan import CheckPlan, Question, make_plan
 from ettsweep.check.powers import Agreement
-from ettsweep.errors import InputError
+from ettsweep.errors import DeviceMemoryError, InputError
 from ettsweep.models import build, initialisation, scales
 from ettsweep.models.encdec_spec import EncDecSpec
 from ettsweep.scaling.factors import BULK, Dims, Group
 from ettsweep.training import loop, optimizer
-from ettsweep.training.memory import DeviceMemoryError
 
 WIDTHS = (32, 64, 128, 256)
 GIB = 2**30

@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
+from ettsweep.errors import NoAnswerError
 from ettsweep.launch import slurm
 from ettsweep.launch.memory import ASK_FIRST_S, ASK_LAST_S, Memory, watch_pulses
 from ettsweep.launch.outlook import LiveOutlook, withdraw
-from ettsweep.launch.slurm import ArrayTask, NoAnswerError
+from ettsweep.launch.slurm import ArrayTask
 from ettsweep.launch.submissions import Submission, submissions
 from ettsweep.processes import Life, Process, process
 from ettsweep.runs.attempt import Attempt

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from ettsweep.errors import CorruptError
+from ettsweep.errors import CorruptError, NoAnswerError
 from ettsweep.launch import slurm
 from ettsweep.launch.housekeeping import find_waste, remove
 from ettsweep.launch.outlook import LiveOutlook
 from ettsweep.launch.profiles import LocalProfile
-from ettsweep.launch.slurm import ArrayTask, NoAnswerError
+from ettsweep.launch.slurm import ArrayTask
 from ettsweep.launch.submissions import Submission, read_submission, submissions
 from ettsweep.processes import Life, Process, process
 from ettsweep.runs.folder import RunDir

@@ -20,18 +20,19 @@ from torch.distributed import FileStore
 from torch.distributed import fsdp as fsdp
 from torch.distributed.checkpoint import filesystem
 
+from ettsweep.errors import LostPeerError
 from ettsweep.models.blocks import Network
 from ettsweep.models.vit_spec import VitSpec
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 from ettsweep.spec import Precision
 from ettsweep.training import checkpoint, parts
-from ettsweep.training.distributed import Group, LostPeerError, dismiss, lead, orders, parameters
+from ettsweep.training.distributed import Peers, dismiss, lead, orders, parameters
 from ettsweep.training.execution import Execution
 from ettsweep.training.loop import Stop
 from ettsweep.training.memory import forget_peak, peak_resident_bytes
-from ettsweep.training.network import initial_network
-from ettsweep.training.run import environment, prepare, train_run
+from ettsweep.training.prepare import initial_network, prepare
+from ettsweep.training.run import environment, train_run
 
 CPU = torch.device("cpu")
 
@@ -100,7 +101,7 @@ KILLED: dict[str, Callable[[int, int], None]] = {
 }
 
 
-def say_groups(trial: Trial, group: Group) -> Any:
+def say_groups(trial: Trial, group: Peers) -> Any:
     """Return (learning rate, decay) of each parameter, by name, in the optimizer of a run that has taken a step."""
     trainer = prepare(RunDir(Path(trial.run)).spec(), CPU, trial.execution(), group)
     trainer.network = group.wrap(trainer.model)
@@ -112,23 +113,23 @@ def say_groups(trial: Trial, group: Group) -> Any:
     return {"kinds": kinds, "groups": {name: held[id(parameter)] for name, parameter in named.items()}}
 
 
-def say_weights(trial: Trial, group: Group) -> Any:
+def say_weights(trial: Trial, group: Peers) -> Any:
     """Return the hash of the initial weights, how many numbers of them are here, and where they all were once."""
     spec = RunDir(Path(trial.run)).spec()
     whole: list[str] = []
-    shard = Group.shard
+    shard = Peers.shard
 
-    def look(self: Group, model: Network, precision: Precision) -> None:
+    def look(self: Peers, model: Network, precision: Precision) -> None:
         whole.extend(parameter.device.type for parameter in model.parameters())
         shard(self, model, precision)
 
-    Group.shard = look  # type: ignore[method-assign]
+    Peers.shard = look  # type: ignore[method-assign]
     model = initial_network(spec, CPU, group, sharded=bool(trial.sharded))
     here = sum(getattr(p, "to_local", lambda p=p: p)().numel() for p in model.parameters())
     return {"sha256": checkpoint.weights_sha256(model), "here": here, "whole": sorted(set(whole))}
 
 
-def say_memory(trial: Trial, group: Group) -> Any:
+def say_memory(trial: Trial, group: Peers) -> Any:
     """Return the most bytes that a run takes for its weights, until it is built, and until it is trained, saved and restored."""
     prepare(RunDir(Path(trial.run)).spec().model_copy(update={"model": SMALL}), CPU, trial.execution(), group)
     run = RunDir(Path(trial.run))
@@ -145,7 +146,9 @@ def say_memory(trial: Trial, group: Group) -> Any:
     trainer.evaluate()
     if trial.sharded:
         checkpoint.save(run.attempt(1), trainer, [])
-        index = group.share(checkpoint.read_json(run.attempt(1).parts_path)) if group.leads else group.share()
+        index = (
+            group.from_leader(checkpoint.read_json(run.attempt(1).parts_path)) if group.leads else group.from_leader()
+        )
         checkpoint.restore(checkpoint.load(run.attempt(1), index, group), trainer)
     return {"weights": weights - before, "built": built - before, "most": peak_resident_bytes() - before}
 
@@ -170,7 +173,7 @@ def take_part(trial: Trial, rank: int, meeting: str, say: Callable[[str], None])
             raise RuntimeError("this process alone has had enough")
         return Stop.TERMINATED
 
-    group = Group.join(CPU, FileStore(meeting, trial.world), rank, trial.world)
+    group = Peers.join(CPU, FileStore(meeting, trial.world), rank, trial.world)
 
     if trial.ask:
         say(json.dumps(ASKED[trial.ask](trial, group)))

@@ -16,9 +16,9 @@ from ettsweep.models.cost import peak_flops, train_flops_per_sample
 from ettsweep.spec import Precision, RunSpec
 from ettsweep.tasks.base import Share, Task
 from ettsweep.training.distributed import ALONE
-from ettsweep.training.loop import Trainer
 from ettsweep.training.memory import is_out_of_memory
 from ettsweep.training.precision import loss_scaler, set_matmul_precision
+from ettsweep.training.trainer import Trainer
 
 TURNS = 9
 TURN_S = 0.5

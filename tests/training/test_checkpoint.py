@@ -18,8 +18,8 @@ from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 from ettsweep.spec import RunSpec
 from ettsweep.training import checkpoint
-from ettsweep.training.loop import Trainer
-from ettsweep.training.run import prepare
+from ettsweep.training.prepare import prepare
+from ettsweep.training.trainer import Trainer
 
 
 def moved(spec: RunSpec, steps: int) -> Trainer:

@@ -17,14 +17,16 @@ from support.made_runs import (
     trained_through_stops_and_kills,
 )
 
+from ettsweep.errors import LostPeerError
 from ettsweep.files import read_lines
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.state import State
 from ettsweep.spec import RunSpec
 from ettsweep.tasks.base import Share
-from ettsweep.training.distributed import ALONE, Group, LostPeerError, watching
+from ettsweep.training.distributed import ALONE, Peers, watching
 from ettsweep.training.execution import Execution
-from ettsweep.training.run import prepare, train_run
+from ettsweep.training.prepare import prepare
+from ettsweep.training.run import train_run
 
 # --- the same numbers -----------------------------------------------------------------------------------------------
 
@@ -75,7 +77,7 @@ def test_the_processes_share_out_the_validation_set(make_spec: MakeSpec) -> None
     spec = make_spec(task={"train_size": 796})
 
     def images(world: int) -> list[list[float]]:
-        trainers = [prepare(spec, CPU, Execution(), Group(rank, world)) for rank in range(world)]
+        trainers = [prepare(spec, CPU, Execution(), Peers(rank, world)) for rank in range(world)]
         parts = [[batch.inputs[0].flatten(1) for batch in trainer.task.validation()] for trainer in trainers]
         sizes = [sum(len(images) for images in part) for part in parts]
         assert max(sizes) - min(sizes) <= 1

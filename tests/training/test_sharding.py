@@ -40,10 +40,11 @@ from ettsweep.spec import RunSpec, StrategySpec
 from ettsweep.tasks.text.location import pydoc_digest
 from ettsweep.tasks.text.spec import PydocTask
 from ettsweep.training import checkpoint
-from ettsweep.training.distributed import Group
+from ettsweep.training.distributed import Peers
 from ettsweep.training.execution import Execution
 from ettsweep.training.memory import forget_peak, peak_resident_bytes
-from ettsweep.training.run import prepare, settled
+from ettsweep.training.prepare import prepare
+from ettsweep.training.settle import sized
 
 SHARDED: dict[str, Any] = {"world": 2, "sharded": True}
 DDP: dict[str, Any] = {"world": 2, "sharded": False}
@@ -456,7 +457,7 @@ def test_parts_can_be_read_by_torchs_own_tools(trained: Trained, make_spec: Make
 def test_large_models_are_sharded_wherever_several_processes_train_them(
     make_spec: MakeSpec, model: str, world: int, asked: bool | None, sharded: bool
 ) -> None:
-    made = settled(model_spec(model), Execution(sharded=asked), Group(0, world))
+    made = sized(model_spec(model), Execution(sharded=asked), Peers(0, world))
     assert made.sharded is sharded
     assert made.activation_checkpointing is (model == "r2c2"), "on one device too"
     assert math.isclose(parameter_count(model_spec("r2c2")), 2.7e9, rel_tol=0.01)

@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_collate
 
+from ettsweep.errors import UndecodableError, UnusableError
 from ettsweep.processes import blocked
 from ettsweep.seeding import derive_seed
 from ettsweep.tasks.images.augmentation import Transform, restored_generators, seed_generators
-from ettsweep.tasks.images.stored import ImageSource, UndecodableError, decode
+from ettsweep.tasks.images.stored import ImageSource, decode
 
 Item = tuple[int, int]
 """(epoch, index) of a training image: its augmentation is drawn from these."""
@@ -45,14 +46,6 @@ class Chunk(NamedTuple):
     images: Tensor
     labels: Tensor
     problems: list[Problem]
-
-
-class _UnusableError(Exception):
-    """There is no image for a place."""
-
-    def __init__(self, problem: Problem) -> None:
-        super().__init__(problem.reason)
-        self.problem = problem
 
 
 Key = TypeVar("Key", contravariant=True)
@@ -85,7 +78,7 @@ class TrainingImages:
                 seed_generators(derive_seed(self._seed, "augment", epoch, first))
                 return self._transform(image), int(self._source.labels[index])
         reason = f"as {REPLACEMENTS} images before it, cannot be decoded: the data set is damaged"
-        raise _UnusableError(Problem(self._source.name(index), reason, fatal=True))
+        raise UnusableError(self._source.name(index), reason)
 
 
 class ValidationImages:
@@ -118,7 +111,7 @@ def _read(source: ImageSource, index: int) -> Any:
         return source.read(index)
     except OSError as error:
         reason = f"cannot be read ({error.strerror or error}): not the image is at fault, but the way to it"
-        raise _UnusableError(Problem(source.name(index), reason, fatal=True)) from None
+        raise UnusableError(source.name(index), reason) from None
 
 
 def load(images: Chunks[Any], order: Iterable[list[Any]], workers: int, *, pinned: bool) -> Generator[Chunk]:
@@ -175,8 +168,8 @@ class _ChunkDataset(Dataset[Chunk]):
                     break
                 try:
                     one = self._images.load(place, problems)
-                except _UnusableError as error:
-                    problems.append(error.problem)
+                except UnusableError as error:
+                    problems.append(Problem(error.name, str(error), fatal=True))
                     break
                 if one is not None:
                     loaded.append(one)

@@ -7,9 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
-
-class UndecodableError(Exception):
-    """The bytes of an image are there, but no image is made of them; `str(error)` says why."""
+from ettsweep.errors import UndecodableError
 
 
 class ImageSource(Protocol):

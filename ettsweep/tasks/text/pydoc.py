@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from functools import cache
 
-from ettsweep.errors import InputError
+from ettsweep.errors import InputError, TooFewPairsError
 from ettsweep.tasks.packages import pydoc_file
 from ettsweep.tasks.text.corpus import Corpus, corpus_of
-from ettsweep.tasks.text.tokenizer import TooFewPairsError, train_bpe
+from ettsweep.tasks.text.tokenizer import train_bpe
 from ettsweep.vocabulary import bpe_size, vocabulary_size
 
 VALIDATION_EVERY = 5

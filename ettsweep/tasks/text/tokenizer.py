@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ettsweep.errors import DataMissingError, InputError
+from ettsweep.errors import DataMissingError, InputError, TooFewPairsError
 from ettsweep.schema import canonical
 from ettsweep.vocabulary import FIRST_BPE, vocabulary_size
 
@@ -255,14 +255,6 @@ def _checked(path: Path, vocab: Mapping[str, Any], merges: Iterable[tuple[Path, 
 
 LEAST_BPE = 256
 """Byte-pair tokens that any text needs: one for each byte."""
-
-
-class TooFewPairsError(InputError):
-    """A text has too few pairs to join for so many tokens; it has enough for `most`."""
-
-    def __init__(self, message: str, most: int = 0) -> None:  # the default is for unpickling, which sets it later
-        super().__init__(message)
-        self.most = most
 
 
 def train_bpe(texts: Iterable[str], bpe_tokens: int) -> Tokenizer:

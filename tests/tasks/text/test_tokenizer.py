@@ -16,11 +16,10 @@ import support
 from numpy.typing import NDArray
 from support.texts import TOPICS, gpt2_vocabulary, small_tokenizer, write_gpt2
 
-from ettsweep.errors import DataMissingError, InputError
+from ettsweep.errors import DataMissingError, InputError, TooFewPairsError
 from ettsweep.tasks.text.tokenizer import (
     BYTES,
     Tokenizer,
-    TooFewPairsError,
     read_tokenizer,
     split_sentences,
     train_bpe,

@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ettsweep.errors import InputError
+from ettsweep.errors import InputError, TooFewPairsError
 from ettsweep.files import write_atomic
 from ettsweep.pool import Pool
 from ettsweep.schema import digest
@@ -15,7 +15,7 @@ from ettsweep.tasks.text.preparation.pieces import DocumentRule
 from ettsweep.tasks.text.preparation.request import CorpusRequest
 from ettsweep.tasks.text.preparation.units import Unit
 from ettsweep.tasks.text.preparation.work import result
-from ettsweep.tasks.text.tokenizer import Tokenizer, TooFewPairsError, train_bpe
+from ettsweep.tasks.text.tokenizer import Tokenizer, train_bpe
 
 SAMPLE = 64 * 2**20
 """Characters that a byte-pair encoding is trained on."""

@@ -1,0 +1,112 @@
+"""Where an earlier attempt at a run left off, and what is not as it was then."""
+
+from collections.abc import Callable, Iterator
+
+from ettsweep.errors import CorruptError, DataMissingError
+from ettsweep.files import Json, read_lines
+from ettsweep.models.architectures import architecture
+from ettsweep.runs.attempt import Attempt
+from ettsweep.runs.folder import RunDir
+from ettsweep.spec import RunSpec
+from ettsweep.tasks.kinds import task_kind
+from ettsweep.training import checkpoint
+from ettsweep.training.distributed import Peers
+from ettsweep.training.record import Record
+from ettsweep.training.trainer import Trainer
+
+
+def trained_before(run: RunDir, attempt: Attempt, group: Peers) -> Json:
+    """Return how the newest attempt before this one was trained, if it was by as many processes."""
+    for number in reversed([n for n in run.numbers() if n < attempt.number]):
+        if how := run.attempt(number).execution():
+            return how if how.get("processes") == group.world else {}
+    return {}
+
+
+def resumed(run: RunDir, attempt: Attempt, group: Peers, record: Record, prepared: Callable[[], Trainer]) -> Trainer:
+    """Return the trainer of a run where its last usable checkpoint left it.
+
+    The leader says which that may be. Each process loads it, or its part; where one of them cannot, none goes on there.
+    """
+    trainer = prepared()
+
+    def warn(text: str) -> None:
+        record.log(f"warning: {text}; not used")
+
+    earlier = [run.attempt(number) for number in reversed(run.numbers()) if number < attempt.number]
+    found = checkpoint.candidates(earlier if group.leads else (), warn)
+    while (told := group.from_leader(_told(next(found, None)))) is not None:
+        parent = run.attempt(int(told["parent"]))
+        problem = ""
+        try:
+            saved = checkpoint.load(parent, told["index"], group)
+            history = checkpoint.history(saved, parent)
+            checkpoint.restore(saved, trainer)
+        except FileNotFoundError as error:
+            problem = f"{error.filename}: is gone"
+        except CorruptError as error:
+            problem = str(error)
+        if any(group.agree(bool(problem))):
+            warn(problem or f"the checkpoint of attempt {parent.number} cannot be used by another process")
+            trainer = prepared()  # part of it may have been restored
+            continue
+        record.history = history
+        trainer.wall_s = _wall_s(parent, trainer.step)
+        if group.leads:
+            attempt.resume_from(parent.number, trainer.step)
+            record.log(f"resumed from attempt {parent.number} at step {trainer.step}")
+        return trainer
+    if earlier:
+        record.log("no checkpoint to go on from: starts at step 0")
+    return trainer
+
+
+def _told(candidate: tuple[Attempt, Json | None] | None) -> Json | None:
+    return None if candidate is None else {"parent": candidate[0].number, "index": candidate[1]}
+
+
+def _wall_s(attempt: Attempt, step: int) -> float:
+    """Return the seconds that the lineage of an attempt had spent by a step."""
+    spent = [t["wall_s"] for t in read_lines(attempt.timings_path) if t.get("step", 0) <= step]
+    if spent:
+        return float(spent[-1])
+    parent = attempt.parent()
+    return _wall_s(parent, step) if parent else 0.0
+
+
+def changes(spec: RunSpec, attempt: Attempt) -> Iterator[str]:
+    """Say what of an attempt is not as in the one that it goes on from, and what comes of it.
+
+    Raises:
+        DataMissingError: its text has other tokens now.
+    """
+    for key, difference in _differences(attempt):
+        yield f"{difference}: {_consequence(spec, key)}"
+
+
+def _consequence(spec: RunSpec, key: str) -> str:
+    """Return what comes of it that a run goes on in another way than it was trained before.
+
+    Raises:
+        DataMissingError: its data are others now, which it cannot go on with.
+    """
+    changed = task_kind(spec.task).changed
+    if key == "data" and changed is not None:
+        raise DataMissingError(changed)
+    if key in ("processes", "micro_batch", "compile") and architecture(spec.model).draws(spec.model):
+        return "dropout draws otherwise from here on, as with another seed"
+    return "metrics can differ in the last bits from an undisturbed run's"
+
+
+def _differences(attempt: Attempt) -> Iterator[tuple[str, str]]:
+    """Yield what of an attempt is not as in the one that it goes on from: its name, and in words."""
+    earlier = attempt.parent()
+    if earlier is None:
+        return
+    before, now = earlier.claim() | earlier.execution(), attempt.claim() | attempt.execution()
+    for key in (
+        *("device_name", "threads", "instruction_set", "torch", "ettsweep"),
+        *("processes", "micro_batch", "compile", "activation_checkpointing", "sharded", "data"),
+    ):
+        if key in before and before[key] != now.get(key):
+            yield key, f"{key} was {before.get(key)}, is {now.get(key)}"

@@ -339,10 +339,10 @@ With the kernels of AVX2 in place of AVX-512, and with those that any CPU can ru
 
 
 @pytest.mark.parametrize("strategy", ["standard", "ntk", "hybrid", "mup"])
-def test_a_run_of_the_demo_has_the_numbers_that_it_had(strategy: str, tmp_path: Path) -> None:
+def test_a_run_of_the_demo_has_the_numbers_that_it_had(strategy: str) -> None:
     record = recorded("demo")
     (search,) = load_request(GRIDS / "vit-digits.yaml", [strategy]).searches()
-    run = undisturbed(tmp_path, search.run())
+    run = undisturbed(search.run())
     found, expected = lasting(run.result_path), dict(zip(record["fields"], record["runs"][run.id], strict=True))
     assert list(found) == list(expected)
     if machine() == record["machine"]:
@@ -353,8 +353,8 @@ def test_a_run_of_the_demo_has_the_numbers_that_it_had(strategy: str, tmp_path: 
         assert found[key] == expected[key]
 
 
-def test_fields_of_a_runs_files(tmp_path: Path, spec: RunSpec) -> None:
-    run = undisturbed(tmp_path, spec)
+def test_fields_of_a_runs_files(spec: RunSpec) -> None:
+    run = undisturbed(spec)
     files = [
         run.spec_path,
         run.result_path,

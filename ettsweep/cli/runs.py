@@ -190,7 +190,7 @@ def retry(
     """Train failed, cancelled or corrupt runs again, from their last checkpoint where there is one."""
     from ettsweep.cli.views import show_outcome
     from ettsweep.launch.demand import ask_again, retryable
-    from ettsweep.launch.rounds import How, carry_out, read_ledger
+    from ettsweep.launch.rounds import carry_out, read_ledger
     from ettsweep.sweep.ledger import intact
 
     need_some(run, model, strategy, family, state, all_)
@@ -200,7 +200,7 @@ def retry(
     found = selection(run, model, strategy, family, state).of(ledger)
     chosen = retryable(found, named=bool(run))
     confirm(f"retry {len(chosen)} runs?", len(chosen), yes)
-    how = How(results, *place(launch, launch_set, log, data).of_families(results, {r.family for r in chosen}))
+    how = place(launch, launch_set, log, data).how_again(results, {r.family for r in chosen})
     plan, alive = ask_again(chosen, how, tell=note)
     show_outcome(carry_out(plan, how), Format.TABLE)
     for r in alive:

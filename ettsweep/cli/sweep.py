@@ -50,25 +50,23 @@ def grid(
 ) -> None:
     """Expand a grid file and submit the runs that are missing."""
     from ettsweep.cli.views import note_blocked, note_ended, show_outcome
-    from ettsweep.launch.demand import ask_grid, obstacle
-    from ettsweep.launch.place import data_by_kind
-    from ettsweep.launch.profiles import load_profile
-    from ettsweep.launch.rounds import How, carry_out
+    from ettsweep.launch.demand import ask_grid
+    from ettsweep.launch.rounds import carry_out
     from ettsweep.sweep.gridfile import find_grid, load_request
 
     if (grid is None) == (model is None):
         raise InputError("say which grid, with one of --model NAME and --grid FILE")
     path = grid or find_grid(str(model))
     asked = load_request(path, strategy or [], set_ or [], lr_range, wd_range, numbers(seeds, "--seeds", "0,1,2"))
-    request = place(launch, launch_set, log, data).settle(asked, results)
-    profile = load_profile(request.launch, request.launch_set)
-    how = How(results, profile, data_by_kind(request), dry_run, console() if follow else None, path.stem)
-    plan = ask_grid(request, how)
+    there = place(launch, launch_set, log, data)
+    request = there.settle(asked, results)
+    how = there.how(results, request, dry_run, console() if follow else None, path.stem)
+    plan, obstacle = ask_grid(request, how)
     with detaching(how.follows):
         done = carry_out(plan, how)
     show_outcome(done, form)
     if dry_run:
-        note(f"before it can be submitted: {why}" if (why := obstacle(request, plan, how)) else "")
+        note(f"before it can be submitted: {obstacle}" if obstacle else "")
         return
     note_blocked(done.plan)
     if not follow:
@@ -99,19 +97,18 @@ def verify_optimum(
 ) -> None:
     """Judge each family's best point by its six neighbours; submit those that are missing."""
     from ettsweep.cli.views import note_blocked, note_outside, note_submitted, score_note, show_plan, show_verdicts
-    from ettsweep.launch.rounds import How, verify_rounds
+    from ettsweep.launch.rounds import verify_rounds
     from ettsweep.sweep.lattice import parse_point
 
     searches = asked_searches(results, model, strategy, family)
     there = place(launch, launch_set, log, data)
-    profile, where = there.of_families(results, {s.family for s in searches}, check=not dry_run)
+    how = there.how_again(results, {s.family for s in searches}, dry_run, console() if follow else None, "verify")
     if at is not None and len(searches) > 1:
         told = ", ".join(f"{search.model} {search.strategy}" for search in searches)
         raise InputError(
             f"--at names a point of one family, and there are {len(searches)}: {told}; narrow with --strategy"
         )
     point = None if at is None else parse_point(at, "--at")
-    how = How(results, profile, where, dry_run, console() if follow else None, "verify")
     with detaching():
         done = verify_rounds(searches, how, at=point, max_runs=max_runs, tell=note if follow else None)
     show_verdicts(done.verdicts, form)
@@ -146,13 +143,12 @@ def seeds(
     """Rerun each verified optimum over fresh seeds, reported beside the search's own score."""
     from ettsweep.cli.views import note_blocked, plan_summary, show_plan, show_verdicts
     from ettsweep.launch.demand import ask_seeds
-    from ettsweep.launch.rounds import How, carry_out, judge, read_ledger
+    from ettsweep.launch.rounds import carry_out, judge, read_ledger
 
     searches = asked_searches(results, model, strategy, family)
     there = place(launch, launch_set, log, data)
-    profile, where = there.of_families(results, {s.family for s in searches}, check=not dry_run)
+    how = there.how_again(results, {s.family for s in searches}, dry_run, console() if follow else None, "seeds")
     plan, unverified = ask_seeds(searches, results, count)
-    how = How(results, profile, where, dry_run, console() if follow else None, "seeds")
     with detaching(how.follows):
         done = carry_out(plan, how)
     if dry_run:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from ettsweep.errors import EttsweepError
 from ettsweep.launch.memory import watch_pulses
-from ettsweep.launch.place import Place, check_data_of
+from ettsweep.launch.place import How, Place, check_data_of
 from ettsweep.launch.profiles import LocalProfile
-from ettsweep.launch.rounds import How, looks, read_ledger
+from ettsweep.launch.rounds import looks, read_ledger
 from ettsweep.launch.submit import check
 from ettsweep.runs.state import State
 from ettsweep.schema import validate
@@ -29,9 +29,11 @@ BY_NAME = (*WAITING, State.UNKNOWN, State.DONE, State.DIVERGED)
 # --- a grid ---------------------------------------------------------------------------------------------------------
 
 
-def ask_grid(request: Request, how: How) -> Plan:
-    """Return the plan for the runs of a grid; unless it is only to be shown, check that it can be submitted, and keep
-    what was asked for.
+def ask_grid(request: Request, how: How) -> tuple[Plan, str]:
+    """Return the plan for the runs of a grid; unless it is only to be shown, keep what was asked for.
+
+    Returns:
+        The plan, and what would keep a plan that is only shown from being submitted: SLURM is not asked about it.
 
     Raises:
         InputError: a run cannot be trained so.
@@ -39,24 +41,18 @@ def ask_grid(request: Request, how: How) -> Plan:
         LaunchError: SLURM refuses the profile, or does not answer.
     """
     plan = make_plan(request.specs(), read_ledger(how.results))
-    if not how.dry_run:
-        check(how.results, plan, how.profile)  # what cannot be submitted is an error before anything is recorded
-        check_data_of(request, counts=bool(plan.to_launch))
-        save_request(how.results, request)
-    return plan
-
-
-def obstacle(request: Request, plan: Plan, how: How) -> str:
-    """Say what would keep the plan of a grid from being submitted, or nothing; SLURM is not asked."""
-    if not plan.to_launch:
-        return ""
     try:
-        if isinstance(how.profile, LocalProfile):
-            check(how.results, plan, how.profile)
-        check_data_of(request, counts=True)
+        if not how.dry_run or isinstance(how.profile, LocalProfile):
+            check(how.results, plan, how.profile)  # what cannot be submitted is an error before anything is recorded
+        if plan.to_launch or not how.dry_run:
+            check_data_of(request, counts=bool(plan.to_launch))
     except EttsweepError as error:
-        return str(error)
-    return ""
+        if not how.dry_run:
+            raise
+        return plan, str(error)
+    if not how.dry_run:
+        save_request(how.results, request)
+    return plan, ""
 
 
 # --- fresh seeds ----------------------------------------------------------------------------------------------------

@@ -1,9 +1,9 @@
 """Where runs train, and where their data are: what the options of a command say, else what their grids do."""
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ettsweep.errors import InputError
 from ettsweep.launch.profiles import AnyProfile, LocalProfile, load_profile
@@ -11,6 +11,35 @@ from ettsweep.spec import RunSpec
 from ettsweep.sweep.request import Request, as_before, load_requests, with_corpus
 from ettsweep.tasks.data import resolve, said
 from ettsweep.tasks.kinds import TASKS, check_counts, check_data
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+@dataclass(frozen=True)
+class How:
+    """How a command carries out its plan.
+
+    Attributes:
+        results: results folder.
+        profile: where runs train.
+        data: where data sets are, by kind of task, as far as somebody has said it.
+        dry_run: change nothing.
+        console: stay, and show on it how far they are; None leaves them to the background.
+        title: put before what is shown.
+    """
+
+    results: Path
+    profile: AnyProfile
+    data: Mapping[str, str] = field(default_factory=dict)
+    dry_run: bool = False
+    console: "Console | None" = None
+    title: str = ""
+
+    @property
+    def follows(self) -> bool:
+        """Whether the command stays until its runs are finished."""
+        return self.console is not None and not self.dry_run
 
 
 @dataclass(frozen=True)
@@ -50,15 +79,22 @@ class Place:
         request = self.of(request)
         return self.of(as_before(results, with_corpus(request, request.data)))
 
-    def of_families(
-        self, results: Path, families: Collection[str], *, check: bool = True
-    ) -> tuple[AnyProfile, dict[str, str]]:
-        """Return the profile of the grids that some families belong to, and where data are by kind of task.
+    def how(
+        self, results: Path, request: Request, dry_run: bool = False, console: "Console | None" = None, title: str = ""
+    ) -> How:
+        """Return how a settled request is carried out."""
+        profile = load_profile(request.launch, request.launch_set)
+        return How(results, profile, _data_by_kind(request), dry_run, console, title)
 
-        Args:
-            results: results folder.
-            families: ids.
-            check: check that the data are there.
+    def how_again(
+        self,
+        results: Path,
+        families: Collection[str],
+        dry_run: bool = False,
+        console: "Console | None" = None,
+        title: str = "",
+    ) -> How:
+        """Return how more runs of some families are carried out: as the grids were that they belong to.
 
         Raises:
             InputError: their grids were launched differently, so a choice is needed.
@@ -73,8 +109,8 @@ class Place:
                 left -= mine
                 placed = self.of(request)
                 ways.setdefault((placed.launch, placed.launch_set), placed.grid)
-                data |= data_by_kind(placed)
-                if check:
+                data |= _data_by_kind(placed)
+                if not dry_run:
                     check_data_of(placed)
         if len(ways) > 1:
             told = "; ".join(" ".join((grid, "with", name, *sets)) for (name, sets), grid in ways.items())
@@ -82,7 +118,7 @@ class Place:
                 f"these grids were launched differently ({told}); choose with --launch, or narrow the runs"
             )
         name, sets = next(iter(ways), (self.launch or "local", self.launch_set))
-        return load_profile(name, sets), data
+        return How(results, load_profile(name, sets), data, dry_run, console, title)
 
     def here(self, spec: RunSpec) -> tuple[LocalProfile, str | None]:
         """Return the profile by which a run trains in this process, and where its data are said to be.
@@ -119,7 +155,7 @@ def data_of(request: Request) -> str | None:
     return None if TASKS[kind].packaged else said(kind, request.data)
 
 
-def data_by_kind(request: Request) -> dict[str, str]:
+def _data_by_kind(request: Request) -> dict[str, str]:
     """Return where the data of a grid are said to be, under the kind of its task."""
     return {request.recipe.task.kind: request.data} if request.data else {}
 

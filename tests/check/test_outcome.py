@@ -10,10 +10,10 @@ from ettsweep.check.outcome import CheckResult, check_scaling
 from ettsweep.check.plan import CheckPlan, Question, make_plan
 from ettsweep.check.powers import Agreement
 from ettsweep.errors import DeviceMemoryError, InputError
-from ettsweep.models import build, initialisation, scales
+from ettsweep.models import encdec, initialisation, scales
 from ettsweep.models.encdec_spec import EncDecSpec
 from ettsweep.scaling.factors import BULK, Dims, Group
-from ettsweep.training import loop, optimizer
+from ettsweep.training import optimizer, trainer
 
 WIDTHS = (32, 64, 128, 256)
 GIB = 2**30
@@ -156,7 +156,7 @@ def test_steps_without_the_factors_are_found(monkeypatch: pytest.MonkeyPatch) ->
         for group in optimizer.param_groups:
             group["lr"] = lr
 
-    monkeypatch.setattr(loop, "set_lr", planted)
+    monkeypatch.setattr(trainer, "set_lr", planted)
     found = check(steps=1)
     assert off(found)["learning-rate factor"] == {*BULK, Group.PATCH, Group.PE, Group.HEAD}
 
@@ -193,7 +193,7 @@ def test_decay_that_the_factor_multiplies_is_found(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.usefixtures("statistics")
 def test_a_missing_output_rescale_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build, "output_rescale", lambda width, s: 1.0)
+    monkeypatch.setattr(encdec, "output_rescale", lambda width, s: 1.0)
     found = check(model="encdec-tiny")
     assert found.verdict is Agreement.OFF
     assert found.findings[0].startswith("we: the outputs' kernel (output rescale) goes as width^+1.0")

@@ -12,7 +12,7 @@ from ettsweep.check.probe import DRAWS, SAMPLES, Checkable, Probe
 from ettsweep.models.vit import Vit, patchify
 from ettsweep.models.vit_spec import VitSpec, dims, patches
 from ettsweep.scaling.kernels import Kernels, at_width, vit_kernels
-from ettsweep.tasks.base import Batch, classification_loss
+from ettsweep.tasks.base import Batch, Classification
 
 PATCHES_A_SIDE = 3
 
@@ -44,10 +44,6 @@ def _logits(network: Vit, inputs: tuple[Tensor, ...]) -> Tensor:
     return logits_BK
 
 
-def _loss(logits_BK: Tensor, batch: Batch) -> Tensor:
-    return classification_loss(logits_BK, batch.targets, label_smoothing=0.0)
-
-
 def _kernels(models: Sequence[VitSpec], s: float | None, batch: Batch) -> list[Kernels]:
     """Return the kernels of each model; the recursion, which has no width in it, is gone through once."""
     *narrower, widest = models
@@ -57,4 +53,4 @@ def _kernels(models: Sequence[VitSpec], s: float | None, batch: Batch) -> list[K
     return [*(at_width(kernels, dims(model), s) for model in narrower), kernels]
 
 
-CHECKABLE = Checkable(_small, _about, _probe, _logits, _loss, _kernels)
+CHECKABLE = Checkable(_small, _about, _probe, _logits, Classification(label_smoothing=0.0).loss, _kernels)

@@ -7,8 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional
+
+from ettsweep.seeding import derive_seed
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,22 @@ class Share:
         """Positions of each micro-batch in the global batch."""
         size = self.micro_batch or len(self.span)
         return [self.span[first : first + size] for first in range(0, len(self.span), size)]
+
+
+def global_batches(
+    samples: int, batch_size: int, seed: int, first_step: int
+) -> Iterator[tuple[int, NDArray[np.int64]]]:
+    """Yield, for each step from `first_step` on, its epoch and the numbers of its samples.
+
+    An epoch is one permutation from (seed, epoch); its incomplete last batch is dropped.
+    """
+    steps = samples // batch_size
+    epoch, skip = divmod(first_step - 1, steps)
+    while True:
+        order = np.random.default_rng(derive_seed(seed, "order", epoch)).permutation(samples)
+        for k in range(skip, steps):
+            yield epoch, order[k * batch_size : (k + 1) * batch_size]
+        epoch, skip = epoch + 1, 0
 
 
 def _ignore(text: str) -> None:
@@ -77,7 +98,6 @@ class Batch(NamedTuple):
 class Task(Protocol):
     """What the loop asks of a data set and its loss."""
 
-    steps_per_epoch: int
     fingerprint: str
     """Tells the data in their order from others; empty where there are no others."""
 
@@ -109,7 +129,6 @@ class Task(Protocol):
 class SameBatch:
     """A task that gives one batch again and again, for steps that only measure."""
 
-    steps_per_epoch = 1
     fingerprint = ""
 
     def __init__(self, batch: Batch, loss: Callable[[Tensor, Batch], Tensor]) -> None:
@@ -133,20 +152,28 @@ class SameBatch:
         return {"val_loss": sums[0]}
 
 
-def classification_loss(logits_BK: Tensor, targets: Tensor, label_smoothing: float) -> Tensor:
-    """Return the mean cross-entropy; targets are class indices [B] or class probabilities [B, K]."""
-    return torch.nn.functional.cross_entropy(logits_BK, targets, label_smoothing=label_smoothing)
+class Classification:
+    """Loss and metrics of a task that tells classes.
 
+    Args:
+        label_smoothing: what targets that are class indices lose to all classes.
+    """
 
-def classification_sums(logits_BK: Tensor, targets_B: Tensor) -> Tensor:
-    """Return float64 (sum of cross-entropies, number of correct top-1 predictions, number of images)."""
-    loss = torch.nn.functional.cross_entropy(logits_BK.float(), targets_B, reduction="sum")
-    correct = (logits_BK.argmax(dim=-1) == targets_B).sum()
-    count = torch.full((), len(targets_B), dtype=torch.float64, device=loss.device)
-    return torch.stack([loss.double(), correct.double(), count])
+    def __init__(self, label_smoothing: float) -> None:
+        self._label_smoothing = label_smoothing
 
+    def loss(self, outputs: Tensor, batch: Batch) -> Tensor:
+        """Return the mean cross-entropy of logits (B, K); targets are class indices [B] or probabilities [B, K]."""
+        return functional.cross_entropy(outputs, batch.targets, label_smoothing=self._label_smoothing)
 
-def classification_metrics(sums: Sequence[float]) -> dict[str, float]:
-    """Return val_loss (mean cross-entropy, nats) and val_accuracy (fraction) from `classification_sums`."""
-    loss, correct, count = sums
-    return {"val_loss": loss / count, "val_accuracy": correct / count}
+    def measure(self, outputs: Tensor, batch: Batch) -> Tensor:
+        """Return float64 (sum of cross-entropies, number of correct top-1 predictions, number of images)."""
+        loss = functional.cross_entropy(outputs.float(), batch.targets, reduction="sum")
+        correct = (outputs.argmax(dim=-1) == batch.targets).sum()
+        count = torch.full((), len(batch.targets), dtype=torch.float64, device=loss.device)
+        return torch.stack([loss.double(), correct.double(), count])
+
+    def metrics(self, sums: Sequence[float]) -> dict[str, float]:
+        """Return val_loss (mean cross-entropy, nats) and val_accuracy (fraction)."""
+        loss, correct, count = sums
+        return {"val_loss": loss / count, "val_accuracy": correct / count}

@@ -22,7 +22,7 @@ from ettsweep.models.architectures import model_spec, named_models
 from ettsweep.models.build import build_model, speed_up
 from ettsweep.models.initialisation import initialise
 from ettsweep.spec import ModelSpec, Precision, RunSpec, ScheduleSpec, StrategySpec
-from ettsweep.tasks.base import Batch, classification_loss
+from ettsweep.tasks.base import Batch, Classification
 from ettsweep.tasks.images.spec import DigitsTask
 from ettsweep.training.optimizer import build_optimizer
 from ettsweep.training.trainer import Trainer
@@ -43,7 +43,7 @@ class Noise:
         self.batch = Batch((images_BCHW.to(device),), (0.7 * one + 0.3 * other).to(device))
 
     def loss(self, outputs: Tensor, batch: Batch) -> Tensor:
-        return classification_loss(outputs, batch.targets, 0.1)
+        return Classification(0.1).loss(outputs, batch)
 
 
 def run_spec(model: ModelSpec, precision: Precision, batch_size: int) -> RunSpec:

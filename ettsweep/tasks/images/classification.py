@@ -2,7 +2,7 @@
 
 import hashlib
 import itertools
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from ettsweep.errors import DataMissingError
 from ettsweep.seeding import derive_seed
 from ettsweep.spec import ImageModel
-from ettsweep.tasks.base import Batch, Loading, Share, classification_loss, classification_metrics, classification_sums
+from ettsweep.tasks.base import Batch, Classification, Loading, Share, global_batches
 from ettsweep.tasks.images.augmentation import evaluation_transform, training_transform
 from ettsweep.tasks.images.chunks import Chunk, Item, Problem, TrainingImages, ValidationImages, load, on_device
 from ettsweep.tasks.images.sources import open_sources
@@ -73,7 +73,7 @@ def fingerprint(*sources: ImageSource) -> str:
     return digest.hexdigest()[:12]
 
 
-class Images:
+class Images(Classification):
     """The task of a run: augmentation per (seed, epoch, image), Mixup per (seed, step, chunk of the global batch)."""
 
     def __init__(
@@ -96,7 +96,7 @@ class Images:
                 label_smoothing=spec.label_smoothing,
                 num_classes=model.classes,
             )
-        self._label_smoothing = 0.0 if self._mixup else spec.label_smoothing
+        super().__init__(0.0 if self._mixup else spec.label_smoothing)
         self._seed, self._device, self._share, self._loading = seed, device, share, loading
         self._parts = parts(share, spec.mixup_chunk, whole=self._mixup is not None)
         self.steps_per_epoch = len(train) // share.batch_size
@@ -120,16 +120,11 @@ class Images:
             chunks.close()
 
     def order(self, first_step: int) -> Iterator[list[Item]]:
-        """Yield the images of each chunk; each epoch is one permutation from (seed, epoch)."""
-        epoch, skip = divmod(first_step - 1, self.steps_per_epoch)
-        while True:
-            rng = np.random.default_rng(derive_seed(self._seed, "order", epoch))
-            chosen = rng.permutation(self._sizes[0])
-            for k in range(skip, self.steps_per_epoch):
-                batch = chosen[k * self._share.batch_size : (k + 1) * self._share.batch_size].tolist()
-                for part in self._parts:
-                    yield [(epoch, batch[position]) for position in part.loaded]
-            epoch, skip = epoch + 1, 0
+        """Yield the images of each chunk."""
+        for epoch, batch in global_batches(self._sizes[0], self._share.batch_size, self._seed, first_step):
+            chosen = batch.tolist()
+            for part in self._parts:
+                yield [(epoch, chosen[position]) for position in part.loaded]
 
     def _mixed(self, chunks: Iterator[Chunk], step: int) -> Iterator[Mixed]:
         """Yield what this process uses of each chunk of a step."""
@@ -197,15 +192,3 @@ class Images:
             self._loading.warn(text)
         if len(self._corrupt) > self._tolerated:
             raise DataMissingError(f"{text}, as {len(self._corrupt) - 1} others: too many to leave out; {LISTED}")
-
-    def loss(self, outputs: Tensor, batch: Batch) -> Tensor:
-        """Return the mean cross-entropy with smoothed, mixed targets."""
-        return classification_loss(outputs, batch.targets, self._label_smoothing)
-
-    def measure(self, outputs: Tensor, batch: Batch) -> Tensor:
-        """Return (loss sum, correct, count) of a validation slice."""
-        return classification_sums(outputs, batch.targets)
-
-    def metrics(self, sums: Sequence[float]) -> dict[str, float]:
-        """Return val_loss and val_accuracy."""
-        return classification_metrics(sums)

@@ -1,7 +1,7 @@
 """Scikit-learn's digits: 1,797 real 8 x 8 images that come with the package, kept on the device."""
 
 import gzip
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cache
 
 import numpy as np
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ettsweep.seeding import derive_seed
 from ettsweep.spec import ImageModel
-from ettsweep.tasks.base import Batch, Loading, Share, classification_loss, classification_metrics, classification_sums
+from ettsweep.tasks.base import Batch, Classification, Loading, Share, global_batches
 from ettsweep.tasks.images.spec import DigitsTask
 from ettsweep.tasks.packages import digits_file
 
@@ -41,12 +41,13 @@ def _load() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     return table[:, :64].reshape(-1, 8, 8), table[:, 64].astype(np.int64)
 
 
-class Digits:
+class Digits(Classification):
     """The task of a run: a fixed split, global mean and standard deviation, no augmentation."""
 
     fingerprint = ""  # the package's
 
     def __init__(self, spec: DigitsTask, seed: int, device: torch.device, share: Share) -> None:
+        super().__init__(spec.label_smoothing)
         train_x, train_y, val_x, val_y = (t.to(device) for t in _split(spec.train_size, spec.split_seed))
         self._images, self._labels = train_x, train_y
         mine_x, mine_y = val_x[share.rank :: share.world], val_y[share.rank :: share.world]
@@ -56,38 +57,20 @@ class Digits:
         ]
         self._share = share
         self._seed = seed
-        self._label_smoothing = spec.label_smoothing
         self.steps_per_epoch = spec.train_size // share.batch_size
 
     def batches(self, first_step: int) -> Iterator[Batch]:
-        """Yield the micro-batches of each step from `first_step` on; an epoch is one permutation from (seed, epoch)."""
-        epoch, skip = divmod(first_step - 1, self.steps_per_epoch)
-        while True:
-            rng = np.random.default_rng(derive_seed(self._seed, "order", epoch))
-            order = torch.from_numpy(rng.permutation(len(self._labels))).to(self._labels.device)
-            for k in range(skip, self.steps_per_epoch):
-                batch_B = order[k * self._share.batch_size : (k + 1) * self._share.batch_size]
-                for positions in self._share.slices:
-                    chosen_B = batch_B[positions.start : positions.stop]
-                    share = len(positions) / self._share.batch_size
-                    yield Batch((self._images[chosen_B],), self._labels[chosen_B], share)
-            epoch, skip = epoch + 1, 0
+        """Yield the micro-batches of each step from `first_step` on."""
+        for _, batch in global_batches(len(self._labels), self._share.batch_size, self._seed, first_step):
+            batch_B = torch.from_numpy(batch).to(self._labels.device)
+            for positions in self._share.slices:
+                chosen_B = batch_B[positions.start : positions.stop]
+                share = len(positions) / self._share.batch_size
+                yield Batch((self._images[chosen_B],), self._labels[chosen_B], share)
 
     def validation(self) -> Iterator[Batch]:
         """Yield this process's validation images, each `world`-th of all, in slices."""
         return iter(self._validation)
-
-    def loss(self, outputs: Tensor, batch: Batch) -> Tensor:
-        """Return the mean cross-entropy of a batch."""
-        return classification_loss(outputs, batch.targets, self._label_smoothing)
-
-    def measure(self, outputs: Tensor, batch: Batch) -> Tensor:
-        """Return (loss sum, correct, count) of a validation slice."""
-        return classification_sums(outputs, batch.targets)
-
-    def metrics(self, sums: Sequence[float]) -> dict[str, float]:
-        """Return val_loss and val_accuracy."""
-        return classification_metrics(sums)
 
 
 def load_digits(

@@ -16,7 +16,7 @@ from torch import Tensor
 from ettsweep.errors import DataMissingError, InputError
 from ettsweep.seeding import derive_seed
 from ettsweep.spec import TextModel
-from ettsweep.tasks.base import Batch, Loading, Share
+from ettsweep.tasks.base import Batch, Loading, Share, global_batches
 from ettsweep.tasks.text.corpus import Corpus, TextBlock, TextBlocks, open_corpus
 from ettsweep.tasks.text.location import pydoc_digest, text_digest, text_folder
 from ettsweep.tasks.text.pydoc import pydoc_corpus
@@ -163,8 +163,8 @@ class Denoising:
         self._corpus = corpus
         self._train = corpus.blocks("train", model.tokens - ENDS)
         self._validation = corpus.blocks("val", model.tokens - ENDS)
-        self.steps_per_epoch = len(self._train) // share.batch_size
         self.fingerprint = corpus.digest
+        self.steps_per_epoch = len(self._train) // share.batch_size
         if not self.steps_per_epoch:
             raise DataMissingError(
                 f"task {spec.kind}: batch_size {share.batch_size} is more than the {len(self._train)} training texts "
@@ -172,22 +172,13 @@ class Denoising:
             )
 
     def batches(self, first_step: int) -> Iterator[Batch]:
-        """Yield the micro-batches of this process's share of each step; an epoch is one permutation of all texts."""
-        epoch, skip = divmod(first_step - 1, self.steps_per_epoch)
-        while True:
-            order = np.random.default_rng(derive_seed(self._seed, "order", epoch)).permutation(len(self._train))
-            for k in range(skip, self.steps_per_epoch):
-                batch_B = order[k * self._share.batch_size : (k + 1) * self._share.batch_size]
-                targets = self._train.sizes(batch_B) + ENDS
-                for positions in self._share.slices:
-                    chosen = slice(positions.start, positions.stop)
-                    yield self._batch(
-                        self._train,
-                        batch_B[chosen],
-                        (self._seed, "corruption", epoch),
-                        float(targets[chosen].sum() / targets.sum()),
-                    )
-            epoch, skip = epoch + 1, 0
+        """Yield the micro-batches of this process's share of each step."""
+        for epoch, batch_B in global_batches(len(self._train), self._share.batch_size, self._seed, first_step):
+            targets = self._train.sizes(batch_B) + ENDS
+            for positions in self._share.slices:
+                chosen = slice(positions.start, positions.stop)
+                share = float(targets[chosen].sum() / targets.sum())
+                yield self._batch(self._train, batch_B[chosen], (self._seed, "corruption", epoch), share)
 
     def validation(self) -> Iterator[Batch]:
         """Yield this process's validation texts, each `world`-th of those measured; every run sees the same ones."""

@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from ettsweep.check.outcome import Curves
-from ettsweep.report.figures import new_figure, titled
+from ettsweep.report.canvas import new_figure, titled
 from ettsweep.report.text import short
 
 TITLE = "Change of activations in the first steps of training"

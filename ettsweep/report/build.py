@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -10,43 +9,19 @@ from matplotlib.figure import Figure
 from ettsweep.errors import CorruptError
 from ettsweep.files import storage_errors, write_atomic
 from ettsweep.report import html, tables
-from ettsweep.report.figures import (
-    Curve,
-    PointCurves,
-    StrategyCurves,
-    curves_figure,
-    save,
-    seeds_figure,
-    strategy_rank,
-)
+from ettsweep.report.canvas import save
+from ettsweep.report.families import Comparison, JudgedFamily, compare, judged
+from ettsweep.report.figures import Curve, PointCurves, StrategyCurves, curves_figure, seeds_figure
 from ettsweep.report.maps import Cell, LatticeMap, lattice_figure
+from ettsweep.report.text import mean_std
 from ettsweep.runs.state import State
-from ettsweep.schema import digest, identity
-from ettsweep.spec import RunSpec
 from ettsweep.sweep.lattice import Point
 from ettsweep.sweep.ledger import Run
-from ettsweep.sweep.request import Search
 from ettsweep.sweep.verify import Verdict
 from ettsweep.tasks.kinds import curve_unit
 
 MAX_OTHER_POINTS = 12
 """Grey lines of a curves figure, the best first: each costs a history per seed."""
-
-
-@dataclass(frozen=True)
-class Family:
-    """A verdict with the runs of its family, by lattice point."""
-
-    verdict: Verdict
-    points: dict[Point, list[Run]]
-
-
-@dataclass(frozen=True)
-class Sweep:
-    """Families that differ only in strategy; they share a figure of seeds."""
-
-    title: str
-    families: tuple[Family, ...]
 
 
 class Histories:
@@ -111,78 +86,26 @@ def write_report(
             folder.mkdir(parents=True, exist_ok=True)
     paths = tables.write_tables(out / "tables", runs, verdicts)
     histories = Histories()
-    views = []
+    sections = []
     used: set[str] = set()
-    for sweep in group(runs, verdicts):
-        images, files = _draw(sweep, out / "figures", histories, used)
+    for comparison in compare(judged(runs, verdicts)):
+        images, files = _draw(comparison, out / "figures", histories, used)
         paths += files
-        views.append(html.SweepView(sweep.title, [family.verdict for family in sweep.families], images))
+        sections.append(html.Section(comparison, images))
     for problem in histories.corrupt.values():
         tell(problem)
-    page = html.render(str(results), views, runs, histories.corrupt)
+    page = html.render(str(results), sections, runs, histories.corrupt)
     write_atomic(out / "report.html", page)
     return [out / "report.html", *paths]
-
-
-# --- what belongs together --------------------------------------------------------------------------------
-
-
-def group(runs: Sequence[Run], verdicts: Sequence[Verdict]) -> list[Sweep]:
-    """Put verdicts whose families differ only in strategy together, strategies in their usual order."""
-    points = tables.runs_by_point(runs, verdicts)
-    recipes: dict[str, list[Verdict]] = {}
-    for verdict in verdicts:
-        recipes.setdefault(_recipe(verdict.search.base), []).append(verdict)
-    sweeps = []
-    for key, members in recipes.items():
-        rivals = [others[0].search for other, others in recipes.items() if other != key]
-        families = tuple(
-            Family(verdict, points.get(verdict.family, {}))
-            for verdict in sorted(members, key=lambda v: strategy_rank(v.strategy))
-        )
-        sweeps.append(Sweep(_sweep_title(families[0].verdict.search, rivals), families))
-    return sorted(sweeps, key=lambda sweep: sweep.title)
-
-
-def _recipe(spec: RunSpec) -> str:
-    fields = identity(spec)
-    return digest({name: fields[name] for name in fields if name not in ("strategy", "lr", "wd", "seed")})
-
-
-def _sweep_title(search: Search, others: Sequence[Search]) -> str:
-    """Return model and task, and, where several sweeps share both, the fields in which they differ."""
-    title = f"{search.model} on {search.base.task.kind}"
-    mine = _flat(search.base)
-    different = sorted(
-        {
-            name
-            for other in others
-            if (other.model, other.base.task.kind) == (search.model, search.base.task.kind)
-            for name, value in _flat(other.base).items()
-            if name in mine and mine[name] != value
-        }
-    )
-    told = [f"{name.removesuffix('.kind')} {mine[name]}" for name in different[:4]]
-    return title + (f" ({', '.join(told)})" if told else "")
-
-
-def _flat(spec: RunSpec) -> dict[str, object]:
-    flat: dict[str, object] = {}
-    for name, value in spec.model_dump(exclude={"strategy", "lr", "wd", "seed"}).items():
-        if isinstance(value, dict):
-            flat |= {f"{name}.{key}": inner for key, inner in value.items()}
-        else:
-            flat[name] = value
-    return flat
 
 
 # --- what is drawn ----------------------------------------------------------------------------------------
 
 
 def _draw(
-    sweep: Sweep, folder: Path, histories: Histories, used: set[str]
+    comparison: Comparison, folder: Path, histories: Histories, used: set[str]
 ) -> tuple[dict[str, dict[str, bytes]], list[Path]]:
-    """Draw a sweep; return the PNG images by family (`` for the whole sweep) and kind, and all files."""
+    """Draw a comparison; return the PNG images by family (`` for all of them) and kind, and all files."""
     images: dict[str, dict[str, bytes]] = {}
     paths: list[Path] = []
 
@@ -191,16 +114,16 @@ def _draw(
         images.setdefault(family, {})[kind] = files[0].read_bytes()
         paths.extend(files)
 
-    optima = [curves for family in sweep.families if (curves := strategy_curves(family, histories))]
-    if optima:
-        name = _file_name(f"{sweep.families[0].verdict.search.model}-seeds", sweep.families[0].verdict.family, used)
-        keep("", "seeds", name, seeds_figure(sweep.title, sweep.families[0].verdict.search.measure.metric, optima))
-    for family in sweep.families:
+    if optima := [curves for family in comparison.families if (curves := strategy_curves(family, histories))]:
+        search = comparison.families[0].verdict.search
+        name = _file_name(f"{search.model}-seeds", search.family, used)
+        keep("", "seeds", name, seeds_figure(comparison.title, comparison.measure.metric, optima))
+    for family in comparison.families:
         verdict = family.verdict
         if not family.points:
             continue
         name = _file_name(f"{verdict.search.model}-{verdict.strategy}", verdict.family, used)
-        title = f"{sweep.title}: {verdict.strategy}"
+        title = f"{comparison.title}: {verdict.strategy}"
         cells = cells_of(family)
         keep(verdict.family, "map", f"{name}-map", lattice_figure(lattice_map(family, title, cells)))
         points = point_curves(family, cells, histories)
@@ -224,15 +147,15 @@ def _file_name(name: str, family: str, used: set[str]) -> str:
     return plain
 
 
-def cells_of(family: Family) -> dict[Point, Cell]:
+def cells_of(family: JudgedFamily) -> dict[Point, Cell]:
     """Return the state and score of every point over the search's seeds, and of neighbours not yet run."""
     seeds = family.verdict.search.seeds
     around = {n.point: Cell(n.point, None, None, n.state.value) for n in family.verdict.neighbours}
     cells = {point: cell for point, cell in around.items() if point not in family.points}
     for point, members in family.points.items():
-        runs = [run for run in members if run.spec.seed in seeds] or members
+        runs = family.searched(members) or members
         waiting = [run.state for run in runs if not run.state.finished]
-        score, std = tables.mean_std([run.score for run in runs])
+        score, std = mean_std([run.score for run in runs])
         if waiting:
             cells[point] = Cell(point, None, None, waiting[0].value)
         elif len(runs) < len(seeds):
@@ -244,7 +167,7 @@ def cells_of(family: Family) -> dict[Point, Cell]:
     return cells
 
 
-def lattice_map(family: Family, title: str, cells: dict[Point, Cell]) -> LatticeMap:
+def lattice_map(family: JudgedFamily, title: str, cells: dict[Point, Cell]) -> LatticeMap:
     """Return what the map of a family shows; along a fixed axis, the steps are those of the free one."""
     verdict = family.verdict
     search, measure = verdict.search, verdict.search.measure
@@ -261,7 +184,7 @@ def lattice_map(family: Family, title: str, cells: dict[Point, Cell]) -> Lattice
     )
 
 
-def point_curves(family: Family, cells: dict[Point, Cell], histories: Histories) -> list[PointCurves]:
+def point_curves(family: JudgedFamily, cells: dict[Point, Cell], histories: Histories) -> list[PointCurves]:
     """Return the curves of the candidate, its neighbours and the best of the other finished points."""
     search = family.verdict.search
     finished = [cell for cell in cells.values() if cell.state in ("done", "diverged")]
@@ -272,22 +195,17 @@ def point_curves(family: Family, cells: dict[Point, Cell], histories: Histories)
     for cell in ranked:
         if cell.point in special or cell.point in others:
             members = family.points.get(cell.point, [])
-            runs = [run for run in members if run.spec.seed in search.seeds] or members
-            if curves := histories.curves(runs):
+            if curves := histories.curves(family.searched(members) or members):
                 drawn.append(PointCurves(cell.point, cell.score, curves))
     return drawn
 
 
-def strategy_curves(family: Family, histories: Histories) -> StrategyCurves | None:
+def strategy_curves(family: JudgedFamily, histories: Histories) -> StrategyCurves | None:
     """Return the optimum's curves over fresh seeds, over the search's where there are none."""
     verdict = family.verdict
-    if verdict.point is None:
-        return None
-    members = family.points.get(verdict.point, [])
-    fresh = [run for run in members if run.spec.seed in verdict.fresh]
-    search = [run for run in members if run.spec.seed in verdict.search.seeds]
+    fresh, search = [run for run in family.optimum if run.spec.seed in verdict.fresh], family.searched(family.optimum)
     curves = histories.curves(fresh or search)
-    if not curves:
+    if verdict.point is None or not curves:
         return None
     return StrategyCurves(
         verdict.strategy,

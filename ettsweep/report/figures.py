@@ -4,29 +4,24 @@ Every function takes plain data and returns a matplotlib Figure; nothing here re
 """
 
 import math
-import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any, Literal
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from ettsweep.errors import InputError
-from ettsweep.files import write_atomic
-from ettsweep.report.text import is_accuracy, metric_name, plus_minus, point_text, score_text, short
+from ettsweep.report.canvas import new_figure, plain_text, titled
+from ettsweep.report.text import is_accuracy, mean_std, metric_name, plus_minus, point_text, score_text, short
 from ettsweep.scaling.strategies import parse_strategy
 from ettsweep.sweep.lattice import Point
 from ettsweep.tasks.kinds import Score
-
-DPI = 180
 
 STRATEGY_COLOURS = {"standard": "#000000", "ntk": "#0072b2", "hybrid": "#aa3f9c", "mup": "#d55e00"}
 """The paper's black, blue, purple and red (fig:seeds-ViT), in shades that colour-blind readers tell apart."""
@@ -279,7 +274,7 @@ def _optimum_label(optimum: StrategyCurves, metric: str) -> str:
     label = f"{optimum.strategy} {point_text(optimum.point)}"
     if not scores:
         return label
-    text = plus_minus(fmean(scores), stdev(scores) if len(scores) > 1 else None, metric)
+    text = plus_minus(fmean(scores), mean_std(scores)[1], metric)
     return f"{label} [{text}, {len(scores)} {which}{'s' * (len(scores) > 1)}]"
 
 
@@ -322,43 +317,3 @@ def _strip(panel: Axes, metric: str, optima: Sequence[StrategyCurves]) -> None:
     panel.set_xlim(-0.5, len(optima) - 0.5)
     panel.set_ylabel(metric_name(metric) + (" (%)" if factor == 100 else ""))
     panel.set_title("open: search's seeds, filled: fresh seeds", fontsize=7, color="#555555", loc="right")
-
-
-# --- files ----------------------------------------------------------------------------------------------
-
-
-def new_figure(width_inch: float, height_inch: float) -> Figure:
-    """Return an empty figure that lays itself out."""
-    figure = Figure(figsize=(width_inch, height_inch), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
-
-
-def titled(figure: Figure, title: str, subtitle: str = "") -> None:
-    """Put a title over a finished figure, and give all its axes the same look."""
-    lines = [line for text in (title, subtitle) for line in textwrap.wrap(text, int(12 * figure.get_figwidth()))]
-    text = figure.suptitle("\n".join(lines), fontsize=9)
-    plain_text([text])
-    for axes in figure.axes:
-        axes.spines[["top", "right"]].set_visible(axes.get_label() == "<colorbar>")
-        axes.tick_params(labelsize=7)
-        axes.xaxis.label.set_fontsize(8)
-        axes.yaxis.label.set_fontsize(8)
-
-
-def plain_text(texts: Sequence[Any]) -> None:
-    """Draw names as they are: a `$` in one starts no formula."""
-    for text in texts:
-        text.set_parse_math(False)
-
-
-def save(figure: Figure, folder: Path, name: str) -> list[Path]:
-    """Write a figure as PNG and PDF; return both paths.
-
-    Raises:
-        StorageError: a file cannot be written.
-    """
-    png, pdf = folder / f"{name}.png", folder / f"{name}.pdf"
-    write_atomic(png, lambda path: figure.savefig(path, format="png", dpi=DPI))
-    write_atomic(pdf, lambda path: figure.savefig(path, format="pdf", metadata={"CreationDate": None}))
-    return [png, pdf]

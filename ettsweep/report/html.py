@@ -15,10 +15,10 @@ from jinja2 import Environment, StrictUndefined
 
 from ettsweep import __version__
 from ettsweep.report import tables
+from ettsweep.report.families import Comparison, JudgedFamily
 from ettsweep.report.figures import strategy_colour
-from ettsweep.report.text import is_accuracy, metric_name, plus_minus, point_text, score_text, short
+from ettsweep.report.text import is_accuracy, mean_std, metric_name, plus_minus, point_text, score_text, short
 from ettsweep.spec import log2
-from ettsweep.sweep.lattice import Point
 from ettsweep.sweep.ledger import Run, count_states
 from ettsweep.sweep.verify import Scored, Verdict
 from ettsweep.tasks.kinds import score
@@ -42,20 +42,19 @@ VERDICTS = {
 
 
 @dataclass(frozen=True)
-class SweepView:
-    """A sweep on the page: verdicts in their order, and PNG images by family (`` for the sweep) and kind."""
+class Section:
+    """A comparison on the page, with PNG images by family (`` for all of them) and kind."""
 
-    title: str
-    verdicts: list[Verdict]
+    comparison: Comparison
     images: dict[str, dict[str, bytes]]
 
 
-def render(results: str, sweeps: Sequence[SweepView], runs: Sequence[Run], corrupt: dict[str, str]) -> str:
+def render(results: str, sections: Sequence[Section], runs: Sequence[Run], corrupt: dict[str, str]) -> str:
     """Return the page.
 
     Args:
         results: the results folder, as text.
-        sweeps: what to show.
+        sections: what to show.
         runs: all runs, for counts and the table of runs.
         corrupt: runs whose history could not be read, and why.
     """
@@ -63,30 +62,29 @@ def render(results: str, sweeps: Sequence[SweepView], runs: Sequence[Run], corru
     template = environment.from_string(
         resources.files("ettsweep.report").joinpath("page.html.j2").read_text(encoding="utf-8")
     )
-    verdicts = [verdict for view in sweeps for verdict in view.verdicts]
-    points = tables.runs_by_point(runs, verdicts)
-    views = [_sweep(view, points) for view in sweeps]
+    families = [family for section in sections for family in section.comparison.families]
+    measures = {section.comparison.measure for section in sections}
     return template.render(
         results=results,
         made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        sweeps=views,
+        sweeps=[_section(section) for section in sections],
         runs=_run_rows(runs),
         run_count=len(runs),
         states=[(state.value, count) for state, count in count_states(run.state for run in runs).items()],
-        other_families=len(points.keys() - {v.family for v in verdicts}),
-        metrics=sorted({(v.search.measure.metric, v.search.measure.mode) for v in verdicts}),
+        other_families=len({run.family for run in runs} - {family.verdict.family for family in families}),
+        metrics=sorted((measure.metric, measure.mode) for measure in measures),
         metric_name=metric_name,
         corrupt=sorted(corrupt.items()),
-        provenance=_provenance(runs, points, verdicts),
+        provenance=_provenance(runs, families),
     )
 
 
-def _sweep(view: SweepView, points: tables.Points) -> Row:
-    families = [_family(v, view.images.get(v.family, {}), points.get(v.family, {})) for v in view.verdicts]
-    measure = view.verdicts[0].search.measure
-    seeds = view.images.get("", {}).get("seeds")
+def _section(section: Section) -> Row:
+    measure = section.comparison.measure
+    families = [_family(f, section.images.get(f.verdict.family, {})) for f in section.comparison.families]
+    seeds = section.images.get("", {}).get("seeds")
     return {
-        "title": view.title,
+        "title": section.comparison.title,
         "families": families,
         "seeds": _data_uri(seeds) if seeds else None,
         "metric": metric_name(measure.metric),
@@ -94,18 +92,16 @@ def _sweep(view: SweepView, points: tables.Points) -> Row:
         "shows_accuracy": any(f["accuracy"] for f in families) and not is_accuracy(measure.metric),
         "shows_bits": any(f["bits"] for f in families),
         "shows_speed": any(f["speed"] for f in families),
-        "best": _best(view.verdicts),
+        "best": _best([family.verdict for family in section.comparison.families]),
     }
 
 
-def _family(verdict: Verdict, images: dict[str, bytes], points: dict[Point, list[Run]]) -> Row:
+def _family(family: JudgedFamily, images: dict[str, bytes]) -> Row:
+    verdict, runs = family.verdict, family.runs
     metric, seeds = verdict.search.measure.metric, verdict.search.seeds
-    mean, std = tables.mean_std([*verdict.fresh.values()])
-    runs = [run for members in points.values() for run in members]
-    members = points.get(verdict.point, []) if verdict.point else []
-    searched = [run for run in members if run.spec.seed in seeds]
-    margin = verdict.margin
-    results = [run.result for run in members if run.result is not None]
+    mean, std = mean_std([*verdict.fresh.values()])
+    _, searched_std = mean_std([run.score for run in family.searched(family.optimum)])
+    results = [run.result for run in family.optimum if run.result is not None]
     accuracy, bits = (_mean(results, name) for name in ("best_accuracy", "best_bits"))
     return {
         "id": verdict.family,
@@ -115,12 +111,12 @@ def _family(verdict: Verdict, images: dict[str, bytes], points: dict[Point, list
         "reason": verdict.reason or VERDICTS.get(verdict.verdict, ""),
         "lr": _power(verdict.lr),
         "wd": _power(verdict.wd),
-        "score": _plus_minus(verdict.score, tables.mean_std([run.score for run in searched])[1], metric),
+        "score": _plus_minus(verdict.score, searched_std, metric),
         "seed_count": len(seeds),
         "fresh": _plus_minus(mean, std, metric),
         "fresh_count": len(verdict.fresh),
         "fresh_diverged": sum(score is None for score in verdict.fresh.values()),
-        "margin": None if margin is None else _difference(margin, verdict),
+        "margin": None if verdict.margin is None else _difference(verdict.margin, verdict),
         "accuracy": None if accuracy is None else score_text(accuracy, "best_accuracy"),
         "bits": None if bits is None else score_text(bits, "best_bits"),
         "neighbours": [_neighbour(n, verdict) for n in verdict.neighbours],
@@ -129,10 +125,10 @@ def _family(verdict: Verdict, images: dict[str, bytes], points: dict[Point, list
         "path": [point_text(point) for point in verdict.path],
         "map": _data_uri(images["map"]) if "map" in images else None,
         "curves": _data_uri(images["curves"]) if "curves" in images else None,
-        "spikes_optimum": _spikes([run for run in members if run.state.finished]),
+        "spikes_optimum": _spikes([run for run in family.optimum if run.state.finished]),
         "spikes_all": _spikes([run for run in runs if run.state.finished]),
         "speed": _speed(runs),
-        "points": len(points),
+        "points": len(family.points),
         "runs": len(runs),
     }
 
@@ -148,7 +144,7 @@ def _best(verdicts: Sequence[Verdict]) -> Row | None:
     verified = [v for v in verdicts if v.verdict == "optimal" and v.score is not None]
     if not verified:
         return None
-    fresh = {v.family: tables.mean_std([*v.fresh.values()]) for v in verified}
+    fresh = {v.family: mean_std([*v.fresh.values()]) for v in verified}
     by_fresh = all(mean is not None for mean, _ in fresh.values())
     measure = verified[0].search.measure
     ranked = sorted(verified, key=lambda v: measure.rank(fresh[v.family][0] if by_fresh else v.score))
@@ -169,7 +165,7 @@ def _best(verdicts: Sequence[Verdict]) -> Row | None:
 
 def _lead(winner: Verdict, second: Verdict) -> str | None:
     """Return how far fresh seeds put the best optimum ahead of the next, with the standard error."""
-    (first_mean, first_std), (mean, std) = (tables.mean_std([*v.fresh.values()]) for v in (winner, second))
+    (first_mean, first_std), (mean, std) = (mean_std([*v.fresh.values()]) for v in (winner, second))
     if first_mean is None or mean is None or first_std is None or std is None:
         return None
     error = math.hypot(first_std / math.sqrt(len(winner.fresh)), std / math.sqrt(len(second.fresh)))
@@ -288,12 +284,11 @@ def _cell(name: str, value: Any) -> str:
     return short(value) if isinstance(value, float) else str(value)
 
 
-def _provenance(runs: Sequence[Run], points: tables.Points, verdicts: Sequence[Verdict]) -> list[tuple[str, str]]:
+def _provenance(runs: Sequence[Run], families: Sequence[JudgedFamily]) -> list[tuple[str, str]]:
     """Return what made the report, and what trained the optima, as their claims recorded it."""
     claims: dict[str, set[str]] = {}
-    for verdict in verdicts:
-        members = points.get(verdict.family, {})
-        for run in members.get(verdict.point, [])[:1] if verdict.point else []:
+    for family in families:
+        for run in family.optimum[:1]:
             attempt = run.dir.latest()
             for key, value in (attempt.claim() if attempt else {}).items():
                 if key in ("torch", "device_name", "instruction_set", "threads", "ettsweep", "python", "git"):

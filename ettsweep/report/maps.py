@@ -14,7 +14,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import RegularPolygon
 from matplotlib.ticker import ScalarFormatter
 
-from ettsweep.report.figures import new_figure, strategy_colour, titled
+from ettsweep.report.canvas import new_figure, titled
+from ettsweep.report.figures import strategy_colour
 from ettsweep.report.text import is_accuracy, metric_name, short
 from ettsweep.sweep.lattice import Point, snap
 

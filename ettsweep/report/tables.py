@@ -10,10 +10,11 @@ import pandas as pd
 
 from ettsweep.files import Json, write_atomic
 from ettsweep.models.architectures import model_name
+from ettsweep.report.families import JudgedFamily, Points, judged, points_by_family
+from ettsweep.report.text import mean_std
 from ettsweep.scaling.strategies import strategy_name
 from ettsweep.spec import StrategySpec
-from ettsweep.sweep.lattice import Point
-from ettsweep.sweep.ledger import Run, by_point
+from ettsweep.sweep.ledger import Run
 from ettsweep.sweep.verify import Verdict
 from ettsweep.tasks.kinds import task_label
 
@@ -47,23 +48,11 @@ RUN_COLUMNS = (
 LOG2_DECIMALS = 6
 """Of log2(lr) and log2(wd) in the table of points."""
 
-Points = dict[str, dict[Point, list[Run]]]
-"""Runs by family and lattice point, lowest seed first."""
-
 
 def strategy_label(strategy: StrategySpec) -> str:
     """Return the strategy's name, with what else sets it apart from others of that name."""
     suffix = "" if strategy.mlp_factor == "ignore" else f", mlp_factor {strategy.mlp_factor}"
     return strategy_name(strategy.s) + suffix
-
-
-def runs_by_point(runs: Iterable[Run], verdicts: Sequence[Verdict] = ()) -> Points:
-    """Group runs by family and lattice point, which a verdict knows best."""
-    families: dict[str, list[Run]] = {}
-    for run in sorted(runs, key=lambda run: run.spec.seed):
-        families.setdefault(run.family, []).append(run)
-    asked = {verdict.family: verdict.search.points for verdict in verdicts}
-    return {family: by_point(members, asked.get(family, ())) for family, members in families.items()}
 
 
 def runs_table(runs: Sequence[Run]) -> pd.DataFrame:
@@ -105,7 +94,7 @@ def points_table(runs: Sequence[Run], verdicts: Sequence[Verdict] = ()) -> pd.Da
     Standard deviations are the sample's (n - 1), and missing for one seed. A mean leaves diverged runs out:
     read it beside `diverged`.
     """
-    return points_of(searched(runs_table(runs), verdicts), runs_by_point(runs, verdicts))
+    return points_of(searched(runs_table(runs), verdicts), points_by_family(runs, verdicts))
 
 
 def searched(table: pd.DataFrame, verdicts: Sequence[Verdict]) -> pd.DataFrame:
@@ -115,7 +104,7 @@ def searched(table: pd.DataFrame, verdicts: Sequence[Verdict]) -> pd.DataFrame:
     return table.loc[np.array(keep, dtype=bool)]
 
 
-def points_of(table: pd.DataFrame, points: Points) -> pd.DataFrame:
+def points_of(table: pd.DataFrame, points: dict[str, Points]) -> pd.DataFrame:
     """Return the points of a table of runs."""
     at = {
         run.id: [None if log2 is None else round(log2, LOG2_DECIMALS) for log2 in point.key]
@@ -165,27 +154,24 @@ OPTIMUM_COLUMNS = (
 )
 
 
-def optima_table(runs: Sequence[Run], verdicts: Sequence[Verdict]) -> pd.DataFrame:
+def optima_table(families: Iterable[JudgedFamily]) -> pd.DataFrame:
     """Return one row a family: its verdict, the optimum, and what fresh seeds say of it.
 
     `score` is the mean over the search's seeds, which chose the point and so flatter it; `fresh_score` the
     mean over reruns with other seeds, missing if one of them diverged. `margin` is how much worse the best
     neighbour is, in the metric's own unit. Spikes are summed over all runs of the optimum.
     """
-    points = runs_by_point(runs, verdicts)
     rows = []
-    for verdict in verdicts:
-        members = points.get(verdict.family, {})
-        chosen = members.get(verdict.point, []) if verdict.point else []
-        results = [run.result for run in chosen if run.result is not None]
-        scores = [run.score for run in chosen if run.spec.seed in verdict.search.seeds]
+    for family in families:
+        verdict, search = family.verdict, family.verdict.search
+        results = [run.result for run in family.optimum if run.result is not None]
+        _, std = mean_std([run.score for run in family.searched(family.optimum)])
         fresh_mean, fresh_std = mean_std([*verdict.fresh.values()])
-        search = verdict.search
         rows.append(
             (
-                *(verdict.family, search.model, search.strategy, search.base.optimizer.kind if members else None),
+                *(verdict.family, search.model, search.strategy, search.base.optimizer.kind if family.runs else None),
                 *(verdict.verdict, verdict.lr, verdict.wd),
-                *(search.measure.metric, len(search.seeds), verdict.score, mean_std(scores)[1]),
+                *(search.measure.metric, len(search.seeds), verdict.score, std),
                 *(len(verdict.fresh), fresh_mean, fresh_std, verdict.margin),
                 *(sum(r.get(name) or 0 for r in results) if results else None for name in SPIKES),
             )
@@ -197,17 +183,6 @@ def optima_table(runs: Sequence[Run], verdicts: Sequence[Verdict]) -> pd.DataFra
     return frame.astype(counts | texts | reals)
 
 
-def mean_std(scores: Sequence[float | None]) -> tuple[float | None, float | None]:
-    """Return mean and sample standard deviation; the mean is None where a score is, or there are none."""
-    known = [score for score in scores if score is not None]
-    if not known or len(known) < len(scores):
-        return None, None
-    mean = math.fsum(known) / len(known)
-    if len(known) < 2:
-        return mean, None
-    return mean, math.sqrt(math.fsum((x - mean) ** 2 for x in known) / (len(known) - 1))
-
-
 def write_tables(folder: Path, runs: Sequence[Run], verdicts: Sequence[Verdict]) -> list[Path]:
     """Write the tables `runs`, `points` and `optima`, each as CSV, Parquet, Markdown and LaTeX.
 
@@ -215,8 +190,8 @@ def write_tables(folder: Path, runs: Sequence[Run], verdicts: Sequence[Verdict])
         StorageError: a file cannot be written.
     """
     table = runs_table(runs)
-    points = points_of(searched(table, verdicts), runs_by_point(runs, verdicts))
-    tables = {"runs": table, "points": points, "optima": optima_table(runs, verdicts)}
+    points = points_of(searched(table, verdicts), points_by_family(runs, verdicts))
+    tables = {"runs": table, "points": points, "optima": optima_table(judged(runs, verdicts))}
     paths = []
     for name, frame in tables.items():
         written = (

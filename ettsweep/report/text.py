@@ -1,6 +1,7 @@
 """Numbers as people read them, the same in figures and on the page."""
 
 import math
+from collections.abc import Sequence
 
 from ettsweep.sweep.lattice import Point
 
@@ -29,6 +30,17 @@ def score_text(value: float, metric: str, unit: bool = True) -> str:
     if is_accuracy(metric):
         return f"{100 * value:.2f}" + ("%" if unit else "")
     return f"{value:.4g}" if abs(value) >= 1e-4 or value == 0 else short(value)
+
+
+def mean_std(scores: Sequence[float | None]) -> tuple[float | None, float | None]:
+    """Return mean and sample standard deviation; the mean is None where a score is, or there are none."""
+    known = [score for score in scores if score is not None]
+    if not known or len(known) < len(scores):
+        return None, None
+    mean = math.fsum(known) / len(known)
+    if len(known) < 2:
+        return mean, None
+    return mean, math.sqrt(math.fsum((x - mean) ** 2 for x in known) / (len(known) - 1))
 
 
 def plus_minus(mean: float, std: float | None, metric: str) -> str:

@@ -8,14 +8,14 @@ from support.made_sweep import FRESH, Made, digits_spec, finish, imagenet_spec, 
 
 from ettsweep.errors import StorageError
 from ettsweep.report import build
-from ettsweep.report.build import Histories, cells_of, group, lattice_map, point_curves, strategy_curves, write_report
+from ettsweep.report.build import Histories, cells_of, lattice_map, point_curves, strategy_curves, write_report
+from ettsweep.report.families import JudgedFamily, compare, judged
 from ettsweep.runs.folder import RunDir
 from ettsweep.sweep.lattice import Point
 
 
-def family(made: Made, strategy: str) -> build.Family:
-    (sweep,) = group(made.runs, made.verdicts)
-    return next(f for f in sweep.families if f.verdict.strategy == strategy)
+def family(made: Made, strategy: str) -> JudgedFamily:
+    return next(f for f in judged(made.runs, made.verdicts) if f.verdict.strategy == strategy)
 
 
 def test_report_writes_everything_it_returns(made: Made, tmp_path: Path) -> None:
@@ -48,7 +48,7 @@ def test_neighbours_without_a_run_are_on_the_map(tmp_path: Path) -> None:
     base = digits_spec(None)
     finish(tmp_path, base, 0.1)
     one = read(tmp_path, [search(base, seeds=(0,))])
-    ((only,),) = (sweep.families for sweep in group(one.runs, one.verdicts))
+    (only,) = judged(one.runs, one.verdicts)
     cells = cells_of(only)
     assert len(cells) == 7
     assert sorted(c.state for c in cells.values()) == ["done"] + ["missing"] * 6
@@ -125,7 +125,7 @@ def test_sweeps_of_one_model_are_told_apart_by_what_differs(tmp_path: Path) -> N
     for base in (small, large, vit):
         finish(tmp_path, base, 0.1)
     made = read(tmp_path, [search(base, seeds=(0,)) for base in (small, large, vit)])
-    titles = [sweep.title for sweep in group(made.runs, made.verdicts)]
+    titles = [comparison.title for comparison in compare(judged(made.runs, made.verdicts))]
     assert titles == [
         "vit-b16 on imagenet",
         "vit-digits on digits (batch_size 32)",
@@ -137,8 +137,8 @@ def test_sweeps_of_one_model_are_told_apart_by_what_differs(tmp_path: Path) -> N
 
 
 def test_strategies_stand_in_their_usual_order(made: Made) -> None:
-    (sweep,) = group(made.runs, list(reversed(made.verdicts)))
-    assert [f.verdict.strategy for f in sweep.families] == ["standard", "ntk", "hybrid", "mup"]
+    (comparison,) = compare(judged(made.runs, made.verdicts[::-1]))
+    assert [f.verdict.strategy for f in comparison.families] == ["standard", "ntk", "hybrid", "mup"]
 
 
 def test_no_runs_make_a_report(tmp_path: Path) -> None:

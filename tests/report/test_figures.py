@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from matplotlib.collections import PathCollection
 
+from ettsweep.report.canvas import save
 from ettsweep.report.figures import (
     GREY,
     Curve,
@@ -14,7 +15,6 @@ from ettsweep.report.figures import (
     StrategyCurves,
     curves_figure,
     mean_curve,
-    save,
     seeds_figure,
     strategy_colour,
 )

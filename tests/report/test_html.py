@@ -6,7 +6,8 @@ from html.parser import HTMLParser
 
 from support.made_sweep import Made
 
-from ettsweep.report.html import MAX_RUN_ROWS, SweepView, render
+from ettsweep.report.families import Comparison, judged
+from ettsweep.report.html import MAX_RUN_ROWS, Section, render
 
 HOSTILE = '<script>alert("x")</script>&\'"'
 
@@ -33,7 +34,11 @@ class Page(HTMLParser):
 
 def page_of(made: Made, results: str = "results", corrupt: dict[str, str] | None = None) -> str:
     images = {"": {"seeds": b"\x89PNG"}, made.verdict("standard").family: {"map": b"\x89PNG", "curves": b"\x89PNG"}}
-    return render(results, [SweepView("vit-digits on digits", made.verdicts, images)], made.runs, corrupt or {})
+    return render(results, [section(made, "vit-digits on digits", images)], made.runs, corrupt or {})
+
+
+def section(made: Made, title: str, images: dict[str, dict[str, bytes]]) -> Section:
+    return Section(Comparison(title, tuple(judged(made.runs, made.verdicts))), images)
 
 
 def test_the_answer_is_on_the_page(made: Made) -> None:
@@ -82,8 +87,7 @@ def test_hostile_names_are_escaped(made: Made) -> None:
         for v in made.verdicts
     ]
     hostile = Made(made.results, made.runs, verdicts)
-    view = SweepView(HOSTILE, hostile.verdicts, {})
-    page = render(HOSTILE, [view], made.runs, {HOSTILE: HOSTILE})
+    page = render(HOSTILE, [section(hostile, HOSTILE, {})], made.runs, {HOSTILE: HOSTILE})
     assert "<script" not in page
     parsed = Page(page)
     assert not [tag for tag, _ in parsed.tags if tag == "script"]

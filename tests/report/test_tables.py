@@ -13,7 +13,9 @@ import pytest
 from support.made_sweep import FRESH, SEEDS, Made, loss_at
 
 from ettsweep.report import tables
-from ettsweep.report.tables import RUN_COLUMNS, latex, markdown, mean_std, points_table, runs_table
+from ettsweep.report.families import judged
+from ettsweep.report.tables import RUN_COLUMNS, latex, markdown, points_table, runs_table
+from ettsweep.report.text import mean_std
 from ettsweep.tasks.kinds import Score
 
 
@@ -113,7 +115,7 @@ def test_zero_wd_is_a_point(made: Made) -> None:
 
 
 def test_optima_state_search_and_fresh_seeds_apart(made: Made) -> None:
-    table = tables.optima_table(made.runs, made.verdicts).set_index("strategy")
+    table = tables.optima_table(judged(made.runs, made.verdicts)).set_index("strategy")
     row = table.loc["standard"]
     search = [loss_at(0, 0, seed) for seed in SEEDS]
     fresh = [loss_at(0, 0, seed) + 0.01 for seed in FRESH]
@@ -137,7 +139,7 @@ def test_margin_is_negative_for_a_better_neighbour(made: Made) -> None:
     assert verdict.candidate is not None
     assert verdict.candidate.score is not None
     higher = replace(verdict, candidate=replace(verdict.candidate, score=1.0))
-    table = tables.optima_table(made.runs, [verdict, higher])
+    table = tables.optima_table(judged(made.runs, [verdict, higher]))
     assert table["margin"].tolist() == [pytest.approx(0.017), pytest.approx(0.017 + verdict.candidate.score - 1)]
 
 

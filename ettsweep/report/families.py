@@ -1,0 +1,111 @@
+"""What a report is of: families with their verdicts, those that differ only in strategy side by side."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ettsweep.report.figures import strategy_rank
+from ettsweep.schema import digest, identity
+from ettsweep.spec import RunSpec
+from ettsweep.sweep.lattice import Point
+from ettsweep.sweep.ledger import Run, by_point
+from ettsweep.sweep.request import Search
+from ettsweep.sweep.verify import Verdict
+from ettsweep.tasks.kinds import Score
+
+Points = dict[Point, list[Run]]
+"""Runs of a family by lattice point, lowest seed first."""
+
+
+@dataclass(frozen=True)
+class JudgedFamily:
+    """A verdict with the runs of its family."""
+
+    verdict: Verdict
+    points: Points
+
+    @property
+    def runs(self) -> list[Run]:
+        """All runs, point by point."""
+        return [run for members in self.points.values() for run in members]
+
+    @property
+    def optimum(self) -> list[Run]:
+        """Runs of the candidate, over whichever seeds."""
+        return self.points.get(self.verdict.point, []) if self.verdict.point else []
+
+    def searched(self, runs: Iterable[Run]) -> list[Run]:
+        """Return those of some runs that are of the search's seeds."""
+        return [run for run in runs if run.spec.seed in self.verdict.search.seeds]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Families that differ only in strategy; they share a figure of seeds."""
+
+    title: str
+    families: tuple[JudgedFamily, ...]
+
+    @property
+    def measure(self) -> Score:
+        """What they are compared by."""
+        return self.families[0].verdict.search.measure
+
+
+def points_by_family(runs: Iterable[Run], verdicts: Iterable[Verdict] = ()) -> dict[str, Points]:
+    """Group runs by family and, with what a verdict knows of the lattice, by point."""
+    families: dict[str, list[Run]] = {}
+    for run in sorted(runs, key=lambda run: run.spec.seed):
+        families.setdefault(run.family, []).append(run)
+    asked = {verdict.family: verdict.search.points for verdict in verdicts}
+    return {family: by_point(members, asked.get(family, ())) for family, members in families.items()}
+
+
+def judged(runs: Iterable[Run], verdicts: Sequence[Verdict]) -> list[JudgedFamily]:
+    """Return each verdict with the runs of its family."""
+    points = points_by_family(runs, verdicts)
+    return [JudgedFamily(verdict, points.get(verdict.family, {})) for verdict in verdicts]
+
+
+def compare(families: Sequence[JudgedFamily]) -> list[Comparison]:
+    """Put families that differ only in strategy together, strategies in their usual order."""
+    recipes: dict[str, list[JudgedFamily]] = {}
+    for family in sorted(families, key=lambda family: strategy_rank(family.verdict.strategy)):
+        recipes.setdefault(_recipe(family.verdict.search.base), []).append(family)
+    searches = {recipe: members[0].verdict.search for recipe, members in recipes.items()}
+    comparisons = [
+        Comparison(_title(searches[recipe], [searches[other] for other in searches if other != recipe]), tuple(members))
+        for recipe, members in recipes.items()
+    ]
+    return sorted(comparisons, key=lambda comparison: comparison.title)
+
+
+def _recipe(spec: RunSpec) -> str:
+    fields = identity(spec)
+    return digest({name: fields[name] for name in fields if name not in ("strategy", "lr", "wd", "seed")})
+
+
+def _title(search: Search, others: Sequence[Search]) -> str:
+    """Return model and task, and, where several searches share both, the fields in which they differ."""
+    title = f"{search.model} on {search.base.task.kind}"
+    mine = _flat(search.base)
+    different = sorted(
+        {
+            name
+            for other in others
+            if (other.model, other.base.task.kind) == (search.model, search.base.task.kind)
+            for name, value in _flat(other.base).items()
+            if name in mine and mine[name] != value
+        }
+    )
+    told = [f"{name.removesuffix('.kind')} {mine[name]}" for name in different[:4]]
+    return title + (f" ({', '.join(told)})" if told else "")
+
+
+def _flat(spec: RunSpec) -> dict[str, object]:
+    flat: dict[str, object] = {}
+    for name, value in spec.model_dump(exclude={"strategy", "lr", "wd", "seed"}).items():
+        if isinstance(value, dict):
+            flat |= {f"{name}.{key}": inner for key, inner in value.items()}
+        else:
+            flat[name] = value
+    return flat

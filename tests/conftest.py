@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from support.commandline import end_workers
+from support.forks import Forks, warm_workers
 
 from ettsweep.schema import validate
 from ettsweep.spec import RunSpec
@@ -63,6 +64,21 @@ def process(results: Path) -> Iterator[None]:
     """Mark a test that starts real processes, and end the workers that it leaves behind."""
     yield
     end_workers(results)
+
+
+@pytest.fixture(scope="session")
+def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
+    """Give the process that others are forked from, which has imported torch once for all tests."""
+    forks = Forks(tmp_path_factory.mktemp("forks") / "stderr")
+    yield forks
+    forks.close()
+
+
+@pytest.fixture
+def warm(forks: Forks) -> Iterator[None]:
+    """Have workers of this machine forked from there."""
+    with warm_workers(forks):
+        yield
 
 
 @pytest.fixture

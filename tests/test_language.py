@@ -43,7 +43,7 @@ def sets(**more: object) -> list[str]:
 # --- the path ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("process")
+@pytest.mark.usefixtures("process", "warm")
 def test_from_text_files_to_a_report(tmp_path: Path, results: Path) -> None:
     write_text(tmp_path / "text")
     tokenise(tmp_path)
@@ -82,7 +82,7 @@ def test_from_text_files_to_a_report(tmp_path: Path, results: Path) -> None:
     assert "best accuracy" not in page
 
 
-@pytest.mark.usefixtures("process")
+@pytest.mark.usefixtures("process", "warm")
 def test_embedded_text_needs_no_data(results: Path, tmp_path: Path) -> None:
     small = ["--set=schedule.total_steps=4", "--set=schedule.warmup_steps=1", "--set=schedule.eval_every=4"]
     asked = ("grid", "--model", "encdec-tiny", "--strategy", "ntk", "--seeds", 0, *small, "--results", results)

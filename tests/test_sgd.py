@@ -3,13 +3,13 @@
 import csv
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from support.commandline import end_workers, ettsweep, runs_in, write_grid
+from support.commandline import ettsweep, runs_in, write_grid
 
 from ettsweep.models.shapes import parameter_shapes
 from ettsweep.resources import shipped
@@ -34,18 +34,19 @@ N, N_PATCH, N_OUT = 16, 16, 10
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
-    """Return a folder with a small grid for AdamW that says where SGD starts, and end what trains there."""
+def folder(tmp_path: Path) -> Path:
+    """Return a folder with a small grid for AdamW that says where SGD starts."""
     sgd = {"ntk": {"lr": 4.0, "wd": 0.0001}}
     write_grid(tmp_path / "small.yaml", strategies=["ntk"], lr={"range": [0, 1]}, centre_sgd=sgd)
     write_grid(tmp_path / "adamw.yaml", strategies=["ntk"])
-    yield tmp_path
-    end_workers(tmp_path / "results")
+    return tmp_path
 
 
 # --- the whole path -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("process", "warm")
 def test_set_optimizer_sgd_leads_from_a_grid_to_a_verified_optimum_and_a_report(folder: Path) -> None:
     environment = {**os.environ, "ETTSWEEP_RESULTS": str(folder / "results")}
 

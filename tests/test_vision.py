@@ -21,7 +21,8 @@ SMALL = {
 """What is smaller than in the paper; precision, augmentation and all else are its own."""
 
 
-@pytest.mark.usefixtures("process")
+@pytest.mark.slow
+@pytest.mark.usefixtures("process", "warm")
 def test_from_jpeg_files_to_a_report(tmp_path: Path, results: Path) -> None:
     write_images(tmp_path / "data", COUNTS, 40)
 

@@ -149,7 +149,8 @@ def test_the_map_goes_from_and_to_any_s(call: Call) -> None:
 # --- grid files, tables, figures ------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("process")
+@pytest.mark.slow
+@pytest.mark.usefixtures("process", "warm")
 def test_a_grid_file_leads_to_a_report_of_several_s(tmp_path: Path, results: Path) -> None:
     """Two that have no name, stated and mapped, are searched, judged, drawn and written apart."""
     path = write_grid(

@@ -2,12 +2,13 @@ import csv
 import io
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.commandline import Call, end_workers, ettsweep, runs_in, write_grid
+from support.commandline import Call, ettsweep, runs_in, write_grid
+from support.forks import Forks, warm_workers
 
 from ettsweep import cli
 from ettsweep.output import with_results
@@ -30,15 +31,15 @@ def table(text: str, form: str) -> list[dict[str, str]]:
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def trained(forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a results folder with the small grid trained by the command line; tests only read it."""
     folder = tmp_path_factory.mktemp("trained")
     grid = write_grid(folder / "grid.yaml")
     results = folder / "results"
     env = {**os.environ, "ETTSWEEP_SLOTS": str(folder / "slots")}
-    ettsweep("grid", "--grid", grid, "--follow", "--results", results, "--launch-set", "slots=1", env=env)
-    yield results
-    end_workers(results)
+    with warm_workers(forks):
+        ettsweep("grid", "--grid", grid, "--follow", "--results", results, "--launch-set", "slots=1", env=env)
+    return results
 
 
 @pytest.fixture

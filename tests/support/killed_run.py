@@ -1,15 +1,12 @@
-"""Train one run through a series of kills, for test_run.py: `python killed_run.py RUN_FOLDER SEED`.
+"""Train one run through a series of kills, see forks.py.
 
-Each attempt is a process of its own, forked here after the second that importing torch takes. All but the last are
-killed: after a while, or in the midst of writing a checkpoint, a line of metrics or the result. Prints, as JSON, how
-each attempt was killed ("": it was not), in which checkpoint or piece of metrics, and the step it had resumed from.
+Each attempt is a process of its own. All but the last are killed: after a while, or in the midst of writing a
+checkpoint, a line of metrics or the result.
 """
 
-import json
 import os
 import random
 import signal
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -108,9 +105,9 @@ def attempt_run(run: RunDir, pipe: int, how: str, count: int) -> None:
     train_run(run, attempt, device, Execution(checkpoint_every_steps=EVERY_STEPS), poll)
 
 
-def main() -> None:
-    run, rng = RunDir(Path(sys.argv[1])), random.Random(int(sys.argv[2]))
-    torch.optim.SGD([torch.zeros(1)]).step()  # the first step of a process imports for a second
+def train_and_kill(path: str, seed: int) -> list[dict[str, object]]:
+    """Return how each attempt was killed ("": it was not), in which checkpoint or piece of metrics, and what it resumed."""
+    run, rng = RunDir(Path(path)), random.Random(seed)
     plan = ["time", "checkpoint", "metrics"] * 3
     rng.shuffle(plan)
     told = []
@@ -135,8 +132,4 @@ def main() -> None:
         told.append({"how": how if reached else "", "count": count, "resumed": resumed})
         if run.result_path.exists():
             break
-    print(json.dumps(told))
-
-
-if __name__ == "__main__":
-    main()
+    return told

@@ -1,14 +1,9 @@
-"""Train runs on several processes each, all forked from this one, which has imported torch once for all tests.
-
-Takes a trial from each line of stdin as JSON, see `Trial`; answers with how its processes ended, or what they died of,
-or what they say where they are asked for something.
-"""
+"""Train runs on several processes each, see forks.py: how they ended, what they died of, or what they say if asked."""
 
 import json
 import os
 import shutil
 import signal
-import sys
 import tempfile
 import traceback
 from collections.abc import Callable
@@ -199,15 +194,15 @@ def take_part(trial: Trial, rank: int, meeting: str, say: Callable[[str], None])
     group.leave()
 
 
-def make(trial: Trial) -> list[str]:
+def make(told: dict[str, Any]) -> list[str]:
     """Fork the processes of a trial; return how each ended."""
+    trial = Trial(**told)
     children = []
     with tempfile.TemporaryDirectory() as folder:
         for rank in range(trial.world):
             said, say = os.pipe()
             pid = os.fork()
             if pid == 0:
-                os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # gloo of torch 2.8 greets there
                 try:
                     take_part(trial, rank, f"{folder}/meeting", lambda text: os.write(say, text.encode()))  # noqa: B023
                 except LostPeerError as error:
@@ -223,14 +218,3 @@ def make(trial: Trial) -> list[str]:
                 text = pipe.read()
             ends.append(text or {0: "ended", signal.SIGKILL: "killed"}.get(os.waitpid(pid, 0)[1], "?"))
     return ends
-
-
-def main() -> None:
-    torch.set_num_threads(1)
-    torch.optim.SGD([torch.zeros(1)]).step()  # the first step of a process imports for a second
-    for line in sys.stdin:
-        print(json.dumps(make(Trial(**json.loads(line)))), flush=True)
-
-
-if __name__ == "__main__":
-    main()

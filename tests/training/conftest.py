@@ -1,16 +1,11 @@
 """Fixtures for tests that train: one attempt at a run, in this process or in several that are forked from another."""
 
-import json
-import os
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import support
 import torch
+from support.forks import Forks
 from support.made_runs import CPU, Poll, Train, Trained, Undisturbed, never, numbers
 
 from ettsweep.runs.folder import RunDir
@@ -46,34 +41,16 @@ def undisturbed(train: Train, tmp_path: Path) -> Undisturbed:
     return outcome
 
 
-@pytest.fixture(scope="module")
-def forking(tmp_path_factory: pytest.TempPathFactory) -> Iterator["subprocess.Popen[str]"]:
-    """Start the process that all others are forked from; nothing that it prints may be a warning."""
-    errors = tmp_path_factory.mktemp("forking") / "stderr"
-    command = [sys.executable, str(Path(support.__file__).with_name("side_by_side.py"))]
-    with errors.open("w") as file:
-        # What is freed goes back to the system at once, so that the peak of memory is what was held.
-        env = os.environ | {"MALLOC_MMAP_THRESHOLD_": "100000", "MALLOC_TRIM_THRESHOLD_": "100000"}
-        pipe = subprocess.PIPE
-        process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=file, text=True, env=env)
-    yield process
-    process.communicate(timeout=60)
-    assert (process.returncode, errors.read_text()) == (0, "")
-
-
 @pytest.fixture
-def trained(forking: "subprocess.Popen[str]", tmp_path: Path) -> Trained:
+def trained(forks: Forks, tmp_path: Path) -> Trained:
     """Return what makes trials one after the other, see side_by_side.py; each has its folder, or one that it names."""
 
     def make(*trials: tuple[RunSpec, dict[str, Any]]) -> tuple[list[RunDir], list[list[str]]]:
         runs, ends = [], []
-        assert forking.stdin is not None
-        assert forking.stdout is not None
         for number, (spec, trial) in enumerate(trials):
             runs.append(RunDir.create(tmp_path / str(trial.get("folder", number)), spec))
             told = {key: value for key, value in trial.items() if key != "folder"} | {"run": str(runs[-1].path)}
-            print(json.dumps(told), file=forking.stdin, flush=True)
-            ends.append(json.loads(forking.stdout.readline()))
+            ends.append(forks.call("support.side_by_side:make", told))
         return runs, ends
 
     return make

@@ -1,15 +1,12 @@
 """Runs on text: what dropout draws, exact resume, and what neither micro-batches nor recomputing change."""
 
-import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import support
 import torch
+from support.forks import Forks
 from support.made_runs import CPU, REL, Train, Undisturbed, curve, numbers, result_of, stop_at
 
 from ettsweep.models.encdec_spec import EncDecSpec
@@ -72,13 +69,12 @@ def test_run_with_dropout_that_is_stopped_equals_an_undisturbed_one(
     assert numbers(run) == undisturbed(spec)
 
 
-def test_killed_run_with_dropout_equals_an_undisturbed_one(results: Path, undisturbed: Undisturbed) -> None:
+def test_killed_run_with_dropout_equals_an_undisturbed_one(
+    results: Path, undisturbed: Undisturbed, forks: Forks
+) -> None:
     spec = text_run(schedule=ScheduleSpec(total_steps=60, warmup_steps=4, decay="linear", eval_every=9))
     run = RunDir.create(results, spec)
-    command = [sys.executable, str(Path(support.__file__).with_name("killed_run.py")), str(run.path), "5"]
-    child = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert child.returncode == 0, child.stderr
-    told = json.loads(child.stdout)
+    told = forks.call("support.killed_run:train_and_kill", str(run.path), 5)
     assert len({attempt["resumed"] for attempt in told}) >= 3, told
     assert numbers(run) == undisturbed(spec)
 

@@ -3,6 +3,7 @@
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.commandline import wait_for
 
 from ettsweep.errors import InputError
 from ettsweep.launch import slurm
-from ettsweep.launch.executors import ArrayExecutor, sbatch
+from ettsweep.launch.executors import ArrayExecutor, SlotExecutor, sbatch
 from ettsweep.launch.profiles import SlurmProfile
 from ettsweep.launch.rounds import read_ledger
 from ettsweep.launch.submissions import read_submission
@@ -235,6 +237,28 @@ def test_setup_runs_in_order_before_the_workers_and_sees_the_variables(tmp_path:
     setup = ['export B="$A-b"', 'export C="$B-c"']
     _, environment = run_script(executor(tmp_path, environment={"A": "a"}, setup=setup).script())
     assert environment["C"] == "a-b-c"
+
+
+# --- workers of this machine ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # it is left to itself on purpose
+def test_a_worker_of_this_machine_has_a_session_and_a_log_of_its_own(tmp_path: Path, bin_folder: Path) -> None:
+    program(bin_folder, "snake", 'echo "$@"; echo "$PYTHONPATH" >&2; exec sleep 60')
+    started = SlotExecutor(tmp_path, code=Path("/code"))
+    started.python = "snake"
+    pid = started.start("cpu-0")
+    try:
+        assert os.getsid(pid) == pid
+        log = tmp_path / f"{pid}_0_log.out"
+        wait_for(lambda: log.read_text().count("\n") == 2, "its words")
+        words, path = log.read_text().splitlines()
+        assert words.split() == ["-u", "-P", "-m", "ettsweep.worker", str(tmp_path), "--slot", "cpu-0"]
+        assert path.split(":")[0] == "/code"
+        assert list(tmp_path.glob("*_log.out")) == [log]
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
 
 
 # --- code and data --------------------------------------------------------------------------------------------------

@@ -270,6 +270,11 @@ def test_submissions_that_cannot_be_read_are_passed_over(on_slurm: Any, results:
     assert submissions(results) == [first, third]
 
 
+def test_where_data_are_may_be_left_to_the_workers(on_slurm: Any) -> None:
+    assert on_slurm(data={"imagenet": "/data"}).data == {"imagenet": "/data"}
+    assert on_slurm().data == {}, "a submission of an earlier version"
+
+
 def test_the_last_words_of_a_worker_are_its_own(on_slurm: Any) -> None:
     submission = on_slurm()
     assert submission.last_words() == f"without a word, as if killed (their output: {submission.path})"

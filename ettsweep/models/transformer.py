@@ -57,7 +57,8 @@ def mlp_flops(model: ModelSpec, tokens: int) -> int:
 
 
 ATTENTION_VECTORS = 6
-"""What attention keeps for its gradient: input and output of its normalisation, q, k, v and what it gives."""
+"""What attention keeps for its gradient, in vectors of D numbers for each token: input and output of its normalisation,
+q, k, v and what it gives."""
 
 
 def mlp_vectors(model: ModelSpec) -> int:

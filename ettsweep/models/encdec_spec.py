@@ -14,7 +14,6 @@ from ettsweep.models.transformer import (
     block_parameters,
     mlp_flops,
     mlp_vectors,
-    vector_bytes,
 )
 from ettsweep.scaling.factors import Dims, Group
 from ettsweep.schema import Fraction, PositiveFloat
@@ -82,7 +81,7 @@ def activation_bytes(model: EncDecSpec, recompute: bool) -> int:
 
     With dropout, a mask for each residual branch; with dropout of attention, three times the weights of each head.
     """
-    vector, mlp = vector_bytes(model, model.tokens), mlp_vectors(model)
+    vector, mlp = 4 * model.width * model.tokens, mlp_vectors(model)
     mask = 1 if model.dropout else 0
     weights = 3 * 4 * model.heads * model.tokens**2 if model.attention_dropout else 0
     attention = vector * (ATTENTION_VECTORS + mask) + weights

@@ -56,13 +56,9 @@ def mlp_flops(model: ModelSpec, tokens: int) -> int:
     return 4 * model.mlp_ratio * tokens * model.width**2
 
 
-def vector_bytes(model: ModelSpec, tokens: int) -> int:
-    """Return the bytes of a vector, D numbers in fp32 for each of T tokens."""
-    return 4 * model.width * tokens
-
-
 ATTENTION_VECTORS = 6
-"""What attention keeps for its gradient: input and output of its normalisation, q, k, v and what it gives."""
+"""What attention keeps for its gradient, in vectors of D numbers for each token: input and output of its normalisation,
+q, k, v and what it gives."""
 
 
 def mlp_vectors(model: ModelSpec) -> int:

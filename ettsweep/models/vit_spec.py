@@ -14,7 +14,6 @@ from ettsweep.models.transformer import (
     block_parameters,
     mlp_flops,
     mlp_vectors,
-    vector_bytes,
 )
 from ettsweep.scaling.factors import Dims, Group
 from ettsweep.schema import Positive, PositiveFloat
@@ -78,6 +77,6 @@ def forward_flops(model: VitSpec) -> int:
 
 def activation_bytes(model: VitSpec, recompute: bool) -> int:
     """Return what the blocks keep of one sample."""
-    vector = vector_bytes(model, patches(model))
+    vector = 4 * model.width * patches(model)
     block = vector * (ATTENTION_VECTORS + mlp_vectors(model))
     return block + model.depth * vector if recompute else model.depth * block

@@ -7,7 +7,7 @@ from ettsweep.errors import DataMissingError
 from ettsweep.spec import ModelSpec, TextModel
 from ettsweep.tasks.data import data_env
 from ettsweep.tasks.packages import pydoc_file
-from ettsweep.tasks.text.manifest import Manifest, read_manifest
+from ettsweep.tasks.text.manifest import read_manifest
 from ettsweep.tasks.text.spec import DenoisingTask, PydocTask, TextTask
 
 PYDOC_RULES = 1
@@ -31,7 +31,7 @@ def text_digest(task: TextTask, data: str | None) -> str:
         DataMissingError: nobody has said where it is, or it is not finished.
         CorruptError: it was edited.
     """
-    return text_manifest(data).digest
+    return read_manifest(text_folder(data)).digest
 
 
 def text_folder(data: str | None) -> Path:
@@ -46,16 +46,6 @@ def text_folder(data: str | None) -> Path:
             "`ettsweep data text --input FILES --out DIR` has written"
         )
     return Path(data)
-
-
-def text_manifest(data: str | None) -> Manifest:
-    """Return what the folder of tokenised text says of itself.
-
-    Raises:
-        DataMissingError: there is none, or it is not finished.
-        CorruptError: it was edited.
-    """
-    return read_manifest(text_folder(data))
 
 
 def check_pydoc(task: PydocTask, model: ModelSpec | None, data: str | None) -> None:
@@ -74,7 +64,8 @@ def check_text(task: TextTask, model: ModelSpec | None, data: str | None) -> Non
         DataMissingError: it is not there, or is another one.
         CorruptError: it was edited.
     """
-    folder, manifest = text_folder(data), text_manifest(data)
+    folder = text_folder(data)
+    manifest = read_manifest(folder)
     _check_digest(task, manifest.digest, str(folder))
     if isinstance(model, TextModel) and manifest.n_vocab != model.vocabulary:
         raise DataMissingError(

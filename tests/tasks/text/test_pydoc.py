@@ -1,7 +1,7 @@
 import pytest
 
 from ettsweep.errors import InputError
-from ettsweep.tasks import kinds as registry
+from ettsweep.tasks.text import location
 from ettsweep.tasks.text.pydoc import documents, pydoc_corpus, tokenised, unrepeated
 from ettsweep.tasks.text.spec import PydocTask
 
@@ -24,13 +24,13 @@ def test_no_topic_quotes_an_earlier_one() -> None:
 def test_who_changes_how_text_becomes_tokens_makes_other_runs() -> None:
     """Where this digest changes, runs would compare what was trained on other tokens: raise PYDOC_RULES with it."""
     corpus = tokenised(unrepeated(PASSAGES), 280)
-    assert (registry.PYDOC_RULES, corpus.digest) == (1, "1771fa48b8f9")
+    assert (location.PYDOC_RULES, corpus.digest) == (1, "1771fa48b8f9")
 
 
 def test_rules_are_in_the_id(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = registry.pydoc_digest(PydocTask(), None)
-    monkeypatch.setattr(registry, "PYDOC_RULES", 2)
-    assert registry.pydoc_digest(PydocTask(), None) != before
+    before = location.pydoc_digest(PydocTask(), None)
+    monkeypatch.setattr(location, "PYDOC_RULES", 2)
+    assert location.pydoc_digest(PydocTask(), None) != before
 
 
 def test_vocabulary_beyond_the_text_is_refused_with_the_most_possible() -> None:

@@ -54,10 +54,16 @@ class Comparison:
 def points_by_family(runs: Iterable[Run], verdicts: Iterable[Verdict] = ()) -> dict[str, Points]:
     """Group runs by family and, with what a verdict knows of the lattice, by point."""
     families: dict[str, list[Run]] = {}
-    for run in sorted(runs, key=lambda run: run.spec.seed):
+    for run in runs:
         families.setdefault(run.family, []).append(run)
     asked = {verdict.family: verdict.search.points for verdict in verdicts}
-    return {family: by_point(members, asked.get(family, ())) for family, members in families.items()}
+    return {
+        family: {
+            point: sorted(at_point, key=lambda run: run.spec.seed)
+            for point, at_point in by_point(members, asked.get(family, ())).items()
+        }
+        for family, members in families.items()
+    }
 
 
 def judged(runs: Iterable[Run], verdicts: Sequence[Verdict]) -> list[JudgedFamily]:

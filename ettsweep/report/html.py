@@ -67,7 +67,7 @@ def render(results: str, sections: Sequence[Section], runs: Sequence[Run], corru
     return template.render(
         results=results,
         made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        sweeps=[_section(section) for section in sections],
+        sections=[_section(section) for section in sections],
         runs=_run_rows(runs),
         run_count=len(runs),
         states=[(state.value, count) for state, count in count_states(run.state for run in runs).items()],

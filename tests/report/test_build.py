@@ -12,6 +12,8 @@ from ettsweep.report.build import Histories, cells_of, lattice_map, point_curves
 from ettsweep.report.families import JudgedFamily, compare, judged
 from ettsweep.runs.folder import RunDir
 from ettsweep.sweep.lattice import Point
+from ettsweep.sweep.ledger import load_ledger
+from ettsweep.sweep.verify import Look
 
 
 def family(made: Made, strategy: str) -> JudgedFamily:
@@ -134,6 +136,19 @@ def test_sweeps_of_one_model_are_told_apart_by_what_differs(tmp_path: Path) -> N
     paths = write_report(tmp_path, tmp_path / "report", made.runs, made.verdicts)
     assert len(paths) == len(set(paths))
     assert sum(p.name.startswith("vit-digits-standard") and p.suffix == ".png" for p in paths) == 4
+
+
+def test_an_optimum_beyond_the_grid_is_found_however_its_runs_were_rounded(tmp_path: Path) -> None:
+    base = digits_spec(None)
+    for seed in (0, 1, 2, 3):
+        beyond = Point(base.lr, base.wd).moved(2 + 1e-7 * (seed % 2), 0)
+        finish(tmp_path, base.at(beyond.lr, beyond.wd, seed), 0.1)
+    asked = search(base)
+    runs = list(load_ledger(tmp_path).runs.values())
+    for found in (runs, runs[::-1]):
+        (only,) = judged(found, [Look(asked, found).verdict()])
+        assert [run.spec.seed for run in only.optimum] == [0, 1, 2, 3]
+        assert len(only.points) == 1
 
 
 def test_strategies_stand_in_their_usual_order(made: Made) -> None:

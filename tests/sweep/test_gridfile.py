@@ -534,6 +534,14 @@ def test_the_newest_request_governs_and_older_ones_add_their_points(path: Path, 
     assert set(search.points) == {Point(lr * a, wd * b) for a in (2, 4) for b in (1, 0.5)} | {Point(lr, wd)}
 
 
+def test_a_centre_that_was_rounded_otherwise_asks_for_the_same_points(path: Path, results: Path) -> None:
+    saved(results, load_request(path, ["standard"], [f"centre.standard.lr={2.0**-7 * 2**1e-7!r}"]), age_s=20)
+    newest = load_request(path, ["standard"])
+    saved(results, newest, age_s=10)
+    (search,) = searches(load_requests(results))
+    assert search.points == newest.searches()[0].points
+
+
 def test_requests_of_different_families_are_searched_apart(path: Path, results: Path) -> None:
     save_request(results, load_request(path, ["standard", "ntk"]))
     save_request(results, load_request(path, ["standard"], ["model.width=64"]))

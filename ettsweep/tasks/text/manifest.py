@@ -97,7 +97,7 @@ class Manifest(Frozen):
         digest: 12 hex digits of the tokens in their order: not of paths, times, or how many processes worked.
         n_vocab: of the model, special tokens included.
         bpe_tokens: of the byte-pair encoding.
-        tokenizer_sha256: of its vocabulary and merges (tasks/tokenizer.py).
+        tokenizer_sha256: of its vocabulary and merges (tasks/text/tokenizer.py).
         inputs: what it was made from.
         skipped: documents that were left out, since they are white space alone.
     """

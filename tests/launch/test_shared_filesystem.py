@@ -133,7 +133,7 @@ ACTIONS: dict[str, Callable[..., Any]] = {
 # --- fixtures -------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(params=["bind", "sshfs", "given"])
+@pytest.fixture(params=["bind", pytest.param("sshfs", marks=pytest.mark.slow), "given"])
 def folders(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[list[Path]]:
     """Give paths of one folder, one a host, each by a mount of its own."""
     if subprocess.run([*ISOLATED, "hostname", "elsewhere"], capture_output=True).returncode:

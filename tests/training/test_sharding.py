@@ -113,7 +113,7 @@ def test_curves_equal_those_of_one_process(train: Train, trained: Trained, make_
     assert numbers(recomputed) == numbers(two)
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("momentum", [0.9, pytest.param(0.0, marks=pytest.mark.slow)])
 def test_sgd_too(train: Train, trained: Trained, make_spec: MakeSpec, momentum: float) -> None:
     spec = make_spec(batch_size=ODD, lr=0.1, optimizer={"kind": "sgd", "momentum": momentum}, strategy={"s": None})
     (two,), _ = trained((spec, SHARDED))
@@ -141,7 +141,7 @@ def test_validation_slices_that_not_all_have_are_gone_through_by_all(
     assert curve(two, "val_loss") == pytest.approx(curve(one, "val_loss"), rel=1e-6)
 
 
-@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+@pytest.mark.parametrize("precision", ["fp16", pytest.param("bf16", marks=pytest.mark.slow)])
 def test_half_precision_is_that_of_a_model_that_is_not_sharded(
     trained: Trained, make_spec: MakeSpec, precision: str
 ) -> None:
@@ -228,14 +228,19 @@ def test_a_sharded_run_stopped_and_killed_goes_on_bit_for_bit(
 
 
 @pytest.mark.parametrize(
-    "how", ["in its part", "after its part", "before it counts", "before the one before is removed"]
+    ("how", "rank"),
+    [
+        ("in its part", 0),
+        ("before it counts", 0),
+        pytest.param("in its part", 1, marks=pytest.mark.slow),
+        pytest.param("after its part", 0, marks=pytest.mark.slow),
+        pytest.param("after its part", 1, marks=pytest.mark.slow),
+        pytest.param("before the one before is removed", 0, marks=pytest.mark.slow),
+    ],
 )
-@pytest.mark.parametrize("rank", [0, 1])
 def test_a_process_killed_while_it_saves_costs_no_bit(
     trained: Trained, make_spec: MakeSpec, how: str, rank: int
 ) -> None:
-    if rank and how.startswith("before"):
-        pytest.skip("the leader alone does that")
     spec = long_spec(make_spec)
     way = SHARDED | {"every_steps": 4, "folder": "same"}
     (calm, run, _), ends = trained(
@@ -254,10 +259,13 @@ def test_a_process_killed_while_it_saves_costs_no_bit(
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        *((SHARDED, {"world": 1}), (SHARDED, DDP), (SHARDED, SHARDED | {"world": 3})),
-        *(({"world": 1}, SHARDED), (DDP, SHARDED), (SHARDED | {"world": 3}, SHARDED)),
+        pytest.param(SHARDED, {"world": 1}, id="2-to-1"),
+        pytest.param(SHARDED, SHARDED | {"world": 3}, id="2-to-3"),
+        pytest.param(SHARDED, DDP, id="2-to-ddp", marks=pytest.mark.slow),
+        pytest.param({"world": 1}, SHARDED, id="1-to-2", marks=pytest.mark.slow),
+        pytest.param(DDP, SHARDED, id="ddp-to-2", marks=pytest.mark.slow),
+        pytest.param(SHARDED | {"world": 3}, SHARDED, id="3-to-2", marks=pytest.mark.slow),
     ],
-    ids=["2-to-1", "2-to-ddp", "2-to-3", "1-to-2", "ddp-to-2", "3-to-2"],
 )
 def test_any_number_of_processes_takes_a_run_on_sharded_or_not(
     train: Train, trained: Trained, make_spec: MakeSpec, before: dict[str, Any], after: dict[str, Any]
@@ -398,8 +406,17 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("sound")
 
 
+QUICK = ("flipped bit", "missing index", "code in the index")
+"""Of the damages those that `make test` has."""
+
+
 @pytest.mark.parametrize(
-    ("damage", "world"), [*((damage, 2) for damage in DAMAGE), ("flipped bit", 1), ("code in the index", 1)]
+    ("damage", "world"),
+    [
+        *((damage, 2) for damage in QUICK),
+        *(pytest.param(damage, 2, marks=pytest.mark.slow) for damage in DAMAGE if damage not in QUICK),
+        *(pytest.param(damage, 1, marks=pytest.mark.slow) for damage in ("flipped bit", "code in the index")),
+    ],
 )
 def test_damaged_parts_cost_time_but_no_bit(
     trained: Trained, make_spec: MakeSpec, sound: Path, tmp_path: Path, damage: str, world: int

@@ -142,6 +142,7 @@ def test_a_killed_leader_takes_the_others_along_and_a_killed_follower_is_replace
     assert "Traceback" not in logs(results)
 
 
+@pytest.mark.slow
 def test_a_sharded_run_is_killed_and_told_to_end_and_cleaned_up(command: Any, results: Path, tmp_path: Path) -> None:
     sharded = (*command, "--launch-set", "sharded=true")
     ettsweep(*sharded)
@@ -179,6 +180,7 @@ def test_a_sharded_run_is_killed_and_told_to_end_and_cleaned_up(command: Any, re
     end_workers(calm)
 
 
+@pytest.mark.slow
 def test_both_processes_save_and_end_whichever_is_told_to(command: Any, results: Path, calm: Path) -> None:
     for number, which in enumerate((0, 1), 1):
         told = ettsweep(*command).stderr

@@ -21,13 +21,13 @@ import numpy as np
 import PIL
 import timm
 import torch
-from ettsweep.tasks.images.classification.images import Images
 from PIL import Image, features
 
 from ettsweep.models.architectures import model_spec
 from ettsweep.seeding import derive_seed
 from ettsweep.tasks.base import Loading, Share
 from ettsweep.tasks.images.augmentation import seed_generators, training_transform
+from ettsweep.tasks.images.classification import Images
 from ettsweep.tasks.images.spec import ImageNetTask
 from ettsweep.tasks.images.stored import decode
 

@@ -266,7 +266,7 @@ def test_what_a_follower_alone_cannot_do_is_told_and_not_tried_again(
     command: Any, results: Path, followers_first: Callable[[str], None]
 ) -> None:
     followers_first(
-        "from ettsweep.tasks.digits import Digits\n"
+        "from ettsweep.tasks.images.digits import Digits\n"
         "def unreadable(*_): raise OSError('the disk of this node alone is broken')\n"
         "Digits.validation = unreadable"
     )

@@ -185,7 +185,7 @@ def first_step(results: Path, spec: RunSpec) -> dict[str, tuple[torch.Tensor, to
     assert saved.step == 1
     before = {name: tensor.detach() for name, tensor in initial_network(spec, CPU).named_parameters()}
     after = {name: torch.empty_like(tensor) for name, tensor in before.items()}
-    saved.source.fill({f"model/{name}": tensor for name, tensor in after.items()})
+    saved.tensors.fill({f"model/{name}": tensor for name, tensor in after.items()})
     return {name: (before[name], after[name]) for name in before}
 
 

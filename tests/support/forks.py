@@ -112,6 +112,9 @@ def serve() -> None:
     import support.killed_run
     import support.side_by_side  # noqa: F401  # what they import is warm too
 
+    # torch makes its pool of threads anew in the first thread of a fork that asks for it, and a second one that asks
+    # meanwhile finds none and aborts: so each fork asks before it has a second.
+    os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
     torch.set_num_threads(1)
     torch.optim.SGD([torch.zeros(1)]).step()  # the first step of a process imports for a second
     for line in sys.stdin:

@@ -224,7 +224,7 @@ def followers_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable
         folder.mkdir()
         lines = [
             "import sys",
-            "if 'ettsweep.worker' in sys.orig_argv:",
+            "if {'ettsweep.worker', '--follow'} <= set(sys.orig_argv):",
             *(f"    {line}" for line in code.splitlines()),
         ]
         (folder / "sitecustomize.py").write_text("\n".join(lines))

@@ -21,7 +21,7 @@ from ettsweep.registry import resolve
 from ettsweep.runs.folder import read_spec
 from ettsweep.scaling.optimizers import OPTIMIZERS
 from ettsweep.sweep.gridfile import load_request
-from ettsweep.sweep.request import save_request
+from ettsweep.sweep.search import save_request
 from ettsweep.tasks.kinds import TASKS
 from ettsweep.worker.control import SIGNALS
 from ettsweep.worker.foreground import train_in_foreground

@@ -12,7 +12,7 @@ from ettsweep.files import read_lines
 from ettsweep.models.scales import factors
 from ettsweep.spec import RunSpec
 from ettsweep.sweep.gridfile import load_request
-from ettsweep.sweep.request import with_corpus
+from ettsweep.sweep.search import with_corpus
 from ettsweep.tasks.text.pydoc import documents
 
 GRIDS = Path(__file__).parent.parent / "grids"

@@ -43,7 +43,7 @@ MODULES = modules()
 
 
 def part(module: str) -> str:
-    """Return the part of the package that a module belongs to: `sweep` for ettsweep.sweep.plan."""
+    """Return the part of the package that a module belongs to: `sweep` for ettsweep.sweep.ledger."""
     return [*module.split("."), ""][1]
 
 

@@ -35,7 +35,7 @@ def doctor(
     from ettsweep.launch.place import data_of, located
     from ettsweep.launch.profiles import load_profile
     from ettsweep.sweep.gridfile import find_grid, load_request
-    from ettsweep.sweep.request import ANYWHERE
+    from ettsweep.sweep.search import ANYWHERE
 
     if fit and (grid is None) == (model is None):
         raise InputError("--fit needs a grid: say which, with one of --model NAME and --grid FILE")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from ettsweep.launch.place import Place
     from ettsweep.sweep.ledger import Selection
-    from ettsweep.sweep.request import Search
+    from ettsweep.sweep.search import Search
 
 
 Results = Annotated[Path, typer.Option("--results", envvar="ETTSWEEP_RESULTS", help="Results folder.")]
@@ -134,7 +134,7 @@ def asked_searches(
         InputError: there is none.
     """
     from ettsweep.scaling.strategies import parse_strategy
-    from ettsweep.sweep.request import load_requests, searches
+    from ettsweep.sweep.search import load_requests, searches
 
     requests = load_requests(results)
     if not requests:

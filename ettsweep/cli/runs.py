@@ -56,7 +56,7 @@ def status(
     results: Results = DEFAULT_RESULTS,
 ) -> None:
     """List the runs with their states, as they are on disk."""
-    from ettsweep.cli.run_views import in_order, state_note, status_row, why_idle
+    from ettsweep.cli.views import in_order, state_note, status_row, why_idle
     from ettsweep.launch.rounds import read_ledger
     from ettsweep.runs.state import State
     from ettsweep.sweep.ledger import count_states
@@ -130,7 +130,7 @@ def show_run(
     results: Results = DEFAULT_RESULTS,
 ) -> None:
     """Show all that is known of one run: spec, state, attempts, result."""
-    from ettsweep.cli.run_views import describe, flat, show_reproduction
+    from ettsweep.cli.views import describe, flat, show_reproduction
     from ettsweep.launch.rounds import read_ledger
     from ettsweep.sweep.ledger import find_run, intact
 

@@ -98,7 +98,7 @@ def verify_optimum(
     """Judge each family's best point by its six neighbours; submit those that are missing."""
     from ettsweep.cli.views import note_blocked, note_outside, note_submitted, score_note, show_plan, show_verdicts
     from ettsweep.launch.rounds import verify_rounds
-    from ettsweep.sweep.lattice import parse_point
+    from ettsweep.sweep.search import parse_point
 
     searches = asked_searches(results, model, strategy, family)
     there = place(launch, launch_set, log, data)

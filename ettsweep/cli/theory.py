@@ -25,7 +25,7 @@ def map_(
     from ettsweep.scaling.map import map_point
     from ettsweep.scaling.strategies import parse_strategy
     from ettsweep.schema import validate
-    from ettsweep.sweep.request import Centre
+    from ettsweep.sweep.search import Centre
 
     if (width is None) == (model is None):
         raise InputError("the map needs a width, from one of --width N and --model NAME")

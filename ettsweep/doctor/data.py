@@ -9,7 +9,7 @@ from ettsweep.errors import InputError
 from ettsweep.registry import resolve as imported
 from ettsweep.spec import ModelSpec, TaskSpec
 from ettsweep.sweep.gridfile import find_grid, load_request
-from ettsweep.sweep.request import ANYWHERE
+from ettsweep.sweep.search import ANYWHERE
 from ettsweep.tasks.data import resolve
 from ettsweep.tasks.images.location import guess
 from ettsweep.tasks.kinds import task_kind, task_spec

@@ -7,7 +7,7 @@ from ettsweep.doctor.checks import Check
 from ettsweep.launch.profiles import AnyProfile, LocalProfile
 from ettsweep.models.architectures import model_name
 from ettsweep.sweep.gridfile import find_grid, load_request
-from ettsweep.sweep.request import ANYWHERE
+from ettsweep.sweep.search import ANYWHERE
 from ettsweep.tasks.kinds import task_kind
 from ettsweep.worker.device import execution, prepare_device
 

@@ -14,9 +14,8 @@ from ettsweep.runs.state import State
 from ettsweep.schema import validate
 from ettsweep.spec import RunSpec
 from ettsweep.sweep.gridfile import load_request
-from ettsweep.sweep.ledger import Run
-from ettsweep.sweep.plan import Plan, make_plan
-from ettsweep.sweep.request import Centre, Request, Search, save_request, with_corpus
+from ettsweep.sweep.ledger import Plan, Run, make_plan
+from ettsweep.sweep.search import Centre, Request, Search, save_request, with_corpus
 from ettsweep.sweep.verify import fresh_seeds
 
 WAITING = (State.FAILED, State.CANCELLED, State.INTERRUPTED, State.MISSING)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ettsweep.errors import InputError
 from ettsweep.launch.profiles import AnyProfile, LocalProfile, load_profile
 from ettsweep.spec import RunSpec
-from ettsweep.sweep.request import Request, as_before, load_requests, with_corpus
+from ettsweep.sweep.search import Request, as_before, load_requests, with_corpus
 from ettsweep.tasks.data import resolve, said
 from ettsweep.tasks.kinds import TASKS, check_counts, check_data
 

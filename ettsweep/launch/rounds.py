@@ -16,10 +16,8 @@ from ettsweep.launch.submit import scripts, submit
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.paths import runs_dir
 from ettsweep.runs.state import State
-from ettsweep.sweep.lattice import Point
-from ettsweep.sweep.ledger import Ledger, load_ledger
-from ettsweep.sweep.plan import Plan, Planned, make_plan
-from ettsweep.sweep.request import Search
+from ettsweep.sweep.ledger import Ledger, Plan, Planned, load_ledger, make_plan
+from ettsweep.sweep.search import Point, Search
 from ettsweep.sweep.verify import Look, Verdict
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from ettsweep.processes import Process, process
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.paths import code_dir, jobs_dir
 from ettsweep.scaling.strategies import strategy_name
-from ettsweep.sweep.plan import Plan, Planned
+from ettsweep.sweep.ledger import Plan, Planned
 from ettsweep.tasks.data import data_env, resolve, said
 from ettsweep.tasks.kinds import TASKS
 

@@ -15,8 +15,8 @@ from ettsweep.report.figures import Curve, PointCurves, StrategyCurves, curves_f
 from ettsweep.report.maps import Cell, LatticeMap, lattice_figure
 from ettsweep.report.text import mean_std
 from ettsweep.runs.state import State
-from ettsweep.sweep.lattice import Point
 from ettsweep.sweep.ledger import Run
+from ettsweep.sweep.search import Point
 from ettsweep.sweep.verify import Verdict
 from ettsweep.tasks.kinds import curve_unit
 

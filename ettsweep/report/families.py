@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from ettsweep.report.figures import strategy_rank
 from ettsweep.schema import digest, identity
 from ettsweep.spec import RunSpec
-from ettsweep.sweep.lattice import Point
 from ettsweep.sweep.ledger import Run, by_point
-from ettsweep.sweep.request import Search
+from ettsweep.sweep.search import Point, Search
 from ettsweep.sweep.verify import Verdict
 from ettsweep.tasks.kinds import Score
 

@@ -20,7 +20,7 @@ from ettsweep.errors import InputError
 from ettsweep.report.canvas import new_figure, plain_text, titled
 from ettsweep.report.text import is_accuracy, mean_std, metric_name, plus_minus, point_text, score_text, short
 from ettsweep.scaling.strategies import parse_strategy
-from ettsweep.sweep.lattice import Point
+from ettsweep.sweep.search import Point
 from ettsweep.tasks.kinds import Score
 
 STRATEGY_COLOURS = {"standard": "#000000", "ntk": "#0072b2", "hybrid": "#aa3f9c", "mup": "#d55e00"}

@@ -17,7 +17,7 @@ from matplotlib.ticker import ScalarFormatter
 from ettsweep.report.canvas import new_figure, titled
 from ettsweep.report.figures import strategy_colour
 from ettsweep.report.text import is_accuracy, metric_name, short
-from ettsweep.sweep.lattice import Point, snap
+from ettsweep.sweep.search import Point, snap
 
 INK = "#1c1c1e"
 CANDIDATE = "#d62728"

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from ettsweep.sweep.lattice import Point
+from ettsweep.sweep.search import Point
 
 
 def short(value: float) -> str:

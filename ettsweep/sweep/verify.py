@@ -8,9 +8,8 @@ from statistics import fmean
 from ettsweep.errors import InputError
 from ettsweep.runs.state import State
 from ettsweep.spec import MAX_SEED, RunSpec
-from ettsweep.sweep.lattice import PRINTED, Point, neighbours, snap
 from ettsweep.sweep.ledger import Run, by_point
-from ettsweep.sweep.request import Search
+from ettsweep.sweep.search import PRINTED, Point, Search, neighbours, snap
 from ettsweep.tasks.kinds import Score
 
 FINAL = frozenset({"optimal", "tie", "unsearched"})

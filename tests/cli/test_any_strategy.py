@@ -15,7 +15,7 @@ from ettsweep.report.figures import STRATEGY_COLOURS, strategy_colour, strategy_
 from ettsweep.runs.folder import RunDir
 from ettsweep.scaling.strategies import parse_strategy
 from ettsweep.sweep.gridfile import load_request
-from ettsweep.sweep.request import save_request
+from ettsweep.sweep.search import save_request
 
 WIDTH = 8
 LR, WD = 0.25, 0.25

@@ -16,7 +16,7 @@ from ettsweep.runs.folder import RunDir
 from ettsweep.runs.state import State
 from ettsweep.spec import RunSpec, StrategySpec
 from ettsweep.sweep.gridfile import load_request
-from ettsweep.sweep.request import save_request
+from ettsweep.sweep.search import save_request
 
 COMMANDS = sorted(command.name or command.callback.__name__ for command in cli.app.registered_commands)  # type: ignore[union-attr]
 

@@ -21,7 +21,7 @@ from ettsweep.launch.rounds import read_ledger
 from ettsweep.launch.submissions import read_submission
 from ettsweep.launch.submit import check, scripts, submit
 from ettsweep.spec import RunSpec
-from ettsweep.sweep.plan import Plan, make_plan
+from ettsweep.sweep.ledger import Plan, make_plan
 from ettsweep.tasks.kinds import task_spec
 
 ODD = [

@@ -4,7 +4,7 @@ import pytest
 from support.made_sweep import FRESH, SEEDS, Made, digits_spec, finish, loss_at, read, search
 
 from ettsweep.runs.folder import RunDir
-from ettsweep.sweep.lattice import Point
+from ettsweep.sweep.search import Point
 
 
 @pytest.fixture(scope="session")

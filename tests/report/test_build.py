@@ -11,8 +11,8 @@ from ettsweep.report import build
 from ettsweep.report.build import Histories, cells_of, lattice_map, point_curves, strategy_curves, write_report
 from ettsweep.report.families import JudgedFamily, compare, judged
 from ettsweep.runs.folder import RunDir
-from ettsweep.sweep.lattice import Point
 from ettsweep.sweep.ledger import load_ledger
+from ettsweep.sweep.search import Point
 from ettsweep.sweep.verify import Look
 
 

@@ -19,7 +19,7 @@ from ettsweep.report.figures import (
     strategy_colour,
 )
 from ettsweep.report.text import plus_minus, score_text, short
-from ettsweep.sweep.lattice import Point
+from ettsweep.sweep.search import Point
 from ettsweep.tasks.kinds import Score
 
 NAN = math.nan

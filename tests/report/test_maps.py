@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from ettsweep.report.maps import Cell, LatticeMap, clipped_range, hexagon_xy, lattice_figure
-from ettsweep.sweep.lattice import Axis, Point, neighbours
+from ettsweep.sweep.search import Axis, Point, neighbours
 
 SIX = [(1, 0), (0, 1), (1, -1), (-1, 1), (0, -1), (-1, 0)]
 

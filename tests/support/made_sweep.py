@@ -8,9 +8,8 @@ from ettsweep.models.vit_spec import VitSpec
 from ettsweep.runs.folder import RunDir
 from ettsweep.scaling.strategies import strategy_name
 from ettsweep.spec import RunSpec, ScheduleSpec, StrategySpec
-from ettsweep.sweep.lattice import Axis, Point, expand
 from ettsweep.sweep.ledger import Run, load_ledger
-from ettsweep.sweep.request import Search
+from ettsweep.sweep.search import Axis, Point, Search, expand
 from ettsweep.sweep.verify import Look, Verdict
 from ettsweep.tasks.images.spec import DigitsTask, ImageNetTask
 

@@ -12,8 +12,7 @@ from ettsweep.errors import CorruptError, InputError, StorageError
 from ettsweep.resources import shipped
 from ettsweep.scaling.optimizers import SgdSpec
 from ettsweep.sweep.gridfile import find_grid, load_request
-from ettsweep.sweep.lattice import Point
-from ettsweep.sweep.request import ANYWHERE, Centre, Request, load_requests, save_request, searches
+from ettsweep.sweep.search import ANYWHERE, Centre, Point, Request, load_requests, save_request, searches
 
 GRID = """\
 model: vit-digits

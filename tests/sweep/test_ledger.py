@@ -1,18 +1,15 @@
-import os
-import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ettsweep.cli.run_views import best_score, describe, in_order, status_row
 from ettsweep.errors import InputError
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
-from ettsweep.runs.state import Owner, Prospect, State, ThisMachine
+from ettsweep.runs.state import Owner, Prospect, State, Status, ThisMachine
 from ettsweep.spec import RunSpec
-from ettsweep.sweep.ledger import Selection, count_states, find_run, load_ledger
+from ettsweep.sweep.ledger import Ledger, Run, Selection, count_states, find_run, load_ledger, make_plan
 
 MakeSpec = Callable[..., RunSpec]
 
@@ -22,13 +19,6 @@ def start(results: Path, spec: RunSpec) -> Attempt:
     attempt = RunDir.create(results, spec).claim({"slot": "cpu-0"}, after=0)
     assert attempt is not None
     return attempt
-
-
-def evaluate(attempt: Attempt, steps: int, *losses: float | None) -> None:
-    """Write the metrics of some steps, then some evaluations."""
-    lines: list[dict[str, Any]] = [{"step": step, "loss": 2.0} for step in range(1, steps + 1)]
-    lines += [{"step": steps, "val_loss": loss, "val_accuracy": 0.5} for loss in losses]
-    attempt.append(attempt.metrics_path, lines)
 
 
 def finish(results: Path, spec: RunSpec, score: float | None) -> RunDir:
@@ -105,7 +95,6 @@ def test_a_broken_folder_is_told_apart_and_waits_to_be_written_anew(
         "its spec.json is damaged and will be written anew",
     )
     assert "the command that asked for the run writes it anew" in ledger.broken[broken.run_id]
-    assert describe(ledger, broken.run_id)["reason"] == ledger.broken[broken.run_id]
 
 
 def test_a_spec_edited_by_hand_is_not_taken_for_the_run(results: Path, spec: RunSpec) -> None:
@@ -123,22 +112,6 @@ def test_what_is_no_run_folder_is_passed_over(results: Path, spec: RunSpec) -> N
     assert (list(ledger.runs), ledger.broken) == ([spec.run_id], {})
 
 
-def test_reading_never_writes(results: Path, make_spec: MakeSpec) -> None:
-    finish(results, make_spec(seed=0), 0.5)
-    evaluate(start(results, make_spec(seed=1)), 2, 0.7)
-
-    def tree() -> list[tuple[str, int, int]]:
-        paths = sorted(results.rglob("*"))
-        return [(str(p), p.stat().st_mtime_ns, p.stat().st_size) for p in paths]
-
-    before = tree()
-    ledger = load_ledger(results)
-    for run in ledger.runs.values():
-        status_row(run)
-        describe(ledger, run.id)
-    assert tree() == before
-
-
 def test_a_family_is_all_runs_that_differ_in_lr_wd_and_seed_only(results: Path, make_spec: MakeSpec) -> None:
     family = [make_spec(), make_spec(lr=2.0), make_spec(wd=0.5), make_spec(seed=1)]
     other = make_spec(model={"width": 16})
@@ -146,101 +119,6 @@ def test_a_family_is_all_runs_that_differ_in_lr_wd_and_seed_only(results: Path, 
         RunDir.create(results, spec)
     found = load_ledger(results).family(family[0].family_id)
     assert {run.id for run in found} == {spec.run_id for spec in family}
-
-
-# --- rows -----------------------------------------------------------------------------------------------------------
-
-
-def test_a_status_row_says_what_the_run_is_and_how_far(results: Path, spec: RunSpec) -> None:
-    attempt = start(results, spec)
-    evaluate(attempt, 6, 0.9, 0.8)
-    attempt.append(attempt.timings_path, [{"step": 6, "progress": 0.25, "wall_s": 1.0}])
-    row = status_row(load_ledger(results).runs[spec.run_id])
-    assert row == {
-        "run": spec.run_id,
-        "family": spec.family_id,
-        "model": "vit-n8-l1-h2-p4-i8-c1-k10",
-        "task": "digits",
-        "strategy": "ntk",
-        "lr": 1.0,
-        "wd": 2.0**-6,
-        "log2_lr": 0.0,
-        "log2_wd": -6.0,
-        "seed": 0,
-        "state": "running",
-        "progress": 0.25,
-        "best_score": 0.8,
-        "reason": "",
-        "where": socket.gethostname(),
-        "job": None,
-        "left_s": 3.0,
-    }
-
-
-def test_wd_zero_has_no_log2(results: Path, make_spec: MakeSpec) -> None:
-    spec = make_spec(wd=0.0)
-    RunDir.create(results, spec)
-    assert status_row(load_ledger(results).runs[spec.run_id])["log2_wd"] is None
-
-
-def test_the_best_score_of_a_run_in_training_is_of_its_evaluations_so_far(results: Path, spec: RunSpec) -> None:
-    attempt = start(results, spec)
-
-    def best() -> float | None:
-        return best_score(load_ledger(results).runs[spec.run_id])
-
-    assert best() is None
-    evaluate(attempt, 2, 0.9, 0.4, None, 0.7)
-    assert best() == 0.4
-    assert attempt.run.finish({"status": "done", "score": 0.3}, [])
-    assert best() == 0.3
-
-
-def test_the_best_score_reaches_back_over_attempts(results: Path, spec: RunSpec) -> None:
-    first = start(results, spec)
-    evaluate(first, 4, 0.4)
-    first.append(first.metrics_path, [{"step": 5, "loss": 1.0}, {"step": 5, "val_loss": 0.1}])  # after the checkpoint
-    second = first.run.claim({}, after=1)
-    assert second is not None
-    second.resume_from(1, 4)
-    evaluate_from_5 = [{"step": 5, "loss": 1.0}, {"step": 5, "val_loss": 0.6}]
-    second.append(second.metrics_path, evaluate_from_5)
-    assert best_score(load_ledger(results).runs[spec.run_id]) == 0.4
-
-
-def test_all_that_is_known_of_a_run_is_described(results: Path, spec: RunSpec) -> None:
-    first = start(results, spec)
-    first.fail("interrupted", "terminated")
-    second = first.run.claim({"slot": "cpu-1", "torch": "2.8"}, after=1)
-    assert second is not None
-    second.resume_from(1, 8)
-    assert second.run.finish({"status": "done", "score": 0.5}, [])
-    data = describe(load_ledger(results), spec.run_id)
-    assert data["state"] == "done"
-    assert data["spec"]["model"]["width"] == 8
-    assert data["result"]["score"] == 0.5
-    assert [(a["attempt"], a["from"], a["slot"], a["ended"]) for a in data["attempts"]] == [
-        (1, "the start", "cpu-0", "terminated"),
-        (2, "attempt 1, step 8", "cpu-1", None),
-    ]
-    assert data["attempts"][1]["host"] == os.uname().nodename
-
-
-def test_runs_are_ordered_by_model_strategy_point_and_seed(results: Path, make_spec: MakeSpec) -> None:
-    expected = [
-        make_spec(model={"width": 16}, lr=9.0, seed=9),
-        make_spec(strategy={"s": None}, lr=4.0),
-        make_spec(lr=0.5, wd=0.5, seed=1),
-        make_spec(lr=2.0, wd=0.0, seed=7),
-        make_spec(lr=2.0, wd=0.25, seed=3),
-        make_spec(lr=2.0, wd=0.25, seed=11),
-        make_spec(lr=10.0, wd=0.0),
-        make_spec(strategy={"s": 1.0}, lr=0.25),
-    ]
-    for spec in expected:
-        RunDir.create(results, spec)
-    found = sorted(load_ledger(results).runs.values(), key=in_order)
-    assert [run.spec for run in found] == expected
 
 
 def test_states_are_counted_in_their_order() -> None:
@@ -294,8 +172,78 @@ def test_a_selection_narrows_by_each_of_its_parts(results: Path, make_spec: Make
         chosen(strategies=["nkt"])
 
 
-def test_log2_of_mapped_points_is_rounded_alike(results: Path, make_spec: MakeSpec) -> None:
-    spec = make_spec(lr=2.0**-7 * (1 + 4e-16))
-    RunDir.create(results, spec)
-    row = status_row(load_ledger(results).runs[spec.run_id])
-    assert (row["lr"], row["log2_lr"]) == (spec.lr, -7.0)
+# --- plans ----------------------------------------------------------------------------------------------------------
+
+
+def ledger_of(states: dict[RunSpec, State]) -> Ledger:
+    runs = {
+        spec.run_id: Run(RunDir(Path("runs") / spec.run_id), spec, Status(state, f"because {state}"))
+        for spec, state in states.items()
+    }
+    return Ledger(runs, {})
+
+
+@pytest.mark.parametrize(
+    ("state", "action"),
+    [
+        (State.MISSING, "submit"),
+        (State.INTERRUPTED, "retry"),
+        (State.QUEUED, "keep"),
+        (State.RUNNING, "keep"),
+        (State.DONE, "keep"),
+        (State.DIVERGED, "keep"),
+        (State.FAILED, "blocked"),
+        (State.CANCELLED, "blocked"),
+        (State.UNKNOWN, "blocked"),
+    ],
+)
+def test_the_state_decides_what_is_done_about_a_run(spec: RunSpec, state: State, action: str) -> None:
+    plan = make_plan([spec], ledger_of({spec: state}))
+    found = {name: getattr(plan, name) for name in ("submit", "retry", "keep", "blocked") if getattr(plan, name)}
+    assert list(found) == [action]
+    (planned,) = found[action]
+    assert (planned.id, planned.spec, planned.state) == (spec.run_id, spec, state)
+    assert planned.reason == f"because {state}"
+
+
+def test_there_is_an_action_for_every_state(make_spec: MakeSpec) -> None:
+    states = {make_spec(seed=number): state for number, state in enumerate(State)}
+    plan = make_plan(states, ledger_of(states))
+    assert len(plan.submit + plan.retry + plan.keep + plan.blocked) == len(State)
+
+
+def test_a_run_that_is_nowhere_is_submitted(spec: RunSpec) -> None:
+    assert [p.spec for p in make_plan([spec], Ledger({}, {})).submit] == [spec]
+
+
+def test_a_run_with_a_damaged_spec_is_taken_on(spec: RunSpec) -> None:
+    plan = make_plan([spec], Ledger({}, {spec.run_id: "spec.json was edited"}))
+    (planned,) = plan.retry
+    assert (planned.spec, planned.state) == (spec, State.INTERRUPTED)
+    assert planned.reason == "its spec.json is damaged and will be written anew"
+    assert plan.to_launch == (planned,)
+
+
+def test_a_run_asked_for_twice_is_planned_once(make_spec: MakeSpec) -> None:
+    once, mapped_back = make_spec(lr=0.1), make_spec(lr=0.1 * (1 + 1e-15))
+    assert once != mapped_back
+    assert len(make_plan([once, once, mapped_back], Ledger({}, {})).submit) == 1
+
+
+def test_interrupted_runs_are_launched_first_and_order_is_kept(make_spec: MakeSpec) -> None:
+    specs = [make_spec(seed=seed) for seed in range(4)]
+    plan = make_plan(specs, ledger_of({specs[1]: State.INTERRUPTED, specs[3]: State.INTERRUPTED}))
+    assert [p.spec.seed for p in plan.to_launch] == [1, 3, 0, 2]
+
+
+def test_what_is_not_wanted_is_not_planned(make_spec: MakeSpec) -> None:
+    wanted, other = make_spec(seed=0), make_spec(seed=1)
+    plan = make_plan([wanted], ledger_of({other: State.FAILED}))
+    assert [p.spec for p in plan.to_launch] == [wanted]
+    assert not plan.keep + plan.blocked
+
+
+def test_planning_is_repeatable(make_spec: MakeSpec) -> None:
+    specs = [make_spec(seed=seed) for seed in range(3)]
+    ledger = ledger_of({specs[0]: State.DONE, specs[1]: State.FAILED})
+    assert make_plan(specs, ledger) == make_plan(specs, ledger)

@@ -12,9 +12,8 @@ from ettsweep.runs.folder import RunDir
 from ettsweep.runs.state import State, Status
 from ettsweep.spec import MAX_SEED, RunSpec
 from ettsweep.sweep.gridfile import load_request
-from ettsweep.sweep.lattice import Axis, Point
 from ettsweep.sweep.ledger import Run
-from ettsweep.sweep.request import Search
+from ettsweep.sweep.search import Axis, Point, Search
 from ettsweep.sweep.verify import FINAL, REACH, Look, Verdict, fresh_seeds
 from ettsweep.tasks.kinds import Score
 

@@ -65,7 +65,7 @@ def test_runs_train_on_after_the_process_that_submitted_them(tmp_path: Path, res
         "import sys; from pathlib import Path\n"
         "from ettsweep.launch.profiles import LocalProfile; from ettsweep.launch.submit import submit\n"
         "from ettsweep.sweep.gridfile import load_request; from ettsweep.sweep.ledger import Ledger\n"
-        "from ettsweep.sweep.plan import make_plan\n"
+        "from ettsweep.sweep.ledger import make_plan\n"
         "plan = make_plan(load_request(Path(sys.argv[1])).specs(), Ledger({}, {}))\n"
         "print(*submit(Path(sys.argv[2]), plan, LocalProfile(devices='cpu', slots=1)))\n"
         "assert 'torch' not in sys.modules\n"

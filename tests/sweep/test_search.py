@@ -8,7 +8,7 @@ from ettsweep.errors import InputError
 from ettsweep.scaling.map import map_point
 from ettsweep.schema import validate
 from ettsweep.spec import point_identity
-from ettsweep.sweep.lattice import PRINTED, Axis, Point, expand, neighbours, parse_point, snap
+from ettsweep.sweep.search import PRINTED, Axis, Point, expand, neighbours, parse_point, snap
 
 FREE, FIXED = Axis(low=-1, high=1), Axis(fixed=True)
 STRATEGIES = [None, 0.0, 0.25, 0.5, 1.0]

@@ -22,10 +22,14 @@ from ettsweep.spec import RunSpec
 
 pytest_plugins = ["support.devcluster", "support.scheduling"]
 
+LEAN = Path(__file__).parent / "support" / "lean"
+"""What processes run first that tests start, see `lean.py` there."""
+
 MARKING = ("process", "cluster", "statistics")
 
 # Before torch is imported, here and in child processes: on one thread, sums keep their order.
 os.environ["OMP_NUM_THREADS"] = "1"
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(LEAN), os.environ.get("PYTHONPATH")]))
 
 # A shell that starts the tests in the background has them ignore Ctrl-C, and so would all that they start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

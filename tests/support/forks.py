@@ -107,7 +107,7 @@ def warm_workers(forks: Forks) -> Iterator[None]:
 
 def serve() -> None:
     """Do what each line of the input asks for, and answer with a line."""
-    import torch
+    import torch._dynamo.config  # all of it: what is forked may need it
 
     import support.killed_run
     import support.side_by_side  # noqa: F401  # what they import is warm too

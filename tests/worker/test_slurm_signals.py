@@ -29,6 +29,7 @@ HELD_STEP = 60
 GONE = ("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "PREEMPTED")
 
 HOLD = '''
+import lean
 import importlib.abc, os, select, signal, sys
 from pathlib import Path
 

@@ -223,7 +223,7 @@ def followers_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable
         folder = tmp_path / "site"
         folder.mkdir()
         lines = [
-            "import sys",
+            "import sys, lean",
             "if {'ettsweep.worker', '--follow'} <= set(sys.orig_argv):",
             *(f"    {line}" for line in code.splitlines()),
         ]

@@ -1,0 +1,3 @@
+"""What each process of a test runs first."""
+
+import lean  # noqa: F401

@@ -7,12 +7,16 @@ these gets the real one. The demo and the chaos test start their processes as us
 import importlib
 import sys
 from collections.abc import Callable
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
+COMPILER = "torch._dynamo"
+
 
 class Idle(ModuleType):
-    """What stands for `torch._dynamo` until more of it is asked for."""
+    """What stands for the compiler until more of it is asked for."""
 
     @staticmethod
     def disable(function: Callable[..., Any], recursive: bool = True, wrapping: bool = True) -> Callable[..., Any]:
@@ -25,9 +29,24 @@ class Idle(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name != "__path__":  # whoever looks through all modules wants nothing of this one
             raise AttributeError(name)
-        if sys.modules.get("torch._dynamo") is self:
-            del sys.modules["torch._dynamo"]
-        return getattr(importlib.import_module("torch._dynamo"), name)
+        if sys.modules.get(COMPILER) is self:
+            sys.meta_path.remove(FINDER)
+            del sys.modules[COMPILER]
+        return getattr(importlib.import_module(COMPILER), name)
 
 
-sys.modules.setdefault("torch._dynamo", Idle("torch._dynamo"))
+class Finder(MetaPathFinder, Loader):
+    """Finds it in place of the real one."""
+
+    def find_spec(self, name: str, path: object, target: object = None) -> ModuleSpec | None:
+        return ModuleSpec(name, self) if name == COMPILER else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return Idle(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        pass
+
+
+FINDER = Finder()
+sys.meta_path.insert(0, FINDER)

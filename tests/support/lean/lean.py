@@ -41,11 +41,8 @@ class Finder(MetaPathFinder, Loader):
     def find_spec(self, name: str, path: object, target: object = None) -> ModuleSpec | None:
         return ModuleSpec(name, self) if name == COMPILER else None
 
-    def create_module(self, spec: ModuleSpec) -> ModuleType:
-        return Idle(spec.name)
-
     def exec_module(self, module: ModuleType) -> None:
-        pass
+        module.__class__ = Idle
 
 
 FINDER = Finder()

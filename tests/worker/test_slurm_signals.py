@@ -7,7 +7,6 @@ import itertools
 import os
 import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import pytest
 from support.arrays import PROFILE, asks, node_of, only_run, only_submission, wait_for_state, workers
 from support.commandline import assert_as_if_undisturbed, ettsweep, runs_in, status, typed, wait_for
 from support.devcluster import Cluster
+from support.onlooker import Onlooker
 
 from ettsweep.launch.submissions import submissions
 from ettsweep.runs.folder import RunDir
@@ -127,31 +127,11 @@ def hold(tmp_path: Path) -> Hold:
 
 
 @pytest.fixture
-def seen(results: Path) -> Iterator[Callable[[], list[dict[str, Any]]]]:
-    """Ask for the status again and again, as other processes, while the test runs; give all rows that it ever had."""
-    rows: list[dict[str, Any]] = []
-    problems: list[BaseException] = []
-    over = threading.Event()
-
-    def look() -> None:
-        try:
-            while not over.wait(1):
-                rows.extend(status(results, typed).values() if results.exists() else ())
-        except BaseException as problem:
-            problems.append(problem)
-
-    thread = threading.Thread(target=look)
-    thread.start()
-
-    def stop() -> list[dict[str, Any]]:
-        over.set()
-        thread.join()
-        assert not problems, problems
-        return rows
-
-    yield stop
-    over.set()
-    thread.join()
+def seen(results: Path) -> Iterator[Onlooker]:
+    """Ask for the status again and again, as another process, while the test runs; give all rows that it ever had."""
+    onlooker = Onlooker(results)
+    yield onlooker
+    onlooker.close()
 
 
 def array(results: Path) -> str:
@@ -288,7 +268,7 @@ def test_the_workers_of_a_job_on_two_nodes_share_its_runs(
 
 
 def test_all_workers_of_a_job_save_when_its_time_is_up(
-    cluster: Cluster, hold: Hold, tmp_path: Path, results: Path, seen: Any
+    cluster: Cluster, hold: Hold, tmp_path: Path, results: Path, seen: Onlooker
 ) -> None:
     ettsweep(*asks(tmp_path, 2, STEPS, nodes=2, runs_per_job=2, **hold.at("step")))
     for rank in (0, 1):
@@ -377,7 +357,7 @@ def assert_all_as_if_together(results: Path, trained_together: Callable[[RunDir]
 
 
 def test_two_nodes_train_each_run_of_a_list_together_and_go_on_when_their_time_was_up(
-    cluster: Cluster, hold: Hold, tmp_path: Path, results: Path, seen: Any, trained_together: Any
+    cluster: Cluster, hold: Hold, tmp_path: Path, results: Path, seen: Onlooker, trained_together: Any
 ) -> None:
     ettsweep(*asks(tmp_path, 2, STEPS, runs_per_job=2, **TOGETHER, **hold.at("step")))
     for rank in (0, 1):
@@ -519,7 +499,7 @@ def test_a_waiting_job_that_is_cancelled_and_that_slurm_forgets_waits_for_a_deci
 
 
 def test_a_run_whose_job_is_being_cancelled_is_not_given_to_another(
-    cluster: Cluster, hold: Hold, tmp_path: Path, results: Path, seen: Any
+    cluster: Cluster, hold: Hold, tmp_path: Path, results: Path, seen: Onlooker
 ) -> None:
     """Held after it has saved and before it ends: SLURM itself says only that the job is completing."""
     command = asks(tmp_path, 1, STEPS, **hold.at("step+saved"))
@@ -563,7 +543,7 @@ def preempt_signal(request: pytest.FixtureRequest, cluster: Cluster, monkeypatch
 )
 @pytest.mark.usefixtures("preempt_signal")
 def test_a_preempted_run_comes_back_and_goes_on_at_the_very_step(
-    cluster: Cluster, hold: Hold, tmp_path: Path, results: Path, seen: Any, partition: str
+    cluster: Cluster, hold: Hold, tmp_path: Path, results: Path, seen: Onlooker, partition: str
 ) -> None:
     command = asks(tmp_path, 1, STEPS, partition=partition, **hold.at("step"))
     ettsweep(*command)
@@ -586,7 +566,7 @@ def test_a_preempted_run_comes_back_and_goes_on_at_the_very_step(
 
 
 def test_a_requeued_run_goes_on_at_the_very_step(
-    cluster: Cluster, hold: Hold, tmp_path: Path, results: Path, seen: Any
+    cluster: Cluster, hold: Hold, tmp_path: Path, results: Path, seen: Onlooker
 ) -> None:
     ettsweep(*asks(tmp_path, 1, STEPS, **hold.at("step")))
     hold.wait()
@@ -601,7 +581,7 @@ def test_a_requeued_run_goes_on_at_the_very_step(
 
 
 def test_a_requeued_run_that_did_not_save_in_time_goes_on_at_its_last_checkpoint(
-    cluster: Cluster, hold: Hold, tmp_path: Path, results: Path, seen: Any
+    cluster: Cluster, hold: Hold, tmp_path: Path, results: Path, seen: Onlooker
 ) -> None:
     """The worker hears nothing, until SLURM kills it."""
     ettsweep(*asks(tmp_path, 1, STEPS, **hold.at("step", deaf=0)))
@@ -618,7 +598,7 @@ def test_a_requeued_run_that_did_not_save_in_time_goes_on_at_its_last_checkpoint
 
 
 def test_a_run_longer_than_the_time_limit_goes_through_several_jobs(
-    cluster: Cluster, hold: Hold, tmp_path: Path, results: Path, seen: Any
+    cluster: Cluster, hold: Hold, tmp_path: Path, results: Path, seen: Onlooker
 ) -> None:
     """The limit is SLURM's own: a job trains to a step, and waits there for the warning, which comes after 25 to 55 s."""
     ettsweep(*asks(tmp_path, 1, STEPS, partition="short", time_min=1, warn_s=5, **hold.at("step", lives=99)))
@@ -692,7 +672,7 @@ def test_a_job_of_minutes_may_run_out_of_time_more_often_than_submitit_allows(
 
 
 def test_a_job_that_asks_to_be_started_again_is_not_replaced(
-    cluster: Cluster, hold: Hold, tmp_path: Path, results: Path, seen: Any
+    cluster: Cluster, hold: Hold, tmp_path: Path, results: Path, seen: Onlooker
 ) -> None:
     """Held between the checkpoint and `scontrol requeue`, which may take seconds on a busy controller."""
     command = asks(tmp_path, 1, STEPS, **hold.at("step+saved"))
@@ -828,7 +808,7 @@ def pending(cluster: Cluster) -> set[str]:
 
 
 def test_a_cancelled_run_stops_with_a_checkpoint_and_its_job_takes_the_next(
-    cluster: Cluster, hold: Hold, tmp_path: Path, results: Path, seen: Any
+    cluster: Cluster, hold: Hold, tmp_path: Path, results: Path, seen: Onlooker
 ) -> None:
     command = asks(tmp_path, 2, STEPS, runs_per_job=2, **hold.at("step"))
     ettsweep(*command)

@@ -565,35 +565,51 @@ def test_a_preempted_run_comes_back_and_goes_on_at_the_very_step(
     assert_all_as_if_undisturbed(results)
 
 
-def test_a_requeued_run_goes_on_at_the_very_step(
-    cluster: Cluster, hold: Hold, tmp_path: Path, results: Path, seen: Onlooker
+WARN, REQUEUE = ("scancel", "--signal=USR2"), ("scontrol", "requeue")
+NO_SCONTROL = {"python": f"env PATH=/nowhere {sys.executable}"}
+
+
+@pytest.mark.parametrize(
+    ("told", "place", "hears", "profile", "resumed"),
+    [
+        pytest.param(REQUEUE, "step", True, {}, HELD_STEP, id="requeued"),
+        pytest.param(REQUEUE, "step", False, {}, HELD_STEP // 25 * 25, id="requeued-and-killed-before-it-saved"),
+        pytest.param(WARN, "step", True, NO_SCONTROL, HELD_STEP, id="in-a-container-by-its-batch-script"),
+        pytest.param(WARN, "torch", True, {}, None, id="warned-before-its-first-claim"),
+        pytest.param(REQUEUE, "torch", True, {}, None, id="requeued-before-its-first-claim"),
+        pytest.param(WARN, "start", False, {}, None, id="warned-before-it-listens"),
+    ],
+)
+def test_a_run_whose_job_comes_back_goes_on_where_it_was(
+    cluster: Cluster,
+    hold: Hold,
+    tmp_path: Path,
+    results: Path,
+    seen: Onlooker,
+    told: tuple[str, ...],
+    place: str,
+    hears: bool,
+    profile: dict[str, Any],
+    resumed: int | None,
 ) -> None:
-    ettsweep(*asks(tmp_path, 1, STEPS, **hold.at("step")))
+    """It goes on at the very step, or at its last checkpoint where SLURM killed it first, or begins where it had not."""
+    ettsweep(*asks(tmp_path, 1, STEPS, **profile, **hold.at(place, deaf=None if hears else 0)))
     hold.wait()
     job = f"{array(results)}_0"
-    cluster.run("scontrol", "requeue", job)
+    cluster.run(*told, job)
+    if place == "start":
+        hold.let_go()
     wait_until_done(results)
     assert {row["state"] for row in seen()} <= {"queued", "running", "done"}
     assert {row["job"] for row in seen()} <= {job, None}
-    assert lives(only_run(results)) == [(job, 0), (job, 1)]
-    assert_resumed(only_run(results), HELD_STEP)
-    assert_all_as_if_undisturbed(results)
-
-
-def test_a_requeued_run_that_did_not_save_in_time_goes_on_at_its_last_checkpoint(
-    cluster: Cluster, hold: Hold, tmp_path: Path, results: Path, seen: Onlooker
-) -> None:
-    """The worker hears nothing, until SLURM kills it."""
-    ettsweep(*asks(tmp_path, 1, STEPS, **hold.at("step", deaf=0)))
-    hold.wait()
-    job = f"{array(results)}_0"
-    cluster.run("scontrol", "requeue", job)
-    wait_until_done(results)
-    assert {row["state"] for row in seen()} <= {"queued", "running", "done"}
     run = only_run(results)
-    assert lives(run) == [(job, 0), (job, 1)]
-    assert run.attempt(1).failure() is None
-    assert_resumed(run, HELD_STEP // 25 * 25)
+    if resumed is None:
+        assert lives(run) == [(job, 1)]
+    else:
+        assert lives(run) == [(job, 0), (job, 1)]
+        assert (run.attempt(1).failure() is not None) == hears
+        assert_resumed(run, resumed)
+    assert restarts(cluster, job) == 1
     assert_all_as_if_undisturbed(results)
 
 
@@ -640,21 +656,6 @@ def test_a_job_that_comes_back_brings_no_other_of_its_array_with_it(
     assert attempts == {base: 2, stays: 1, goes: 1}
 
 
-def test_a_worker_that_cannot_ask_slurm_is_brought_back_by_its_batch_script(
-    cluster: Cluster, hold: Hold, tmp_path: Path, results: Path
-) -> None:
-    """As in a container, where there is no scontrol."""
-    python = f"env PATH=/nowhere {sys.executable}"
-    ettsweep(*asks(tmp_path, 1, STEPS, python=python, **hold.at("step")))
-    hold.wait()
-    job = f"{array(results)}_0"
-    cluster.run("scancel", "--signal=USR2", job)
-    wait_until_done(results)
-    assert lives(only_run(results)) == [(job, 0), (job, 1)]
-    assert_resumed(only_run(results), HELD_STEP)
-    assert_all_as_if_undisturbed(results)
-
-
 def test_a_job_of_minutes_may_run_out_of_time_more_often_than_submitit_allows(
     cluster: Cluster, hold: Hold, tmp_path: Path, results: Path
 ) -> None:
@@ -688,33 +689,6 @@ def test_a_job_that_asks_to_be_started_again_is_not_replaced(
     assert len(submissions(results)) == 1
     assert lives(only_run(results)) == [(job, 0), (job, 1)]
     assert_resumed(only_run(results), HELD_STEP)
-    assert_all_as_if_undisturbed(results)
-
-
-@pytest.mark.parametrize("told", ["USR2", "requeue"])
-def test_a_job_told_to_go_on_later_before_its_first_claim_comes_back(
-    cluster: Cluster, hold: Hold, tmp_path: Path, results: Path, told: str
-) -> None:
-    ettsweep(*asks(tmp_path, 1, STEPS, **hold.at("torch")))
-    hold.wait()
-    job = f"{array(results)}_0"
-    assert [row["state"] for row in status(results).values()] == ["queued"]
-    cluster.run(*(("scancel", "--signal=USR2") if told == "USR2" else ("scontrol", "requeue")), job)
-    wait_until_done(results)
-    assert lives(only_run(results)) == [(job, 1)]
-    assert_all_as_if_undisturbed(results)
-
-
-def test_a_warning_that_comes_before_the_worker_listens_is_heard(
-    cluster: Cluster, hold: Hold, tmp_path: Path, results: Path
-) -> None:
-    ettsweep(*asks(tmp_path, 1, STEPS, **hold.at("start")))
-    hold.wait()
-    job = f"{array(results)}_0"
-    cluster.run("scancel", "--signal=USR2", job)
-    hold.let_go()
-    wait_until_done(results)
-    assert lives(only_run(results)) == [(job, 1)]
     assert_all_as_if_undisturbed(results)
 
 

@@ -144,7 +144,7 @@ def test_a_killed_leader_takes_the_others_along_and_a_killed_follower_is_replace
 
 @pytest.mark.slow
 def test_a_sharded_run_is_killed_and_told_to_end_and_cleaned_up(command: Any, results: Path, tmp_path: Path) -> None:
-    sharded = (*command, "--launch-set", "sharded=true")
+    sharded = (*command, "--launch-set", "sharded=true", "--set", "schedule.total_steps=120")
     ettsweep(*sharded)
     attempt = attempt_with_checkpoint(results)
     leader, follower = at_work(attempt)

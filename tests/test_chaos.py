@@ -2,15 +2,11 @@
 
 from pathlib import Path
 
-import pytest
 from support.chaos import attempts, chaos
 from support.devcluster import Cluster
 
 
-def test_a_sweep_under_strikes_ends_as_a_calm_one(
-    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("PYTHONPATH")  # processes start as users' do
+def test_a_sweep_under_strikes_ends_as_a_calm_one(cluster: Cluster, tmp_path: Path) -> None:
     told: list[str] = []
     storm = chaos(cluster, tmp_path, runs=6, seconds=30, seed=7, say=told.append)
     print("\n".join(told))

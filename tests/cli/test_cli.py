@@ -735,6 +735,7 @@ def test_a_sink_that_is_not_known_is_refused_before_anything_is_submitted(tmp_pa
     assert not results.exists()
 
 
+@pytest.mark.slow
 def test_metrics_go_to_a_sink_too_and_later_commands_remember_it(tmp_path: Path, results: Path) -> None:
     grid = write_grid(tmp_path / "g.yaml", lr={"range": [0, 0]})
     ettsweep("grid", "--grid", grid, "--log", "tensorboard", "--follow", "--results", results)

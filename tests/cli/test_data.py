@@ -149,6 +149,7 @@ def deaf_to_ctrl_c(pid: int) -> bool:
     return any(int(mask, 16) & 1 << signal.SIGINT - 1 for mask in masks)
 
 
+@pytest.mark.slow
 def test_a_killed_command_goes_on_where_it_was(folder: Path, long: Options) -> None:
     out = folder / "killed"
     process = start(*long, "--out", "killed")

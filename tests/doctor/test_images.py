@@ -147,6 +147,7 @@ def test_a_few_images_are_spread_over_all(tmp_path: Path, grid: Path) -> None:
     assert any("1 of 9 cannot be" in detail for _, _, detail in rows)
 
 
+@pytest.mark.slow
 def test_ctrl_c_prints_what_was_found_even_if_a_disk_hangs(tmp_path: Path, grid: Path) -> None:
     root = write_folders(tmp_path / "data")
     hanging = root / "train" / "n01" / "05.jpg"

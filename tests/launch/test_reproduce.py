@@ -54,7 +54,7 @@ def shell(command: str, folder: Path) -> str:
 # --- a run trained again ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("threads", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_the_command_typed_elsewhere_trains_the_same_run_bit_for_bit(tmp_path: Path, threads: int) -> None:
     results = tmp_path / "it's mine" / "results"
     results.parent.mkdir()
@@ -250,6 +250,7 @@ def test_changed_code_is_restored_as_the_note_says(tmp_path: Path, spec: RunSpec
 # --- the command line -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_notes_go_beside_the_command(results: Path, spec: RunSpec) -> None:
     attempt = begun(results, spec, {**CLAIM, "torch": "1.0"})
     done = ettsweep("show", spec.run_id, "--results", results, "--reproduce")

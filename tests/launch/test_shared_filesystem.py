@@ -293,6 +293,7 @@ def work(host: Host, runs: list[RunDir]) -> "subprocess.Popen[str]":
     return host.start(*command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
+@pytest.mark.slow
 def test_workers_of_several_hosts_share_a_list(hosts: list[Host], make_spec: Callable[..., RunSpec]) -> None:
     runs = [create(hosts, make_spec(seed=seed)) for seed in range(8)]
     workers = [work(host, runs) for host in hosts]

@@ -122,6 +122,7 @@ def test_only_the_histories_that_figures_need_are_read(
     assert len(asked) == len(set(asked)) == (8 * 3 + 2) + 7 * 3 + 3 * 3
 
 
+@pytest.mark.slow
 def test_sweeps_of_one_model_are_told_apart_by_what_differs(tmp_path: Path) -> None:
     small, large, vit = digits_spec(None, 32), digits_spec(None, 64), imagenet_spec(0.0)
     for base in (small, large, vit):

@@ -34,6 +34,7 @@ def train(data: Path, results: Path, *launch: str) -> tuple[list[float], dict[st
     )
 
 
+@pytest.mark.slow
 def test_two_processes_with_loaders_train_as_one_and_name_every_damaged_image(tmp_path: Path) -> None:
     write_images(tmp_path / "data", COUNTS, 40)
     damaged = [f"n{label:02}/0.jpg" for label in range(4)]

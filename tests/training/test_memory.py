@@ -137,7 +137,7 @@ def test_a_run_goes_on_with_the_micro_batches_that_it_began_with_and_else_says_s
 # --- out of memory --------------------------------------------------------------------------------------------------
 
 LIMITED = """
-import resource, sys, torch
+import resource, sys, torch._dynamo.config
 from pathlib import Path
 import ettsweep.training.run
 from ettsweep.cli import main
@@ -149,6 +149,7 @@ main()
 """The command line, with so many bytes more than it has when all is imported."""
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads its size from Linux's /proc")
 def test_a_step_that_does_not_fit_fails_with_words_that_help(tmp_path: Path) -> None:
     path = write_grid(

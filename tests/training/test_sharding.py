@@ -120,6 +120,7 @@ def test_sgd_too(train: Train, trained: Trained, make_spec: MakeSpec, momentum: 
     assert curve(two) == pytest.approx(curve(train(spec)), rel=REL)
 
 
+@pytest.mark.slow
 def test_text_too(train: Train, trained: Trained) -> None:
     (ddp, sharded), ends = trained((TEXT, DDP), (TEXT, SHARDED | {"micro_batch": 2}))
     assert {end for trial in ends for end in trial} == {"ended"}
@@ -216,7 +217,8 @@ def long_spec(make_spec: MakeSpec) -> RunSpec:
     return make_spec(batch_size=ODD, lr=0.25, schedule={"total_steps": 40, "eval_every": 7})
 
 
-@pytest.mark.parametrize(("world", "micro_batch"), [(2, 5), pytest.param(3, None, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("world", "micro_batch"), [(2, 5), (3, None)])
 def test_a_sharded_run_stopped_and_killed_goes_on_bit_for_bit(
     trained: Trained, make_spec: MakeSpec, world: int, micro_batch: int | None
 ) -> None:
@@ -231,7 +233,7 @@ def test_a_sharded_run_stopped_and_killed_goes_on_bit_for_bit(
     ("how", "rank"),
     [
         ("in its part", 0),
-        ("before it counts", 0),
+        pytest.param("before it counts", 0, marks=pytest.mark.slow),
         pytest.param("in its part", 1, marks=pytest.mark.slow),
         pytest.param("after its part", 0, marks=pytest.mark.slow),
         pytest.param("after its part", 1, marks=pytest.mark.slow),

@@ -69,6 +69,7 @@ def test_run_with_dropout_that_is_stopped_equals_an_undisturbed_one(
     assert numbers(run) == undisturbed(spec)
 
 
+@pytest.mark.slow
 def test_killed_run_with_dropout_equals_an_undisturbed_one(
     results: Path, undisturbed: Undisturbed, forks: Forks
 ) -> None:

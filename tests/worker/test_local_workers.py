@@ -81,6 +81,7 @@ def test_runs_train_on_after_the_process_that_submitted_them(tmp_path: Path, res
     assert all(run.numbers() == [1] for run in runs)
 
 
+@pytest.mark.slow
 def test_other_processes_see_what_is_queued_and_what_is_running(grid: Any, results: Path) -> None:
     with held("cpu-0"):
         ettsweep(*grid(runs=2), *ONE_SLOT)
@@ -152,6 +153,7 @@ def test_following_replaces_a_worker_that_was_killed(grid: Any, results: Path, t
     assert_as_if_undisturbed(lost.run)
 
 
+@pytest.mark.slow
 def test_a_worker_told_to_end_saves_and_the_next_command_goes_on(grid: Any, results: Path, tmp_path: Path) -> None:
     ettsweep(*grid(), *ONE_SLOT)
     stopped = attempt_with_checkpoint(results)
@@ -184,6 +186,7 @@ def test_ctrl_c_only_detaches(grid: Any, results: Path) -> None:
 # --- cancelled and cleaned ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_running_and_queued_runs_are_cancelled_and_retried(grid: Any, results: Path) -> None:
     ettsweep(*grid(runs=2), *ONE_SLOT)
     running = attempt_with_checkpoint(results)

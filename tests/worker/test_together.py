@@ -115,6 +115,7 @@ def test_two_processes_train_the_runs_of_a_grid_and_one_writes(calm: Path) -> No
 # --- killed and told to end -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_killed_leader_takes_the_others_along_and_a_killed_follower_is_replaced(
     command: Any, results: Path, calm: Path
 ) -> None:
@@ -244,6 +245,7 @@ def test_a_process_that_cannot_even_start_is_an_error_and_nobody_waits_for_it(
     assert [run.numbers() for run in runs_in(results)] == [[]]
 
 
+@pytest.mark.slow
 def test_a_run_that_is_lost_whenever_it_starts_fails_in_the_end(
     command: Any, results: Path, followers_first: Callable[[str], None]
 ) -> None:

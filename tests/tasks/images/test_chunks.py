@@ -145,8 +145,13 @@ def assert_gone(workers: list[int]) -> None:
 
 @pytest.mark.parametrize(
     ("ending", "code"),
-    [("batches.close()", 0), ("", 0), ("del batches", 0), ("raise SystemExit(3)", 3), ("raise KeyboardInterrupt", 1)],
-    ids=["closed", "left open", "dropped", "exit", "Ctrl-C"],
+    [
+        pytest.param("batches.close()", 0, id="closed", marks=pytest.mark.slow),
+        pytest.param("", 0, id="left open", marks=pytest.mark.slow),
+        pytest.param("del batches", 0, id="dropped", marks=pytest.mark.slow),
+        pytest.param("raise SystemExit(3)", 3, id="exit", marks=pytest.mark.slow),
+        pytest.param("raise KeyboardInterrupt", 1, id="Ctrl-C"),
+    ],
 )
 def test_workers_end_with_their_run_however_it_ends(start: Start, ending: str, code: int) -> None:
     process, workers = start(ending)
@@ -158,6 +163,7 @@ def test_workers_end_with_their_run_however_it_ends(start: Start, ending: str, c
     assert err == "" or code
 
 
+@pytest.mark.slow
 def test_closing_a_generator_ends_its_workers_at_once(start: Start) -> None:
     process, workers = start("batches.close(); print('closed', flush=True); input()")
     assert process.stdout is not None
@@ -165,6 +171,7 @@ def test_closing_a_generator_ends_its_workers_at_once(start: Start) -> None:
     assert not any(alive(pid) for pid in workers)
 
 
+@pytest.mark.slow
 def test_closing_ends_a_worker_that_waits_for_a_disk(start: Start, tmp_path: Path) -> None:
     order = np.random.default_rng(derive_seed(0, "order", 0)).permutation(36)
     hanging = sorted((tmp_path / "data" / "train").glob("*/*.jpg"))[order[24]]  # in the fourth chunk of eight
@@ -186,7 +193,9 @@ def test_workers_end_when_their_run_is_killed(start: Start) -> None:
     assert_gone(workers)
 
 
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGUSR2"])
+@pytest.mark.parametrize(
+    "name", ["SIGTERM", *(pytest.param(name, marks=pytest.mark.slow) for name in ("SIGINT", "SIGUSR2"))]
+)
 def test_signals_to_all_processes_do_not_take_the_loader_from_a_run(start: Start, name: str) -> None:
     handled = f"told = []; signal.signal(signal.{name}, lambda *_: told.append(1)); print('ready', flush=True)\n"
     go_on = "while not told: next(batches)\n[next(batches) for _ in range(9)]; print('loaded', flush=True)"

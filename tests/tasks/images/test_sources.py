@@ -248,6 +248,7 @@ def test_validation_images_without_class_folders_are_told(tmp_path: Path, at: Op
 # --- parquet and the hub ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_local_parquet_files_never_ask_the_network(tmp_path: Path) -> None:
     root = write_parquet(tmp_path / "data")
     code = (

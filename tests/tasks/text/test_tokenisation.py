@@ -457,6 +457,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("packed", [False, True])
 def test_memory_does_not_grow_with_the_input(tmp_path: Path, encoding: Path, packed: bool) -> None:
     (tmp_path / "measure.py").write_text(MEASURE)

@@ -147,9 +147,10 @@ PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 JobRequeue=1
 ReturnToService=2
-# a dead node is noticed after some 15 s; most of it is MessageTimeout
-SlurmdTimeout=5
-MessageTimeout=5
+# a dead node is noticed after some 25 s; with less patience, SLURM gives up nodes of a busy machine that are slow to
+# answer when it starts a job there, and starts the job anew
+SlurmdTimeout=10
+MessageTimeout=10
 TCPTimeout=2
 SlurmctldTimeout=10
 KillWait=5

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.commandline import end_workers, ettsweep, start, undisturbed
+from support.commandline import ettsweep, undisturbed
 
 from ettsweep import cli
 from ettsweep.spec import RunSpec
@@ -327,9 +327,6 @@ def machine() -> dict[str, str]:
     }
 
 
-HOUR_S = 3600
-"""Seconds after which a command of the demo is given up; on two idle cores, all take two minutes."""
-
 LAST_BITS = 1e-4
 """Share by which a loss may differ where torch or the CPU is another: there, kernels add in another order.
 
@@ -369,27 +366,22 @@ def test_fields_of_a_runs_files(spec: RunSpec) -> None:
 
 
 @pytest.mark.slow
-def test_the_demo_gives_the_results_and_verdicts_that_it_gave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("PYTHONPATH")  # processes start as users' do
+@pytest.mark.usefixtures("process", "warm")
+def test_the_demo_gives_the_results_and_verdicts_that_it_gave(results: Path) -> None:
     if machine() != recorded("demo").get("machine", machine()):
         pytest.skip("the record is of another torch or CPU, and a step of a climb may hang on the last bits")
 
     def follow(command: str, *options: object) -> Json:
-        options = (*options, "--model", "vit-digits", "--follow", "--format", "json", "--results", tmp_path)
-        process = start(command, *options)
-        out, err = process.communicate(timeout=HOUR_S)
-        assert process.returncode == 0, err
+        options = (*options, "--model", "vit-digits", "--follow", "--format", "json", "--results", results)
+        out = ettsweep(command, *options).stdout
         return json.loads(out) if out else None
 
-    try:
-        follow("grid")
-        found = {"verify-optimum": follow("verify-optimum"), "seeds": follow("seeds", "--count", 3)}
-    finally:
-        end_workers(tmp_path)
-    ettsweep("report", "--results", tmp_path)
-    assert (tmp_path / "report" / "report.html").exists()
-    results = {path.parent.name: lasting(path) for path in sorted(tmp_path.glob("runs/*/result.json"))}
-    fields = {tuple(result) for result in results.values()}
+    follow("grid")
+    found = {"verify-optimum": follow("verify-optimum"), "seeds": follow("seeds", "--count", 3)}
+    ettsweep("report", "--results", results)
+    assert (results / "report" / "report.html").exists()
+    lasted = {path.parent.name: lasting(path) for path in sorted(results.glob("runs/*/result.json"))}
+    fields = {tuple(result) for result in lasted.values()}
     assert len(fields) == 1
-    runs = {run: list(result.values()) for run, result in results.items()}
+    runs = {run: list(result.values()) for run, result in lasted.items()}
     assert_frozen("demo", {"machine": machine(), **found, "fields": list(fields.pop()), "runs": runs})

@@ -59,7 +59,10 @@ def has_torch(pid: int) -> bool:
 # --- in the background ----------------------------------------------------------------------------------------------
 
 
-def test_runs_train_on_after_the_process_that_submitted_them(tmp_path: Path, results: Path) -> None:
+def test_runs_train_on_after_the_process_that_submitted_them(
+    tmp_path: Path, results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTHONPATH")  # these start as a user's processes do, not leaner
     path = write_grid(tmp_path / "grid.yaml")
     code = (
         "import sys; from pathlib import Path\n"

@@ -1,7 +1,7 @@
 """Import torch without its compiler: it takes as long as the rest, and tests start hundreds of processes.
 
 An optimizer imports all of it for two functions that do nothing where nothing is compiled. Whoever asks for more than
-these gets the real one. The demo's test starts its processes as users do, without this.
+these gets the real one. test_local_workers.py has workers that start as a user's do.
 """
 
 import importlib

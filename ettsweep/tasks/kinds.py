@@ -8,11 +8,10 @@ from typing import Any, Literal
 
 from ettsweep.errors import InputError, unknown_name
 from ettsweep.spec import ModelSpec, TaskSpec
-from ettsweep.tasks.data import said
+from ettsweep.tasks.data import digits_file, said
 from ettsweep.tasks.images import location as images
 from ettsweep.tasks.images.spec import Cifar10Task, Cifar100Task, DigitsTask, ImageNetTask, ImageTask, digits_misfits
 from ettsweep.tasks.images.spec import misfits as image_misfits
-from ettsweep.tasks.packages import digits_file
 from ettsweep.tasks.text import location as text
 from ettsweep.tasks.text.spec import PydocTask, TextTask
 from ettsweep.tasks.text.spec import misfits as text_misfits

@@ -12,8 +12,8 @@ from torch import Tensor
 from ettsweep.seeding import derive_seed
 from ettsweep.spec import ImageModel
 from ettsweep.tasks.base import Batch, Classification, Loading, Share, global_batches
+from ettsweep.tasks.data import digits_file
 from ettsweep.tasks.images.spec import DigitsTask
-from ettsweep.tasks.packages import digits_file
 
 VALIDATION_SLICE = 500
 

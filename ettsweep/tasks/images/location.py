@@ -10,9 +10,8 @@ from typing import Literal
 
 from ettsweep.errors import DataMissingError
 from ettsweep.spec import ImageModel, ModelSpec
-from ettsweep.tasks.data import data_env, resolve
+from ettsweep.tasks.data import Side, data_env, resolve
 from ettsweep.tasks.images.spec import ImageTask
-from ettsweep.tasks.sides import Side
 
 ORIGINAL = {"cifar10": "cifar-10-batches-py", "cifar100": "cifar-100-python"}
 """The folder in which a data set is distributed."""

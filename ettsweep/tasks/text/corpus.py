@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ettsweep.errors import CorruptError, EttsweepError, InputError
 from ettsweep.files import cache_folder, sha256_of, write_atomic
 from ettsweep.processes import cores
-from ettsweep.tasks.sides import SIDES, Side
+from ettsweep.tasks.data import SIDES, Side
 from ettsweep.tasks.text.manifest import (
     AGAIN,
     SHARDS,

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 
 from ettsweep.errors import InputError, TooFewPairsError
-from ettsweep.tasks.packages import pydoc_file
+from ettsweep.tasks.data import pydoc_file
 from ettsweep.tasks.text.corpus import Corpus, corpus_of
 from ettsweep.tasks.text.tokenizer import train_bpe
 from ettsweep.vocabulary import bpe_size, vocabulary_size

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ettsweep.tasks.sides import SIDES, Side
+from ettsweep.tasks.data import SIDES, Side
 from ettsweep.tasks.text.manifest import LONG, Counts
 
 Ends = NDArray[np.uint32]

@@ -10,7 +10,7 @@ import signal
 import time
 from collections.abc import Generator, Iterable
 from functools import cache, partial
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ from ettsweep.errors import UndecodableError, UnusableError
 from ettsweep.processes import blocked
 from ettsweep.seeding import derive_seed
 from ettsweep.tasks.images.augmentation import Transform, restored_generators, seed_generators
-from ettsweep.tasks.images.stored import ImageSource, decode
+from ettsweep.tasks.images.sources import ImageSource, decode
 
 Item = tuple[int, int]
 """(epoch, index) of a training image: its augmentation is drawn from these."""
@@ -48,14 +48,11 @@ class Chunk(NamedTuple):
     problems: list[Problem]
 
 
-Key = TypeVar("Key", contravariant=True)
+class Chunks(Protocol):
+    """Loads the image of a place."""
 
-
-class Chunks(Protocol[Key]):
-    """Loads the image of a place; None where there is none, which a problem tells."""
-
-    def load(self, place: Key, problems: list[Problem]) -> tuple[Tensor, int] | None:
-        """Return image [C, H, W] and label."""
+    def load(self, place: Any, /, problems: list[Problem]) -> tuple[Tensor, int] | None:
+        """Return image [C, H, W] and label; None where there is none, which a problem tells."""
         ...
 
 
@@ -114,7 +111,7 @@ def _read(source: ImageSource, index: int) -> Any:
         raise UnusableError(source.name(index), reason) from None
 
 
-def load(images: Chunks[Any], order: Iterable[list[Any]], workers: int, *, pinned: bool) -> Generator[Chunk]:
+def load(images: Chunks, order: Iterable[list[Any]], workers: int, *, pinned: bool) -> Generator[Chunk]:
     """Yield a chunk for each list of places; closing the generator ends the workers.
 
     Args:
@@ -157,7 +154,7 @@ def _end(running: list[Any], stop: Tensor) -> None:
 class _ChunkDataset(Dataset[Chunk]):
     """Loads chunks, in a worker or here."""
 
-    def __init__(self, images: Chunks[Any], stop: Tensor) -> None:
+    def __init__(self, images: Chunks, stop: Tensor) -> None:
         self._images, self._stop = images, stop
 
     def __getitem__(self, places: list[Any]) -> Chunk:

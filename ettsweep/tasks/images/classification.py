@@ -16,9 +16,8 @@ from ettsweep.spec import ImageModel
 from ettsweep.tasks.base import Batch, Classification, Loading, Share, global_batches
 from ettsweep.tasks.images.augmentation import evaluation_transform, training_transform
 from ettsweep.tasks.images.chunks import Chunk, Item, Problem, TrainingImages, ValidationImages, load, on_device
-from ettsweep.tasks.images.sources import open_sources
+from ettsweep.tasks.images.sources import ImageSource, open_sources
 from ettsweep.tasks.images.spec import ImageTask
-from ettsweep.tasks.images.stored import ImageSource
 
 VALIDATION_SLICE = 128
 
@@ -104,11 +103,6 @@ class Images(Classification):
         self._corrupt: set[str] = set()
         self.fingerprint = fingerprint(train, validation)
 
-    @property
-    def skipped(self) -> int:
-        """Images left out so far, each counted once."""
-        return len(self._corrupt)
-
     def batches(self, first_step: int) -> Iterator[Batch]:
         """Yield the micro-batches of this process's share of each step, augmented and mixed."""
         chunks = load(self._train, self.order(first_step), self._loading.workers, pinned=self._device.type == "cuda")
@@ -158,9 +152,8 @@ class Images(Classification):
             held = [rest] if len(rest.targets) else []
 
     def validation(self) -> Iterator[Batch]:
-        """Yield this process's images, each `world`-th of all: short side resized, centre cropped."""
-        mine = range(self._share.rank, self._sizes[1], self._share.world)
-        order = [list(mine[k : k + VALIDATION_SLICE]) for k in range(0, len(mine), VALIDATION_SLICE)]
+        """Yield this process's validation images: short side resized, centre cropped."""
+        order = [list(part) for part in self._share.validation(self._sizes[1], VALIDATION_SLICE)]
         chunks = load(self._validation, order, self._loading.workers, pinned=self._device.type == "cuda")
         try:
             for chunk in on_device(self._examined(chunks), self._device):

@@ -31,11 +31,7 @@ def _split(train_size: int, split_seed: int) -> tuple[Tensor, Tensor, Tensor, Te
 
 
 def _load() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Return images [N, 8, 8] and labels [N] as scikit-learn's load_digits does, without its second of imports.
-
-    Raises:
-        DataMissingError: it is not there.
-    """
+    """Return images [N, 8, 8] and labels [N] as scikit-learn's load_digits does, without its second of imports."""
     with gzip.open(digits_file(), "rt") as file:
         table = np.loadtxt(file, delimiter=",")
     return table[:, :64].reshape(-1, 8, 8), table[:, 64].astype(np.int64)
@@ -46,17 +42,14 @@ class Digits(Classification):
 
     fingerprint = ""  # the package's
 
-    def __init__(self, spec: DigitsTask, seed: int, device: torch.device, share: Share) -> None:
+    def __init__(
+        self, spec: DigitsTask, model: ImageModel, seed: int, device: torch.device, share: Share, loading: Loading
+    ) -> None:
         super().__init__(spec.label_smoothing)
-        train_x, train_y, val_x, val_y = (t.to(device) for t in _split(spec.train_size, spec.split_seed))
-        self._images, self._labels = train_x, train_y
-        mine_x, mine_y = val_x[share.rank :: share.world], val_y[share.rank :: share.world]
-        self._validation = [
-            Batch((mine_x[start : start + VALIDATION_SLICE],), mine_y[start : start + VALIDATION_SLICE])
-            for start in range(0, len(mine_y), VALIDATION_SLICE)
-        ]
-        self._share = share
-        self._seed = seed
+        self._images, self._labels, val_x, val_y = (t.to(device) for t in _split(spec.train_size, spec.split_seed))
+        mine = [slice(one.start, one.stop, one.step) for one in share.validation(len(val_y), VALIDATION_SLICE)]
+        self._validation = [Batch((val_x[chosen],), val_y[chosen]) for chosen in mine]
+        self._seed, self._share = seed, share
         self.steps_per_epoch = spec.train_size // share.batch_size
 
     def batches(self, first_step: int) -> Iterator[Batch]:
@@ -69,12 +62,5 @@ class Digits(Classification):
                 yield Batch((self._images[chosen_B],), self._labels[chosen_B], share)
 
     def validation(self) -> Iterator[Batch]:
-        """Yield this process's validation images, each `world`-th of all, in slices."""
+        """Yield this process's validation images, in slices."""
         return iter(self._validation)
-
-
-def load_digits(
-    task: DigitsTask, model: ImageModel, seed: int, device: torch.device, share: Share, loading: Loading
-) -> Digits:
-    """Return the task of a run."""
-    return Digits(task, seed, device, share)

@@ -45,14 +45,9 @@ class Place:
 
 def guess(data: str) -> str:
     """Return the task that a data set looks like: CIFAR as it is distributed, or any other images."""
-    for kind, name in ORIGINAL.items():
-        if name in (Path(data).name, *_names(Path(data))):
-            return kind
-    return "imagenet"
-
-
-def _names(folder: Path) -> list[str]:
-    return os.listdir(folder) if folder.is_dir() else []
+    folder = Path(data)
+    names = [folder.name, *(os.listdir(folder) if folder.is_dir() else [])]
+    return next((kind for kind, name in ORIGINAL.items() if name in names), "imagenet")
 
 
 def locate(task: ImageTask, data: str | None) -> tuple[Place, Place]:
@@ -141,15 +136,6 @@ GLANCE_S = 2.0
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png")
 """What timm takes for an image, in any case of letters."""
-
-
-def check_images(task: ImageTask, model: ModelSpec | None, data: str | None) -> None:
-    """Check that there are images.
-
-    Raises:
-        DataMissingError: there are none.
-    """
-    locate(task, data)
 
 
 def check_counts(task: ImageTask, model: ModelSpec, data: str | None) -> None:

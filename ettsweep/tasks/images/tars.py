@@ -8,9 +8,9 @@ import hashlib
 import json
 import os
 import tarfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,14 +31,14 @@ class Member(NamedTuple):
 
 
 class Index(NamedTuple):
-    """Where each image lies: tar, first byte and length [N]; its label [N] and name; the names of the classes."""
+    """Names of images and classes; of each image [N], where it lies: tar, first byte and length; and its label."""
 
+    names: list[str]
+    classes: list[str]
     tar: NDArray[np.int64]
     offset: NDArray[np.int64]
     size: NDArray[np.int64]
     label: NDArray[np.int64]
-    names: list[str]
-    classes: list[str]
 
 
 class TarSource:
@@ -67,11 +67,7 @@ class TarSource:
 
 
 def _build(paths: Sequence[str]) -> Index:
-    """Read all headers.
-
-    Raises:
-        DataMissingError: a file is no tar, or says of an image no class.
-    """
+    """Read all headers."""
     from timm.data.readers.img_extensions import get_img_extensions
     from timm.utils.misc import natural_key
 
@@ -85,12 +81,7 @@ def _build(paths: Sequence[str]) -> Index:
     classes = sorted({class_name for _, _, class_name in images}, key=natural_key)
     label = {name: k for k, name in enumerate(classes)}
     rows = [(tar, member.offset, member.size, label[class_name]) for tar, member, class_name in images]
-    return _index(np.array(rows, np.int64).T, [member.name for _, member, _ in images], classes)
-
-
-def _index(columns: Iterable[NDArray[np.int64]], names: list[str], classes: list[str]) -> Index:
-    tar, offset, size, label = columns
-    return Index(tar, offset, size, label, names, classes)
+    return Index([member.name for _, member, _ in images], classes, *np.array(rows, np.int64).T)
 
 
 def _labelled(path: str, extensions: set[str]) -> Iterator[tuple[Member, str]]:
@@ -172,9 +163,7 @@ def _fingerprint(paths: Sequence[str]) -> str:
 
 
 def _save(path: Path, index: Index) -> None:
-    arrays: dict[str, Any] = index._asdict()
-    for key in ("names", "classes"):
-        arrays[key] = _packed(arrays[key])
+    arrays = {**index._asdict(), "names": _packed(index.names), "classes": _packed(index.classes)}
     with path.open("wb") as file:
         np.savez(file, **arrays)
 
@@ -185,7 +174,7 @@ def _load(path: Path) -> Index:
         names, classes = (_unpacked(file[key]) for key in ("names", "classes"))
     if {len(column) for column in columns} != {len(names)} or columns[3].max() >= len(classes):
         raise ValueError("columns do not fit together")
-    return _index(columns, names, classes)
+    return Index(names, classes, *columns)
 
 
 def _packed(texts: list[str]) -> NDArray[np.uint8]:

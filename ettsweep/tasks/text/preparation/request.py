@@ -8,8 +8,7 @@ from typing import NamedTuple
 from ettsweep.errors import InputError
 from ettsweep.tasks.text.manifest import LONG, Documents, Manifest
 from ettsweep.tasks.text.preparation.units import DocumentRule
-from ettsweep.tasks.text.tokenizer import LEAST_BPE
-from ettsweep.vocabulary import vocabulary_size
+from ettsweep.vocabulary import LEAST_BPE, vocabulary_size
 
 HASHES = 2**64
 """How many hashes a document may have."""

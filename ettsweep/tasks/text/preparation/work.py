@@ -129,6 +129,7 @@ def tokenise_unit(work: Work, unit: Unit) -> tuple[UnitRecord, bool]:
         skipped += len(batch) - len(documents)
         if writer.text_bytes >= 2 * work.shard_bytes:  # a packed file is one unit, of any size
             shards.append(_write_shard(path.with_name(f"{path.stem}-{len(shards)}.bin"), writer))
+            writer = ShardWriter(tokenizer.n_vocab)
         add_documents(writer, tokenizer, documents)
     if writer.text_bytes:
         shards.append(_write_shard(path.with_name(f"{path.stem}-{len(shards)}.bin"), writer))
@@ -154,7 +155,6 @@ def _write_shard(path: Path, writer: ShardWriter) -> ShardRecord:
     data = writer.pack()
     write_atomic(path, data)
     train, val = (writer.counts(side) for side in SIDES)
-    writer.clear()
     return ShardRecord(name=path.name, size=len(data), sha256=hashlib.sha256(data).hexdigest(), train=train, val=val)
 
 

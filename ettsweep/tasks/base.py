@@ -137,28 +137,20 @@ class SameBatch:
         self.loss = loss
 
     def batches(self, first_step: int) -> Iterator[Batch]:
-        """Yield the batch without end."""
         return itertools.repeat(self._batch)
 
     def validation(self) -> Iterator[Batch]:
-        """Yield the batch."""
         return iter((self._batch,))
 
     def measure(self, outputs: Tensor, batch: Batch) -> Tensor:
-        """Return the loss in float64."""
         return self.loss(outputs, batch).double()[None]
 
     def metrics(self, sums: Sequence[float]) -> dict[str, float]:
-        """Return the loss as that of an evaluation."""
         return {"val_loss": sums[0]}
 
 
 class Classification:
-    """Loss and metrics of a task that tells classes.
-
-    Args:
-        label_smoothing: what targets that are class indices lose to all classes.
-    """
+    """Loss and metrics of a task that tells classes; `label_smoothing` is for targets that are class indices."""
 
     def __init__(self, label_smoothing: float) -> None:
         self._label_smoothing = label_smoothing

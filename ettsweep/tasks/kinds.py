@@ -150,7 +150,6 @@ TASKS: dict[str, TaskKind] = {
 
 
 def task_kind(task: TaskSpec) -> TaskKind:
-    """Return what there is to be said of a task's kind."""
     return TASKS[task.kind]
 
 

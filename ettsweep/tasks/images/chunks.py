@@ -66,7 +66,6 @@ class TrainingImages:
         self._source, self._transform, self._seed = source, transform, seed
 
     def load(self, item: Item, problems: list[Problem]) -> tuple[Tensor, int]:
-        """Return the image of an item, or the one that replaces it, and its label."""
         epoch, first = item
         for index in range(first, first + REPLACEMENTS + 1):
             index %= len(self._source)
@@ -85,7 +84,6 @@ class ValidationImages:
         self._source, self._transform = source, transform
 
     def load(self, index: int, problems: list[Problem]) -> tuple[Tensor, int] | None:
-        """Return an image and its label, None where it cannot be decoded."""
         image = _image(self._source, index, problems)
         return None if image is None else (self._transform(image), int(self._source.labels[index]))
 
@@ -112,13 +110,9 @@ def _read(source: ImageSource, index: int) -> Any:
 
 
 def load(images: Chunks, order: Iterable[list[Any]], workers: int, *, pinned: bool) -> Generator[Chunk]:
-    """Yield a chunk for each list of places; closing the generator ends the workers.
+    """Yield a chunk for each list of places, which may have no end; closing the generator ends the workers.
 
-    Args:
-        images: what loads one; workers get a copy.
-        order: the lists, which may have no end.
-        workers: processes; with 0, this process loads.
-        pinned: load into memory from which a GPU copies by itself.
+    With 0 workers this process loads; `pinned` memory is what a GPU copies from by itself.
     """
     # A flag, since workers do not listen to signals, and one that is being killed can hold no lock of it.
     stop = torch.zeros(1, dtype=torch.uint8)

@@ -6,7 +6,6 @@ from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,7 +13,12 @@ from ettsweep.errors import DataMissingError
 from ettsweep.seeding import derive_seed
 from ettsweep.spec import ImageModel
 from ettsweep.tasks.base import Batch, Classification, Loading, Share, global_batches
-from ettsweep.tasks.images.augmentation import evaluation_transform, training_transform
+from ettsweep.tasks.images.augmentation import (
+    evaluation_transform,
+    restored_generators,
+    seed_generators,
+    training_transform,
+)
 from ettsweep.tasks.images.chunks import Chunk, Item, Problem, TrainingImages, ValidationImages, load, on_device
 from ettsweep.tasks.images.sources import ImageSource, open_sources
 from ettsweep.tasks.images.spec import ImageTask
@@ -123,21 +127,13 @@ class Images(Classification):
     def _mixed(self, chunks: Iterator[Chunk], step: int) -> Iterator[Mixed]:
         """Yield what this process uses of each chunk of a step."""
         for part in self._parts:
-            chunk = next(chunks)
-            inputs_BCHW, targets = self._mix(chunk, step, part.number)
+            images_BCHW, targets, _ = next(chunks)
+            if self._mixup is not None:
+                with restored_generators():
+                    seed_generators(derive_seed(self._seed, "mixup", step, part.number))
+                    images_BCHW, targets = self._mixup(images_BCHW, targets)
             used = slice(part.used.start - part.loaded.start, part.used.stop - part.loaded.start)
-            yield Mixed(inputs_BCHW[used], targets[used])
-
-    def _mix(self, chunk: Chunk, step: int, number: int) -> tuple[Tensor, Tensor]:
-        if self._mixup is None:
-            return chunk.images, chunk.labels
-        state = np.random.get_state()
-        np.random.seed(derive_seed(self._seed, "mixup", step, number) % 2**32)  # Mixup draws from the global one
-        try:
-            images_BCHW, targets_BK = self._mixup(chunk.images, chunk.labels)
-        finally:
-            np.random.set_state(state)
-        return images_BCHW, targets_BK
+            yield Mixed(images_BCHW[used], targets[used])
 
     def _cut(self, pieces: Iterator[Mixed]) -> Iterator[Batch]:
         """Make micro-batches of the pieces of a step."""

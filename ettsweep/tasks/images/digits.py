@@ -6,7 +6,6 @@ from functools import cache
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from ettsweep.seeding import derive_seed
@@ -20,21 +19,19 @@ VALIDATION_SLICE = 500
 
 @cache
 def _split(train_size: int, split_seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return normalised training and validation images [N, 1, 8, 8] and their labels [N]."""
-    images, labels = _load()
+    """Return normalised training and validation images [N, 1, 8, 8] and their labels [N], as scikit-learn has them.
+
+    Its own load_digits takes a second to import.
+    """
+    with gzip.open(digits_file(), "rt") as file:
+        table = np.loadtxt(file, delimiter=",")
+    images, labels = table[:, :64].reshape(-1, 8, 8), table[:, 64].astype(np.int64)
     order = np.random.default_rng(derive_seed(split_seed, "digits split")).permutation(len(images))
     train, validation = order[:train_size], order[train_size:]
     mean, std = images[train].mean(), images[train].std()
     images_NCHW = torch.from_numpy(((images - mean) / std)[:, None].astype(np.float32))
     labels_N = torch.from_numpy(labels)
     return images_NCHW[train], labels_N[train], images_NCHW[validation], labels_N[validation]
-
-
-def _load() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Return images [N, 8, 8] and labels [N] as scikit-learn's load_digits does, without its second of imports."""
-    with gzip.open(digits_file(), "rt") as file:
-        table = np.loadtxt(file, delimiter=",")
-    return table[:, :64].reshape(-1, 8, 8), table[:, 64].astype(np.int64)
 
 
 class Digits(Classification):
@@ -53,7 +50,6 @@ class Digits(Classification):
         self.steps_per_epoch = spec.train_size // share.batch_size
 
     def batches(self, first_step: int) -> Iterator[Batch]:
-        """Yield the micro-batches of each step from `first_step` on."""
         for _, batch in global_batches(len(self._labels), self._share.batch_size, self._seed, first_step):
             batch_B = torch.from_numpy(batch).to(self._labels.device)
             for positions in self._share.slices:
@@ -62,5 +58,4 @@ class Digits(Classification):
                 yield Batch((self._images[chosen_B],), self._labels[chosen_B], share)
 
     def validation(self) -> Iterator[Batch]:
-        """Yield this process's validation images, in slices."""
         return iter(self._validation)

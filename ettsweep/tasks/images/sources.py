@@ -13,7 +13,7 @@ from PIL import Image, UnidentifiedImageError
 from ettsweep.errors import DataMissingError, UndecodableError, first_line
 from ettsweep.tasks.images.location import ORIGINAL, SPLITS, Place, locate
 from ettsweep.tasks.images.spec import ImageTask
-from ettsweep.tasks.images.tars import TarSource
+from ettsweep.tasks.images.tars import TarSource, numbered
 
 
 class ImageSource(Protocol):
@@ -27,9 +27,7 @@ class ImageSource(Protocol):
     classes: list[str]
     labels: NDArray[np.int64]
 
-    def __len__(self) -> int:
-        """Return the number of images."""
-        ...
+    def __len__(self) -> int: ...
 
     def name(self, index: int) -> str:
         """Return what a person finds the image by."""
@@ -72,8 +70,7 @@ def open_sources(task: ImageTask, classes: int, data: str | None) -> tuple[Image
         DataMissingError: they are not there, or not those of the task; the message says what would work.
     """
     train, val = (open_source(place, task.kind) for place in locate(task, data))
-    wrong = mismatches(task, classes, train, val)
-    if wrong:
+    if wrong := mismatches(task, classes, train, val):
         raise DataMissingError("\n".join(f"task {task.kind}: {line}" for line in wrong))
     return train, val
 
@@ -83,8 +80,7 @@ def mismatches(task: ImageTask, classes: int | None, train: ImageSource, val: Im
     wrong = []
     if train.classes != val.classes:
         for here, there, part in ((train, val, "training"), (val, train, "validation")):
-            only = [name for name in here.classes if name not in set(there.classes)]
-            if only:
+            if only := [name for name in here.classes if name not in set(there.classes)]:
                 wrong.append(f"{len(only)} classes are in the {part} images only: {', '.join(only[:20])}")
         wrong = wrong or ["training and validation images number their classes differently"]
     if classes is not None and len(train.classes) != classes:
@@ -147,11 +143,9 @@ class FolderSource:
         return self._root / os.fsdecode(self._paths[index])
 
     def name(self, index: int) -> str:
-        """Return the path."""
         return str(self._path(index))
 
     def read(self, index: int) -> bytes:
-        """Return the content of the file."""
         return self._path(index).read_bytes()
 
 
@@ -179,11 +173,9 @@ class CifarSource:
         return len(self.labels)
 
     def name(self, index: int) -> str:
-        """Return the place in the file."""
         return f"{self._where}: image {index}"
 
     def read(self, index: int) -> NDArray[np.uint8]:
-        """Return the pixels."""
         pixels_HWC: NDArray[np.uint8] = self._pixels_NHWC[index]
         return pixels_HWC
 
@@ -246,12 +238,6 @@ def _only(what: str, known: tuple[str, ...], there: list[str]) -> str:
 
 def _classes(table: Any, label: str) -> tuple[list[str], NDArray[np.int64]]:
     """Return names of classes, and the labels [N] as positions among them."""
-    from timm.utils.misc import natural_key
-
     values = list(table[label])
     names = getattr(table.features[label], "names", None)
-    if names is None:
-        found = sorted({str(value) for value in values}, key=natural_key)
-        position = {name: k for k, name in enumerate(found)}
-        return found, np.array([position[str(value)] for value in values], np.int64)
-    return list(names), np.array(values, np.int64)
+    return numbered(list(map(str, values))) if names is None else (list(names), np.array(values, np.int64))

@@ -72,7 +72,6 @@ class TextBlocks:
         return len(self._starts) - 1
 
     def sizes(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the number of tokens of blocks."""
         shards = np.searchsorted(self._first, indices, side="right") - 1
         is_last = indices + 1 == self._first[shards + 1]
         ends = np.where(is_last, self._totals[shards], self._starts[indices + 1])
@@ -124,13 +123,7 @@ class Corpus:
 
 
 def corpus_of(documents: Sequence[str], tokenizer: Tokenizer, is_val: Sequence[bool]) -> Corpus:
-    """Return the corpus of texts that are in memory: as `ettsweep data text` would make it, in one shard.
-
-    Args:
-        documents: texts with something in them but white space.
-        tokenizer: what makes tokens of them.
-        is_val: of each document, whether it validates.
-    """
+    """Return the corpus of texts that are in memory, none white space alone: as `ettsweep data text` would make it."""
     writer = ShardWriter(tokenizer.n_vocab)
     for text, val in zip(documents, is_val, strict=True):
         add_documents(writer, tokenizer, [(text.strip(), "val" if val else "train")])
@@ -219,13 +212,9 @@ def read_own_tokenizer(folder: Path, manifest: Manifest) -> Tokenizer:
 
 
 def verify(folder: Path, manifest: Manifest, *, anew: bool = False, tell: Callable[[int], None] | None = None) -> None:
-    """Compare sizes and checksums of all shards with the manifest; checksums of the very files once only.
+    """Compare sizes and checksums of all shards with the manifest; checksums of the very files once only, or `anew`.
 
-    Args:
-        folder: of the corpus.
-        manifest: of the corpus.
-        anew: compare checksums even of files that were seen before.
-        tell: called with the bytes of each shard that was read.
+    `tell` is called with the bytes of each shard that was read.
 
     Raises:
         CorruptError: shards were changed after tokenisation; each is named.

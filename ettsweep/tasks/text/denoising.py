@@ -51,7 +51,6 @@ class Text(NamedTuple):
 
 
 def with_words(block: TextBlock, corpus: Corpus) -> Text:
-    """Return a block with its words."""
     starts_T = word_starts(block.tokens_T, corpus.leads_with_space, corpus.is_space)
     starts_T[np.cumsum(block.lengths_S)[:-1]] = True
     return Text(*block, starts_T)
@@ -78,16 +77,10 @@ def span_lengths(budget: int, mean: float, rng: np.random.Generator) -> Ids:
 
 
 def infill(tokens: Ids, starts: NDArray[np.bool_], lengths: Ids, mask: int, rng: np.random.Generator) -> Ids:
-    """Replace spans that begin at distinct random words by one mask each.
+    """Replace spans that begin at distinct random words by one mask each; `starts` says which tokens begin a word.
 
-    Spans may overlap, and then a mask inside another span goes with it; none reaches beyond the end.
-
-    Args:
-        tokens: the text.
-        starts: which of its tokens begin a word.
-        lengths: of the spans, in words, each at least 1 and no more of them than words.
-        mask: token that takes a span's place.
-        rng: chooses the words.
+    Lengths are in words, each at least 1, and no more of them than words. Spans may overlap, and then a mask inside
+    another span goes with it; none reaches beyond the end.
     """
     words = np.flatnonzero(starts)
     chosen = rng.permutation(len(words))[: len(lengths)]
@@ -113,14 +106,8 @@ def insert(tokens: Ids, count: int, mask: int, rng: np.random.Generator) -> Ids:
 def corrupt(text: Text, spec: DenoisingTask, mask: int, at_most: int, rng: np.random.Generator) -> Ids:
     """Return what is left of a text: sentences permuted, spans infilled, as BART's released code does it.
 
-    Spans are drawn until their words are `mask_ratio` of all; those of length 0 become masks without a word.
-
-    Args:
-        text: as it was.
-        spec: how much of it goes.
-        mask: token that takes a span's place.
-        at_most: tokens that a source has room for; masks without a word that find none are left out.
-        rng: of this sample alone.
+    Spans are drawn until their words are `mask_ratio` of all; those of length 0 become masks without a word, which are
+    left out where a source of `at_most` tokens has no room for them.
     """
     if spec.permute_sentences:
         tokens, starts = permuted(text, rng)
@@ -173,7 +160,6 @@ class Denoising:
             )
 
     def batches(self, first_step: int) -> Iterator[Batch]:
-        """Yield the micro-batches of this process's share of each step."""
         for epoch, batch_B in global_batches(len(self._train), self._share.batch_size, self._seed, first_step):
             targets = self._train.sizes(batch_B) + ENDS
             for positions in self._share.slices:

@@ -57,7 +57,6 @@ class ShardRecord(Frozen):
     val: Counts
 
     def counts(self, side: Side) -> Counts:
-        """Return what it holds for one side."""
         return self.train if side == "train" else self.val
 
 
@@ -114,7 +113,6 @@ class Manifest(Frozen):
     shards: tuple[ShardRecord, ...]
 
     def counts(self, side: Side) -> Counts:
-        """Return what one side of the corpus holds."""
         return self.train if side == "train" else self.val
 
 
@@ -124,7 +122,6 @@ def corpus_digest(tokenizer_sha256: str, n_vocab: int, shards: Iterable[str]) ->
 
 
 def add_up(counts: Iterable[Counts]) -> Counts:
-    """Return the sum of counts."""
     totals = dict.fromkeys(Counts.model_fields, 0)
     for one in counts:
         for name in totals:

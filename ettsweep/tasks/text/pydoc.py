@@ -41,9 +41,6 @@ def unrepeated(topics: Mapping[str, str]) -> list[str]:
 def pydoc_corpus(vocabulary: int) -> Corpus:
     """Return the tokenised topics, with a byte-pair encoding made of those for training.
 
-    Args:
-        vocabulary: n_vocab, special tokens included.
-
     Raises:
         DataMissingError: this Python comes without them.
         InputError: they are too short for so large a vocabulary.

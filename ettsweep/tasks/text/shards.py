@@ -34,7 +34,6 @@ def token_type(n_vocab: int) -> Any:
 
 
 def shard_size(n_vocab: int, train: Counts, val: Counts) -> int:
-    """Return the bytes of a shard."""
     ends = sum(4 * (side.documents + side.sentences) for side in (train, val))
     word: int = token_type(n_vocab).itemsize
     return ends + word * (train.tokens + val.tokens)
@@ -77,7 +76,6 @@ class ShardWriter:
         self.text_bytes += text_bytes
 
     def texts(self, side: Side) -> Texts:
-        """Return what was added to a side."""
         lengths = np.concatenate([np.zeros(0, np.uint32), *self._lengths[side]])
         return Texts(
             np.cumsum(self._sentences[side], dtype=np.uint32),
@@ -86,7 +84,6 @@ class ShardWriter:
         )
 
     def counts(self, side: Side) -> Counts:
-        """Return how much was added to a side."""
         texts = self.texts(side)
         return Counts(
             documents=len(texts.document_ends),
@@ -98,7 +95,6 @@ class ShardWriter:
         )
 
     def pack(self) -> bytes:
-        """Return the shard."""
         texts = [self.texts(side) for side in SIDES]
         ends = [array.astype("<u4").tobytes() for one in texts for array in (one.document_ends, one.sentence_ends)]
         return b"".join(ends + [one.tokens.tobytes() for one in texts])
@@ -136,12 +132,7 @@ MANY = 64
 def _first_sentences(starts: Ints, ends: Ints, first: Ints, last: Ints, block_tokens: int) -> Ints:
     """Return the sentence that begins each block, in no order: block after block, of all documents at once.
 
-    Args:
-        starts: first token of each sentence, none of which is longer than a block.
-        ends: token after each.
-        first: sentence of each document.
-        last: sentence after each document.
-        block_tokens: of a block at most.
+    `starts` and `ends` are those of sentences in tokens, of documents `first` and `last` in sentences.
     """
     found = list[Ints]()
     while len(first) > MANY:

@@ -94,7 +94,6 @@ class Tokenizer:
 
     @cached_property
     def sha256(self) -> str:
-        """Return the checksum of vocabulary and merges."""
         tokens = sorted((k, token) for token, k in self.vocab.items())
         return hashlib.sha256(canonical([tokens, self.merges]).encode()).hexdigest()
 
@@ -121,7 +120,6 @@ class Tokenizer:
         return self._encoder.decode([k for k in ids if 0 <= k < self.bpe_tokens], skip_special_tokens=False)
 
     def to_json(self) -> str:
-        """Return it as a tokenizer.json."""
         return self._encoder.to_str()
 
 

@@ -82,7 +82,6 @@ def _opened(file: TextFile) -> IO[bytes]:
 
 
 def _line_of(file: TextFile, position: int) -> str:
-    """Return file and line of a byte."""
     with _opened(file) as stream:
         line, left = 1, position
         while left > 0 and (data := stream.read(min(left, 2**20))):

@@ -36,12 +36,10 @@ class CorpusRequest(NamedTuple):
 
     @property
     def shard_bytes(self) -> int:
-        """Return how much text a process works on at a time."""
         return round(self.shard_mib * 2**20)
 
     @property
     def rule(self) -> DocumentRule:
-        """Return what a document is."""
         return DocumentRule(self.text_field, self.documents)
 
     @property

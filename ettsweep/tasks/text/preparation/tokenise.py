@@ -75,7 +75,6 @@ def _tokenise(request: CorpusRequest) -> Outcome:
 
 
 def _prepare(workers: int) -> None:
-    """Prepare a process of the pool."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     os.environ["RAYON_NUM_THREADS"] = str(workers)  # of the one that trains an encoding
 

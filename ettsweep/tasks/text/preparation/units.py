@@ -50,7 +50,6 @@ class Unit(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Return the bytes of its pieces."""
         return sum(piece.size for piece in self.pieces)
 
     @property

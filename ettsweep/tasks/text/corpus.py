@@ -17,14 +17,7 @@ from ettsweep.errors import CorruptError, EttsweepError, InputError
 from ettsweep.files import cache_folder, sha256_of, write_atomic
 from ettsweep.processes import cores
 from ettsweep.tasks.data import SIDES, Side
-from ettsweep.tasks.text.manifest import (
-    AGAIN,
-    SHARDS,
-    TOKENIZER,
-    Manifest,
-    corpus_digest,
-    read_manifest,
-)
+from ettsweep.tasks.text.manifest import AGAIN, SHARDS, TOKENIZER, Manifest, corpus_digest, read_manifest
 from ettsweep.tasks.text.shards import ShardWriter, Texts, block_starts, shard_size, unpack
 from ettsweep.tasks.text.tokenizer import Tokenizer, read_tokenizer_file, split_sentences, word_tables
 
@@ -59,23 +52,21 @@ class TextBlocks:
         if block_tokens < 1:
             raise InputError(f"blocks of {block_tokens} tokens are not possible")
         self._shards = shards
-        starts, totals = list[NDArray[np.uint32]](), list[int]()
+        edges = [np.zeros(0, np.uint32)]
+        self._first = np.zeros(len(shards) + 1, np.int64)
         for shard in range(len(shards)):
             texts = shards[shard]
-            starts.append(block_starts(texts, block_tokens))
-            totals.append(len(texts.tokens))
-        self._starts = np.concatenate([*starts, np.zeros(1, np.uint32)])
-        self._totals = np.array(totals, np.int64)
-        self._first = np.cumsum([0, *map(len, starts)])
+            starts = block_starts(texts, block_tokens)
+            edges += [starts, np.array([len(texts.tokens)], np.uint32)]
+            self._first[shard + 1] = self._first[shard] + len(starts)
+        self._edges = np.concatenate(edges)  # those of the blocks of a shard, from its first token to behind its last
 
     def __len__(self) -> int:
-        return len(self._starts) - 1
+        return int(self._first[-1])
 
     def sizes(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        shards = np.searchsorted(self._first, indices, side="right") - 1
-        is_last = indices + 1 == self._first[shards + 1]
-        ends = np.where(is_last, self._totals[shards], self._starts[indices + 1])
-        sizes: NDArray[np.int64] = ends - self._starts[indices]
+        start = indices + np.searchsorted(self._first, indices, side="right") - 1
+        sizes: NDArray[np.int64] = (self._edges[start + 1] - self._edges[start]).astype(np.int64)
         return sizes
 
     def block(self, index: int) -> TextBlock:
@@ -88,11 +79,10 @@ class TextBlocks:
             raise IndexError(index)
         shard = int(np.searchsorted(self._first, index, side="right")) - 1
         texts = self._shards[shard]
-        start = int(self._starts[index])
-        end = int(self._starts[index + 1]) if index + 1 < self._first[shard + 1] else len(texts.tokens)
+        start, end = self._edges[index + shard : index + shard + 2]
         # Numbers of the ends' own type: for others, all ends would be converted each time.
-        first = int(np.searchsorted(texts.sentence_ends, np.uint32(start), side="right"))
-        last = int(np.searchsorted(texts.sentence_ends, np.uint32(end), side="left"))
+        first = int(np.searchsorted(texts.sentence_ends, start, side="right"))
+        last = int(np.searchsorted(texts.sentence_ends, end, side="left"))
         edges = np.array([start, *texts.sentence_ends[first:last], end], np.int64)
         return TextBlock(texts.tokens[start:end].astype(np.int64), np.diff(edges))
 

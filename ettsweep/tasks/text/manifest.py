@@ -122,11 +122,8 @@ def corpus_digest(tokenizer_sha256: str, n_vocab: int, shards: Iterable[str]) ->
 
 
 def add_up(counts: Iterable[Counts]) -> Counts:
-    totals = dict.fromkeys(Counts.model_fields, 0)
-    for one in counts:
-        for name in totals:
-            totals[name] += getattr(one, name)
-    return Counts(**totals)
+    rows = [one.model_dump() for one in counts]
+    return Counts(**{name: sum(row[name] for row in rows) for name in Counts.model_fields})
 
 
 def is_corpus(folder: Path) -> bool:
@@ -166,11 +163,10 @@ AGAIN = "make it again with `ettsweep data text`"
 
 
 def _missing(folder: Path, error: OSError) -> NoReturn:
-    gone = isinstance(error, FileNotFoundError | NotADirectoryError)
-    if gone and (folder / SHARDS).is_dir():
-        raise DataMissingError(f"{folder}: tokenisation is not finished: run the same `ettsweep data text` again")
-    if not gone:
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
         raise DataMissingError(f"{folder / MANIFEST}: cannot be read ({error.strerror})")
+    if (folder / SHARDS).is_dir():
+        raise DataMissingError(f"{folder}: tokenisation is not finished: run the same `ettsweep data text` again")
     what = f"is no tokenised text: it has no {MANIFEST}" if folder.exists() else "does not exist"
     raise DataMissingError(f"{folder} {what}; `ettsweep data text --input FILES --out DIR` makes one")
 

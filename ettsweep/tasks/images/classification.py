@@ -159,11 +159,7 @@ class Images(Classification):
             chunks.close()
 
     def _examined(self, chunks: Iterable[Chunk]) -> Generator[Chunk]:
-        """Yield chunks, and say once of each image that it is left out.
-
-        Raises:
-            DataMissingError: one may not be left out, or too many are.
-        """
+        """Yield chunks, and say once of each image that it is left out; some may not be."""
         for chunk in chunks:
             for problem in chunk.problems:
                 self._judge(problem)

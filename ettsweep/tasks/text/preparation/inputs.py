@@ -38,8 +38,7 @@ class TextFile:
 def find_files(inputs: Iterable[str]) -> list[TextFile]:
     """Return the files that inputs name, each once, in the order of the inputs and of names in folders.
 
-    Args:
-        inputs: a file, a folder, a glob, a folder of `datasets.save_to_disk`, or hfds/OWNER/NAME[:split].
+    An input is a file, a folder, a glob, a folder of `datasets.save_to_disk`, or hfds/OWNER/NAME[:split].
 
     Raises:
         DataMissingError: there is no such thing.

@@ -33,10 +33,8 @@ def storage_errors(path: Path) -> Iterator[None]:
 def write_atomic(path: Path, data: bytes | str | Callable[[Path], None], *, exclusive: bool = False) -> bool:
     """Write a whole file so that a reader, or a kill, finds the old one or the new one and nothing between.
 
-    Args:
-        path: the file; its folder exists.
-        data: the content, or a function that writes it to the path that it is given.
-        exclusive: keep an existing file and return False.
+    `data` may be a function that writes to the path that it is given. An `exclusive` write keeps an existing file, and
+    returns False.
 
     Raises:
         StorageError: the file cannot be written; the temporary file is gone.

@@ -34,11 +34,8 @@ def open_pool(
 ) -> Iterator[Pool]:
     """Give a pool of processes; whatever ends the body, they are gone after it.
 
-    Args:
-        workers: how many.
-        method: `fork` shares what is in memory here, for a process without threads; `spawn` begins anew.
-        prepare: called in each process before any work.
-        *arguments: what it is called with.
+    Each calls `prepare` before any work. The method `fork` shares what is in memory here, for a process without
+    threads; `spawn` begins anew.
     """
     to_pipes = signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # work may be on its way to processes that are gone
     pool = Pool(workers, get_context(method), _start, (prepare, arguments))

@@ -7,6 +7,9 @@ START, PAD, END, UNKNOWN = range(4)
 FIRST_BPE = 4
 """Id of the first token of the byte-pair encoding."""
 
+LEAST_BPE = 256
+"""Tokens that any byte-pair encoding has: one for each byte."""
+
 UNUSED = 3
 """Ids after the byte-pair tokens that no text has; the last id of all is the mask."""
 

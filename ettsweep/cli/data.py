@@ -89,8 +89,7 @@ def data_text(
     form: Form = Format.TABLE,
 ) -> None:
     """Tokenise text for the task `text`, on all cores; what a killed command has finished is kept."""
-    from ettsweep.tasks.text.preparation.request import CorpusRequest
-    from ettsweep.tasks.text.preparation.summary import corpus_rows, corpus_summary
+    from ettsweep.tasks.text.preparation.request import CorpusRequest, corpus_rows, corpus_summary
     from ettsweep.tasks.text.preparation.tokenise import tokenise
 
     request = CorpusRequest(

@@ -21,7 +21,7 @@ from ettsweep.spec import log2
 from ettsweep.sweep.ledger import Ledger, Plan, Run
 from ettsweep.sweep.search import Point, Search
 from ettsweep.sweep.verify import Verdict
-from ettsweep.tasks.kinds import score
+from ettsweep.tasks.kinds import task_kind
 
 
 def plan_rows(plan: Plan) -> list[dict[str, Any]]:
@@ -245,7 +245,7 @@ def best_score(run: Run) -> float | None:
     attempt = run.dir.latest()
     if attempt is None:
         return None
-    measure = score(run.spec.task)
+    measure = task_kind(run.spec.task).score
     key = "val_loss" if measure.metric == "best_loss" else "val_accuracy"
     try:
         lines = attempt.history()

@@ -16,7 +16,7 @@ from ettsweep.tasks.images.location import Place, locate
 from ettsweep.tasks.images.spec import ImageTask
 
 if TYPE_CHECKING:
-    from ettsweep.tasks.images.stored import ImageSource
+    from ettsweep.tasks.images.sources import ImageSource
 
 AT_ONCE = 64
 """Images that a process is given to decode."""
@@ -147,7 +147,7 @@ _sources: "list[ImageSource]" = []
 def _unreadable(chosen: Sequence[int]) -> list[tuple[int, str]]:
     """Return those that cannot be decoded, with the reason."""
     from ettsweep.errors import UndecodableError
-    from ettsweep.tasks.images.stored import decode
+    from ettsweep.tasks.images.sources import decode
 
     found = []
     for number in chosen:

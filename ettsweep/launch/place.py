@@ -10,7 +10,7 @@ from ettsweep.launch.profiles import AnyProfile, LocalProfile, load_profile
 from ettsweep.spec import RunSpec
 from ettsweep.sweep.search import Request, as_before, load_requests, with_corpus
 from ettsweep.tasks.data import resolve, said
-from ettsweep.tasks.kinds import TASKS, check_counts, check_data
+from ettsweep.tasks.kinds import TASKS, check_data
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -169,4 +169,4 @@ def check_data_of(request: Request, *, counts: bool = False) -> None:
     task, model = request.recipe.task, request.recipe.model
     check_data(task, model, request.data)
     if counts:
-        check_counts(task, model, request.data)
+        TASKS[task.kind].check_counts(task, model, data_of(request))

@@ -21,7 +21,7 @@ from ettsweep.report.text import is_accuracy, mean_std, metric_name, plus_minus,
 from ettsweep.spec import log2
 from ettsweep.sweep.ledger import Run, count_states
 from ettsweep.sweep.verify import Scored, Verdict
-from ettsweep.tasks.kinds import score
+from ettsweep.tasks.kinds import task_kind
 
 MAX_RUN_ROWS = 300
 
@@ -267,7 +267,7 @@ def _run_rows(runs: Sequence[Run]) -> list[Row]:
     rows = []
     share = max(1, MAX_RUN_ROWS // max(1, len(families)))
     for members in families.values():
-        measure = score(members[0].spec.task)
+        measure = task_kind(members[0].spec.task).score
         best = sorted(members, key=lambda run: measure.rank(run.score))[:share]
         for record in tables.known(tables.runs_table(best)).to_dict("records"):
             rows.append({str(name): _cell(str(name), value) for name, value in record.items()})

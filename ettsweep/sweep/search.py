@@ -19,7 +19,7 @@ from ettsweep.runs.paths import requests_dir
 from ettsweep.scaling.strategies import parse_strategy
 from ettsweep.schema import Frozen, NonNegative, PositiveFloat, digest, validate
 from ettsweep.spec import LOG2_DIGITS, MAX_SEED, Recipe, RunSpec, StrategySpec, log2
-from ettsweep.tasks.kinds import Score, bound, score
+from ettsweep.tasks.kinds import Score, bound, task_kind
 
 ROUNDED, PRINTED = 1e-6, 2e-3
 """Distance in log2 within which a point from elsewhere means a known one: maps between strategies round, and tables
@@ -222,7 +222,7 @@ class Search(Frozen):
     @property
     def measure(self) -> Score:
         """What its runs are compared by."""
-        return score(self.base.task)
+        return task_kind(self.base.task).score
 
     def run(self, lr: float | None = None, wd: float | None = None, seed: int | None = None) -> RunSpec:
         """Return one run; what is not given is the centre's, or the first seed.

@@ -43,6 +43,11 @@ class Share:
         size = self.micro_batch or len(self.span)
         return [self.span[first : first + size] for first in range(0, len(self.span), size)]
 
+    def validation(self, samples: int, size: int) -> list[range]:
+        """Return the numbers of the validation samples of this process, each `world`-th of all, in slices of a size."""
+        mine = range(self.rank, samples, self.world)
+        return [mine[first : first + size] for first in range(0, len(mine), size)]
+
 
 def global_batches(
     samples: int, batch_size: int, seed: int, first_step: int
@@ -60,10 +65,6 @@ def global_batches(
         epoch, skip = epoch + 1, 0
 
 
-def _ignore(text: str) -> None:
-    return None
-
-
 @dataclass(frozen=True)
 class Loading:
     """How samples are read, which does not change them.
@@ -77,7 +78,7 @@ class Loading:
 
     workers: int = 0
     corrupt: Literal["skip", "fail"] = "skip"
-    warn: Callable[[str], None] = _ignore
+    warn: Callable[[str], None] = lambda text: None
     data: str | None = None
 
 
@@ -136,28 +137,20 @@ class SameBatch:
         self.loss = loss
 
     def batches(self, first_step: int) -> Iterator[Batch]:
-        """Yield the batch without end."""
         return itertools.repeat(self._batch)
 
     def validation(self) -> Iterator[Batch]:
-        """Yield the batch."""
         return iter((self._batch,))
 
     def measure(self, outputs: Tensor, batch: Batch) -> Tensor:
-        """Return the loss in float64."""
         return self.loss(outputs, batch).double()[None]
 
     def metrics(self, sums: Sequence[float]) -> dict[str, float]:
-        """Return the loss as that of an evaluation."""
         return {"val_loss": sums[0]}
 
 
 class Classification:
-    """Loss and metrics of a task that tells classes.
-
-    Args:
-        label_smoothing: what targets that are class indices lose to all classes.
-    """
+    """Loss and metrics of a task that tells classes; `label_smoothing` is for targets that are class indices."""
 
     def __init__(self, label_smoothing: float) -> None:
         self._label_smoothing = label_smoothing

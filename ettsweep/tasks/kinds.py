@@ -4,18 +4,19 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from ettsweep.errors import InputError, unknown_name
 from ettsweep.spec import ModelSpec, TaskSpec
-from ettsweep.tasks.data import said
+from ettsweep.tasks.data import digits_file, said
 from ettsweep.tasks.images import location as images
-from ettsweep.tasks.images.spec import Cifar10Task, Cifar100Task, DigitsTask, ImageNetTask, ImageTask, digits_misfits
+from ettsweep.tasks.images.spec import Cifar10Task, Cifar100Task, DigitsTask, ImageNetTask, ImageTask
 from ettsweep.tasks.images.spec import misfits as image_misfits
-from ettsweep.tasks.packages import digits_file
 from ettsweep.tasks.text import location as text
 from ettsweep.tasks.text.spec import PydocTask, TextTask
 from ettsweep.tasks.text.spec import misfits as text_misfits
+
+SomeTask = TypeVar("SomeTask", bound=TaskSpec)
 
 
 @dataclass(frozen=True)
@@ -45,10 +46,6 @@ BEST_ACCURACY = Score("best_accuracy", "max")
 """The best top-1 validation accuracy along the trajectory."""
 
 
-def _nothing_to_add(task: TaskSpec, model: ModelSpec, data: str | None) -> None:
-    """Check nothing more."""
-
-
 @dataclass(frozen=True)
 class TaskKind:
     """All that is to be said of a task. Functions are given a task: an instance of `spec`.
@@ -76,12 +73,12 @@ class TaskKind:
     sample: Literal["image", "text"]
     score: Score
     misfits: Callable[[Any, ModelSpec, int], list[str]]
-    check: Callable[[Any, ModelSpec | None, str | None], None]
+    check: Callable[[Any, ModelSpec | None, str | None], object]
     found: Callable[[Any, str | None], str]
     load: str
     doctor: str | None = None
     train_size: Callable[[Any], int] | None = None
-    check_counts: Callable[[Any, ModelSpec, str | None], None] = _nothing_to_add
+    check_counts: Callable[[Any, ModelSpec, str | None], None] = lambda task, model, data: None
     digest: Callable[[Any, str | None], str] | None = None
     changed: str | None = None
 
@@ -91,10 +88,6 @@ class TaskKind:
         return self.doctor is None
 
 
-def _check_digits(task: DigitsTask, model: ModelSpec | None, data: str | None) -> None:
-    digits_file()
-
-
 def _images(spec: type[ImageTask]) -> TaskKind:
     """Return the entry of a set of images on a disk: judged by top-1 accuracy, as in fig:hyper-ViT."""
     return TaskKind(
@@ -102,7 +95,7 @@ def _images(spec: type[ImageTask]) -> TaskKind:
         sample="image",
         score=BEST_ACCURACY,
         misfits=image_misfits,
-        check=images.check_images,
+        check=lambda task, model, data: images.locate(task, data),
         check_counts=images.check_counts,
         found=lambda task, data: f"found: {images.locate(task, data)[0].format}",
         load="ettsweep.tasks.images.classification:Images",
@@ -121,10 +114,10 @@ TASKS: dict[str, TaskKind] = {
         spec=DigitsTask,
         sample="image",
         score=LOWEST_LOSS,  # accuracies on 1,000 images tie
-        misfits=digits_misfits,
-        check=_check_digits,
+        misfits=image_misfits,
+        check=lambda task, model, data: digits_file(),
         found=lambda task, data: f"comes with scikit-learn {version('scikit-learn')}",
-        load="ettsweep.tasks.images.digits:load_digits",
+        load="ettsweep.tasks.images.digits:Digits",
         train_size=lambda task: int(task.train_size),
     ),
     "imagenet": _images(ImageNetTask),
@@ -137,7 +130,7 @@ TASKS: dict[str, TaskKind] = {
         misfits=text_misfits,
         check=text.check_pydoc,
         found=lambda task, data: f"comes with Python, {text.pydoc_digest(task, data)}",
-        load="ettsweep.tasks.text.denoising:load_pydoc",
+        load="ettsweep.tasks.text.denoising:load_denoising",
         digest=text.pydoc_digest,
         changed=_TEXT_CHANGED,
     ),
@@ -148,7 +141,7 @@ TASKS: dict[str, TaskKind] = {
         misfits=text_misfits,
         check=text.check_text,
         found=lambda task, data: f"found: {text.text_folder(data)}, {text.text_digest(task, data)}",
-        load="ettsweep.tasks.text.denoising:load_text",
+        load="ettsweep.tasks.text.denoising:load_denoising",
         doctor="ettsweep.doctor.text:examine_text",
         digest=text.text_digest,
         changed=_TEXT_CHANGED,
@@ -157,7 +150,6 @@ TASKS: dict[str, TaskKind] = {
 
 
 def task_kind(task: TaskSpec) -> TaskKind:
-    """Return what there is to be said of a task's kind."""
     return TASKS[task.kind]
 
 
@@ -176,11 +168,6 @@ def task_label(task: TaskSpec) -> str:
     """Return the task's name, with the digits of the data that its runs are bound to."""
     corpus = getattr(task, "corpus", None)
     return f"{task.kind} {corpus}" if corpus else task.kind
-
-
-def score(task: TaskSpec) -> Score:
-    """Return what is compared."""
-    return task_kind(task).score
 
 
 def steps_per_epoch(task: TaskSpec, batch_size: int) -> int:
@@ -213,12 +200,7 @@ def check_fits(task: TaskSpec, model: ModelSpec, batch_size: int) -> None:
 
 
 def check_data(task: TaskSpec, model: ModelSpec | None = None, data: str | None = None) -> None:
-    """Check that the data set is where a worker will look for it.
-
-    Args:
-        task: what the data are for.
-        model: what is to read them, where that is known.
-        data: where they are said to be.
+    """Check that the data set is where a worker will look for it, for a model where that is known.
 
     Raises:
         DataMissingError: it is not; the message says how to point at it.
@@ -227,16 +209,7 @@ def check_data(task: TaskSpec, model: ModelSpec | None = None, data: str | None 
     task_kind(task).check(task, model, said(task.kind, data))
 
 
-def check_counts(task: TaskSpec, model: ModelSpec, data: str | None = None) -> None:
-    """Compare what a run needs with what a glance at the data tells.
-
-    Raises:
-        DataMissingError: they differ, so that every run would fail.
-    """
-    task_kind(task).check_counts(task, model, said(task.kind, data))
-
-
-def bound(task: TaskSpec, data: str | None = None) -> TaskSpec:
+def bound(task: SomeTask, data: str | None = None) -> SomeTask:
     """Return the task with the digest of the data at hand, where its runs are bound to them and it states none.
 
     Raises:

@@ -2,7 +2,7 @@
 
 from ettsweep.files import Json
 from ettsweep.runs.attempt import Attempt
-from ettsweep.tasks.kinds import score
+from ettsweep.tasks.kinds import task_kind
 from ettsweep.training.loop import LoopEnd
 from ettsweep.training.spikes import count_spikes
 from ettsweep.training.trainer import Trainer
@@ -17,7 +17,7 @@ def summarise(trainer: Trainer, history: list[Json], end: LoopEnd, attempt: Atte
         values = [line.get(f"val_{name}") for line in evaluations]
         result[f"best_{name}"] = best((value for value in values if value is not None), default=None)
         result[f"final_{name}"] = values[-1] if values and not end.diverged else None
-    result["score"] = None if end.diverged else result[score(spec.task).metric]
+    result["score"] = None if end.diverged else result[task_kind(spec.task).score.metric]
     if end.diverged:
         result["diverged_step"] = end.step
     wall_s = max(trainer.wall_s, 1e-9)

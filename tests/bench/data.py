@@ -28,8 +28,8 @@ from ettsweep.seeding import derive_seed
 from ettsweep.tasks.base import Loading, Share
 from ettsweep.tasks.images.augmentation import seed_generators, training_transform
 from ettsweep.tasks.images.classification import Images
+from ettsweep.tasks.images.sources import decode
 from ettsweep.tasks.images.spec import ImageNetTask
-from ettsweep.tasks.images.stored import decode
 
 WIDTH, HEIGHT, QUALITY = 500, 375, 90
 CLASSES = 10

@@ -78,7 +78,7 @@ class Repeated:
     def __len__(self) -> int:
         return self._times
 
-    def texts(self, shard: int) -> Texts:
+    def __getitem__(self, shard: int, /) -> Texts:
         """Return the documents of a shard."""
         return self._texts
 
@@ -93,10 +93,10 @@ def reading(folder: Path, blocks: int) -> dict[str, float]:
         mine.block(int(k))
     read = 20_000 / (time.process_time() - start_s)
     shards = mine._shards
-    sizes = [len(TextBlocks(Repeated(shards.texts(k), 1), 512)) for k in range(len(shards))]
+    sizes = [len(TextBlocks(Repeated(shards[k], 1), 512)) for k in range(len(shards))]
     times = blocks // max(sizes)
     start_s = time.process_time()
-    many = TextBlocks(Repeated(shards.texts(int(np.argmax(sizes))), times), 512)
+    many = TextBlocks(Repeated(shards[int(np.argmax(sizes))], times), 512)
     return {"blocks": len(many), "found_per_s": len(many) / (time.process_time() - start_s), "read_per_s": read}
 
 

@@ -5,7 +5,7 @@ import pytest
 from ettsweep.errors import DataMissingError, InputError
 from ettsweep.models.architectures import model_spec
 from ettsweep.tasks.images.spec import DigitsTask, ImageNetTask
-from ettsweep.tasks.kinds import check_data, check_fits, score, steps_per_epoch
+from ettsweep.tasks.kinds import Score, check_data, check_fits, steps_per_epoch, task_kind
 from ettsweep.tasks.text import location
 from ettsweep.tasks.text.location import pydoc_digest
 from ettsweep.tasks.text.spec import PydocTask, TextTask
@@ -36,8 +36,8 @@ def test_vocabulary_must_have_room_for_all_bytes() -> None:
 
 
 def test_text_is_judged_by_its_lowest_loss() -> None:
-    assert {(score(task).metric, score(task).mode) for task in (PydocTask(), TextTask())} == {("best_loss", "min")}
-    assert score(ImageNetTask()).metric == "best_accuracy"
+    assert {task_kind(task).score for task in (PydocTask(), TextTask())} == {Score("best_loss", "min")}
+    assert task_kind(ImageNetTask()).score.metric == "best_accuracy"
 
 
 def test_epochs_of_text_are_not_known_beforehand() -> None:

@@ -10,7 +10,7 @@ import signal
 import time
 from collections.abc import Generator, Iterable
 from functools import cache, partial
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ from ettsweep.errors import UndecodableError, UnusableError
 from ettsweep.processes import blocked
 from ettsweep.seeding import derive_seed
 from ettsweep.tasks.images.augmentation import Transform, restored_generators, seed_generators
-from ettsweep.tasks.images.stored import ImageSource, decode
+from ettsweep.tasks.images.sources import ImageSource, decode
 
 Item = tuple[int, int]
 """(epoch, index) of a training image: its augmentation is drawn from these."""
@@ -48,14 +48,11 @@ class Chunk(NamedTuple):
     problems: list[Problem]
 
 
-Key = TypeVar("Key", contravariant=True)
+class Chunks(Protocol):
+    """Loads the image of a place."""
 
-
-class Chunks(Protocol[Key]):
-    """Loads the image of a place; None where there is none, which a problem tells."""
-
-    def load(self, place: Key, problems: list[Problem]) -> tuple[Tensor, int] | None:
-        """Return image [C, H, W] and label."""
+    def load(self, place: Any, /, problems: list[Problem]) -> tuple[Tensor, int] | None:
+        """Return image [C, H, W] and label; None where there is none, which a problem tells."""
         ...
 
 
@@ -69,7 +66,6 @@ class TrainingImages:
         self._source, self._transform, self._seed = source, transform, seed
 
     def load(self, item: Item, problems: list[Problem]) -> tuple[Tensor, int]:
-        """Return the image of an item, or the one that replaces it, and its label."""
         epoch, first = item
         for index in range(first, first + REPLACEMENTS + 1):
             index %= len(self._source)
@@ -88,7 +84,6 @@ class ValidationImages:
         self._source, self._transform = source, transform
 
     def load(self, index: int, problems: list[Problem]) -> tuple[Tensor, int] | None:
-        """Return an image and its label, None where it cannot be decoded."""
         image = _image(self._source, index, problems)
         return None if image is None else (self._transform(image), int(self._source.labels[index]))
 
@@ -114,14 +109,10 @@ def _read(source: ImageSource, index: int) -> Any:
         raise UnusableError(source.name(index), reason) from None
 
 
-def load(images: Chunks[Any], order: Iterable[list[Any]], workers: int, *, pinned: bool) -> Generator[Chunk]:
-    """Yield a chunk for each list of places; closing the generator ends the workers.
+def load(images: Chunks, order: Iterable[list[Any]], workers: int, *, pinned: bool) -> Generator[Chunk]:
+    """Yield a chunk for each list of places, which may have no end; closing the generator ends the workers.
 
-    Args:
-        images: what loads one; workers get a copy.
-        order: the lists, which may have no end.
-        workers: processes; with 0, this process loads.
-        pinned: load into memory from which a GPU copies by itself.
+    With 0 workers this process loads; `pinned` memory is what a GPU copies from by itself.
     """
     # A flag, since workers do not listen to signals, and one that is being killed can hold no lock of it.
     stop = torch.zeros(1, dtype=torch.uint8)
@@ -157,7 +148,7 @@ def _end(running: list[Any], stop: Tensor) -> None:
 class _ChunkDataset(Dataset[Chunk]):
     """Loads chunks, in a worker or here."""
 
-    def __init__(self, images: Chunks[Any], stop: Tensor) -> None:
+    def __init__(self, images: Chunks, stop: Tensor) -> None:
         self._images, self._stop = images, stop
 
     def __getitem__(self, places: list[Any]) -> Chunk:

@@ -6,7 +6,6 @@ from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,11 +13,15 @@ from ettsweep.errors import DataMissingError
 from ettsweep.seeding import derive_seed
 from ettsweep.spec import ImageModel
 from ettsweep.tasks.base import Batch, Classification, Loading, Share, global_batches
-from ettsweep.tasks.images.augmentation import evaluation_transform, training_transform
+from ettsweep.tasks.images.augmentation import (
+    evaluation_transform,
+    restored_generators,
+    seed_generators,
+    training_transform,
+)
 from ettsweep.tasks.images.chunks import Chunk, Item, Problem, TrainingImages, ValidationImages, load, on_device
-from ettsweep.tasks.images.sources import open_sources
+from ettsweep.tasks.images.sources import ImageSource, open_sources
 from ettsweep.tasks.images.spec import ImageTask
-from ettsweep.tasks.images.stored import ImageSource
 
 VALIDATION_SLICE = 128
 
@@ -104,11 +107,6 @@ class Images(Classification):
         self._corrupt: set[str] = set()
         self.fingerprint = fingerprint(train, validation)
 
-    @property
-    def skipped(self) -> int:
-        """Images left out so far, each counted once."""
-        return len(self._corrupt)
-
     def batches(self, first_step: int) -> Iterator[Batch]:
         """Yield the micro-batches of this process's share of each step, augmented and mixed."""
         chunks = load(self._train, self.order(first_step), self._loading.workers, pinned=self._device.type == "cuda")
@@ -129,21 +127,13 @@ class Images(Classification):
     def _mixed(self, chunks: Iterator[Chunk], step: int) -> Iterator[Mixed]:
         """Yield what this process uses of each chunk of a step."""
         for part in self._parts:
-            chunk = next(chunks)
-            inputs_BCHW, targets = self._mix(chunk, step, part.number)
+            images_BCHW, targets, _ = next(chunks)
+            if self._mixup is not None:
+                with restored_generators():
+                    seed_generators(derive_seed(self._seed, "mixup", step, part.number))
+                    images_BCHW, targets = self._mixup(images_BCHW, targets)
             used = slice(part.used.start - part.loaded.start, part.used.stop - part.loaded.start)
-            yield Mixed(inputs_BCHW[used], targets[used])
-
-    def _mix(self, chunk: Chunk, step: int, number: int) -> tuple[Tensor, Tensor]:
-        if self._mixup is None:
-            return chunk.images, chunk.labels
-        state = np.random.get_state()
-        np.random.seed(derive_seed(self._seed, "mixup", step, number) % 2**32)  # Mixup draws from the global one
-        try:
-            images_BCHW, targets_BK = self._mixup(chunk.images, chunk.labels)
-        finally:
-            np.random.set_state(state)
-        return images_BCHW, targets_BK
+            yield Mixed(images_BCHW[used], targets[used])
 
     def _cut(self, pieces: Iterator[Mixed]) -> Iterator[Batch]:
         """Make micro-batches of the pieces of a step."""
@@ -158,9 +148,8 @@ class Images(Classification):
             held = [rest] if len(rest.targets) else []
 
     def validation(self) -> Iterator[Batch]:
-        """Yield this process's images, each `world`-th of all: short side resized, centre cropped."""
-        mine = range(self._share.rank, self._sizes[1], self._share.world)
-        order = [list(mine[k : k + VALIDATION_SLICE]) for k in range(0, len(mine), VALIDATION_SLICE)]
+        """Yield this process's validation images: short side resized, centre cropped."""
+        order = [list(part) for part in self._share.validation(self._sizes[1], VALIDATION_SLICE)]
         chunks = load(self._validation, order, self._loading.workers, pinned=self._device.type == "cuda")
         try:
             for chunk in on_device(self._examined(chunks), self._device):
@@ -170,11 +159,7 @@ class Images(Classification):
             chunks.close()
 
     def _examined(self, chunks: Iterable[Chunk]) -> Generator[Chunk]:
-        """Yield chunks, and say once of each image that it is left out.
-
-        Raises:
-            DataMissingError: one may not be left out, or too many are.
-        """
+        """Yield chunks, and say once of each image that it is left out; some may not be."""
         for chunk in chunks:
             for problem in chunk.problems:
                 self._judge(problem)

@@ -6,22 +6,26 @@ from functools import cache
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from ettsweep.seeding import derive_seed
 from ettsweep.spec import ImageModel
 from ettsweep.tasks.base import Batch, Classification, Loading, Share, global_batches
+from ettsweep.tasks.data import digits_file
 from ettsweep.tasks.images.spec import DigitsTask
-from ettsweep.tasks.packages import digits_file
 
 VALIDATION_SLICE = 500
 
 
 @cache
 def _split(train_size: int, split_seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return normalised training and validation images [N, 1, 8, 8] and their labels [N]."""
-    images, labels = _load()
+    """Return normalised training and validation images [N, 1, 8, 8] and their labels [N], as scikit-learn has them.
+
+    Its own load_digits takes a second to import.
+    """
+    with gzip.open(digits_file(), "rt") as file:
+        table = np.loadtxt(file, delimiter=",")
+    images, labels = table[:, :64].reshape(-1, 8, 8), table[:, 64].astype(np.int64)
     order = np.random.default_rng(derive_seed(split_seed, "digits split")).permutation(len(images))
     train, validation = order[:train_size], order[train_size:]
     mean, std = images[train].mean(), images[train].std()
@@ -30,37 +34,22 @@ def _split(train_size: int, split_seed: int) -> tuple[Tensor, Tensor, Tensor, Te
     return images_NCHW[train], labels_N[train], images_NCHW[validation], labels_N[validation]
 
 
-def _load() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Return images [N, 8, 8] and labels [N] as scikit-learn's load_digits does, without its second of imports.
-
-    Raises:
-        DataMissingError: it is not there.
-    """
-    with gzip.open(digits_file(), "rt") as file:
-        table = np.loadtxt(file, delimiter=",")
-    return table[:, :64].reshape(-1, 8, 8), table[:, 64].astype(np.int64)
-
-
 class Digits(Classification):
     """The task of a run: a fixed split, global mean and standard deviation, no augmentation."""
 
     fingerprint = ""  # the package's
 
-    def __init__(self, spec: DigitsTask, seed: int, device: torch.device, share: Share) -> None:
+    def __init__(
+        self, spec: DigitsTask, model: ImageModel, seed: int, device: torch.device, share: Share, loading: Loading
+    ) -> None:
         super().__init__(spec.label_smoothing)
-        train_x, train_y, val_x, val_y = (t.to(device) for t in _split(spec.train_size, spec.split_seed))
-        self._images, self._labels = train_x, train_y
-        mine_x, mine_y = val_x[share.rank :: share.world], val_y[share.rank :: share.world]
-        self._validation = [
-            Batch((mine_x[start : start + VALIDATION_SLICE],), mine_y[start : start + VALIDATION_SLICE])
-            for start in range(0, len(mine_y), VALIDATION_SLICE)
-        ]
-        self._share = share
-        self._seed = seed
+        self._images, self._labels, val_x, val_y = (t.to(device) for t in _split(spec.train_size, spec.split_seed))
+        mine = [slice(one.start, one.stop, one.step) for one in share.validation(len(val_y), VALIDATION_SLICE)]
+        self._validation = [Batch((val_x[chosen],), val_y[chosen]) for chosen in mine]
+        self._seed, self._share = seed, share
         self.steps_per_epoch = spec.train_size // share.batch_size
 
     def batches(self, first_step: int) -> Iterator[Batch]:
-        """Yield the micro-batches of each step from `first_step` on."""
         for _, batch in global_batches(len(self._labels), self._share.batch_size, self._seed, first_step):
             batch_B = torch.from_numpy(batch).to(self._labels.device)
             for positions in self._share.slices:
@@ -69,12 +58,4 @@ class Digits(Classification):
                 yield Batch((self._images[chosen_B],), self._labels[chosen_B], share)
 
     def validation(self) -> Iterator[Batch]:
-        """Yield this process's validation images, each `world`-th of all, in slices."""
         return iter(self._validation)
-
-
-def load_digits(
-    task: DigitsTask, model: ImageModel, seed: int, device: torch.device, share: Share, loading: Loading
-) -> Digits:
-    """Return the task of a run."""
-    return Digits(task, seed, device, share)

@@ -10,9 +10,8 @@ from typing import Literal
 
 from ettsweep.errors import DataMissingError
 from ettsweep.spec import ImageModel, ModelSpec
-from ettsweep.tasks.data import data_env, resolve
+from ettsweep.tasks.data import Side, data_env, resolve
 from ettsweep.tasks.images.spec import ImageTask
-from ettsweep.tasks.sides import Side
 
 ORIGINAL = {"cifar10": "cifar-10-batches-py", "cifar100": "cifar-100-python"}
 """The folder in which a data set is distributed."""
@@ -46,14 +45,9 @@ class Place:
 
 def guess(data: str) -> str:
     """Return the task that a data set looks like: CIFAR as it is distributed, or any other images."""
-    for kind, name in ORIGINAL.items():
-        if name in (Path(data).name, *_names(Path(data))):
-            return kind
-    return "imagenet"
-
-
-def _names(folder: Path) -> list[str]:
-    return os.listdir(folder) if folder.is_dir() else []
+    folder = Path(data)
+    names = [folder.name, *(os.listdir(folder) if folder.is_dir() else [])]
+    return next((kind for kind, name in ORIGINAL.items() if name in names), "imagenet")
 
 
 def locate(task: ImageTask, data: str | None) -> tuple[Place, Place]:
@@ -86,7 +80,7 @@ def _locate(data: str, kind: str) -> tuple[Place, Place]:
         if original.name == ORIGINAL[kind] and original.is_dir():
             return _whole("CIFAR's own files", str(original.parent))
     folders, files = _entries(root)
-    parts = [_folder(root, side, folders) or _tars(root, side, files) for side in SPLITS]
+    parts = [_side(root, side, folders, files) for side in SPLITS]
     if parts[0] and parts[1]:
         return parts[0], parts[1]
     if _has_parquet(root, folders, files):
@@ -109,21 +103,15 @@ def _entries(folder: Path) -> tuple[list[str], list[str]]:
     return [name for name, is_dir in found if is_dir], [name for name, is_dir in found if not is_dir]
 
 
-def _folder(root: Path, side: Side, folders: list[str]) -> Place | None:
-    """Return a side that has a folder of its own, None where it has not or where it holds parquet files."""
+def _side(root: Path, side: Side, folders: list[str], files: list[str]) -> Place | None:
+    """Return a side that has a folder of its own, or tar files whose names say so; None where it has parquet files."""
     for name in SPLITS[side]:
-        if name not in folders:
-            continue
-        inner, files = _entries(root / name)
-        if inner:
-            return Place(side, "class folders", (str(root / name),))
-        if tars := [file for file in files if file.endswith(".tar")]:
-            return Place(side, "tar files", tuple(str(root / name / tar) for tar in tars))
-    return None
-
-
-def _tars(root: Path, side: Side, files: list[str]) -> Place | None:
-    """Return a side that is made of tar files whose names say which side they are."""
+        if name in folders:
+            inner, within = _entries(root / name)
+            if inner:
+                return Place(side, "class folders", (str(root / name),))
+            if tars := [file for file in within if file.endswith(".tar")]:
+                return Place(side, "tar files", tuple(str(root / name / tar) for tar in tars))
     for name in SPLITS[side]:
         if tars := [f for f in files if f.endswith(".tar") and name in re.findall("[a-z]+", f.lower())]:
             return Place(side, "tar files", tuple(str(root / tar) for tar in tars))
@@ -144,15 +132,6 @@ IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png")
 """What timm takes for an image, in any case of letters."""
 
 
-def check_images(task: ImageTask, model: ModelSpec | None, data: str | None) -> None:
-    """Check that there are images.
-
-    Raises:
-        DataMissingError: there are none.
-    """
-    locate(task, data)
-
-
 def check_counts(task: ImageTask, model: ModelSpec, data: str | None) -> None:
     """Compare classes and images with what a run needs, as far as a glance at class folders tells.
 
@@ -165,17 +144,14 @@ def check_counts(task: ImageTask, model: ModelSpec, data: str | None) -> None:
         counts = _counts(Path(place.paths[0]), until_s) if place.format == "class folders" else None
         if counts is None:
             continue
-        key = f"{place.side}_size"
+        key = f"task.{place.side}_size"
         if len(counts) != model.classes:
-            cure = f"--set model.classes={len(counts)}"
-            raise DataMissingError(
-                f"task {task.kind}: {place.paths[0]} has {len(counts)} classes, the model has {model.classes}: {cure}"
-            )
-        if sum(counts) != wanted:
-            cure = f"--set task.{key}={sum(counts)}"
-            raise DataMissingError(
-                f"task {task.kind}: {place.paths[0]} has {sum(counts)} images, task.{key} is {wanted}: {cure}"
-            )
+            told = f"{len(counts)} classes, the model has {model.classes}: --set model.classes={len(counts)}"
+        elif sum(counts) != wanted:
+            told = f"{sum(counts)} images, {key} is {wanted}: --set {key}={sum(counts)}"
+        else:
+            continue
+        raise DataMissingError(f"task {task.kind}: {place.paths[0]} has {told}")
 
 
 def _counts(folder: Path, until_s: float) -> list[int] | None:

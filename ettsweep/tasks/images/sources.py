@@ -1,19 +1,66 @@
 """Sets of images with random access, from what lies on a disk: one source each for training and validation."""
 
+import io
 import os
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image, UnidentifiedImageError
 
-from ettsweep.errors import DataMissingError
-from ettsweep.tasks.images.hub import open_hub
-from ettsweep.tasks.images.location import ORIGINAL, Place, locate
+from ettsweep.errors import DataMissingError, UndecodableError, first_line
+from ettsweep.tasks.images.location import ORIGINAL, SPLITS, Place, locate
 from ettsweep.tasks.images.spec import ImageTask
-from ettsweep.tasks.images.stored import ImageSource
-from ettsweep.tasks.images.tars import TarSource
+from ettsweep.tasks.images.tars import TarSource, numbered
+
+
+class ImageSource(Protocol):
+    """Images in a fixed order.
+
+    Attributes:
+        classes: their names; a label is a position among them.
+        labels: of all images [N].
+    """
+
+    classes: list[str]
+    labels: NDArray[np.int64]
+
+    def __len__(self) -> int: ...
+
+    def name(self, index: int) -> str:
+        """Return what a person finds the image by."""
+        ...
+
+    def read(self, index: int) -> bytes | NDArray[np.uint8]:
+        """Return an image as it is stored: encoded, or as pixels [H, W, 3].
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        ...
+
+
+def decode(stored: bytes | NDArray[np.uint8], *, small: bool = False) -> Image.Image:
+    """Return an image in RGB; a `small` one, where that is quicker, is good to see whether all of it is there.
+
+    Raises:
+        UndecodableError: it is truncated, or no image.
+    """
+    if isinstance(stored, np.ndarray):
+        return Image.fromarray(stored)
+    try:
+        with Image.open(io.BytesIO(stored)) as image:
+            if small:
+                image.draft("RGB", (1, 1))
+            return image.convert("RGB")
+    except MemoryError:
+        raise
+    except UnidentifiedImageError:
+        raise UndecodableError("no image of a known format" if stored else "an empty file") from None
+    except Exception as error:  # decoders raise all kinds of errors on bytes that are not theirs
+        raise UndecodableError(str(error) or type(error).__name__) from None
 
 
 def open_sources(task: ImageTask, classes: int, data: str | None) -> tuple[ImageSource, ImageSource]:
@@ -23,8 +70,7 @@ def open_sources(task: ImageTask, classes: int, data: str | None) -> tuple[Image
         DataMissingError: they are not there, or not those of the task; the message says what would work.
     """
     train, val = (open_source(place, task.kind) for place in locate(task, data))
-    wrong = mismatches(task, classes, train, val)
-    if wrong:
+    if wrong := mismatches(task, classes, train, val):
         raise DataMissingError("\n".join(f"task {task.kind}: {line}" for line in wrong))
     return train, val
 
@@ -34,8 +80,7 @@ def mismatches(task: ImageTask, classes: int | None, train: ImageSource, val: Im
     wrong = []
     if train.classes != val.classes:
         for here, there, part in ((train, val, "training"), (val, train, "validation")):
-            only = [name for name in here.classes if name not in set(there.classes)]
-            if only:
+            if only := [name for name in here.classes if name not in set(there.classes)]:
                 wrong.append(f"{len(only)} classes are in the {part} images only: {', '.join(only[:20])}")
         wrong = wrong or ["training and validation images number their classes differently"]
     if classes is not None and len(train.classes) != classes:
@@ -69,9 +114,9 @@ def _listed(place: Place, kind: str, stamps: tuple[tuple[int, int], ...]) -> Ima
         case "tar files":
             return TarSource(place.paths)
         case "CIFAR's own files":
-            return _original(place, kind)
+            return CifarSource(place, kind)
         case "parquet files" | "hub data set":
-            return open_hub(place)
+            return HubSource(place)
 
 
 class FolderSource:
@@ -98,47 +143,101 @@ class FolderSource:
         return self._root / os.fsdecode(self._paths[index])
 
     def name(self, index: int) -> str:
-        """Return the path."""
         return str(self._path(index))
 
     def read(self, index: int) -> bytes:
-        """Return the content of the file."""
         return self._path(index).read_bytes()
 
 
-class ArraySource:
-    """Images that are in memory as pixels."""
+class CifarSource:
+    """CIFAR as it is distributed, in memory as pixels; torchvision unpickles nothing whose MD5 is not the right one."""
 
-    def __init__(self, data: Any, where: str) -> None:
-        self.classes = list(data.classes)
+    def __init__(self, place: Place, kind: str) -> None:
+        from timm.data.dataset_factory import create_dataset
+
+        split = {"train": "train", "val": "test"}[place.side]
+        folder = str(Path(place.paths[0]) / ORIGINAL[kind])
+        try:
+            data = create_dataset(f"torch/{kind}", root=place.paths[0], split=split, download=False)
+        except RuntimeError:
+            raise DataMissingError(
+                f"{folder}: files are missing, or are not the published ones (their MD5 differs), and are not opened; "
+                f"get them again from https://www.cs.toronto.edu/~kriz/cifar.html"
+            ) from None
+        self.classes: list[str] = list(data.classes)
         self.labels = np.array(data.targets, dtype=np.int64)
         self._pixels_NHWC: NDArray[np.uint8] = data.data
-        self._where = where
+        self._where = f"{folder} ({split})"
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def name(self, index: int) -> str:
-        """Return the place in the file."""
         return f"{self._where}: image {index}"
 
     def read(self, index: int) -> NDArray[np.uint8]:
-        """Return the pixels."""
         pixels_HWC: NDArray[np.uint8] = self._pixels_NHWC[index]
         return pixels_HWC
 
 
-def _original(place: Place, kind: str) -> ImageSource:
-    """Return CIFAR as it is distributed; torchvision unpickles nothing whose MD5 is not the right one."""
-    from timm.data.dataset_factory import create_dataset
+IMAGE_COLUMNS = ("image", "img", "jpg", "png")
+LABEL_COLUMNS = ("label", "labels", "fine_label", "cls")
 
-    split = {"train": "train", "val": "test"}[place.side]
-    folder = str(Path(place.paths[0]) / ORIGINAL[kind])
-    try:
-        data = create_dataset(f"torch/{kind}", root=place.paths[0], split=split, download=False)
-    except RuntimeError:
-        raise DataMissingError(
-            f"{folder}: files are missing, or are not the published ones (their MD5 differs), and are not opened; "
-            f"get them again from https://www.cs.toronto.edu/~kriz/cifar.html"
-        ) from None
-    return ArraySource(data, f"{folder} ({split})")
+
+class HubSource:
+    """Rows of parquet files, or of a data set of the hub, through timm's reader of Hugging Face's `datasets`.
+
+    `datasets` keeps them in its own cache as random access needs it. The images need have no name of their own.
+    """
+
+    def __init__(self, place: Place) -> None:
+        name = place.paths[0]
+        try:
+            import datasets
+            from timm.data.dataset_factory import create_dataset
+        except ImportError:
+            raise DataMissingError(f"{name}: reading it needs datasets: pip install 'ettsweep[hub]'") from None
+        try:
+            splits = datasets.get_dataset_split_names(name)
+            split = _only(f"{name}: split", SPLITS[place.side], splits)
+            columns = datasets.load_dataset(name, split=split).column_names
+            image, label = (_only(f"{name}: column", known, columns) for known in (IMAGE_COLUMNS, LABEL_COLUMNS))
+            self._reader = create_dataset(f"hfds/{name}", split=split, input_key=image, target_key=label).reader
+        except DataMissingError:
+            raise
+        except Exception as error:  # of the network, of the hub, of pyarrow: each has its own
+            told = f"{type(error).__name__}: {first_line(error)}"
+            raise DataMissingError(f"{name}: cannot be opened as a data set ({told})") from error
+        self._where = f"{name}, {split}"
+        self.classes, self.labels = _classes(self._reader.dataset, label)
+        if self.labels.min() < 0:
+            raise DataMissingError(f"{name}: split {split} has no labels (they are {self.labels.min()})")
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def name(self, index: int) -> str:
+        """Return the row, and what the table calls the image."""
+        called = self._reader.filename(index)
+        return f"{self._where}, row {index}" + (f": {called}" if called else "")
+
+    def read(self, index: int) -> bytes:
+        """Return the content of the row, or of the file that it names."""
+        file, _ = self._reader[index]
+        with file:
+            return bytes(file.read())
+
+
+def _only(what: str, known: tuple[str, ...], there: list[str]) -> str:
+    """Return the first known name that is there."""
+    found = [name for name in known if name in there]
+    if not found:
+        raise DataMissingError(f"{what}: one of {', '.join(known)} is expected, it has {', '.join(there)}")
+    return found[0]
+
+
+def _classes(table: Any, label: str) -> tuple[list[str], NDArray[np.int64]]:
+    """Return names of classes, and the labels [N] as positions among them."""
+    values = list(table[label])
+    names = getattr(table.features[label], "names", None)
+    return numbered(list(map(str, values))) if names is None else (list(names), np.array(values, np.int64))

@@ -20,7 +20,6 @@ class DigitsTask(TaskSpec):
 
 Rgb = Annotated[tuple[float, float, float], Field(strict=False)]
 
-
 RAND_AUGMENT = re.compile(r"|rand(-(m|n|mmax|inc)\d+|-(mstd|p)\d+(\.\d+)?|-t[a-z0-9]+)*")
 
 RandAugment = Annotated[
@@ -51,8 +50,11 @@ class ImageTask(TaskSpec):
         train_size, val_size: number of images; the data that are found must have as many.
     """
 
+    named_classes: ClassVar[int | None] = None
+    """Classes of the set that the kind is named after."""
+
     any_images: ClassVar[bool] = False
-    """Whether images of one's own may take the place of those that the kind is named after."""
+    """Whether images of one's own may take their place."""
 
     kind: str
     label_smoothing: Fraction = 0.1
@@ -73,20 +75,17 @@ class ImageTask(TaskSpec):
 
     @property
     def classes(self) -> int | None:
-        """How many classes there are; None where only the data say."""
-        return None
+        """How many classes there are; None where only the data say, which the number of images tells."""
+        own = self.any_images and self.train_size != ImageTask.model_fields["train_size"].default
+        return None if own else self.named_classes
 
 
 class ImageNetTask(ImageTask):
     """ImageNet-1k with the paper's augmentation; any other set of images with `train_size` and `val_size`."""
 
+    named_classes: ClassVar[int | None] = 1000
     any_images: ClassVar[bool] = True
     kind: Literal["imagenet"] = "imagenet"
-
-    @property
-    def classes(self) -> int | None:
-        """ImageNet's 1,000, unless the number of images says that they are others."""
-        return 1000 if self.train_size == ImageTask.model_fields["train_size"].default else None
 
 
 class CifarTask(ImageTask):
@@ -106,40 +105,38 @@ class CifarTask(ImageTask):
 class Cifar10Task(CifarTask):
     """CIFAR-10: ten classes of 32 x 32 images."""
 
+    named_classes: ClassVar[int | None] = 10
     kind: Literal["cifar10"] = "cifar10"
     mean: Rgb = (0.4914, 0.4822, 0.4465)
     std: Rgb = (0.2470, 0.2435, 0.2616)
-
-    @property
-    def classes(self) -> int:
-        """How many classes there are."""
-        return 10
 
 
 class Cifar100Task(CifarTask):
     """CIFAR-100: a hundred classes of 32 x 32 images."""
 
+    named_classes: ClassVar[int | None] = 100
     kind: Literal["cifar100"] = "cifar100"
     mean: Rgb = (0.5071, 0.4865, 0.4409)
     std: Rgb = (0.2673, 0.2564, 0.2762)
 
-    @property
-    def classes(self) -> int:
-        """How many classes there are."""
-        return 100
 
-
-def digits_misfits(task: DigitsTask, model: ModelSpec, batch_size: int) -> list[str]:
-    """Return why a model cannot be trained on digits."""
-    return _misfits(task, model, batch_size, {"image_size": 8, "channels": 1, "classes": 10})
-
-
-def misfits(task: ImageTask, model: ModelSpec, batch_size: int) -> list[str]:
+def misfits(task: DigitsTask | ImageTask, model: ModelSpec, batch_size: int) -> list[str]:
     """Return why a model cannot be trained on images."""
-    classes = {} if task.classes is None else {"classes": task.classes}
-    cure = "; for images of your own, state task.train_size and task.val_size" if task.any_images else ""
-    problems = _misfits(task, model, batch_size, {"channels": 3} | classes, cure)
     if not isinstance(model, ImageModel):
+        return [f"model: task {task.kind} has images, which {model.kind} cannot read; a vit is expected"]
+    wanted: dict[str, int | None] = {"image_size": 8, "channels": 1, "classes": 10}
+    cure = ""
+    if isinstance(task, ImageTask):
+        wanted = {"channels": 3, "classes": task.classes}
+        cure = "; for images of your own, state task.train_size and task.val_size" if task.any_images else ""
+    problems = [
+        f"model.{key}: task {task.kind} has {value}, got {getattr(model, key)}{cure if key == 'classes' else ''}"
+        for key, value in wanted.items()
+        if value not in (None, getattr(model, key))
+    ]
+    if batch_size > task.train_size:
+        problems.append(f"batch_size: {batch_size} is more than the {task.train_size} training images")
+    if isinstance(task, DigitsTask):
         return problems
     if (task.mixup or task.cutmix) and batch_size % 2:
         problems.append(
@@ -148,20 +145,4 @@ def misfits(task: ImageTask, model: ModelSpec, batch_size: int) -> list[str]:
         )
     if task.resize < model.image_size:
         problems.append(f"task.resize: {task.resize} is below model.image_size {model.image_size}")
-    return problems
-
-
-def _misfits(
-    task: DigitsTask | ImageTask, model: ModelSpec, batch_size: int, wanted: dict[str, int], cure: str = ""
-) -> list[str]:
-    """Return in what a model is not as `wanted`; `cure` for another number of classes."""
-    if not isinstance(model, ImageModel):
-        return [f"model: task {task.kind} has images, which {model.kind} cannot read; a vit is expected"]
-    problems = [
-        f"model.{key}: task {task.kind} has {value}, got {getattr(model, key)}{cure if key == 'classes' else ''}"
-        for key, value in wanted.items()
-        if getattr(model, key) != value
-    ]
-    if batch_size > task.train_size:
-        problems.append(f"batch_size: {batch_size} is more than the {task.train_size} training images")
     return problems

@@ -8,9 +8,9 @@ import hashlib
 import json
 import os
 import tarfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,14 +31,14 @@ class Member(NamedTuple):
 
 
 class Index(NamedTuple):
-    """Where each image lies: tar, first byte and length [N]; its label [N] and name; the names of the classes."""
+    """Names of images and classes; of each image [N] its label, and where it lies: tar, first byte and length."""
 
+    names: list[str]
+    classes: list[str]
+    label: NDArray[np.int64]
     tar: NDArray[np.int64]
     offset: NDArray[np.int64]
     size: NDArray[np.int64]
-    label: NDArray[np.int64]
-    names: list[str]
-    classes: list[str]
 
 
 class TarSource:
@@ -54,11 +54,9 @@ class TarSource:
         return len(self.labels)
 
     def name(self, index: int) -> str:
-        """Return the tar and the name in it."""
         return f"{self._paths[self._index.tar[index]]}: {self._index.names[index]}"
 
     def read(self, index: int) -> bytes:
-        """Return the content of a member."""
         with Path(self._paths[self._index.tar[index]]).open("rb", buffering=0) as file:
             return os.pread(file.fileno(), int(self._index.size[index]), int(self._index.offset[index]))
 
@@ -67,13 +65,7 @@ class TarSource:
 
 
 def _build(paths: Sequence[str]) -> Index:
-    """Read all headers.
-
-    Raises:
-        DataMissingError: a file is no tar, or says of an image no class.
-    """
     from timm.data.readers.img_extensions import get_img_extensions
-    from timm.utils.misc import natural_key
 
     images = [
         (tar, member, class_name)
@@ -82,15 +74,18 @@ def _build(paths: Sequence[str]) -> Index:
     ]
     if not images:
         raise DataMissingError(f"{paths[0]}: no images in it, nor in the {len(paths) - 1} tar files beside it")
-    classes = sorted({class_name for _, _, class_name in images}, key=natural_key)
-    label = {name: k for k, name in enumerate(classes)}
-    rows = [(tar, member.offset, member.size, label[class_name]) for tar, member, class_name in images]
-    return _index(np.array(rows, np.int64).T, [member.name for _, member, _ in images], classes)
+    classes, labels = numbered([class_name for _, _, class_name in images])
+    places = np.array([(tar, member.offset, member.size) for tar, member, _ in images], np.int64)
+    return Index([member.name for _, member, _ in images], classes, labels, *places.T)
 
 
-def _index(columns: Iterable[NDArray[np.int64]], names: list[str], classes: list[str]) -> Index:
-    tar, offset, size, label = columns
-    return Index(tar, offset, size, label, names, classes)
+def numbered(names: Sequence[str]) -> tuple[list[str], NDArray[np.int64]]:
+    """Return classes in timm's order, and as labels [N] the positions of names among them."""
+    from timm.utils.misc import natural_key
+
+    classes = sorted(set(names), key=natural_key)
+    position = {name: k for k, name in enumerate(classes)}
+    return classes, np.array([position[name] for name in names], np.int64)
 
 
 def _labelled(path: str, extensions: set[str]) -> Iterator[tuple[Member, str]]:
@@ -172,20 +167,18 @@ def _fingerprint(paths: Sequence[str]) -> str:
 
 
 def _save(path: Path, index: Index) -> None:
-    arrays: dict[str, Any] = index._asdict()
-    for key in ("names", "classes"):
-        arrays[key] = _packed(arrays[key])
+    arrays = {**index._asdict(), "names": _packed(index.names), "classes": _packed(index.classes)}
     with path.open("wb") as file:
         np.savez(file, **arrays)
 
 
 def _load(path: Path) -> Index:
     with path.open("rb") as stored, np.load(stored, allow_pickle=False) as file:
-        columns = [file[key].astype(np.int64) for key in ("tar", "offset", "size", "label")]
+        columns = [file[key].astype(np.int64) for key in ("label", "tar", "offset", "size")]
         names, classes = (_unpacked(file[key]) for key in ("names", "classes"))
-    if {len(column) for column in columns} != {len(names)} or columns[3].max() >= len(classes):
+    if {len(column) for column in columns} != {len(names)} or columns[0].max() >= len(classes):
         raise ValueError("columns do not fit together")
-    return _index(columns, names, classes)
+    return Index(names, classes, *columns)
 
 
 def _packed(texts: list[str]) -> NDArray[np.uint8]:

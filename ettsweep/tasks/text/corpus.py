@@ -4,12 +4,11 @@
 
 import contextlib
 import hashlib
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,16 +16,8 @@ from numpy.typing import NDArray
 from ettsweep.errors import CorruptError, EttsweepError, InputError
 from ettsweep.files import cache_folder, sha256_of, write_atomic
 from ettsweep.processes import cores
-from ettsweep.tasks.sides import SIDES, Side
-from ettsweep.tasks.text.manifest import (
-    AGAIN,
-    SHARDS,
-    TOKENIZER,
-    Manifest,
-    ShardRecord,
-    corpus_digest,
-    read_manifest,
-)
+from ettsweep.tasks.data import SIDES, Side
+from ettsweep.tasks.text.manifest import AGAIN, SHARDS, TOKENIZER, Manifest, corpus_digest, read_manifest
 from ettsweep.tasks.text.shards import ShardWriter, Texts, block_starts, shard_size, unpack
 from ettsweep.tasks.text.tokenizer import Tokenizer, read_tokenizer_file, split_sentences, word_tables
 
@@ -47,15 +38,11 @@ class TextBlock(NamedTuple):
 
 
 class Shards(Protocol):
-    """One side of a corpus as a list of shards."""
+    """One side of a corpus: the documents of each shard."""
 
-    def __len__(self) -> int:
-        """Return the number of shards."""
-        ...
+    def __len__(self) -> int: ...
 
-    def texts(self, shard: int) -> Texts:
-        """Return the documents of a shard."""
-        ...
+    def __getitem__(self, shard: int, /) -> Texts: ...
 
 
 class TextBlocks:
@@ -65,24 +52,21 @@ class TextBlocks:
         if block_tokens < 1:
             raise InputError(f"blocks of {block_tokens} tokens are not possible")
         self._shards = shards
-        starts, totals = list[NDArray[np.uint32]](), list[int]()
+        edges = [np.zeros(0, np.uint32)]
+        self._first = np.zeros(len(shards) + 1, np.int64)
         for shard in range(len(shards)):
-            texts = shards.texts(shard)
-            starts.append(block_starts(texts, block_tokens))
-            totals.append(len(texts.tokens))
-        self._starts = np.concatenate([*starts, np.zeros(1, np.uint32)])
-        self._totals = np.array(totals, np.int64)
-        self._first = np.cumsum([0, *map(len, starts)])
+            texts = shards[shard]
+            starts = block_starts(texts, block_tokens)
+            edges += [starts, np.array([len(texts.tokens)], np.uint32)]
+            self._first[shard + 1] = self._first[shard] + len(starts)
+        self._edges = np.concatenate(edges)  # those of the blocks of a shard, from its first token to behind its last
 
     def __len__(self) -> int:
-        return len(self._starts) - 1
+        return int(self._first[-1])
 
     def sizes(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the number of tokens of blocks."""
-        shards = np.searchsorted(self._first, indices, side="right") - 1
-        is_last = indices + 1 == self._first[shards + 1]
-        ends = np.where(is_last, self._totals[shards], self._starts[indices + 1])
-        sizes: NDArray[np.int64] = ends - self._starts[indices]
+        start = indices + np.searchsorted(self._first, indices, side="right") - 1
+        sizes: NDArray[np.int64] = (self._edges[start + 1] - self._edges[start]).astype(np.int64)
         return sizes
 
     def block(self, index: int) -> TextBlock:
@@ -94,12 +78,11 @@ class TextBlocks:
         if not 0 <= index < len(self):
             raise IndexError(index)
         shard = int(np.searchsorted(self._first, index, side="right")) - 1
-        texts = self._shards.texts(shard)
-        start = int(self._starts[index])
-        end = int(self._starts[index + 1]) if index + 1 < self._first[shard + 1] else len(texts.tokens)
+        texts = self._shards[shard]
+        start, end = self._edges[index + shard : index + shard + 2]
         # Numbers of the ends' own type: for others, all ends would be converted each time.
-        first = int(np.searchsorted(texts.sentence_ends, np.uint32(start), side="right"))
-        last = int(np.searchsorted(texts.sentence_ends, np.uint32(end), side="left"))
+        first = int(np.searchsorted(texts.sentence_ends, start, side="right"))
+        last = int(np.searchsorted(texts.sentence_ends, end, side="left"))
         edges = np.array([start, *texts.sentence_ends[first:last], end], np.int64)
         return TextBlock(texts.tokens[start:end].astype(np.int64), np.diff(edges))
 
@@ -129,26 +112,13 @@ class Corpus:
 # --- in memory --------------------------------------------------------------------------------------------------------
 
 
-class _Memory(list[Texts]):
-    """Shards that are arrays."""
-
-    def texts(self, shard: int) -> Texts:
-        return self[shard]
-
-
 def corpus_of(documents: Sequence[str], tokenizer: Tokenizer, is_val: Sequence[bool]) -> Corpus:
-    """Return the corpus of texts that are in memory: as `ettsweep data text` would make it, in one shard.
-
-    Args:
-        documents: texts with something in them but white space.
-        tokenizer: what makes tokens of them.
-        is_val: of each document, whether it validates.
-    """
+    """Return the corpus of texts that are in memory, none white space alone: as `ettsweep data text` would make it."""
     writer = ShardWriter(tokenizer.n_vocab)
     for text, val in zip(documents, is_val, strict=True):
         add_documents(writer, tokenizer, [(text.strip(), "val" if val else "train")])
     digest = corpus_digest(tokenizer.sha256, tokenizer.n_vocab, [hashlib.sha256(writer.pack()).hexdigest()])
-    sides = {side: _Memory([writer.texts(side)]) for side in SIDES}
+    sides = {side: [writer.texts(side)] for side in SIDES}
     return Corpus(tokenizer, digest, sides.__getitem__)
 
 
@@ -183,7 +153,7 @@ class _Files:
     def __len__(self) -> int:
         return len(self._records)
 
-    def texts(self, shard: int) -> Texts:
+    def __getitem__(self, shard: int, /) -> Texts:
         return self._opened(shard)
 
     def _open(self, shard: int) -> Texts:
@@ -193,11 +163,7 @@ class _Files:
             data = np.memmap(path, np.uint8, "r", shape=(record.size,))
         except (OSError, ValueError) as error:
             raise CorruptError(f"{path}: cannot be read any more ({error})") from None
-
-        def array_at(place: int, length: int, kind: Any) -> Any:
-            return np.ndarray((length,), kind, data, place)
-
-        return unpack(array_at, self._side, self._manifest.n_vocab, record.train, record.val)
+        return unpack(data, self._side, self._manifest.n_vocab, record.train, record.val)
 
 
 def open_corpus(folder: Path) -> Corpus:
@@ -236,18 +202,14 @@ def read_own_tokenizer(folder: Path, manifest: Manifest) -> Tokenizer:
 
 
 def verify(folder: Path, manifest: Manifest, *, anew: bool = False, tell: Callable[[int], None] | None = None) -> None:
-    """Compare sizes and checksums of all shards with the manifest; checksums of the very files once only.
+    """Compare sizes and checksums of all shards with the manifest; checksums of the very files once only, or `anew`.
 
-    Args:
-        folder: of the corpus.
-        manifest: of the corpus.
-        anew: compare checksums even of files that were seen before.
-        tell: called with the bytes of each shard that was read.
+    `tell` is called with the bytes of each shard that was read.
 
     Raises:
         CorruptError: shards were changed after tokenisation; each is named.
     """
-    wrong, infos = list[str](), list[os.stat_result]()
+    wrong = list[str]()
     for record in manifest.shards:
         path = folder / SHARDS / record.name
         try:
@@ -257,15 +219,13 @@ def verify(folder: Path, manifest: Manifest, *, anew: bool = False, tell: Callab
             continue
         if info.st_size != record.size or shard_size(manifest.n_vocab, record.train, record.val) != record.size:
             wrong.append(f"{path}: has {info.st_size} bytes, {record.size} were written")
-        infos.append(info)
     _raise_changed(wrong)
-    stamp = _stamp(folder, manifest, infos)
+    stamp = _stamp(folder, manifest)
     if not anew and stamp is not None and stamp.exists():
         return
     with ThreadPoolExecutor(min(16, cores())) as pool:
-        for record, changed in zip(
-            manifest.shards, pool.map(lambda one: _changed(folder, one), manifest.shards), strict=True
-        ):
+        found = pool.map(lambda record: _changed(folder / SHARDS / record.name, record.sha256), manifest.shards)
+        for record, changed in zip(manifest.shards, found, strict=True):
             wrong += [changed] if changed else []
             if tell is not None:
                 tell(record.size)
@@ -275,15 +235,12 @@ def verify(folder: Path, manifest: Manifest, *, anew: bool = False, tell: Callab
 
 def mark_verified(folder: Path, manifest: Manifest) -> None:
     """Note that all shards are as they were written, as `verify` does after it has read them."""
-    with contextlib.suppress(OSError):
-        infos = [(folder / SHARDS / record.name).stat() for record in manifest.shards]
-        _write_stamp(_stamp(folder, manifest, infos))
+    _write_stamp(_stamp(folder, manifest))
 
 
-def _changed(folder: Path, record: ShardRecord) -> str | None:
-    path = folder / SHARDS / record.name
+def _changed(path: Path, sha256: str) -> str | None:
     try:
-        same = sha256_of(path) == record.sha256
+        same = sha256_of(path) == sha256
     except OSError as error:
         return f"{path}: cannot be read ({error.strerror})"
     return None if same else f"{path}: was changed after tokenisation (its checksum differs)"
@@ -297,12 +254,13 @@ def _raise_changed(wrong: Sequence[str]) -> None:
         )
 
 
-def _stamp(folder: Path, manifest: Manifest, infos: Sequence[os.stat_result]) -> Path | None:
-    """Return the file whose presence says that these very shards were found good."""
-    paths = [(folder / SHARDS / record.name).resolve() for record in manifest.shards]
-    stats = [(str(path), info.st_size, info.st_mtime_ns, info.st_ino) for path, info in zip(paths, infos, strict=True)]
-    name = hashlib.sha256(repr((manifest.digest, stats)).encode()).hexdigest()[:24]
+def _stamp(folder: Path, manifest: Manifest) -> Path | None:
+    """Return the file whose presence says that these very shards were found good, None where there can be none."""
     try:
+        paths = [(folder / SHARDS / record.name).resolve() for record in manifest.shards]
+        infos = [(path, path.stat()) for path in paths]
+        stats = [(str(path), info.st_size, info.st_mtime_ns, info.st_ino) for path, info in infos]
+        name = hashlib.sha256(repr((manifest.digest, stats)).encode()).hexdigest()[:24]
         return cache_folder() / f"text-{name}.verified"
     except (OSError, RuntimeError):
         return None

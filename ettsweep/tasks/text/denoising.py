@@ -17,10 +17,11 @@ from ettsweep.errors import DataMissingError, InputError
 from ettsweep.seeding import derive_seed
 from ettsweep.spec import TextModel
 from ettsweep.tasks.base import Batch, Loading, Share, global_batches
+from ettsweep.tasks.kinds import bound
 from ettsweep.tasks.text.corpus import Corpus, TextBlock, TextBlocks, open_corpus
-from ettsweep.tasks.text.location import pydoc_digest, text_digest, text_folder
+from ettsweep.tasks.text.location import text_folder
 from ettsweep.tasks.text.pydoc import pydoc_corpus
-from ettsweep.tasks.text.spec import DenoisingTask, PydocTask, TextTask
+from ettsweep.tasks.text.spec import DenoisingTask, PydocTask
 from ettsweep.tasks.text.tokenizer import word_starts
 from ettsweep.vocabulary import END, PAD, START, mask_id
 
@@ -50,7 +51,6 @@ class Text(NamedTuple):
 
 
 def with_words(block: TextBlock, corpus: Corpus) -> Text:
-    """Return a block with its words."""
     starts_T = word_starts(block.tokens_T, corpus.leads_with_space, corpus.is_space)
     starts_T[np.cumsum(block.lengths_S)[:-1]] = True
     return Text(*block, starts_T)
@@ -77,16 +77,10 @@ def span_lengths(budget: int, mean: float, rng: np.random.Generator) -> Ids:
 
 
 def infill(tokens: Ids, starts: NDArray[np.bool_], lengths: Ids, mask: int, rng: np.random.Generator) -> Ids:
-    """Replace spans that begin at distinct random words by one mask each.
+    """Replace spans that begin at distinct random words by one mask each; `starts` says which tokens begin a word.
 
-    Spans may overlap, and then a mask inside another span goes with it; none reaches beyond the end.
-
-    Args:
-        tokens: the text.
-        starts: which of its tokens begin a word.
-        lengths: of the spans, in words, each at least 1 and no more of them than words.
-        mask: token that takes a span's place.
-        rng: chooses the words.
+    Lengths are in words, each at least 1, and no more of them than words. Spans may overlap, and then a mask inside
+    another span goes with it; none reaches beyond the end.
     """
     words = np.flatnonzero(starts)
     chosen = rng.permutation(len(words))[: len(lengths)]
@@ -112,14 +106,8 @@ def insert(tokens: Ids, count: int, mask: int, rng: np.random.Generator) -> Ids:
 def corrupt(text: Text, spec: DenoisingTask, mask: int, at_most: int, rng: np.random.Generator) -> Ids:
     """Return what is left of a text: sentences permuted, spans infilled, as BART's released code does it.
 
-    Spans are drawn until their words are `mask_ratio` of all; those of length 0 become masks without a word.
-
-    Args:
-        text: as it was.
-        spec: how much of it goes.
-        mask: token that takes a span's place.
-        at_most: tokens that a source has room for; masks without a word that find none are left out.
-        rng: of this sample alone.
+    Spans are drawn until their words are `mask_ratio` of all; those of length 0 become masks without a word, which are
+    left out where a source of `at_most` tokens has no room for them.
     """
     if spec.permute_sentences:
         tokens, starts = permuted(text, rng)
@@ -172,7 +160,6 @@ class Denoising:
             )
 
     def batches(self, first_step: int) -> Iterator[Batch]:
-        """Yield the micro-batches of this process's share of each step."""
         for epoch, batch_B in global_batches(len(self._train), self._share.batch_size, self._seed, first_step):
             targets = self._train.sizes(batch_B) + ENDS
             for positions in self._share.slices:
@@ -181,23 +168,22 @@ class Denoising:
                 yield self._batch(self._train, batch_B[chosen], (self._seed, "corruption", epoch), share)
 
     def validation(self) -> Iterator[Batch]:
-        """Yield this process's validation texts, each `world`-th of those measured; every run sees the same ones."""
-        return iter(self._kept if len(self._measured) <= KEPT else self._slices())
+        """Yield this process's validation texts, in slices; every run sees the same ones, spread over all."""
+        return iter(self._kept if sum(map(len, self._measured)) <= KEPT else self._slices())
 
     @cached_property
-    def _measured(self) -> Ids:
-        """Numbers of the validation texts that this process measures."""
+    def _measured(self) -> list[Ids]:
+        """Numbers of the validation texts that this process measures, in slices."""
         count = min(len(self._validation), self._spec.val_blocks)
         spread = np.arange(count) * len(self._validation) // count
-        return spread[self._share.rank :: self._share.world]
+        return [spread[list(part)] for part in self._share.validation(count, VALIDATION_SLICE)]
 
     @cached_property
     def _kept(self) -> list[Batch]:
         return list(self._slices())
 
     def _slices(self) -> Iterator[Batch]:
-        for start in range(0, len(self._measured), VALIDATION_SLICE):
-            chosen = self._measured[start : start + VALIDATION_SLICE]
+        for chosen in self._measured:
             yield self._batch(self._validation, chosen, (0, "validation corruption"), 1.0)
 
     def _batch(self, blocks: TextBlocks, chosen: Ids, key: tuple[int, str, *tuple[int, ...]], share: float) -> Batch:
@@ -235,33 +221,19 @@ def _tokens(batch: Batch) -> Tensor:
     return (batch.targets != PAD).sum()
 
 
-def load_pydoc(
-    task: PydocTask, model: TextModel, seed: int, device: torch.device, share: Share, loading: Loading
+def load_denoising(
+    task: DenoisingTask, model: TextModel, seed: int, device: torch.device, share: Share, loading: Loading
 ) -> Denoising:
-    """Return the task of a run on Python's documentation.
+    """Return the task of a run.
 
     Raises:
         InputError: the run is bound to no text.
-        DataMissingError: the documentation is not there, or is not the one that the run was made for.
-    """
-    _check_bound(task, pydoc_digest(task, loading.data))
-    return Denoising(task, model, pydoc_corpus(model.vocabulary), seed, device, share)
-
-
-def load_text(
-    task: TextTask, model: TextModel, seed: int, device: torch.device, share: Share, loading: Loading
-) -> Denoising:
-    """Return the task of a run on tokenised text.
-
-    Raises:
-        InputError: the run is bound to no text.
-        DataMissingError: the text is not there, or is not the one that the run was made for.
+        DataMissingError: the text is not there.
         CorruptError: it was changed since it was tokenised.
     """
-    _check_bound(task, text_digest(task, loading.data))
-    return Denoising(task, model, open_corpus(text_folder(loading.data)), seed, device, share)
-
-
-def _check_bound(task: DenoisingTask, at_hand: str) -> None:
     if task.corpus is None:
-        raise InputError(f"task.corpus is missing: any text would do for this run; the one at hand is {at_hand}")
+        here = bound(task, loading.data).corpus
+        raise InputError(f"task.corpus is missing: any text would do for this run; the one at hand is {here}")
+    is_pydoc = isinstance(task, PydocTask)
+    corpus = pydoc_corpus(model.vocabulary) if is_pydoc else open_corpus(text_folder(loading.data))
+    return Denoising(task, model, corpus, seed, device, share)

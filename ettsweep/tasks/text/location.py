@@ -5,8 +5,7 @@ from pathlib import Path
 
 from ettsweep.errors import DataMissingError
 from ettsweep.spec import ModelSpec, TextModel
-from ettsweep.tasks.data import data_env
-from ettsweep.tasks.packages import pydoc_file
+from ettsweep.tasks.data import data_env, pydoc_file
 from ettsweep.tasks.text.manifest import read_manifest
 from ettsweep.tasks.text.spec import DenoisingTask, PydocTask, TextTask
 

@@ -4,16 +4,15 @@ A corpus is a folder with `manifest.json`, `tokenizer.json` and `shards/`; `etts
 """
 
 import json
-import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Literal, NoReturn
 
 from pydantic import Field, ValidationError
 
-from ettsweep.errors import CorruptError, DataMissingError, EttsweepError
+from ettsweep.errors import CorruptError, DataMissingError
 from ettsweep.schema import Frozen, digest, problems
-from ettsweep.tasks.sides import SIDES, Side
+from ettsweep.tasks.data import SIDES, Side
 from ettsweep.tasks.text.spec import CorpusDigest
 
 VERSION = 1
@@ -58,7 +57,6 @@ class ShardRecord(Frozen):
     val: Counts
 
     def counts(self, side: Side) -> Counts:
-        """Return what it holds for one side."""
         return self.train if side == "train" else self.val
 
 
@@ -115,7 +113,6 @@ class Manifest(Frozen):
     shards: tuple[ShardRecord, ...]
 
     def counts(self, side: Side) -> Counts:
-        """Return what one side of the corpus holds."""
         return self.train if side == "train" else self.val
 
 
@@ -125,52 +122,13 @@ def corpus_digest(tokenizer_sha256: str, n_vocab: int, shards: Iterable[str]) ->
 
 
 def add_up(counts: Iterable[Counts]) -> Counts:
-    """Return the sum of counts."""
-    totals = dict.fromkeys(Counts.model_fields, 0)
-    for one in counts:
-        for name in totals:
-            totals[name] += getattr(one, name)
-    return Counts(**totals)
+    rows = [one.model_dump() for one in counts]
+    return Counts(**{name: sum(row[name] for row in rows) for name in Counts.model_fields})
 
 
 def is_corpus(folder: Path) -> bool:
     """Say whether a folder holds tokenised text, be it finished or not."""
     return (folder / MANIFEST).is_file() or (folder / SHARDS).is_dir()
-
-
-_OWN = re.compile(r"[0-9a-f]{24}(-\d+\.bin|\.json)|tokenizer-[0-9a-f]{24}\.json")
-_BEGUN = re.compile(r"\.(.+)\.[0-9a-f]{32}\.tmp")
-
-
-def begun(path: Path) -> str | None:
-    """Return the name of the file of which this one is what a kill has left (see files.write_atomic)."""
-    found = _BEGUN.fullmatch(path.name)
-    return found[1] if found else None
-
-
-def is_own(path: Path) -> bool:
-    """Say whether something in `shards/` has a name that `ettsweep data text` gives."""
-    return _OWN.fullmatch(begun(path) or path.name) is not None
-
-
-def not_own(folder: Path) -> list[str]:
-    """Return what a folder holds beside tokenised text, be that finished or not."""
-    shards = folder / SHARDS
-    inside = sorted(shards.iterdir()) if shards.is_dir() else []
-    known = {SHARDS} if shards.is_dir() else set[str]()
-    if any(map(is_own, inside)) or _has_manifest(folder):  # others may have files of these names, too
-        known |= {MANIFEST, TOKENIZER}
-    names = [path.name for path in sorted(folder.iterdir()) if (begun(path) or path.name) not in known]
-    names += [f"{SHARDS}/{path.name}" for path in inside if not is_own(path)]
-    return [name for name in names if not Path(name).name.startswith(".nfs")]  # a shard that a run still reads
-
-
-def _has_manifest(folder: Path) -> bool:
-    try:
-        read_manifest(folder)
-    except EttsweepError:
-        return False
-    return True
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -205,11 +163,10 @@ AGAIN = "make it again with `ettsweep data text`"
 
 
 def _missing(folder: Path, error: OSError) -> NoReturn:
-    gone = isinstance(error, FileNotFoundError | NotADirectoryError)
-    if gone and (folder / SHARDS).is_dir():
-        raise DataMissingError(f"{folder}: tokenisation is not finished: run the same `ettsweep data text` again")
-    if not gone:
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
         raise DataMissingError(f"{folder / MANIFEST}: cannot be read ({error.strerror})")
+    if (folder / SHARDS).is_dir():
+        raise DataMissingError(f"{folder}: tokenisation is not finished: run the same `ettsweep data text` again")
     what = f"is no tokenised text: it has no {MANIFEST}" if folder.exists() else "does not exist"
     raise DataMissingError(f"{folder} {what}; `ettsweep data text --input FILES --out DIR` makes one")
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 
 from ettsweep.errors import InputError, TooFewPairsError
-from ettsweep.tasks.packages import pydoc_file
+from ettsweep.tasks.data import pydoc_file
 from ettsweep.tasks.text.corpus import Corpus, corpus_of
 from ettsweep.tasks.text.tokenizer import train_bpe
 from ettsweep.vocabulary import bpe_size, vocabulary_size
@@ -40,9 +40,6 @@ def unrepeated(topics: Mapping[str, str]) -> list[str]:
 @cache
 def pydoc_corpus(vocabulary: int) -> Corpus:
     """Return the tokenised topics, with a byte-pair encoding made of those for training.
-
-    Args:
-        vocabulary: n_vocab, special tokens included.
 
     Raises:
         DataMissingError: this Python comes without them.

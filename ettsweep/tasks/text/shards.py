@@ -1,13 +1,12 @@
 """Tokens in a file: documents of whole sentences for training and for validation, and how they are cut into blocks."""
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ettsweep.tasks.sides import SIDES, Side
+from ettsweep.tasks.data import SIDES, Side
 from ettsweep.tasks.text.manifest import LONG, Counts
 
 Ends = NDArray[np.uint32]
@@ -35,27 +34,24 @@ def token_type(n_vocab: int) -> Any:
 
 
 def shard_size(n_vocab: int, train: Counts, val: Counts) -> int:
-    """Return the bytes of a shard."""
     ends = sum(4 * (side.documents + side.sentences) for side in (train, val))
     word: int = token_type(n_vocab).itemsize
     return ends + word * (train.tokens + val.tokens)
 
 
-def unpack(array_at: Callable[[int, int, Any], Any], side: Side, n_vocab: int, train: Counts, val: Counts) -> Texts:
-    """Return one side of a shard.
+def unpack(shard: Any, side: Side, n_vocab: int, train: Counts, val: Counts) -> Texts:
+    """Return one side of a shard, as arrays that lie in its memory.
 
     The file has, for training and validation in turn: ends of documents, ends of sentences; after them the tokens.
-
-    `array_at` is called with a place in bytes, a length and a type, and returns the array there.
     """
     kind, word = token_type(n_vocab), np.dtype("<u4")
     counts, before = (train, Counts()) if side == "train" else (val, train)
     ends = 4 * (before.documents + before.sentences)
     tokens = 4 * sum(one.documents + one.sentences for one in (train, val)) + kind.itemsize * before.tokens
     return Texts(
-        array_at(ends, counts.documents, word),
-        array_at(ends + 4 * counts.documents, counts.sentences, word),
-        array_at(tokens, counts.tokens, kind),
+        np.ndarray((counts.documents,), word, shard, ends),
+        np.ndarray((counts.sentences,), word, shard, ends + 4 * counts.documents),
+        np.ndarray((counts.tokens,), kind, shard, tokens),
     )
 
 
@@ -64,10 +60,6 @@ class ShardWriter:
 
     def __init__(self, n_vocab: int) -> None:
         self._n_vocab = n_vocab
-        self.clear()
-
-    def clear(self) -> None:
-        """Begin another shard."""
         self.text_bytes = 0
         self._bytes = dict.fromkeys(SIDES, 0)
         self._sentences: dict[Side, list[int]] = {side: [] for side in SIDES}
@@ -84,16 +76,14 @@ class ShardWriter:
         self.text_bytes += text_bytes
 
     def texts(self, side: Side) -> Texts:
-        """Return what was added to a side."""
-        lengths = _joined(self._lengths[side], np.uint32)
+        lengths = np.concatenate([np.zeros(0, np.uint32), *self._lengths[side]])
         return Texts(
             np.cumsum(self._sentences[side], dtype=np.uint32),
             np.cumsum(lengths, dtype=np.uint32),
-            _joined(self._tokens[side], token_type(self._n_vocab)),
+            np.concatenate([np.zeros(0, token_type(self._n_vocab)), *self._tokens[side]]),
         )
 
     def counts(self, side: Side) -> Counts:
-        """Return how much was added to a side."""
         texts = self.texts(side)
         return Counts(
             documents=len(texts.document_ends),
@@ -105,14 +95,9 @@ class ShardWriter:
         )
 
     def pack(self) -> bytes:
-        """Return the shard."""
         texts = [self.texts(side) for side in SIDES]
         ends = [array.astype("<u4").tobytes() for one in texts for array in (one.document_ends, one.sentence_ends)]
         return b"".join(ends + [one.tokens.tobytes() for one in texts])
-
-
-def _joined(arrays: Sequence[NDArray[Any]], kind: Any) -> NDArray[Any]:
-    return np.concatenate(arrays) if arrays else np.zeros(0, kind)
 
 
 # --- blocks -----------------------------------------------------------------------------------------------------------
@@ -147,12 +132,7 @@ MANY = 64
 def _first_sentences(starts: Ints, ends: Ints, first: Ints, last: Ints, block_tokens: int) -> Ints:
     """Return the sentence that begins each block, in no order: block after block, of all documents at once.
 
-    Args:
-        starts: first token of each sentence, none of which is longer than a block.
-        ends: token after each.
-        first: sentence of each document.
-        last: sentence after each document.
-        block_tokens: of a block at most.
+    `starts` and `ends` are those of sentences in tokens, of documents `first` and `last` in sentences.
     """
     found = list[Ints]()
     while len(first) > MANY:

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from ettsweep.schema import Positive
 from ettsweep.spec import ModelSpec, TaskSpec, TextModel
-from ettsweep.vocabulary import vocabulary_size
+from ettsweep.vocabulary import LEAST_BPE, vocabulary_size
 
 CorpusDigest = Annotated[str, Field(pattern=r"^[0-9a-f]{12}$")]
 
@@ -42,15 +42,11 @@ class TextTask(DenoisingTask):
     kind: Literal["text"] = "text"
 
 
-BYTES = 256
-"""Tokens of the smallest byte-level encoding."""
-
-
 def misfits(task: DenoisingTask, model: ModelSpec, batch_size: int) -> list[str]:
     """Return why a model cannot be trained on text."""
     if not isinstance(model, TextModel):
         return [f"model: task {task.kind} has text, which {model.kind} cannot read; an encdec is expected"]
-    least = vocabulary_size(BYTES)
+    least = vocabulary_size(LEAST_BPE)
     if model.vocabulary < least:
-        return [f"model.vocabulary: {model.vocabulary} is below {least}, the {BYTES} bytes and special tokens"]
+        return [f"model.vocabulary: {model.vocabulary} is below {least}, the {LEAST_BPE} bytes and special tokens"]
     return []

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ettsweep.errors import DataMissingError, InputError, TooFewPairsError
 from ettsweep.schema import canonical
-from ettsweep.vocabulary import FIRST_BPE, vocabulary_size
+from ettsweep.vocabulary import FIRST_BPE, LEAST_BPE, vocabulary_size
 
 if TYPE_CHECKING:
     import tokenizers
@@ -94,7 +94,6 @@ class Tokenizer:
 
     @cached_property
     def sha256(self) -> str:
-        """Return the checksum of vocabulary and merges."""
         tokens = sorted((k, token) for token, k in self.vocab.items())
         return hashlib.sha256(canonical([tokens, self.merges]).encode()).hexdigest()
 
@@ -106,9 +105,6 @@ class Tokenizer:
         encoder.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
         encoder.decoder = decoders.ByteLevel()
         return encoder
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {key: value for key, value in vars(self).items() if key != "_encoder"}
 
     def encode(self, sentences: Sequence[str]) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
         """Return the tokens of all sentences, one after the other, and the length of each."""
@@ -124,7 +120,6 @@ class Tokenizer:
         return self._encoder.decode([k for k in ids if 0 <= k < self.bpe_tokens], skip_special_tokens=False)
 
     def to_json(self) -> str:
-        """Return it as a tokenizer.json."""
         return self._encoder.to_str()
 
 
@@ -151,7 +146,7 @@ def read_tokenizer(folder: Path) -> Tokenizer:
         for names in FILES:
             vocab, merges = (folder / name for name in names)
             if vocab.is_file() and merges.is_file():
-                return _checked(vocab, _json(vocab), [(merges, _merge_lines(merges))])
+                return _checked(vocab, _json(vocab), merges, _merge_lines(merges))
         there = sorted(path.name for path in folder.iterdir())[:6]
     except UnicodeDecodeError as error:
         raise DataMissingError(f"tokenizer {folder}: not UTF-8 at byte {error.start}") from None
@@ -187,7 +182,7 @@ def read_tokenizer_file(path: Path) -> Tokenizer:
     try:
         merges = [tuple(pair.split(" ")) if isinstance(pair, str) else tuple(pair) for pair in model["merges"]]
         added = {str(token["content"]): int(token["id"]) for token in data.get("added_tokens") or []}
-        return _checked(path, {**added, **model.get("vocab", {})}, [(path, merges)])
+        return _checked(path, {**added, **model.get("vocab", {})}, path, merges)
     except (TypeError, KeyError, ValueError, AttributeError):
         raise InputError(f"{path}: {_NEEDED}; its tokens or merges are not as in a tokenizer.json") from None
 
@@ -229,12 +224,8 @@ def _merge_lines(path: Path) -> list[tuple[str, ...]]:
     return [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]
 
 
-def _checked(path: Path, vocab: Mapping[str, Any], merges: Iterable[tuple[Path, list[tuple[str, ...]]]]) -> Tokenizer:
-    """Return the encoding if it is one that can encode any text.
-
-    Raises:
-        InputError: it is not.
-    """
+def _checked(path: Path, vocab: Mapping[str, Any], merges_path: Path, merges: list[tuple[str, ...]]) -> Tokenizer:
+    """Return the encoding if it is one that can encode any text."""
     ids = list(vocab.values())
     if not all(isinstance(k, int) and k >= 0 for k in ids) or len(set(ids)) != len(ids):
         raise InputError(f"{path}: token ids must be different whole numbers from 0 on")
@@ -243,18 +234,12 @@ def _checked(path: Path, vocab: Mapping[str, Any], merges: Iterable[tuple[Path, 
             f"{path}: {_NEEDED}; it has no token for {len(missing)} of the 256 bytes, among them {missing[0]!r}"
         )
     pairs = list[tuple[str, str]]()
-    for where, found in merges:
-        for pair in found:
-            if len(pair) != 2 or any(part not in vocab for part in (*pair, "".join(pair))):
-                raise InputError(
-                    f"{where}: merge {' '.join(map(str, pair))!r} joins tokens that {path.name} does not have"
-                )
-            pairs.append((pair[0], pair[1]))
+    for pair in merges:
+        if len(pair) != 2 or any(part not in vocab for part in (*pair, "".join(pair))):
+            told = " ".join(map(str, pair))
+            raise InputError(f"{merges_path}: merge {told!r} joins tokens that {path.name} does not have")
+        pairs.append((pair[0], pair[1]))
     return Tokenizer(vocab, pairs)
-
-
-LEAST_BPE = 256
-"""Byte-pair tokens that any text needs: one for each byte."""
 
 
 def train_bpe(texts: Iterable[str], bpe_tokens: int) -> Tokenizer:

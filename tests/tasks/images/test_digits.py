@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from ettsweep.tasks.base import Batch, Share
+from ettsweep.models.architectures import model_spec
+from ettsweep.tasks.base import Batch, Loading, Share
 from ettsweep.tasks.images.digits import Digits
 from ettsweep.tasks.images.spec import DigitsTask
 
-CPU = torch.device("cpu")
+CPU, VIT = torch.device("cpu"), model_spec("vit-digits")
 
 
 def known_digits() -> Any:
@@ -22,7 +23,7 @@ def known_digits() -> Any:
 
 
 def digits(batch_size: int = 32, seed: int = 0, **task: object) -> Digits:
-    return Digits(DigitsTask.model_validate(task), seed, CPU, Share(batch_size))
+    return Digits(DigitsTask.model_validate(task), VIT, seed, CPU, Share(batch_size), Loading())
 
 
 def validation(task: Digits) -> tuple[torch.Tensor, torch.Tensor]:

@@ -26,9 +26,8 @@ from ettsweep.errors import DataMissingError
 from ettsweep.files import cache_folder
 from ettsweep.tasks.data import data_env, resolve
 from ettsweep.tasks.images.location import locate
-from ettsweep.tasks.images.sources import open_sources
+from ettsweep.tasks.images.sources import ImageSource, open_sources
 from ettsweep.tasks.images.spec import Cifar10Task, Cifar100Task, ImageNetTask, ImageTask
-from ettsweep.tasks.images.stored import ImageSource
 from ettsweep.tasks.kinds import check_data
 
 TASK = ImageNetTask(train_size=36, val_size=9)

@@ -15,11 +15,11 @@ from support.texts import TOPICS
 
 from ettsweep.errors import DataMissingError, EttsweepError, FailedError, InputError
 from ettsweep.tasks.text.manifest import Documents
-from ettsweep.tasks.text.preparation import lines, pieces
+from ettsweep.tasks.text.preparation import documents as reading
+from ettsweep.tasks.text.preparation import units as cutting
 from ettsweep.tasks.text.preparation.documents import read_documents
 from ettsweep.tasks.text.preparation.inputs import find_files
-from ettsweep.tasks.text.preparation.pieces import DocumentRule
-from ettsweep.tasks.text.preparation.units import Unit, cut
+from ettsweep.tasks.text.preparation.units import DocumentRule, Unit, cut
 
 DEFAULT = DocumentRule()
 SIZES = (1, 2, 3, 5, 7, 16, 33, 100, 1000, 10**6)
@@ -249,7 +249,7 @@ def test_a_file_that_may_not_be_read_is_named(tmp_path: Path) -> None:
 def test_a_document_too_large_for_memory_is_an_error(
     tmp_path: Path, mode: Documents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (lines, pieces):
+    for module in (reading, cutting):
         monkeypatch.setattr(module, "MAX_DOCUMENT", 2**20)
     path = tmp_path / "a.txt"
     text = "short\n\n" + "words " * 200_000 + "\n\nshort\n"

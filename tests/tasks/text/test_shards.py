@@ -65,11 +65,7 @@ def test_a_shard_gives_back_what_was_put_in(n_vocab: int) -> None:
     assert token_type(n_vocab).itemsize == (2 if n_vocab == 65_536 else 4)
     for part in ("train", "val"):
         mine = [(lengths, tokens) for where, lengths, tokens in documents if where == part]
-
-        def array_at(place: int, length: int, kind: object) -> object:
-            return np.frombuffer(data, kind, length, place)  # type: ignore[call-overload]
-
-        texts = unpack(array_at, part, n_vocab, counts["train"], counts["val"])
+        texts = unpack(data, part, n_vocab, counts["train"], counts["val"])
         assert texts.tokens.tolist() == np.concatenate([tokens for _, tokens in mine]).tolist()
         lengths = np.concatenate([lengths for lengths, _ in mine])
         assert np.diff(texts.sentence_ends, prepend=0).tolist() == lengths.tolist()

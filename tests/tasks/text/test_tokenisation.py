@@ -17,20 +17,18 @@ import pytest
 from support.texts import TOPICS, paragraphs, small_tokenizer, write_gpt2
 
 from ettsweep.errors import CorruptError, DataMissingError, EttsweepError, FailedError, InputError, StorageError
-from ettsweep.tasks.sides import Side
+from ettsweep.tasks.data import Side
 from ettsweep.tasks.text.corpus import open_corpus, verify
 from ettsweep.tasks.text.manifest import Manifest, read_manifest
 from ettsweep.tasks.text.preparation import documents as reading
-from ettsweep.tasks.text.preparation import encoding as encodings
-from ettsweep.tasks.text.preparation import request as requests
+from ettsweep.tasks.text.preparation import folder as folders
+from ettsweep.tasks.text.preparation import work
 from ettsweep.tasks.text.preparation.documents import document_hash
 from ettsweep.tasks.text.preparation.folder import corpus_folder
 from ettsweep.tasks.text.preparation.inputs import find_files
-from ettsweep.tasks.text.preparation.pieces import DocumentRule
-from ettsweep.tasks.text.preparation.request import CorpusRequest, Outcome
-from ettsweep.tasks.text.preparation.summary import corpus_summary
+from ettsweep.tasks.text.preparation.request import CorpusRequest, Outcome, corpus_summary
 from ettsweep.tasks.text.preparation.tokenise import tokenise
-from ettsweep.tasks.text.preparation.units import cut
+from ettsweep.tasks.text.preparation.units import DocumentRule, cut
 
 
 @pytest.fixture(scope="module")
@@ -139,10 +137,10 @@ def test_the_sample_for_an_encoding_is_bounded_and_from_all_over(
 ) -> None:
     for k in range(40):
         (tmp_path / f"{k:02}.txt").write_text(f"file{k} " * 1000)
-    monkeypatch.setattr(encodings, "SAMPLE", 1000)
-    monkeypatch.setattr(encodings, "SAMPLED_UNITS", 10)
+    monkeypatch.setattr(work, "SAMPLE", 1000)
+    monkeypatch.setattr(work, "SAMPLED_UNITS", 10)
     units = cut(find_files([str(tmp_path)]), DocumentRule(), 9000)
-    sample = list(encodings._sample(DocumentRule(), units))
+    sample = list(work._sample(DocumentRule(), units))
     assert [len(text) for text in sample] == [100] * 10
     assert [text.split()[0] for text in sample] == [f"file{k}" for k in range(0, 40, 4)]
 
@@ -368,7 +366,7 @@ def test_what_comes_into_a_folder_meanwhile_stays(
     others = {"shards/precious.tar": b"mine", "shards/.mine.tmp": b"mine", ".mine.tmp": b"mine"}
     for name, data in others.items():
         (tmp_path / "out" / name).write_bytes(data)
-    monkeypatch.setattr(requests, "not_own", lambda folder: [])
+    monkeypatch.setattr(folders, "not_own", lambda folder: [])
     make(tmp_path / "a.txt", val_fraction=0.3)
     assert others.items() <= everything(tmp_path / "out").items()
 

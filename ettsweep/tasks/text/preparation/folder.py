@@ -1,17 +1,72 @@
-"""The folder that becomes a corpus, held by one command alone; nothing that is of no use stays behind."""
+"""The folder that becomes a corpus: only where nothing else is, by one command at a time, finished in one rename."""
 
 import fcntl
 import os
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from ettsweep.errors import StorageError
-from ettsweep.files import storage_errors
-from ettsweep.tasks.text.manifest import MANIFEST, SHARDS, TOKENIZER, begun, is_own
+from ettsweep.errors import EttsweepError, InputError, StorageError
+from ettsweep.files import storage_errors, write_atomic
+from ettsweep.tasks.text.corpus import mark_verified
+from ettsweep.tasks.text.manifest import MANIFEST, SHARDS, TOKENIZER, Manifest, UnitRecord, read_manifest
 
 TRAINED = "tokenizer-"
 """Beginning of the name of the file that processes read the tokenizer from."""
+
+_OWN = re.compile(rf"[0-9a-f]{{24}}(-\d+\.bin|\.json)|{TRAINED}[0-9a-f]{{24}}\.json")
+_BEGUN = re.compile(r"\.(.+)\.[0-9a-f]{32}\.tmp")
+
+
+def check_folder(out: Path) -> None:
+    """Check that a folder may become a corpus.
+
+    Raises:
+        InputError: something else is there.
+        StorageError: it cannot be written.
+    """
+    if out.exists() and not out.is_dir():
+        raise InputError(f"--out {out}: is a file; a folder is expected")
+    if out.is_dir() and (others := not_own(out)):
+        names = ", ".join(others[:6])
+        raise InputError(f"--out {out}: is not empty, and no tokenised text (it holds {names}); name a new folder")
+    above = out
+    while not above.exists():
+        above = above.parent
+    if not os.access(above, os.W_OK | os.X_OK):
+        raise StorageError(f"--out {out}: {above} cannot be written; choose another folder")
+
+
+def not_own(folder: Path) -> list[str]:
+    """Return what a folder holds beside tokenised text, be that finished or not."""
+    shards = folder / SHARDS
+    inside = sorted(shards.iterdir()) if shards.is_dir() else []
+    known = {SHARDS} if shards.is_dir() else set[str]()
+    if any(map(_is_own, inside)) or digest_there(folder):  # others may have files of these names, too
+        known |= {MANIFEST, TOKENIZER}
+    names = [path.name for path in sorted(folder.iterdir()) if (_begun(path) or path.name) not in known]
+    names += [f"{SHARDS}/{path.name}" for path in inside if not _is_own(path)]
+    return [name for name in names if not Path(name).name.startswith(".nfs")]  # a shard that a run still reads
+
+
+def _begun(path: Path) -> str | None:
+    """Return the name of the file of which this one is what a kill has left (see files.write_atomic)."""
+    found = _BEGUN.fullmatch(path.name)
+    return found[1] if found else None
+
+
+def _is_own(path: Path) -> bool:
+    """Say whether something in `shards/` has a name that `ettsweep data text` gives."""
+    return _OWN.fullmatch(_begun(path) or path.name) is not None
+
+
+def digest_there(out: Path) -> str | None:
+    """Return the digest of the finished corpus in a folder, None where there is none."""
+    try:
+        return read_manifest(out).digest
+    except EttsweepError:
+        return None
 
 
 @contextmanager
@@ -45,16 +100,30 @@ def _sweep(out: Path) -> None:
     """Remove what a process that was killed had begun to write."""
     for folder in (out, out / SHARDS):
         for path in folder.glob(".*.tmp"):
-            if begun(path) in (MANIFEST, TOKENIZER) or is_own(path):
+            if _begun(path) in (MANIFEST, TOKENIZER) or _is_own(path):
                 path.unlink(missing_ok=True)
 
 
 def _remove_unused(shards: Path, folders: Iterable[Path]) -> None:
     """Remove the folders of a command that has finished no unit."""
-    if any(not (path.name.startswith(TRAINED) and is_own(path)) for path in shards.iterdir()):
+    if any(not (path.name.startswith(TRAINED) and _is_own(path)) for path in shards.iterdir()):
         return
     for path in shards.iterdir():
         path.unlink()
     with suppress(OSError):  # something else is in them
         for folder in folders:
             folder.rmdir()
+
+
+def finish(out: Path, manifest: Manifest, tokenizer: Path, records: Sequence[UnitRecord]) -> None:
+    """Make a corpus of finished shards, and remove those of an earlier one that it does not have."""
+    own, text = out / TOKENIZER, tokenizer.read_bytes()
+    if not own.is_file() or own.read_bytes() != text:
+        (out / MANIFEST).unlink(missing_ok=True)  # at no instant does it stand beside a tokenizer that is not its own
+        write_atomic(own, text)
+    write_atomic(out / MANIFEST, manifest.model_dump_json(indent=1))
+    keep = {tokenizer.name, *(shard.name for shard in manifest.shards), *(f"{one.key}.json" for one in records)}
+    for path in (out / SHARDS).iterdir():
+        if path.name not in keep and _is_own(path):
+            path.unlink()
+    mark_verified(out, manifest)  # each shard was made or compared just now

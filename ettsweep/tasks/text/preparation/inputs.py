@@ -1,12 +1,17 @@
 """The files that `--input` names: files, folders, globs, and data sets of `datasets`."""
 
-from collections.abc import Iterable
+import gzip
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from glob import glob, has_magic
 from pathlib import Path
+from typing import Any, Literal
 
-from ettsweep.errors import DataMissingError, InputError, first_line
-from ettsweep.tasks.text.preparation.pieces import FileKind, TextFile
-from ettsweep.tasks.text.preparation.tables import arrow_batches
+from ettsweep.errors import DataMissingError, FailedError, InputError, first_line
+
+FileKind = Literal["text", "JSON lines", "parquet", "arrow"]
 
 SUFFIXES: dict[str, FileKind] = {
     ".txt": "text",
@@ -18,15 +23,22 @@ SUFFIXES: dict[str, FileKind] = {
 
 KNOWN = ".txt, .jsonl (or .ndjson, .json) and .parquet, the first two also as .gz"
 
-
 HUB = "hfds/"
+
+
+@dataclass(frozen=True)
+class TextFile:
+    """A file; `packed` with gzip."""
+
+    path: str
+    kind: FileKind
+    packed: bool = False
 
 
 def find_files(inputs: Iterable[str]) -> list[TextFile]:
     """Return the files that inputs name, each once, in the order of the inputs and of names in folders.
 
-    Args:
-        inputs: a file, a folder, a glob, a folder of `datasets.save_to_disk`, or hfds/OWNER/NAME[:split].
+    An input is a file, a folder, a glob, a folder of `datasets.save_to_disk`, or hfds/OWNER/NAME[:split].
 
     Raises:
         DataMissingError: there is no such thing.
@@ -95,12 +107,7 @@ def _is_saved(path: Path) -> bool:
 
 
 def _arrow_files(text: str, folder: Path | None) -> list[TextFile]:
-    """Return the files that `datasets` keeps the rows of a data set in; None is for one of the hub.
-
-    Raises:
-        DataMissingError: it cannot be opened.
-        InputError: it has more than one split, and none is named.
-    """
+    """Return the files that `datasets` keeps the rows of a data set in; None is for one of the hub."""
     try:
         import datasets
     except ImportError:
@@ -125,6 +132,33 @@ def _arrow_files(text: str, folder: Path | None) -> list[TextFile]:
     elif split and folder is not None:
         raise InputError(f"--input {text}: has no splits; {folder} is all of it")
     files = [TextFile(str(Path(one["filename"]).resolve()), "arrow") for one in table.cache_files]
-    if not files or sum(rows for one in files for rows, _ in arrow_batches(one.path, None)) != len(table):
+    if not files or sum(_arrow_rows(one.path) for one in files) != len(table):
         raise DataMissingError(f"--input {text}: its rows are not all in files of its own; save it with save_to_disk")
     return files
+
+
+def _arrow_rows(path: str) -> int:
+    with arrow_reader(path) as reader:
+        return sum(batch.num_rows for batch in reader)
+
+
+@contextmanager
+def arrow_reader(path: str) -> Iterator[Any]:
+    """Give what reads the batches of an Arrow file."""
+    import pyarrow as pa
+
+    with pa.memory_map(path) as file, pa.ipc.open_stream(file) as reader:
+        yield reader
+
+
+@contextmanager
+def readable(file: TextFile) -> Iterator[None]:
+    """Turn what goes wrong in reading into an error that names the file."""
+    try:
+        yield
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise FailedError(f"{file.path}: cannot be unpacked ({error}): truncated, or no gzip") from None
+    except (OSError, ValueError) as error:  # pyarrow's errors are one or the other
+        told = getattr(error, "strerror", None) or first_line(error)
+        what = f"as {file.kind} " if file.kind in ("parquet", "arrow") else ""
+        raise DataMissingError(f"{file.path}: cannot be read {what}({told})") from None

@@ -11,31 +11,16 @@ from concurrent.futures import as_completed
 from pathlib import Path
 
 from ettsweep.errors import EttsweepError, StoppedError
-from ettsweep.files import write_atomic
 from ettsweep.output import Advance, progress
 from ettsweep.pool import Pool, open_pool
 from ettsweep.processes import cores
-from ettsweep.tasks.text.corpus import mark_verified
-from ettsweep.tasks.text.manifest import (
-    MANIFEST,
-    SHARDS,
-    TOKENIZER,
-    VERSION,
-    Manifest,
-    Settings,
-    UnitRecord,
-    add_up,
-    corpus_digest,
-    is_own,
-    read_manifest,
-)
+from ettsweep.tasks.text.manifest import VERSION, Manifest, Settings, UnitRecord, add_up, corpus_digest
 from ettsweep.tasks.text.preparation.documents import split
-from ettsweep.tasks.text.preparation.encoding import tokenizer_file
-from ettsweep.tasks.text.preparation.folder import corpus_folder
+from ettsweep.tasks.text.preparation.folder import check_folder, corpus_folder, digest_there, finish
 from ettsweep.tasks.text.preparation.inputs import HUB, find_files
 from ettsweep.tasks.text.preparation.request import CorpusRequest, Outcome, check_request
 from ettsweep.tasks.text.preparation.units import Unit, cut
-from ettsweep.tasks.text.preparation.work import Work, cached_tokenizer, result, tokenise_unit, unit_key
+from ettsweep.tasks.text.preparation.work import Work, cached_tokenizer, result, tokenise_unit, tokenizer_file
 from ettsweep.tasks.text.tokenizer import Tokenizer, read_tokenizer
 
 
@@ -58,6 +43,7 @@ def tokenise(request: CorpusRequest) -> Outcome:
 def _tokenise(request: CorpusRequest) -> Outcome:
     start_s = time.monotonic()
     check_request(request)
+    check_folder(request.out)
     units = cut(find_files(request.inputs), request.rule, request.shard_bytes)
     tokenizer = read_tokenizer(request.tokenizer) if request.tokenizer else None
     val_below = split(request, units)
@@ -69,13 +55,12 @@ def _tokenise(request: CorpusRequest) -> Outcome:
     ):
         path = tokenizer_file(shards, request, units, tokenizer, pool)
         work = Work(shards, path, request.rule, val_below, request.shard_bytes)
-        keys = [unit_key(unit, work) for unit in units]
-        done = _run(pool, work, dict(zip(keys, units, strict=True)), advance)
-        records = [done[key][0] for key in keys]
+        done = _run(pool, work, units, advance)
+        records = [record for record, _ in done]
         manifest = _manifest(request, val_below, cached_tokenizer(path), records)
-        replaced = _digest_there(request.out)
-        _finish(request.out, manifest, path, records)
-    made = [record for record, fresh in done.values() if fresh]
+        replaced = digest_there(request.out)
+        finish(request.out, manifest, path, records)
+    made = [record for record, fresh in done if fresh]
     tokens = sum(counts.tokens for record in made for shard in record.shards for counts in (shard.train, shard.val))
     return Outcome(
         manifest,
@@ -90,30 +75,27 @@ def _tokenise(request: CorpusRequest) -> Outcome:
 
 
 def _prepare(workers: int) -> None:
-    """Prepare a process of the pool."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     os.environ["RAYON_NUM_THREADS"] = str(workers)  # of the one that trains an encoding
 
 
-def _run(pool: Pool, work: Work, units: dict[str, Unit], advance: Advance) -> dict[str, tuple[UnitRecord, bool]]:
+def _run(pool: Pool, work: Work, units: Sequence[Unit], advance: Advance) -> list[tuple[UnitRecord, bool]]:
     """Return the records of all units, and which were made now."""
-    done = dict[str, tuple[UnitRecord, bool]]()
 
     def kept() -> str:
-        count = sum((work.shards / f"{key}.json").exists() for key in units)
+        count = sum(work.record(unit).exists() for unit in units)
         return f"{count} of {len(units)} parts are finished and kept: the same command goes on from there"
 
     try:
-        jobs = {pool.submit(tokenise_unit, work, key, unit): key for key, unit in units.items()}
-        for one in as_completed(jobs):
-            key = jobs[one]
-            done[key] = result(one)
-            advance(units[key].size)
+        jobs = {pool.submit(tokenise_unit, work, unit): unit for unit in units}
+        for job in as_completed(jobs):
+            result(job)
+            advance(jobs[job].size)
     except KeyboardInterrupt:
         raise StoppedError(f"interrupted; {kept()}") from None
     except EttsweepError as error:
         raise type(error)(f"{error}\n{kept()}") from None
-    return done
+    return [job.result() for job in jobs]
 
 
 def _manifest(request: CorpusRequest, val_below: int, tokenizer: Tokenizer, records: Sequence[UnitRecord]) -> Manifest:
@@ -139,25 +121,3 @@ def _manifest(request: CorpusRequest, val_below: int, tokenizer: Tokenizer, reco
         skipped=sum(record.skipped for record in records),
         shards=shards,
     )
-
-
-def _digest_there(out: Path) -> str | None:
-    """Return the digest of the finished corpus in a folder."""
-    try:
-        return read_manifest(out).digest
-    except EttsweepError:
-        return None
-
-
-def _finish(out: Path, manifest: Manifest, tokenizer: Path, records: Sequence[UnitRecord]) -> None:
-    """Make a corpus of finished shards, and remove those of an earlier one that it does not have."""
-    own, text = out / TOKENIZER, tokenizer.read_bytes()
-    if not own.is_file() or own.read_bytes() != text:
-        (out / MANIFEST).unlink(missing_ok=True)  # at no instant does it stand beside a tokenizer that is not its own
-        write_atomic(own, text)
-    write_atomic(out / MANIFEST, manifest.model_dump_json(indent=1))
-    keep = {tokenizer.name, *(shard.name for shard in manifest.shards), *(f"{one.key}.json" for one in records)}
-    for path in (out / SHARDS).iterdir():
-        if path.name not in keep and is_own(path):
-            path.unlink()
-    mark_verified(out, manifest)  # each shard was made or compared just now

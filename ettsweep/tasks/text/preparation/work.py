@@ -1,7 +1,8 @@
-"""A unit becomes shards; a finished one is known again by what it was made of and how."""
+"""What processes do: one may train the tokenizer; each makes shards of units, and knows those that are finished."""
 
 import hashlib
-from collections.abc import Iterable, Iterator
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from functools import lru_cache
 from pathlib import Path
@@ -9,23 +10,94 @@ from typing import NamedTuple, TypeVar
 
 from pydantic import ValidationError
 
-from ettsweep.errors import FailedError
+from ettsweep.errors import FailedError, InputError, TooFewPairsError
 from ettsweep.files import sha256_of, write_atomic
-from ettsweep.pool import BrokenProcessPool
+from ettsweep.pool import BrokenProcessPool, Pool
 from ettsweep.schema import digest
-from ettsweep.tasks.sides import SIDES, Side
+from ettsweep.tasks.data import SIDES, Side
 from ettsweep.tasks.text.corpus import add_documents
 from ettsweep.tasks.text.manifest import VERSION, ShardRecord, UnitRecord
 from ettsweep.tasks.text.preparation.documents import document_hash, read_documents
-from ettsweep.tasks.text.preparation.pieces import DocumentRule
-from ettsweep.tasks.text.preparation.units import Unit
+from ettsweep.tasks.text.preparation.folder import TRAINED
+from ettsweep.tasks.text.preparation.request import CorpusRequest
+from ettsweep.tasks.text.preparation.units import DocumentRule, Unit
 from ettsweep.tasks.text.shards import ShardWriter
-from ettsweep.tasks.text.tokenizer import SPLITTER_VERSION, Tokenizer, read_tokenizer_file
+from ettsweep.tasks.text.tokenizer import SPLITTER_VERSION, Tokenizer, read_tokenizer_file, train_bpe
 
 T = TypeVar("T")
 
 AT_ONCE = 2**18
 """Characters that are encoded at once."""
+
+SAMPLE = 64 * 2**20
+"""Characters that a byte-pair encoding is trained on."""
+
+SAMPLED_UNITS = 1024
+"""Units that they come from at most."""
+
+
+def result(job: Future[T]) -> T:
+    """Return what a process was asked for.
+
+    Raises:
+        FailedError: it was killed.
+    """
+    try:
+        return job.result()
+    except BrokenProcessPool:
+        raise FailedError("a process was killed, perhaps for lack of memory: try fewer --workers") from None
+
+
+# --- the tokenizer ----------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=1)
+def cached_tokenizer(path: Path) -> Tokenizer:
+    """Return the tokenizer of a file, which a process reads once."""
+    return read_tokenizer_file(path)
+
+
+def tokenizer_file(
+    shards: Path, request: CorpusRequest, units: Sequence[Unit], given: Tokenizer | None, pool: Pool
+) -> Path:
+    """Return the file that processes read the tokenizer from: the one that was given, or one trained on the text."""
+    if given is not None:
+        path = shards / f"{TRAINED}{given.sha256[:24]}.json"
+        if not path.exists():
+            write_atomic(path, given.to_json())
+        return path
+    assert request.bpe_tokens is not None
+    what = [VERSION, request.bpe_tokens, SAMPLE, list(request.rule), [unit.identity for unit in units]]
+    path = shards / f"{TRAINED}{digest(what, 24)}.json"
+    if not path.exists():
+        try:
+            result(pool.submit(_train, path, request.bpe_tokens, request.rule, units))
+        except TooFewPairsError as error:
+            raise InputError(f"--bpe-tokens: {error}") from None
+    return path
+
+
+def _train(path: Path, bpe_tokens: int, rule: DocumentRule, units: Sequence[Unit]) -> None:
+    os.environ["TOKENIZERS_PARALLELISM"] = "true"
+    try:
+        write_atomic(path, train_bpe(_sample(rule, units), bpe_tokens).to_json())
+    finally:
+        os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+
+def _sample(rule: DocumentRule, units: Sequence[Unit]) -> Iterator[str]:
+    """Yield the beginning of units that are evenly spread, some 64 million characters of all."""
+    count = min(len(units), SAMPLED_UNITS)
+    for k in range(count):
+        left = SAMPLE // count
+        for text in read_documents(units[k * len(units) // count], rule):
+            yield text[:left]
+            left -= len(text)
+            if left <= 0:
+                break
+
+
+# --- shards -----------------------------------------------------------------------------------------------------------
 
 
 class Work(NamedTuple):
@@ -37,24 +109,16 @@ class Work(NamedTuple):
     val_below: int
     shard_bytes: int
 
-
-@lru_cache(maxsize=1)
-def cached_tokenizer(path: Path) -> Tokenizer:
-    """Return the tokenizer of a file, which a process reads once."""
-    return read_tokenizer_file(path)
-
-
-def unit_key(unit: Unit, work: Work) -> str:
-    """Return what names a unit: all that its shards depend on."""
-    made_by = [VERSION, SPLITTER_VERSION, cached_tokenizer(work.tokenizer).sha256, list(work.rule)]
-    return digest([made_by, work.val_below, work.shard_bytes, unit.identity], 24)
+    def record(self, unit: Unit) -> Path:
+        """Return the last file of a finished unit, named by all that its shards depend on."""
+        made_by = [VERSION, SPLITTER_VERSION, cached_tokenizer(self.tokenizer).sha256, list(self.rule)]
+        return self.shards / f"{digest([made_by, self.val_below, self.shard_bytes, unit.identity], 24)}.json"
 
 
-def tokenise_unit(work: Work, key: str, unit: Unit) -> tuple[UnitRecord, bool]:
-    """Return the record of a unit and whether it had to be tokenised; the record is its last file."""
-    path = work.shards / f"{key}.json"
-    record = _finished(path)
-    if record is not None:
+def tokenise_unit(work: Work, unit: Unit) -> tuple[UnitRecord, bool]:
+    """Return the record of a unit and whether it had to be tokenised."""
+    path = work.record(unit)
+    if (record := _finished(path)) is not None:
         return record, False
     tokenizer = cached_tokenizer(work.tokenizer)
     writer, shards, skipped = ShardWriter(tokenizer.n_vocab), list[ShardRecord](), 0
@@ -64,11 +128,12 @@ def tokenise_unit(work: Work, key: str, unit: Unit) -> tuple[UnitRecord, bool]:
         ]
         skipped += len(batch) - len(documents)
         if writer.text_bytes >= 2 * work.shard_bytes:  # a packed file is one unit, of any size
-            shards.append(_write_shard(work.shards / f"{key}-{len(shards)}.bin", writer))
+            shards.append(_write_shard(path.with_name(f"{path.stem}-{len(shards)}.bin"), writer))
+            writer = ShardWriter(tokenizer.n_vocab)
         add_documents(writer, tokenizer, documents)
     if writer.text_bytes:
-        shards.append(_write_shard(work.shards / f"{key}-{len(shards)}.bin", writer))
-    record = UnitRecord(key=key, shards=tuple(shards), skipped=skipped)
+        shards.append(_write_shard(path.with_name(f"{path.stem}-{len(shards)}.bin"), writer))
+    record = UnitRecord(key=path.stem, shards=tuple(shards), skipped=skipped)
     write_atomic(path, record.model_dump_json())
     return record, True
 
@@ -90,7 +155,6 @@ def _write_shard(path: Path, writer: ShardWriter) -> ShardRecord:
     data = writer.pack()
     write_atomic(path, data)
     train, val = (writer.counts(side) for side in SIDES)
-    writer.clear()
     return ShardRecord(name=path.name, size=len(data), sha256=hashlib.sha256(data).hexdigest(), train=train, val=val)
 
 
@@ -102,15 +166,3 @@ def _finished(path: Path) -> UnitRecord | None:
     except (OSError, ValidationError):
         return None
     return record if whole else None
-
-
-def result(job: Future[T]) -> T:
-    """Return what a process was asked for.
-
-    Raises:
-        FailedError: it was killed.
-    """
-    try:
-        return job.result()
-    except BrokenProcessPool:
-        raise FailedError("a process was killed, perhaps for lack of memory: try fewer --workers") from None

@@ -71,20 +71,22 @@ class Memory:
         names = {s.name for s in found}
         return {id_: task for id_, task in self.tasks.items() if task.name in names}
 
-    def may_ask_history(self) -> bool:
-        """Say whether the accounting may be asked, which is slower than the controller, and often further away."""
-        return self.ended_asked_s is None or self.clock() - self.ended_asked_s >= ASK_LAST_S
+    def history(self, id_: str, arrays: Callable[[], list[str]]) -> slurm.ArrayTask | None:
+        """Return how a task ended that the controller has forgotten.
 
-    def ask_history(self, arrays: list[str]) -> None:
-        """Ask the accounting how the tasks of some arrays ended."""
-        self.ended_asked_s = self.clock()
-        try:
-            told = slurm.history(arrays) if arrays else {}
-        except NoAnswerError as error:
-            self.no_history = f"why is not known: {error}"
-            return
-        self.ended |= {id_: task for id_, task in told.items() if not task.active and not task.waiting}
-        self.no_history = ""
+        The accounting is slower than the controller, and often further away: it is asked seldom, and for all tasks of
+        some arrays at once.
+        """
+        now_s = self.clock()
+        if id_ not in self.ended and (self.ended_asked_s is None or now_s - self.ended_asked_s >= ASK_LAST_S):
+            self.ended_asked_s = now_s
+            try:
+                told = slurm.history(asked) if (asked := arrays()) else {}
+                self.ended |= {id_: task for id_, task in told.items() if not task.active and not task.waiting}
+                self.no_history = ""
+            except NoAnswerError as error:
+                self.no_history = f"why is not known: {error}"
+        return self.ended.get(id_)
 
     def pulse(self, attempt: Attempt) -> Life:
         """Say whether the heart of an attempt's owner has been seen to beat, or to stand still for too long."""

@@ -126,7 +126,7 @@ class LiveOutlook:
             return Prospect(State.INTERRUPTED, "its submission was cut short")
         index = submission.task_of[run_id]
         id_ = f"{array}_{index}"
-        task = memory.tasks.get(id_) or self._history(id_)
+        task = memory.tasks.get(id_) or memory.history(id_, self._unfinished_arrays)
         if task is None or task.name != submission.name:  # numbers can come again, names cannot
             return self._forgotten(submission, index, id_)
         if task.waiting:
@@ -173,19 +173,14 @@ class LiveOutlook:
             return Prospect(State.CANCELLED, f"job {id_} was cancelled in SLURM before it started", id_)
         return Prospect(State.INTERRUPTED, f"job {id_} has ended", id_)
 
-    def _history(self, id_: str) -> slurm.ArrayTask | None:
-        """Return how a task ended that the controller has forgotten; the accounting is asked once for all of them."""
-        memory = self._memory
-        if id_ not in memory.ended and memory.may_ask_history():
-            runs = runs_dir(self._results)
-            arrays = sorted(
-                array
-                for submission in self._slurm
-                if (array := self._array(submission))
-                and any(not RunDir(runs / run).result_path.exists() for run in submission.runs)
-            )
-            memory.ask_history(arrays)
-        return memory.ended.get(id_)
+    def _unfinished_arrays(self) -> list[str]:
+        runs = runs_dir(self._results)
+        return sorted(
+            array
+            for submission in self._slurm
+            if (array := self._array(submission))
+            and any(not RunDir(runs / run).result_path.exists() for run in submission.runs)
+        )
 
     def waiting(self, cancelled: Collection[str]) -> tuple[list[str], list[str]]:
         """Return the ids of our jobs that wait in SLURM for nothing but cancelled runs or finished ones.

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from ettsweep.errors import EttsweepError, LaunchError
+from ettsweep.errors import EttsweepError, LaunchError, LostPeerError
 from ettsweep.launch.profiles import Slot
 from ettsweep.launch.slots import hold_slot, let_go
 from ettsweep.launch.submissions import Submission, read_submission
@@ -66,7 +66,6 @@ def follow_in_slot(told: str) -> int:
 
 def _follow(group: "Peers", device: "torch.device", control: "Control") -> None:
     """Train what the leader of a group says, until it has nothing more."""
-    from ettsweep.errors import LostPeerError
     from ettsweep.training.distributed import orders
     from ettsweep.training.run import train_run
 

@@ -120,7 +120,7 @@ def test_a_killed_leader_takes_the_others_along_and_a_killed_follower_is_replace
     command: Any, results: Path, calm: Path
 ) -> None:
     ettsweep(*command)
-    run = attempt_with_checkpoint(results).run
+    run = RunDir(attempt_with_checkpoint(results).run)
     leader, follower = at_work(run.attempt(1))
     os.kill(leader, signal.SIGKILL)
     wait_until_gone(follower)

@@ -164,8 +164,7 @@ def history(arrays: Iterable[str]) -> dict[str, ArrayTask]:
         except ValueError:
             continue
         for main, *bounds in ids:  # tasks that never started are told together: 12_[3-9]
-            first, last = (int(bounds[0]), int(bounds[-1])) if bounds else (None, None)
-            numbers = [""] if first is None or last is None else [f"_{n}" for n in range(first, last + 1)]
+            numbers = [f"_{n}" for n in range(int(bounds[0]), int(bounds[-1]) + 1)] if bounds else [""]
             for number in numbers:
                 task = f"{main}{number}"
                 found[task] = ArrayTask(task, parts[1], _word(parts[2]), f"exit code {parts[3]}", parts[4])

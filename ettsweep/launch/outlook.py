@@ -124,7 +124,7 @@ class LiveOutlook:
             if submission.being_submitted() == "alive":
                 return Prospect(State.QUEUED, "being submitted")
             return Prospect(State.INTERRUPTED, "its submission was cut short")
-        index = submission.task_of[run_id]
+        index = submission.task_of(run_id)
         id_ = f"{array}_{index}"
         task = memory.tasks.get(id_) or memory.history(id_, self._unfinished_arrays)
         if task is None or task.name != submission.name:  # numbers can come again, names cannot

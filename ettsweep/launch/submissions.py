@@ -102,9 +102,12 @@ class Submission:
         return count if isinstance(count, int) and count > 0 else 1
 
     @cached_property
-    def task_of(self) -> dict[str, int]:
-        """The index of the task that is given a run."""
+    def _tasks(self) -> dict[str, int]:
         return {run: number // self.runs_per_job for number, run in enumerate(self.runs)}
+
+    def task_of(self, run_id: str) -> int:
+        """Return the index of the task that is given a run."""
+        return self._tasks[run_id]
 
     def runs_of(self, index: int) -> tuple[str, ...]:
         """Return the runs of a task."""

@@ -25,14 +25,10 @@ BY_NAME = (*WAITING, State.UNKNOWN, State.DONE, State.DIVERGED)
 """A claim that cannot be asked after is given up only by name; a finished run may have lost its metrics."""
 
 
-# --- a grid ---------------------------------------------------------------------------------------------------------
-
-
 def ask_grid(request: Request, how: How) -> tuple[Plan, str]:
     """Return the plan for the runs of a grid; unless it is only to be shown, keep what was asked for.
 
-    Returns:
-        The plan, and what would keep a plan that is only shown from being submitted: SLURM is not asked about it.
+    With it comes what would keep a plan that is only shown from being submitted; SLURM is not asked about that.
 
     Raises:
         InputError: a run cannot be trained so.
@@ -54,9 +50,6 @@ def ask_grid(request: Request, how: How) -> tuple[Plan, str]:
     return plan, ""
 
 
-# --- fresh seeds ----------------------------------------------------------------------------------------------------
-
-
 def ask_seeds(searches: Sequence[Search], results: Path, count: int) -> tuple[Plan, list[str]]:
     """Return the plan for reruns of each verified optimum over fresh seeds, and why others are not rerun."""
     ledger = read_ledger(results)
@@ -71,9 +64,6 @@ def ask_seeds(searches: Sequence[Search], results: Path, count: int) -> tuple[Pl
     return make_plan(specs, ledger), unverified
 
 
-# --- the same runs again --------------------------------------------------------------------------------------------
-
-
 def retryable(runs: Sequence[Run], *, named: bool) -> list[Run]:
     """Return those of some runs that can be trained again; more of them where a person has named each."""
     return [run for run in runs if run.state in (BY_NAME if named else WAITING)]
@@ -82,13 +72,8 @@ def retryable(runs: Sequence[Run], *, named: bool) -> list[Run]:
 def ask_again(runs: Sequence[Run], how: How, tell: Callable[[str], None]) -> tuple[Plan, list[Run]]:
     """Have runs that ended without success, or whose owner shows no sign of life, go on from their last checkpoint.
 
-    Args:
-        runs: what a person has chosen; one that is no longer as it was then is left alone.
-        how: where they are to train.
-        tell: takes a line for each run whose owner's heartbeat is watched, which takes a while.
-
-    Returns:
-        The plan, and the runs that live.
+    One that is no longer as it was when a person chose it is left alone. Return the plan, and the runs that live:
+    `tell` takes a line for each whose owner's heartbeat is watched, which takes a while.
 
     Raises:
         InputError, LaunchError: they cannot be submitted so; then they stay as they are.
@@ -107,9 +92,6 @@ def ask_again(runs: Sequence[Run], how: How, tell: Callable[[str], None]) -> tup
     return make_plan(specs, read_ledger(how.results), insist=ids), alive
 
 
-# --- one run --------------------------------------------------------------------------------------------------------
-
-
 def ask_one(
     grid: Path,
     strategy: str | None,
@@ -121,14 +103,7 @@ def ask_one(
 ) -> tuple[RunSpec, Place]:
     """Return one run of a grid file, and the place with the data that the grid names.
 
-    Args:
-        grid: the file.
-        strategy: of the run; the grid's first by default.
-        sets: `key=value` for any recipe field, or a centre.
-        lr: of the run; the centre's by default.
-        wd: the same.
-        seed: of the run; the grid's first by default.
-        place: what options say of where it trains.
+    What is not given is the centre's, or the grid's first.
     """
     start = None if lr is None or wd is None else validate(Centre, {"lr": lr, "wd": wd}, "run")
     request = place.of(load_request(grid, [strategy] if strategy else [], sets, start=start))

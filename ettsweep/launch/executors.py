@@ -5,9 +5,9 @@ import shlex
 import subprocess
 import uuid
 from pathlib import Path
-from typing import Any
 
-from submitit.local.local import LocalExecutor, LocalJob
+from submitit.core.utils import JobPaths
+from submitit.local.local import LocalExecutor
 from submitit.slurm.slurm import SlurmExecutor
 
 from ettsweep.launch.profiles import OURS, SlurmProfile
@@ -51,11 +51,7 @@ class SlotExecutor(LocalExecutor):
         Raises:
             OSError: it cannot be started.
         """
-        return int(
-            self._submit_command(f"{worker_command(self.python, self.folder)} --slot {shlex.quote(slot)}").job_id
-        )
-
-    def _submit_command(self, command: str) -> LocalJob[Any]:
+        command = f"{worker_command(self.python, self.folder)} --slot {shlex.quote(slot)}"
         output = self.folder / f"{uuid.uuid4().hex}_log.out"
         with output.open("ab") as log:
             worker = subprocess.Popen(
@@ -66,9 +62,8 @@ class SlotExecutor(LocalExecutor):
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        job: LocalJob[Any] = LocalJob(self.folder, job_id=str(worker.pid), process=worker)
-        output.rename(job.paths.stdout)  # as submitit calls it, by the number that is only known now
-        return job
+        output.rename(JobPaths(self.folder, str(worker.pid)).stdout)  # by the number that is only known now
+        return worker.pid
 
 
 class ArrayExecutor(SlurmExecutor):
@@ -82,9 +77,8 @@ class ArrayExecutor(SlurmExecutor):
 
     def __init__(self, folder: Path, profile: SlurmProfile, name: str, tasks: int, parallel: int, code: Path | None):
         super().__init__(folder, python=profile.python)
-        self._code = code
         path = profile.environment.get("PYTHONPATH") or os.environ.get("PYTHONPATH")
-        self._variables = {**profile.environment, **code_environment(code, path)}
+        variables = {**profile.environment, **code_environment(code, path)}
         self.update_parameters(
             job_name=name,
             partition=profile.partition,
@@ -103,7 +97,11 @@ class ArrayExecutor(SlurmExecutor):
             wckey=None,
             setup=[
                 HOLD,
-                *(f"export {k}={shlex.quote(_plain(v))}" for k, v in self._variables.items()),
+                # What YAML read as true was written so, and not as Python says it.
+                *(
+                    f"export {k}={shlex.quote(str(v).lower() if isinstance(v, bool) else str(v))}"
+                    for k, v in variables.items()
+                ),
                 *(f"{{ {line}\n}} || exit" for line in profile.setup),
             ],
             # srun does not take it from sbatch since SLURM 22.05, and would bind each worker to one CPU.
@@ -150,12 +148,7 @@ class ArrayExecutor(SlurmExecutor):
 
 
 def worker_command(python: str, folder: Path) -> str:
-    """Return the command that starts a worker of a submission.
-
-    Args:
-        python: command that starts Python.
-        folder: of the submission.
-    """
+    """Return the command that starts a worker of a submission, with a command that starts Python."""
     # -P: without it Python would look for the package in the folder that the worker is started from.
     return f"{python} -u -P -m ettsweep.worker {shlex.quote(str(folder))}"
 
@@ -185,7 +178,3 @@ def code_environment(code: Path | None, rest: object) -> dict[str, str]:
         return {}
     path = os.pathsep.join([str(code), *([str(rest)] if rest else [])])
     return {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"}  # safe: the folder that it starts in does not come first
-
-
-def _plain(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

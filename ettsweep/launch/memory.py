@@ -29,6 +29,13 @@ class Memory:
 
     Attributes:
         clock: seconds that only go forward; never compared with those of another machine.
+        asked_s, wait_s: when the controller was asked, and for how long it is not asked again.
+        known: name and array of the submissions that it was asked about.
+        tasks: what it told, by id.
+        arrays: the array of each job's name.
+        silence: why it did not answer.
+        ended, ended_asked_s, no_history: the same of the accounting.
+        beats: the heartbeat of an attempt as last seen, since when, and whether it has been seen to beat.
     """
 
     clock: Callable[[], float] = time.monotonic
@@ -36,13 +43,12 @@ class Memory:
     wait_s: float = 0.0
     known: frozenset[tuple[str, str | None]] = frozenset()
     tasks: dict[str, slurm.ArrayTask] = field(default_factory=dict)
+    arrays: dict[str, str] = field(default_factory=dict)
     silence: str = ""
     ended: dict[str, slurm.ArrayTask] = field(default_factory=dict)
     ended_asked_s: float | None = None
     no_history: str = ""
     beats: dict[Path, tuple[str, float, bool]] = field(default_factory=dict)
-    _named_of: dict[str, slurm.ArrayTask] | None = None
-    _named: dict[str, str] = field(default_factory=dict)
 
     def ask(self, found: Sequence[Submission]) -> None:
         """Ask SLURM about the jobs of some submissions, if it is time, or it was not asked about all of them."""
@@ -56,40 +62,31 @@ class Memory:
             self.tasks, self.silence = slurm.queue(slurm.known_users({s.user for s in found})), ""
         except NoAnswerError as error:
             self.tasks, self.silence = {}, str(error)
+        self.arrays = {task.name: id_.partition("_")[0] for id_, task in self.tasks.items()}
         same = before == (self._ours(found), self.silence) and known <= self.known
         self.wait_s = min(ASK_LAST_S, 2 * self.wait_s) if same else ASK_FIRST_S
         self.known, self.asked_s = known, now_s
-
-    def named(self) -> dict[str, str]:
-        """Return the array of each job's name."""
-        if self._named_of is not self.tasks:
-            self._named_of = self.tasks
-            self._named = {task.name: id_.partition("_")[0] for id_, task in self.tasks.items()}
-        return self._named
-
-    @property
-    def adopted(self) -> set[str]:
-        """The arrays that SLURM tells of."""
-        return set(self.named().values())
 
     def _ours(self, found: Sequence[Submission]) -> dict[str, slurm.ArrayTask]:
         names = {s.name for s in found}
         return {id_: task for id_, task in self.tasks.items() if task.name in names}
 
-    def may_ask_history(self) -> bool:
-        """Say whether the accounting may be asked, which is slower than the controller, and often further away."""
-        return self.ended_asked_s is None or self.clock() - self.ended_asked_s >= ASK_LAST_S
+    def history(self, id_: str, arrays: Callable[[], list[str]]) -> slurm.ArrayTask | None:
+        """Return how a task ended that the controller has forgotten.
 
-    def ask_history(self, arrays: list[str]) -> None:
-        """Ask the accounting how the tasks of some arrays ended."""
-        self.ended_asked_s = self.clock()
-        try:
-            told = slurm.history(arrays) if arrays else {}
-        except NoAnswerError as error:
-            self.no_history = f"why is not known: {error}"
-            return
-        self.ended |= {id_: task for id_, task in told.items() if not task.active and not task.waiting}
-        self.no_history = ""
+        The accounting is slower than the controller, and often further away: it is asked seldom, and for all tasks of
+        some arrays at once.
+        """
+        now_s = self.clock()
+        if id_ not in self.ended and (self.ended_asked_s is None or now_s - self.ended_asked_s >= ASK_LAST_S):
+            self.ended_asked_s = now_s
+            try:
+                told = slurm.history(asked) if (asked := arrays()) else {}
+                self.ended |= {id_: task for id_, task in told.items() if not task.active and not task.waiting}
+                self.no_history = ""
+            except NoAnswerError as error:
+                self.no_history = f"why is not known: {error}"
+        return self.ended.get(id_)
 
     def pulse(self, attempt: Attempt) -> Life:
         """Say whether the heart of an attempt's owner has been seen to beat, or to stand still for too long."""

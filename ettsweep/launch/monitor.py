@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -157,35 +157,23 @@ def picture(monitor: Monitor, snapshot: Snapshot, title: str) -> "RenderableType
     return Group(head, table, foot) if shown else Group(head, foot)
 
 
-@contextlib.contextmanager
-def _screen(console: "Console", transient: bool) -> Iterator["object | None"]:
-    from rich.live import Live
-
-    if not console.is_terminal:
-        yield None
-        return
-    with Live(console=console, auto_refresh=False, transient=transient) as live:
-        yield live
-
-
 def follow(monitor: Monitor, title: str, console: "Console", relaunch: bool = True) -> Snapshot:
     """Show the runs until none is queued or running; the terminal gets a live picture, a file a line now and then.
 
-    Args:
-        monitor: what looks at them.
-        title: put before what is shown.
-        console: where it is shown.
-        relaunch: return earlier where a run has waited for a worker for some time, so that it can have one.
+    With `relaunch`, return earlier where a run has waited for a worker for some time, so that it can have one.
     """
+    from rich.live import Live
+
     printed_s = 0.0
     idle_since_s: float | None = None
-    with _screen(console, transient=True) as live:
+    screen = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
+    with screen or contextlib.nullcontext():
         while True:
             began_s = time.monotonic()
             snapshot = monitor.look()
             looked_s = time.monotonic() - began_s
-            if live is not None:
-                live.update(picture(monitor, snapshot, title), refresh=True)  # type: ignore[attr-defined]
+            if screen:
+                screen.update(picture(monitor, snapshot, title), refresh=True)
             elif snapshot.settled or time.monotonic() - printed_s >= LINE_EVERY_S:
                 console.print(f"{title}: {snapshot.summary()}", highlight=False)
                 printed_s = time.monotonic()

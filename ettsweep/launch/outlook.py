@@ -9,6 +9,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from ettsweep.errors import NoAnswerError
+from ettsweep.files import Json
 from ettsweep.launch import slurm
 from ettsweep.launch.memory import Memory
 from ettsweep.launch.submissions import Submission, submissions
@@ -33,11 +34,9 @@ class LiveOutlook:
         for submission in self._submissions:
             for run in submission.runs:
                 self._listed.setdefault(run, []).append(submission)
+        self._by_folder = {s.path.name: s for s in self._slurm}
         self._asked = False
-        self._cluster: str | None = None
         self._alive: dict[Path, bool] = {}
-        self._users = {s.path.name: s.user for s in self._slurm}
-        self._names = {s.path.name: s.name for s in self._slurm}
         self._arrays: dict[Path, str | None] = {}
 
     @property
@@ -60,19 +59,16 @@ class LiveOutlook:
         if life != "unknown":
             return Owner(life, where)
         if job:
-            return self._owner_by_slurm(attempt, where)
+            return self._owner_by_slurm(attempt, job, self._by_folder.get(str(claim.get("submission"))), where)
         return Owner(self._memory.pulse(attempt), where, f"claimed on {where}, which cannot be asked from here")
 
-    def _owner_by_slurm(self, attempt: Attempt, where: str) -> Owner:
-        job = attempt.job()
-        problem = self._problem(str(job.get("cluster", "")), self._users.get(str(attempt.claim().get("submission"))))
-        if problem:
+    def _owner_by_slurm(self, attempt: Attempt, job: Json, submission: Submission | None, where: str) -> Owner:
+        if problem := self._problem(str(job.get("cluster", "")), submission.user if submission else None):
             # A beating heart is proof of life; one that stands still proves nothing while SLURM may know better.
             beats = self._memory.pulse(attempt) == "alive"
             return Owner("alive" if beats else "unknown", where, "" if beats else problem)
         task = self._memory.tasks.get(str(job.get("id")))
-        name = self._names.get(str(attempt.claim().get("submission")))
-        if task is None or name not in (None, task.name):  # numbers can come again, names cannot
+        if task is None or (submission and submission.name != task.name):  # numbers can come again, names cannot
             return Owner("dead", where)
         restart = job.get("restart")
         mine = restart if isinstance(restart, int) else 0
@@ -91,18 +87,17 @@ class LiveOutlook:
             self._asked = True
         if self._memory.silence:
             return f"{NO_ANSWER}: {self._memory.silence}"
-        if self._cluster is None:
-            try:
-                self._cluster = slurm.cluster()
-            except NoAnswerError as error:
-                self._memory.silence = str(error)
-                return f"{NO_ANSWER}: {error}"
-        if cluster != self._cluster:
-            return f"cluster {cluster} cannot be asked from here, which is {self._cluster}"
-        others = user is not None and user != str(os.getuid())
-        if user is not None and others and (slurm.hides_jobs_of_others() or user not in slurm.known_users([user])):
-            return f"SLURM shows nothing here of the jobs of user {user}"
-        return ""
+        try:
+            here = slurm.cluster()
+        except NoAnswerError as error:
+            self._memory.silence = str(error)
+            return f"{NO_ANSWER}: {error}"
+        if cluster != here:
+            return f"cluster {cluster} cannot be asked from here, which is {here}"
+        if user in (None, str(os.getuid())):
+            return ""
+        hidden = slurm.hides_jobs_of_others() or user not in slurm.known_users([str(user)])
+        return f"SLURM shows nothing here of the jobs of user {user}" if hidden else ""
 
     # --- prospects --------------------------------------------------------------------------------------------------
 
@@ -122,8 +117,8 @@ class LiveOutlook:
             return Prospect(State.QUEUED) if self._alive[submission.path] else None
         if problem := self._problem(submission.cluster, submission.user):
             return Prospect(State.UNKNOWN, problem)
-        array = self._array(submission)
-        if array and (submission.name, array) not in self._memory.known and array not in self._memory.adopted:
+        array, memory = self._array(submission), self._memory
+        if array and (submission.name, array) not in memory.known and array not in memory.arrays.values():
             return Prospect(State.QUEUED, "being submitted")  # it was recorded after SLURM was asked
         if array is None:
             if submission.being_submitted() == "alive":
@@ -131,7 +126,7 @@ class LiveOutlook:
             return Prospect(State.INTERRUPTED, "its submission was cut short")
         index = submission.task_of(run_id)
         id_ = f"{array}_{index}"
-        task = self._memory.tasks.get(id_) or self._history(id_)
+        task = memory.tasks.get(id_) or memory.history(id_, self._unfinished_arrays)
         if task is None or task.name != submission.name:  # numbers can come again, names cannot
             return self._forgotten(submission, index, id_)
         if task.waiting:
@@ -161,7 +156,7 @@ class LiveOutlook:
     def _array(self, submission: Submission) -> str | None:
         """Return the array of a submission; by its name, where its submitter died before it could record the number."""
         if submission.path not in self._arrays:
-            self._arrays[submission.path] = submission.array() or self._memory.named().get(submission.name)
+            self._arrays[submission.path] = submission.array() or self._memory.arrays.get(submission.name)
         return self._arrays[submission.path]
 
     def _forgotten(self, submission: Submission, index: int, id_: str) -> Prospect:
@@ -178,25 +173,19 @@ class LiveOutlook:
             return Prospect(State.CANCELLED, f"job {id_} was cancelled in SLURM before it started", id_)
         return Prospect(State.INTERRUPTED, f"job {id_} has ended", id_)
 
-    def _history(self, id_: str) -> slurm.ArrayTask | None:
-        """Return how a task ended that the controller has forgotten; the accounting is asked once for all of them."""
-        memory = self._memory
-        if id_ not in memory.ended and memory.may_ask_history():
-            runs = runs_dir(self._results)
-            arrays = sorted(
-                array
-                for submission in self._slurm
-                if (array := self._array(submission))
-                and any(not RunDir(runs / run).result_path.exists() for run in submission.runs)
-            )
-            memory.ask_history(arrays)
-        return memory.ended.get(id_)
+    def _unfinished_arrays(self) -> list[str]:
+        runs = runs_dir(self._results)
+        return sorted(
+            array
+            for submission in self._slurm
+            if (array := self._array(submission))
+            and any(not RunDir(runs / run).result_path.exists() for run in submission.runs)
+        )
 
     def waiting(self, cancelled: Collection[str]) -> tuple[list[str], list[str]]:
-        """Return the ids of our jobs that wait in SLURM for nothing but some cancelled runs, or finished ones.
+        """Return the ids of our jobs that wait in SLURM for nothing but cancelled runs or finished ones.
 
-        Returns:
-            The ids, and why some could not be asked for.
+        With them comes why some could not be asked for.
         """
         found, problems = [], []
         for submission in self._slurm:
@@ -241,12 +230,9 @@ def _ended(task: slurm.ArrayTask) -> Prospect:
 
 
 def withdraw(results: Path, cancelled: Collection[str]) -> list[str]:
-    """Cancel the jobs in SLURM that have not started and would find nothing but cancelled and finished runs.
+    """Cancel the jobs in SLURM that have not started and would find only cancelled and finished runs; return their ids.
 
     Jobs that run are left to their workers, which see the cancellation and save first.
-
-    Returns:
-        The ids of the jobs.
 
     Raises:
         LaunchError: SLURM does not answer; the runs are cancelled all the same.

@@ -21,11 +21,8 @@ class How:
     """How a command carries out its plan.
 
     Attributes:
-        results: results folder.
-        profile: where runs train.
         data: where data sets are, by kind of task, as far as somebody has said it.
-        dry_run: change nothing.
-        console: stay, and show on it how far they are; None leaves them to the background.
+        console: stay, and show on it how far the runs are; None leaves them to the background.
         title: put before what is shown.
     """
 

@@ -140,9 +140,7 @@ class LocalProfile(Profile):
 
     def _devices(self) -> list[Slot]:
         total = cores()
-        gpus = []
-        if self.devices != "cpu":
-            gpus = visible_gpus()
+        gpus = [] if self.devices == "cpu" else visible_gpus()
         if isinstance(self.devices, list):
             if absent := [number for number in self.devices if number >= len(gpus)]:
                 raise InputError(

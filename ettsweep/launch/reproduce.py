@@ -41,7 +41,7 @@ def reproduce(run: RunDir, spec: RunSpec, result: Json | None) -> Reproduction:
         notes.append(f"run {run.id} is not finished: the command trains it from its start to its end")
     if not task_kind(spec.task).packaged:
         notes.append(f"task {spec.task.kind} needs its data set: add --data PATH, or set {data_env(spec.task.kind)}")
-    command = reproduction_command(run, claim, attempt.execution() if attempt else {})
+    command = _command(run, claim, attempt.execution() if attempt else {})
     if attempt is None:
         notes.append("nobody has trained it yet: its threads, device and code are not known")
         return Reproduction(command, None, [], notes)
@@ -53,14 +53,8 @@ def reproduce(run: RunDir, spec: RunSpec, result: Json | None) -> Reproduction:
     return Reproduction(command, git.get("commit"), differences(facts(attempt), facts_here(device)), notes)
 
 
-def reproduction_command(run: RunDir, claim: Json, how: Json) -> str:
-    """Return the command that trains a run anew, from any folder, as the owner of this claim did.
-
-    Args:
-        run: the run.
-        claim: what the claim of the attempt says.
-        how: what execution.json says of it: all in it can change the last bits.
-    """
+def _command(run: RunDir, claim: Json, how: Json) -> str:
+    """Return the command that trains a run anew, from any folder, as an attempt with this claim and execution did."""
     words = ["ettsweep", "train", "--spec", str(run.spec_path.resolve()), "--results", f"reproduced-{run.id}"]
     settings = []
     if isinstance(claim.get("threads"), int):

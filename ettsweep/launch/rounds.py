@@ -62,10 +62,7 @@ def read_ledger(results: Path) -> Ledger:
 def carry_out(plan: Plan, how: How, replan: Callable[[Ledger], Plan] | None = None) -> Outcome:
     """Submit a plan, or only show what would be submitted; where `how` says so, follow it to its end.
 
-    Args:
-        plan: what to do about the runs that are wanted.
-        how: whether, where, and whether to stay.
-        replan: makes the plan of the next round from what is on disk; by default for the same runs.
+    `replan` makes the plan of the next round from what is on disk; by default it is for the same runs.
 
     Raises:
         StorageError: the results folder cannot be written.

@@ -35,10 +35,9 @@ Lock = list[int]
 
 
 def hold_slot(slot: Slot, wait: bool = True) -> Lock | None:
-    """Hold the slot of this host and user, and those that train with it; the kernel frees them when the process dies.
+    """Hold the slot of this host and user, and those that train with it; return None if another process has one.
 
-    Returns:
-        What holds them, or None if `wait` is false and another process has one.
+    With `wait`, wait until it has not.
     """
     held: Lock = []
     for name in sorted(one.name for one in (slot, *slot.others)):  # in one order, so that no two wait for each other

@@ -1,7 +1,8 @@
 """Talking to SLURM: its commands, in a fixed environment, and what they answer as plain data.
 
 Who talks decides; nothing is decided here. One `squeue` answers for all jobs of the tool; `sacct` says how jobs ended
-that the controller has forgotten. Where either cannot be asked, NoAnswerError is raised with its own words.
+that the controller has forgotten. What cannot be asked raises NoAnswerError with SLURM's own words, unless what is
+returned says so.
 """
 
 import contextlib
@@ -121,14 +122,7 @@ MANY = 4
 
 
 def queue(users: Iterable[str]) -> dict[str, ArrayTask]:
-    """Return the jobs of some users that the controller knows, also those that ended minutes ago, by id.
-
-    Args:
-        users: whose jobs, by number.
-
-    Raises:
-        NoAnswerError: the controller does not answer.
-    """
+    """Return the jobs of some users, by their numbers, that the controller knows, also those that ended minutes ago."""
     fields = ("JobArrayID", "Name", "State", "Reason", "NodeList", "StartTime", "RestartCnt")
     wanted = ",".join(f"{field}:|" for field in fields)
     text = ask("squeue", "--all", "-h", "-r", "-t", "all", "-u", ",".join(users), "-O", wanted)
@@ -155,11 +149,7 @@ def _word(state: str) -> str:
 
 
 def history(arrays: Iterable[str]) -> dict[str, ArrayTask]:
-    """Return how the tasks of some arrays ended, as the accounting tells, by id.
-
-    Raises:
-        NoAnswerError: accounting is off, or its daemon does not answer.
-    """
+    """Return how the tasks of some arrays ended, as the accounting tells, by id."""
     from submitit.slurm.slurm import read_job_id
 
     fields = "JobID,JobName,State,ExitCode,NodeList"
@@ -174,8 +164,7 @@ def history(arrays: Iterable[str]) -> dict[str, ArrayTask]:
         except ValueError:
             continue
         for main, *bounds in ids:  # tasks that never started are told together: 12_[3-9]
-            first, last = (int(bounds[0]), int(bounds[-1])) if bounds else (None, None)
-            numbers = [""] if first is None or last is None else [f"_{n}" for n in range(first, last + 1)]
+            numbers = [f"_{n}" for n in range(int(bounds[0]), int(bounds[-1]) + 1)] if bounds else [""]
             for number in numbers:
                 task = f"{main}{number}"
                 found[task] = ArrayTask(task, parts[1], _word(parts[2]), f"exit code {parts[3]}", parts[4])
@@ -184,21 +173,13 @@ def history(arrays: Iterable[str]) -> dict[str, ArrayTask]:
 
 @cache
 def configuration() -> dict[str, str]:
-    """Return what `scontrol show config` tells, by key.
-
-    Raises:
-        NoAnswerError: the controller does not answer.
-    """
+    """Return what `scontrol show config` tells, by key."""
     pairs = (line.partition(" = ") for line in ask("scontrol", "show", "config").splitlines())
     return {key.strip(): value.strip() for key, equals, value in pairs if equals}
 
 
 def hides_jobs_of_others() -> bool:
-    """Say whether SLURM shows this user no jobs but its own.
-
-    Raises:
-        NoAnswerError: the controller does not answer.
-    """
+    """Say whether SLURM shows this user no jobs but its own."""
     return os.getuid() != 0 and "jobs" in configuration().get("PrivateData", "").split(",")
 
 
@@ -212,20 +193,12 @@ def known_users(users: Iterable[str]) -> list[str]:
 
 
 def cluster() -> str:
-    """Return the name of the cluster that is asked from here.
-
-    Raises:
-        NoAnswerError: the controller does not answer.
-    """
+    """Return the name of the cluster that is asked from here."""
     return configuration().get("ClusterName", "")
 
 
 def cancel(ids: Iterable[str]) -> None:
-    """Cancel tasks; those that are gone are left alone.
-
-    Raises:
-        NoAnswerError: the controller does not answer, or refuses.
-    """
+    """Cancel tasks; those that are gone are left alone."""
     arrays: dict[str, list[int]] = {}
     for id_ in ids:
         array, _, index = id_.partition("_")

@@ -25,12 +25,9 @@ from ettsweep.runs.paths import code_dir
 
 
 def take_snapshot(results: Path) -> Path:
-    """Copy the imported package into the results folder, unless equal code is there already.
+    """Copy the imported package into the results folder, unless equal code is there already; return where it is.
 
     `clean` leaves it alone as long as this process lives; after that, as long as a live submission names it.
-
-    Returns:
-        The absolute folder that goes first on PYTHONPATH.
 
     Raises:
         StorageError: the results folder cannot be written.
@@ -104,25 +101,18 @@ def _mend(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 def unused(results: Path, submitted: Collection[str]) -> dict[Path, str]:
-    """Return what can be removed, with the reason.
-
-    Args:
-        results: the results folder.
-        submitted: names of the snapshots that live submissions train from.
-    """
+    """Return what can be removed, with the reason; live submissions train from the snapshots called `submitted`."""
     takers = sorted(code_dir(results).glob(".*.json"))
-    live = [path for path in takers if _may_live(path)]
-    found = {path: "snapshot that no live submission uses" for path in snapshots(results) if not _taken(path, live)}
-    found = {path: reason for path, reason in found.items() if path.name not in submitted}
-    found |= {path: "note of a submission that has ended" for path in takers if path not in live}
+    live = [path.name for path in takers if _may_live(path)]
+    found = {}
+    for snapshot in snapshots(results):
+        if snapshot.name not in submitted and not any(name.startswith(f".{snapshot.name}.") for name in live):
+            found[snapshot] = "snapshot that no live submission uses"
+    found |= {path: "note of a submission that has ended" for path in takers if path.name not in live}
     for temporary in sorted(code_dir(results).glob(".[!.]*.tmp")):
-        if not any(temporary.name.startswith(path.name.removesuffix("json")) for path in live):
+        if not any(temporary.name.startswith(name.removesuffix("json")) for name in live):
             found[temporary] = "left by a kill"
     return found
-
-
-def _taken(snapshot: Path, live: Collection[Path]) -> bool:
-    return any(path.name.startswith(f".{snapshot.name}.") for path in live)
 
 
 def _may_live(taker: Path) -> bool:

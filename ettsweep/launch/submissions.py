@@ -11,7 +11,8 @@ A folder jobs/<submission>/ holds
 """
 
 import contextlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from ettsweep.errors import CorruptError
@@ -28,47 +29,29 @@ class Submission:
         path: its folder.
         kind: local or slurm.
         runs: what it lists, in order.
-        content: the rest of submission.json.
+        profile: the launch profile, as plain data.
+        submitter: the process that made it.
+        code: folder of the snapshot that its workers train from; empty where they use the installed code.
+        data: where data sets are, by kind of task; of others, the environment of the workers says it.
+        slots: of local workers.
+        name: of its jobs in SLURM, which no other submission has.
+        user: number of the user whose jobs they are.
+        cluster: the one that they went to.
     """
 
     path: Path
     kind: str
     runs: tuple[str, ...]
-    content: Json
-    _index: dict[str, int] = field(default_factory=dict, repr=False, compare=False)
-
-    def _text(self, key: str) -> str:
-        return str(self.content.get(key) or "")
-
-    @property
-    def profile(self) -> Json:
-        """The launch profile, as plain data."""
-        profile = self.content.get("profile")
-        return profile if isinstance(profile, dict) else {}
-
-    @property
-    def submitter(self) -> Process | None:
-        """The process that made the submission."""
-        return Process.from_json(self.content.get("submitter"))
-
-    @property
-    def code(self) -> str:
-        """Folder of the snapshot that its workers train from; empty where they use the installed code."""
-        return self._text("code")
-
-    @property
-    def data(self) -> dict[str, str]:
-        """Where data sets are, by kind of task; of others, the environment of the workers says it."""
-        data = self.content.get("data")
-        return {str(kind): str(where) for kind, where in data.items()} if isinstance(data, dict) else {}
+    profile: Json
+    submitter: Process | None
+    code: str
+    data: dict[str, str]
+    slots: list[Json]
+    name: str
+    user: str
+    cluster: str
 
     # --- local ------------------------------------------------------------------------------------------------------
-
-    @property
-    def slots(self) -> list[Json]:
-        """The slots of local workers."""
-        slots = self.content.get("slots")
-        return [slot for slot in slots if isinstance(slot, dict)] if isinstance(slots, list) else []
 
     def workers(self) -> list[Process | None]:
         """Return the processes that were started for local workers; before they are, the submitter stands for each."""
@@ -92,21 +75,6 @@ class Submission:
         return found
 
     # --- SLURM ------------------------------------------------------------------------------------------------------
-
-    @property
-    def name(self) -> str:
-        """The name of its jobs in SLURM, which no other submission has."""
-        return self._text("name")
-
-    @property
-    def user(self) -> str:
-        """Number of the user whose jobs they are."""
-        return self._text("user")
-
-    @property
-    def cluster(self) -> str:
-        """The cluster that it went to."""
-        return self._text("cluster")
 
     def array(self) -> str | None:
         """Return the number of its array in SLURM, or None where nobody has recorded one."""
@@ -133,11 +101,13 @@ class Submission:
         count = self.profile.get("runs_per_job")
         return count if isinstance(count, int) and count > 0 else 1
 
+    @cached_property
+    def _tasks(self) -> dict[str, int]:
+        return {run: number // self.runs_per_job for number, run in enumerate(self.runs)}
+
     def task_of(self, run_id: str) -> int:
         """Return the index of the task that is given a run."""
-        if not self._index:
-            self._index.update({run: number // self.runs_per_job for number, run in enumerate(self.runs)})
-        return self._index[run_id]
+        return self._tasks[run_id]
 
     def runs_of(self, index: int) -> tuple[str, ...]:
         """Return the runs of a task."""
@@ -170,12 +140,9 @@ class Submission:
     def last_words(self) -> str:
         """Return the last line that a worker wrote, and where the rest is."""
         for path in sorted(self.path.glob("*_log.out")):
-            lines = [line.strip() for line in path.read_text(errors="replace").splitlines()]
-            lines = [
-                line for line in lines if line and not line.startswith(("submitit INFO", "srun: ", "slurmstepd: "))
-            ]
-            if lines:
-                return f"{lines[-1]} (all of it: {path})"
+            for line in reversed(path.read_text(errors="replace").splitlines()):
+                if (words := line.strip()) and not words.startswith(("submitit INFO", "srun: ", "slurmstepd: ")):
+                    return f"{words} (all of it: {path})"
         return f"without a word, as if killed (their output: {self.path})"
 
 
@@ -189,12 +156,25 @@ def read_submission(folder: Path) -> Submission:
         content = read_json(folder / "submission.json")
     except FileNotFoundError:
         raise CorruptError(f"{folder}: has no submission.json") from None
-    kind, runs = content.get("kind", "local"), content.pop("runs", None)
+    kind, runs = content.get("kind", "local"), content.get("runs")
     if not isinstance(runs, list) or not all(isinstance(run, str) and is_run_id(run) for run in runs):
         raise CorruptError(f"{folder / 'submission.json'}: lists no runs")
     if kind not in ("local", "slurm"):
         raise CorruptError(f"{folder / 'submission.json'}: is of the unknown kind {kind!r}")
-    return Submission(folder, kind, tuple(runs), content)
+    profile, data, slots = content.get("profile"), content.get("data"), content.get("slots")
+    return Submission(
+        path=folder,
+        kind=kind,
+        runs=tuple(runs),
+        profile=profile if isinstance(profile, dict) else {},
+        submitter=Process.from_json(content.get("submitter")),
+        code=str(content.get("code") or ""),
+        data={str(task): str(where) for task, where in data.items()} if isinstance(data, dict) else {},
+        slots=[slot for slot in slots if isinstance(slot, dict)] if isinstance(slots, list) else [],
+        name=str(content.get("name") or ""),
+        user=str(content.get("user") or ""),
+        cluster=str(content.get("cluster") or ""),
+    )
 
 
 def submission_folders(results: Path) -> list[Path]:

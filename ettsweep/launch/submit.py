@@ -21,7 +21,7 @@ from ettsweep.launch.profiles import AnyProfile, LocalProfile, Slot, SlurmProfil
 from ettsweep.launch.slots import free_first
 from ettsweep.launch.submissions import Submission, read_submission
 from ettsweep.models.architectures import model_name
-from ettsweep.processes import Process, process
+from ettsweep.processes import process
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.paths import code_dir, jobs_dir
 from ettsweep.scaling.strategies import strategy_name
@@ -38,16 +38,13 @@ LOST = re.compile(r"timed out|unable to contact|connect|zero bytes|message recei
 
 
 def submit(results: Path, plan: Plan, profile: AnyProfile, data: Mapping[str, str] | None = None) -> list[Path]:
-    """Make the run folders of a plan and start workers for them.
+    """Make the run folders of a plan and start workers for them; return the folders of the submissions.
 
     Args:
         results: results folder.
         plan: the runs.
         profile: where they train.
         data: where data sets are, by kind of task, as far as somebody has said it.
-
-    Returns:
-        The folders of the submissions, none where the plan has nothing to launch.
 
     Raises:
         StorageError: the results folder cannot be written.
@@ -60,67 +57,62 @@ def submit(results: Path, plan: Plan, profile: AnyProfile, data: Mapping[str, st
     if isinstance(profile, LocalProfile):
         slots = free_first(profile.resolve())[: len(plan.to_launch)]
         return [_submit_local(_content(results, plan.to_launch, profile, data or {}), slots, results)]
+    folders: list[Path] = []
     arrays = _arrays(results, plan.to_launch, profile, _max_array_size())
-    return _submit_arrays(_content(results, plan.to_launch, profile, data or {}), arrays, results, profile)
-
-
-def _new_folder(results: Path) -> Path:
-    now = f"{time.strftime('%Y%m%d-%H%M%S')}-{time.time_ns() // 1000 % 10**6:06d}"
-    folder = jobs_dir(results.resolve()) / f"{now}-{uuid.uuid4().hex[:8]}"
-    with storage_errors(folder):
-        folder.mkdir(parents=True)
-    return folder
+    content = _content(results, plan.to_launch, profile, data or {})
+    for array in arrays:
+        try:
+            folders.append(_submit_array(content, array, results, profile))
+        except LaunchError as error:
+            if not folders:
+                raise
+            done = sum(len(a.planned) for a in arrays[: len(folders)])
+            told = f"{done} of {len(plan.to_launch)} runs were submitted, and then: {error}"
+            raise type(error)(told) from None
+    return folders
 
 
 def _content(results: Path, planned: Sequence[Planned], profile: AnyProfile, data: Mapping[str, str]) -> Json:
-    """Return what submission.json says, and where a snapshot of the code is that the profile wants."""
+    """Return what submission.json says; a snapshot of the code is taken if the profile wants one."""
     code = None
     if profile.snapshot:
         from ettsweep.launch.snapshot import take_snapshot
 
         code = str(take_snapshot(results.resolve()))
+    kinds = dict.fromkeys(p.spec.task.kind for p in planned if not TASKS[p.spec.task.kind].packaged)
+    found = {kind: where for kind in kinds if (where := said(kind, data.get(kind)))}
     return {
         "kind": profile.kind,
         "runs": [p.id for p in planned],
         "profile": profile.model_dump(mode="json"),
         "submitter": process().to_json(),
         "code": code,
-        "data": {kind: where for kind, where in _data(planned, data).items() if not profile.names(data_env(kind))},
+        "data": {kind: resolve(where) for kind, where in found.items() if not profile.names(data_env(kind))},
     }
 
 
-def _data(planned: Sequence[Planned], data: Mapping[str, str]) -> dict[str, str]:
-    """Return where the data of some runs are, by kind of task: as was said, else as the user's environment says."""
-    kinds = dict.fromkeys(p.spec.task.kind for p in planned if not TASKS[p.spec.task.kind].packaged)
-    return {kind: resolve(where) for kind in kinds if (where := said(kind, data.get(kind)))}
-
-
 def _record(results: Path, content: Json) -> Submission:
-    """Write what a submission is to do, before anything of it is started."""
-    folder = _new_folder(results)
+    """Write what a submission is to do into a new folder, before anything of it is started."""
+    now = f"{time.strftime('%Y%m%d-%H%M%S')}-{time.time_ns() // 1000 % 10**6:06d}"
+    folder = jobs_dir(results.resolve()) / f"{now}-{uuid.uuid4().hex[:8]}"
+    with storage_errors(folder):
+        folder.mkdir(parents=True)
     write_atomic(folder / "submission.json", json.dumps(content))
     return read_submission(folder)
 
 
-# --- this machine ---------------------------------------------------------------------------------------------------
-
-
 def _submit_local(content: Json, slots: Sequence[Slot], results: Path) -> Path:
-    submission = _record(results, content | {"slots": [asdict(slot) for slot in slots]})
-    workers = start_workers(submission, slots)
-    write_atomic(submission.path / "workers.json", dumps({"workers": [worker.to_json() for worker in workers]}))
-    return submission.path
-
-
-def start_workers(submission: Submission, slots: Sequence[Slot]) -> list[Process]:
     """Start a worker for each slot; all are given the same list of runs."""
     from ettsweep.launch.executors import SlotExecutor
 
+    submission = _record(results, content | {"slots": [asdict(slot) for slot in slots]})
     executor = SlotExecutor(submission.path, Path(submission.code) if submission.code else None)
     try:
-        return [process(executor.start(slot.name)) for slot in slots]
+        workers = [process(executor.start(slot.name)).to_json() for slot in slots]
     except OSError as error:
         raise LaunchError(f"{submission.path}: worker could not be started: {error}") from error
+    write_atomic(submission.path / "workers.json", dumps({"workers": workers}))
+    return submission.path
 
 
 # --- SLURM ----------------------------------------------------------------------------------------------------------
@@ -159,20 +151,6 @@ def _arrays(results: Path, planned: Sequence[Planned], profile: SlurmProfile, ma
     most = profile.max_parallel and max(1, profile.max_parallel // len(parts))
     tasks = [-(-len(part) // profile.runs_per_job) for part in parts]
     return [Array(part, count, min(count, most or count)) for part, count in zip(parts, tasks, strict=True)]
-
-
-def _submit_arrays(content: Json, arrays: Sequence[Array], results: Path, profile: SlurmProfile) -> list[Path]:
-    folders = []
-    for array in arrays:
-        try:
-            folders.append(_submit_array(content, array, results, profile))
-        except LaunchError as error:
-            if not folders:
-                raise
-            done = sum(len(a.planned) for a in arrays[: len(folders)])
-            told = f"{done} of {len(content['runs'])} runs were submitted, and then: {error}"
-            raise type(error)(told) from None
-    return folders
 
 
 def _max_array_size() -> int:

@@ -21,16 +21,38 @@ from ettsweep.files import (
     write_atomic,
 )
 from ettsweep.processes import Life, Process
-from ettsweep.runs.paths import AttemptPaths
 
 
-class Attempt(AttemptPaths):
-    """One owner's try at a run."""
+class Attempt:
+    """One owner's try at a run.
+
+    Attributes:
+        run: folder of the run.
+        number: of the attempt, from 1.
+        path: its own folder; `runs.folder` says what its files are.
+    """
+
+    def __init__(self, run: Path, number: int) -> None:
+        self.run = run
+        self.number = number
+        self.path = run / "attempts" / f"{number:04d}"
+        self.claim_path = self.path / "claim.json"
+        self.provenance_path = self.path / "provenance.json"
+        self.execution_path = self.path / "execution.json"
+        self.heartbeat_path = self.path / "heartbeat"
+        self.resume_path = self.path / "resume.json"
+        self.metrics_path = self.path / "metrics.jsonl"
+        self.timings_path = self.path / "timings.jsonl"
+        self.log_path = self.path / "log.txt"
+        self.checkpoint_path = self.path / "checkpoint.pt"
+        self.parts_path = self.path / "checkpoint.json"
+        self.failure_path = self.path / "failure.json"
+        self.retried_path = self.path / "retried"
 
     # --- its owner --------------------------------------------------------------------------------------------------
 
     def claim(self) -> Json:
-        """Return claim.json; empty where it cannot be read."""
+        """Return claim.json, which says who owns the attempt; empty where it cannot be read."""
         return json_or_empty(self.claim_path)
 
     def host(self) -> str:
@@ -41,11 +63,10 @@ class Attempt(AttemptPaths):
     def liveness(self) -> Life:
         """Say whether the process of the owner lives, as far as it can be seen from here."""
         owner = Process.from_json(self.claim().get("process"))
-        return owner.liveness() if owner else "unknown" if self.hidden() else "dead"
-
-    def hidden(self) -> bool:
-        """Say whether the claim cannot be seen from here yet: it was in the folder before the folder was there."""
-        return not self.claim_path.exists()
+        if owner:
+            return owner.liveness()
+        # It was in the folder before the folder was there: where it is not, it cannot be seen from here yet.
+        return "dead" if self.claim_path.exists() else "unknown"
 
     def job(self) -> Json:
         """Return what the claim says of the scheduler's job that made it; empty where none did."""
@@ -101,7 +122,7 @@ class Attempt(AttemptPaths):
         write_atomic(self.provenance_path, json.dumps(data, indent=1) + "\n")
 
     def provenance(self) -> Json:
-        """Return provenance.json; empty where it cannot be read."""
+        """Return what was recorded of it; empty where that cannot be read."""
         return json_or_empty(self.provenance_path)
 
     def record_execution(self, data: Json) -> None:
@@ -109,7 +130,7 @@ class Attempt(AttemptPaths):
         write_atomic(self.execution_path, dumps(data))
 
     def execution(self) -> Json:
-        """Return execution.json; empty where it cannot be read."""
+        """Return what was recorded of it; empty where that cannot be read."""
         return json_or_empty(self.execution_path)
 
     # --- its lineage, and what it measures --------------------------------------------------------------------------
@@ -153,7 +174,7 @@ class Attempt(AttemptPaths):
         return lines
 
     def progress(self) -> float:
-        """Return the share of steps done."""
+        """Return the share of steps done, 0 to 1."""
         return self.pace()[0]
 
     def pace(self) -> tuple[float, float | None]:
@@ -173,19 +194,26 @@ class Attempt(AttemptPaths):
 
     def record_skipped(self, rank: int, text: str) -> None:
         """Add a sample that one process of the run has left out, and why."""
-        with storage_errors(self.path), self.skipped_path(rank).open("a") as file:
+        with storage_errors(self.path), (self.path / f"skipped-{rank}.txt").open("a") as file:
             file.write(text + "\n")
 
     def skipped(self) -> list[str]:
         """Return the samples that were left out along the lineage of this attempt, by any process, each once."""
         parent = self.parent()
         found = dict.fromkeys(parent.skipped() if parent else [])
-        for path in self.skipped_paths():
+        for path in sorted(self.path.glob("skipped-*.txt")):
             with contextlib.suppress(OSError):
                 found |= dict.fromkeys(path.read_text(errors="replace").splitlines())
         return list(found)
 
     # --- its checkpoint ---------------------------------------------------------------------------------------------
+
+    def parts_folder(self, step: int) -> Path:
+        """Return the folder of what the processes of a sharded run save after a step."""
+        return self.path / f"checkpoint-{step:08d}"
+
+    def _parts_folders(self) -> list[Path]:
+        return sorted(path for path in self.path.glob("checkpoint-*") if path.is_dir())
 
     def has_checkpoint(self) -> bool:
         """Say whether the attempt has saved a whole checkpoint."""
@@ -193,12 +221,12 @@ class Attempt(AttemptPaths):
 
     def checkpoints(self) -> list[Path]:
         """Return the files and folders of its checkpoint; none is whole without the first."""
-        return [path for path in (self.checkpoint_path, self.parts_path) if path.exists()] + self.parts_folders()
+        return [path for path in (self.checkpoint_path, self.parts_path) if path.exists()] + self._parts_folders()
 
     def unfinished_checkpoints(self) -> list[Path]:
         """Return the folders of checkpoints that were being written, or removed, when the owner ended."""
         step = json_or_empty(self.parts_path).get("step")
-        return [path for path in self.parts_folders() if not isinstance(step, int) or path != self.parts_folder(step)]
+        return [path for path in self._parts_folders() if not isinstance(step, int) or path != self.parts_folder(step)]
 
     def save_checkpoint(self, write: Callable[[Path], None]) -> None:
         """Replace checkpoint.pt by what `write` writes; the metrics up to it are on disk first."""
@@ -206,11 +234,11 @@ class Attempt(AttemptPaths):
         write_atomic(self.checkpoint_path, write)
 
     def save_parts(self, step: int, index: Json) -> None:
-        """Have what all processes have written after a step count as the checkpoint, and remove the one before.
+        """Have what all processes have written after a step, and synced, be the checkpoint; remove the one before.
 
         Args:
-            step: whose folder they have written, and synced.
-            index: what checkpoint.json says of it.
+            step: whose folder they have written.
+            index: what checkpoint.json says of it beside the step.
         """
         self._sync_metrics()
         write_atomic(self.parts_path, dumps({"step": step, **index}))
@@ -226,12 +254,9 @@ class Attempt(AttemptPaths):
     # --- its end ----------------------------------------------------------------------------------------------------
 
     def fail(self, kind: Literal["error", "interrupted", "lost"], reason: str, details: str = "") -> None:
-        """Record why the attempt ended without a result; the first reason stands.
+        """Record why the attempt ended without a result, for people, on one line; the first reason stands.
 
-        Args:
-            kind: `error` is not retried by itself, `lost` not for ever.
-            reason: for people, on one line.
-            details: such as a traceback.
+        An `error` is not retried by itself, and what is `lost` not for ever.
         """
         text = dumps({"kind": kind, "reason": reason, "details": details})
         write_atomic(self.failure_path, text, exclusive=True)

@@ -3,10 +3,19 @@
     runs/<run id>/
       spec.json             written first
       cancel.json           asked for by `cancel`, obeyed at the next step boundary, removed by `retry`
-      attempts/0001/        claim.json, provenance.json, execution.json, heartbeat, resume.json, metrics.jsonl,
-                            timings.jsonl, log.txt, skipped-0.txt, failure.json, retried,
-                            checkpoint.pt, or, of a sharded run, checkpoint-00000012/ with a file of each process and
+      attempts/0001/        of its first attempt; then come 0002/ and so on
+        claim.json          who owns it; there as soon as the folder is
+        provenance.json     where the code of the owner comes from
+        execution.json      how it trains, as far as that can change the last bits of its numbers
+        heartbeat           a counter of its owner
+        resume.json         the earlier attempt, and its step, that this one went on from
+        metrics.jsonl       the steps after that one
+        timings.jsonl       how far it is, and how fast
+        log.txt, skipped-0.txt: what it logged; the samples that a process of the run has left out
+        checkpoint.pt       or, of a sharded run, checkpoint-00000012/ with a file of each process, and
                             checkpoint.json, written after it, which names the folder that counts
+        failure.json        why it ended without a result
+        retried             `retry` forgave how it ended
       metrics.jsonl         the whole stitched history, written with the result
       result.json           written last, once: its presence means finished
 
@@ -30,7 +39,7 @@ from ettsweep.errors import CorruptError, InputError
 from ettsweep.files import Json, dumps, read_json, storage_errors, sync, write_atomic
 from ettsweep.processes import process
 from ettsweep.runs.attempt import Attempt
-from ettsweep.runs.paths import RunPaths, runs_dir
+from ettsweep.runs.paths import runs_dir
 from ettsweep.runs.state import (
     Facts,
     Lost,
@@ -68,8 +77,21 @@ def _checksum(result: Json) -> str | None:
         return None
 
 
-class RunDir(RunPaths):
-    """The folder of one run."""
+class RunDir:
+    """The folder of one run.
+
+    Attributes:
+        id: of the run, after which the folder is named.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.id = path.name
+        self.spec_path = path / "spec.json"
+        self.cancel_path = path / "cancel.json"
+        self.attempts_path = path / "attempts"
+        self.metrics_path = path / "metrics.jsonl"
+        self.result_path = path / "result.json"
 
     @classmethod
     def create(cls, results: Path, spec: RunSpec) -> "RunDir":
@@ -136,7 +158,7 @@ class RunDir(RunPaths):
 
     def attempt(self, number: int) -> Attempt:
         """Return the attempt with this number."""
-        return Attempt(self, number)
+        return Attempt(self.path, number)
 
     def latest(self) -> Attempt | None:
         """Return the highest attempt."""
@@ -144,14 +166,11 @@ class RunDir(RunPaths):
         return self.attempt(numbers[-1]) if numbers else None
 
     def claim(self, info: Json, after: int) -> Attempt | None:
-        """Create the next attempt, and with it own the run.
+        """Create the next attempt, and with it own the run; return None where another process was faster.
 
         Args:
             info: what claim.json says beside the process: device, versions, job id, ...
             after: highest attempt that the caller has seen, and knows to be over; 0 for none.
-
-        Returns:
-            The new attempt, or None where another process was faster.
 
         Raises:
             StorageError: the folder cannot be written.
@@ -224,13 +243,10 @@ class RunDir(RunPaths):
                 self.attempt(number).forgive()
 
     def status(self, outlook: Outlook | None = None) -> Status:
-        """Derive the state.
+        """Derive the state; a corrupt file is a failure with the reason.
 
         Args:
             outlook: what to ask about owners and submissions; by default the processes of this machine alone.
-
-        Returns:
-            Its state with all that is known; a corrupt file is a failure with the reason.
         """
         try:
             result = self.result()

@@ -202,10 +202,10 @@ def _hoping(facts: Facts, prospect: Prospect) -> Status:
 
 def lost_in_a_row(lost: Iterable[Lost]) -> int:
     """Return how many attempts were lost at one point, but for those that were requeued; 0 below the limit."""
-    at_one_point: list[Lost] = []
+    count, from_step = 0, None
     for attempt in lost:
-        if at_one_point and attempt.from_step != at_one_point[0].from_step:
+        if from_step not in (None, attempt.from_step):
             break
-        at_one_point.append(attempt)
-    count = sum(not attempt.requeued for attempt in at_one_point)
+        from_step = attempt.from_step
+        count += not attempt.requeued
     return count if count >= MAX_LOST_ATTEMPTS else 0

@@ -56,7 +56,7 @@ def save(attempt: Attempt, trainer: Trainer, history: Sequence[Json]) -> None:
     """
     state = tensors(trainer.model, trainer.optimizer)
     head = {
-        "run": attempt.run.id,
+        "run": attempt.run.name,
         "step": trainer.step,
         "scaler": trainer.scaler.state_dict(),
         "history_sha256": _history_sha256(history),
@@ -166,7 +166,7 @@ def load(attempt: Attempt, index: Json | None = None, group: Peers = ALONE) -> S
         raise CorruptError(f"{path}: was saved by an earlier version, in another form")
     found = state.get("tensors") if isinstance(state, dict) else None
     if not isinstance(found, dict) or not all(isinstance(tensor, Tensor) for tensor in found.values()):
-        raise CorruptError(f"{path}: is not a checkpoint of run {attempt.run.id}")
+        raise CorruptError(f"{path}: is not a checkpoint of run {attempt.run.name}")
     return _checked(attempt, path, state, WholeTensors(found))
 
 
@@ -174,8 +174,8 @@ def _checked(attempt: Attempt, path: Path, head: Json, found: SavedTensors) -> S
     """Return the checkpoint, if what it says of itself is that of one."""
     kinds = {"step": int, "scaler": dict, "history_sha256": str}
     sound = all(isinstance(head.get(key), kind) for key, kind in kinds.items())
-    if head.get("run") != attempt.run.id or not sound:
-        raise CorruptError(f"{path}: is not a checkpoint of run {attempt.run.id}")
+    if head.get("run") != attempt.run.name or not sound:
+        raise CorruptError(f"{path}: is not a checkpoint of run {attempt.run.name}")
     return Saved(path, head["step"], head["scaler"], head["history_sha256"], found)
 
 
@@ -199,7 +199,7 @@ def _load_parts(attempt: Attempt, index: Json, group: Peers) -> Saved:
     path, files = attempt.parts_path, index.get("files")
     step = index.get("step")
     if not isinstance(files, dict) or not isinstance(step, int) or not all(map(FILES.fullmatch, files)):
-        raise CorruptError(f"{path}: is not a checkpoint of run {attempt.run.id}")
+        raise CorruptError(f"{path}: is not a checkpoint of run {attempt.run.name}")
     folder = attempt.parts_folder(step)
     for name in {INDEX, *sorted(files)[group.rank :: group.world]}:
         try:

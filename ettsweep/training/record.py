@@ -60,7 +60,7 @@ class Record:
         """Append a dated line to log.txt; a full disk costs the line, not the run."""
         if not self._writes:
             return
-        logging.getLogger("ettsweep").info("%s %s", self._attempt.run.id, text)
+        logging.getLogger("ettsweep").info("%s %s", self._attempt.run.name, text)
         with contextlib.suppress(OSError), self._attempt.log_path.open("a") as file:
             file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {text}\n")
 

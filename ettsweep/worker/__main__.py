@@ -1,8 +1,152 @@
-"""What `python -m ettsweep.worker` runs."""
+"""How a worker starts: in a slot of this machine, as a task of SLURM's array, or beside a leader on another device.
 
+python -m ettsweep.worker FOLDER --slot NAME    what a command starts for each slot of this machine
+python -m ettsweep.worker FOLDER                what a batch script of SLURM's starts
+python -m ettsweep.worker --follow WHAT         what a worker starts on the other devices of its slot
+"""
+
+import os
+import signal
 import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
 
-from ettsweep.worker.entry import main
+from ettsweep.errors import EttsweepError, LaunchError, LostPeerError
+from ettsweep.launch.profiles import Slot
+from ettsweep.launch.slots import hold_slot, let_go
+from ettsweep.launch.submissions import Submission, read_submission
+from ettsweep.provenance import package_dir
+from ettsweep.runs.folder import RunDir
+from ettsweep.runs.paths import runs_dir
+from ettsweep.worker.control import SIGNALS, Control
+from ettsweep.worker.device import prepare_device
+from ettsweep.worker.job import SlurmJob
+from ettsweep.worker.together import meet_in_job, meet_leader, parse_told
+from ettsweep.worker.worker import Presence, Worker
+
+if TYPE_CHECKING:
+    import torch
+
+    from ettsweep.training.distributed import Peers
+
+
+# --- a slot of this machine -----------------------------------------------------------------------------------------
+
+
+def run_in_slot(folder: Path, slot_name: str) -> int:
+    """Train what the submission lists and no other worker has; return the exit code."""
+    submission = read_submission(folder)
+    _check_code(submission)
+    slot = next(Slot.from_json(data) for data in submission.slots if data["name"] == slot_name)
+    for number in SIGNALS:
+        signal.signal(number, _leave)
+    Presence(submission, slot.name).say(leaving=False)
+    lock = hold_slot(slot)  # waits in the kernel, without torch, while another worker has the slot
+    assert lock is not None
+    try:
+        Worker(submission, slot, _runs(submission, submission.runs), Control()).serve()
+    finally:
+        let_go(lock)
+    return 0
+
+
+def follow_in_slot(told: str) -> int:
+    """Train on another device of a slot what its leader says; return the exit code."""
+    slot, where = parse_told(told)
+    control = Control()
+    device, _ = prepare_device(slot)
+    group = meet_leader(where, device)
+    _follow(group, device, control)
+    group.leave()
+    return 0
+
+
+def _follow(group: "Peers", device: "torch.device", control: "Control") -> None:
+    """Train what the leader of a group says, until it has nothing more."""
+    from ettsweep.training.distributed import orders
+    from ettsweep.training.run import train_run
+
+    try:
+        for path, number, execution in orders(group):
+            run = RunDir(path)
+            attempt = run.attempt(number)
+            train_run(run, attempt, device, execution, partial(control.poll, attempt), group)
+    except LostPeerError as error:
+        print(f"rank {group.rank}: {error}", file=sys.stderr, flush=True)
+        os._exit(1)  # what is left of the group may hang at a normal end
+
+
+def _check_code(submission: Submission) -> None:
+    """Refuse to train with other code than was asked for: a snapshot may have been purged, or PYTHONPATH reset."""
+    here = package_dir().parent
+    if submission.code and here != Path(submission.code).resolve():
+        raise LaunchError(f"the code of this submission is {submission.code}, and Python imports {here}")
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    sys.exit(128 + number)
+
+
+def _runs(submission: Submission, ids: Sequence[str]) -> list[RunDir]:
+    results = submission.path.parent.parent
+    return [RunDir(runs_dir(results) / run_id) for run_id in ids]
+
+
+def run_task(folder: Path) -> int:
+    """Train the runs of this task of the array; return the exit code."""
+    job = SlurmJob.this()
+    control = Control()
+    submission = read_submission(folder)
+    _check_code(submission)
+    submission.record(job.id.partition("_")[0])
+    profile = submission.profile
+    gpus = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    slot = Slot(
+        name=f"{job.index}-{job.rank}",
+        device="cuda" if profile["gpus"] else "cpu",
+        gpu=gpus[min(job.local_rank, len(gpus) - 1)] if profile["gpus"] else None,
+        threads=profile["cpus"],
+    )
+    group = None
+    if profile.get("devices_per_run", 1) > 1:
+        # At once, whether or not there is anything to train: the others cannot know.
+        device, _ = prepare_device(slot)
+        group = meet_in_job(device)
+        if not group.leads:
+            presence = Presence(submission, slot.name, job)
+            presence.say(leaving=False)
+            _follow(group, device, control)
+            presence.say(leaving=True)
+            group.leave()
+            return 0
+    worker = Worker(submission, slot, _runs(submission, submission.runs_of(job.index)), control, job, group)
+    worker.serve()
+    if group is not None:
+        from ettsweep.training.distributed import dismiss
+
+        dismiss(group)
+        group.leave()
+    return worker.go_on_in_the_next_job() if control.told and worker.work_is_left() else 0
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Return the exit code of `python -m ettsweep.worker`."""
+    try:
+        match arguments:
+            case ["--follow", told]:
+                return follow_in_slot(told)
+            case [folder, "--slot", slot]:
+                return run_in_slot(Path(folder), slot)
+            case [folder]:
+                return run_task(Path(folder))
+        raise LaunchError("workers are started by `ettsweep grid`, not by hand")
+    except EttsweepError as error:
+        print(f"ettsweep: {error}", file=sys.stderr, flush=True)
+        return error.exit_code
+
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

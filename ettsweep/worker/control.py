@@ -6,6 +6,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from ettsweep.runs.attempt import Attempt
+from ettsweep.runs.folder import RunDir
 
 if TYPE_CHECKING:
     from ettsweep.training.loop import Stop
@@ -58,4 +59,4 @@ class Control:
         self._looked_s = now_s
         if attempt.superseded():
             return Stop.SUPERSEDED
-        return Stop.CANCELLED if attempt.run.cancel_path.exists() else None
+        return Stop.CANCELLED if RunDir(attempt.run).cancel_path.exists() else None

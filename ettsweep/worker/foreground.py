@@ -3,7 +3,6 @@
 import logging
 import signal
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 from ettsweep.errors import LaunchError
@@ -11,9 +10,8 @@ from ettsweep.launch.outlook import LiveOutlook
 from ettsweep.launch.profiles import LocalProfile, Slot
 from ettsweep.launch.slots import Lock, hold_slot, let_go
 from ettsweep.provenance import provenance
-from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
-from ettsweep.runs.state import Outlook, Owner, Prospect, State
+from ettsweep.runs.state import Prospect, State
 from ettsweep.spec import RunSpec
 from ettsweep.worker.control import Control
 from ettsweep.worker.device import execution, prepare_device
@@ -21,15 +19,8 @@ from ettsweep.worker.together import gathered
 from ettsweep.worker.worker import claim, train
 
 
-@dataclass(frozen=True)
-class Unlisted:
+class Unlisted(LiveOutlook):
     """An outlook that asks who owns a run, and not which submissions list it."""
-
-    base: Outlook
-
-    def owner(self, attempt: Attempt) -> Owner:
-        """Say whether the owner of an attempt that has not ended lives."""
-        return self.base.owner(attempt)
 
     def prospect(self, run_id: str) -> Prospect | None:
         """Look at no submission."""
@@ -37,22 +28,16 @@ class Unlisted:
 
 
 def train_in_foreground(results: Path, spec: RunSpec, profile: LocalProfile, data: str | None = None) -> bool:
-    """Train one run in this process, and say whether it is finished.
+    """Train one run in this process, on the data that somebody has said where they are; say whether it is finished.
 
     A failed or cancelled run is tried again: whoever types the command wants it.
-
-    Args:
-        results: results folder.
-        spec: the run.
-        profile: how it is trained.
-        data: where its data are, as far as somebody has said it.
 
     Raises:
         LaunchError: another process trains it.
     """
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # the end of a process that loads images is an error, not the end
     run = RunDir.create(results, spec)
-    outlook = Unlisted(LiveOutlook(results))
+    outlook = Unlisted(results)
     if run.status(outlook).state in (State.FAILED, State.CANCELLED):
         run.retry()
     if run.status().state.finished:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ettsweep.errors import LaunchError, first_line
 from ettsweep.launch.profiles import Slot
@@ -36,10 +36,6 @@ def gathered(slot: Slot, device: "torch.device") -> Iterator["Peers"]:
     """Start a process for each other device of a slot, which trains what this one says, and end them at the end.
 
     They meet in a file that nobody else can open.
-
-    Args:
-        slot: of this process, with those of the others.
-        device: of this process.
 
     Raises:
         LaunchError: one of them has ended before it could train.
@@ -87,18 +83,14 @@ def _watched(followers: "list[subprocess.Popen[bytes]]") -> contextlib.AbstractC
 
 @contextlib.contextmanager
 def _started(slot: Slot, meeting: str, rank: int, world: int) -> "Iterator[subprocess.Popen[bytes]]":
-    follower = _start(slot, meeting, rank, world)
+    told = {"slot": asdict(slot), "meeting": meeting, "rank": rank, "world": world}
+    command = [sys.executable, "-u", "-P", "-m", "ettsweep.worker", "--follow", json.dumps(told)]
+    follower = subprocess.Popen(command, stdin=subprocess.DEVNULL)
     try:
         yield follower
     finally:
         follower.kill()
         follower.wait()
-
-
-def _start(slot: Slot, meeting: str, rank: int, world: int) -> "subprocess.Popen[bytes]":
-    told = {"slot": asdict(slot), "meeting": meeting, "rank": rank, "world": world}
-    command = [sys.executable, "-u", "-P", "-m", "ettsweep.worker", "--follow", json.dumps(told)]
-    return subprocess.Popen(command, stdin=subprocess.DEVNULL)
 
 
 def _await(followers: "list[subprocess.Popen[bytes]]", store: "FileStore") -> None:
@@ -137,14 +129,14 @@ def meet_in_job(device: "torch.device") -> "Peers":
     return Peers.join(device, store, where.rank, where.world_size)
 
 
-def meet_leader(told: dict[str, object], device: "torch.device") -> "Peers":
+def meet_leader(told: dict[str, Any], device: "torch.device") -> "Peers":
     """Meet the process that started this one, and end with it."""
     from ettsweep.training.distributed import FileStore, Peers
 
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    world, rank = int(str(told["world"])), int(str(told["rank"]))
-    store = FileStore(str(told["meeting"]), world)
+    world, rank = told["world"], told["rank"]
+    store = FileStore(told["meeting"], world)
     store.set(_ready(rank), "")
     return Peers.join(device, store, rank, world)
 
@@ -153,7 +145,7 @@ PR_SET_PDEATHSIG = 1
 """Linux: have the kernel send a signal when the parent dies. A GPU may keep the process from noticing by itself."""
 
 
-def parse_told(text: str) -> tuple[Slot, dict[str, object]]:
+def parse_told(text: str) -> tuple[Slot, dict[str, Any]]:
     """Read what a leader says to a process that it starts: its slot, and how to meet.
 
     Raises:

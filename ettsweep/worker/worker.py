@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ettsweep.errors import CorruptError
+from ettsweep.errors import CorruptError, LostPeerError
 from ettsweep.files import Json, dumps, write_atomic
 from ettsweep.launch import slurm
 from ettsweep.launch.memory import BEATS
@@ -116,8 +116,6 @@ class Worker:
         info |= {"job": self._job.to_json() if self._job else None, "submission": self._submission.path.name}
         info["heartbeat_s"] = self._submission.profile["heartbeat_s"]
         code = provenance()
-
-        from ettsweep.errors import LostPeerError
 
         around = contextlib.nullcontext(self._group) if self._group is not None else gathered(self._slot, device)
         try:

@@ -659,7 +659,7 @@ def test_retrying_a_run_in_training_does_nothing_to_it(call: Call, results: Path
     assert f"run {spec.run_id} is running: nothing to retry" in done.err
     assert files(results) == before
     assert not attempt.retried()
-    assert attempt.run.status().state is State.RUNNING
+    assert RunDir(attempt.run).status().state is State.RUNNING
 
 
 def test_retrying_a_finished_run_keeps_its_result(call: Call, results: Path, asked: Any) -> None:

@@ -28,7 +28,7 @@ def evaluate(attempt: Attempt, steps: int, *losses: float | None) -> None:
 
 
 def test_reading_never_writes(results: Path, make_spec: MakeSpec) -> None:
-    start(results, make_spec(seed=0)).run.finish({"status": "done", "score": 0.5}, [])
+    RunDir(start(results, make_spec(seed=0)).run).finish({"status": "done", "score": 0.5}, [])
     evaluate(start(results, make_spec(seed=1)), 2, 0.7)
 
     def tree() -> list[tuple[str, int, int]]:
@@ -90,7 +90,7 @@ def test_the_best_score_of_a_run_in_training_is_of_its_evaluations_so_far(result
     assert best() is None
     evaluate(attempt, 2, 0.9, 0.4, None, 0.7)
     assert best() == 0.4
-    assert attempt.run.finish({"status": "done", "score": 0.3}, [])
+    assert RunDir(attempt.run).finish({"status": "done", "score": 0.3}, [])
     assert best() == 0.3
 
 
@@ -98,7 +98,7 @@ def test_the_best_score_reaches_back_over_attempts(results: Path, spec: RunSpec)
     first = start(results, spec)
     evaluate(first, 4, 0.4)
     first.append(first.metrics_path, [{"step": 5, "loss": 1.0}, {"step": 5, "val_loss": 0.1}])  # after the checkpoint
-    second = first.run.claim({}, after=1)
+    second = RunDir(first.run).claim({}, after=1)
     assert second is not None
     second.resume_from(1, 4)
     evaluate_from_5 = [{"step": 5, "loss": 1.0}, {"step": 5, "val_loss": 0.6}]
@@ -109,10 +109,10 @@ def test_the_best_score_reaches_back_over_attempts(results: Path, spec: RunSpec)
 def test_all_that_is_known_of_a_run_is_described(results: Path, spec: RunSpec) -> None:
     first = start(results, spec)
     first.fail("interrupted", "terminated")
-    second = first.run.claim({"slot": "cpu-1", "torch": "2.8"}, after=1)
+    second = RunDir(first.run).claim({"slot": "cpu-1", "torch": "2.8"}, after=1)
     assert second is not None
     second.resume_from(1, 8)
-    assert second.run.finish({"status": "done", "score": 0.5}, [])
+    assert RunDir(second.run).finish({"status": "done", "score": 0.5}, [])
     data = describe(load_ledger(results), spec.run_id)
     assert data["state"] == "done"
     assert data["spec"]["model"]["width"] == 8

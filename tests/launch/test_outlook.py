@@ -690,7 +690,7 @@ def test_nobody_waits_for_a_pulse_that_was_not_promised(
 ) -> None:
     attempt = claimed(results, **promise)
     monkeypatch.setattr(time, "sleep", lambda seconds: pytest.fail("waits"))
-    assert watch_pulses([attempt.run]) == set()
+    assert watch_pulses([RunDir(attempt.run)]) == set()
     assert watch_pulses([]) == set()
 
 

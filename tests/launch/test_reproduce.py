@@ -103,13 +103,13 @@ def test_a_spec_file_is_trained_and_an_edited_one_is_another_run(
 def test_the_command_is_that_of_the_attempt_that_finished(results: Path, spec: RunSpec, here: None) -> None:
     first = begun(results, spec, {**CLAIM, "threads": 8})
     first.fail("interrupted", "terminated")
-    second = first.run.claim(CLAIM, after=1)
+    second = RunDir(first.run).claim(CLAIM, after=1)
     assert second is not None
-    assert second.run.finish({"status": "done", "score": 1.0, "attempts": 2}, [])
+    assert RunDir(second.run).finish({"status": "done", "score": 1.0, "attempts": 2}, [])
     path = results.resolve() / "runs" / spec.run_id / "spec.json"
     words = ["--spec", str(path), "--results", f"reproduced-{spec.run_id}"]
     settings = ["--launch-set", "threads=2", "--launch-set", "slots=1", "--launch-set", "devices=cpu"]
-    found = reproduce(second.run, spec, second.run.result())
+    found = reproduce(RunDir(second.run), spec, RunDir(second.run).result())
     assert shlex.split(found.command) == ["ettsweep", "train", *words, *settings]
     assert found.differs == []
 
@@ -120,7 +120,7 @@ def test_the_command_has_as_many_processes_and_cuts_the_batch_as_before(
     attempt = begun(results, spec)
     how = {"processes": 2, "micro_batch": 5, "compile": False, "activation_checkpointing": True}
     attempt.record_execution(how)
-    words = shlex.split(reproduce(attempt.run, spec, None).command)
+    words = shlex.split(reproduce(RunDir(attempt.run), spec, None).command)
     settings = [value for word, value in itertools.pairwise(words) if word == "--launch-set"]
     profile = load_profile("local", settings)
     assert isinstance(profile, LocalProfile)
@@ -128,11 +128,11 @@ def test_the_command_has_as_many_processes_and_cuts_the_batch_as_before(
     assert (slot.device, slot.threads, len(slot.others)) == ("cpu", 2, 1)
     assert (profile.micro_batch, profile.compile, profile.activation_checkpointing) == (5, False, True)
 
-    later = attempt.run.claim({**CLAIM, "device": "cuda"}, after=1)
+    later = RunDir(attempt.run).claim({**CLAIM, "device": "cuda"}, after=1)
     assert later is not None
     later.resume_from(1, 8)
     later.record_execution(how | {"processes": 4, "micro_batch": 3})
-    found = reproduce(attempt.run, spec, None)
+    found = reproduce(RunDir(attempt.run), spec, None)
     assert "'devices=[0, 1, 2, 3]' --launch-set devices_per_run=4 --launch-set micro_batch=3" in found.command
     notes = "\n".join(found.notes)
     assert "attempt 2 went on at step 8 where processes was 2, is 4: no run from the start repeats that" in notes
@@ -141,7 +141,7 @@ def test_the_command_has_as_many_processes_and_cuts_the_batch_as_before(
 
 def test_a_run_of_a_gpu_is_trained_on_one_again(results: Path, spec: RunSpec, here: None) -> None:
     attempt = begun(results, spec, {**CLAIM, "device": "cuda"})
-    found = reproduce(attempt.run, spec, None)
+    found = reproduce(RunDir(attempt.run), spec, None)
     assert found.command.endswith("--launch-set threads=2 --launch-set 'devices=[0]'")
     assert any("on a GPU" in line for line in found.notes)
 
@@ -149,7 +149,7 @@ def test_a_run_of_a_gpu_is_trained_on_one_again(results: Path, spec: RunSpec, he
 def test_what_differs_is_named(results: Path, spec: RunSpec, here: None) -> None:
     old = {"torch": "2.8", "instruction_set": "AVX512", "timm": "1.0"}
     attempt = begun(results, spec, {**CLAIM, **old}, code="01d", packages={"timm": "1.0", "numpy": "2.1"})
-    found = reproduce(attempt.run, spec, None)
+    found = reproduce(RunDir(attempt.run), spec, None)
     assert set(found.differs) == {
         "timm was 1.0, is absent",
         "torch was 2.8, is 2.9",
@@ -175,13 +175,13 @@ def test_an_unfinished_run_has_a_command_with_a_note(results: Path, spec: RunSpe
 
 def test_a_run_that_resumed_under_other_circumstances_says_so(results: Path, spec: RunSpec, here: None) -> None:
     first = begun(results, spec, {**CLAIM, "threads": 8})
-    second = first.run.claim(CLAIM, after=1)
+    second = RunDir(first.run).claim(CLAIM, after=1)
     assert second is not None
     second.record_provenance(first.provenance())
-    assert not any("went on" in line for line in reproduce(first.run, spec, None).notes)  # it began anew
+    assert not any("went on" in line for line in reproduce(RunDir(first.run), spec, None).notes)  # it began anew
     second.resume_from(1, 12)
     line = "attempt 2 went on at step 12 where threads was 8, is 2: no run from the start repeats that"
-    assert line in reproduce(first.run, spec, None).notes
+    assert line in reproduce(RunDir(first.run), spec, None).notes
 
 
 def test_a_task_with_a_data_set_says_that_it_needs_it(results: Path, here: None) -> None:
@@ -213,7 +213,7 @@ def test_a_torch_that_cannot_be_imported_is_a_difference(tmp_path: Path, monkeyp
 def notes(results: Path, spec: RunSpec, origin: dict[str, Any]) -> list[str]:
     shutil.rmtree(results, ignore_errors=True)
     attempt = begun(results, spec, CLAIM, **origin)
-    return [line for line in reproduce(attempt.run, spec, None).notes if "not finished" not in line]
+    return [line for line in reproduce(RunDir(attempt.run), spec, None).notes if "not finished" not in line]
 
 
 def test_the_code_is_named_by_its_commit(results: Path, spec: RunSpec, here: None) -> None:
@@ -226,7 +226,7 @@ def test_the_code_is_named_by_its_commit(results: Path, spec: RunSpec, here: Non
     assert "the recorded changes are not whole" in notes(results, spec, cut)[-1]
     attempt = begun(results, spec.at(2.0, 0.5, 1))
     attempt.provenance_path.unlink()
-    assert "its code was not recorded" in reproduce(attempt.run, spec, None).notes
+    assert "its code was not recorded" in reproduce(RunDir(attempt.run), spec, None).notes
 
 
 def test_changed_code_is_restored_as_the_note_says(tmp_path: Path, spec: RunSpec, here: None) -> None:

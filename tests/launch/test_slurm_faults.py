@@ -35,6 +35,7 @@ from support.devcluster import Cluster
 
 from ettsweep.launch.submissions import Submission, submission_folders, submissions
 from ettsweep.runs.attempt import Attempt
+from ettsweep.runs.folder import RunDir
 
 STEPS = 2000
 """Steps of a run that something happens to: some seconds, and eighty checkpoints."""
@@ -61,7 +62,7 @@ def held(results: Path, attempt: Attempt) -> Iterator[None]:
     assert pids
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
-    assert attempt.run.result() is None, "the run was faster than this test"
+    assert RunDir(attempt.run).result() is None, "the run was faster than this test"
     try:
         yield
     finally:
@@ -178,8 +179,8 @@ def trained_once() -> Callable[[Path], None]:
 def lineage(attempt: Attempt) -> list[int]:
     """Return the attempts that an attempt goes back to, itself first; each has gone on from a checkpoint."""
     numbers = [attempt.number]
-    while parent := attempt.run.attempt(numbers[-1]).resumed_from()[0]:
-        assert attempt.run.attempt(numbers[-1]).resumed_from()[1] >= 25
+    while parent := RunDir(attempt.run).attempt(numbers[-1]).resumed_from()[0]:
+        assert RunDir(attempt.run).attempt(numbers[-1]).resumed_from()[1] >= 25
         numbers.append(parent)
     return numbers
 
@@ -243,7 +244,7 @@ def test_a_copy_of_a_job_that_slurm_has_given_up_leaves_the_runs_to_the_next(
     cut_off = node_of(older)
     cluster.node("freeze", cut_off)
     with held(results, older):
-        newer = older.run.attempt(2)
+        newer = RunDir(older.run).attempt(2)
         wait_for(lambda: look(results, "queued", "running") and newer.checkpoint_path.exists(), "the next copy's work")
         with held(results, newer):
             assert node_of(newer) != cut_off
@@ -255,11 +256,11 @@ def test_a_copy_of_a_job_that_slurm_has_given_up_leaves_the_runs_to_the_next(
             assert "superseded" in older.log()
             assert older.failure() is not None
             rows = look(results, "queued", "running")
-            assert rows[older.run.id]["where"] == node_of(newer)
+            assert rows[older.run.name]["where"] == node_of(newer)
     cluster.node("thaw", cut_off)
     wait_for_the_end(results)
-    (other,) = (run for run in runs_in(results) if run.id != older.run.id)
-    assert (older.run.numbers(), other.numbers()) == ([1, 2], [1])
+    (other,) = (run for run in runs_in(results) if run.id != older.run.name)
+    assert (RunDir(older.run).numbers(), other.numbers()) == ([1, 2], [1])
     assert lineage(newer) == [2, 1]
     assert other.attempt(1).job()["restart"] == 1
     grid_submits_nothing(results, asked, "2 finished, 0 under way")
@@ -278,8 +279,8 @@ def test_a_run_goes_on_elsewhere_after_its_node_died(
     grid_submits_nothing(results, asked)
     told = [*told.values(), *wait_for_the_end(results)]
     assert {row["job"] for row in told} == {lost.job_id()}
-    taken_on = lost.run.attempt(2)
-    assert lost.run.numbers() == [1, 2]
+    taken_on = RunDir(lost.run).attempt(2)
+    assert RunDir(lost.run).numbers() == [1, 2]
     assert lineage(taken_on) == [2, 1]
     assert taken_on.job_id() == lost.job_id()
     assert node_of(taken_on) != node_of(lost)
@@ -301,8 +302,8 @@ def test_a_killed_worker_is_an_interruption_that_the_next_command_takes_on(
     assert row["reason"] == f"job {lost.job_id()} failed (NonZeroExitCode)"
     assert "1 taken on" in ettsweep(*asked).stderr
     wait_for_the_end(results)
-    assert lost.run.numbers() == [1, 2]
-    assert lineage(lost.run.attempt(2)) == [2, 1]
+    assert RunDir(lost.run).numbers() == [1, 2]
+    assert lineage(RunDir(lost.run).attempt(2)) == [2, 1]
     assert len(submission_folders(results)) == 2
     trained_once(results)
 
@@ -350,12 +351,12 @@ def test_nothing_is_concluded_while_the_controller_is_away(
         cluster.ctl("stop", "slurmctld")
         rows = look(results, "unknown")
         assert all(silent(row, NO_CONTROLLER) for row in rows.values()), rows
-        assert rows[first.run.id]["where"] == node_of(first)
+        assert rows[first.run.name]["where"] == node_of(first)
         follow.wait_for("(2 unknown)")
         assert follow.says(f"SLURM does not answer: squeue: {NO_CONTROLLER}")
         grid_submits_nothing(results, asked, f"{NO_CONTROLLER}; ask again when it answers", code=1)
-    wait_for(first.run.result, "the end of a run whose controller is away")
-    assert look(results, "done", "unknown")[first.run.id]["state"] == "done"
+    wait_for(RunDir(first.run).result, "the end of a run whose controller is away")
+    assert look(results, "done", "unknown")[first.run.name]["state"] == "done"
     assert follow.process.poll() is None
     cluster.ctl("start", "slurmctld")
     wait_for_the_end(results)
@@ -498,19 +499,19 @@ def test_a_claim_of_a_machine_that_cannot_be_asked_is_given_up_only_when_its_hea
     )
     (row,) = look(results, "unknown").values()
     assert (row["reason"], row["where"]) == (why, "gone")
-    told = f"run {lost.run.id} is unknown: {why}; `ettsweep retry {lost.run.id} --results"
+    told = f"run {lost.run.name} is unknown: {why}; `ettsweep retry {lost.run.name} --results"
     grid_submits_nothing(results, asked, told, code=1)
-    retry = ("retry", lost.run.id, "--results", results)
+    retry = ("retry", lost.run.name, "--results", results)
     with beating(lost):
         refused = ettsweep(*retry)
-    assert f"run {lost.run.id} is alive: its heart beats on gone" in refused.stderr
-    assert (lost.run.numbers(), len(submission_folders(results))) == ([1], 1)
+    assert f"run {lost.run.name} is alive: its heart beats on gone" in refused.stderr
+    assert (RunDir(lost.run).numbers(), len(submission_folders(results))) == ([1], 1)
     taken = ettsweep(*retry)
-    assert f"run {lost.run.id}: {why}; watching its heartbeat" in taken.stderr
+    assert f"run {lost.run.name}: {why}; watching its heartbeat" in taken.stderr
     assert "1 taken on" in taken.stderr
     wait_for_the_end(results)
-    assert lost.run.numbers() == [1, 2]
-    assert lineage(lost.run.attempt(2)) == [2, 1]
+    assert RunDir(lost.run).numbers() == [1, 2]
+    assert lineage(RunDir(lost.run).attempt(2)) == [2, 1]
     trained_once(results)
 
 
@@ -583,7 +584,7 @@ def test_all_works_without_accounting(
     ettsweep(*asked)
     (first,) = wait_for(lambda: started(results), "a checkpoint")
     with held(results, first):
-        gone, stays = (run for run in runs_in(results) if run.id != first.run.id)
+        gone, stays = (run for run in runs_in(results) if run.id != first.run.name)
         job = look(results, "queued", "running")[gone.id]["job"]
         cluster.run("scancel", job)  # the controller forgets it at once: only the accounting knows why it is gone
         row = look(results, "queued", "running", "missing")[gone.id]
@@ -595,7 +596,7 @@ def test_all_works_without_accounting(
         told = ettsweep("status", "--results", results)
         assert "Traceback" not in told.stdout
         assert look(results, "running", "missing", "cancelled")[stays.id]["state"] == "cancelled"
-    wait_for(first.run.result, "the end of the first run")
+    wait_for(RunDir(first.run).result, "the end of the first run")
     assert "1 runs submitted, 1 finished, 0 under way, 1 need a decision" in ettsweep(*asked).stderr
     assert "1 runs submitted" in ettsweep("retry", stays.id, "--results", results).stderr
     wait_for_the_end(results)
@@ -634,24 +635,24 @@ def test_a_results_folder_that_fills_up_costs_no_run(
     with held(results, lost):
         ballast = fill(disk, left)
     cluster.wait_state(lost.job_id(), "FAILED", "COMPLETED")
-    assert lost.run.result() is None
+    assert RunDir(lost.run).result() is None
     read_all_json(results)
     (row,) = look(results, "failed", "interrupted").values()
     if left:  # enough for the worker to say why
         assert row["state"] == "failed"
         assert "the disk is full" in row["reason"]
-        assert "the disk is full" in ettsweep("logs", lost.run.id, "--results", results).stdout
+        assert "the disk is full" in ettsweep("logs", lost.run.name, "--results", results).stdout
     else:
         assert (row["state"], row["reason"]) == ("interrupted", f"job {lost.job_id()} failed (NonZeroExitCode)")
         assert "the disk is full" in ettsweep(*asked, code=1).stderr
         assert not [job for job in cluster.squeue() if job["state"] in ("PENDING", "RUNNING")]
         read_all_json(results)
     ballast.unlink()
-    again = ettsweep("retry", lost.run.id, "--results", results) if left else ettsweep(*asked)
+    again = ettsweep("retry", lost.run.name, "--results", results) if left else ettsweep(*asked)
     assert "1 taken on" in again.stderr
     wait_for_the_end(results)
-    assert lost.run.numbers() == [1, 2]
-    assert lineage(lost.run.attempt(2)) == [2, 1]
+    assert RunDir(lost.run).numbers() == [1, 2]
+    assert lineage(RunDir(lost.run).attempt(2)) == [2, 1]
     trained_once(results)
 
 
@@ -687,7 +688,7 @@ def test_clocks_that_differ_between_nodes_do_no_harm(
     minutes = (clock(newer) - clock(lost)).total_seconds() / 60
     assert abs(minutes + 2 * skew_min) < 5  # the clocks do differ
     wait_for_the_end(results)
-    assert lost.run.numbers() == [1, 2]
+    assert RunDir(lost.run).numbers() == [1, 2]
     assert lineage(newer) == [2, 1]
     grid_submits_nothing(results, asked, "1 finished, 0 under way")
     trained_once(results)
@@ -700,7 +701,7 @@ def test_status_is_the_same_wherever_it_is_asked(
     ettsweep(*asked)
 
     def second() -> Attempt | None:
-        return next((attempt for attempt in started(results) if attempt.run.result() is None), None)
+        return next((attempt for attempt in started(results) if RunDir(attempt.run).result() is None), None)
 
     wait_for(lambda: any(run.result() for run in runs_in(results)), "a result")
     at_work = wait_for(second, "the second run")

@@ -74,7 +74,7 @@ class WarmWorkers:
     def Popen(self, command: list[str], *, env: dict[str, str], stdout: IO[bytes], **_: Any) -> "Worker":  # noqa: N802
         """Start `python -m ettsweep.worker ...`."""
         arguments = command[command.index("ettsweep.worker") + 1 :]
-        pid = self._forks.start("ettsweep.worker.entry:main", arguments, env=env, output=Path(stdout.name))
+        pid = self._forks.start("ettsweep.worker.__main__:main", arguments, env=env, output=Path(stdout.name))
         self._started.append(pid)
         return Worker(pid)
 

@@ -24,8 +24,8 @@ def start(results: Path, spec: RunSpec) -> Attempt:
 def finish(results: Path, spec: RunSpec, score: float | None) -> RunDir:
     attempt = start(results, spec)
     status = {"status": "diverged", "diverged_step": 3} if score is None else {"status": "done"}
-    assert attempt.run.finish({**status, "score": score}, [])
-    return attempt.run
+    assert RunDir(attempt.run).finish({**status, "score": score}, [])
+    return RunDir(attempt.run)
 
 
 # --- reading --------------------------------------------------------------------------------------------------------

@@ -124,7 +124,7 @@ class Evil:
 
 
 def test_loading_runs_no_code(attempt: Attempt, tmp_path: Path) -> None:
-    torch.save({"run": attempt.run.id, "step": 1, "model": Evil(tmp_path / "pwned")}, attempt.checkpoint_path)
+    torch.save({"run": attempt.run.name, "step": 1, "model": Evil(tmp_path / "pwned")}, attempt.checkpoint_path)
     with pytest.raises(CorruptError, match="cannot be read as a checkpoint"):
         checkpoint.load(attempt)
     assert not (tmp_path / "pwned").exists()
@@ -160,7 +160,7 @@ def test_a_flipped_bit_never_changes_what_is_loaded(attempt: Attempt, spec: RunS
 @pytest.mark.parametrize("content", [None, [1, 2], {"run": "0123456789ab", "step": 1}, {"step": 1}])
 def test_something_else_is_no_checkpoint(attempt: Attempt, content: object) -> None:
     torch.save(content, attempt.checkpoint_path)
-    with pytest.raises(CorruptError, match=f"is not a checkpoint of run {attempt.run.id}"):
+    with pytest.raises(CorruptError, match=f"is not a checkpoint of run {attempt.run.name}"):
         checkpoint.load(attempt)
 
 

@@ -97,9 +97,9 @@ def test_other_processes_see_what_is_queued_and_what_is_running(grid: Any, resul
     first = attempt_with_checkpoint(results)
     os.kill(worker, signal.SIGSTOP)  # it lives, and cannot finish while another process looks
     seen = status(results)
-    assert {row["state"] for run, row in seen.items() if run == first.run.id} == {"running"}
-    assert {row["state"] for run, row in seen.items() if run != first.run.id} == {"queued"}
-    assert 0 < seen[first.run.id]["progress"] < 1
+    assert {row["state"] for run, row in seen.items() if run == first.run.name} == {"running"}
+    assert {row["state"] for run, row in seen.items() if run != first.run.name} == {"queued"}
+    assert 0 < seen[first.run.name]["progress"] < 1
     os.kill(worker, signal.SIGCONT)
     wait_for_results(results, 2)
 
@@ -131,29 +131,29 @@ def test_another_worker_takes_on_the_run_of_a_killed_one(grid: Any, results: Pat
     ettsweep(*grid(runs=2), *TWO_SLOTS)
     lost = attempt_with_checkpoint(results)
     wait_for(lambda: all(run.numbers() for run in runs_in(results)), "both runs to be claimed")
-    (other,) = (run for run in runs_in(results) if run.id != lost.run.id)
+    (other,) = (run for run in runs_in(results) if run.id != lost.run.name)
     assert owner(lost) != owner(other.attempt(1))
     os.kill(owner(lost), signal.SIGKILL)
-    assert lost.run.result() is None
+    assert RunDir(lost.run).result() is None
     wait_for_results(results, 2)
-    assert (other.numbers(), lost.run.numbers()) == ([1], [1, 2])
-    second = lost.run.attempt(2)
+    assert (other.numbers(), RunDir(lost.run).numbers()) == ([1], [1, 2])
+    second = RunDir(lost.run).attempt(2)
     assert owner(second) == owner(other.attempt(1))
     assert second.resumed_from()[0] == 1
     assert second.resumed_from()[1] >= 25
-    assert_as_if_undisturbed(lost.run)
+    assert_as_if_undisturbed(RunDir(lost.run))
 
 
 def test_following_replaces_a_worker_that_was_killed(grid: Any, results: Path, tmp_path: Path) -> None:
     command = start(*grid(), *ONE_SLOT, "--follow")
     lost = attempt_with_checkpoint(results)
     os.kill(owner(lost), signal.SIGKILL)
-    assert lost.run.result() is None
+    assert RunDir(lost.run).result() is None
     assert "1 of 1 runs finished" in ended(command).stderr
-    assert lost.run.numbers() == [1, 2]
-    assert lost.run.attempt(2).resumed_from()[1] >= 25
+    assert RunDir(lost.run).numbers() == [1, 2]
+    assert RunDir(lost.run).attempt(2).resumed_from()[1] >= 25
     assert len(submission_folders(results)) == 2
-    assert_as_if_undisturbed(lost.run)
+    assert_as_if_undisturbed(RunDir(lost.run))
 
 
 @pytest.mark.slow
@@ -163,7 +163,7 @@ def test_a_worker_told_to_end_saves_and_the_next_command_goes_on(grid: Any, resu
     worker = owner(stopped)
     os.kill(worker, signal.SIGTERM)
     wait_for(lambda: not alive(worker), "the worker to end")
-    row = wait_for(lambda: (r := status(results)[stopped.run.id])["state"] != "queued" and r, "the job to end")
+    row = wait_for(lambda: (r := status(results)[stopped.run.name])["state"] != "queued" and r, "the job to end")
     assert (row["state"], stopped.failure()) == (
         "interrupted",
         {"kind": "interrupted", "reason": "terminated", "details": ""},
@@ -171,8 +171,8 @@ def test_a_worker_told_to_end_saves_and_the_next_command_goes_on(grid: Any, resu
     last_step = max(line["step"] for line in stopped.history())
     assert "1 taken on" in ettsweep(*grid(), *ONE_SLOT).stderr
     wait_for_results(results, 1)
-    assert stopped.run.attempt(2).resumed_from() == (1, last_step)
-    assert_as_if_undisturbed(stopped.run)
+    assert RunDir(stopped.run).attempt(2).resumed_from() == (1, last_step)
+    assert_as_if_undisturbed(RunDir(stopped.run))
 
 
 def test_ctrl_c_only_detaches(grid: Any, results: Path) -> None:
@@ -200,15 +200,15 @@ def test_running_and_queued_runs_are_cancelled_and_retried(grid: Any, results: P
     wait_for(lambda: not alive(worker), "the worker to end")
     assert [row["state"] for row in status(results).values()] == ["cancelled", "cancelled"]
     assert running.failure() == {"kind": "interrupted", "reason": "cancelled", "details": ""}
-    (queued,) = (run for run in runs_in(results) if run.id != running.run.id)
+    (queued,) = (run for run in runs_in(results) if run.id != running.run.name)
     assert queued.numbers() == []
     again = ettsweep(*grid(runs=2), *ONE_SLOT)
     assert "2 need a decision" in again.stderr
     assert f"`ettsweep retry {queued.id} --results {results}`" in again.stderr
     ettsweep("retry", "--all", "--yes", *ONE_SLOT, "--results", results)
     wait_for_results(results, 2)
-    assert (running.run.numbers(), queued.numbers()) == ([1, 2], [1])
-    assert running.run.attempt(2).resumed_from()[0] == 1
+    assert (RunDir(running.run).numbers(), queued.numbers()) == ([1, 2], [1])
+    assert RunDir(running.run).attempt(2).resumed_from()[0] == 1
 
 
 def test_cleaning_leaves_alone_what_live_workers_could_touch(grid: Any, results: Path) -> None:

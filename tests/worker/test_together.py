@@ -120,7 +120,7 @@ def test_a_killed_leader_takes_the_others_along_and_a_killed_follower_is_replace
     command: Any, results: Path, calm: Path
 ) -> None:
     ettsweep(*command)
-    run = attempt_with_checkpoint(results).run
+    run = RunDir(attempt_with_checkpoint(results).run)
     leader, follower = at_work(run.attempt(1))
     os.kill(leader, signal.SIGKILL)
     wait_until_gone(follower)
@@ -150,7 +150,7 @@ def test_a_sharded_run_is_killed_and_told_to_end_and_cleaned_up(command: Any, re
     attempt = attempt_with_checkpoint(results)
     leader, follower = at_work(attempt)
     os.kill(follower, signal.SIGKILL)
-    run = attempt.run
+    run = RunDir(attempt.run)
     wait_for(run.attempt(2).path.exists, "the second attempt")
     leader, follower = at_work(run.attempt(2))
     os.kill(follower, signal.SIGTERM)
@@ -207,9 +207,9 @@ def test_a_cancelled_run_stops_on_both(command: Any, results: Path) -> None:
     ettsweep(*command, "--set", "schedule.total_steps=50000")  # it is not to be done before it is cancelled
     attempt = attempt_with_checkpoint(results)
     processes = at_work(attempt)
-    ettsweep("cancel", attempt.run.id, "--results", results)
+    ettsweep("cancel", attempt.run.name, "--results", results)
     wait_until_gone(*processes)
-    assert status(results)[attempt.run.id]["state"] == "cancelled"
+    assert status(results)[attempt.run.name]["state"] == "cancelled"
     assert attempt.failure() == {"kind": "interrupted", "reason": "cancelled", "details": ""}
 
 

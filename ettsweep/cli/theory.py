@@ -22,8 +22,7 @@ def map_(
 ) -> None:
     """Map (lr, wd) from one scaling strategy to another by a power of the width; nothing is trained."""
     from ettsweep.models.architectures import model_spec
-    from ettsweep.scaling.map import map_point
-    from ettsweep.scaling.strategies import parse_strategy
+    from ettsweep.scaling.strategies import map_point, parse_strategy
     from ettsweep.schema import validate
     from ettsweep.sweep.search import Centre
 
@@ -91,7 +90,7 @@ def check_scaling(
     from ettsweep.check.outcome import check_scaling as run_check
     from ettsweep.check.plan import Question, make_plan
     from ettsweep.check.tables import prepared, show_check, write_check
-    from ettsweep.training.fit import available_bytes
+    from ettsweep.training.memory import available_bytes
 
     if lr is not None and not 0 < lr <= 1e30:
         raise InputError(f"--lr: a number between 0 and 1e30 is expected, got {lr}")

@@ -9,7 +9,7 @@ from ettsweep.models.architectures import model_name
 from ettsweep.sweep.gridfile import find_grid, load_request
 from ettsweep.sweep.search import ANYWHERE
 from ettsweep.tasks.kinds import task_kind
-from ettsweep.worker.device import execution, prepare_device
+from ettsweep.worker.device import prepare_device
 
 
 def examine_fit(model: str | None, grid: Path | None, sets: Sequence[str], profile: AnyProfile) -> Iterator[Check]:
@@ -20,7 +20,7 @@ def examine_fit(model: str | None, grid: Path | None, sets: Sequence[str], profi
     Raises:
         InputError: there is no such grid.
     """
-    from ettsweep.training.fit import largest_batches
+    from ettsweep.training.memory import largest_batches
 
     request = load_request(grid or find_grid(str(model)), overrides=sets, start=ANYWHERE)
     spec = request.searches()[0].run()
@@ -29,9 +29,8 @@ def examine_fit(model: str | None, grid: Path | None, sets: Sequence[str], profi
     device, facts = prepare_device(slot)
     where = facts["device_name"] if device.type == "cuda" else "this machine"
     local = -(-spec.batch_size // profile.devices_per_run)
-    how = execution(profile, slot)
     sample = task_kind(spec.task).sample
-    for fit in largest_batches(spec, local, device, how):
+    for fit in largest_batches(spec, local, device):
         name = f"fit {model_name(spec.model)} {spec.precision}"
         more = " with activation_checkpointing=true" if fit.activation_checkpointing else ""
         if not fit.micro_batch:

@@ -40,19 +40,14 @@ def check_sinks(names: Iterable[str]) -> None:
 
 
 def open_sinks(
-    names: Iterable[str],
-    results_dir: Path,
-    run_id: str,
-    config: Json,
-    from_step: int,
-    warn: Callable[[str], None],
+    names: Iterable[str], results_dir: Path, run_id: str, config: Json, from_step: int, warn: Callable[[str], None]
 ) -> list[Sink]:
     """Open the sinks of a run. One that fails, now or later, is warned of once and left out: the run goes on.
 
     Args:
         names: `tensorboard`, `wandb`.
         results_dir: each has a folder of its name in it.
-        run_id: of the run; its lines continue those of earlier attempts.
+        run_id: its lines continue those of earlier attempts.
         config: what tells the run from others (lr, wd, seed, strategy, ...), as plain data.
         from_step: last step that earlier attempts leave; lines of later ones are taken back.
         warn: takes one line of text, from any thread.

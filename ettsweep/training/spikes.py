@@ -6,7 +6,7 @@ evaluation, on validation accuracy and loss: away from a running baseline, follo
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from statistics import median
 from typing import Any, Literal
 
@@ -31,39 +31,33 @@ CHUNK_WINDOWS = 4096
 
 @dataclass(frozen=True)
 class StepSpike:
-    """Spike steps at most `merge_steps` apart; `peak_sigmas` is the farthest above its window's mean."""
+    """Spike steps at most `merge_steps` apart; `sigmas` is the farthest above its window's mean."""
 
-    first_step: int
+    step: int
     last_step: int
-    peak_sigmas: float
+    sigmas: float
 
 
 @dataclass(frozen=True)
 class EvaluationSpike:
     """A drop of accuracy, or a rise of loss, and whether the curve came back.
 
-    `start_step` is the step of the first evaluation beyond the threshold, `depth` the farthest from the
+    `step` is that of the first evaluation beyond the threshold, `depth` the farthest from the
     baseline in the metric's own unit (an accuracy is a fraction), `length` the evaluations until it was back.
     """
 
-    start_step: int
+    step: int
     depth: float
     length: int
     recovered: bool
 
 
 def step_spikes(values: Sequence[float | None], spec: SpikeSpec, warmup_steps: int) -> list[StepSpike]:
-    """Find the steps far above the mean of the window before them.
+    """Find the steps far above the mean of the window before them, the first one first.
 
-    Args:
-        values: `values[i]` belongs to step i + 1; None (non-finite, or skipped for an overflow) is neither a
-            spike nor part of a window.
-        spec: thresholds.
-        warmup_steps: values up to this step are left out.
-
-    Returns:
-        Events, first one first. A window holds the `window_steps` values before, and must be full; its
-        standard deviation is the population's. Spike steps stay in the windows of later steps.
+    `values[i]` belongs to step i + 1; None (non-finite, or skipped for an overflow) is neither a spike nor part of a
+    window, and values up to `warmup_steps` are left out. A window holds the `window_steps` values before, and must be
+    full; its standard deviation is the population's. Spike steps stay in the windows of later steps.
     """
     array = np.array([math.nan if v is None else v for v in values[warmup_steps:]], dtype=np.float64)
     kept = np.flatnonzero(np.isfinite(array))
@@ -90,7 +84,7 @@ def _merge(steps: list[int], sigmas: list[float], merge_steps: int) -> list[Step
     events: list[StepSpike] = []
     for step, sigma in zip(steps, sigmas, strict=True):
         if events and step - events[-1].last_step <= merge_steps:
-            events[-1] = StepSpike(events[-1].first_step, step, max(events[-1].peak_sigmas, sigma))
+            events[-1] = StepSpike(events[-1].step, step, max(events[-1].sigmas, sigma))
         else:
             events.append(StepSpike(step, step, sigma))
     return events
@@ -103,18 +97,11 @@ def evaluation_spikes(
     warmup_steps: int,
     kind: Literal["accuracy", "loss"],
 ) -> list[EvaluationSpike]:
-    """Find drops of an accuracy, or rises of a loss, from the median of the evaluations before.
+    """Find drops of an accuracy, or rises of a loss, from the median of the evaluations before, the first one first.
 
-    Args:
-        steps: step of each evaluation, rising.
-        values: accuracies as fractions, or losses; None (non-finite) is left out.
-        spec: thresholds.
-        warmup_steps: evaluations up to this step are left out.
-        kind: accuracies are bad when low, losses when high; a loss has thresholds relative to its baseline.
-
-    Returns:
-        Events, first one first; only the last can be unrecovered. Evaluations inside an event enter neither
-        later baselines nor the noise: first differences count where both ends are outside events.
+    Accuracies are fractions; a loss has thresholds relative to its baseline. None (non-finite), and evaluations up to
+    `warmup_steps`, are left out. Only the last event can be unrecovered. Evaluations inside an event enter neither
+    later baselines nor the noise: first differences count where both ends are outside events.
     """
     sign = 1.0 if kind == "accuracy" else -1.0
     start, back = (
@@ -172,39 +159,24 @@ def count_spikes(history: Sequence[dict[str, Any]], spec: RunSpec) -> dict[str, 
     """
     spikes, warmup = spec.spikes, spec.schedule.warmup_steps
     train = [line for line in history if "loss" in line]
-    overflowed = [line.get("overflow") is True for line in train]
     counts: dict[str, object] = {}
     events: list[dict[str, object]] = []
     for key, name in (("loss", "loss"), ("grad_norm", "grad")):
-        values = [None if over else line.get(key) for line, over in zip(train, overflowed, strict=True)]
+        values = [None if line.get("overflow") else line.get(key) for line in train]
         found = step_spikes(values, spikes, warmup)
         counts[f"{name}_spikes"] = len(found)
-        events += [
-            {"kind": name, "step": e.first_step, "last_step": e.last_step, "sigmas": e.peak_sigmas} for e in found
-        ]
+        events += [{"kind": name, **asdict(spike)} for spike in found]
     unrecovered = 0
     for key, name, kind in _EVALUATED:
         lines = [line for line in history if key in line]
         drops = evaluation_spikes([x["step"] for x in lines], [x[key] for x in lines], spikes, warmup, kind)
         counts[f"{name}_spikes"] = sum(e.recovered for e in drops)
         unrecovered += sum(not e.recovered for e in drops)
-        events += [
-            {
-                "kind": name,
-                "step": e.start_step,
-                "depth": e.depth,
-                "length": e.length,
-                "recovered": e.recovered,
-            }
-            for e in drops
-        ]
+        events += [{"kind": name, **asdict(spike)} for spike in drops]
     return counts | {
         "unrecovered": unrecovered,
-        "overflow_steps": sum(overflowed),
-        "nonfinite_steps": sum(
-            not over and (line.get("nonfinite") is True or not _is_finite(line["loss"]))
-            for line, over in zip(train, overflowed, strict=True)
-        ),
+        "overflow_steps": sum(line.get("overflow") is True for line in train),
+        "nonfinite_steps": sum(line.get("nonfinite") is True and not line.get("overflow") for line in train),
         "spike_events": events,
     }
 
@@ -213,7 +185,3 @@ _EVALUATED: tuple[tuple[str, str, Literal["accuracy", "loss"]], ...] = (
     ("val_accuracy", "accuracy", "accuracy"),
     ("val_loss", "eval_loss", "loss"),
 )
-
-
-def _is_finite(value: float | None) -> bool:
-    return value is not None and math.isfinite(value)

@@ -1,6 +1,6 @@
 """What a scaling should show at several widths: values at the widest, and powers of the width (theory.md 7)."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +17,7 @@ from ettsweep.scaling.factors import (
     adamw_order_one,
     tangent_contribution,
 )
-from ettsweep.scaling.kernels import Estimate, Kernels, output_scale
+from ettsweep.scaling.kernels import Kernels, output_scale
 from ettsweep.scaling.recursion import Array
 from ettsweep.scaling.strategies import bulk_exponent
 from ettsweep.spec import ModelSpec
@@ -54,10 +54,7 @@ class Expected:
 class Prediction:
     """Kernels at leading order, and what they were computed for.
 
-    Attributes:
-        dims: of the model.
-        counts: of each group, the parameters that have a gradient (`tangent_contribution`).
-        kernels: those of vision are the same at all widths.
+    `counts` are the parameters of each group that have a gradient (`tangent_contribution`).
     """
 
     dims: Dims
@@ -85,8 +82,6 @@ class Expectations:
     Attributes:
         predictions: at each width, ascending.
         s: the strategy's; None for standard.
-        optimizer: what trains.
-        mlp_factor: whether M enters the learning-rate factors.
     """
 
     predictions: Sequence[Prediction]
@@ -96,7 +91,6 @@ class Expectations:
 
     @property
     def widths(self) -> list[int]:
-        """Return n, ascending."""
         return [prediction.dims.width for prediction in self.predictions]
 
     @property
@@ -111,7 +105,10 @@ class Expectations:
 
     def kernel(self, stage: str, mean: Callable[[Array], float]) -> Expected:
         """Return a mean of a stage's kernel, over positions or over pairs of them."""
-        estimates = [_kernel(prediction, stage) for prediction in self.predictions]
+        estimates = [
+            next(found.kernel for found in prediction.kernels.stages if found.name == stage)
+            for prediction in self.predictions
+        ]
         power, scales = 0.0, [1.0 for _ in self.widths]
         if stage == HEAD:
             power, scales = self.output_power, [output_scale(p.dims, self.s) for p in self.predictions]
@@ -135,8 +132,10 @@ class Expectations:
         -(1-s)/2 of hidden activations and 0 of the outputs; None where a C_G that grows is upstream, since what it
         makes of each stage is not predicted here.
         """
-        stages = {s.name: s.groups for s in self.predictions[-1].kernels.stages}
-        upstream = {group for name in _upstream(stage, tuple(stages)) for group in stages[name]}
+        upto = self.stages[: self.stages.index(stage) + 1]
+        if stage.startswith("decoder") and not any(name.endswith(".cross") for name in upto):
+            upto = tuple(name for name in upto if name.startswith("decoder"))  # reads nothing of the encoder yet
+        upstream = {group for made in self.predictions[-1].kernels.stages if made.name in upto for group in made.groups}
         curves = [self.contribution(group).shape for group in upstream]
         if any(abs(growth(self.widths, curve)) > FLAT for curve in curves):
             return None
@@ -173,13 +172,6 @@ class Expectations:
         count = prediction.counts[group]
         root = adamw_order_one(group, value, prediction.dims, count, self.mlp_factor)
         return root, root * error / (2 * value)
-
-
-def _upstream(stage: str, stages: Sequence[str]) -> Iterator[str]:
-    """Yield the stages that one is made with, itself included: a decoder reads from the encoder where it crosses."""
-    upto = stages[: stages.index(stage) + 1]
-    crossed = any(name.endswith(".cross") for name in upto) or not stage.startswith("decoder")
-    yield from (name for name in upto if crossed or name.startswith("decoder"))
 
 
 def init_power(group: Group, domain: Domain, s: float | None) -> float:
@@ -222,7 +214,3 @@ def between(samples: int) -> Callable[[Array], float]:
         return float((kernel_PP * apart).sum() / apart.sum())
 
     return mean
-
-
-def _kernel(prediction: Prediction, stage: str) -> Estimate:
-    return next(s.kernel for s in prediction.kernels.stages if s.name == stage)

@@ -15,7 +15,6 @@ from ettsweep.check.outcome import Curves
 from ettsweep.report.canvas import new_figure, titled
 from ettsweep.report.text import short
 
-TITLE = "Change of activations in the first steps of training"
 MOST_STEPS = 6
 OUTPUTS = "#d55e00"
 GUIDE = "#555555"
@@ -28,17 +27,13 @@ def coordinates_figure(about: str, widths: Sequence[int], curves: Sequence[Curve
 
     One line for each part of the forward pass, from dark (first) to light (last), and the outputs thick. Dashed lines
     have the slope that theory implies.
-
-    Args:
-        about: what was built and trained, in a line.
-        widths: n, ascending.
-        curves: of each strategy.
     """
     *hidden, outputs = curves[0].changes
-    steps = _shown(len(curves[0].changes[outputs]))
+    last = len(curves[0].changes[outputs]) - 1
+    steps = sorted({round(step) for step in np.linspace(0, last, min(last + 1, MOST_STEPS))})
     figure = new_figure(1.75 * len(steps) + 2.2, 2.15 * len(curves) + 0.9)
     panels = figure.subplots(len(curves), len(steps), sharex=True, sharey=True, squeeze=False)
-    colours = _colours(len(hidden))
+    colours = ListedColormap(colormaps["viridis"](np.linspace(DARKEST, LIGHTEST, len(hidden))))
     for row, strategy in zip(panels, curves, strict=True):
         for step, panel in zip(steps, row, strict=True):
             for stage, colour in zip(hidden, colours.colors, strict=True):  # type: ignore[arg-type]
@@ -49,19 +44,9 @@ def coordinates_figure(about: str, widths: Sequence[int], curves: Sequence[Curve
             _guide(panel, widths, strategy.changes[hidden[-1]][step], strategy.hidden_power)
         row[0].set_ylabel(f"{strategy.strategy}, lr {short(strategy.lr)}\nrms change")
     _dress(panels, widths, steps)
-    titled(figure, TITLE, about)
+    titled(figure, "Change of activations in the first steps of training", about)
     _legend(figure, panels, colours, hidden)
     return figure
-
-
-def _shown(steps: int) -> list[int]:
-    """Return which steps have a column, from 0: the first, the last, and some between them."""
-    return sorted({round(i) for i in np.linspace(0, steps - 1, min(steps, MOST_STEPS))})
-
-
-def _colours(count: int) -> ListedColormap:
-    """Return a colour for each hidden stage, evenly along a perceptually uniform map."""
-    return ListedColormap(colormaps["viridis"](np.linspace(DARKEST, LIGHTEST, count)))
 
 
 def _guide(panel: Axes, widths: Sequence[int], values: Sequence[float], power: float | None) -> None:

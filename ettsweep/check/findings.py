@@ -2,9 +2,16 @@
 
 from collections.abc import Iterator, Sequence
 
-from ettsweep.check.judgement import GroupRow, Judgement, Quantity
+from ettsweep.check.judgement import GroupRow, Judgement, Quantity, Row
 from ettsweep.check.powers import APART, Agreement
 from ettsweep.scaling.factors import Group
+
+READ_OFF = {
+    "initial std": "the std of initial values",
+    "learning-rate factor": "the learning-rate factor",
+    "decay": "the decay of a step, divided by lr wd,",
+}
+"""What can be read off a network and its optimizer, in words."""
 
 
 def findings(judgement: Judgement, s: float | None) -> tuple[str, ...]:
@@ -14,7 +21,8 @@ def findings(judgement: Judgement, s: float | None) -> tuple[str, ...]:
         judgement: all rows.
         s: the strategy's; of standard (None), a group is off in comparison with the bulk.
     """
-    causes = [*_initial_values(judgement), *_output_scale(judgement), *_factors(judgement), *_decays(judgement)]
+    starts, factors, decays = (list(_read_off(judgement, what)) for what in READ_OFF)
+    causes = [*starts, *_output_scale(judgement), *factors, *decays]
     lines = [line for _, line in causes]
     if not causes:
         lines += _behaviour(judgement, s)
@@ -23,38 +31,21 @@ def findings(judgement: Judgement, s: float | None) -> tuple[str, ...]:
     return (*lines, *_unclear(judgement))
 
 
-# --- what can be read off a network and its optimizer: (group, line) ------------------------------------------------
-
-
-def _initial_values(judgement: Judgement) -> Iterator[tuple[Group, str]]:
+def _read_off(judgement: Judgement, what: str) -> Iterator[tuple[str, str]]:
+    """Yield (group, line) for each group of which it is off."""
     for row in judgement.groups:
-        if row.init is not None and row.init.verdict is Agreement.OFF:
-            yield row.group, f"{row.group}: the std of initial values {_instead(row.init)}"
+        if what in row.quantities and _is_off(row, what):
+            yield row.name, f"{row.name}: {READ_OFF[what]} {_instead(row.quantities[what])}"
 
 
-def _output_scale(judgement: Judgement) -> Iterator[tuple[Group, str]]:
+def _output_scale(judgement: Judgement) -> Iterator[tuple[str, str]]:
     """Yield that the outputs alone have a wrong scale, though their weights start as they should."""
     *hidden, outputs = judgement.stages
-    head = next(row for row in judgement.groups if row.group in (Group.HEAD, Group.WE))
-    hidden_off = any(row.kernel.verdict is Agreement.OFF for row in hidden)
-    if outputs.kernel.verdict is Agreement.OFF and not hidden_off and head.init and head.init.verdict is Agreement.OK:
-        what = "the outputs' kernel" if head.group is Group.HEAD else "the outputs' kernel (output rescale)"
-        yield head.group, f"{head.group}: {what} {_instead(outputs.kernel)}, while hidden kernels are right"
-
-
-def _factors(judgement: Judgement) -> Iterator[tuple[Group, str]]:
-    for row in judgement.groups:
-        if row.factor.verdict is Agreement.OFF:
-            yield row.group, f"{row.group}: the learning-rate factor {_instead(row.factor)}"
-
-
-def _decays(judgement: Judgement) -> Iterator[tuple[Group, str]]:
-    for row in judgement.groups:
-        if row.decay.verdict is Agreement.OFF:
-            yield row.group, f"{row.group}: the decay of a step, divided by lr wd, {_instead(row.decay)}"
-
-
-# --- what shows in behaviour alone ------------------------------------------------------------------------------------
+    head = next(row for row in judgement.groups if row.name in (Group.HEAD, Group.WE))
+    hidden_off = any(_is_off(row, "kernel") for row in hidden)
+    if _is_off(outputs, "kernel") and not hidden_off and head.quantities["initial std"].verdict is Agreement.OK:
+        what = "the outputs' kernel" if head.name == Group.HEAD else "the outputs' kernel (output rescale)"
+        yield head.name, f"{head.name}: {what} {_instead(outputs.quantities['kernel'])}, while hidden kernels are right"
 
 
 def _behaviour(judgement: Judgement, s: float | None) -> Iterator[str]:
@@ -62,39 +53,41 @@ def _behaviour(judgement: Judgement, s: float | None) -> Iterator[str]:
     for row in judgement.groups:
         if row.verdict is Agreement.OFF:
             yield _group_line(row, s)
-    off = [row for row in judgement.stages if Agreement.OFF in (row.kernel.verdict, row.between.verdict)]
+    kernels = ("kernel", "kernel between samples")
+    off = [row for row in judgement.stages if any(_is_off(row, what) for what in kernels)]
     for stage in off[:1]:
-        own = stage.kernel.verdict is Agreement.OFF
-        what, wrong = ("kernel", stage.kernel) if own else ("kernel between samples", stage.between)
+        what = next(what for what in kernels if _is_off(stage, what))
         behind = f"; so are {len(off) - 1} others" if len(off) > 1 else ""
-        yield f"{stage.stage}: the {what} {_instead(wrong)}{behind}"
-    if moved := [
-        stage.stage for stage in judgement.stages if stage.change.verdict is Agreement.OFF and stage not in off
-    ]:
+        yield f"{stage.name}: the {what} {_instead(stage.quantities[what])}{behind}"
+    if moved := [row.name for row in judgement.stages if _is_off(row, "activation change") and row not in off]:
         yield f"activations change as another power of the width in {_listed(moved)}"
 
 
 def _group_line(row: GroupRow, s: float | None) -> str:
     off_by = row.off_by
     if s is None and off_by is not None and abs(off_by) > APART:
-        return f"{row.group}: steps {'fall' if off_by < 0 else 'grow'} as {_power(off_by)} against the bulk's"
-    if row.change.verdict is Agreement.OFF:
-        return f"{row.group}: the change of the outputs in training {_instead(row.change)}"
-    return f"{row.group}: the contribution to the tangent kernel {_instead(row.contribution)}"
+        return f"{row.name}: steps {'fall' if off_by < 0 else 'grow'} as {_power(off_by)} against the bulk's"
+    if _is_off(row, "function change"):
+        return f"{row.name}: the change of the outputs in training {_instead(row.quantities['function change'])}"
+    return f"{row.name}: the contribution to the tangent kernel {_instead(row.quantities['tangent contribution'])}"
 
 
-def _off(judgement: Judgement, named: set[Group]) -> list[str]:
-    groups = [str(row.group) for row in judgement.groups if row.verdict is Agreement.OFF and row.group not in named]
-    stages = [row.stage for row in judgement.stages if row.verdict is Agreement.OFF]
+def _off(judgement: Judgement, named: set[str]) -> list[str]:
+    groups = [row.name for row in judgement.groups if row.verdict is Agreement.OFF and row.name not in named]
+    stages = [row.name for row in judgement.stages if row.verdict is Agreement.OFF]
     return [*groups, *([_listed(stages)] if stages else [])]
 
 
 def _unclear(judgement: Judgement) -> Iterator[str]:
-    rows = [(str(row.group), row.quantities) for row in judgement.groups]
-    rows += [(row.stage, row.quantities) for row in judgement.stages]
-    names = [f"{name} ({what})" for name, parts in rows for what, q in parts.items() if q.verdict is Agreement.UNCLEAR]
-    if names:
+    quantities = [
+        (row.name, *item) for row in (*judgement.groups, *judgement.stages) for item in row.quantities.items()
+    ]
+    if names := [f"{name} ({what})" for name, what, q in quantities if q.verdict is Agreement.UNCLEAR]:
         yield f"too noisy to judge: {_listed(names)}; give more --seeds, or --widths farther apart"
+
+
+def _is_off(row: Row, what: str) -> bool:
+    return row.quantities[what].verdict is Agreement.OFF
 
 
 # --- words ----------------------------------------------------------------------------------------------------------

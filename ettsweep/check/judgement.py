@@ -1,4 +1,4 @@
-"""What was measured at several widths held against what a scaling implies: a verdict per quantity, and the causes."""
+"""What was measured at several widths held against what a scaling implies: a verdict per quantity."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -8,15 +8,7 @@ from statistics import fmean
 import numpy as np
 
 from ettsweep.check.expectations import Expectations, Expected, between, factor_power, init_power, own
-from ettsweep.check.powers import (
-    Agreement,
-    Power,
-    fit_power,
-    growth,
-    judge_power,
-    relative_variances,
-    worst,
-)
+from ettsweep.check.powers import Agreement, Power, fit_power, growth, judge_power, relative_variances, worst
 from ettsweep.scaling.factors import Group, tangent_contribution
 
 KERNEL_ALLOWANCE, CONTRIBUTION_ALLOWANCE = 5.0, 10.0
@@ -30,7 +22,6 @@ DIRECT_POWER = 0.1
 """How far the power of a factor or an initial std may be off: the former has no noise, the latter little."""
 
 DECAY_TOLERANCE = 0.01
-
 
 Changes = Sequence[Mapping[str, float]]
 """Of each step, the rms change of each stage since before training."""
@@ -91,18 +82,14 @@ class Quantity:
 
 
 @dataclass(frozen=True)
-class StageRow:
-    """A part of the forward pass: its kernel, that between samples, and how its activations change in training."""
+class Row:
+    """What is judged of a part of the forward pass, by name.
 
-    stage: str
-    kernel: Quantity
-    between: Quantity
-    change: Quantity
+    `kernel`, `kernel between samples`, `activation change`.
+    """
 
-    @property
-    def quantities(self) -> dict[str, Quantity]:
-        """Return what is judged, by name."""
-        return {"kernel": self.kernel, "kernel between samples": self.between, "activation change": self.change}
+    name: str
+    quantities: Mapping[str, Quantity]
 
     @property
     def verdict(self) -> Agreement:
@@ -110,63 +97,35 @@ class StageRow:
         return worst([quantity.verdict for quantity in self.quantities.values()])
 
 
-@dataclass(frozen=True)
-class GroupRow:
-    """A parameter group: what it starts from, what the optimizer multiplies, and what it does to the outputs."""
+class GroupRow(Row):
+    """What is judged of a parameter group, by name.
 
-    group: Group
-    init: Quantity | None
-    factor: Quantity
-    contribution: Quantity
-    change: Quantity
-    decay: Quantity
-
-    @property
-    def quantities(self) -> dict[str, Quantity]:
-        """Return what is judged, by name."""
-        named = {
-            "initial std": self.init,
-            "learning-rate factor": self.factor,
-            "tangent contribution": self.contribution,
-            "function change": self.change,
-            "decay": self.decay,
-        }
-        return {name: quantity for name, quantity in named.items() if quantity is not None}
-
-    @property
-    def verdict(self) -> Agreement:
-        """Return the worst of the verdicts."""
-        return worst([quantity.verdict for quantity in self.quantities.values()])
+    `initial std`, unless it starts from 0; `learning-rate factor`, `tangent contribution`, `function change`, `decay`.
+    """
 
     @property
     def off_by(self) -> float | None:
         """Return by how much the power of what the group does to the outputs differs: in training, if it has one."""
-        return self.contribution.off_by if self.change.off_by is None else self.change.off_by
+        change, contribution = self.quantities["function change"], self.quantities["tangent contribution"]
+        return contribution.off_by if change.off_by is None else change.off_by
 
 
 @dataclass(frozen=True)
 class Judgement:
     """All rows, and the contact term of a tied head, (predicted, measured), which is not judged."""
 
-    stages: tuple[StageRow, ...]
+    stages: tuple[Row, ...]
     groups: tuple[GroupRow, ...]
     contact: tuple[float, float] | None = None
 
     @property
     def verdict(self) -> Agreement:
         """Return the worst of the rows' verdicts."""
-        return worst([row.verdict for row in self.stages] + [row.verdict for row in self.groups])
+        return worst([row.verdict for row in (*self.stages, *self.groups)])
 
 
 def judge(expected: Expectations, measured: Sequence[Measured], heads: int, samples: int) -> Judgement:
-    """Judge all stages and groups.
-
-    Args:
-        expected: what the scaling implies.
-        measured: at each of its widths, at least one network.
-        heads: H.
-        samples: of the batch.
-    """
+    """Judge all stages and groups by at least one network of each width, given H and the samples of the batch."""
     table = _Table(expected.widths, heads, measured)
     stages = tuple(_stage(name, expected, table, samples) for name in expected.stages)
     groups = tuple(_group(group, expected, table) for group in expected.groups)
@@ -210,17 +169,14 @@ class _Table:
         left = fit_power(self.widths, [[value / by for value in row] for row, by in rows], self.channels)
         return None if left is None else Power(left.value + growth(self.widths, shape), left.error)
 
-    def fitted(self, read: Read, expected: Expected, allowance: float = 0.0) -> Quantity:
-        """Judge the power of a quantity, and its value at the widest if one is predicted."""
-        power, (mean, error) = self.power(read, expected.shape), self.widest(read)
-        implied = expected.implied(self.widths)
+    def fitted(self, read: Read, expected: Expected | None, allowance: float = 0.0) -> Quantity:
+        """Judge the power of a quantity, if one is implied, and its value at the widest, if one is predicted."""
+        mean, error = self.widest(read)
+        if expected is None:
+            return Quantity(mean, error, None, self.power(read), None, Agreement.OK)
+        power, implied = self.power(read, expected.shape), expected.implied(self.widths)
         verdict = worst([judge_power(power, implied), self.compared(mean, error, expected, allowance)])
         return Quantity(mean, error, expected.value, power, implied, verdict)
-
-    def shown(self, read: Read) -> Quantity:
-        """Return a quantity that nothing is implied for."""
-        mean, error = self.widest(read)
-        return Quantity(mean, error, None, self.power(read), None, Agreement.OK)
 
     def compared(self, mean: float | None, error: float, expected: Expected, allowance: float) -> Agreement:
         """Judge a value at the widest."""
@@ -241,42 +197,36 @@ class _Table:
         return Quantity(mean, error, None, power, implied, Agreement.OK if right else Agreement.OFF)
 
 
-def _stage(name: str, expected: Expectations, table: _Table, samples: int) -> StageRow:
+def _stage(name: str, expected: Expectations, table: _Table, samples: int) -> Row:
     apart, (mean, error) = expected.kernel(name, between(samples)), table.widest(lambda m: m.kernels[name][1])
     agree = table.compared(mean, error, apart, KERNEL_ALLOWANCE)
-    change = expected.change(name)
-
-    def changed(m: Measured) -> float:
-        return m.changes[-1][name]
-
-    return StageRow(
-        name,
-        kernel=table.fitted(lambda m: m.kernels[name][0], expected.kernel(name, own), KERNEL_ALLOWANCE),
-        between=Quantity(mean, error, apart.value, None, None, agree),
-        change=table.shown(changed) if change is None else table.fitted(changed, change),
-    )
+    quantities = {
+        "kernel": table.fitted(lambda m: m.kernels[name][0], expected.kernel(name, own), KERNEL_ALLOWANCE),
+        "kernel between samples": Quantity(mean, error, apart.value, None, None, agree),
+        "activation change": table.fitted(lambda m: m.changes[-1][name], expected.change(name)),
+    }
+    return Row(name, quantities)
 
 
 def _group(group: Group, expected: Expectations, table: _Table) -> GroupRow:
-    contribution, factor = expected.contribution(group), _factor(group, expected, table)
-    init = None
-    if group is not Group.HEAD_BIAS:  # it starts from 0
-        domain = expected.predictions[-1].dims.domain
-        init = table.direct(lambda m: m.stds[group], init_power(group, domain, expected.s))
+    contribution = expected.contribution(group)
     counts = {prediction.dims.width: prediction.counts[group] for prediction in expected.predictions}
 
     def contributed(m: Measured) -> float:
         factor = fmean(m.factors[group])
         return tangent_contribution(m.gradients[group], factor, expected.optimizer, counts[m.width])
 
-    return GroupRow(
-        group,
-        init=init,
-        factor=factor,
-        contribution=table.fitted(contributed, contribution, CONTRIBUTION_ALLOWANCE),
-        change=table.fitted(lambda m: m.function_changes[group], replace(contribution, value=None)),
-        decay=_decay(group, table),
-    )
+    quantities = {}
+    if group is not Group.HEAD_BIAS:  # it starts from 0
+        implied = init_power(group, expected.predictions[-1].dims.domain, expected.s)
+        quantities["initial std"] = table.direct(lambda m: m.stds[group], implied)
+    quantities |= {
+        "learning-rate factor": _factor(group, expected, table),
+        "tangent contribution": table.fitted(contributed, contribution, CONTRIBUTION_ALLOWANCE),
+        "function change": table.fitted(lambda m: m.function_changes[group], replace(contribution, value=None)),
+        "decay": _decay(group, table),
+    }
+    return GroupRow(group.value, quantities)
 
 
 def _factor(group: Group, expected: Expectations, table: _Table) -> Quantity:

@@ -3,14 +3,14 @@
 B batch, T tokens, D width, K outputs of one position.
 """
 
+import copy
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.utils.hooks import RemovableHandle
 
 from ettsweep.check.expectations import HEAD
@@ -35,14 +35,7 @@ DECAY = 2.0**-4
 
 
 def measure(spec: RunSpec, probe: Probe, steps: int, *, decay: bool) -> Measured:
-    """Return what a new network shows.
-
-    Args:
-        spec: model, strategy, optimizer, lr, and the seed of the initial values.
-        probe: what it is shown.
-        steps: to train.
-        decay: whether to measure the decay too.
-    """
+    """Return what a new network shows in so many steps, and its decay if that is asked for."""
     network = initial_network(spec, CPU)
     gradients = squared_gradients(network, probe, spec.seed)
     before = {name: parameter.detach().clone() for name, parameter in network.named_parameters()}
@@ -50,7 +43,7 @@ def measure(spec: RunSpec, probe: Probe, steps: int, *, decay: bool) -> Measured
     return Measured(
         width=spec.model.width,
         seed=spec.seed,
-        kernels={name: kernel(x if name != HEAD else _quiet(x, probe)) for name, x in start.items()},
+        kernels={name: kernel(x if name != HEAD else x[..., probe.quiet_K]) for name, x in start.items()},
         stds=stds(before, spec.model),
         factors=factors,
         gradients=gradients,
@@ -69,17 +62,9 @@ def activation_changes(spec: RunSpec, probe: Probe, steps: int) -> Changes:
 # --- forward pass ---------------------------------------------------------------------------------------------------
 
 
-class Outputs(nn.Module):
-    """A network as a function from inputs to logits: (B, K) for images, (B, T, K) for text."""
-
-    def __init__(self, network: Network, probe: Probe) -> None:
-        super().__init__()
-        self.network = network
-        self._logits = checkable(probe.model).logits
-
-    def forward(self, *inputs: Tensor) -> Tensor:
-        """Return the logits."""
-        return self._logits(self.network, inputs)
+def logits(network: Network, probe: Probe) -> Tensor:
+    """Return what a network makes of a batch: (B, K) for images, (B, T, K) for text."""
+    return checkable(probe.model).logits(network, probe.batch.inputs)
 
 
 @torch.no_grad()
@@ -90,7 +75,7 @@ def observe(network: Network, probe: Probe) -> dict[str, Tensor]:
     stem = "stem" if len(stacks) == 1 else "{}.stem"
     handles = [handle for name, blocks in stacks.items() for handle in _watch(blocks, name, stem.format(name), seen)]
     try:
-        seen[HEAD] = Outputs(network, probe)(*probe.batch.inputs)
+        seen[HEAD] = logits(network, probe)
     finally:
         for handle in handles:
             handle.remove()
@@ -132,10 +117,6 @@ def contact(outputs: Tensor, probe: Probe) -> float | None:
     if probe.read_BT is None:
         return None
     return outputs.gather(-1, probe.read_BT[..., None]).mean().item()
-
-
-def _quiet(outputs: Tensor, probe: Probe) -> Tensor:
-    return outputs[..., probe.quiet_K]
 
 
 def _rms(x: Tensor) -> float:
@@ -188,7 +169,7 @@ def squared_gradients(network: Network, probe: Probe, seed: int) -> dict[Group, 
     parts = group_slices(probe.model)
     total = dict.fromkeys(parts, 0.0)
     for signs_B in torch.tensor(SIGNS, dtype=torch.float32):
-        outputs_BK = _quiet(Outputs(network, probe)(*probe.batch.inputs), probe).flatten(1)
+        outputs_BK = logits(network, probe)[..., probe.quiet_K].flatten(1)
         signed = signs_B @ outputs_BK @ _random_signs(outputs_BK.shape[1], seed)
         gradients = dict(zip(names, torch.autograd.grad(signed, parameters), strict=True))
         for group, members in parts.items():
@@ -238,39 +219,24 @@ def _factors(network: Network, optimizer: torch.optim.Optimizer, spec: RunSpec) 
 
 @torch.no_grad()
 def function_changes(network: Network, probe: Probe, before: Mapping[str, Tensor]) -> dict[Group, float]:
-    """Return the rms change of the trained outputs that each group's change makes where all else is as before.
+    """Return the rms change of the trained outputs that each group's change makes where all else is as `before`.
 
     In fp64: at first, some groups change so little that fp32 would not show it.
-
-    Args:
-        network: as it is now.
-        probe: its inputs.
-        before: the parameters' values before, by name.
     """
-    now, function = dict(network.named_parameters()), Outputs(network, probe)
-    base = {name: tensor.double() for name, tensor in before.items()}
-    inputs = [x.double() if x.is_floating_point() else x for x in probe.batch.inputs]
-
-    def outputs(changed: Mapping[str, Tensor]) -> Tensor:
-        tensors = {f"network.{name}": tensor for name, tensor in {**base, **changed}.items()}
-        result: Tensor = functional_call(function, tensors, tuple(inputs))
-        return result[..., probe.trained_K]
-
-    start = outputs({})
-    return {
-        group: _rms(outputs(_with_slices(base, now, parts)) - start)
-        for group, parts in group_slices(probe.model).items()
-    }
-
-
-def _with_slices(
-    base: Mapping[str, Tensor], now: Mapping[str, Tensor], parts: Sequence[ParameterSlice]
-) -> dict[str, Tensor]:
-    """Return copies of parameters in which some parts have their new values."""
-    changed = {part.name: base[part.name].clone() for part in parts}
-    for part in parts:
-        part.of(changed).copy_(part.of(now))
-    return changed
+    inputs = tuple(x.double() if x.is_floating_point() else x for x in probe.batch.inputs)
+    probe = replace(probe, batch=probe.batch._replace(inputs=inputs))
+    now, trial = dict(network.named_parameters()), copy.deepcopy(network).double()
+    values = dict(trial.named_parameters())
+    for name, value in values.items():
+        value.copy_(before[name])
+    start, changes = logits(trial, probe)[..., probe.trained_K], dict[Group, float]()
+    for group, parts in group_slices(probe.model).items():
+        for part in parts:
+            part.of(values).copy_(part.of(now))
+        changes[group] = _rms(logits(trial, probe)[..., probe.trained_K] - start)
+        for part in parts:
+            part.of(values).copy_(part.of(before))
+    return changes
 
 
 @torch.no_grad()

@@ -1,21 +1,36 @@
-"""A check of a scaling from its plan to its result: what networks show, held against what theory implies for them."""
+"""A check of a scaling from its plan to its result: networks are trained and measured, and held against theory."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import product
 
 import numpy as np
+import torch
 
 from ettsweep.check.expectations import HEAD, Expectations, Prediction
-from ettsweep.check.experiment import Experiment, train_and_measure
 from ettsweep.check.findings import findings
-from ettsweep.check.judgement import Changes, Judgement, judge
+from ettsweep.check.judgement import Changes, Judgement, Measured, judge
+from ettsweep.check.measure import activation_changes, measure
 from ettsweep.check.plan import CheckPlan
 from ettsweep.check.powers import Agreement
-from ettsweep.check.probe import SAMPLES, checkable, make_probe
-from ettsweep.errors import StoppedError
+from ettsweep.check.probe import SAMPLES, Probe, checkable, make_probe
+from ettsweep.errors import EttsweepError, InputError, StoppedError
 from ettsweep.files import Json
+from ettsweep.output import progress
 from ettsweep.provenance import provenance, summary
-from ettsweep.scaling.strategies import strategy_name
+from ettsweep.scaling.strategies import map_point, strategy_name
+
+MOVE = 0.01
+"""By how much the trained outputs should move in a step at the narrowest: little, so that changes are linear in lr."""
+
+MOVE_LEAST, MOVE_MOST = 1e-4, 0.3
+"""By how much a given learning rate may move them."""
+TRIAL_LR = 2.0**-10
+
+LearningRates = Mapping[float | None, float]
+"""Of standard (None), and of the strategy by its s; each the same at all widths."""
 
 
 @dataclass(frozen=True)
@@ -23,8 +38,6 @@ class Curves:
     """How activations and outputs change in the first steps of training under one strategy.
 
     Attributes:
-        strategy: its name.
-        lr: learning rate, the same at all widths.
         changes: of each stage, for each step, at each width: the rms change, mean over seeds.
         hidden_power: power of the width that is implied for hidden activations; None where none is.
         output_power: that of the outputs.
@@ -42,16 +55,12 @@ class CheckResult:
     """A finished check.
 
     Attributes:
-        name: of the model, the strategy and the optimizer, such as `vit-b16-ntk-adamw`.
         settings: all that says what was built, trained and measured.
         about: the same in a line.
-        widths: n, ascending.
-        judgement: of the strategy.
-        findings: in words.
+        findings: the judgement in words.
         curves: of the strategy, after those of standard where it is another.
     """
 
-    name: str
     settings: Json
     about: str
     widths: tuple[int, ...]
@@ -74,39 +83,60 @@ def check_scaling(plan: CheckPlan) -> CheckResult:
         StoppedError: Ctrl-C.
     """
     try:
-        return _check(plan)
+        probes = [make_probe(model) for model in plan.models]
+        with _one_thread():
+            lrs = _learning_rates(plan, probes[0])
+            measured, changes = _train_and_measure(plan, probes, lrs)
+        expected = expect(plan, probes[0])
+        judgement = judge(expected, measured, plan.model.heads, SAMPLES)
+        return CheckResult(
+            settings=_settings(plan, lrs),
+            about=_about(plan, lrs),
+            widths=plan.widths,
+            judgement=judgement,
+            findings=findings(judgement, plan.s),
+            curves=tuple(_curves(replace(expected, s=s), changes[s], lr) for s, lr in lrs.items()),
+        )
     except KeyboardInterrupt:
         raise StoppedError("interrupted; nothing has been written") from None
 
 
-def _check(plan: CheckPlan) -> CheckResult:
-    experiment = train_and_measure(plan)
-    expected = expect(plan)
-    judgement = judge(expected, experiment.measured, plan.model.heads, SAMPLES)
-    return CheckResult(
-        name=plan.name,
-        settings=_settings(plan, experiment.lrs),
-        about=_about(plan, experiment.lrs),
-        widths=plan.widths,
-        judgement=judgement,
-        findings=findings(judgement, plan.s),
-        curves=tuple(_all_curves(plan, expected, experiment)),
-    )
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """So few tokens leave little for a second thread, which waits, and makes all wait, where its core is taken."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
-def expect(plan: CheckPlan) -> Expectations:
-    """Return what the strategy implies."""
-    models, batch = plan.models, make_probe(plan.model).batch
-    kernels = checkable(plan.model).kernels(models, plan.s, batch)
-    predictions = [Prediction.of(model, k) for model, k in zip(models, kernels, strict=True)]
+def _train_and_measure(
+    plan: CheckPlan, probes: Sequence[Probe], lrs: LearningRates
+) -> tuple[list[Measured], dict[float | None, dict[int, list[Changes]]]]:
+    """Return what the strategy's networks show, and of each strategy by s, at each width, the changes for each seed."""
+    measured: list[Measured] = []
+    changes: dict[float | None, dict[int, list[Changes]]] = {s: {n: [] for n in plan.widths} for s in lrs}
+    total = len(lrs) * len(plan.seeds) * sum(n**2 for n in plan.widths)
+    with progress(f"width {plan.widths[0]}", total, "share") as advance:  # narrow networks say nothing of wide ones
+        for probe, seed, s in product(probes, plan.seeds, lrs):
+            n, steps = probe.model.width, plan.question.steps
+            spec = plan.spec(probe.model, seed, s, lrs[s])
+            if s == plan.s:
+                measured.append(measure(spec, probe, steps, decay=seed == plan.seeds[0]))
+                changes[s][n].append(measured[-1].changes)
+            else:
+                changes[s][n].append(activation_changes(spec, probe, steps))
+            advance(n**2, f"width {n}")
+    return measured, changes
+
+
+def expect(plan: CheckPlan, probe: Probe) -> Expectations:
+    """Return what the strategy implies for what networks are shown, the same at all widths."""
+    kernels = checkable(plan.model).kernels(plan.models, plan.s, probe.batch)
+    predictions = [Prediction.of(model, k) for model, k in zip(plan.models, kernels, strict=True)]
     return Expectations(predictions, plan.s, plan.question.optimizer, plan.question.mlp_factor)
-
-
-def _all_curves(plan: CheckPlan, expected: Expectations, experiment: Experiment) -> Iterator[Curves]:
-    if plan.s is not None:
-        yield _curves(replace(expected, s=None), experiment.beside, experiment.lrs[None])
-    mine = {n: [m.changes for m in experiment.measured if m.width == n] for n in plan.widths}
-    yield _curves(expected, mine, experiment.lrs[plan.s])
 
 
 def _curves(expected: Expectations, changes: Mapping[int, Sequence[Changes]], lr: float) -> Curves:
@@ -129,7 +159,7 @@ def _curves(expected: Expectations, changes: Mapping[int, Sequence[Changes]], lr
     )
 
 
-def _settings(plan: CheckPlan, lrs: Mapping[float | None, float]) -> Json:
+def _settings(plan: CheckPlan, lrs: LearningRates) -> Json:
     question = plan.question
     return {
         "model": question.model,
@@ -147,10 +177,55 @@ def _settings(plan: CheckPlan, lrs: Mapping[float | None, float]) -> Json:
     }
 
 
-def _about(plan: CheckPlan, lrs: Mapping[float | None, float]) -> str:
+def _about(plan: CheckPlan, lrs: LearningRates) -> str:
     question, model = plan.question, plan.model
     beside = "" if plan.s is None else f" (beside it, standard at {lrs[None]:.2g}: the same bulk step at the widest)"
     return (
         f"{question.model} under {strategy_name(plan.s)}: {model.heads} heads, {checkable(model).about(model)}; "
         f"{len(plan.seeds)} seeds, {question.steps} steps of {question.optimizer} at lr {lrs[plan.s]:.2g}{beside}"
     )
+
+
+# --- learning rates -------------------------------------------------------------------------------------------------
+
+
+def _learning_rates(plan: CheckPlan, probe: Probe) -> LearningRates:
+    """Return learning rates of standard and of the strategy.
+
+    The family's is the given one, or moves the trained outputs by MOVE in a step of the narrowest. Standard's is its
+    image at the widest, where the steps of the bulk are then alike.
+
+    Raises:
+        InputError: the given one moves the outputs by too much or too little to tell powers.
+        EttsweepError: none can be chosen.
+    """
+    given, s = plan.question.lr, plan.s
+    if s is None and given is not None:
+        return {None: _checked(plan, probe, given)}
+    lr = _moving(plan, probe, s or 0.0, TRIAL_LR) if given is None else _checked(plan, probe, given)
+    standard, _ = map_point(lr, 0.0, s or 0.0, None, plan.widths[-1], plan.question.optimizer)
+    return {None: standard} if s is None else {None: standard, s: lr}
+
+
+def _moving(plan: CheckPlan, probe: Probe, s: float | None, trial: float) -> float:
+    """Return the learning rate that moves the outputs by MOVE in the first step of the narrowest, to two digits."""
+    moved = _moved(plan, probe, s, trial)
+    if not 0 < moved < math.inf:
+        raise EttsweepError(f"a step at lr {trial:.2g} moves the outputs by {moved:.2g}; choose another with --lr")
+    return float(f"{trial * MOVE / moved:.2g}")
+
+
+def _checked(plan: CheckPlan, probe: Probe, lr: float) -> float:
+    moved = _moved(plan, probe, plan.s, lr)
+    if MOVE_LEAST <= moved <= MOVE_MOST:
+        return lr
+    n, how = plan.widths[0], "little" if moved < MOVE else "much"
+    trial = TRIAL_LR if plan.s is not None else map_point(TRIAL_LR, 0.0, 0.0, None, n, plan.question.optimizer)[0]
+    raise InputError(
+        f"--lr {lr:g}: a step at width {n} moves the outputs by {moved:.2g}, which is too {how} to tell powers "
+        f"({MOVE_LEAST:g} to {MOVE_MOST:g} do); {_moving(plan, probe, plan.s, trial):.2g} moves them by {MOVE:g}"
+    )
+
+
+def _moved(plan: CheckPlan, probe: Probe, s: float | None, lr: float) -> float:
+    return activation_changes(plan.spec(probe.model, plan.seeds[0], s, lr), probe, 1)[0][HEAD]

@@ -23,7 +23,7 @@ SMALL = 5_000_000
 """Parameters at the widest below which more seeds take no time."""
 
 BYTES = 22
-"""Bytes for each parameter: values and those before training in fp32, then the latter in fp64 with a group's twice."""
+"""Bytes for each parameter: in fp32 values, those before training, gradients and AdamW's two; then one copy in fp64."""
 REST_BYTES = 2**29
 
 
@@ -32,15 +32,10 @@ class Question:
     """What to check; None where it follows from the model.
 
     Attributes:
-        model: its name.
-        strategy: `standard`, `ntk`, `hybrid`, `mup` or `s=0.25`.
         optimizer: with its defaults and no decay.
-        mlp_factor: whether M enters the learning-rate factors.
         widths: n, each divisible by the model's heads.
-        steps: of training.
         seeds: networks of each width.
         lr: learning rate of the strategy, the same at all widths.
-        depth: blocks.
     """
 
     model: str
@@ -59,11 +54,9 @@ class CheckPlan:
     """What will be built and trained.
 
     Attributes:
-        question: what is asked for.
         model: at the widest, with few tokens.
         s: the strategy's; None for standard.
         widths: n, ascending.
-        seeds: of each width.
     """
 
     question: Question
@@ -101,10 +94,6 @@ class CheckPlan:
 
 def make_plan(question: Question, free_bytes: int) -> CheckPlan:
     """Resolve what is asked for.
-
-    Args:
-        question: what is asked for.
-        free_bytes: of memory.
 
     Raises:
         InputError: an unknown model or strategy, or widths that cannot be.

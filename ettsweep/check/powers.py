@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from ettsweep.scaling.recursion import Array
 
 APART = 0.25
 """Half of a half power, which is what a forgotten sqrt(n) makes. Differences of a quarter show in factors and stds."""
@@ -37,7 +36,7 @@ class Agreement(StrEnum):
 
 
 def fit_power(widths: Sequence[int], values: Sequence[Sequence[float]], channels: Sequence[int]) -> Power | None:
-    """Fit log(value) against log(width) by weighted least squares.
+    """Fit log(value) against log(width) by weighted least squares; None where a value is not positive and finite.
 
     The error of a point has two parts: the scatter over seeds, and 1/C of the value, because corrections to the leading
     order are of that size. Points that scatter around the line by more than their errors make the error of the power
@@ -47,18 +46,13 @@ def fit_power(widths: Sequence[int], values: Sequence[Sequence[float]], channels
         widths: n, at least three of them.
         values: at each width, one for each seed.
         channels: C at each width.
-
-    Returns:
-        None where a value is not positive and finite.
     """
     table = [np.asarray(row, dtype=float) for row in values]
     if not all(np.isfinite(row).all() and (row > 0).all() for row in table):
         return None
     x, y = np.log(widths), np.log([row.mean() for row in table])
-    variances = relative_variances(table) / [len(row) for row in table] + 1 / np.square(
-        np.asarray(channels, dtype=float)
-    )
-    weights = 1 / variances
+    scatter = relative_variances(table) / [len(row) for row in table]
+    weights = 1 / (scatter + 1 / np.square(channels, dtype=float))
     centred = x - np.average(x, weights=weights)
     value = float((weights * centred * y).sum() / (weights * centred**2).sum())
     misses = y - np.average(y, weights=weights) - value * centred

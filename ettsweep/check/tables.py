@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ettsweep.check.figure import coordinates_figure
-from ettsweep.check.judgement import CONTRIBUTION_ALLOWANCE, KERNEL_ALLOWANCE, VALUE_ERRORS, Quantity
+from ettsweep.check.judgement import CONTRIBUTION_ALLOWANCE, KERNEL_ALLOWANCE, VALUE_ERRORS, Quantity, Row
 from ettsweep.check.outcome import CheckResult
 from ettsweep.check.powers import APART, ENOUGH, ERRORS, Agreement
 from ettsweep.files import Json, dumps, storage_errors, write_atomic
@@ -69,14 +69,12 @@ def prepared(folder: Path) -> Iterator[None]:
 
 
 def write_check(folder: Path, check: CheckResult) -> list[Path]:
-    """Write check.json and the figure as PNG and PDF; return the paths.
+    """Write check.json and the figure as PNG and PDF into a folder; return the paths.
 
     Raises:
         StorageError: a file cannot be written.
     """
     data = folder / "check.json"
-    with storage_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
     write_atomic(data, dumps(check_json(check)))
     return [data, *save(coordinates_figure(check.about, check.widths, check.curves), folder, "figure")]
 
@@ -87,16 +85,17 @@ def write_check(folder: Path, check: CheckResult) -> list[Path]:
 def _stage_rows(check: CheckResult) -> Iterator[dict[str, str]]:
     """Yield kernels at the widest, over tokens and between samples, and powers of kernel and change in training."""
     for row in check.judgement.stages:
+        kernel, between, change = row.quantities.values()
         yield {
-            "block": row.stage,
-            "kernel": _value(row.kernel),
-            "theory": cell(row.kernel.predicted),
-            "between": _value(row.between),
-            "between theory": cell(row.between.predicted),
-            "power": _power(row.kernel),
-            "implied": _implied(row.kernel),
-            "change": _power(row.change),
-            "change implied": _implied(row.change),
+            "block": row.name,
+            "kernel": _value(kernel),
+            "theory": cell(kernel.predicted),
+            "between": _value(between),
+            "between theory": cell(between.predicted),
+            "power": _power(kernel),
+            "implied": _implied(kernel),
+            "change": _power(change),
+            "change implied": _implied(change),
             "verdict": row.verdict.value,
         }
 
@@ -104,16 +103,17 @@ def _stage_rows(check: CheckResult) -> Iterator[dict[str, str]]:
 def _group_rows(check: CheckResult) -> Iterator[dict[str, str]]:
     """Yield tangent-kernel contributions at the widest, decay, and powers of what is measured and read off."""
     for row in check.judgement.groups:
+        *init, factor, contribution, change, decay = row.quantities.values()
         yield {
-            "group": row.group.value,
-            "tangent": _value(row.contribution),
-            "theory": cell(row.contribution.predicted),
-            "power": _power(row.contribution),
-            "change": _power(row.change),
-            "implied": _implied(row.change),
-            "init": "" if row.init is None else _power(row.init),
-            "factor": _power(row.factor),
-            "decay": cell(row.decay.measured),
+            "group": row.name,
+            "tangent": _value(contribution),
+            "theory": cell(contribution.predicted),
+            "power": _power(contribution),
+            "change": _power(change),
+            "implied": _implied(change),
+            "init": _power(init[0]) if init else "",
+            "factor": _power(factor),
+            "decay": cell(decay.measured),
             "off by": "" if row.off_by is None else _signed(row.off_by),
             "verdict": row.verdict.value,
         }
@@ -121,11 +121,10 @@ def _group_rows(check: CheckResult) -> Iterator[dict[str, str]]:
 
 def _quantity_rows(check: CheckResult) -> Iterator[dict[str, Any]]:
     """Yield a row for each quantity that is judged."""
-    named = [("block", row.stage, row.quantities) for row in check.judgement.stages]
-    named += [("group", row.group.value, row.quantities) for row in check.judgement.groups]
-    for kind, name, quantities in named:
-        for what, quantity in quantities.items():
-            yield {"kind": kind, "name": name, "quantity": what, **_numbers(quantity)}
+    for kind, rows in (("block", check.judgement.stages), ("group", check.judgement.groups)):
+        for row in rows:
+            for what, quantity in row.quantities.items():
+                yield {"kind": kind, "name": row.name, "quantity": what, **_numbers(quantity)}
 
 
 def _numbers(quantity: Quantity) -> dict[str, Any]:
@@ -150,14 +149,9 @@ def check_json(check: CheckResult) -> Json:
         "about": check.about,
         "verdict": check.verdict.value,
         "findings": list(check.findings),
-        "blocks": [
-            {"block": row.stage, "verdict": row.verdict.value}
-            | {_key(what): _numbers(quantity) for what, quantity in row.quantities.items()}
-            for row in judgement.stages
-        ],
+        "blocks": [{"block": row.name, "verdict": row.verdict.value} | _parts(row) for row in judgement.stages],
         "groups": [
-            {"group": row.group.value, "verdict": row.verdict.value, "off_by": row.off_by}
-            | {_key(what): _numbers(quantity) for what, quantity in row.quantities.items()}
+            {"group": row.name, "verdict": row.verdict.value, "off_by": row.off_by} | _parts(row)
             for row in judgement.groups
         ],
         "contact_logit": None
@@ -179,8 +173,8 @@ def check_json(check: CheckResult) -> Json:
     }
 
 
-def _key(what: str) -> str:
-    return what.replace(" ", "_").replace("-", "_")
+def _parts(row: Row) -> Json:
+    return {what.replace(" ", "_").replace("-", "_"): _numbers(q) for what, q in row.quantities.items()}
 
 
 def _finite(value: float) -> float | None:

@@ -33,9 +33,8 @@ def scaled(field: str, key: Any, power: float, factor: float = 1.0) -> Spoil:
 
 
 def is_off(judgement: Judgement) -> set[str]:
-    rows = [(row.group.value, row.quantities) for row in judgement.groups]
-    rows += [(row.stage, row.quantities) for row in judgement.stages]
-    return {f"{name}: {what}" for name, parts in rows for what, q in parts.items() if q.verdict is Agreement.OFF}
+    rows = (*judgement.groups, *judgement.stages)
+    return {f"{row.name}: {what}" for row in rows for what, q in row.quantities.items() if q.verdict is Agreement.OFF}
 
 
 @pytest.mark.parametrize("s", [0.0, 0.25, 1.0])
@@ -143,7 +142,7 @@ def test_of_standard_a_group_is_off_in_comparison_with_the_bulk() -> None:
         return replace(m, function_changes=changes)
 
     judgement = judged(expectations(None), steps)
-    assert {row.group for row in judgement.groups if row.verdict is Agreement.OK} == BULK
+    assert {row.name for row in judgement.groups if row.verdict is Agreement.OK} == BULK
     assert findings(judgement, None) == (
         "patch: steps fall as width^-1.00 against the bulk's",
         "pe: steps fall as width^-1.00 against the bulk's",
@@ -174,10 +173,10 @@ def test_a_power_that_changes_with_the_width_is_told_from_a_wrong_one() -> None:
     straight = [curve.shape[-1] * (n / wide[-1]) ** curve.implied(wide) for n in wide]
     assert max(abs(a / b - 1) for a, b in zip(curve.shape, straight, strict=True)) > 0.1
     assert judged(expected).verdict is Agreement.OK
-    row = next(row for row in judged(expected).stages if row.stage == "decoder.0.mlp")
-    assert row.kernel.power is not None
-    assert row.kernel.power.value == pytest.approx(curve.implied(wide))
-    assert row.kernel.power.error < 0.03
+    power = next(row.quantities["kernel"].power for row in judged(expected).stages if row.name == "decoder.0.mlp")
+    assert power is not None
+    assert power.value == pytest.approx(curve.implied(wide))
+    assert power.error < 0.03
 
 
 def test_scatter_that_hides_half_a_power_is_unclear() -> None:

@@ -129,7 +129,7 @@ def test_squared_gradients_are_those_of_each_output(
     probe = replace(probe, quiet_K=probe.quiet_K[: 3 if name == "vit-digits" else 1])
     network = network_of(spec)
     names, parameters = zip(*network.named_parameters(), strict=True)
-    outputs = coordinates.Outputs(network, probe)(*probe.batch.inputs)[..., probe.quiet_K].flatten()
+    outputs = coordinates.logits(network, probe)[..., probe.quiet_K].flatten()
     exact = dict.fromkeys(group_slices(spec.model), 0.0)
     for output in outputs:
         gradients = torch.autograd.grad(

@@ -35,7 +35,7 @@ def off(found: CheckResult) -> dict[str, set[str]]:
     for row in found.judgement.groups:
         for what, quantity in row.quantities.items():
             if quantity.verdict is Agreement.OFF:
-                rows.setdefault(what, set()).add(row.group)
+                rows.setdefault(what, set()).add(row.name)
     return rows
 
 
@@ -85,10 +85,10 @@ def test_m_may_enter_the_factors(optimizer: str) -> None:
 )
 def test_standard_is_off_by_known_powers_outside_the_bulk(optimizer: str, missed: dict[Group, float]) -> None:
     found = check("standard", optimizer=optimizer)
-    rows = {row.group: row for row in found.judgement.groups}
+    rows = {row.name: row for row in found.judgement.groups}
     assert {group for group, row in rows.items() if row.verdict is Agreement.OFF} == set(missed)
     for group, power in missed.items():
-        quantity = rows[group].contribution
+        quantity = rows[group].quantities["tangent contribution"]
         assert quantity.power is not None
         assert quantity.off_by == pytest.approx(power, abs=3 * quantity.power.error)
         assert f"{group}: steps fall as width^" in "\n".join(found.findings)
@@ -98,7 +98,7 @@ def test_standard_is_off_by_known_powers_outside_the_bulk(optimizer: str, missed
 @pytest.mark.usefixtures("statistics")
 def test_standard_text_moves_words_and_places_less_than_the_bulk() -> None:
     found = check("standard", "encdec-tiny")
-    rows = {row.group: row for row in found.judgement.groups}
+    rows = {row.name: row for row in found.judgement.groups}
     assert {group for group, row in rows.items() if row.verdict is Agreement.OFF} == {Group.WE, Group.PE}
     assert [rows[group].off_by for group in (Group.WE, Group.PE)] == pytest.approx([-1.0, -1.0], abs=0.15)
 

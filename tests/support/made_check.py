@@ -32,7 +32,6 @@ def made_check(model: ModelSpec | None = None, spoil: object = None, steps: int 
     measured = [spoil(m) if callable(spoil) else m for m in perfect(expected)]
     judgement = judge(expected, measured, HEADS, SAMPLES)
     return CheckResult(
-        name="small-ntk-adamw",
         settings={"model": "small", "strategy": "ntk", "optimizer": "adamw", "widths": list(WIDTHS)},
         about="small under ntk: 4 heads",
         widths=WIDTHS,

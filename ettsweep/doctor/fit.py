@@ -23,7 +23,7 @@ def examine_fit(model: str | None, grid: Path | None, sets: Sequence[str], profi
     from ettsweep.training.fit import largest_batches
 
     request = load_request(grid or find_grid(str(model)), overrides=sets, start=ANYWHERE)
-    spec = request.searches()[0].run()
+    spec = request.searches()[0].base
     here = profile if isinstance(profile, LocalProfile) else LocalProfile()
     slot = here.resolve()[0]
     device, facts = prepare_device(slot)

@@ -1,11 +1,12 @@
 """From a model's spec to its torch module, and to what it is called with."""
 
+from pkgutil import resolve_name
+
 import torch
 from torch import Tensor
 
 from ettsweep.models.architectures import architecture
 from ettsweep.models.blocks import Network
-from ettsweep.registry import resolve
 from ettsweep.spec import ModelSpec, StrategySpec
 
 
@@ -16,7 +17,7 @@ def build_model(spec: ModelSpec, strategy: StrategySpec) -> Network:
         spec: the model.
         strategy: what rescales the output of an encoder-decoder.
     """
-    network: Network = resolve(architecture(spec).build)(spec, strategy)
+    network: Network = resolve_name(architecture(spec).build)(spec, strategy)
     return network
 
 
@@ -26,7 +27,7 @@ def example_inputs(spec: ModelSpec, batch: int, device: torch.device) -> tuple[T
     Always the same values; torch's own generators are left alone.
     """
     generator = torch.Generator(device).manual_seed(0)
-    inputs: tuple[Tensor, ...] = resolve(architecture(spec).example_inputs)(spec, batch, generator, device)
+    inputs: tuple[Tensor, ...] = resolve_name(architecture(spec).example_inputs)(spec, batch, generator, device)
     return inputs
 
 

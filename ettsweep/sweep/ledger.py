@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from ettsweep.errors import CorruptError, InputError, unknown_name
+from ettsweep.errors import CorruptError, InputError
 from ettsweep.files import Json
 from ettsweep.models.architectures import model_name
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.paths import is_run_id, runs_dir
 from ettsweep.runs.state import Outlook, State, Status
-from ettsweep.scaling.strategies import parse_strategy, strategy_name
+from ettsweep.scaling.strategies import strategy_name
 from ettsweep.spec import RunSpec
 from ettsweep.sweep.search import Point, snap
 
@@ -149,39 +149,6 @@ def count_states(states: Iterable[State]) -> dict[State, int]:
     """Return how many there are of each state, in the order of the states."""
     counts = Counter(states)
     return {state: counts[state] for state in State if counts[state]}
-
-
-@dataclass(frozen=True)
-class Selection:
-    """Which runs a command is about; what is not given does not narrow it."""
-
-    runs: tuple[str, ...] = ()
-    families: tuple[str, ...] = ()
-    strategies: tuple[str, ...] = ()
-    models: tuple[str, ...] = ()
-    states: tuple[State, ...] = ()
-
-    def of(self, ledger: Ledger) -> list[Run]:
-        """Return the runs that match.
-
-        Raises:
-            InputError: a run or family is not there.
-        """
-        ids = {find_run(ledger, prefix) for prefix in self.runs}
-        strategies = {parse_strategy(name) for name in self.strategies}
-        families = {run.family for run in ledger.runs.values()}
-        for prefix in self.families:
-            if not any(family.startswith(prefix) for family in families):
-                raise unknown_name("family", prefix, families)
-        return [
-            run
-            for run in ledger.runs.values()
-            if (not ids or run.id in ids)
-            and (not self.families or run.family.startswith(self.families))
-            and (not strategies or run.spec.strategy.s in strategies)
-            and (not self.models or model_name(run.spec.model) in self.models)
-            and (not self.states or run.state in self.states)
-        ]
 
 
 # --- plans ----------------------------------------------------------------------------------------------------------

@@ -1,1 +1,1 @@
-"""Tasks: data, loss and score of what a model is trained on. `registry` needs no torch."""
+"""Tasks: data, loss and score of what a model is trained on. `kinds` needs no torch."""

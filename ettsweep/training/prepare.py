@@ -1,13 +1,13 @@
 """The objects of a run at step 0, on the device."""
 
 from collections.abc import Callable
+from pkgutil import resolve_name
 
 import torch
 
 from ettsweep.models.blocks import Network
 from ettsweep.models.build import build_model
 from ettsweep.models.initialisation import initialise
-from ettsweep.registry import resolve
 from ettsweep.spec import RunSpec
 from ettsweep.tasks.base import Loading, Share, Task
 from ettsweep.tasks.data import said
@@ -71,5 +71,5 @@ def build_task(spec: RunSpec, device: torch.device, share: Share, loading: Loadi
         DataMissingError: they are not there, or are not those that the run was made for.
     """
     check_data(spec.task, spec.model, loading.data)
-    task: Task = resolve(task_kind(spec.task).load)(spec.task, spec.model, spec.seed, device, share, loading)
+    task: Task = resolve_name(task_kind(spec.task).load)(spec.task, spec.model, spec.seed, device, share, loading)
     return task

@@ -96,3 +96,11 @@ def split_override(
     if not equals or not re.fullmatch(keys, key):
         raise InputError(f"{option} {override}: key=value is expected, such as {example}")
     return key, parse_yaml(text, f"{option} {override}")
+
+
+def parse_numbers(text: str | None, option: str, example: str) -> list[int]:
+    """Parse whole numbers with commas between them; there are none where nothing is given."""
+    try:
+        return [] if text is None else [int(part) for part in text.split(",")]
+    except ValueError:
+        raise InputError(f"{option}: whole numbers with commas are expected, such as {example}, got {text!r}") from None

@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from pkgutil import resolve_name
 from typing import Annotated, Any, TypeVar
 
 from pydantic import (
@@ -19,7 +20,6 @@ from pydantic import (
 from pydantic_core import PydanticKnownError
 
 from ettsweep.errors import InputError
-from ettsweep.registry import resolve
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def of_kind(table: str, default: str | None = None) -> WrapValidator:
         kind = value.get("kind", default)
         if kind is None and "kind" not in value:
             raise ValidationError.from_exception_data("kind", [{"type": "missing", "loc": ("kind",), "input": value}])
-        known = resolve(table)
+        known = resolve_name(table)
         if not isinstance(kind, str) or kind not in known:
             raise ValueError(f"unknown kind {str(kind)!r}; known: {', '.join(map(repr, known))}")
         schema: type[BaseModel] = known[kind].spec

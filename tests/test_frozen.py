@@ -104,7 +104,7 @@ def test_run_ids_and_family_ids_of_the_shipped_grids() -> None:
                 search.strategy: {
                     "family": search.family,
                     "points": [[point.lr, point.wd] for point in search.points],
-                    "runs": [spec.run_id for spec in search.specs(search.points)],
+                    "runs": [spec.run_id for spec in request.specs() if spec.strategy == search.base.strategy],
                 }
                 for search in request.searches()
             }

@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from pkgutil import resolve_name
 
 import pytest
 import yaml
@@ -17,7 +18,6 @@ from ettsweep.errors import InputError
 from ettsweep.launch.profiles import LocalProfile
 from ettsweep.launch.rounds import read_ledger
 from ettsweep.models.architectures import ARCHITECTURES
-from ettsweep.registry import resolve
 from ettsweep.runs.folder import read_spec
 from ettsweep.scaling.optimizers import OPTIMIZERS
 from ettsweep.sweep.gridfile import load_request
@@ -121,4 +121,4 @@ def test_what_entries_name_is_there() -> None:
         if isinstance(value, str) and ":" in value
     ]
     assert len(names) > 10
-    assert all(resolve(name) is not None for name in names)
+    assert all(resolve_name(name) is not None for name in names)

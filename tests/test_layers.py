@@ -24,7 +24,7 @@ LAYERS = [  # each may import those after it; those of one layer do not import e
     {"spec"},
     {"schema", "config", "pool"},
     {"processes", "provenance"},
-    {"files", "registry"},
+    {"files"},
     {"errors", "seeding", "output", "resources", "vocabulary"},
     {""},  # ettsweep/__init__.py
 ]

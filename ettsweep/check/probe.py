@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pkgutil import resolve_name
 from typing import Any
 
 import torch
@@ -9,7 +10,6 @@ from torch import Tensor
 
 from ettsweep.errors import InputError
 from ettsweep.models.architectures import architecture
-from ettsweep.registry import resolve
 from ettsweep.scaling.kernels import Kernels
 from ettsweep.seeding import derive_seed
 from ettsweep.spec import ModelSpec
@@ -74,7 +74,7 @@ def checkable(model: ModelSpec) -> Checkable:
     name = architecture(model).check
     if name is None:
         raise InputError(f"check-scaling knows no theory of {model.kind} models")
-    found: Checkable = resolve(name)
+    found: Checkable = resolve_name(name)
     return found
 
 

@@ -9,10 +9,13 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from typing import Annotated
 
 import typer
 
-from ettsweep.cli import data, options, runs, sweep, theory
+from ettsweep import __version__
+from ettsweep.cli import data, runs, sweep, theory
+from ettsweep.cli.options import spread
 from ettsweep.errors import EttsweepError
 from ettsweep.output import note
 
@@ -24,7 +27,17 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.callback(invoke_without_command=True)(options.root)
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False,
+) -> None:
+    """Print the version, where that is asked for."""
+    if version:
+        print(f"ettsweep {__version__}")
+        raise typer.Exit
+
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "grid": sweep.grid,
@@ -47,7 +60,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
 """In the order in which `--help` lists them."""
 
 for name, command in COMMANDS.items():
-    app.command(name)(command)
+    app.command(name)(spread(command))
 app.add_typer(data.app)
 
 

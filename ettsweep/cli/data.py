@@ -29,27 +29,27 @@ def doctor(
     --fit, try how many images go through the model at once.
     """
     from ettsweep.doctor.data import examine_data, subject
-    from ettsweep.doctor.fit import examine_fit
     from ettsweep.doctor.images import shorten
-    from ettsweep.doctor.machine import examine
+    from ettsweep.doctor.machine import examine, examine_fit
     from ettsweep.launch.place import data_of, located
-    from ettsweep.launch.profiles import load_profile
     from ettsweep.sweep.gridfile import find_grid, load_request
     from ettsweep.sweep.search import ANYWHERE
 
     if fit and (grid is None) == (model is None):
         raise InputError("--fit needs a grid: say which, with one of --model NAME and --grid FILE")
-    meant, where = None, {}
-    if data is None and not fit and (grid or model):
-        data = data_of(load_request(grid or find_grid(str(model)), overrides=set_ or [], start=ANYWHERE))
+    request, meant, where = None, None, {}
+    if grid or model:
+        request = load_request(grid or find_grid(str(model)), overrides=set_ or [], start=ANYWHERE)
+        data = data_of(request) if data is None and not fit else data
     if data is not None:
-        meant = subject(data, model, grid, set_ or [], task)
+        meant = subject(data, request, set_ or [], task)
         where[meant.task.kind] = data = located(data, meant.task.kind)
-    checks = examine(results, launch or "local", launch_set or [], where)
+    profile = launch or "local", launch_set or []
+    checks = examine(results, *profile, where)
     if meant is not None and data is not None:
         checks += examine_data(meant, data, images)
-    if fit:
-        checks += examine_fit(model, grid, set_ or [], load_profile(launch or "local", launch_set or []))
+    if fit and request is not None:
+        checks += examine_fit(request, *profile)
     checks = shorten(checks) if form in (Format.TABLE, Format.MARKDOWN) else checks
     show([{"check": c.what, "state": c.state, "detail": c.detail} for c in checks], form)
     raise typer.Exit(1 if any(c.state == "failed" for c in checks) else 0)

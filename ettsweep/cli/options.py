@@ -1,22 +1,27 @@
-"""Options that commands share, and what is read from them."""
+"""Options that commands share, alone or in groups, and what is read from them."""
 
 import contextlib
+import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from ettsweep.errors import InputError
+from ettsweep.errors import InputError, unknown_name
 from ettsweep.output import Format, note
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from ettsweep.launch.place import Place
-    from ettsweep.sweep.ledger import Selection
+    from ettsweep.sweep.ledger import Ledger, Run
     from ettsweep.sweep.search import Search
+
+RunOrSearch = TypeVar("RunOrSearch", "Run", "Search")
 
 
 Results = Annotated[Path, typer.Option("--results", envvar="ETTSWEEP_RESULTS", help="Results folder.")]
@@ -29,43 +34,163 @@ Sets = Annotated[
     list[str] | None, typer.Option("--set", help="key=value for any recipe field, or a centre.", metavar="KEY=VALUE")
 ]
 Launch = Annotated[
-    str | None,
-    typer.Option("--launch", help="Launch profile: a file or a name; the grid's, or local, by default."),
+    str | None, typer.Option("--launch", help="Launch profile: a file or a name; the grid's, or local, by default.")
 ]
 LaunchSets = Annotated[
     list[str] | None, typer.Option("--launch-set", help="key=value for a profile field.", metavar="KEY=VALUE")
-]
-Log = Annotated[
-    list[str] | None,
-    typer.Option("--log", help="Write metrics there too: tensorboard or wandb; repeatable.", metavar="SINK"),
 ]
 Data = Annotated[str | None, typer.Option("--data", help="Where the data set is: a folder, or hfds/OWNER/NAME.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and change nothing.")]
 Follow = Annotated[bool, typer.Option("--follow", help="Stay and show progress; Ctrl-C only detaches.")]
 Form = Annotated[Format, typer.Option("--format", help="How to print.")]
-Runs = Annotated[list[str] | None, typer.Argument(help="Runs, by id or the start of one.", show_default=False)]
-Families = Annotated[list[str] | None, typer.Option("--family", help="Family id, or the start of one; repeatable.")]
-States = Annotated[list[str] | None, typer.Option("--state", help="State, such as failed; repeatable.")]
-Models = Annotated[list[str] | None, typer.Option("--model", help="Model name; repeatable.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-
-Optimizer = Annotated[Literal["adamw", "sgd"], typer.Option(help="Optimizer.")]
 
 DEFAULT_RESULTS = Path("results")
 
 
-def root(
-    version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False,
-) -> None:
-    """Print the version, where that is asked for."""
-    if version:
-        from ettsweep import __version__
-
-        print(f"ettsweep {__version__}")
-        raise typer.Exit
+# --- groups ---------------------------------------------------------------------------------------------------------
 
 
-# --- what options mean ----------------------------------------------------------------------------------------------
+def spread(command: Callable[..., None]) -> Callable[..., None]:
+    """Return the command with the options of its groups in place of each parameter that is a group, a dataclass."""
+    own = inspect.signature(command).parameters.values()
+    groups: dict[str, Any] = {p.name: p.annotation for p in own if is_dataclass(p.annotation)}
+
+    @wraps(command)
+    def run(**given: Any) -> None:
+        for name, group in groups.items():
+            given[name] = group(**{field.name: given.pop(field.name) for field in fields(group)})
+        command(**given)
+
+    options = [
+        o for p in own for o in (inspect.signature(p.annotation).parameters.values() if p.name in groups else [p])
+    ]
+    run.__annotations__ = {option.name: option.annotation for option in options}
+    run.__signature__ = inspect.Signature([o.replace(kind=o.KEYWORD_ONLY) for o in options])  # type: ignore[attr-defined]
+    return run
+
+
+@dataclass(frozen=True)
+class Families:
+    """The families that a command is about; what is not given does not narrow it."""
+
+    model: Annotated[list[str] | None, typer.Option(help="Model name; repeatable.")] = None
+    strategy: Strategies = None
+    family: Annotated[list[str] | None, typer.Option(help="Family id, or the start of one; repeatable.")] = None
+
+    def __bool__(self) -> bool:
+        return any(vars(self).values())
+
+    def searches(self, results: Path) -> "list[Search]":
+        """Return the searches that have been asked for and are meant.
+
+        Raises:
+            InputError: there is none.
+        """
+        from ettsweep.sweep.search import load_requests, searches
+
+        requests = load_requests(results)
+        if not requests:
+            raise InputError(
+                f"{results}: no grid has been asked for yet; `ettsweep grid --model vit-digits` asks for one"
+            )
+        found = self._among(searches(requests))
+        if not found:
+            known = ", ".join(f"{s.model} {s.strategy} ({s.family})" for s in searches(requests))
+            raise InputError(f"no search fits these options; there are: {known}")
+        return found
+
+    def runs(self, ledger: "Ledger") -> "list[Run]":
+        """Return the runs that are meant.
+
+        Raises:
+            InputError: a family is not there.
+        """
+        found = self._among([*ledger.runs.values()])
+        known = {run.family for run in ledger.runs.values()}
+        for prefix in self.family or []:
+            if not any(family.startswith(prefix) for family in known):
+                raise unknown_name("family", prefix, known)
+        return found
+
+    def _among(self, found: Sequence[RunOrSearch]) -> list[RunOrSearch]:
+        from ettsweep.scaling.strategies import parse_strategy, strategy_name
+
+        strategies = {strategy_name(parse_strategy(name)) for name in self.strategy or []}
+        return [
+            one
+            for one in found
+            if (not self.model or one.model in self.model)
+            and (not strategies or one.strategy in strategies)
+            and (not self.family or one.family.startswith(tuple(self.family)))
+        ]
+
+
+@dataclass(frozen=True)
+class Runs(Families):
+    """The runs that a command is about."""
+
+    run: Annotated[list[str] | None, typer.Argument(help="Runs, by id or the start of one.", show_default=False)] = None
+    state: Annotated[list[str] | None, typer.Option(help="State, such as failed; repeatable.")] = None
+
+    def runs(self, ledger: "Ledger") -> "list[Run]":
+        """Return the runs that are meant.
+
+        Raises:
+            InputError: a run or a family is not there, or there is no such state.
+        """
+        from ettsweep.runs.state import State
+        from ettsweep.sweep.ledger import find_run
+
+        for name in self.state or []:
+            if name not in list(State):
+                raise unknown_name("state", name, [s.value for s in State])
+        ids = {find_run(ledger, prefix) for prefix in self.run or []}
+        return [
+            run
+            for run in super().runs(ledger)
+            if (not ids or run.id in ids) and (not self.state or run.state in self.state)
+        ]
+
+    def need_some(self, all_: bool) -> None:
+        """Refuse to take all runs for meant where nothing is said."""
+        if not self and not all_:
+            raise InputError("say which runs: ids, --family, --strategy, --model, --state or --all")
+
+
+@dataclass(frozen=True)
+class Training:
+    """Where runs train, where their metrics go, and where their data are."""
+
+    launch: Launch = None
+    launch_set: LaunchSets = None
+    log: Annotated[
+        list[str] | None,
+        typer.Option(help="Write metrics there too: tensorboard or wandb; repeatable.", metavar="SINK"),
+    ] = None
+    data: Data = None
+
+    def place(self) -> "Place":
+        """Return what these options say.
+
+        Raises:
+            InputError: there is no such sink, or its package is missing.
+        """
+        from ettsweep.launch.place import Place
+
+        sets = list(self.launch_set or [])
+        if self.log:
+            from ettsweep.training.sinks import SINKS, check_sinks
+
+            for name in self.log:
+                if name not in SINKS:
+                    raise unknown_name("sink", name, SINKS)
+            check_sinks(self.log)
+            sets.append(f"log=[{', '.join(self.log)}]")
+        return Place(self.launch, tuple(sets), self.data)
+
+
+# --- conduct --------------------------------------------------------------------------------------------------------
 
 
 def console() -> "Console":
@@ -85,106 +210,6 @@ def detaching(follows: bool = True) -> Iterator[None]:
             raise
         note("detached; the runs go on: `ettsweep watch` shows them")
         raise typer.Exit(0) from None
-
-
-def numbers(text: str | None, option: str, example: str) -> list[int]:
-    """Return whole numbers that are given with commas between them.
-
-    Raises:
-        InputError: they are not.
-    """
-    if text is None:
-        return []
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise InputError(f"{option}: whole numbers with commas are expected, such as {example}, got {text!r}") from None
-
-
-def place(launch: str | None, launch_set: list[str] | None, log: list[str] | None, data: str | None) -> "Place":
-    """Return what options say of where runs train, where their metrics go, and where their data are.
-
-    Raises:
-        InputError: there is no such sink, or its package is missing.
-    """
-    from ettsweep.launch.place import Place
-
-    sets = list(launch_set or [])
-    if log:
-        from ettsweep.errors import unknown_name
-        from ettsweep.training.sinks import SINKS, check_sinks
-
-        for name in log:
-            if name not in SINKS:
-                raise unknown_name("sink", name, SINKS)
-        check_sinks(log)
-        sets.append(f"log=[{', '.join(log)}]")
-    return Place(launch, tuple(sets), data)
-
-
-def asked_searches(
-    results: Path,
-    models: list[str] | None,
-    strategies: list[str] | None,
-    families: list[str] | None,
-) -> "list[Search]":
-    """Return the searches that have been asked for and that fit the options.
-
-    Raises:
-        InputError: there is none.
-    """
-    from ettsweep.scaling.strategies import parse_strategy
-    from ettsweep.sweep.search import load_requests, searches
-
-    requests = load_requests(results)
-    if not requests:
-        raise InputError(f"{results}: no grid has been asked for yet; `ettsweep grid --model vit-digits` asks for one")
-    wanted = {parse_strategy(name) for name in strategies or []}
-    found = [
-        search
-        for search in searches(requests)
-        if (not wanted or search.base.strategy.s in wanted)
-        and (not models or search.model in models)
-        and (not families or search.family.startswith(tuple(families)))
-    ]
-    if not found:
-        known = ", ".join(f"{s.model} {s.strategy} ({s.family})" for s in searches(requests))
-        raise InputError(f"no search fits these options; there are: {known}")
-    return found
-
-
-def selection(
-    runs: list[str] | None,
-    models: list[str] | None,
-    strategies: list[str] | None,
-    families: list[str] | None,
-    states: list[str] | None,
-) -> "Selection":
-    """Return which runs are meant.
-
-    Raises:
-        InputError: there is no such state.
-    """
-    from ettsweep.errors import unknown_name
-    from ettsweep.runs.state import State
-    from ettsweep.sweep.ledger import Selection
-
-    for name in states or []:
-        if name not in list(State):
-            raise unknown_name("state", name, [s.value for s in State])
-    return Selection(
-        tuple(runs or ()),
-        tuple(families or ()),
-        tuple(strategies or ()),
-        tuple(models or ()),
-        tuple(State(name) for name in states or ()),
-    )
-
-
-def need_some(*selectors: object) -> None:
-    """Refuse to take all runs for meant where nothing is said."""
-    if not any(selectors):
-        raise InputError("say which runs: ids, --family, --strategy, --model, --state or --all")
 
 
 def confirm(question: str, count: int, yes: bool) -> None:

@@ -9,28 +9,19 @@ import typer
 
 from ettsweep.cli.options import (
     DEFAULT_RESULTS,
-    Data,
     DryRun,
     Families,
     Form,
     Grid,
-    Launch,
-    LaunchSets,
-    Log,
     Model,
-    Models,
     Results,
     Runs,
     Sets,
-    States,
-    Strategies,
+    Training,
     Yes,
     confirm,
     console,
     detaching,
-    need_some,
-    place,
-    selection,
 )
 from ettsweep.errors import EttsweepError, InputError
 from ettsweep.output import Format, cell, note, show
@@ -47,11 +38,8 @@ STATUS_KEYS = (
 
 
 def status(
-    run: Runs = None,
-    model: Models = None,
-    strategy: Strategies = None,
-    family: Families = None,
-    state: States = None,
+    *,
+    chosen: Runs,
     form: Form = Format.TABLE,
     results: Results = DEFAULT_RESULTS,
 ) -> None:
@@ -62,7 +50,7 @@ def status(
     from ettsweep.sweep.ledger import count_states
 
     ledger = read_ledger(results)
-    runs = selection(run, model, strategy, family, state).of(ledger)
+    runs = chosen.runs(ledger)
     rows = [status_row(r) for r in sorted(runs, key=in_order)]
     if form in (Format.TABLE, Format.MARKDOWN):
         show([row | {"reason": state_note(row)} for row in rows], form, STATUS_COLUMNS)
@@ -82,16 +70,15 @@ def status(
 
 
 def watch(
-    model: Models = None,
-    strategy: Strategies = None,
-    family: Families = None,
+    *,
+    families: Families,
     results: Results = DEFAULT_RESULTS,
 ) -> None:
     """Show live what runs, how far it is and how long still; Ctrl-C leaves it running."""
     from ettsweep.launch.monitor import Monitor, follow
     from ettsweep.launch.rounds import read_ledger
 
-    runs = selection(None, model, strategy, family, None).of(read_ledger(results))
+    runs = families.runs(read_ledger(results))
     if not runs:
         raise InputError(f"{results}: no runs to watch; `ettsweep grid --model vit-digits` makes some")
     with detaching():
@@ -144,11 +131,8 @@ def show_run(
 
 
 def cancel(
-    run: Runs = None,
-    model: Models = None,
-    strategy: Strategies = None,
-    family: Families = None,
-    state: States = None,
+    *,
+    chosen: Runs,
     all_: Annotated[bool, typer.Option("--all", help="All that are queued, running or interrupted.")] = False,
     yes: Yes = False,
     results: Results = DEFAULT_RESULTS,
@@ -158,32 +142,27 @@ def cancel(
     from ettsweep.launch.rounds import read_ledger
     from ettsweep.runs.state import State
 
-    need_some(run, model, strategy, family, state, all_)
-    found = selection(run, model, strategy, family, state).of(read_ledger(results))
+    chosen.need_some(all_)
+    found = chosen.runs(read_ledger(results))
     stoppable = (State.MISSING, State.QUEUED, State.RUNNING, State.INTERRUPTED, State.UNKNOWN)
-    chosen = [r for r in found if r.state in stoppable]
-    confirm(f"cancel {len(chosen)} runs?", len(chosen), yes)
-    for r in chosen:
-        r.dir.cancel()
-    note(f"{len(chosen)} runs cancelled")
-    if running := sum(r.state is State.RUNNING for r in chosen):
+    runs = [run for run in found if run.state in stoppable]
+    ids = {run.id for run in runs}
+    confirm(f"cancel {len(runs)} runs?", len(runs), yes)
+    for run in runs:
+        run.dir.cancel()
+    note(f"{len(runs)} runs cancelled")
+    if running := sum(run.state is State.RUNNING for run in runs):
         note(f"{running} of them stop at their next step, with a checkpoint")
-    if jobs := withdraw(results, {r.id for r in chosen}):
+    if jobs := withdraw(results, ids):
         note(f"{len(jobs)} waiting jobs withdrawn from SLURM")
-    _note_others(found if run else [], {r.id for r in chosen}, "nothing to cancel")
+    _note_others(found if chosen.run else [], ids, "nothing to cancel")
 
 
 def retry(
-    run: Runs = None,
-    model: Models = None,
-    strategy: Strategies = None,
-    family: Families = None,
-    state: States = None,
+    *,
+    chosen: Runs,
     all_: Annotated[bool, typer.Option("--all", help="All that failed, were cancelled, or wait for a worker.")] = False,
-    launch: Launch = None,
-    launch_set: LaunchSets = None,
-    log: Log = None,
-    data: Data = None,
+    training: Training,
     yes: Yes = False,
     results: Results = DEFAULT_RESULTS,
 ) -> None:
@@ -193,20 +172,20 @@ def retry(
     from ettsweep.launch.rounds import carry_out, read_ledger
     from ettsweep.sweep.ledger import intact
 
-    need_some(run, model, strategy, family, state, all_)
+    chosen.need_some(all_)
     ledger = read_ledger(results)
-    for prefix in run or []:
+    for prefix in chosen.run or []:
         intact(ledger, prefix)
-    found = selection(run, model, strategy, family, state).of(ledger)
-    chosen = retryable(found, named=bool(run))
-    confirm(f"retry {len(chosen)} runs?", len(chosen), yes)
-    how = place(launch, launch_set, log, data).how_again(results, {r.family for r in chosen})
-    plan, alive = ask_again(chosen, how, tell=note)
+    found = chosen.runs(ledger)
+    runs = retryable(found, named=bool(chosen.run))
+    confirm(f"retry {len(runs)} runs?", len(runs), yes)
+    how = training.place().how_again(results, {run.family for run in runs})
+    plan, alive = ask_again(runs, how, tell=note)
     show_outcome(carry_out(plan, how), Format.TABLE)
-    for r in alive:
-        note(f"run {r.id} is alive: its heart beats on {r.status.where}; `ettsweep cancel {r.id}` stops it")
-    done = {p.id for p in plan.wanted} | {r.id for r in alive}
-    _note_others(found if run else [], done, "nothing to retry")
+    for run in alive:
+        note(f"run {run.id} is alive: its heart beats on {run.status.where}; `ettsweep cancel {run.id}` stops it")
+    done = {p.id for p in plan.wanted} | {run.id for run in alive}
+    _note_others(found if chosen.run else [], done, "nothing to retry")
 
 
 def clean(
@@ -228,6 +207,7 @@ def clean(
 
 
 def train(
+    *,
     run: Annotated[str | None, typer.Argument(help="A run that is there, by id.", show_default=False)] = None,
     model: Model = None,
     grid: Grid = None,
@@ -239,21 +219,18 @@ def train(
     wd: Annotated[float | None, typer.Option(help="Weight decay; the grid's centre by default.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed; the grid's first by default.")] = None,
     set_: Sets = None,
-    launch: Launch = None,
-    launch_set: LaunchSets = None,
-    log: Log = None,
-    data: Data = None,
+    training: Training,
     results: Results = DEFAULT_RESULTS,
 ) -> None:
     """Train one run in the foreground; Ctrl-C saves a checkpoint, and the same command goes on from it."""
     from ettsweep.launch.demand import ask_one
     from ettsweep.launch.rounds import read_ledger
     from ettsweep.runs.folder import read_spec
-    from ettsweep.sweep.gridfile import find_grid
+    from ettsweep.sweep.gridfile import which_grid
     from ettsweep.sweep.ledger import intact
     from ettsweep.worker.foreground import train_in_foreground
 
-    there = place(launch, launch_set, log, data)
+    place = training.place()
     if spec_file is not None:
         options = {"--model": model, "--grid": grid, "--strategy": strategy, "--lr": lr, "--wd": wd, "--seed": seed}
         given = [name for name, value in {"a run id": run, **options, "--set": set_}.items() if value is not None]
@@ -263,11 +240,10 @@ def train(
     elif run is not None:
         spec = intact(read_ledger(results), run).spec
     else:
-        if (grid is None) == (model is None):
-            raise InputError("say what to train: a run id, --model NAME, --grid FILE, or --spec FILE")
-        spec, there = ask_one(grid or find_grid(str(model)), strategy, set_ or [], lr, wd, seed, there)
-    finished = train_in_foreground(results, spec, *there.here(spec))
-    status([spec.run_id], results=results)
+        path = which_grid(grid, model, "say what to train: a run id, --model NAME, --grid FILE, or --spec FILE")
+        spec, place = ask_one(path, strategy, set_ or [], lr, wd, seed, place)
+    finished = train_in_foreground(results, spec, *place.here(spec))
+    status(chosen=Runs(run=[spec.run_id]), results=results)
     raise typer.Exit(0 if finished else 1)
 
 

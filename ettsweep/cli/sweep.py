@@ -7,31 +7,25 @@ import typer
 
 from ettsweep.cli.options import (
     DEFAULT_RESULTS,
-    Data,
     DryRun,
     Families,
     Follow,
     Form,
     Grid,
-    Launch,
-    LaunchSets,
-    Log,
     Model,
-    Models,
     Results,
     Sets,
     Strategies,
-    asked_searches,
+    Training,
     console,
     detaching,
-    numbers,
-    place,
 )
 from ettsweep.errors import InputError
 from ettsweep.output import Format, note
 
 
 def grid(
+    *,
     model: Model = None,
     grid: Grid = None,
     strategy: Strategies = None,
@@ -39,10 +33,7 @@ def grid(
     wd_range: Annotated[str | None, typer.Option(help="The same for wd.")] = None,
     seeds: Annotated[str | None, typer.Option(help="Seeds, such as 0,1,2.")] = None,
     set_: Sets = None,
-    launch: Launch = None,
-    launch_set: LaunchSets = None,
-    log: Log = None,
-    data: Data = None,
+    training: Training,
     dry_run: DryRun = False,
     follow: Follow = False,
     form: Form = Format.TABLE,
@@ -50,17 +41,17 @@ def grid(
 ) -> None:
     """Expand a grid file and submit the runs that are missing."""
     from ettsweep.cli.views import note_blocked, note_ended, show_outcome
+    from ettsweep.config import parse_numbers
     from ettsweep.launch.demand import ask_grid
     from ettsweep.launch.rounds import carry_out
-    from ettsweep.sweep.gridfile import find_grid, load_request
+    from ettsweep.sweep.gridfile import load_request, which_grid
 
-    if (grid is None) == (model is None):
-        raise InputError("say which grid, with one of --model NAME and --grid FILE")
-    path = grid or find_grid(str(model))
-    asked = load_request(path, strategy or [], set_ or [], lr_range, wd_range, numbers(seeds, "--seeds", "0,1,2"))
-    there = place(launch, launch_set, log, data)
-    request = there.settle(asked, results)
-    how = there.how(results, request, dry_run, console() if follow else None, path.stem)
+    path = which_grid(grid, model, "say which grid, with one of --model NAME and --grid FILE")
+    given_seeds = parse_numbers(seeds, "--seeds", "0,1,2")
+    asked = load_request(path, strategy or [], set_ or [], lr_range, wd_range, given_seeds)
+    place = training.place()
+    request = place.settle(asked, results)
+    how = place.how(results, request, dry_run, console() if follow else None, path.stem)
     plan, obstacle = ask_grid(request, how)
     with detaching(how.follows):
         done = carry_out(plan, how)
@@ -78,18 +69,14 @@ def grid(
 
 
 def verify_optimum(
-    model: Models = None,
-    strategy: Strategies = None,
-    family: Families = None,
+    *,
+    families: Families,
     at: Annotated[
         str | None,
         typer.Option(help="Judge this point, LR,WD, instead of each family's best.", metavar="LR,WD"),
     ] = None,
     max_runs: Annotated[int | None, typer.Option(min=0, help="Submit no more than this many runs.")] = None,
-    launch: Launch = None,
-    launch_set: LaunchSets = None,
-    log: Log = None,
-    data: Data = None,
+    training: Training,
     dry_run: DryRun = False,
     follow: Follow = False,
     form: Form = Format.TABLE,
@@ -100,9 +87,9 @@ def verify_optimum(
     from ettsweep.launch.rounds import verify_rounds
     from ettsweep.sweep.search import parse_point
 
-    searches = asked_searches(results, model, strategy, family)
-    there = place(launch, launch_set, log, data)
-    how = there.how_again(results, {s.family for s in searches}, dry_run, console() if follow else None, "verify")
+    searches = families.searches(results)
+    ids = {search.family for search in searches}
+    how = training.place().how_again(results, ids, dry_run, console() if follow else None, "verify")
     if at is not None and len(searches) > 1:
         told = ", ".join(f"{search.model} {search.strategy}" for search in searches)
         raise InputError(
@@ -127,14 +114,10 @@ def verify_optimum(
 
 
 def seeds(
+    *,
     count: Annotated[int, typer.Option("--count", "-n", min=1, help="Fresh seeds for each optimum.")] = 3,
-    model: Models = None,
-    strategy: Strategies = None,
-    family: Families = None,
-    launch: Launch = None,
-    launch_set: LaunchSets = None,
-    log: Log = None,
-    data: Data = None,
+    families: Families,
+    training: Training,
     dry_run: DryRun = False,
     follow: Follow = False,
     form: Form = Format.TABLE,
@@ -145,9 +128,9 @@ def seeds(
     from ettsweep.launch.demand import ask_seeds
     from ettsweep.launch.rounds import carry_out, judge, read_ledger
 
-    searches = asked_searches(results, model, strategy, family)
-    there = place(launch, launch_set, log, data)
-    how = there.how_again(results, {s.family for s in searches}, dry_run, console() if follow else None, "seeds")
+    searches = families.searches(results)
+    ids = {search.family for search in searches}
+    how = training.place().how_again(results, ids, dry_run, console() if follow else None, "seeds")
     plan, unverified = ask_seeds(searches, results, count)
     with detaching(how.follows):
         done = carry_out(plan, how)
@@ -163,10 +146,9 @@ def seeds(
 
 
 def report(
+    *,
     out: Annotated[Path | None, typer.Option(help="Folder to write to; RESULTS/report by default.")] = None,
-    model: Models = None,
-    strategy: Strategies = None,
-    family: Families = None,
+    families: Families,
     form: Form = Format.TABLE,
     results: Results = DEFAULT_RESULTS,
 ) -> None:
@@ -175,11 +157,10 @@ def report(
     from ettsweep.launch.rounds import judge, read_ledger
     from ettsweep.report.build import write_report
 
-    searches = asked_searches(results, model, strategy, family)
+    searches = families.searches(results)
+    ids = {search.family for search in searches}
     ledger = read_ledger(results)
-    families = {search.family for search in searches}
-    narrowed = bool(model or strategy or family)
-    runs = [run for run in ledger.runs.values() if run.family in families or not narrowed]
+    runs = [run for run in ledger.runs.values() if run.family in ids or not families]
     verdicts = judge(searches, ledger)
     paths = write_report(results, out or results / "report", runs, verdicts, note)
     show_verdicts(verdicts, form)

@@ -5,9 +5,14 @@ from typing import Annotated, Literal
 
 import typer
 
-from ettsweep.cli.options import DEFAULT_RESULTS, Form, Model, Optimizer, Results, numbers
+from ettsweep.cli.options import DEFAULT_RESULTS, Form, Model, Results
 from ettsweep.errors import InputError
 from ettsweep.output import Format, note, show
+
+Optimizer = Annotated[Literal["adamw", "sgd"], typer.Option(help="Optimizer.")]
+ModelName = Annotated[str, typer.Option(help="Model name.")]
+Strategy = Annotated[str, typer.Option(help="standard, ntk, hybrid, mup or s=0.25.")]
+MlpFactor = Annotated[Literal["ignore", "include"], typer.Option(help="Whether M enters the factors.")]
 
 
 def map_(
@@ -36,18 +41,17 @@ def map_(
 
 
 def scales(
-    model: Annotated[str, typer.Option(help="Model name.")],
-    strategy: Annotated[str, typer.Option(help="standard, ntk, hybrid, mup or s=0.25.")] = "ntk",
+    model: ModelName,
+    strategy: Strategy = "ntk",
     lr: Annotated[float | None, typer.Option(help="Learning rate, for effective ones.")] = None,
     optimizer: Optimizer = "adamw",
-    mlp_factor: Annotated[Literal["ignore", "include"], typer.Option(help="Whether M enters the factors.")] = "ignore",
+    mlp_factor: MlpFactor = "ignore",
     form: Form = Format.TABLE,
 ) -> None:
     """Print the table of a model's parameter groups: shape, init std, learning-rate and decay factors."""
     from ettsweep.models.scales import describe_scales
 
-    if lr is not None and not 0 < lr <= 1e30:
-        raise InputError(f"--lr: a number between 0 and 1e30 is expected, got {lr}")
+    _need_positive(lr)
     data = describe_scales(model, strategy, optimizer, mlp_factor, lr)
     columns = [c for c in data["groups"][0] if c != "effective_lr" or lr is not None]
     show(data["groups"], form, columns, data=data)
@@ -57,11 +61,16 @@ def scales(
         note(f"{data['model']} under {data['strategy']}: {about}")
 
 
+def _need_positive(lr: float | None) -> None:
+    if lr is not None and not 0 < lr <= 1e30:
+        raise InputError(f"--lr: a number between 0 and 1e30 is expected, got {lr}")
+
+
 def check_scaling(
-    model: Annotated[str, typer.Option(help="Model name.")],
-    strategy: Annotated[str, typer.Option(help="standard, ntk, hybrid, mup or s=0.25.")] = "ntk",
+    model: ModelName,
+    strategy: Strategy = "ntk",
     optimizer: Optimizer = "adamw",
-    mlp_factor: Annotated[Literal["ignore", "include"], typer.Option(help="Whether M enters the factors.")] = "ignore",
+    mlp_factor: MlpFactor = "ignore",
     widths: Annotated[
         str | None, typer.Option(help="Widths, such as 96,192,384,768; 8, 16, 32 and 64 times the heads by default.")
     ] = None,
@@ -90,11 +99,11 @@ def check_scaling(
     from ettsweep.check.outcome import check_scaling as run_check
     from ettsweep.check.plan import Question, make_plan
     from ettsweep.check.tables import prepared, show_check, write_check
+    from ettsweep.config import parse_numbers
     from ettsweep.training.memory import available_bytes
 
-    if lr is not None and not 0 < lr <= 1e30:
-        raise InputError(f"--lr: a number between 0 and 1e30 is expected, got {lr}")
-    wanted = tuple(numbers(widths, "--widths", "96,192,384,768"))
+    _need_positive(lr)
+    wanted = tuple(parse_numbers(widths, "--widths", "96,192,384,768"))
     question = Question(model, strategy, optimizer, mlp_factor, wanted or None, steps, seeds, lr, depth)
     plan = make_plan(question, available_bytes(CPU))
     folder = out or results / "check-scaling" / plan.name

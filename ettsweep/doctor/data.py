@@ -2,14 +2,13 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import NamedTuple
 
 from ettsweep.doctor.checks import Check
 from ettsweep.errors import InputError
-from ettsweep.registry import resolve as imported
 from ettsweep.spec import ModelSpec, TaskSpec
-from ettsweep.sweep.gridfile import find_grid, load_request
-from ettsweep.sweep.search import ANYWHERE
+from ettsweep.sweep.search import Request
 from ettsweep.tasks.data import resolve
 from ettsweep.tasks.images.location import guess
 from ettsweep.tasks.kinds import task_kind, task_spec
@@ -23,17 +22,16 @@ class Subject(NamedTuple):
     model: ModelSpec | None
 
 
-def subject(data: str, model: str | None, grid: Path | None, sets: Sequence[str], task: str | None) -> Subject:
+def subject(data: str, grid: Request | None, sets: Sequence[str], task: str | None) -> Subject:
     """Return what a data set is checked against: a grid, else a task, else what it looks like.
 
     Raises:
-        InputError: there is no such grid or task, or its data come with a package.
+        InputError: there is no such task, or its data come with a package.
     """
-    if task is not None and (model or grid or sets):
+    if task is not None and (grid or sets):
         raise InputError("--task NAME cannot go with --model, --grid or --set: a grid says which task it is")
-    if model or grid:
-        recipe = load_request(grid or find_grid(str(model)), overrides=sets, start=ANYWHERE).recipe
-        found = Subject(recipe.task, recipe.model)
+    if grid:
+        found = Subject(grid.recipe.task, grid.recipe.model)
     elif sets:
         raise InputError("--set changes a grid: say which, with one of --model NAME and --grid FILE")
     else:
@@ -44,14 +42,8 @@ def subject(data: str, model: str | None, grid: Path | None, sets: Sequence[str]
 
 
 def examine_data(meant: Subject, data: str, samples: int | None = None) -> list[Check]:
-    """Return what a task's own examination of a data set says.
-
-    Args:
-        meant: what the data are to be good for.
-        data: where they are.
-        samples: how many of them to read, evenly spread; None for all.
-    """
+    """Return what a task's own examination of so many samples of a data set says, evenly spread; None means all."""
     doctor = task_kind(meant.task).doctor
     assert doctor is not None
-    rows: list[Check] = imported(doctor)(meant.task, meant.model, data, samples)
+    rows: list[Check] = resolve_name(doctor)(meant.task, meant.model, data, samples)
     return rows

@@ -6,7 +6,9 @@ Nothing is submitted, and nothing stays behind.
 import os
 import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 
 from ettsweep.doctor.checks import Check, check, existing, torch_facts
@@ -15,21 +17,17 @@ from ettsweep.errors import EttsweepError, StorageError
 from ettsweep.files import storage_errors, write_atomic
 from ettsweep.launch import slurm
 from ettsweep.launch.profiles import AnyProfile, LocalProfile, SlurmProfile, load_profile
+from ettsweep.models.architectures import model_name
 from ettsweep.resources import shipped
 from ettsweep.sweep.gridfile import load_request
+from ettsweep.sweep.search import Request
 from ettsweep.tasks.data import said
-from ettsweep.tasks.kinds import TASKS, check_data, task_spec
+from ettsweep.tasks.kinds import TASKS, check_data, task_kind, task_spec
+from ettsweep.worker.device import prepare_device
 
 
 def examine(results: Path, profile: str, launch_set: Sequence[str], data: Mapping[str, str]) -> list[Check]:
-    """Return all checks.
-
-    Args:
-        results: the results folder, which need not exist.
-        profile: name or file of the launch profile.
-        launch_set: `key=value` for its fields.
-        data: where the data sets are that must be there, by kind of task.
-    """
+    """Return all checks; `data` is where the data sets are that must be there, by kind of task."""
     loaded, row = _profile(profile, launch_set)
     on_slurm = isinstance(loaded, SlurmProfile)
     rows = [
@@ -38,12 +36,11 @@ def examine(results: Path, profile: str, launch_set: Sequence[str], data: Mappin
         row,
         check(f"results {results}", lambda: _writable(results)),
         check("grids", _grids),
-        check("timm", lambda: _version("timm"), "absent"),
+        check("timm", lambda: version("timm"), "absent"),
     ]
-    needed = [name for name, entry in TASKS.items() if entry.packaged or name in data]
-    rows += [
-        check(f"data {name}", _data(name, data.get(name)), "failed" if name in needed else "absent") for name in TASKS
-    ]
+    for name, entry in TASKS.items():
+        needed = entry.packaged or name in data
+        rows.append(check(f"data {name}", partial(_data, name, data.get(name)), "failed" if needed else "absent"))
     rows.append(check("slurm", _slurm, "failed" if on_slurm else "absent"))
     if isinstance(loaded, SlurmProfile) and rows[-1].state == "ok":
         try:
@@ -97,22 +94,43 @@ def _grids() -> str:
     return f"{len(paths)} valid: {', '.join(dict.fromkeys(path.stem for path in paths))}"
 
 
-def _version(package: str) -> str:
-    from importlib.metadata import version
-
-    return version(package)
-
-
-def _data(name: str, data: str | None) -> Callable[[], str]:
-    def look() -> str:
-        task = task_spec(name)
-        check_data(task, data=data)
-        return TASKS[name].found(task, said(name, data))
-
-    return look
+def _data(name: str, data: str | None) -> str:
+    task = task_spec(name)
+    check_data(task, data=data)
+    return TASKS[name].found(task, said(name, data))
 
 
 def _slurm() -> str:
     if shutil.which("sbatch") is None:
         raise EttsweepError("sbatch is not on the PATH")
     return slurm.ask("sinfo", "--version").strip()
+
+
+# --- memory ---------------------------------------------------------------------------------------------------------
+
+
+def examine_fit(request: Request, name: str, launch_set: Sequence[str]) -> Iterator[Check]:
+    """Yield the largest micro-batch of a grid's model that fits a device, without and with activation checkpointing.
+
+    A profile for SLURM is tried on the first device of this machine: on the login node, start it with srun.
+    """
+    from ettsweep.training.memory import largest_batches
+
+    spec = request.searches()[0].base
+    profile = load_profile(name, launch_set)
+    here = profile if isinstance(profile, LocalProfile) else LocalProfile()
+    slot = here.resolve()[0]
+    device, facts = prepare_device(slot)
+    where = facts["device_name"] if device.type == "cuda" else "this machine"
+    local = -(-spec.batch_size // profile.devices_per_run)
+    sample = task_kind(spec.task).sample
+    for fit in largest_batches(spec, local, device):
+        what = f"fit {model_name(spec.model)} {spec.precision}"
+        more = " with activation_checkpointing=true" if fit.activation_checkpointing else ""
+        if not fit.micro_batch:
+            yield Check(what, "failed", f"not even one {sample} fits into {where}{more}")
+            continue
+        tried = "" if fit.tried else "about "
+        speed = f"{fit.samples_per_s:,.1f} {sample}s/s in the largest step tried"
+        told = f"micro_batch={fit.micro_batch} of {local}{more}: {tried}{fit.memory_gib:.1f} GiB of {where}; {speed}"
+        yield Check(what, "ok", told)

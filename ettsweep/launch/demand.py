@@ -107,5 +107,5 @@ def ask_one(
     """
     start = None if lr is None or wd is None else validate(Centre, {"lr": lr, "wd": wd}, "run")
     request = place.of(load_request(grid, [strategy] if strategy else [], sets, start=start))
-    search = with_corpus(request, request.data).searches()[0]
+    search = with_corpus(request).searches()[0]
     return search.run(lr, wd, seed), replace(place, data=request.data)

@@ -74,7 +74,7 @@ class Place:
             DataMissingError: its runs are bound to data that are not there.
         """
         request = self.of(request)
-        return self.of(as_before(results, with_corpus(request, request.data)))
+        return self.of(as_before(results, with_corpus(request)))
 
     def how(
         self, results: Path, request: Request, dry_run: bool = False, console: "Console | None" = None, title: str = ""

@@ -1,6 +1,7 @@
 """From a model's spec to its torch module, its initial values under a scaling strategy, and what it is called with."""
 
 import math
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 
 import torch
@@ -8,7 +9,6 @@ from torch import Tensor, nn
 
 from ettsweep.models.architectures import architecture, dims, parameter_shapes
 from ettsweep.models.blocks import Network
-from ettsweep.registry import resolve
 from ettsweep.scaling.factors import Distribution, Group, init_distribution, init_std
 from ettsweep.seeding import derive_seed
 from ettsweep.spec import ModelSpec, StrategySpec
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def build_model(spec: ModelSpec, strategy: StrategySpec) -> Network:
     """Return the module with uninitialised parameters, on torch's default device (meta works)."""
-    network: Network = resolve(architecture(spec).build)(spec, strategy)
+    network: Network = resolve_name(architecture(spec).build)(spec, strategy)
     return network
 
 
@@ -30,7 +30,7 @@ def example_inputs(spec: ModelSpec, batch: int, device: torch.device) -> tuple[T
     Always the same values; torch's own generators are left alone.
     """
     generator = torch.Generator(device).manual_seed(0)
-    inputs: tuple[Tensor, ...] = resolve(architecture(spec).example_inputs)(spec, batch, generator, device)
+    inputs: tuple[Tensor, ...] = resolve_name(architecture(spec).example_inputs)(spec, batch, generator, device)
     return inputs
 
 

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, create_model, field_validator, model_validator
 
 from ettsweep.config import read_yaml, split_override
 from ettsweep.errors import EttsweepError, InputError, located
 from ettsweep.models.architectures import model_spec
 from ettsweep.resources import shipped
-from ettsweep.scaling.optimizers import factors_of
+from ettsweep.scaling.optimizers import OPTIMIZERS, factors_of
 from ettsweep.scaling.strategies import map_point, parse_strategy, strategy_name
 from ettsweep.schema import Frozen, Positive, expect, validate
 from ettsweep.spec import DEFAULT_OPTIMIZER, OneTask, Recipe
@@ -28,15 +28,13 @@ class GridFile(Frozen):
 
     Attributes:
         centre: where the search starts, by strategy, with the optimizer that the recipe names.
-        centre_adamw, centre_sgd: the same for whoever sets that optimizer instead.
+        centre_NAME: the same for whoever sets that optimizer instead.
     """
 
     model: NameOrFields
     task: NameOrFields
     recipe: dict[str, Any]
     centre: Centres
-    centre_adamw: Centres = Field(default_factory=dict)
-    centre_sgd: Centres = Field(default_factory=dict)
     lr: Axis
     wd: Axis
     strategies: Annotated[tuple[str, ...], Field(min_length=1, strict=False)]
@@ -59,7 +57,7 @@ class GridFile(Frozen):
         return value
 
     @model_validator(mode="after")
-    def _named(self) -> Self:
+    def _consistent(self) -> Self:
         for names in (self.strategies, *self._centres.values()):
             try:
                 known = [strategy_name(parse_strategy(name)) for name in names]
@@ -69,10 +67,6 @@ class GridFile(Frozen):
                 raise ValueError(f"strategy {repeated[0]} is given twice")
         if len(set(self.seeds)) != len(self.seeds):
             raise ValueError(f"seeds: {list(self.seeds)} repeats a seed")
-        return self
-
-    @model_validator(mode="after")
-    def _centred(self) -> Self:
         if not self.centre:
             raise ValueError("centre: at least one strategy with lr and wd is needed")
         named = self._optimizer
@@ -87,8 +81,7 @@ class GridFile(Frozen):
 
     @property
     def _centres(self) -> dict[str, Centres]:
-        """What is stated, by key."""
-        return {"centre": self.centre, "centre_adamw": self.centre_adamw, "centre_sgd": self.centre_sgd}
+        return {name: getattr(self, name) for name in type(self).model_fields if name.startswith("centre")}
 
     @property
     def _optimizer(self) -> object:
@@ -124,10 +117,24 @@ class GridFile(Frozen):
             wanted = parse_strategy(name)
             if wanted not in stated:
                 lr, wd = map_point(centre.lr, centre.wd, source, wanted, recipe.model.width, factors)
-                starts[strategy_name(wanted)] = validate(Centre, {"lr": lr, "wd": wd}, f"the centre mapped to {name}")
-            else:
-                starts[strategy_name(wanted)] = stated[wanted]
+                stated[wanted] = validate(Centre, {"lr": lr, "wd": wd}, f"the centre mapped to {name}")
+            starts[strategy_name(wanted)] = stated[wanted]
         return starts
+
+
+_OF_OTHERS: dict[str, Any] = {f"centre_{name}": (Centres, Field(default_factory=dict)) for name in OPTIMIZERS}
+_File = create_model("_File", __base__=GridFile, **_OF_OTHERS)
+
+
+def which_grid(grid: Path | None, model: str | None, otherwise: str) -> Path:
+    """Return the grid file that one of --grid and --model says.
+
+    Raises:
+        InputError: both do, or neither does, and the message is `otherwise`; or there is none for the model.
+    """
+    if (grid is None) == (model is None):
+        raise InputError(otherwise)
+    return grid or find_grid(str(model))
 
 
 def find_grid(model: str) -> Path:
@@ -156,16 +163,11 @@ def load_request(
     seeds: Sequence[int] = (),
     start: Centre | None = None,
 ) -> Request:
-    """Read a grid file and resolve it.
+    """Read a grid file and resolve it; what is given beside it wins over the file.
 
-    Args:
-        path: the file.
-        strategies: those asked for, all of the file's by default.
-        overrides: `key=value` for any field of the recipe, dotted, and for the centres.
-        lr_range: `low:high` or `low:high:step` in log2 from the centre, or `fixed`; wins over the file.
-        wd_range: the same for wd.
-        seeds: win over the file's.
-        start: the centre of every strategy, for a run that needs none of the file's.
+    An override is `key=value` for any field of the recipe, dotted, or for a centre. A range is `low:high` or
+    `low:high:step` in log2 from the centre, or `fixed`. `start` is the centre of every strategy, for a run that needs
+    none of the file's.
 
     Raises:
         InputError: all that is wrong with the file or the options, or it states no centre for the optimizer.
@@ -179,9 +181,9 @@ def load_request(
     of_factors = [o for o in overrides if o.startswith("strategy.mlp_factor=")]
     for override in (*of_centres, *of_factors):
         apply_override(data, override.removeprefix("strategy."))
-    grid = validate(GridFile, data, with_sets(str(path), of_centres))
+    grid = validate(_File, data, with_sets(str(path), of_centres))
     others = [o for o in overrides if o not in of_centres and o not in of_factors]
-    recipe = resolve_recipe(grid.model, grid.task, grid.recipe, others, str(path))
+    recipe = _resolve_recipe(grid, others, str(path))
     if start is None:
         starts = grid.starts(recipe, with_sets(str(path), overrides))
     else:
@@ -220,24 +222,16 @@ def with_sets(where: str, overrides: Sequence[str]) -> str:
     return f"{where} with --set {' '.join(overrides)}" if overrides else where
 
 
-def resolve_recipe(
-    model: str | dict[str, Any],
-    task: str | dict[str, Any],
-    recipe: dict[str, Any],
-    overrides: Sequence[str],
-    where: str,
-) -> Recipe:
+def _resolve_recipe(grid: GridFile, overrides: Sequence[str], where: str) -> Recipe:
     """Return the recipe with presets filled in and `key=value` overrides applied, checked by the schema.
 
     Raises:
         InputError: an unknown name or key, or a value that the schema refuses.
     """
     with located(where):
-        data: dict[str, Any] = {
-            **recipe,
-            "model": model_spec(model).model_dump() if isinstance(model, str) else dict(model),
-            "task": task_spec(task).model_dump() if isinstance(task, str) else dict(task),
-        }
+        model = model_spec(grid.model).model_dump() if isinstance(grid.model, str) else dict(grid.model)
+        task = task_spec(grid.task).model_dump() if isinstance(grid.task, str) else dict(grid.task)
+    data = {**grid.recipe, "model": model, "task": task}
     for override in overrides:
         apply_override(data, override)
     where = with_sets(where, overrides)

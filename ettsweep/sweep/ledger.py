@@ -1,17 +1,19 @@
 """What is on disk: all runs of a results folder with their states; and what to do about those that are wanted."""
 
 import os
+from collections import Counter
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
-from ettsweep.errors import CorruptError, InputError, unknown_name
+from ettsweep.errors import CorruptError, InputError
 from ettsweep.files import Json
 from ettsweep.models.architectures import model_name
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.paths import is_run_id, runs_dir
 from ettsweep.runs.state import Outlook, State, Status
-from ettsweep.scaling.strategies import parse_strategy
+from ettsweep.scaling.strategies import strategy_name
 from ettsweep.spec import RunSpec
 from ettsweep.sweep.search import Point, snap
 
@@ -24,21 +26,29 @@ class Run:
     spec: RunSpec
     status: Status
     result: Json | None = None
-    family: str = field(default="")
 
     @property
     def id(self) -> str:
-        """Run id."""
         return self.dir.id
+
+    @cached_property
+    def family(self) -> str:
+        return self.spec.family_id
+
+    @property
+    def model(self) -> str:
+        return model_name(self.spec.model)
+
+    @property
+    def strategy(self) -> str:
+        return strategy_name(self.spec.strategy.s)
 
     @property
     def point(self) -> Point:
-        """Its place on the lattice."""
         return Point(self.spec.lr, self.spec.wd)
 
     @property
     def state(self) -> State:
-        """State, derived when the ledger was read."""
         return self.status.state
 
     @property
@@ -104,7 +114,7 @@ def load_ledger(results: Path, outlook: Outlook | None = None) -> Ledger:
             continue
         status = run.status(outlook)
         result = run.result() if status.state.finished else None
-        runs[name] = Run(run, spec, status, result, spec.family_id)
+        runs[name] = Run(run, spec, status, result)
     return Ledger(runs, broken)
 
 
@@ -137,43 +147,8 @@ def intact(ledger: Ledger, prefix: str) -> Run:
 
 def count_states(states: Iterable[State]) -> dict[State, int]:
     """Return how many there are of each state, in the order of the states."""
-    counts = dict.fromkeys(State, 0)
-    for state in states:
-        counts[state] += 1
-    return {state: count for state, count in counts.items() if count}
-
-
-@dataclass(frozen=True)
-class Selection:
-    """Which runs a command is about; what is not given does not narrow it."""
-
-    runs: tuple[str, ...] = ()
-    families: tuple[str, ...] = ()
-    strategies: tuple[str, ...] = ()
-    models: tuple[str, ...] = ()
-    states: tuple[State, ...] = ()
-
-    def of(self, ledger: Ledger) -> list[Run]:
-        """Return the runs that match.
-
-        Raises:
-            InputError: a run or family is not there.
-        """
-        ids = {find_run(ledger, prefix) for prefix in self.runs}
-        strategies = {parse_strategy(name) for name in self.strategies}
-        families = {run.family for run in ledger.runs.values()}
-        for prefix in self.families:
-            if not any(family.startswith(prefix) for family in families):
-                raise unknown_name("family", prefix, families)
-        return [
-            run
-            for run in ledger.runs.values()
-            if (not ids or run.id in ids)
-            and (not self.families or run.family.startswith(self.families))
-            and (not strategies or run.spec.strategy.s in strategies)
-            and (not self.models or model_name(run.spec.model) in self.models)
-            and (not self.states or run.state in self.states)
-        ]
+    counts = Counter(states)
+    return {state: counts[state] for state in State if counts[state]}
 
 
 # --- plans ----------------------------------------------------------------------------------------------------------
@@ -226,6 +201,14 @@ class Plan:
         return replace(self, retry=retry, submit=self.submit[: room - len(retry)])
 
 
+ACTIONS = {
+    State.MISSING: "submit",
+    State.INTERRUPTED: "retry",
+    **dict.fromkeys((State.DONE, State.DIVERGED, State.RUNNING, State.QUEUED), "keep"),
+    **dict.fromkeys((State.FAILED, State.CANCELLED, State.UNKNOWN), "blocked"),
+}
+
+
 def make_plan(wanted: Iterable[RunSpec], ledger: Ledger, insist: Collection[str] = ()) -> Plan:
     """Sort wanted runs; a run that is asked for twice is planned once.
 
@@ -234,28 +217,14 @@ def make_plan(wanted: Iterable[RunSpec], ledger: Ledger, insist: Collection[str]
         ledger: what is on disk.
         insist: ids of runs that a person has decided about: they are launched where they would be blocked.
     """
-    groups: dict[str, list[Planned]] = {"submit": [], "retry": [], "keep": [], "blocked": []}
-    seen = set()
+    plan: dict[str, list[Planned]] = {action: [] for action in ACTIONS.values()}
+    specs: dict[str, RunSpec] = {}
     for spec in wanted:
-        run_id = spec.run_id
-        if run_id in seen:
-            continue
-        seen.add(run_id)
+        specs.setdefault(spec.run_id, spec)
+    for run_id, spec in specs.items():
         status = ledger.state(run_id)
-        group = _what_to_do(status.state)
-        if group == "blocked" and run_id in insist:
-            group = "retry"
-        groups[group].append(Planned(run_id, spec, status.state, status.reason))
-    return Plan(**{name: tuple(members) for name, members in groups.items()})
-
-
-def _what_to_do(state: State) -> str:
-    match state:
-        case State.MISSING:
-            return "submit"
-        case State.INTERRUPTED:
-            return "retry"
-        case State.DONE | State.DIVERGED | State.RUNNING | State.QUEUED:
-            return "keep"
-        case State.FAILED | State.CANCELLED | State.UNKNOWN:
-            return "blocked"
+        action = ACTIONS[status.state]
+        if action == "blocked" and run_id in insist:
+            action = "retry"
+        plan[action].append(Planned(run_id, spec, status.state, status.reason))
+    return Plan(**{action: tuple(members) for action, members in plan.items()})

@@ -2,8 +2,9 @@
 
 import math
 import os
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import product
 from pathlib import Path
 from typing import Annotated
@@ -16,7 +17,7 @@ from ettsweep.errors import CorruptError, InputError
 from ettsweep.files import storage_errors, write_atomic
 from ettsweep.models.architectures import model_name
 from ettsweep.runs.paths import requests_dir
-from ettsweep.scaling.strategies import parse_strategy
+from ettsweep.scaling.strategies import parse_strategy, strategy_name
 from ettsweep.schema import Frozen, NonNegative, PositiveFloat, digest, validate
 from ettsweep.spec import LOG2_DIGITS, MAX_SEED, Recipe, RunSpec, StrategySpec, log2
 from ettsweep.tasks.kinds import Score, bound, task_kind
@@ -73,7 +74,7 @@ class Axis(Frozen):
     low: Offset = 0.0
     high: Offset = 0.0
     step: Annotated[float, Field(ge=2**-10, le=64)] = 1.0
-    fixed: bool = Field(default=False)
+    fixed: bool = False
 
     @model_validator(mode="after")
     def _not_empty(self) -> "Axis":
@@ -107,12 +108,11 @@ def neighbours(point: Point, lr_axis: Axis, wd_axis: Axis) -> list[Point]:
     (2lr, 2wd) and (lr/2, wd/2) are left out on purpose.
     """
     around = [(1, 0), (0, 1), (1, -1), (-1, 1), (0, -1), (-1, 0)]
-    steps = [
-        (i * lr_axis.step, j * wd_axis.step)
+    return [
+        point.moved(i * lr_axis.step, j * wd_axis.step)
         for i, j in around
         if not (i and lr_axis.fixed) and not (j and wd_axis.fixed)
     ]
-    return [point.moved(i, j) for i, j in steps]
 
 
 def parse_point(text: str, where: str) -> Point:
@@ -164,7 +164,7 @@ class Request(Frozen):
     grid: str
     recipe: Recipe
     mlp_factor: str
-    centres: dict[str, Centre]
+    centres: Centres
     lr: Axis
     wd: Axis
     seeds: Seeds
@@ -174,45 +174,42 @@ class Request(Frozen):
 
     def searches(self) -> list["Search"]:
         """Return one search for each strategy."""
-        return [Search.of(self, name) for name in self.centres]
+        found = []
+        for name, centre in self.centres.items():
+            scaling = {"s": parse_strategy(name), "mlp_factor": self.mlp_factor}
+            strategy = validate(StrategySpec, scaling, "mlp_factor")
+            base = RunSpec(**dict(self.recipe), **dict(centre), strategy=strategy, seed=self.seeds[0])
+            points = expand(Point(centre.lr, centre.wd), self.lr, self.wd)
+            found.append(Search(base, self.lr, self.wd, self.seeds, tuple(points)))
+        return found
 
     def specs(self) -> list[RunSpec]:
         """Return all runs, strategy by strategy and seed by seed, so that whole points finish early."""
-        return [spec for search in self.searches() for spec in search.specs(search.points)]
+        searches = self.searches()
+        return [one.base.at(lr, wd, seed) for one in searches for lr, wd in one.points for seed in self.seeds]
 
 
-class Search(Frozen):
-    """The search of one family: its lattice, its seeds, and the points that were asked for."""
+@dataclass(frozen=True)
+class Search:
+    """The search of one family: its lattice, its seeds, and the points that were asked for, the centre's run first."""
 
     base: RunSpec
-    family: str
-    strategy: str
-    model: str
     lr: Axis
     wd: Axis
     seeds: Seeds
     points: tuple[Point, ...]
 
-    @classmethod
-    def of(cls, request: Request, strategy: str) -> "Search":
-        """Return the search of one strategy of a request."""
-        centre = request.centres[strategy]
-        scaling = validate(
-            StrategySpec, {"s": parse_strategy(strategy), "mlp_factor": request.mlp_factor}, "mlp_factor"
-        )
-        parts = {name: getattr(request.recipe, name) for name in Recipe.model_fields}
-        base = RunSpec(**parts, strategy=scaling, lr=centre.lr, wd=centre.wd, seed=request.seeds[0])
-        points = expand(Point(centre.lr, centre.wd), request.lr, request.wd)
-        return cls(
-            base=base,
-            family=base.family_id,
-            strategy=strategy,
-            model=model_name(base.model),
-            lr=request.lr,
-            wd=request.wd,
-            seeds=request.seeds,
-            points=tuple(points),
-        )
+    @cached_property
+    def family(self) -> str:
+        return self.base.family_id
+
+    @cached_property
+    def model(self) -> str:
+        return model_name(self.base.model)
+
+    @cached_property
+    def strategy(self) -> str:
+        return strategy_name(self.base.strategy.s)
 
     @property
     def free(self) -> bool:
@@ -234,18 +231,14 @@ class Search(Frozen):
         data = self.base.model_dump() | {key: value for key, value in given.items() if value is not None}
         return validate(RunSpec, data, "run")
 
-    def specs(self, points: Iterable[Point], seeds: Sequence[int] | None = None) -> list[RunSpec]:
-        """Return the runs of some points, over the search's seeds by default."""
-        return [self.base.at(p.lr, p.wd, seed) for p in points for seed in (seeds or self.seeds)]
 
-
-def with_corpus(request: Request, data: str | None = None) -> Request:
+def with_corpus(request: Request) -> Request:
     """Return the request with the digest of the text at hand, which is part of what its runs train.
 
     Raises:
         DataMissingError: there is no text.
     """
-    task = bound(request.recipe.task, data)
+    task = bound(request.recipe.task, request.data)
     return request.model_copy(update={"recipe": request.recipe.model_copy(update={"task": task})})
 
 
@@ -271,9 +264,8 @@ def as_before(results: Path, request: Request) -> Request:
     before = load_requests(results)
     families = {search.family for search in request.searches()}
     akin = [old for old in before if families & {search.family for search in old.searches()}]
-    for old in (*akin, *before):
-        return request.model_copy(update={"launch": old.launch, "launch_set": old.launch_set})
-    return request
+    old = [*akin, *before, request][0]
+    return request.model_copy(update={"launch": old.launch, "launch_set": old.launch_set})
 
 
 def load_requests(results: Path) -> list[Request]:
@@ -297,11 +289,8 @@ def searches(requests: Sequence[Request]) -> list[Search]:
     merged: dict[str, Search] = {}
     for request in requests:
         for search in request.searches():
-            known = merged.get(search.family)
-            if known is None:
-                merged[search.family] = search
-            else:
-                points = dict.fromkeys(known.points)
-                points |= dict.fromkeys(snap(point, points) for point in search.points)
-                merged[search.family] = known.model_copy(update={"points": tuple(points)})
+            newest = merged.setdefault(search.family, search)
+            points = dict.fromkeys(newest.points)
+            points |= dict.fromkeys(snap(point, points) for point in search.points)
+            merged[search.family] = replace(newest, points=tuple(points))
     return list(merged.values())

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from itertools import chain, islice, product
 from statistics import fmean
 
 from ettsweep.errors import InputError
 from ettsweep.runs.state import State
-from ettsweep.spec import MAX_SEED, RunSpec
+from ettsweep.spec import MAX_SEED, RunSpec, log2
 from ettsweep.sweep.ledger import Run, by_point
 from ettsweep.sweep.search import PRINTED, Point, Search, neighbours, snap
 from ettsweep.tasks.kinds import Score
@@ -69,32 +69,26 @@ class Verdict:
 
     @property
     def family(self) -> str:
-        """Family id."""
         return self.search.family
 
     @property
     def strategy(self) -> str:
-        """Name of the strategy."""
         return self.search.strategy
 
     @property
     def point(self) -> Point | None:
-        """The candidate's position."""
         return self.candidate.point if self.candidate else None
 
     @property
     def lr(self) -> float | None:
-        """The candidate's learning rate."""
         return self.candidate.point.lr if self.candidate else None
 
     @property
     def wd(self) -> float | None:
-        """The candidate's weight decay."""
         return self.candidate.point.wd if self.candidate else None
 
     @property
     def score(self) -> float | None:
-        """The candidate's mean score."""
         return self.candidate.score if self.candidate else None
 
     @property
@@ -122,11 +116,7 @@ class Verdict:
 
 def best(scored: Iterable[Scored], measure: Score) -> Scored | None:
     """Return the best of some points, the first of equal ones."""
-    found = None
-    for one in scored:
-        if found is None or measure.better(one.score, found.score):
-            found = one
-    return found
+    return min(scored, key=lambda one: measure.rank(one.score), default=None)
 
 
 class Look:
@@ -153,17 +143,11 @@ class Look:
             at = search.points[0]
         candidate = self.at(at) if at is not None else self._best()
         around = [self.at(p) for p in neighbours(candidate.point, search.lr, search.wd)] if candidate else []
+        runs = self._runs.get(candidate.point, {}) if candidate else {}
+        fresh = {seed: runs[seed].score for seed in sorted(runs.keys() - {*search.seeds}) if runs[seed].state.finished}
+        outside = tuple(point for point in self._runs if point not in self._asked)
         verdict, reason = self._judge(candidate, around)
-        return Verdict(
-            search,
-            verdict,
-            reason,
-            candidate,
-            tuple(around),
-            fresh=self._fresh(candidate),
-            outside=tuple(point for point in self._runs if point not in self._asked),
-            path=tuple(path),
-        )
+        return Verdict(search, verdict, reason, candidate, tuple(around), fresh, outside, tuple(path))
 
     def climb(self, at: Point | None = None, path: Sequence[Point] = ()) -> Verdict:
         """Judge a point and, while a neighbour is better, the best neighbour, so that the path grows."""
@@ -193,28 +177,19 @@ class Look:
             InputError: it lies off a fixed axis.
         """
         search = self.search
-        steps = [axis.step for axis in (search.lr, search.wd) if not axis.fixed]
-        point = snap(typed, self._known, min(PRINTED, *(step / 2 for step in steps)) if steps else PRINTED)
-        if point in self._known:
-            return point
-        centre = search.points[0]
-        for i, (axis, name) in enumerate([(search.lr, "lr"), (search.wd, "wd")]):
-            if axis.fixed and point.key[i] != centre.key[i]:
-                fixed, here = getattr(centre, name), getattr(point, name)
-                raise InputError(
-                    f"--at: {name} is fixed at {fixed:.6g} in {search.model} {search.strategy}, got {here:g}"
-                )
+        axes = search.lr, search.wd
+        point = snap(typed, self._known, min([PRINTED, *(axis.step / 2 for axis in axes if not axis.fixed)]))
+        if point not in self._known:
+            for name, axis, here, fixed in zip(("lr", "wd"), axes, point, search.points[0], strict=True):
+                if axis.fixed and log2(here) != log2(fixed):
+                    where = f"{search.model} {search.strategy}"
+                    raise InputError(f"--at: {name} is fixed at {fixed:.6g} in {where}, got {here:g}")
         return point
 
     def _best(self) -> Scored | None:
         """Return the best finished point; of equal ones that with the lowest lr, then wd."""
         scored = [self.at(point) for point in sorted(self._runs, key=tuple)]
         return best([one for one in scored if one.state.finished], self.search.measure)
-
-    def _fresh(self, candidate: Scored | None) -> dict[int, float | None]:
-        runs = self._runs.get(candidate.point, {}) if candidate else {}
-        seeds = sorted(runs.keys() - set(self.search.seeds))
-        return {seed: runs[seed].score for seed in seeds if runs[seed].state.finished}
 
     # --- judgement ---
 
@@ -233,7 +208,7 @@ class Look:
         if pending:
             return "incomplete", f"{pending} of {len(self._asked)} points that were asked for are to come{stuck}"
         new = [n.point for n in around if not self._is_asked(n.point)]
-        if not all(self._in_reach(point) for point in new):
+        if self._too_far(new):
             return "edge", (
                 f"the climb is {REACH} steps beyond the ranges asked for and stops there; if the score still improves, "
                 f"widen them with `ettsweep grid`, else fix the axis that does not matter: "
@@ -257,13 +232,14 @@ class Look:
         """Say whether a grid, or an earlier round, asked for a point with every seed."""
         return point in self._asked or self._runs.get(point, {}).keys() >= set(self.search.seeds)
 
-    def _in_reach(self, point: Point) -> bool:
-        """Say whether a climb may go to a point: at most `REACH` steps beyond what was asked for."""
-        asked = zip(*(point.log2() for point in self._asked), strict=True)
-        for axis, here, ends in zip((self.search.lr, self.search.wd), point.log2(), asked, strict=True):
-            if not axis.fixed and axis.steps(max(min(ends) - here, here - max(ends))) > REACH:
-                return False
-        return True
+    def _too_far(self, points: Iterable[Point]) -> bool:
+        """Say whether one of some points is more than `REACH` steps beyond what was asked for: no climb goes there."""
+        asked = list(zip(*(point.log2() for point in self._asked), strict=True))
+        for point in points:
+            for axis, here, ends in zip((self.search.lr, self.search.wd), point.log2(), asked, strict=True):
+                if not axis.fixed and axis.steps(max(min(ends) - here, here - max(ends))) > REACH:
+                    return True
+        return False
 
     def _stuck(self, first: Iterable[Scored]) -> str:
         """Name the runs that a person must decide about, those of the candidate and its neighbours first."""
@@ -290,18 +266,17 @@ class Look:
         if verdict.candidate is None or verdict.verdict in FINAL:
             return []
         candidate, missing = verdict.candidate, verdict.missing
-        if not all(self._in_reach(point) for point in missing if not self._is_asked(point)):
+        if self._too_far(point for point in missing if not self._is_asked(point)):
             return [] if candidate.state.finished else self.specs([candidate.point])
         return self.specs([candidate.point, *missing])
 
     def specs(self, points: Iterable[Point], seeds: Sequence[int] | None = None) -> list[RunSpec]:
         """Return the runs of some points, over the search's seeds by default: those that are there, or new ones."""
-        wanted = [(point, seed) for point in points for seed in seeds or self.search.seeds]
-        runs = [self._runs.get(point, {}).get(seed) for point, seed in wanted]
-        return [
-            run.spec if run else self.search.base.at(point.lr, point.wd, seed)
-            for run, (point, seed) in zip(runs, wanted, strict=True)
-        ]
+        found = []
+        for point, seed in product(points, seeds or self.search.seeds):
+            run = self._runs.get(point, {}).get(seed)
+            found.append(run.spec if run else self.search.base.at(point.lr, point.wd, seed))
+        return found
 
 
 def _told(point: Point) -> str:

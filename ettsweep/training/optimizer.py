@@ -1,13 +1,13 @@
 """AdamW and SGD with the learning-rate factors of a strategy, as a few groups of torch.optim."""
 
 from collections import defaultdict
+from pkgutil import resolve_name
 from typing import Any
 
 import torch
 from torch import nn
 
 from ettsweep.models.scales import factors
-from ettsweep.registry import resolve
 from ettsweep.scaling.optimizers import OPTIMIZERS, AdamWSpec, SgdSpec
 from ettsweep.spec import RunSpec
 from ettsweep.training.distributed import is_sharded, parameters
@@ -30,7 +30,9 @@ def build_optimizer(model: nn.Module, spec: RunSpec) -> torch.optim.Optimizer:
         {"params": members, "lr": spec.lr * lr_factor, "weight_decay": spec.wd * wd_factor, "lr_factor": lr_factor}
         for (lr_factor, wd_factor), members in shared.items()
     ]
-    optimizer: torch.optim.Optimizer = resolve(OPTIMIZERS[spec.optimizer.kind].build)(model, groups, spec.optimizer)
+    optimizer: torch.optim.Optimizer = resolve_name(OPTIMIZERS[spec.optimizer.kind].build)(
+        model, groups, spec.optimizer
+    )
     return optimizer
 
 

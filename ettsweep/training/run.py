@@ -5,6 +5,7 @@ import os
 import platform
 import traceback
 from collections.abc import Callable
+from pkgutil import resolve_name
 
 import numpy as np
 import torch
@@ -14,7 +15,6 @@ from ettsweep.errors import DataMissingError, EttsweepError, LostPeerError, erro
 from ettsweep.files import Json
 from ettsweep.models.architectures import model_name
 from ettsweep.models.build import speed_up
-from ettsweep.registry import resolve
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 from ettsweep.scaling.strategies import strategy_name
@@ -159,7 +159,7 @@ def prepare(
     data = said(spec.task.kind, execution.data)
     check_data(spec.task, spec.model, data)
     loading = Loading(execution.loader_workers, execution.corrupt_images, skipped, data)
-    task: Task = resolve(task_kind(spec.task).load)(spec.task, spec.model, spec.seed, device, share, loading)
+    task: Task = resolve_name(task_kind(spec.task).load)(spec.task, spec.model, spec.seed, device, share, loading)
     return Trainer(spec, model, task, build_optimizer(model, spec), device, share, group)
 
 

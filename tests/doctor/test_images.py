@@ -18,6 +18,7 @@ from ettsweep.doctor.checks import Check
 from ettsweep.doctor.data import examine_data, subject
 from ettsweep.doctor.images import shorten
 from ettsweep.models.architectures import model_spec
+from ettsweep.sweep.gridfile import find_grid, load_request
 from ettsweep.tasks.images.location import guess
 from ettsweep.tasks.images.spec import Cifar10Task, ImageNetTask
 
@@ -172,7 +173,7 @@ def test_cifar_is_recognised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     root = write_cifar(tmp_path / "data", monkeypatch)
     assert guess(str(root)) == guess(str(root / "cifar-10-batches-py")) == "cifar10"
     assert guess(str(tmp_path)) == "imagenet"
-    meant = subject(str(root), None, None, [], None)
+    meant = subject(str(root), None, [], None)
     assert meant == (Cifar10Task(), None)
     rows = examine_data(meant._replace(task=Cifar10Task(train_size=100, val_size=20)), str(root))
     assert {row.state for row in rows} == {"ok"}
@@ -180,8 +181,10 @@ def test_cifar_is_recognised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_what_the_data_are_for_is_said_once(tmp_path: Path, grid: Path) -> None:
-    assert subject("x", None, grid, ["task.train_size=34"], None).task == ImageNetTask(train_size=34, val_size=9)
-    assert subject("x", "vit-b16", None, [], None) == (ImageNetTask(), model_spec("vit-b16"))
+    assert subject("x", load_request(grid, overrides=["task.train_size=34"]), [], None).task == ImageNetTask(
+        train_size=34, val_size=9
+    )
+    assert subject("x", load_request(find_grid("vit-b16")), [], None) == (ImageNetTask(), model_spec("vit-b16"))
     for options, words in [
         (("--task", "cifar10", "--grid", grid), "--task NAME cannot go with"),
         (("--set", "task.train_size=3"), "--set changes a grid"),

@@ -28,7 +28,7 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_tokenised_text_is_recognised_and_found_good(corpus: Path) -> None:
-    meant = subject(str(corpus), None, None, [], None)
+    meant = subject(str(corpus), None, [], None)
     assert meant == (TextTask(), None)
     rows = examine_data(meant, str(corpus))
     assert {row.state for row in rows} == {"ok"}

@@ -169,9 +169,8 @@ def test_unwritable_folder_is_a_storage_error(made: Made, tmp_path: Path) -> Non
 
 
 def test_verdicts_that_no_registry_knows_are_drawn(made: Made, tmp_path: Path) -> None:
-    strange = [
-        replace(v, search=v.search.model_copy(update={"strategy": '../$x^{"<b>', "model": ".."}))
-        for v in made.verdicts[2:]
-    ]
+    strange = [replace(v, search=replace(v.search)) for v in made.verdicts[2:]]
+    for verdict in strange:
+        vars(verdict.search).update(strategy='../$x^{"<b>', model="..")
     paths = write_report(made.results, tmp_path / "r", made.runs, strange)
     assert all(path.resolve().is_relative_to((tmp_path / "r").resolve()) for path in paths)

@@ -6,7 +6,6 @@ from typing import Any
 
 from ettsweep.models.vit_spec import VitSpec
 from ettsweep.runs.folder import RunDir
-from ettsweep.scaling.strategies import strategy_name
 from ettsweep.spec import RunSpec, ScheduleSpec, StrategySpec
 from ettsweep.sweep.ledger import Run, load_ledger
 from ettsweep.sweep.search import Axis, Point, Search, expand
@@ -109,11 +108,7 @@ def search(base: RunSpec, wd_fixed: bool = False, seeds: tuple[int, ...] = SEEDS
     wd = Axis(fixed=True) if wd_fixed else Axis(low=-1, high=1)
     lr = Axis(low=-1, high=1)
     points = expand(Point(base.lr, base.wd), lr, wd)
-    name = strategy_name(base.strategy.s)
-    model = "vit-digits" if isinstance(base.task, DigitsTask) else "vit-b16"
-    return Search(
-        base=base, family=base.family_id, strategy=name, model=model, lr=lr, wd=wd, seeds=seeds, points=tuple(points)
-    )  # fmt: skip
+    return Search(base=base, lr=lr, wd=wd, seeds=seeds, points=tuple(points))
 
 
 @dataclass(frozen=True)

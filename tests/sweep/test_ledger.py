@@ -9,7 +9,7 @@ from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.state import Owner, Prospect, State, Status, ThisMachine
 from ettsweep.spec import RunSpec
-from ettsweep.sweep.ledger import Ledger, Run, Selection, count_states, find_run, load_ledger, make_plan
+from ettsweep.sweep.ledger import Ledger, Run, count_states, find_run, load_ledger, make_plan
 
 MakeSpec = Callable[..., RunSpec]
 
@@ -143,33 +143,6 @@ def test_a_run_is_found_by_the_start_of_its_id(results: Path, make_spec: MakeSpe
 def test_a_broken_run_is_found_too(results: Path, spec: RunSpec) -> None:
     RunDir.create(results, spec).spec_path.write_text("{")
     assert find_run(load_ledger(results), spec.run_id[:5]) == spec.run_id
-
-
-def test_a_selection_narrows_by_each_of_its_parts(results: Path, make_spec: MakeSpec) -> None:
-    ntk, other_lr = make_spec(), make_spec(lr=2.0)
-    standard = make_spec(strategy={"s": None})
-    wide = make_spec(model={"width": 16})
-    for spec in (ntk, other_lr, standard, wide):
-        RunDir.create(results, spec)
-    RunDir(results / "runs" / wide.run_id).cancel()
-    ledger = load_ledger(results)
-
-    def chosen(**parts: Any) -> set[str]:
-        return {run.id for run in Selection(**{k: tuple(v) for k, v in parts.items()}).of(ledger)}
-
-    everything = {ntk.run_id, other_lr.run_id, standard.run_id, wide.run_id}
-    assert chosen() == everything
-    assert chosen(runs=[ntk.run_id[:8], wide.run_id]) == {ntk.run_id, wide.run_id}
-    assert chosen(families=[ntk.family_id[:6]]) == {ntk.run_id, other_lr.run_id}
-    assert chosen(strategies=["standard"]) == {standard.run_id}
-    assert chosen(strategies=["s=0"]) == everything - {standard.run_id}
-    assert chosen(models=["vit-n16-l1-h2-p4-i8-c1-k10"]) == {wide.run_id}
-    assert chosen(states=[State.CANCELLED]) == {wide.run_id}
-    assert chosen(states=[State.CANCELLED], strategies=["standard"]) == set()
-    with pytest.raises(InputError, match="unknown family 'zzz'"):
-        chosen(families=["zzz"])
-    with pytest.raises(InputError, match="unknown strategy 'nkt'; did you mean 'ntk'"):
-        chosen(strategies=["nkt"])
 
 
 # --- plans ----------------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,7 @@ def run_at(search: Search, offset: Offset, seed: int = 0, score: float | None = 
     lr, wd = CENTRE.moved(*offset)
     spec = search.base.at(lr, wd, seed)
     result = {"score": score} if State(state).finished else None
-    return Run(RunDir(Path("runs") / spec.run_id), spec, Status(State(state)), result, search.family)
+    return Run(RunDir(Path("runs") / spec.run_id), spec, Status(State(state)), result)
 
 
 def runs_on(search: Search, scores: Mapping[Offset, float | None]) -> list[Run]:
@@ -138,7 +139,7 @@ def test_points_that_were_mapped_back_are_the_same_points(search: Search) -> Non
 def near(run: Run, log2_lr: float, seed: int) -> Run:
     """Return a run beside another, as a map that rounds otherwise would have made it."""
     spec = run.spec.at(run.spec.lr * 2**log2_lr, run.spec.wd, seed)
-    return Run(RunDir(Path("runs") / spec.run_id), spec, run.status, run.result, run.family)
+    return Run(RunDir(Path("runs") / spec.run_id), spec, run.status, run.result)
 
 
 @pytest.mark.parametrize("step", [1.0, 2.0**-10])
@@ -389,7 +390,7 @@ def test_a_point_of_wd_zero_is_found_where_wd_is_fixed_at_zero(search: Search) -
     fixed = Axis(fixed=True)
     zero = Point(CENTRE.lr, 0.0)
     base = search.base.at(*zero, 0)
-    without_decay = search.model_copy(update={"base": base, "wd": fixed, "points": (zero,)})
+    without_decay = replace(search, base=base, wd=fixed, points=(zero,))
     assert Look(without_decay, []).snap(zero) == zero
     with pytest.raises(InputError, match=r"--at: wd is fixed at 0 in "):
         Look(without_decay, []).snap(CENTRE)
@@ -494,7 +495,7 @@ def test_fresh_seeds_are_not_those_of_the_search(search_of: Callable[..., Search
 def test_fresh_seeds_begin_anew_after_the_last_that_can_be(search_of: Callable[..., Search]) -> None:
     assert fresh_seeds(search_of(seeds=[MAX_SEED, 1]), 3) == [0, 2, 3]
     assert fresh_seeds(search_of(seeds=[MAX_SEED - 2, 0]), 4) == [MAX_SEED - 1, MAX_SEED, 1, 2]
-    (spec,) = search_of(seeds=[0]).specs([CENTRE], [MAX_SEED])
+    (spec,) = Look(search_of(seeds=[0]), []).specs([CENTRE], [MAX_SEED])
     assert RunSpec.model_validate(spec.model_dump()).seed == 2**31 - 1
 
 
@@ -508,7 +509,7 @@ def test_accuracy_is_best_where_it_is_highest() -> None:
     def run(offset: Offset, accuracy: float | None) -> Run:
         spec = search.base.at(*centre.moved(*offset), 0)
         state = State.DIVERGED if accuracy is None else State.DONE
-        return Run(RunDir(Path("runs") / spec.run_id), spec, Status(state), {"score": accuracy}, search.family)
+        return Run(RunDir(Path("runs") / spec.run_id), spec, Status(state), {"score": accuracy})
 
     runs = [run((0, 0), 0.78), *(run(o, 0.78 - 0.01 * i) for i, o in enumerate(SIX, 1))]
     verdict = verify(search, runs)
@@ -534,7 +535,7 @@ def search_for(search: Search, surface: Callable[[Offset], float]) -> tuple[Verd
             runs[spec.run_id] = run_at(search, offset, spec.seed, surface(offset))
         return len(new)
 
-    train(search.specs(search.points))
+    train(Look(search, []).specs(search.points))
     while True:
         found = list(runs.values())
         verdict = verify(search, found)

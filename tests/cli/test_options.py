@@ -1,0 +1,41 @@
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ettsweep.cli.options import Runs
+from ettsweep.errors import InputError
+from ettsweep.runs.folder import RunDir
+from ettsweep.runs.state import State
+from ettsweep.spec import RunSpec
+from ettsweep.sweep.ledger import load_ledger
+
+MakeSpec = Callable[..., RunSpec]
+
+
+def test_a_selection_narrows_by_each_of_its_parts(results: Path, make_spec: MakeSpec) -> None:
+    ntk, other_lr = make_spec(), make_spec(lr=2.0)
+    standard = make_spec(strategy={"s": None})
+    wide = make_spec(model={"width": 16})
+    for spec in (ntk, other_lr, standard, wide):
+        RunDir.create(results, spec)
+    RunDir(results / "runs" / wide.run_id).cancel()
+    ledger = load_ledger(results)
+
+    def chosen(**parts: Any) -> set[str]:
+        return {run.id for run in Runs(**parts).runs(ledger)}
+
+    everything = {ntk.run_id, other_lr.run_id, standard.run_id, wide.run_id}
+    assert chosen() == everything
+    assert chosen(run=[ntk.run_id[:8], wide.run_id]) == {ntk.run_id, wide.run_id}
+    assert chosen(family=[ntk.family_id[:6]]) == {ntk.run_id, other_lr.run_id}
+    assert chosen(strategy=["standard"]) == {standard.run_id}
+    assert chosen(strategy=["s=0"]) == everything - {standard.run_id}
+    assert chosen(model=["vit-n16-l1-h2-p4-i8-c1-k10"]) == {wide.run_id}
+    assert chosen(state=[State.CANCELLED]) == {wide.run_id}
+    assert chosen(state=[State.CANCELLED], strategy=["standard"]) == set()
+    with pytest.raises(InputError, match="unknown family 'zzz'"):
+        chosen(family=["zzz"])
+    with pytest.raises(InputError, match="unknown strategy 'nkt'; did you mean 'ntk'"):
+        chosen(strategy=["nkt"])

@@ -124,7 +124,7 @@ def test_the_planner_loads_no_torch() -> None:
         for n in MODULES
         if part(n) in ("sweep", "scaling", "spec", "runs", "errors", "output", "launch", "worker", "cli")
     ]
-    names += ["ettsweep.models", "ettsweep.models.architectures", "ettsweep.models.shapes", "ettsweep.models.scales"]
+    names += ["ettsweep.models", "ettsweep.models.architectures", "ettsweep.models.scales"]
     names += ["ettsweep.models.cost"]
     names += ["ettsweep.tasks", "ettsweep.tasks.kinds"]
     assert not loaded(*names) & {"torch", "pandas", "optuna", "sklearn", "matplotlib"}

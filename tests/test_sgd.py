@@ -11,7 +11,7 @@ import pytest
 import torch
 from support.commandline import ettsweep, runs_in, write_grid
 
-from ettsweep.models.shapes import parameter_shapes
+from ettsweep.models.architectures import parameter_shapes
 from ettsweep.resources import shipped
 from ettsweep.runs.folder import RunDir
 from ettsweep.scaling.factors import BULK, Group
@@ -23,8 +23,8 @@ from ettsweep.training import checkpoint
 from ettsweep.training.execution import Execution
 from ettsweep.training.loop import Stop
 from ettsweep.training.optimizer import build_optimizer
-from ettsweep.training.prepare import initial_network
 from ettsweep.training.run import train_run
+from ettsweep.training.trainer import initial_network
 
 MakeSpec = Callable[..., RunSpec]
 CPU = torch.device("cpu")

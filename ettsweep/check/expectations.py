@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ettsweep.check.powers import growth
-from ettsweep.models.shapes import dims, parameter_shapes
+from ettsweep.models.architectures import dims, parameter_shapes
 from ettsweep.scaling.contributions import adamw_order_one, tangent_contribution
 from ettsweep.scaling.factors import BULK, Dims, Domain, Group, MlpFactor, Optimizer
 from ettsweep.scaling.kernels import Estimate, Kernels, output_scale

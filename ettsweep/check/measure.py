@@ -16,17 +16,14 @@ from torch.utils.hooks import RemovableHandle
 from ettsweep.check.expectations import HEAD
 from ettsweep.check.judgement import Changes, Measured
 from ettsweep.check.probe import Probe, checkable
+from ettsweep.models.architectures import parameter_shapes
 from ettsweep.models.blocks import Network
-from ettsweep.models.shapes import parameter_shapes
 from ettsweep.scaling.factors import Group
 from ettsweep.seeding import derive_seed
 from ettsweep.spec import ModelSpec, RunSpec
 from ettsweep.tasks.base import SameBatch, Share
-from ettsweep.training.distributed import ALONE
 from ettsweep.training.optimizer import build_optimizer, set_lr
-from ettsweep.training.precision import loss_scaler
-from ettsweep.training.prepare import initial_network
-from ettsweep.training.trainer import Trainer
+from ettsweep.training.trainer import Trainer, initial_network
 
 CPU = torch.device("cpu")
 
@@ -218,8 +215,7 @@ def train(
         factors of each group's tensors.
     """
     optimizer, task = build_optimizer(network, spec), SameBatch(probe.batch, checkable(probe.model).loss)
-    scaler, share = loss_scaler(spec.precision, CPU), Share(spec.batch_size)
-    trainer = Trainer(spec, network, network, task, optimizer, scaler, CPU, share, ALONE)
+    trainer = Trainer(spec, network, task, optimizer, CPU, Share(spec.batch_size))
     start, changes = observe(network, probe), list[dict[str, float]]()
     for step in range(1, steps + 1):
         trainer.train_step(spec.lr, task.batches(step))

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from ettsweep.check.powers import ENOUGH, least_error
 from ettsweep.check.probe import SAMPLES, small_model
 from ettsweep.errors import DeviceMemoryError, InputError
-from ettsweep.models.architectures import model_spec
-from ettsweep.models.shapes import parameter_count
+from ettsweep.models.architectures import model_spec, parameter_count
 from ettsweep.scaling.factors import MlpFactor, Optimizer
 from ettsweep.scaling.optimizers import OPTIMIZERS
 from ettsweep.scaling.strategies import parse_strategy, strategy_name

@@ -101,7 +101,7 @@ def check_scaling(
     from ettsweep.check.plan import Question, make_plan
     from ettsweep.check.tables import prepared, show_check, write_check
     from ettsweep.config import parse_numbers
-    from ettsweep.training.fit import available_bytes
+    from ettsweep.training.memory import available_bytes
 
     _need_positive(lr)
     wanted = tuple(parse_numbers(widths, "--widths", "96,192,384,768"))

@@ -23,7 +23,7 @@ from ettsweep.sweep.gridfile import load_request
 from ettsweep.sweep.search import Request
 from ettsweep.tasks.data import said
 from ettsweep.tasks.kinds import TASKS, check_data, task_kind, task_spec
-from ettsweep.worker.device import execution, prepare_device
+from ettsweep.worker.device import prepare_device
 
 
 def examine(results: Path, profile: str, launch_set: Sequence[str], data: Mapping[str, str]) -> list[Check]:
@@ -114,7 +114,7 @@ def examine_fit(request: Request, name: str, launch_set: Sequence[str]) -> Itera
 
     A profile for SLURM is tried on the first device of this machine: on the login node, start it with srun.
     """
-    from ettsweep.training.fit import largest_batches
+    from ettsweep.training.memory import largest_batches
 
     spec = request.searches()[0].base
     profile = load_profile(name, launch_set)
@@ -123,9 +123,8 @@ def examine_fit(request: Request, name: str, launch_set: Sequence[str]) -> Itera
     device, facts = prepare_device(slot)
     where = facts["device_name"] if device.type == "cuda" else "this machine"
     local = -(-spec.batch_size // profile.devices_per_run)
-    how = execution(profile, slot)
     sample = task_kind(spec.task).sample
-    for fit in largest_batches(spec, local, device, how):
+    for fit in largest_batches(spec, local, device):
         what = f"fit {model_name(spec.model)} {spec.precision}"
         more = " with activation_checkpointing=true" if fit.activation_checkpointing else ""
         if not fit.micro_batch:

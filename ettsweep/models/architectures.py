@@ -130,6 +130,21 @@ def architecture(model: ModelSpec) -> Architecture:
     return ARCHITECTURES[model.kind]
 
 
+def parameter_shapes(model: ModelSpec) -> tuple[Parameter, ...]:
+    """Return name, groups and shape of all parameters, in the order of the torch model's `named_parameters()`."""
+    return architecture(model).parameters(model)
+
+
+def parameter_count(model: ModelSpec) -> int:
+    """Return the number of trainable numbers in the model."""
+    return sum(parameter.size for parameter in parameter_shapes(model))
+
+
+def dims(model: ModelSpec) -> Dims:
+    """Return what the scaling strategies depend on."""
+    return architecture(model).dims(model)
+
+
 def named_models() -> dict[str, ModelSpec]:
     """Return the models that have a name."""
     return {name: model for entry in ARCHITECTURES.values() for name, model in entry.sizes.items()}

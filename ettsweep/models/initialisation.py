@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from ettsweep.models.shapes import dims, parameter_shapes
+from ettsweep.models.architectures import dims, parameter_shapes
 from ettsweep.scaling.factors import Distribution, Group, init_distribution, init_std
 from ettsweep.seeding import derive_seed
 from ettsweep.spec import ModelSpec, StrategySpec

@@ -2,8 +2,7 @@
 
 from typing import Any, Literal
 
-from ettsweep.models.architectures import architecture, model_spec
-from ettsweep.models.shapes import dims, parameter_count, parameter_shapes
+from ettsweep.models.architectures import architecture, dims, model_spec, parameter_count, parameter_shapes
 from ettsweep.scaling.factors import Group, init_std, lr_factor, output_rescale, wd_factor
 from ettsweep.scaling.optimizers import OPTIMIZERS, factors_of
 from ettsweep.scaling.strategies import parse_strategy, strategy_name

@@ -4,11 +4,9 @@ import contextlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
 from datetime import timedelta
 from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -21,7 +19,6 @@ from ettsweep.errors import LostPeerError
 from ettsweep.files import Json, dumps
 from ettsweep.models.blocks import Network
 from ettsweep.spec import Precision
-from ettsweep.training.execution import Execution
 from ettsweep.training.precision import DTYPES
 
 if TYPE_CHECKING:
@@ -261,28 +258,3 @@ def lost_peer(error: BaseException) -> LostPeerError | None:
         return None
     how = found.group() if found else text.splitlines()[0]
     return LostPeerError(f"another process of this run is gone: {how}")
-
-
-class Order(NamedTuple):
-    """What the leader has all do: train an attempt at the run in a folder, in this way."""
-
-    run: Path
-    attempt: int
-    execution: Execution
-
-
-def lead(group: Peers, run: Path, attempt: int, execution: Execution) -> None:
-    """Tell the others what is trained next."""
-    group.from_leader({"run": str(run), "attempt": attempt, "execution": asdict(execution)})
-
-
-def dismiss(group: Peers) -> None:
-    """Tell the others that there is nothing more to do."""
-    group.from_leader(None)
-
-
-def orders(group: Peers) -> Iterator[Order]:
-    """Yield what the leader says, until it dismisses this process."""
-    while (told := group.from_leader()) is not None:
-        how = told["execution"]
-        yield Order(Path(told["run"]), told["attempt"], Execution(**how | {"sinks": tuple(how["sinks"])}))

@@ -1,7 +1,29 @@
-"""How a run is trained here: what a launch profile says, and what changes its numbers by rounding at most."""
+"""How a run is trained here: what a launch profile says of it, what is settled for the run, and how all are told.
 
-from dataclasses import dataclass
-from typing import Literal
+What is left open, None, is settled for the run and its devices; it changes numbers by rounding at most.
+"""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import torch
+
+from ettsweep.errors import InputError
+from ettsweep.files import Json
+from ettsweep.models.architectures import parameter_count
+from ettsweep.models.cost import train_flops_per_sample
+from ettsweep.spec import ModelSpec, RunSpec
+from ettsweep.training.distributed import Peers
+from ettsweep.training.memory import fitting_micro_batch
+
+LARGE_PARAMETERS = 1e9
+"""Parameters above which a run on several devices is sharded, and activations are computed again: 16 bytes for each of
+them are a fifth of a large GPU."""
+
+COMPILE_FLOPS = 1e16
+"""Work of a run above which compiling its model pays: some minutes of a GPU at a tenth of its peak."""
 
 
 @dataclass(frozen=True)
@@ -34,3 +56,70 @@ class Execution:
     sinks: tuple[str, ...] = ()
     peak_flops: float | None = None
     data: str | None = None
+
+    def facts(self, group: Peers) -> Json:
+        """Return what of it, once it is settled, can change the last bits of a run."""
+        return {
+            "processes": group.world,
+            "micro_batch": self.micro_batch,
+            "compile": self.compile,
+            "activation_checkpointing": self.activation_checkpointing,
+            "sharded": bool(self.sharded),
+        }
+
+
+def settled(spec: RunSpec, device: torch.device, execution: Execution, group: Peers, before: Json) -> Execution:
+    """Return the execution with all that was left open; `before` is how an earlier attempt was trained.
+
+    Raises:
+        InputError: there are more devices than samples in a batch.
+    """
+    if spec.batch_size < group.world:
+        raise InputError(f"{group.world} devices cannot share a batch of {spec.batch_size}")
+    if execution.compile is None:
+        flops = train_flops_per_sample(spec.model) * spec.batch_size * spec.schedule.last_step
+        execution = replace(execution, compile=device.type == "cuda" and flops > COMPILE_FLOPS)
+    execution = sized(spec.model, execution, group)
+    local = -(-spec.batch_size // group.world)  # the largest part: all are cut alike
+    size = execution.micro_batch or before.get("micro_batch")
+    if not isinstance(size, int):
+        shards = group.world if execution.sharded else 1
+        size = fitting_micro_batch(spec, local, device, bool(execution.activation_checkpointing), shards)
+    return replace(execution, micro_batch=-group.agree(-min(size, local))[0])  # the least of all
+
+
+def sized(model: ModelSpec, execution: Execution, group: Peers) -> Execution:
+    """Return the execution with what the size of the model decides; bits depend on it, so no machine counts."""
+    large = parameter_count(model) > LARGE_PARAMETERS
+    sharded, recompute = (
+        large if asked is None else asked for asked in (execution.sharded, execution.activation_checkpointing)
+    )
+    return replace(execution, sharded=sharded and group.world > 1, activation_checkpointing=recompute)
+
+
+# --- what the leader of several processes says ------------------------------------------------------------------------
+
+
+class Order(NamedTuple):
+    """What the leader has all do: train an attempt at the run in a folder, in this way."""
+
+    run: Path
+    attempt: int
+    execution: Execution
+
+
+def lead(group: Peers, run: Path, attempt: int, execution: Execution) -> None:
+    """Tell the others what is trained next."""
+    group.from_leader({"run": str(run), "attempt": attempt, "execution": asdict(execution)})
+
+
+def dismiss(group: Peers) -> None:
+    """Tell the others that there is nothing more to do."""
+    group.from_leader(None)
+
+
+def orders(group: Peers) -> Iterator[Order]:
+    """Yield what the leader says, until it dismisses this process."""
+    while (told := group.from_leader()) is not None:
+        how = told["execution"]
+        yield Order(Path(told["run"]), told["attempt"], Execution(**how | {"sinks": tuple(how["sinks"])}))

@@ -8,25 +8,20 @@ import resource
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from ettsweep.errors import DeviceMemoryError
-from ettsweep.models.architectures import model_name, named_models
+from ettsweep.models.architectures import model_name, named_models, parameter_count, parameter_shapes
 from ettsweep.models.build import example_inputs, speed_up
 from ettsweep.models.cost import activation_bytes
-from ettsweep.models.shapes import parameter_count, parameter_shapes
 from ettsweep.spec import ModelSpec, RunSpec
 from ettsweep.tasks.base import Batch, SameBatch, Share
-from ettsweep.training.distributed import ALONE
-from ettsweep.training.execution import Execution
 from ettsweep.training.optimizer import build_optimizer
-from ettsweep.training.precision import loss_scaler
-from ettsweep.training.prepare import initial_network
-from ettsweep.training.trainer import Trainer
+from ettsweep.training.trainer import Trainer, initial_network
 
 CPU_ACTIVATIONS = 4 * 2**30
 """Bytes of activations on the CPU. A fixed number: what is free changes, and with it the last bits of the results."""
@@ -74,9 +69,10 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, torch.OutOfMemoryError) or any(word in text for word in words)
 
 
-def fitting_micro_batch(
-    spec: RunSpec, samples: int, device: torch.device, execution: Execution, processes: int = 1
-) -> int:
+# --- the micro-batches of a run ---------------------------------------------------------------------------------------
+
+
+def fitting_micro_batch(spec: RunSpec, samples: int, device: torch.device, recompute: bool, shards: int = 1) -> int:
     """Return the size of the micro-batches that a device's part of a batch is cut into.
 
     On a GPU it is measured what two small ones take; a sharded model, which no device may be able to hold for that, is
@@ -87,17 +83,19 @@ def fitting_micro_batch(
         spec: the run.
         samples: the device's part of the batch.
         device: to fill.
-        execution: how it trains.
-        processes: that share out a sharded model.
+        recompute: compute activations again in the backward pass.
+        shards: devices that share out the model.
     """
-    each = activation_bytes(spec.model, recompute=bool(execution.activation_checkpointing))
+    each = activation_bytes(spec.model, recompute=recompute)
     if device.type == "cpu":
         return evenly(samples, CPU_ACTIVATIONS // each)
     budget = int(ROOM * torch.cuda.mem_get_info(device)[0])
-    if execution.sharded:
-        return evenly(samples, (budget - sharded_bytes(spec.model, processes)) // each)
-    sizes = trial_sizes(samples, each, budget)
-    return evenly(samples, _fits_into(budget, TrialModel(spec, device, execution), samples, sizes))
+    if shards > 1:
+        return evenly(samples, (budget - sharded_bytes(spec.model, shards)) // each)
+    small, large = trial_sizes(samples, each, budget)
+    if samples <= small:
+        return samples
+    return evenly(samples, reckoned(TrialModel(spec, device, recompute).two_steps(small, large), samples, budget))
 
 
 def sharded_bytes(model: ModelSpec, processes: int) -> int:
@@ -124,15 +122,14 @@ def trial_sizes(samples: int, each: int, budget: int) -> tuple[int, int]:
     return min(samples, small), min(samples, large)
 
 
-def _fits_into(budget: int, trial: "TrialModel", samples: int, sizes: tuple[int, int]) -> int:
-    """Return how many samples go through at once within a budget in bytes, from what two small batches take."""
-    small, large = sizes
-    if samples <= small:
-        return samples
-    done = trial.two_steps(small, large)
+def reckoned(done: "Sequence[TrialStep]", samples: int, budget: int) -> int:
+    """Return how many samples should fill a budget in bytes, from those of two small steps that fit into it."""
     if len(done) < 2:
-        return small if done else 1
-    return max(1, int(small + (budget - done[0].memory_bytes) / slope_bytes(*done)))
+        return done[0].size if done else 0
+    first, second = done
+    if second.size == first.size:
+        return samples
+    return min(samples, int(first.size + (budget - first.memory_bytes) / slope_bytes(first, second)))
 
 
 @contextlib.contextmanager
@@ -167,13 +164,12 @@ class TrialStep:
 class TrialModel:
     """A model with its optimizer, for steps that only measure."""
 
-    def __init__(self, spec: RunSpec, device: torch.device, execution: Execution) -> None:
+    def __init__(self, spec: RunSpec, device: torch.device, recompute: bool) -> None:
         self._spec, self._device = spec, device
         self._model = initial_network(spec, device)
         # Not compiled: that takes no more memory, and what is compiled for one size is not what a run compiles.
-        speed_up(self._model, compile_blocks=False, recompute=bool(execution.activation_checkpointing))
+        speed_up(self._model, compile_blocks=False, recompute=recompute)
         self._optimizer = build_optimizer(self._model, spec)
-        self._scaler = loss_scaler(spec.precision, device)
 
     def two_steps(self, small: int, large: int) -> list[TrialStep]:
         """Take a small step and a large one; return those that fit."""
@@ -193,10 +189,7 @@ class TrialModel:
         cuda = self._device.type == "cuda"
         inputs = example_inputs(self._spec.model, size, self._device)
         task = SameBatch(Batch(inputs, inputs[-1]), lambda outputs, batch: outputs.float().mean())
-        share = Share(size)
-        trainer = Trainer(
-            self._spec, self._model, self._model, task, self._optimizer, self._scaler, self._device, share, ALONE
-        )
+        trainer = Trainer(self._spec, self._model, task, self._optimizer, self._device, Share(size))
         if cuda:
             torch.cuda.reset_peak_memory_stats(self._device)
             torch.cuda.synchronize(self._device)
@@ -222,6 +215,90 @@ def forget_peak() -> None:
 
 def peak_resident_bytes() -> int:
     """Return the most memory that this process has had, since the peak was forgotten."""
-    with contextlib.suppress(OSError, IndexError, ValueError):
-        return 1024 * int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0])
+    if (peak := _number(Path("/proc/self/status"), "VmHWM:", 1024)) is not None:
+        return peak
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def available_bytes(device: torch.device) -> int:
+    """Return the memory of a device that nobody uses; on the CPU what this process has and may still get."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        return torch.cuda.mem_get_info(device)[0]
+    free = _number(Path("/proc/meminfo"), "MemAvailable:", 1024)
+    limit = _number(Path("/sys/fs/cgroup/memory.max"), "", 1)
+    used = _number(Path("/sys/fs/cgroup/memory.current"), "", 1)
+    if limit is not None and used is not None:
+        free = min(free or limit, limit - used)
+    resident = _number(Path("/proc/self/status"), "VmRSS:", 1024) or 0
+    return (8 * GIB if free is None else free) + resident
+
+
+def _number(path: Path, label: str, unit: int) -> int | None:
+    """Return the first number after a label in a file of the system; None where there is none."""
+    try:
+        text = path.read_text()
+    except OSError:
+        return None
+    words = text.partition(label)[2].split() if label else text.split()
+    return int(words[0]) * unit if words and words[0].isdigit() else None
+
+
+# --- the largest that fits --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Fit:
+    """The largest micro-batch that fits.
+
+    Attributes:
+        activation_checkpointing: whether activations were computed again in the backward pass.
+        micro_batch: samples; 0 where not even one fits.
+        samples_per_s: in the largest training step that was tried.
+        memory_gib: at its peak.
+        limited: by `memory`, or by the `batch`, which is no larger.
+        tried: whether a step of that size was taken, rather than reckoned from two small ones.
+    """
+
+    activation_checkpointing: bool
+    micro_batch: int
+    samples_per_s: float
+    memory_gib: float
+    limited: str
+    tried: bool
+
+
+def largest_batches(spec: RunSpec, samples: int, device: torch.device) -> Iterator[Fit]:
+    """Yield the largest micro-batch without and with activation checkpointing, `samples` at most.
+
+    Two small batches tell how memory grows. What should then fill a GPU to `ROOM` is tried, and less where it does not
+    fit after all; on the CPU, where that takes minutes, it is reckoned.
+    """
+    for recompute in (False, True):
+        yield _largest(spec, samples, device, recompute)
+
+
+def _largest(spec: RunSpec, samples: int, device: torch.device, recompute: bool) -> Fit:
+    budget = int(ROOM * available_bytes(device))
+    each = activation_bytes(spec.model, recompute=recompute)
+    done: list[TrialStep] = []
+    with until_full():
+        trial = TrialModel(spec, device, recompute)
+        done = trial.two_steps(*trial_sizes(samples, each, budget))
+    wanted = reckoned(done, samples, budget)
+    if done and wanted < samples:
+        wanted = max(done[0].size, wanted - wanted % 8)
+    while done and device.type == "cuda" and wanted > done[-1].size:
+        with until_full():
+            done += [trial.step(wanted)]
+        wanted = max(done[-1].size, int(0.9 * wanted)) if done[-1].size < wanted else wanted
+    last = done[-1] if done else TrialStep(0, 1.0, 0)
+    slope = slope_bytes(done[0], done[1]) if len(done) > 1 and done[1].size > done[0].size else 0.0
+    return Fit(
+        activation_checkpointing=recompute,
+        micro_batch=wanted,
+        samples_per_s=last.size / last.step_s,
+        memory_gib=(last.memory_bytes + slope * (wanted - last.size)) / GIB,
+        limited="batch" if wanted >= samples else "memory",
+        tried=wanted == last.size,
+    )

@@ -5,6 +5,7 @@ import os
 import platform
 import traceback
 from collections.abc import Callable
+from pkgutil import resolve_name
 
 import numpy as np
 import torch
@@ -18,17 +19,21 @@ from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 from ettsweep.scaling.strategies import strategy_name
 from ettsweep.spec import RunSpec
+from ettsweep.tasks.base import Loading, Share, Task
+from ettsweep.tasks.data import said
+from ettsweep.tasks.kinds import check_data, score, task_kind
 from ettsweep.training import checkpoint
 from ettsweep.training.distributed import ALONE, Peers, is_sharded, watching
-from ettsweep.training.execution import Execution
-from ettsweep.training.loop import Stop, run_loop, timings_of
+from ettsweep.training.execution import Execution, settled
+from ettsweep.training.loop import LoopEnd, Stop, run_loop, timings_of
 from ettsweep.training.memory import naming_the_batch
-from ettsweep.training.prepare import prepare
+from ettsweep.training.optimizer import build_optimizer
+from ettsweep.training.precision import set_matmul_precision
 from ettsweep.training.record import Record
-from ettsweep.training.result import summarise
 from ettsweep.training.resume import changes, resumed, trained_before
-from ettsweep.training.settle import execution_facts, settled
 from ettsweep.training.sinks import open_sinks
+from ettsweep.training.spikes import count_spikes
+from ettsweep.training.trainer import Trainer, initial_network
 
 
 def environment(device: torch.device) -> Json:
@@ -54,15 +59,7 @@ def train_run(
     poll: Callable[[], Stop | None],
     group: Peers = ALONE,
 ) -> Stop | None:
-    """Train a claimed run to its end, or to where `poll` says to stop.
-
-    Args:
-        run: the run folder, with its spec.
-        attempt: this owner's attempt; all files go there until the result.
-        device: where this process trains.
-        execution: how.
-        poll: asked at each step boundary.
-        group: the processes that train the run together; all of them call this.
+    """Train a claimed run to its end, or to where `poll` says to stop; all processes of the group call this.
 
     Returns:
         Why the run stopped early, or None: it is finished, or it failed and failure.json says why.
@@ -116,7 +113,7 @@ def _train(
 
     execution = settled(spec, device, execution, group, trained_before(run, attempt, group))
     trainer = resumed(run, attempt, group, record, lambda: prepare(spec, device, execution, group, record.skip))
-    how = execution_facts(execution, group) | {"data": _agreed(trainer.task.fingerprint, group)}
+    how = execution.facts(group) | {"data": _agreed(trainer.task.fingerprint, group)}
     if group.leads:
         attempt.record_execution(how)
         for change in changes(spec, attempt):
@@ -144,11 +141,34 @@ def _train(
         record.log("another attempt has taken the run over")
         return Stop.SUPERSEDED
     told = {"environment": environment(device), "weights_sha256": weights, "execution": how} | timings.summary()
-    result = summarise(trainer, record.history, end, attempt) | told
+    result = _summarise(trainer, record.history, end, attempt) | told
     finished = run.finish(result, record.history)
     ending = f"diverged at step {end.step}" if end.diverged else "finished"
     record.log(ending if finished else "another attempt finished first")
     return None
+
+
+def prepare(
+    spec: RunSpec,
+    device: torch.device,
+    execution: Execution = Execution(),  # noqa: B008 (frozen)
+    group: Peers = ALONE,
+    skipped: Callable[[str], None] = print,
+) -> Trainer:
+    """Build the objects of a run at step 0, on the device; `skipped` is told of samples that are left out, and why.
+
+    Raises:
+        DataMissingError: the data are not there, or are not those that the run was made for.
+    """
+    torch.manual_seed(spec.seed)
+    set_matmul_precision(spec.precision)
+    model = initial_network(spec, device, group, sharded=bool(execution.sharded))
+    share = Share(spec.batch_size, group.rank, group.world, execution.micro_batch)
+    data = said(spec.task.kind, execution.data)
+    check_data(spec.task, spec.model, data)
+    loading = Loading(execution.loader_workers, execution.corrupt_images, skipped, data)
+    task: Task = resolve_name(task_kind(spec.task).load)(spec.task, spec.model, spec.seed, device, share, loading)
+    return Trainer(spec, model, task, build_optimizer(model, spec), device, share, group)
 
 
 def _agreed(fingerprint: str, group: Peers) -> str:
@@ -168,4 +188,28 @@ def _labels(spec: RunSpec) -> Json:
     """Return what a chart of a run is labelled with."""
     return {"model": model_name(spec.model), "strategy": strategy_name(spec.strategy.s)} | {
         name: getattr(spec, name) for name in ("lr", "wd", "seed", "batch_size", "precision")
+    }
+
+
+def _summarise(trainer: Trainer, history: list[Json], end: LoopEnd, attempt: Attempt) -> Json:
+    """Return what result.json says of a run, but for how it was trained."""
+    spec = trainer.spec
+    evaluations = [line for line in history if "val_loss" in line]
+    result: Json = {"status": "diverged" if end.diverged else "done"}
+    for name, best in (("accuracy", max), ("loss", min), ("bits", min)):
+        values = [line.get(f"val_{name}") for line in evaluations]
+        result[f"best_{name}"] = best((value for value in values if value is not None), default=None)
+        result[f"final_{name}"] = values[-1] if values and not end.diverged else None
+    result["score"] = None if end.diverged else result[score(spec.task).metric]
+    if end.diverged:
+        result["diverged_step"] = end.step
+    return {
+        **result,
+        **count_spikes(history, spec),
+        "steps": end.step,
+        "wall_s": trainer.wall_s,
+        "device_s": trainer.wall_s * trainer.group.world,
+        "steps_per_s": end.step / max(trainer.wall_s, 1e-9),
+        "corrupt_images": len(attempt.skipped()),
+        "attempts": attempt.number,
     }

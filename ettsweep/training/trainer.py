@@ -1,20 +1,32 @@
-"""The objects of a run in training, and what one step does with them."""
+"""A run in training: its network at initial values, the objects around it, and what one step does with them."""
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
 
 from ettsweep.models.blocks import Network
-from ettsweep.models.build import example_inputs
+from ettsweep.models.build import build_model, example_inputs
+from ettsweep.models.initialisation import initialise
 from ettsweep.seeding import derive_seed
 from ettsweep.spec import RunSpec
 from ettsweep.tasks.base import Batch, Share, Task
-from ettsweep.training.distributed import Peers, is_sharded, rest, whole
+from ettsweep.training.distributed import ALONE, Peers, is_sharded, rest, whole
 from ettsweep.training.optimizer import set_lr
-from ettsweep.training.precision import autocast
+from ettsweep.training.precision import autocast, loss_scaler
+
+
+def initial_network(spec: RunSpec, device: torch.device, group: Peers = ALONE, *, sharded: bool = False) -> Network:
+    """Return the network of a run with its initial values, which are the same however the group shares it out."""
+    with torch.device("meta"):
+        model = build_model(spec.model, spec.strategy)
+    if sharded:
+        group.shard(model, spec.precision)
+    model.to_empty(device=device)
+    initialise(model, spec.model, spec.strategy, spec.seed)
+    return model
 
 
 @dataclass
@@ -31,15 +43,19 @@ class Trainer:
 
     spec: RunSpec
     model: Network
-    network: nn.Module
     task: Task
     optimizer: torch.optim.Optimizer
-    scaler: torch.amp.GradScaler
     device: torch.device
     share: Share
-    group: Peers
+    group: Peers = ALONE
+    network: nn.Module = field(init=False)
+    scaler: torch.amp.GradScaler = field(init=False)
     step: int = 0
     wall_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.network = self.model
+        self.scaler = loss_scaler(self.spec.precision, self.device)
 
     def lay_out_gradients(self) -> None:
         """Have more than two processes lay out their gradients, in a backward pass that counts for nothing.

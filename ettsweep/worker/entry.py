@@ -67,7 +67,7 @@ def follow_in_slot(told: str) -> int:
 def _follow(group: "Peers", device: "torch.device", control: "Control") -> None:
     """Train what the leader of a group says, until it has nothing more."""
     from ettsweep.errors import LostPeerError
-    from ettsweep.training.distributed import orders
+    from ettsweep.training.execution import orders
     from ettsweep.training.run import train_run
 
     try:
@@ -126,7 +126,7 @@ def run_task(folder: Path) -> int:
     worker = Worker(submission, slot, _runs(submission, submission.runs_of(job.index)), control, job, group)
     worker.serve()
     if group is not None:
-        from ettsweep.training.distributed import dismiss
+        from ettsweep.training.execution import dismiss
 
         dismiss(group)
         group.leave()

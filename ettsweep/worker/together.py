@@ -44,7 +44,8 @@ def gathered(slot: Slot, device: "torch.device") -> Iterator["Peers"]:
     Raises:
         LaunchError: one of them has ended before it could train.
     """
-    from ettsweep.training.distributed import ALONE, FileStore, Peers, dismiss
+    from ettsweep.training.distributed import ALONE, FileStore, Peers
+    from ettsweep.training.execution import dismiss
 
     if not slot.others:
         yield ALONE

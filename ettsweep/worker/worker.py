@@ -227,7 +227,7 @@ def train(
     heartbeat_s: float,
 ) -> "Stop | None":
     """Train a run that this process has claimed, together with the others of its group; say why it was stopped."""
-    from ettsweep.training.distributed import lead
+    from ettsweep.training.execution import lead
     from ettsweep.training.run import train_run
 
     lead(group, run.path, attempt.number, how)

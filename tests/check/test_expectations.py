@@ -3,7 +3,7 @@ import pytest
 from support.perfect import IMAGES, SAMPLES, TEXT, WIDTHS, counts, expectations, kernels
 
 from ettsweep.check.expectations import between, own
-from ettsweep.models.shapes import dims
+from ettsweep.models.architectures import dims
 from ettsweep.scaling.contributions import tangent_contribution
 from ettsweep.scaling.factors import BULK, Group, lr_factor
 

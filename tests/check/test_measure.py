@@ -25,17 +25,16 @@ from ettsweep.check.measure import (
     train,
 )
 from ettsweep.check.probe import Probe, make_probe, small_model
-from ettsweep.models.architectures import model_spec
+from ettsweep.models.architectures import dims, model_spec
 from ettsweep.models.blocks import Network, layer_norm
 from ettsweep.models.encdec import EncDec
 from ettsweep.models.encdec_spec import EncDecSpec
-from ettsweep.models.shapes import dims
 from ettsweep.models.vit import Vit, patchify
 from ettsweep.scaling.factors import Group, lr_factor
 from ettsweep.scaling.optimizers import AdamWSpec, SgdSpec
 from ettsweep.spec import RunSpec, ScheduleSpec, StrategySpec
 from ettsweep.tasks.images.spec import DigitsTask
-from ettsweep.training.prepare import initial_network
+from ettsweep.training.trainer import initial_network
 
 
 def small_run(name: str, **changes: Any) -> tuple[RunSpec, Probe]:

@@ -1,8 +1,7 @@
 from ettsweep.check.expectations import between, own
 from ettsweep.check.probe import SAMPLES, make_probe, small_model
-from ettsweep.models.architectures import model_spec
+from ettsweep.models.architectures import model_spec, parameter_count
 from ettsweep.models.encdec_spec import EncDecSpec
-from ettsweep.models.shapes import parameter_count
 from ettsweep.models.vit import patchify
 from ettsweep.models.vit_spec import VitSpec
 

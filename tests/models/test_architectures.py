@@ -78,7 +78,7 @@ def test_no_two_models_share_a_description(name: str, changes: dict[str, float])
 
 def test_what_the_planner_reads_of_models_imports_no_torch() -> None:
     code = (
-        "import sys, ettsweep.models.architectures, ettsweep.models.shapes, ettsweep.models.scales;"
+        "import sys, ettsweep.models.architectures, ettsweep.models.scales;"
         "sys.exit('torch' if 'torch' in sys.modules else 0)"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

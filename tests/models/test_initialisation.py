@@ -4,11 +4,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ettsweep.models.architectures import model_spec
+from ettsweep.models.architectures import dims, model_spec, parameter_shapes
 from ettsweep.models.build import build_model
 from ettsweep.models.encdec_spec import EncDecSpec
 from ettsweep.models.initialisation import initialise
-from ettsweep.models.shapes import dims, parameter_shapes
 from ettsweep.models.vit_spec import VitSpec
 from ettsweep.scaling.factors import BULK, Group, init_std
 from ettsweep.spec import ModelSpec, StrategySpec

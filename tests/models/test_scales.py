@@ -3,9 +3,8 @@ from typing import Literal
 
 import pytest
 
-from ettsweep.models.architectures import model_spec, named_models
+from ettsweep.models.architectures import model_spec, named_models, parameter_count, parameter_shapes
 from ettsweep.models.scales import describe_scales, factors, scale_table
-from ettsweep.models.shapes import parameter_count, parameter_shapes
 from ettsweep.scaling.optimizers import AdamWSpec, SgdSpec
 from ettsweep.spec import StrategySpec
 

@@ -1,10 +1,9 @@
 import pytest
 import torch
 
-from ettsweep.models.architectures import model_spec, named_models
+from ettsweep.models.architectures import dims, model_spec, named_models, parameter_count, parameter_shapes
 from ettsweep.models.build import build_model
 from ettsweep.models.encdec_spec import EncDecSpec
-from ettsweep.models.shapes import dims, parameter_count, parameter_shapes
 from ettsweep.models.vit_spec import VitSpec
 from ettsweep.scaling.factors import Dims, Group
 from ettsweep.spec import ModelSpec, StrategySpec

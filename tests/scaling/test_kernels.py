@@ -7,7 +7,7 @@ import pytest
 from support.deviations import Array
 from support.kernel_cases import PREVIOUS, SOURCE, encdec, input_kernel, patches, same_position, vit
 
-from ettsweep.models.shapes import dims
+from ettsweep.models.architectures import dims
 from ettsweep.scaling.factors import BULK, Group
 from ettsweep.scaling.gaussian import RELU
 from ettsweep.scaling.kernels import REPLICAS, encdec_kernels, vit_kernels

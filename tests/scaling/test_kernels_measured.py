@@ -16,7 +16,7 @@ from support.deviations import Array, Means, assert_tends_to_zero, relative, wit
 from support.ensembles import Pass, array, drawn, forward, jacobians, kernel, tangent_kernels
 from support.kernel_cases import OUTPUTS, PREVIOUS, Case, images, input_kernel, patches, upper, vit
 
-from ettsweep.models.shapes import dims
+from ettsweep.models.architectures import dims
 from ettsweep.scaling.factors import BULK, Group, lr_factor
 from ettsweep.scaling.kernels import Estimate, Kernels, vit_kernels
 from ettsweep.scaling.recursion import Stream

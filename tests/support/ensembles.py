@@ -18,10 +18,10 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
+from ettsweep.models.architectures import parameter_shapes
 from ettsweep.models.build import build_model
 from ettsweep.models.encdec import EncDec
 from ettsweep.models.initialisation import initialise
-from ettsweep.models.shapes import parameter_shapes
 from ettsweep.models.vit_spec import VitSpec
 from ettsweep.scaling.factors import Group
 from ettsweep.spec import ModelSpec, StrategySpec

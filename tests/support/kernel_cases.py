@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
+from ettsweep.models.architectures import dims
 from ettsweep.models.encdec_spec import EncDecSpec
-from ettsweep.models.shapes import dims
 from ettsweep.models.vit_spec import VitSpec
 from ettsweep.scaling import kernels
 from ettsweep.scaling.factors import Group, init_std

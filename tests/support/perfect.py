@@ -7,8 +7,8 @@ import numpy as np
 
 from ettsweep.check.expectations import Expectations, Prediction, between, own
 from ettsweep.check.judgement import Measured
+from ettsweep.models.architectures import dims, parameter_shapes
 from ettsweep.models.encdec_spec import EncDecSpec
-from ettsweep.models.shapes import dims, parameter_shapes
 from ettsweep.models.vit_spec import VitSpec
 from ettsweep.scaling.factors import Group, Optimizer, init_std, lr_factor
 from ettsweep.scaling.kernels import Kernels, encdec_kernels, vit_kernels

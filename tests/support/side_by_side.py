@@ -22,12 +22,12 @@ from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 from ettsweep.spec import Precision
 from ettsweep.training import checkpoint, parts
-from ettsweep.training.distributed import Peers, dismiss, lead, orders, parameters
-from ettsweep.training.execution import Execution
+from ettsweep.training.distributed import Peers, parameters
+from ettsweep.training.execution import Execution, dismiss, lead, orders
 from ettsweep.training.loop import Stop
 from ettsweep.training.memory import forget_peak, peak_resident_bytes
-from ettsweep.training.prepare import initial_network, prepare
-from ettsweep.training.run import environment, train_run
+from ettsweep.training.run import environment, prepare, train_run
+from ettsweep.training.trainer import initial_network
 
 CPU = torch.device("cpu")
 

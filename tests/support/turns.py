@@ -15,9 +15,8 @@ from torch import nn
 from ettsweep.models.cost import peak_flops, train_flops_per_sample
 from ettsweep.spec import Precision, RunSpec
 from ettsweep.tasks.base import Share, Task
-from ettsweep.training.distributed import ALONE
 from ettsweep.training.memory import is_out_of_memory
-from ettsweep.training.precision import loss_scaler, set_matmul_precision
+from ettsweep.training.precision import set_matmul_precision
 from ettsweep.training.trainer import Trainer
 
 TURNS = 9
@@ -31,8 +30,7 @@ Build = Callable[[RunSpec, torch.device, bool], Trainer]
 def trainer(
     spec: RunSpec, model: nn.Module, task: Task, optimizer: torch.optim.Optimizer, device: torch.device
 ) -> Trainer:
-    scaler = loss_scaler(spec.precision, device)
-    return Trainer(spec, model, model, task, optimizer, scaler, device, Share(spec.batch_size), ALONE)
+    return Trainer(spec, model, task, optimizer, device, Share(spec.batch_size))
 
 
 def plain_adamw(model: nn.Module, spec: RunSpec) -> torch.optim.Optimizer:

@@ -13,12 +13,12 @@ import torch
 from support.made_runs import CPU, MakeSpec, Train, Undisturbed, numbers, stop_at
 
 from ettsweep.errors import CorruptError
-from ettsweep.models.shapes import parameter_shapes
+from ettsweep.models.architectures import parameter_shapes
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 from ettsweep.spec import RunSpec
 from ettsweep.training import checkpoint
-from ettsweep.training.prepare import prepare
+from ettsweep.training.run import prepare
 from ettsweep.training.trainer import Trainer
 
 

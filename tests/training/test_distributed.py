@@ -25,8 +25,7 @@ from ettsweep.spec import RunSpec
 from ettsweep.tasks.base import Share
 from ettsweep.training.distributed import ALONE, Peers, watching
 from ettsweep.training.execution import Execution
-from ettsweep.training.prepare import prepare
-from ettsweep.training.run import train_run
+from ettsweep.training.run import prepare, train_run
 
 # --- the same numbers -----------------------------------------------------------------------------------------------
 

@@ -17,16 +17,17 @@ from ettsweep.models import architectures as registry
 from ettsweep.models.vit_spec import VitSpec
 from ettsweep.runs.folder import RunDir
 from ettsweep.spec import RunSpec
-from ettsweep.training import fit, memory
+from ettsweep.training import memory
 from ettsweep.training.execution import Execution
-from ettsweep.training.fit import Fit, largest_batches
 from ettsweep.training.memory import (
     GIB,
+    Fit,
     TrialModel,
     TrialStep,
     activation_bytes,
     evenly,
     fitting_micro_batch,
+    largest_batches,
 )
 from ettsweep.training.run import train_run
 
@@ -69,13 +70,13 @@ def test_on_the_cpu_micro_batches_follow_from_the_model_alone(
     make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = make_spec(model=WIDE, batch_size=100)
-    assert fitting_micro_batch(spec, 100, CPU, Execution()) == 100
+    assert fitting_micro_batch(spec, 100, CPU, recompute=False) == 100
     each = activation_bytes(spec.model, recompute=False)
     monkeypatch.setattr(memory, "CPU_ACTIVATIONS", 40 * each)
-    assert fitting_micro_batch(spec, 100, CPU, Execution()) == 34
-    assert fitting_micro_batch(spec, 100, CPU, Execution(activation_checkpointing=True)) == 100
+    assert fitting_micro_batch(spec, 100, CPU, recompute=False) == 34
+    assert fitting_micro_batch(spec, 100, CPU, recompute=True) == 100
     monkeypatch.setattr(memory, "CPU_ACTIVATIONS", 1)
-    assert fitting_micro_batch(spec, 100, CPU, Execution()) == 1
+    assert fitting_micro_batch(spec, 100, CPU, recompute=False) == 1
 
 
 class Tried(TrialModel):
@@ -99,8 +100,8 @@ def test_two_small_steps_tell_what_fits_and_neither_is_larger_than_asked_for(
     full: int, samples: int, fits: int
 ) -> None:
     trial = Tried(full)
-    found = memory._fits_into(full, trial, samples, memory.trial_sizes(samples, 1, full))
-    assert min(found, samples) == fits
+    done = trial.two_steps(*memory.trial_sizes(samples, 1, full))
+    assert max(1, memory.reckoned(done, samples, full)) == fits
     assert max(trial.sizes, default=0) <= samples
 
 
@@ -194,8 +195,8 @@ def fits(spec: RunSpec, samples: int, monkeypatch: pytest.MonkeyPatch, room: int
     """Return what fits without and with recomputation, into `room` bytes more than this process has now."""
     if room is not None:
         total = int((memory.peak_resident_bytes() + room) / memory.ROOM)
-        monkeypatch.setattr(fit, "available_bytes", lambda device: total)
-    return list(largest_batches(spec, samples, CPU, Execution()))
+        monkeypatch.setattr(memory, "available_bytes", lambda device: total)
+    return list(largest_batches(spec, samples, CPU))
 
 
 def test_where_there_is_room_the_batch_is_the_limit(make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,19 +223,19 @@ def test_where_memory_is_the_limit_recomputation_fits_more(
     assert recomputed.micro_batch > plain.micro_batch
     assert plain.micro_batch % 8 == recomputed.micro_batch % 8 == 0
     assert not plain.tried
-    total = fit.available_bytes(CPU)
+    total = memory.available_bytes(CPU)
     assert plain.memory_gib == pytest.approx(memory.ROOM * total / GIB, rel=0.1)
 
 
 def test_memory_of_this_machine_is_what_it_has_left_and_what_this_process_has() -> None:
     total = {line.split()[0]: line.split()[1:] for line in Path("/proc/meminfo").read_text().splitlines()}
-    assert 0 < fit.available_bytes(CPU) <= 1024 * int(total["MemTotal:"][0])
+    assert 0 < memory.available_bytes(CPU) <= 1024 * int(total["MemTotal:"][0])
 
 
 def test_a_fit_on_the_cpu_measures_what_a_step_really_adds(make_spec: MakeSpec) -> None:
     """Peaks of the process, which know nothing of the formula."""
     spec: Any = make_spec(model=WIDE)
-    trial = TrialModel(spec, CPU, Execution())
+    trial = TrialModel(spec, CPU, recompute=False)
     trial.step(8)
     first, second = trial.step(8), trial.step(48)
     each = memory.slope_bytes(first, second)

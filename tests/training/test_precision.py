@@ -14,7 +14,7 @@ from ettsweep.training import checkpoint
 from ettsweep.training.execution import Execution
 from ettsweep.training.metrics import StepBuffer
 from ettsweep.training.precision import autocast, loss_scaler
-from ettsweep.training.prepare import prepare
+from ettsweep.training.run import prepare
 
 
 @pytest.mark.parametrize(("precision", "tolerance"), [("bf16", 2e-2), ("fp16", 3e-3)])

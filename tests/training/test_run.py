@@ -27,8 +27,7 @@ from ettsweep.training import checkpoint, loop
 from ettsweep.training.execution import Execution
 from ettsweep.training.loop import Stop
 from ettsweep.training.optimizer import set_lr
-from ettsweep.training.prepare import prepare
-from ettsweep.training.run import environment, train_run
+from ettsweep.training.run import environment, prepare, train_run
 from ettsweep.training.schedule import lr_at
 from ettsweep.training.trainer import Trainer
 

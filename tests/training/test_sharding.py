@@ -28,11 +28,10 @@ from support.made_runs import (
     trained_through_stops_and_kills,
 )
 
-from ettsweep.models.architectures import model_spec
+from ettsweep.models.architectures import model_spec, parameter_count
 from ettsweep.models.build import build_model
 from ettsweep.models.initialisation import initialise
 from ettsweep.models.scales import factors
-from ettsweep.models.shapes import parameter_count
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.state import State
 from ettsweep.schema import validate
@@ -41,10 +40,9 @@ from ettsweep.tasks.text.location import pydoc_digest
 from ettsweep.tasks.text.spec import PydocTask
 from ettsweep.training import checkpoint
 from ettsweep.training.distributed import Peers
-from ettsweep.training.execution import Execution
+from ettsweep.training.execution import Execution, sized
 from ettsweep.training.memory import forget_peak, peak_resident_bytes
-from ettsweep.training.prepare import prepare
-from ettsweep.training.settle import sized
+from ettsweep.training.run import prepare
 
 SHARDED: dict[str, Any] = {"world": 2, "sharded": True}
 DDP: dict[str, Any] = {"world": 2, "sharded": False}

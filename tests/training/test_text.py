@@ -16,8 +16,7 @@ from ettsweep.spec import RunSpec, ScheduleSpec, StrategySpec
 from ettsweep.tasks.text.location import pydoc_digest
 from ettsweep.tasks.text.spec import PydocTask
 from ettsweep.training.execution import Execution
-from ettsweep.training.prepare import prepare
-from ettsweep.training.run import environment, train_run
+from ettsweep.training.run import environment, prepare, train_run
 
 MODEL = EncDecSpec(width=16, depth=1, heads=2, vocabulary=300, tokens=24, dropout=0.1, attention_dropout=0.1)
 STILL = MODEL.model_copy(update={"dropout": 0.0, "attention_dropout": 0.0})

@@ -15,8 +15,7 @@ from ettsweep.models.architectures import parameter_shapes
 from ettsweep.resources import shipped
 from ettsweep.runs.folder import RunDir
 from ettsweep.scaling.factors import BULK, Group
-from ettsweep.scaling.map import map_point
-from ettsweep.scaling.strategies import parse_strategy
+from ettsweep.scaling.strategies import map_point, parse_strategy
 from ettsweep.spec import RunSpec
 from ettsweep.sweep.gridfile import load_request
 from ettsweep.training import checkpoint
@@ -185,7 +184,7 @@ def first_step(results: Path, spec: RunSpec) -> dict[str, tuple[torch.Tensor, to
     assert saved.step == 1
     before = {name: tensor.detach() for name, tensor in initial_network(spec, CPU).named_parameters()}
     after = {name: torch.empty_like(tensor) for name, tensor in before.items()}
-    saved.tensors.fill({f"model/{name}": tensor for name, tensor in after.items()})
+    saved.fill({f"model/{name}": tensor for name, tensor in after.items()})
     return {name: (before[name], after[name]) for name in before}
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import pytest
 
 from ettsweep.errors import InputError
-from ettsweep.scaling.map import map_point
+from ettsweep.scaling.strategies import map_point
 from ettsweep.schema import OmitAt, canonical, identity, validate
 from ettsweep.spec import RunSpec, log2
 

@@ -7,11 +7,19 @@ import numpy as np
 
 from ettsweep.check.powers import growth
 from ettsweep.models.architectures import dims, parameter_shapes
-from ettsweep.scaling.contributions import adamw_order_one, tangent_contribution
-from ettsweep.scaling.factors import BULK, Dims, Domain, Group, MlpFactor, Optimizer
+from ettsweep.scaling.factors import (
+    BULK,
+    Dims,
+    Domain,
+    Group,
+    MlpFactor,
+    Optimizer,
+    adamw_order_one,
+    tangent_contribution,
+)
 from ettsweep.scaling.kernels import Estimate, Kernels, output_scale
-from ettsweep.scaling.map import bulk_exponent
 from ettsweep.scaling.recursion import Array
+from ettsweep.scaling.strategies import bulk_exponent
 from ettsweep.spec import ModelSpec
 
 HEAD = "head"

@@ -14,7 +14,7 @@ from ettsweep.check.plan import CheckPlan
 from ettsweep.check.probe import Probe, make_probe
 from ettsweep.errors import EttsweepError, InputError
 from ettsweep.output import progress
-from ettsweep.scaling.map import map_point
+from ettsweep.scaling.strategies import map_point
 
 MOVE = 0.01
 """By how much the trained outputs should move in a step at the narrowest: little, so that changes are linear in lr."""

@@ -17,8 +17,7 @@ from ettsweep.check.powers import (
     relative_variances,
     worst,
 )
-from ettsweep.scaling.contributions import tangent_contribution
-from ettsweep.scaling.factors import Group
+from ettsweep.scaling.factors import Group, tangent_contribution
 
 KERNEL_ALLOWANCE, CONTRIBUTION_ALLOWANCE = 5.0, 10.0
 """Times 1/C, by which a value at the widest may differ from its leading order beside the errors.

@@ -27,8 +27,7 @@ def map_(
 ) -> None:
     """Map (lr, wd) from one scaling strategy to another by a power of the width; nothing is trained."""
     from ettsweep.models.architectures import model_spec
-    from ettsweep.scaling.map import map_point
-    from ettsweep.scaling.strategies import parse_strategy
+    from ettsweep.scaling.strategies import map_point, parse_strategy
     from ettsweep.schema import validate
     from ettsweep.sweep.search import Centre
 

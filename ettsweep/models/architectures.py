@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from ettsweep.errors import unknown_name
@@ -24,8 +25,8 @@ class Architecture:
             are always told.
         dims: what the scaling strategies depend on.
         parameters: all of them, in the order of the torch model's `named_parameters()`.
-        tokens: T, of one sample.
-        forward_flops: of all matrix products of one sample's forward pass.
+        forward_flops: of all matrix products of one sample's forward pass, two a multiplication and addition. Norms,
+            GELU and softmax are left out.
         activation_bytes: what one sample's activations take in fp32; told whether they are computed again.
         build: `module:function` that returns the torch model, given model and StrategySpec.
         example_inputs: `module:function` that returns what it is called with, given model, batch size, generator and
@@ -40,7 +41,6 @@ class Architecture:
     letters: Mapping[str, str]
     dims: Callable[[Any], Dims]
     parameters: Callable[[Any], tuple[Parameter, ...]]
-    tokens: Callable[[Any], int]
     forward_flops: Callable[[Any], int]
     activation_bytes: Callable[[Any, bool], int]
     build: str
@@ -50,22 +50,10 @@ class Architecture:
     draws: Callable[[Any], bool] = lambda model: False
 
 
-def _vit16(width: int, heads: int) -> VitSpec:
-    return VitSpec(width=width, depth=12, heads=heads, patch_size=16, image_size=224, classes=1000)
-
-
-def _vit_cifar(classes: int) -> VitSpec:
-    return VitSpec(width=192, depth=12, heads=3, patch_size=4, image_size=32, classes=classes)
-
-
-def _encdec(width: int, depth: int, heads: int) -> EncDecSpec:
-    return EncDecSpec(width=width, depth=depth, heads=heads, vocabulary=50265, tokens=514)
-
-
-def _encdec_small(width: int, heads: int) -> EncDecSpec:
-    """Return a model for little text, without dropout."""
-    return EncDecSpec(width=width, depth=2, heads=heads, vocabulary=2048, tokens=64, dropout=0.0, attention_dropout=0.0)
-
+_vit16 = partial(VitSpec, depth=12, patch_size=16, image_size=224, classes=1000)
+_vit_cifar = partial(VitSpec, width=192, depth=12, heads=3, patch_size=4, image_size=32)
+_encdec = partial(EncDecSpec, vocabulary=50265, tokens=514)
+_encdec_small = partial(EncDecSpec, depth=2, vocabulary=2048, tokens=64, dropout=0.0, attention_dropout=0.0)
 
 ARCHITECTURES: dict[str, Architecture] = {
     "vit": Architecture(
@@ -88,7 +76,6 @@ ARCHITECTURES: dict[str, Architecture] = {
         },
         dims=vit_spec.dims,
         parameters=vit_spec.parameters,
-        tokens=vit_spec.patches,
         forward_flops=vit_spec.forward_flops,
         activation_bytes=vit_spec.activation_bytes,
         build="ettsweep.models.vit:build",
@@ -113,7 +100,6 @@ ARCHITECTURES: dict[str, Architecture] = {
         },
         dims=encdec_spec.dims,
         parameters=encdec_spec.parameters,
-        tokens=encdec_spec.tokens,
         forward_flops=encdec_spec.forward_flops,
         activation_bytes=encdec_spec.activation_bytes,
         build="ettsweep.models.encdec:build",

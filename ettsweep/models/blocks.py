@@ -39,14 +39,7 @@ class Network(nn.Module, ABC):
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention without biases.
-
-    Args:
-        width: D.
-        heads: H.
-        causal: whether each token reads from itself and those before it alone.
-        dropout: of attention weights.
-    """
+    """Multi-head self-attention without biases; if causal, each token reads from itself and those before it alone."""
 
     def __init__(self, width: int, heads: int, *, causal: bool = False, dropout: float = 0.0) -> None:
         super().__init__()
@@ -68,13 +61,7 @@ class Attention(nn.Module):
 
 
 class CrossAttention(nn.Module):
-    """Multi-head attention without biases: tokens of one sequence read from those of another.
-
-    Args:
-        width: D.
-        heads: H.
-        dropout: of attention weights.
-    """
+    """Multi-head attention without biases: tokens of one sequence read from those of another."""
 
     def __init__(self, width: int, heads: int, *, dropout: float) -> None:
         super().__init__()
@@ -110,16 +97,7 @@ class Mlp(nn.Module):
 
 
 class Block(nn.Module):
-    """Self-attention and MLP, each on normalised tokens and added to the residual stream.
-
-    Args:
-        width: D.
-        heads: H.
-        mlp_ratio: M.
-        ln_eps: of both normalisations.
-        dropout: of what is added.
-        attention_dropout: of attention weights.
-    """
+    """Self-attention and MLP, each on normalised tokens and added to the residual stream."""
 
     def __init__(
         self,

@@ -12,20 +12,7 @@ def train_flops_per_sample(model: ModelSpec) -> int:
     The backward pass multiplies as often for the weights' gradients, and once more for the inputs'. What
     activation checkpointing computes again is not counted, as is the custom for model FLOP utilisation.
     """
-    return 3 * forward_flops_per_sample(model)
-
-
-def tokens_per_sample(model: ModelSpec) -> int:
-    """Return T: patches of an image, or tokens of a target, [pad] among them; a source has as many."""
-    return architecture(model).tokens(model)
-
-
-def forward_flops_per_sample(model: ModelSpec) -> int:
-    """Return the FLOPs of all matrix products of one sample's forward pass, two a multiplication and addition.
-
-    Norms, GELU and softmax are left out.
-    """
-    return architecture(model).forward_flops(model)
+    return 3 * architecture(model).forward_flops(model)
 
 
 def activation_bytes(model: ModelSpec, *, recompute: bool) -> int:
@@ -39,39 +26,37 @@ def activation_bytes(model: ModelSpec, *, recompute: bool) -> int:
 
 # Dense peaks in TFLOP/s from the makers' data sheets: without sparsity, fp32 accumulation, boost clock. None: there
 # are no units for it. Cards whose matrix units know no TF32 compute it as fp32.
-_PEAKS: tuple[tuple[str, dict[str, float | None]], ...] = tuple(
-    (words, {"fp32": fp32, "tf32": tf32, "fp16": fp16, "bf16": bf16})
-    for words, fp32, tf32, fp16, bf16 in (
-        # words of the device's name, all of them; the first line that fits counts
-        ("GB200", 80.0, 1250.0, 2500.0, 2500.0),
-        ("B200", 75.0, 1125.0, 2250.0, 2250.0),
-        ("GH200", 67.0, 494.7, 989.4, 989.4),
-        ("H200 NVL", 60.0, 417.7, 835.5, 835.5),
-        ("H200", 67.0, 494.7, 989.4, 989.4),
-        ("H100 NVL", 60.0, 417.7, 835.5, 835.5),
-        ("H100 PCIE", 51.2, 378.0, 756.0, 756.0),
-        ("H100", 67.0, 494.7, 989.4, 989.4),
-        ("H20", 44.0, 74.0, 148.0, 148.0),
-        ("A100", 19.5, 156.0, 312.0, 312.0),
-        ("A40", 37.4, 74.8, 149.7, 149.7),
-        ("A10", 31.2, 62.5, 125.0, 125.0),
-        ("A10G", 31.5, 35.0, 70.0, 70.0),
-        ("L40S", 91.6, 183.0, 362.0, 362.0),
-        ("L40", 90.5, 90.5, 181.0, 181.0),
-        ("L4", 30.3, 60.0, 121.0, 121.0),
-        ("V100S", 16.4, 16.4, 130.0, None),
-        ("V100 PCIE", 14.0, 14.0, 112.0, None),
-        ("V100", 15.7, 15.7, 125.0, None),
-        ("T4", 8.1, 8.1, 65.0, None),
-        ("RTX 3090", 35.6, 35.6, 71.2, 71.2),
-        ("RTX 4090", 82.6, 82.6, 165.2, 165.2),
-        ("RTX 5090", 104.8, 104.8, 209.5, 209.5),
-        ("RTX A6000", 38.7, 77.4, 154.8, 154.8),
-        ("RTX 6000 ADA", 91.1, 182.1, 364.2, 364.2),
-        ("MI250X", 47.9, 47.9, 191.5, 191.5),  # of one of its two dies, each a device of its own
-        ("MI300X", 163.4, 653.7, 1307.4, 1307.4),
-    )
-)
+_PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
+_PEAKS: dict[str, tuple[float | None, ...]] = {
+    # words of the device's name, all of them; the first line that fits counts
+    "GB200": (80.0, 1250.0, 2500.0, 2500.0),
+    "B200": (75.0, 1125.0, 2250.0, 2250.0),
+    "GH200": (67.0, 494.7, 989.4, 989.4),
+    "H200 NVL": (60.0, 417.7, 835.5, 835.5),
+    "H200": (67.0, 494.7, 989.4, 989.4),
+    "H100 NVL": (60.0, 417.7, 835.5, 835.5),
+    "H100 PCIE": (51.2, 378.0, 756.0, 756.0),
+    "H100": (67.0, 494.7, 989.4, 989.4),
+    "H20": (44.0, 74.0, 148.0, 148.0),
+    "A100": (19.5, 156.0, 312.0, 312.0),
+    "A40": (37.4, 74.8, 149.7, 149.7),
+    "A10": (31.2, 62.5, 125.0, 125.0),
+    "A10G": (31.5, 35.0, 70.0, 70.0),
+    "L40S": (91.6, 183.0, 362.0, 362.0),
+    "L40": (90.5, 90.5, 181.0, 181.0),
+    "L4": (30.3, 60.0, 121.0, 121.0),
+    "V100S": (16.4, 16.4, 130.0, None),
+    "V100 PCIE": (14.0, 14.0, 112.0, None),
+    "V100": (15.7, 15.7, 125.0, None),
+    "T4": (8.1, 8.1, 65.0, None),
+    "RTX 3090": (35.6, 35.6, 71.2, 71.2),
+    "RTX 4090": (82.6, 82.6, 165.2, 165.2),
+    "RTX 5090": (104.8, 104.8, 209.5, 209.5),
+    "RTX A6000": (38.7, 77.4, 154.8, 154.8),
+    "RTX 6000 ADA": (91.1, 182.1, 364.2, 364.2),
+    "MI250X": (47.9, 47.9, 191.5, 191.5),  # of one of its two dies, each a device of its own
+    "MI300X": (163.4, 653.7, 1307.4, 1307.4),
+}
 
 _OTHER_CARDS = {"MIG", "LAPTOP", "MOBILE", "TI", "SUPER", "D"}
 """Words that make another card of a name in the table, or a part of one."""
@@ -85,8 +70,8 @@ def peak_flops(device_name: str, precision: str) -> float | None:
     name = set(re.split(r"[^A-Z0-9]+", device_name.upper()))
     if name & _OTHER_CARDS:
         return None
-    for words, peaks in _PEAKS:
+    for words, peaks in _PEAKS.items():
         if name.issuperset(words.split()):
-            tflops = peaks[precision]
+            tflops = peaks[_PRECISIONS.index(precision)]
             return None if tflops is None else tflops * 1e12
     return None

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from ettsweep.models.blocks import Attention, Block, CrossAttention, Mlp, Network, layer_norm
 from ettsweep.models.cross_entropy import linear_cross_entropy
-from ettsweep.models.encdec_spec import EncDecSpec
+from ettsweep.models.encdec_spec import EncDecSpec, draws
 from ettsweep.scaling.factors import output_rescale
 from ettsweep.spec import StrategySpec
 from ettsweep.vocabulary import PAD
@@ -41,17 +41,14 @@ class DecoderBlock(nn.Module):
 class EncDec(Network):
     """Encoder-decoder.
 
-    Sequences may be shorter than the spec says; in each, [pad] comes after all other tokens.
-
-    Args:
-        spec: the model.
-        rescale: N, which multiplies the logits.
+    Sequences may be shorter than the spec says; in each, [pad] comes after all other tokens. `rescale` is N, which
+    multiplies the logits.
     """
 
     def __init__(self, spec: EncDecSpec, rescale: float) -> None:
         super().__init__()
         self.ln_eps, self.dropout = spec.ln_eps, spec.dropout
-        self.draws = spec.dropout > 0 or spec.attention_dropout > 0
+        self.draws = draws(spec)
         self.rescale = rescale
         self.we = nn.Parameter(torch.empty(spec.vocabulary, spec.width))
         self.encoder_pe = nn.Parameter(torch.empty(spec.tokens, spec.width))

@@ -62,11 +62,6 @@ def parameters(model: EncDecSpec) -> tuple[Parameter, ...]:
     )
 
 
-def tokens(model: EncDecSpec) -> int:
-    """Return T, the tokens of a target, [pad] among them; a source has as many."""
-    return model.tokens
-
-
 def forward_flops(model: EncDecSpec) -> int:
     """Return those of L blocks of the encoder, L of the decoder with one more attention, and 2 T D V of the head.
 
@@ -92,4 +87,4 @@ def activation_bytes(model: EncDecSpec, recompute: bool) -> int:
 
 def draws(model: EncDecSpec) -> bool:
     """Say whether a training step draws at random."""
-    return model.dropout > 0
+    return model.dropout > 0 or model.attention_dropout > 0

@@ -11,9 +11,8 @@ from ettsweep.config import read_yaml, split_override
 from ettsweep.errors import EttsweepError, InputError, located
 from ettsweep.models.architectures import model_spec
 from ettsweep.resources import shipped
-from ettsweep.scaling.map import map_point
 from ettsweep.scaling.optimizers import OPTIMIZERS, factors_of
-from ettsweep.scaling.strategies import parse_strategy, strategy_name
+from ettsweep.scaling.strategies import map_point, parse_strategy, strategy_name
 from ettsweep.schema import Frozen, Positive, expect, validate
 from ettsweep.spec import DEFAULT_OPTIMIZER, OneTask, Recipe
 from ettsweep.sweep.search import Axis, Centre, Centres, Request, Seeds
@@ -93,7 +92,7 @@ class GridFile(Frozen):
     def starts(self, recipe: Recipe, where: str) -> Centres:
         """Return where the search of each strategy starts: at the stated centre, else at the map of another's.
 
-        The map (theory of scaling.map.map_point) starts from the first stated centre of the s family for a strategy of
+        The map (scaling.strategies.map_point) starts from the first stated centre of the s family for a strategy of
         the family, since within it the map is closest, else from the first stated one.
 
         Args:

@@ -10,23 +10,24 @@ import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ettsweep.errors import CorruptError, first_line
 from ettsweep.files import Json, dumps, read_json, sha256_of
-from ettsweep.models.initialisation import put
+from ettsweep.models.build import put
 from ettsweep.runs.attempt import Attempt
 from ettsweep.training.distributed import ALONE, Peers, is_sharded, parameters, whole
 from ettsweep.training.parts import (
     FILES,
     INDEX,
+    Fill,
     Layout,
-    PartTensors,
     ask_the_system,
     layout,
+    read_parts,
     write_parts,
 )
 from ettsweep.training.trainer import Trainer
@@ -89,18 +90,6 @@ def _write(state: dict[str, Any], path: Path) -> None:
 # --- reading --------------------------------------------------------------------------------------------------------
 
 
-class SavedTensors(Protocol):
-    """The tensors of a checkpoint, on disk."""
-
-    def layout(self) -> Layout:
-        """Return what tensors there are."""
-        ...
-
-    def fill(self, targets: Mapping[str, Tensor]) -> None:
-        """Copy the tensors, or this process's parts, into others of the same layout."""
-        ...
-
-
 @dataclass(frozen=True)
 class Saved:
     """A checkpoint that is whole, with its tensors still on disk.
@@ -110,40 +99,35 @@ class Saved:
         step: the last one done.
         scaler: state of the loss scaler.
         history_sha256: of the metrics up to the step.
-        tensors: what it holds.
+        layout: what tensors there are.
+        fill: copies them, or this process's parts, into others of the same layout.
     """
 
     path: Path
     step: int
     scaler: Json
     history_sha256: str
-    tensors: SavedTensors
+    layout: Layout
+    fill: Fill
 
 
-def candidates(attempts: Iterable[Attempt], warn: Callable[[str], None]) -> Iterator[tuple[Attempt, Json | None]]:
-    """Yield the attempts that may have a checkpoint, with what checkpoint.json says where it is in parts.
+def candidates(attempts: Iterable[Attempt], warn: Callable[[str], None]) -> Iterator[Json]:
+    """Yield which attempts may have a checkpoint: the number of each, and what its checkpoint.json says, if in parts.
 
-    Args:
-        attempts: the attempts to look at.
-        warn: told of what cannot be read.
+    What cannot be read is warned of.
     """
     for attempt in attempts:
         try:
-            yield attempt, read_json(attempt.parts_path)
+            yield {"attempt": attempt.number, "index": read_json(attempt.parts_path)}
         except CorruptError as error:
             warn(str(error))
         except FileNotFoundError:
             if attempt.checkpoint_path.exists():
-                yield attempt, None
+                yield {"attempt": attempt.number, "index": None}
 
 
 def load(attempt: Attempt, index: Json | None = None, group: Peers = ALONE) -> Saved:
-    """Check that the checkpoint of an attempt is whole, and return it.
-
-    Args:
-        attempt: which has saved it.
-        index: what its checkpoint.json said, if it is in parts.
-        group: the processes that load it; each checks some of the files.
+    """Check that the checkpoint of an attempt is whole, and return it; of one in parts, each process checks some.
 
     Raises:
         FileNotFoundError: there is none.
@@ -167,32 +151,21 @@ def load(attempt: Attempt, index: Json | None = None, group: Peers = ALONE) -> S
     found = state.get("tensors") if isinstance(state, dict) else None
     if not isinstance(found, dict) or not all(isinstance(tensor, Tensor) for tensor in found.values()):
         raise CorruptError(f"{path}: is not a checkpoint of run {attempt.run.id}")
-    return _checked(attempt, path, state, WholeTensors(found))
+
+    def fill(targets: Mapping[str, Tensor]) -> None:
+        for name, target in targets.items():
+            put(found[name], target)
+
+    return _checked(attempt, path, state, layout(found), fill)
 
 
-def _checked(attempt: Attempt, path: Path, head: Json, found: SavedTensors) -> Saved:
+def _checked(attempt: Attempt, path: Path, head: Json, there: Layout, fill: Fill) -> Saved:
     """Return the checkpoint, if what it says of itself is that of one."""
     kinds = {"step": int, "scaler": dict, "history_sha256": str}
     sound = all(isinstance(head.get(key), kind) for key, kind in kinds.items())
     if head.get("run") != attempt.run.id or not sound:
         raise CorruptError(f"{path}: is not a checkpoint of run {attempt.run.id}")
-    return Saved(path, head["step"], head["scaler"], head["history_sha256"], found)
-
-
-class WholeTensors:
-    """The tensors of one file, mapped into memory."""
-
-    def __init__(self, found: dict[str, Tensor]) -> None:
-        self._found = found
-
-    def layout(self) -> Layout:
-        """Return what tensors there are."""
-        return layout(self._found)
-
-    def fill(self, targets: Mapping[str, Tensor]) -> None:
-        """Copy the tensors, or this process's parts, into others of the same layout."""
-        for name, target in targets.items():
-            put(self._found[name], target)
+    return Saved(path, head["step"], head["scaler"], head["history_sha256"], there, fill)
 
 
 def _load_parts(attempt: Attempt, index: Json, group: Peers) -> Saved:
@@ -209,10 +182,10 @@ def _load_parts(attempt: Attempt, index: Json, group: Peers) -> Saved:
         if not right:
             raise CorruptError(f"{folder / name}: has a wrong checksum")
     try:
-        found = PartTensors(folder, set(files))
+        there, fill = read_parts(folder, set(files))
     except Exception as error:  # a pickle raises whatever the bytes lead it to
         raise CorruptError(f"{folder / INDEX}: cannot be read as a checkpoint: {first_line(error)}") from error
-    return _checked(attempt, path, index, found)
+    return _checked(attempt, path, index, there, fill)
 
 
 def restore(saved: Saved, trainer: Trainer) -> None:
@@ -222,13 +195,13 @@ def restore(saved: Saved, trainer: Trainer) -> None:
         CorruptError: it does not fit them, or cannot be read after all.
     """
     targets = tensors(trainer.model, trainer.optimizer)
-    have, want = saved.tensors.layout(), layout(targets)
+    have, want = saved.layout, layout(targets)
     if have != want:
         name = min(name for name in have.keys() | want.keys() if have.get(name) != want.get(name))
         raise CorruptError(f"{saved.path}: does not fit the run: {name} is {have.get(name)}, not {want.get(name)}")
     try:
         trainer.scaler.load_state_dict(saved.scaler)
-        saved.tensors.fill(targets)
+        saved.fill(targets)
     except Exception as error:  # torch.load raises whatever the bytes lead it to
         raise CorruptError(f"{saved.path}: cannot be read as a checkpoint: {first_line(error)}") from error
     trainer.step = saved.step

@@ -40,6 +40,8 @@ LOST = re.compile(r"connection \w+ by (remote )?peer|closed by peer|broken pipe|
 class Peers:
     """The processes that train one run together; this one alone by default.
 
+    Where they meet, LostPeerError says that one is gone.
+
     Attributes:
         rank: of this process; 0 leads.
         world: number of processes.
@@ -62,12 +64,8 @@ class Peers:
     def join(cls, device: torch.device, store: FileStore | TCPStore, rank: int, world: int) -> "Peers":
         """Meet the others.
 
-        Args:
-            device: of this process. GPUs average gradients through NCCL, CPUs through gloo; what the processes agree on
-                goes through gloo, between the hosts: it waits for no device, and learns at once of a process that ends.
-            store: where all meet.
-            rank: of this process.
-            world: number of processes.
+        GPUs average gradients through NCCL, CPUs through gloo. What the processes agree on goes through gloo, between
+        the hosts: it waits for no device, and learns at once of a process that ends.
         """
         backend, gpu = "gloo", None
         if device.type == "cuda":
@@ -97,37 +95,23 @@ class Peers:
         return self.rank == 0
 
     def agree(self, *values: int) -> tuple[int, ...]:
-        """Return the largest of what all say, value by value.
-
-        Raises:
-            LostPeerError: a process is gone.
-        """
-        if self.world == 1:
-            return values
-        said = torch.tensor(values, dtype=torch.int64)
-        with watching():
-            dist.all_reduce(said, op=dist.ReduceOp.MAX, group=self.hosts)
-        return tuple(said.tolist())
+        """Return the largest of what all say, value by value."""
+        return tuple(self._reduced(values, torch.int64, dist.ReduceOp.MAX))
 
     def total(self, values: Sequence[float]) -> list[float]:
-        """Return the sums over all processes, value by value, in float64.
+        """Return the sums over all processes, value by value, in float64."""
+        return self._reduced(values, torch.float64, dist.ReduceOp.SUM)
 
-        Raises:
-            LostPeerError: a process is gone.
-        """
+    def _reduced(self, values: Sequence[T], dtype: torch.dtype, how: dist.ReduceOp.RedOpType) -> list[T]:
         if self.world == 1:
             return list(values)
-        said = torch.tensor(values, dtype=torch.float64)
+        said = torch.tensor(values, dtype=dtype)
         with watching():
-            dist.all_reduce(said, group=self.hosts)
+            dist.all_reduce(said, op=how, group=self.hosts)
         return list(said.tolist())
 
     def gather(self, mine: bytes) -> list[bytes]:
-        """Return what all say, by rank; all say as many bytes.
-
-        Raises:
-            LostPeerError: a process is gone.
-        """
+        """Return what all say, by rank; all say as many bytes."""
         if self.world == 1:
             return [mine]
         said = torch.frombuffer(bytearray(mine), dtype=torch.uint8)
@@ -137,11 +121,7 @@ class Peers:
         return [bytes(part.tolist()) for part in heard]
 
     def abreast(self, mine: Iterable[T]) -> Iterator[T | None]:
-        """Yield this process's items, and then None for as long as another has some left.
-
-        Raises:
-            LostPeerError: a process is gone.
-        """
+        """Yield this process's items, and then None for as long as another has some left."""
         items = iter(mine)
         while True:
             item = next(items, None)
@@ -150,11 +130,7 @@ class Peers:
             yield item
 
     def from_leader(self, value: Json | None = None) -> Json | None:
-        """Return what the leader says: plain data, or None. It goes as JSON, since a pickle could be anybody's code.
-
-        Raises:
-            LostPeerError: a process is gone.
-        """
+        """Return what the leader says: plain data, or None. It goes as JSON, since a pickle could be anybody's code."""
         if self.world == 1:
             return value
         text = dumps({"said": value}).encode() if self.leads else b""
@@ -177,12 +153,9 @@ class Peers:
     def shard(self, model: Network, precision: Precision) -> None:
         """Have each process hold a part of every parameter, of its gradient, and of what an optimizer keeps for it.
 
-        A block's parameters are put together while it computes, those outside the blocks for a whole pass. Parameters
-        travel as what autocast would make of them; outside the blocks, where it leaves some as they are, in fp32.
-
-        Args:
-            model: without values yet, on the meta device.
-            precision: of the run.
+        The model has no values yet, and lies on the meta device. A block's parameters are put together while it
+        computes, those outside the blocks for a whole pass. Parameters travel as what autocast would make of them;
+        outside the blocks, where it leaves some as they are, in fp32.
         """
         from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 

@@ -105,13 +105,6 @@ def run_loop(
     All processes of a group come here together, and take the same turns: what depends on a clock or a signal is agreed
     on after each step, through the hosts alone.
 
-    Args:
-        trainer: the run, after `trainer.step` steps.
-        record: where metrics, timings and checkpoints go, with the metrics so far.
-        execution: when to save a checkpoint.
-        timings: of the steps to come.
-        poll: asked at each step boundary whether to stop.
-
     Raises:
         StorageError: metrics or a checkpoint cannot be written.
         LostPeerError: another process of the group is gone.
@@ -128,8 +121,9 @@ def run_loop(
         if drained.lines:
             drained_s = time.monotonic()
             record.metrics(drained.lines)
-            step = drained.lines[-1]["step"]
-            line = timings.line(step, last_step, batches.take_waited_s(), _peak_memory(trainer.device))
+            step, cuda = drained.lines[-1]["step"], trainer.device.type == "cuda"
+            memory_bytes = torch.cuda.max_memory_allocated(trainer.device) if cuda else None
+            line = timings.line(step, last_step, batches.take_waited_s(), memory_bytes)
             trainer.wall_s = line["wall_s"]
             record.timing(line)
         return drained.diverged_step
@@ -179,7 +173,3 @@ def run_loop(
     if stop is not Stop.SUPERSEDED:
         record.checkpoint(trainer)
     return LoopEnd(trainer.step, stop=stop)
-
-
-def _peak_memory(device: torch.device) -> int | None:
-    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None

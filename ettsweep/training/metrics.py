@@ -1,5 +1,6 @@
 """Per-step values, kept on the device until they are drained, and the first bad step among them."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,10 +10,12 @@ from torch import Tensor
 from ettsweep.files import finite
 from ettsweep.spec import Precision
 from ettsweep.training.distributed import ALONE, Peers
-from ettsweep.training.precision import MAX_SKIPS
 
 DRAIN_STEPS = 50
 """Steps after which buffered values are drained at the latest: a divergence is seen this late at most."""
+
+MAX_SKIPS = 50
+"""fp16 steps in a row that the loss scaler may skip before the run counts as diverged."""
 
 
 @dataclass(frozen=True)
@@ -55,9 +58,9 @@ class StepBuffer:
         steps, self._steps, self._values = self._steps, [], []
         for (step, lr), loss, (_, grad_norm, loss_scale) in zip(steps, losses, rows, strict=True):
             line: dict[str, Any] = {"step": step, "loss": loss, "grad_norm": grad_norm, "lr": lr}
-            bad = not _is_finite(loss)
+            bad = not math.isfinite(loss)
             if self._precision == "fp16":
-                overflow = not _is_finite(grad_norm)
+                overflow = not math.isfinite(grad_norm)
                 self._skips = self._skips + 1 if overflow else 0
                 line |= {"loss_scale": loss_scale} | ({"overflow": True} if overflow else {})
                 bad = (bad and loss_scale <= 1.0) or self._skips >= MAX_SKIPS
@@ -76,7 +79,3 @@ def trailing_overflows(history: list[dict[str, Any]]) -> int:
                 break
             count += 1
     return count
-
-
-def _is_finite(value: float) -> bool:
-    return value - value == 0.0

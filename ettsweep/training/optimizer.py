@@ -20,10 +20,7 @@ def build_optimizer(model: nn.Module, spec: RunSpec) -> torch.optim.Optimizer:
     weight_decay = wd / factor therefore shrinks by eta_t * wd, which does not depend on the group, as the
     equation has it. Parameters with equal (factor, decay) share a group, so that fused kernels see few.
     What it keeps of each parameter is there from the start, so that a checkpoint always has the same tensors.
-
-    Args:
-        model: the network, already on its device, and sharded if it will be.
-        spec: its run.
+    The network is on its device already, and sharded if it will be.
     """
     shared: dict[tuple[float, float], list[nn.Parameter]] = defaultdict(list)
     by_name = factors(spec.model, spec.strategy, spec.optimizer)

@@ -7,7 +7,7 @@ import pickle
 import re
 import shutil
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 Layout = dict[str, tuple[tuple[int, ...], torch.dtype]]
 """Shape and type of each tensor."""
+
+Fill = Callable[[Mapping[str, Tensor]], None]
+"""Copies what is on disk, or this process's part of it, into tensors of the same layout."""
 
 INDEX = ".metadata"
 """The file of torch.distributed.checkpoint that says which part of which tensor is where."""
@@ -100,33 +103,26 @@ def layout(named: Mapping[str, Tensor]) -> Layout:
     return {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in named.items()}
 
 
-class PartTensors:
-    """The tensors of a folder that several processes have written."""
+def read_parts(folder: Path, files: set[str]) -> tuple[Layout, Fill]:
+    """Return which tensors are in a folder that several processes have written, and what reads them."""
+    with (folder / INDEX).open("rb") as file:
+        metadata: Metadata = _MetadataUnpickler(file).load()
+    if strange := {info.relative_path for info in metadata.storage_data.values()} - files:
+        raise ValueError(f"{strange.pop()} is not one of its files")
 
-    def __init__(self, folder: Path, files: set[str]) -> None:
-        self._folder = folder
-        with (folder / INDEX).open("rb") as file:
-            self._metadata: Metadata = _MetadataUnpickler(file).load()
-        told: dict[str, Any] = self._metadata.state_dict_metadata
-        self._layout = {name: (tuple(tensor.size), tensor.properties.dtype) for name, tensor in told.items()}
-        if strange := {info.relative_path for info in self._metadata.storage_data.values()} - files:
-            raise ValueError(f"{strange.pop()} is not one of its files")
-
-    def layout(self) -> Layout:
-        """Return what tensors there are."""
-        return self._layout
-
-    def fill(self, targets: Mapping[str, Tensor]) -> None:
-        """Copy the tensors, or this process's parts, into others of the same layout."""
+    def fill(targets: Mapping[str, Tensor]) -> None:
         from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
         from torch.distributed.checkpoint.filesystem import FileSystemReader
 
         # What `torch.distributed.checkpoint.load` does, but for its unpickling of anything; no process needs another.
         planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
-        planner.set_up_planner(dict(targets), self._metadata, is_coordinator=True)
-        reader = FileSystemReader(self._folder)
-        reader.set_up_storage_reader(self._metadata, is_coordinator=True)
+        planner.set_up_planner(dict(targets), metadata, is_coordinator=True)
+        reader = FileSystemReader(folder)
+        reader.set_up_storage_reader(metadata, is_coordinator=True)
         reader.read_data(planner.finish_plan(planner.create_local_plan()), planner).wait()
+
+    told: dict[str, Any] = metadata.state_dict_metadata
+    return {name: (tuple(tensor.size), tensor.properties.dtype) for name, tensor in told.items()}, fill
 
 
 class _MetadataUnpickler(pickle.Unpickler):

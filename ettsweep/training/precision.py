@@ -8,9 +8,6 @@ from ettsweep.spec import Precision
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
-MAX_SKIPS = 50
-"""fp16 steps in a row that the loss scaler may skip before the run counts as diverged."""
-
 
 def autocast(precision: Precision, device: torch.device) -> contextlib.AbstractContextManager[object]:
     """Return the context of the forward pass; it does nothing in fp32 and tf32."""

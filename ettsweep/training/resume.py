@@ -17,10 +17,15 @@ from ettsweep.training.trainer import Trainer
 
 def trained_before(run: RunDir, attempt: Attempt, group: Peers) -> Json:
     """Return how the newest attempt before this one was trained, if it was by as many processes."""
-    for number in reversed([n for n in run.numbers() if n < attempt.number]):
-        if how := run.attempt(number).execution():
+    for earlier in _before(run, attempt):
+        if how := earlier.execution():
             return how if how.get("processes") == group.world else {}
     return {}
+
+
+def _before(run: RunDir, attempt: Attempt) -> list[Attempt]:
+    """Return the attempts before this one, the newest first."""
+    return [run.attempt(number) for number in reversed(run.numbers()) if number < attempt.number]
 
 
 def resumed(run: RunDir, attempt: Attempt, group: Peers, record: Record, prepared: Callable[[], Trainer]) -> Trainer:
@@ -33,10 +38,10 @@ def resumed(run: RunDir, attempt: Attempt, group: Peers, record: Record, prepare
     def warn(text: str) -> None:
         record.log(f"warning: {text}; not used")
 
-    earlier = [run.attempt(number) for number in reversed(run.numbers()) if number < attempt.number]
+    earlier = _before(run, attempt)
     found = checkpoint.candidates(earlier if group.leads else (), warn)
-    while (told := group.from_leader(_told(next(found, None)))) is not None:
-        parent = run.attempt(int(told["parent"]))
+    while (told := group.from_leader(next(found, None))) is not None:
+        parent = run.attempt(int(told["attempt"]))
         problem = ""
         try:
             saved = checkpoint.load(parent, told["index"], group)
@@ -61,10 +66,6 @@ def resumed(run: RunDir, attempt: Attempt, group: Peers, record: Record, prepare
     return trainer
 
 
-def _told(candidate: tuple[Attempt, Json | None] | None) -> Json | None:
-    return None if candidate is None else {"parent": candidate[0].number, "index": candidate[1]}
-
-
 def _wall_s(attempt: Attempt, step: int) -> float:
     """Return the seconds that the lineage of an attempt had spent by a step."""
     spent = [t["wall_s"] for t in read_lines(attempt.timings_path) if t.get("step", 0) <= step]
@@ -78,35 +79,22 @@ def changes(spec: RunSpec, attempt: Attempt) -> Iterator[str]:
     """Say what of an attempt is not as in the one that it goes on from, and what comes of it.
 
     Raises:
-        DataMissingError: its text has other tokens now.
+        DataMissingError: its text has other tokens now, which it cannot go on with.
     """
-    for key, difference in _differences(attempt):
-        yield f"{difference}: {_consequence(spec, key)}"
-
-
-def _consequence(spec: RunSpec, key: str) -> str:
-    """Return what comes of it that a run goes on in another way than it was trained before.
-
-    Raises:
-        DataMissingError: its data are others now, which it cannot go on with.
-    """
-    changed = task_kind(spec.task).changed
-    if key == "data" and changed is not None:
-        raise DataMissingError(changed)
-    if key in ("processes", "micro_batch", "compile") and architecture(spec.model).draws(spec.model):
-        return "dropout draws otherwise from here on, as with another seed"
-    return "metrics can differ in the last bits from an undisturbed run's"
-
-
-def _differences(attempt: Attempt) -> Iterator[tuple[str, str]]:
-    """Yield what of an attempt is not as in the one that it goes on from: its name, and in words."""
     earlier = attempt.parent()
     if earlier is None:
         return
     before, now = earlier.claim() | earlier.execution(), attempt.claim() | attempt.execution()
+    draws = architecture(spec.model).draws(spec.model)
     for key in (
         *("device_name", "threads", "instruction_set", "torch", "ettsweep"),
         *("processes", "micro_batch", "compile", "activation_checkpointing", "sharded", "data"),
     ):
-        if key in before and before[key] != now.get(key):
-            yield key, f"{key} was {before.get(key)}, is {now.get(key)}"
+        if key not in before or before[key] == now.get(key):
+            continue
+        if key == "data" and (changed := task_kind(spec.task).changed) is not None:
+            raise DataMissingError(changed)
+        consequence = "metrics can differ in the last bits from an undisturbed run's"
+        if draws and key in ("processes", "micro_batch", "compile"):
+            consequence = "dropout draws otherwise from here on, as with another seed"
+        yield f"{key} was {before[key]}, is {now.get(key)}: {consequence}"

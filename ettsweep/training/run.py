@@ -76,24 +76,16 @@ def train_run(
         if attempt.failure() is None:
             attempt.fail("lost", str(error))
         raise
-    except EttsweepError as error:
-        record.log(f"failed: {error}")
-        attempt.fail("error", str(error))
-        _break_up(group, error)
     except Exception as error:
-        details = traceback.format_exc()
-        record.log(f"failed: {details}")
-        attempt.fail("error", error_line(error), details)
-        _break_up(group, error)
+        ours = isinstance(error, EttsweepError)
+        details = "" if ours else traceback.format_exc()
+        record.log(f"failed: {details or error}")
+        attempt.fail("error", str(error) if ours else error_line(error), details)
+        if group.world > 1:  # the others wait for this process, and learn that it is gone
+            raise LostPeerError(f"this process failed: {error_line(error)}") from error
     finally:
         record.close()
     return None
-
-
-def _break_up(group: Peers, error: Exception) -> None:
-    """End a group after an error of this process: the others wait for it, and learn that it is gone."""
-    if group.world > 1:
-        raise LostPeerError(f"this process failed: {error_line(error)}") from error
 
 
 def _train(

@@ -52,7 +52,7 @@ def open_sinks(
     Args:
         names: `tensorboard`, `wandb`.
         results_dir: each has a folder of its name in it.
-        run_id: of the run; its lines continue those of earlier attempts.
+        run_id: its lines continue those of earlier attempts.
         config: what tells the run from others (lr, wd, seed, strategy, ...), as plain data.
         from_step: last step that earlier attempts leave; lines of later ones are taken back.
         warn: takes one line of text, from any thread.

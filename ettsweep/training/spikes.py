@@ -6,7 +6,7 @@ evaluation, on validation accuracy and loss: away from a running baseline, follo
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from statistics import median
 from typing import Any, Literal
 
@@ -31,22 +31,22 @@ CHUNK_WINDOWS = 4096
 
 @dataclass(frozen=True)
 class StepSpike:
-    """Spike steps at most `merge_steps` apart; `peak_sigmas` is the farthest above its window's mean."""
+    """Spike steps at most `merge_steps` apart; `sigmas` is the farthest above its window's mean."""
 
-    first_step: int
+    step: int
     last_step: int
-    peak_sigmas: float
+    sigmas: float
 
 
 @dataclass(frozen=True)
 class EvaluationSpike:
     """A drop of accuracy, or a rise of loss, and whether the curve came back.
 
-    `start_step` is the step of the first evaluation beyond the threshold, `depth` the farthest from the
+    `step` is that of the first evaluation beyond the threshold, `depth` the farthest from the
     baseline in the metric's own unit (an accuracy is a fraction), `length` the evaluations until it was back.
     """
 
-    start_step: int
+    step: int
     depth: float
     length: int
     recovered: bool
@@ -90,7 +90,7 @@ def _merge(steps: list[int], sigmas: list[float], merge_steps: int) -> list[Step
     events: list[StepSpike] = []
     for step, sigma in zip(steps, sigmas, strict=True):
         if events and step - events[-1].last_step <= merge_steps:
-            events[-1] = StepSpike(events[-1].first_step, step, max(events[-1].peak_sigmas, sigma))
+            events[-1] = StepSpike(events[-1].step, step, max(events[-1].sigmas, sigma))
         else:
             events.append(StepSpike(step, step, sigma))
     return events
@@ -179,25 +179,14 @@ def count_spikes(history: Sequence[dict[str, Any]], spec: RunSpec) -> dict[str, 
         values = [None if over else line.get(key) for line, over in zip(train, overflowed, strict=True)]
         found = step_spikes(values, spikes, warmup)
         counts[f"{name}_spikes"] = len(found)
-        events += [
-            {"kind": name, "step": e.first_step, "last_step": e.last_step, "sigmas": e.peak_sigmas} for e in found
-        ]
+        events += [{"kind": name, **asdict(spike)} for spike in found]
     unrecovered = 0
     for key, name, kind in _EVALUATED:
         lines = [line for line in history if key in line]
         drops = evaluation_spikes([x["step"] for x in lines], [x[key] for x in lines], spikes, warmup, kind)
         counts[f"{name}_spikes"] = sum(e.recovered for e in drops)
         unrecovered += sum(not e.recovered for e in drops)
-        events += [
-            {
-                "kind": name,
-                "step": e.start_step,
-                "depth": e.depth,
-                "length": e.length,
-                "recovered": e.recovered,
-            }
-            for e in drops
-        ]
+        events += [{"kind": name, **asdict(spike)} for spike in drops]
     return counts | {
         "unrecovered": unrecovered,
         "overflow_steps": sum(overflowed),

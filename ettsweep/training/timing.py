@@ -13,6 +13,14 @@ class Timings:
 
     Call `line` right after metrics were drained and `not_training` right after a line: then the device has done
     what was asked of it, and no step's work falls into another interval.
+
+    Args:
+        samples_per_step: size of the global batch.
+        flops_per_sample: of a training step.
+        peak_flops: FLOP/s of all devices of the run together; None where it is not known.
+        before_s: seconds that earlier attempts spent.
+        first_step: steps done before this attempt.
+        clock: seconds from some moment on.
     """
 
     def __init__(
@@ -24,23 +32,12 @@ class Timings:
         first_step: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Start the clock.
-
-        Args:
-            samples_per_step: size of the global batch.
-            flops_per_sample: of a training step.
-            peak_flops: FLOP/s of all devices of the run together; None where it is not known.
-            before_s: seconds that earlier attempts spent.
-            first_step: steps done before this attempt.
-            clock: seconds from some moment on.
-        """
         self._samples_per_step, self._flops_per_sample = samples_per_step, flops_per_sample
         self._peak_flops, self._before_s, self._clock = peak_flops, before_s, clock
         self._started_s = self._line_s = clock()
         self._first_step = self._step = first_step
         self._other_s = 0.0  # not training, since the last line
-        self._training_s = self._data_wait_s = 0.0  # up to the last line
-        self._step_s: list[float] = []
+        self._intervals: list[tuple[int, float, float]] = []  # of each line: steps, training_s, data_wait_s
         self._memory_bytes: int | None = None
 
     @property
@@ -72,11 +69,8 @@ class Timings:
         """
         now_s, steps = self._clock(), step - self._step
         training_s = max(now_s - self._line_s - self._other_s, 1e-9)
-        self._step, self._line_s, self._other_s = step, now_s, 0.0
-        self._training_s += training_s
-        self._data_wait_s += data_wait_s
-        self._memory_bytes = memory_bytes
-        self._step_s.append(training_s / steps)
+        self._intervals.append((steps, training_s, data_wait_s))
+        self._step, self._line_s, self._other_s, self._memory_bytes = step, now_s, 0.0, memory_bytes
         return {
             "step": step,
             "progress": step / last_step,
@@ -91,10 +85,10 @@ class Timings:
 
         An attempt without a line has nothing to say.
         """
-        if not self._step_s:
+        if not self._intervals:
             return dict.fromkeys(("step_s", "samples_per_s", "utilisation", "data_wait", "memory_gib"))
-        speed = self._speed(self._step - self._first_step, self._training_s, self._data_wait_s)
-        return {"step_s": statistics.median(self._step_s), **speed}
+        step_s = statistics.median(training_s / steps for steps, training_s, _ in self._intervals)
+        return {"step_s": step_s, **self._speed(*map(sum, zip(*self._intervals, strict=True)))}
 
     def _speed(self, steps: int, training_s: float, data_wait_s: float) -> Json:
         samples_per_s = steps * self._samples_per_step / training_s

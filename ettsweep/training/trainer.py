@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ettsweep.models.blocks import Network
-from ettsweep.models.build import build_model, example_inputs
-from ettsweep.models.initialisation import initialise
+from ettsweep.models.build import build_model, example_inputs, initialise
 from ettsweep.seeding import derive_seed
 from ettsweep.spec import RunSpec
 from ettsweep.tasks.base import Batch, Share, Task
@@ -76,11 +75,7 @@ class Trainer:
             torch.manual_seed(derive_seed(self.spec.seed, "dropout", step, self.share.rank))
 
     def train_step(self, lr: float, batches: Iterator[Batch]) -> tuple[Tensor, Tensor, Tensor]:
-        """Take one optimizer step; nothing in it waits for the device.
-
-        Args:
-            lr: learning rate of the step.
-            batches: gives the micro-batches of this process, as many as the share has slices.
+        """Take one optimizer step on as many micro-batches as the share has slices; nothing waits for the device.
 
         Returns:
             Loss (this process's part of the mean over the batch, times the number of processes), gradient norm before

@@ -24,10 +24,8 @@ from support.turns import Contender, contest, fitting, machine, optional, plain_
 from torch import Tensor, nn
 
 from ettsweep.models.architectures import model_spec
-from ettsweep.models.build import build_model, example_inputs, speed_up
-from ettsweep.models.cost import tokens_per_sample
+from ettsweep.models.build import build_model, example_inputs, initialise, speed_up
 from ettsweep.models.encdec_spec import EncDecSpec
-from ettsweep.models.initialisation import initialise
 from ettsweep.scaling.optimizers import AdamWSpec
 from ettsweep.spec import ModelSpec, Precision, RunSpec, ScheduleSpec, StrategySpec
 from ettsweep.tasks.base import Batch
@@ -152,7 +150,7 @@ def measure_alone(name: str, device: torch.device, precision: Precision, compile
 
 def row(name: str, spec: RunSpec, compiled: bool, ours: Contender, theirs: Contender | None) -> Row:
     """Return what came of the steps of ours, and of MBart's where it took turns."""
-    tokens = spec.batch_size * tokens_per_sample(spec.model)
+    tokens = spec.batch_size * spec.model.tokens
     return Row(
         name,
         spec.precision,

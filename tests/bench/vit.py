@@ -19,8 +19,7 @@ from support.turns import TURNS, contest, fitting, machine, optional, plain_adam
 from torch import Tensor, nn
 
 from ettsweep.models.architectures import model_spec, named_models
-from ettsweep.models.build import build_model, speed_up
-from ettsweep.models.initialisation import initialise
+from ettsweep.models.build import build_model, initialise, speed_up
 from ettsweep.spec import ModelSpec, Precision, RunSpec, ScheduleSpec, StrategySpec
 from ettsweep.tasks.base import Batch, Classification
 from ettsweep.tasks.images.spec import DigitsTask

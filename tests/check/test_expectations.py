@@ -4,8 +4,7 @@ from support.perfect import IMAGES, SAMPLES, TEXT, WIDTHS, counts, expectations,
 
 from ettsweep.check.expectations import between, own
 from ettsweep.models.architectures import dims
-from ettsweep.scaling.contributions import tangent_contribution
-from ettsweep.scaling.factors import BULK, Group, lr_factor
+from ettsweep.scaling.factors import BULK, Group, lr_factor, tangent_contribution
 
 NARROW = (8, 16, 32)
 """Widths at which the C_G of a language model, 0.0004 n, are so small that only their leading powers count."""

@@ -10,7 +10,7 @@ from ettsweep.check.outcome import CheckResult, check_scaling
 from ettsweep.check.plan import CheckPlan, Question, make_plan
 from ettsweep.check.powers import Agreement
 from ettsweep.errors import DeviceMemoryError, InputError
-from ettsweep.models import encdec, initialisation, scales
+from ettsweep.models import build, encdec, scales
 from ettsweep.models.encdec_spec import EncDecSpec
 from ettsweep.scaling.factors import BULK, Dims, Group
 from ettsweep.training import optimizer, trainer
@@ -163,7 +163,7 @@ def test_steps_without_the_factors_are_found(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("power", [-0.5, pytest.param(0.5, marks=pytest.mark.slow)])
 def test_a_wrong_exponent_of_initial_values_is_found(monkeypatch: pytest.MonkeyPatch, power: float) -> None:
-    monkeypatch.setattr(initialisation, "init_std", times_width(initialisation.init_std, Group.V, power))
+    monkeypatch.setattr(build, "init_std", times_width(build.init_std, Group.V, power))
     found = check()
     behaviour = off(found)
     assert behaviour["initial std"] == {Group.V}
@@ -174,7 +174,7 @@ def test_a_wrong_exponent_of_initial_values_is_found(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.usefixtures("statistics")
 def test_a_head_that_starts_too_large_is_named_before_all_that_follows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(initialisation, "init_std", times_width(initialisation.init_std, Group.HEAD, 0.5))
+    monkeypatch.setattr(build, "init_std", times_width(build.init_std, Group.HEAD, 0.5))
     found = check("mup")
     assert found.findings[0].startswith("head: the std of initial values goes as width^-0.5")
     assert off(found)["tangent contribution"] == {*BULK, Group.PATCH, Group.PE}
@@ -201,12 +201,12 @@ def test_a_missing_output_rescale_is_found(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_wrong_constant_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    std = initialisation.init_std
+    std = build.init_std
 
     def planted(group: Group, dims: Dims, s: float | None) -> float:
         return std(group, dims, s) * (1.5 if group is Group.X else 1.0)
 
-    monkeypatch.setattr(initialisation, "init_std", planted)
+    monkeypatch.setattr(build, "init_std", planted)
     found = check()
     assert found.verdict is Agreement.OFF
     assert any("blocks.0.mlp: the kernel is " in line for line in found.findings), found.findings

@@ -7,10 +7,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ettsweep.models.architectures import model_spec
-from ettsweep.models.build import build_model, example_inputs
+from ettsweep.models.build import build_model, example_inputs, initialise
 from ettsweep.models.encdec import EncDec
 from ettsweep.models.encdec_spec import EncDecSpec
-from ettsweep.models.initialisation import initialise
 from ettsweep.spec import StrategySpec
 from ettsweep.vocabulary import END, PAD
 

@@ -8,8 +8,7 @@ from torch.nn import functional as F
 
 from ettsweep.models.architectures import model_spec
 from ettsweep.models.blocks import Attention, layer_norm
-from ettsweep.models.build import build_model
-from ettsweep.models.initialisation import initialise
+from ettsweep.models.build import build_model, initialise
 from ettsweep.models.vit import Vit, patchify
 from ettsweep.models.vit_spec import VitSpec
 from ettsweep.spec import StrategySpec

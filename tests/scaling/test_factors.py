@@ -16,7 +16,7 @@ from ettsweep.scaling.factors import (
     output_rescale,
     wd_factor,
 )
-from ettsweep.scaling.map import bulk_exponent
+from ettsweep.scaling.strategies import bulk_exponent
 
 FAMILY = [0.0, 0.25, 0.5, 1.0]
 STRATEGIES = [None, *FAMILY]
@@ -237,7 +237,7 @@ def test_head_bias_never_decays_and_pe_only_if_asked() -> None:
 
 def test_scaling_imports_no_torch() -> None:
     code = (
-        "import sys, ettsweep.scaling.factors, ettsweep.scaling.strategies, ettsweep.scaling.map;"
+        "import sys, ettsweep.scaling.factors, ettsweep.scaling.strategies;"
         "sys.exit(', '.join({'torch', 'numpy', 'pydantic'} & sys.modules.keys()) or 0)"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

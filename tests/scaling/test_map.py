@@ -4,7 +4,7 @@ from typing import Literal
 import pytest
 
 from ettsweep.scaling.factors import BULK, Dims, Group, lr_factor
-from ettsweep.scaling.map import bulk_exponent, map_point
+from ettsweep.scaling.strategies import bulk_exponent, map_point
 
 STANDARD, NTK, HYBRID, MUP = None, 0.0, 0.5, 1.0
 STRATEGIES = [STANDARD, NTK, 0.25, HYBRID, MUP]

@@ -19,9 +19,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
 from ettsweep.models.architectures import parameter_shapes
-from ettsweep.models.build import build_model
+from ettsweep.models.build import build_model, initialise
 from ettsweep.models.encdec import EncDec
-from ettsweep.models.initialisation import initialise
 from ettsweep.models.vit_spec import VitSpec
 from ettsweep.scaling.factors import Group
 from ettsweep.spec import ModelSpec, StrategySpec

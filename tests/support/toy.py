@@ -100,7 +100,6 @@ TOY = Architecture(
     letters={"outputs": "o"},
     dims=dims,
     parameters=parameters,
-    tokens=lambda model: 1,
     forward_flops=forward_flops,
     activation_bytes=lambda model, recompute: 4 * model.width,
     build="support.toy:build",

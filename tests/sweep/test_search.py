@@ -5,7 +5,7 @@ import random
 import pytest
 
 from ettsweep.errors import InputError
-from ettsweep.scaling.map import map_point
+from ettsweep.scaling.strategies import map_point
 from ettsweep.schema import validate
 from ettsweep.spec import point_identity
 from ettsweep.sweep.search import PRINTED, Axis, Point, expand, neighbours, parse_point, snap

@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from ettsweep.models.build import build_model
-from ettsweep.models.initialisation import initialise
+from ettsweep.models.build import build_model, initialise
 from ettsweep.spec import RunSpec
 from ettsweep.training.optimizer import build_optimizer, set_lr
 

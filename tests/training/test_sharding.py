@@ -29,8 +29,7 @@ from support.made_runs import (
 )
 
 from ettsweep.models.architectures import model_spec, parameter_count
-from ettsweep.models.build import build_model
-from ettsweep.models.initialisation import initialise
+from ettsweep.models.build import build_model, initialise
 from ettsweep.models.scales import factors
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.state import State

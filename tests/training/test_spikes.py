@@ -36,7 +36,7 @@ def spec(warmup_steps: int = 0, spikes: SpikeSpec = SPEC) -> RunSpec:
 def test_six_sigmas_exactly_is_not_yet_a_spike() -> None:
     assert step_spikes([*FLAT, 6.0], SPEC, 0) == []
     (spike,) = step_spikes([*FLAT, 6.5], SPEC, 0)
-    assert (spike.first_step, spike.last_step, spike.peak_sigmas) == (129, 129, 6.5)
+    assert (spike.step, spike.last_step, spike.sigmas) == (129, 129, 6.5)
 
 
 def test_a_fall_is_no_spike() -> None:
@@ -67,7 +67,7 @@ def test_constant_window_has_no_spikes(constant: float) -> None:
 def test_missing_values_are_skipped_and_leave_the_window() -> None:
     values = [None, *FLAT[:64], None, math.nan, *FLAT[64:], None, 8.0]
     (spike,) = step_spikes(values, SPEC, 0)
-    assert (spike.first_step, spike.peak_sigmas) == (len(values), 8.0)
+    assert (spike.step, spike.sigmas) == (len(values), 8.0)
 
 
 @pytest.mark.parametrize(("gap", "events"), [(1, 1), (9, 1), (10, 1), (11, 2)])
@@ -76,23 +76,23 @@ def test_hits_at_most_ten_steps_apart_are_one_event(gap: int, events: int) -> No
     values = [*FLAT, 7.0, *[0.0] * (gap - 1), 1000.0]
     found = step_spikes(values, SPEC, 0)
     assert len(found) == events
-    assert (found[0].first_step, found[-1].last_step) == (129, second)
+    assert (found[0].step, found[-1].last_step) == (129, second)
     # The window of the second: 127 - (gap - 1) of the flat values, the first spike, gap - 1 zeros.
     window = values[second - 129 : second - 1]
     mean = sum(window) / 128
     std = math.sqrt(sum((v - mean) ** 2 for v in window) / 128)
-    assert max(e.peak_sigmas for e in found) == pytest.approx((1000.0 - mean) / std, rel=1e-12)
+    assert max(e.sigmas for e in found) == pytest.approx((1000.0 - mean) / std, rel=1e-12)
 
 
 def test_events_merge_in_chains() -> None:
     spikes = SPEC.model_copy(update={"window_steps": 4, "sigmas": 2.0})
     values = [1.0, -1.0, 1.0, -1.0, 10.0, *[0.0, 0.1] * 4, 10.0, *[0.0, 0.1] * 4, 10.0]
-    assert [(e.first_step, e.last_step) for e in step_spikes(values, spikes, 0)] == [(5, 23)]
+    assert [(e.step, e.last_step) for e in step_spikes(values, spikes, 0)] == [(5, 23)]
 
 
 def test_chunks_agree_with_one_window_at_a_time() -> None:
     values = [math.sin(1.7 * i * i) + (30.0 if i in (5000, 8192, 9999) else 0.0) for i in range(10_000)]
-    assert [e.first_step for e in step_spikes(values, SPEC, 0)] == [5001, 8193, 10_000]
+    assert [e.step for e in step_spikes(values, SPEC, 0)] == [5001, 8193, 10_000]
 
 
 def test_hundred_thousand_steps_take_less_than_a_second() -> None:
@@ -126,7 +126,7 @@ def test_drop_of_exactly_one_point_is_not_yet_a_dip() -> None:
 
 def test_back_within_half_a_point_ends_a_dip() -> None:
     (dip,) = dips([0.97] * 5 + [0.9, 0.9649, 0.965, 0.97])
-    assert (dip.start_step, dip.length, dip.recovered) == (60, 2, True)
+    assert (dip.step, dip.length, dip.recovered) == (60, 2, True)
 
 
 def test_baseline_is_the_median_of_five_and_frozen() -> None:
@@ -146,21 +146,21 @@ def test_noise_raises_the_threshold() -> None:
 def test_noise_is_taken_outside_events_and_after_warmup() -> None:
     # Within the long dip the differences are 0.2: were they noise, 5 sigma would hide the second dip.
     twice = [0.5] * 5 + [0.3, 0.1] * 5 + [0.5, 0.48]
-    assert [(d.start_step, d.length) for d in dips(twice)] == [(60, 10), (170, 1)]
+    assert [(d.step, d.length) for d in dips(twice)] == [(60, 10), (170, 1)]
     jumpy = [0.1, 0.5, 0.2, 0.9, 0.15, 0.6, *[0.5] * 6, 0.48, 0.5]
     assert dips(jumpy) == []
-    assert [d.start_step for d in dips(jumpy, warmup_steps=60)] == [130]
+    assert [d.step for d in dips(jumpy, warmup_steps=60)] == [130]
 
 
 def test_the_step_across_an_event_is_no_noise() -> None:
     # Up by 0.2 while inside: counted as a difference, it would make 5 sigma 0.74 and hide the second dip.
     found = dips([0.5, 0.5, 0.3, 0.7, 0.58], spikes=SPEC.model_copy(update={"window_evals": 2}))
-    assert [(d.start_step, d.recovered) for d in found] == [(30, True), (50, False)]
+    assert [(d.step, d.recovered) for d in found] == [(30, True), (50, False)]
 
 
 def test_a_dip_does_not_enter_the_next_baseline() -> None:
     found = dips([0.5] * 5 + [0.3] * 5 + [0.5, 0.3, 0.5])
-    assert [(d.start_step, d.length, d.recovered) for d in found] == [(60, 5, True), (120, 1, True)]
+    assert [(d.step, d.length, d.recovered) for d in found] == [(60, 5, True), (120, 1, True)]
 
 
 def test_event_that_never_comes_back_is_unrecovered() -> None:

@@ -5,9 +5,8 @@ import torch
 from torch import Tensor, nn
 
 from ettsweep.models.architectures import dims, model_spec, parameter_shapes
-from ettsweep.models.build import build_model
+from ettsweep.models.build import build_model, initialise
 from ettsweep.models.encdec_spec import EncDecSpec
-from ettsweep.models.initialisation import initialise
 from ettsweep.models.vit_spec import VitSpec
 from ettsweep.scaling.factors import BULK, Group, init_std
 from ettsweep.spec import ModelSpec, StrategySpec

@@ -20,16 +20,7 @@ from ettsweep.files import Json, dumps, read_json, sha256_of
 from ettsweep.models.build import put
 from ettsweep.runs.attempt import Attempt
 from ettsweep.training.distributed import ALONE, Peers, is_sharded, parameters, whole
-from ettsweep.training.parts import (
-    FILES,
-    INDEX,
-    Fill,
-    Layout,
-    ask_the_system,
-    layout,
-    read_parts,
-    write_parts,
-)
+from ettsweep.training.parts import FILES, INDEX, Fill, Layout, ask_the_system, layout, read_parts, write_parts
 from ettsweep.training.trainer import Trainer
 
 

@@ -94,11 +94,7 @@ def timings_of(trainer: Trainer, execution: Execution) -> Timings:
 
 
 def run_loop(
-    trainer: Trainer,
-    record: Record,
-    execution: Execution,
-    timings: Timings,
-    poll: Callable[[], Stop | None],
+    trainer: Trainer, record: Record, execution: Execution, timings: Timings, poll: Callable[[], Stop | None]
 ) -> LoopEnd:
     """Train until the last step, a divergence, or a reason to stop.
 

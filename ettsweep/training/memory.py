@@ -36,7 +36,7 @@ GIB = 2**30
 
 
 @contextlib.contextmanager
-def naming_the_batch(spec: RunSpec, share: Share, device: torch.device) -> Iterator[None]:
+def naming_the_batch(trainer: Trainer) -> Iterator[None]:
     """Say which micro-batch was too large, and what to set.
 
     Raises:
@@ -44,10 +44,10 @@ def naming_the_batch(spec: RunSpec, share: Share, device: torch.device) -> Itera
     """
     try:
         yield
-    except (torch.OutOfMemoryError, RuntimeError) as error:
+    except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
-        size = len(share.slices[0])
+        spec, device, size = trainer.spec, trainer.device, len(trainer.share.slices[0])
         where = "the memory of this machine"
         if device.type == "cuda":
             total = torch.cuda.get_device_properties(device).total_memory / GIB

@@ -27,12 +27,7 @@ def build_optimizer(model: nn.Module, spec: RunSpec) -> torch.optim.Optimizer:
     for name, parameter in parameters(model).items():
         shared[by_name[name]].append(parameter)
     groups = [
-        {
-            "params": members,
-            "lr": spec.lr * lr_factor,
-            "weight_decay": spec.wd * wd_factor,
-            "lr_factor": lr_factor,
-        }
+        {"params": members, "lr": spec.lr * lr_factor, "weight_decay": spec.wd * wd_factor, "lr_factor": lr_factor}
         for (lr_factor, wd_factor), members in shared.items()
     ]
     optimizer: torch.optim.Optimizer = resolve_name(OPTIMIZERS[spec.optimizer.kind].build)(

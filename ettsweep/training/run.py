@@ -113,7 +113,7 @@ def _train(
         record.sinks = open_sinks(execution.sinks, run.path.parent.parent, run.id, _labels(spec), trainer.step, warn)
     speed_up(trainer.model, compile_blocks=bool(execution.compile), recompute=bool(execution.activation_checkpointing))
     group.agree(0)  # all have come this far: what follows waits for each, and not for ever
-    with naming_the_batch(spec, trainer.share, device), watching() if group.world > 1 else contextlib.nullcontext():
+    with naming_the_batch(trainer), watching() if group.world > 1 else contextlib.nullcontext():
         trainer.network = group.wrap(trainer.model)
         trainer.lay_out_gradients()
         timings = timings_of(trainer, execution)

@@ -40,12 +40,7 @@ def check_sinks(names: Iterable[str]) -> None:
 
 
 def open_sinks(
-    names: Iterable[str],
-    results_dir: Path,
-    run_id: str,
-    config: Json,
-    from_step: int,
-    warn: Callable[[str], None],
+    names: Iterable[str], results_dir: Path, run_id: str, config: Json, from_step: int, warn: Callable[[str], None]
 ) -> list[Sink]:
     """Open the sinks of a run. One that fails, now or later, is warned of once and left out: the run goes on.
 

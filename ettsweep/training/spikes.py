@@ -53,17 +53,11 @@ class EvaluationSpike:
 
 
 def step_spikes(values: Sequence[float | None], spec: SpikeSpec, warmup_steps: int) -> list[StepSpike]:
-    """Find the steps far above the mean of the window before them.
+    """Find the steps far above the mean of the window before them, the first one first.
 
-    Args:
-        values: `values[i]` belongs to step i + 1; None (non-finite, or skipped for an overflow) is neither a
-            spike nor part of a window.
-        spec: thresholds.
-        warmup_steps: values up to this step are left out.
-
-    Returns:
-        Events, first one first. A window holds the `window_steps` values before, and must be full; its
-        standard deviation is the population's. Spike steps stay in the windows of later steps.
+    `values[i]` belongs to step i + 1; None (non-finite, or skipped for an overflow) is neither a spike nor part of a
+    window, and values up to `warmup_steps` are left out. A window holds the `window_steps` values before, and must be
+    full; its standard deviation is the population's. Spike steps stay in the windows of later steps.
     """
     array = np.array([math.nan if v is None else v for v in values[warmup_steps:]], dtype=np.float64)
     kept = np.flatnonzero(np.isfinite(array))
@@ -103,18 +97,11 @@ def evaluation_spikes(
     warmup_steps: int,
     kind: Literal["accuracy", "loss"],
 ) -> list[EvaluationSpike]:
-    """Find drops of an accuracy, or rises of a loss, from the median of the evaluations before.
+    """Find drops of an accuracy, or rises of a loss, from the median of the evaluations before, the first one first.
 
-    Args:
-        steps: step of each evaluation, rising.
-        values: accuracies as fractions, or losses; None (non-finite) is left out.
-        spec: thresholds.
-        warmup_steps: evaluations up to this step are left out.
-        kind: accuracies are bad when low, losses when high; a loss has thresholds relative to its baseline.
-
-    Returns:
-        Events, first one first; only the last can be unrecovered. Evaluations inside an event enter neither
-        later baselines nor the noise: first differences count where both ends are outside events.
+    Accuracies are fractions; a loss has thresholds relative to its baseline. None (non-finite), and evaluations up to
+    `warmup_steps`, are left out. Only the last event can be unrecovered. Evaluations inside an event enter neither
+    later baselines nor the noise: first differences count where both ends are outside events.
     """
     sign = 1.0 if kind == "accuracy" else -1.0
     start, back = (
@@ -172,11 +159,10 @@ def count_spikes(history: Sequence[dict[str, Any]], spec: RunSpec) -> dict[str, 
     """
     spikes, warmup = spec.spikes, spec.schedule.warmup_steps
     train = [line for line in history if "loss" in line]
-    overflowed = [line.get("overflow") is True for line in train]
     counts: dict[str, object] = {}
     events: list[dict[str, object]] = []
     for key, name in (("loss", "loss"), ("grad_norm", "grad")):
-        values = [None if over else line.get(key) for line, over in zip(train, overflowed, strict=True)]
+        values = [None if line.get("overflow") else line.get(key) for line in train]
         found = step_spikes(values, spikes, warmup)
         counts[f"{name}_spikes"] = len(found)
         events += [{"kind": name, **asdict(spike)} for spike in found]
@@ -189,11 +175,8 @@ def count_spikes(history: Sequence[dict[str, Any]], spec: RunSpec) -> dict[str, 
         events += [{"kind": name, **asdict(spike)} for spike in drops]
     return counts | {
         "unrecovered": unrecovered,
-        "overflow_steps": sum(overflowed),
-        "nonfinite_steps": sum(
-            not over and (line.get("nonfinite") is True or not _is_finite(line["loss"]))
-            for line, over in zip(train, overflowed, strict=True)
-        ),
+        "overflow_steps": sum(line.get("overflow") is True for line in train),
+        "nonfinite_steps": sum(line.get("nonfinite") is True and not line.get("overflow") for line in train),
         "spike_events": events,
     }
 
@@ -202,7 +185,3 @@ _EVALUATED: tuple[tuple[str, str, Literal["accuracy", "loss"]], ...] = (
     ("val_accuracy", "accuracy", "accuracy"),
     ("val_loss", "eval_loss", "loss"),
 )
-
-
-def _is_finite(value: float | None) -> bool:
-    return value is not None and math.isfinite(value)

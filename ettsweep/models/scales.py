@@ -17,19 +17,17 @@ def scale_table(
     Keys: group, shape (of one tensor), parameters (over all tensors), init_std, lr_factor, wd_factor,
     effective_lr (lr * lr_factor; None without an lr).
     """
-    parameters = parameter_shapes(model)
     rows = []
     for group in Group:
-        shapes = [parameter.part_shape for parameter in parameters if group in parameter.groups]
-        sizes = [parameter.size // len(parameter.groups) for parameter in parameters if group in parameter.groups]
-        if not shapes:
+        parameters = [parameter for parameter in parameter_shapes(model) if group in parameter.groups]
+        if not parameters:
             continue
         factor, decay = _factors(group, model, strategy, optimizer)
         rows.append(
             {
                 "group": group.value,
-                "shape": list(shapes[0]),
-                "parameters": sum(sizes),
+                "shape": list(parameters[0].part_shape),
+                "parameters": sum(parameter.size // len(parameter.groups) for parameter in parameters),
                 "init_std": init_std(group, dims(model), strategy.s),
                 "lr_factor": factor,
                 "wd_factor": decay,

@@ -95,13 +95,7 @@ def init_std(group: Group, dims: Dims, s: float | None) -> float:
 
 def init_distribution(group: Group, domain: Domain) -> Distribution:
     """Return which distribution a group's initial values follow."""
-    if domain == "language":
-        return "normal"
-    match group:
-        case Group.Q | Group.K | Group.V | Group.U | Group.W | Group.X:
-            return "uniform"
-        case Group.PATCH | Group.WE | Group.PE | Group.HEAD | Group.HEAD_BIAS:
-            return "normal"
+    return "uniform" if domain == "vision" and group in BULK else "normal"
 
 
 def output_rescale(width: int, s: float | None) -> float:

@@ -6,14 +6,10 @@ from ettsweep.spec import ScheduleSpec
 
 
 def lr_at(step: int, lr: float, schedule: ScheduleSpec) -> float:
-    """Return the learning rate of a step.
+    """Return the learning rate of step t; `lr` is the peak.
 
-    Linear warmup, lr * t / warmup for t <= warmup, then cosine or linear decay to `lr_min` at `total_steps`.
-
-    Args:
-        step: t, counted from 1: the first step does not have learning rate 0.
-        lr: peak learning rate.
-        schedule: its shape.
+    Linear warmup, lr * t / warmup for t <= warmup, then cosine or linear decay to `lr_min` at `total_steps`. Steps are
+    counted from 1: the first does not have learning rate 0.
     """
     if step <= schedule.warmup_steps:
         return lr * step / schedule.warmup_steps

@@ -82,6 +82,7 @@ def test_from_text_files_to_a_report(tmp_path: Path, results: Path) -> None:
     assert "best accuracy" not in page
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("process", "warm")
 def test_embedded_text_needs_no_data(results: Path, tmp_path: Path) -> None:
     small = ["--set=schedule.total_steps=4", "--set=schedule.warmup_steps=1", "--set=schedule.eval_every=4"]

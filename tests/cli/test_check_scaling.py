@@ -64,6 +64,7 @@ def test_mistakes_are_told_before_anything_is_trained(
     assert not results.exists()
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_it_and_leaves_no_file(results: Path) -> None:
     process = start("check-scaling", "--model", "vit-b16", "--results", results)
     folder = results / "check-scaling" / "vit-b16-ntk-adamw"

@@ -193,6 +193,7 @@ def test_missing_imagenet_says_where_to_point_and_submits_nothing(call: Call, tm
     assert not (tmp_path / "r").exists()
 
 
+@pytest.mark.slow
 def test_a_finished_grid_asked_for_again_submits_nothing(trained: Path) -> None:
     before = files(trained)
     options = ("--grid", trained.parent / "grid.yaml", "--results", trained, "--launch-set", "slots=1")

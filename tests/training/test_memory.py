@@ -199,6 +199,7 @@ def fits(spec: RunSpec, samples: int, monkeypatch: pytest.MonkeyPatch, room: int
     return list(largest_batches(spec, samples, CPU))
 
 
+@pytest.mark.slow
 def test_where_there_is_room_the_batch_is_the_limit(make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     found = fits(make_spec(), 32, monkeypatch)
     assert [(f.activation_checkpointing, f.micro_batch, f.limited) for f in found] == [

@@ -286,6 +286,7 @@ def test_any_number_of_processes_takes_a_run_on_sharded_or_not(
     )
 
 
+@pytest.mark.slow
 def test_fp16_goes_on_with_its_loss_scale(trained: Trained, make_spec: MakeSpec) -> None:
     spec = make_spec(precision="fp16", lr=64.0, wd=0.0, strategy={"s": None}, batch_size=ODD)
     way = SHARDED | {"folder": "same"}
@@ -294,6 +295,7 @@ def test_fp16_goes_on_with_its_loss_scale(trained: Trained, make_spec: MakeSpec)
     assert numbers(run) == numbers(calm)
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_every_processs_failure_and_costs_no_bit(
     trained: Trained, make_spec: MakeSpec, small_disk: Callable[[str], Path]
 ) -> None:

@@ -187,6 +187,7 @@ def test_closing_ends_a_worker_that_waits_for_a_disk(start: Start, tmp_path: Pat
     os.close(writer)
 
 
+@pytest.mark.slow
 def test_workers_end_when_their_run_is_killed(start: Start) -> None:
     process, workers = start("input()")
     process.kill()

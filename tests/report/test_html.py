@@ -82,10 +82,9 @@ def test_runs_that_were_not_timed_have_no_table_of_speed(made: Made) -> None:
 
 
 def test_hostile_names_are_escaped(made: Made) -> None:
-    verdicts = [
-        replace(v, search=v.search.model_copy(update={"strategy": HOSTILE, "model": HOSTILE}), reason=HOSTILE)
-        for v in made.verdicts
-    ]
+    verdicts = [replace(v, search=replace(v.search), reason=HOSTILE) for v in made.verdicts]
+    for verdict in verdicts:
+        vars(verdict.search).update(strategy=HOSTILE, model=HOSTILE)
     hostile = Made(made.results, made.runs, verdicts)
     page = render(HOSTILE, [comparison(hostile, HOSTILE)], {}, made.runs, {HOSTILE: HOSTILE})
     assert "<script" not in page

@@ -1,7 +1,7 @@
 """A report: what there is to draw is chosen and read here, drawn in figures, and shown by html."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -12,7 +12,7 @@ from ettsweep.report import html, tables
 from ettsweep.report.canvas import save
 from ettsweep.report.families import Comparison, JudgedFamily, compare, judged
 from ettsweep.report.figures import Curve, PointCurves, StrategyCurves, curves_figure, seeds_figure
-from ettsweep.report.maps import Cell, LatticeMap, lattice_figure
+from ettsweep.report.maps import Cell, lattice_figure
 from ettsweep.report.text import mean_std
 from ettsweep.runs.state import State
 from ettsweep.sweep.ledger import Run
@@ -31,16 +31,12 @@ class Histories:
         self.corrupt: dict[str, str] = {}
         self._curves: dict[str, Curve | None] = {}
 
-    def curve(self, run: Run) -> Curve | None:
-        """Return the curve of a run; None if it has none, or its files were changed."""
-        if run.id not in self._curves:
-            self._curves[run.id] = self._read(run) if run.result is not None else None
-        return self._curves[run.id]
-
-    def curves(self, runs: Iterable[Run]) -> tuple[Curve, ...]:
-        """Return the curves that could be read."""
-        found = (self.curve(run) for run in runs)
-        return tuple(curve for curve in found if curve is not None)
+    def curves(self, runs: Sequence[Run]) -> tuple[Curve, ...]:
+        """Return the curves of the runs that have one, and whose files are as they were written."""
+        for run in runs:
+            if run.id not in self._curves:
+                self._curves[run.id] = self._read(run) if run.result is not None else None
+        return tuple(curve for run in runs if (curve := self._curves[run.id]))
 
     def _read(self, run: Run) -> Curve | None:
         try:
@@ -55,8 +51,7 @@ class Histories:
             tuple(math.nan if line.get(key) is None else float(line[key]) for line in lines)
             for key in ("val_accuracy", "val_loss")
         )
-        trained = tuple(line["step"] / unit_steps for line in lines)
-        return Curve(trained, accuracy, loss, unit)
+        return Curve(tuple(line["step"] / unit_steps for line in lines), accuracy, loss, unit)
 
 
 def write_report(
@@ -66,7 +61,7 @@ def write_report(
     verdicts: Sequence[Verdict],
     tell: Callable[[str], None] = lambda text: None,
 ) -> list[Path]:
-    """Write tables, figures and report.html.
+    """Write tables, figures and report.html into a folder; return the files, report.html first.
 
     Args:
         results: the results folder, named on the page.
@@ -75,9 +70,6 @@ def write_report(
         verdicts: one for each family that was asked for.
         tell: takes a line for each run whose metrics cannot be used, as the page has it.
 
-    Returns:
-        The files, report.html first.
-
     Raises:
         StorageError: a file cannot be written.
     """
@@ -85,16 +77,17 @@ def write_report(
         with storage_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
     paths = tables.write_tables(out / "tables", runs, verdicts)
-    histories = Histories()
-    sections = []
+    comparisons, histories = compare(judged(runs, verdicts)), Histories()
+    images: dict[tuple[str, str], bytes] = {}
     used: set[str] = set()
-    for comparison in compare(judged(runs, verdicts)):
-        images, files = _draw(comparison, out / "figures", histories, used)
-        paths += files
-        sections.append(html.Section(comparison, images))
+    for comparison in comparisons:
+        for family, kind, name, figure in _figures(comparison, histories, used):
+            files = save(figure, out / "figures", name)
+            images[family, kind] = files[0].read_bytes()
+            paths += files
     for problem in histories.corrupt.values():
         tell(problem)
-    page = html.render(str(results), sections, runs, histories.corrupt)
+    page = html.render(str(results), comparisons, images, runs, histories.corrupt)
     write_atomic(out / "report.html", page)
     return [out / "report.html", *paths]
 
@@ -102,22 +95,12 @@ def write_report(
 # --- what is drawn ----------------------------------------------------------------------------------------
 
 
-def _draw(
-    comparison: Comparison, folder: Path, histories: Histories, used: set[str]
-) -> tuple[dict[str, dict[str, bytes]], list[Path]]:
-    """Draw a comparison; return the PNG images by family (`` for all of them) and kind, and all files."""
-    images: dict[str, dict[str, bytes]] = {}
-    paths: list[Path] = []
-
-    def keep(family: str, kind: str, name: str, figure: Figure) -> None:
-        files = save(figure, folder, name)
-        images.setdefault(family, {})[kind] = files[0].read_bytes()
-        paths.extend(files)
-
+def _figures(comparison: Comparison, histories: Histories, used: set[str]) -> Iterator[tuple[str, str, str, Figure]]:
+    """Draw a comparison: yield family, kind, file name and figure; that of seeds is the first family's."""
     if optima := [curves for family in comparison.families if (curves := strategy_curves(family, histories))]:
         search = comparison.families[0].verdict.search
-        name = _file_name(f"{search.model}-seeds", search.family, used)
-        keep("", "seeds", name, seeds_figure(comparison.title, comparison.measure.metric, optima))
+        figure = seeds_figure(comparison.title, comparison.measure.metric, optima)
+        yield search.family, "seeds", _file_name(f"{search.model}-seeds", search.family, used), figure
     for family in comparison.families:
         verdict = family.verdict
         if not family.points:
@@ -125,13 +108,9 @@ def _draw(
         name = _file_name(f"{verdict.search.model}-{verdict.strategy}", verdict.family, used)
         title = f"{comparison.title}: {verdict.strategy}"
         cells = cells_of(family)
-        keep(verdict.family, "map", f"{name}-map", lattice_figure(lattice_map(family, title, cells)))
-        points = point_curves(family, cells, histories)
-        if points:
-            named = [n.point for n in verdict.neighbours] or [p.point for p in points[:6]]
-            figure = curves_figure(title, verdict.strategy, verdict.search.measure, points, verdict.point, named)
-            keep(verdict.family, "curves", f"{name}-curves", figure)
-    return images, paths
+        yield verdict.family, "map", f"{name}-map", lattice_figure(title, verdict, cells.values())
+        if points := point_curves(family, cells, histories):
+            yield verdict.family, "curves", f"{name}-curves", curves_figure(title, verdict, points)
 
 
 def _file_name(name: str, family: str, used: set[str]) -> str:
@@ -165,23 +144,6 @@ def cells_of(family: JudgedFamily) -> dict[Point, Cell]:
         else:
             cells[point] = Cell(point, score, std, "done")
     return cells
-
-
-def lattice_map(family: JudgedFamily, title: str, cells: dict[Point, Cell]) -> LatticeMap:
-    """Return what the map of a family shows; along a fixed axis, the steps are those of the free one."""
-    verdict = family.verdict
-    search, measure = verdict.search, verdict.search.measure
-    return LatticeMap(
-        title,
-        verdict.strategy,
-        measure.metric,
-        measure.mode,
-        tuple(cells.values()),
-        verdict.point,
-        tuple(n.point for n in verdict.neighbours),
-        lr_step=(search.wd if search.lr.fixed else search.lr).step,
-        wd_step=(search.lr if search.wd.fixed else search.wd).step,
-    )
 
 
 def point_curves(family: JudgedFamily, cells: dict[Point, Cell], histories: Histories) -> list[PointCurves]:

@@ -4,8 +4,7 @@ import base64
 import math
 import platform
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from importlib import resources
 from importlib.metadata import version
@@ -14,6 +13,7 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 
 from ettsweep import __version__
+from ettsweep.output import count
 from ettsweep.report import tables
 from ettsweep.report.families import Comparison, JudgedFamily
 from ettsweep.report.figures import strategy_colour
@@ -30,113 +30,88 @@ MUCH_WAITING = 0.1
 
 Row = dict[str, Any]
 
-VERDICTS = {
-    "optimal": "better than every neighbour",
-    "edge": "a neighbour has not been asked for yet",
-    "incomplete": "asked for, but not finished",
-    "refuted": "a neighbour is better",
-    "tie": "a neighbour is exactly as good",
-    "unresolved": "within the noise of seeds",
-    "unsearched": "no free axis to search",
-}
+Images = Mapping[tuple[str, str], bytes]
+"""PNG images by family and kind: map, curves; seeds, of the first family of a comparison."""
 
 
-@dataclass(frozen=True)
-class Section:
-    """A comparison on the page, with PNG images by family (`` for all of them) and kind."""
-
-    comparison: Comparison
-    images: dict[str, dict[str, bytes]]
-
-
-def render(results: str, sections: Sequence[Section], runs: Sequence[Run], corrupt: dict[str, str]) -> str:
+def render(
+    results: str, comparisons: Sequence[Comparison], images: Images, runs: Sequence[Run], corrupt: dict[str, str]
+) -> str:
     """Return the page.
 
     Args:
         results: the results folder, as text.
-        sections: what to show.
+        comparisons: what to show.
+        images: of their families.
         runs: all runs, for counts and the table of runs.
         corrupt: runs whose history could not be read, and why.
     """
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters |= {"short": short, "log2": log2, "png": _data_uri, "metric": metric_name, "point": point_text}
     template = environment.from_string(
         resources.files("ettsweep.report").joinpath("page.html.j2").read_text(encoding="utf-8")
     )
-    families = [family for section in sections for family in section.comparison.families]
-    measures = {section.comparison.measure for section in sections}
+    families = [family for comparison in comparisons for family in comparison.families]
+    measures = {comparison.measure for comparison in comparisons}
     return template.render(
         results=results,
         made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        sections=[_section(section) for section in sections],
+        sections=[_section(comparison, images) for comparison in comparisons],
         runs=_run_rows(runs),
         run_count=len(runs),
-        states=[(state.value, count) for state, count in count_states(run.state for run in runs).items()],
+        states=[(state.value, number) for state, number in count_states(run.state for run in runs).items()],
         other_families=len({run.family for run in runs} - {family.verdict.family for family in families}),
         metrics=sorted((measure.metric, measure.mode) for measure in measures),
-        metric_name=metric_name,
         corrupt=sorted(corrupt.items()),
         provenance=_provenance(runs, families),
     )
 
 
-def _section(section: Section) -> Row:
-    measure = section.comparison.measure
-    families = [_family(f, section.images.get(f.verdict.family, {})) for f in section.comparison.families]
-    seeds = section.images.get("", {}).get("seeds")
+def _section(comparison: Comparison, images: Images) -> Row:
+    measure = comparison.measure
+    families = [_family(family, images) for family in comparison.families]
     return {
-        "title": section.comparison.title,
+        "title": comparison.title,
         "families": families,
-        "seeds": _data_uri(seeds) if seeds else None,
+        "seeds": images.get((comparison.families[0].verdict.family, "seeds")),
         "metric": metric_name(measure.metric),
         "better": "lower" if measure.mode == "min" else "higher",
         "shows_accuracy": any(f["accuracy"] for f in families) and not is_accuracy(measure.metric),
         "shows_bits": any(f["bits"] for f in families),
         "shows_speed": any(f["speed"] for f in families),
-        "best": _best([family.verdict for family in section.comparison.families]),
+        "best": _best([family.verdict for family in comparison.families]),
     }
 
 
-def _family(family: JudgedFamily, images: dict[str, bytes]) -> Row:
-    verdict, runs = family.verdict, family.runs
-    metric, seeds = verdict.search.measure.metric, verdict.search.seeds
-    mean, std = mean_std([*verdict.fresh.values()])
+def _family(family: JudgedFamily, images: Images) -> Row:
+    """Return a verdict, and what is computed of the runs of its family."""
+    verdict, metric = family.verdict, family.verdict.search.measure.metric
     _, searched_std = mean_std([run.score for run in family.searched(family.optimum)])
     results = [run.result for run in family.optimum if run.result is not None]
-    accuracy, bits = (_mean(results, name) for name in ("best_accuracy", "best_bits"))
     return {
-        "id": verdict.family,
-        "strategy": verdict.strategy,
+        "verdict": verdict,
         "colour": strategy_colour(verdict.strategy),
-        "verdict": verdict.verdict,
-        "reason": verdict.reason or VERDICTS.get(verdict.verdict, ""),
-        "lr": _power(verdict.lr),
-        "wd": _power(verdict.wd),
         "score": _plus_minus(verdict.score, searched_std, metric),
-        "seed_count": len(seeds),
-        "fresh": _plus_minus(mean, std, metric),
-        "fresh_count": len(verdict.fresh),
+        "fresh": _plus_minus(*mean_std([*verdict.fresh.values()]), metric),
         "fresh_diverged": sum(score is None for score in verdict.fresh.values()),
         "margin": None if verdict.margin is None else _difference(verdict.margin, verdict),
-        "accuracy": None if accuracy is None else score_text(accuracy, "best_accuracy"),
-        "bits": None if bits is None else score_text(bits, "best_bits"),
+        "accuracy": _mean(results, "best_accuracy"),
+        "bits": _mean(results, "best_bits"),
         "neighbours": [_neighbour(n, verdict) for n in verdict.neighbours],
-        "missing": len(verdict.missing),
-        "outside": len(verdict.outside),
-        "path": [point_text(point) for point in verdict.path],
-        "map": _data_uri(images["map"]) if "map" in images else None,
-        "curves": _data_uri(images["curves"]) if "curves" in images else None,
+        "map": images.get((verdict.family, "map")),
+        "curves": images.get((verdict.family, "curves")),
         "spikes_optimum": _spikes([run for run in family.optimum if run.state.finished]),
-        "spikes_all": _spikes([run for run in runs if run.state.finished]),
-        "speed": _speed(runs),
+        "spikes_all": _spikes([run for run in family.runs if run.state.finished]),
+        "speed": _speed(family.runs),
         "points": len(family.points),
-        "runs": len(runs),
+        "runs": len(family.runs),
     }
 
 
-def _mean(results: Sequence[Row], metric: str) -> float | None:
+def _mean(results: Sequence[Row], metric: str) -> str | None:
     """Return the mean of a metric over the results that have it."""
     values = [result[metric] for result in results if result.get(metric) is not None]
-    return sum(values) / len(values) if values else None
+    return score_text(sum(values) / len(values), metric) if values else None
 
 
 def _best(verdicts: Sequence[Verdict]) -> Row | None:
@@ -151,13 +126,9 @@ def _best(verdicts: Sequence[Verdict]) -> Row | None:
     winner = ranked[0]
     mean, std = fresh[winner.family] if by_fresh else (winner.score, None)
     return {
-        "strategy": winner.strategy,
-        "lr": _power(winner.lr),
-        "wd": _power(winner.wd),
+        "verdict": winner,
         "score": _plus_minus(mean, std, measure.metric),
-        "seeds": _count(
-            *((len(winner.fresh), "fresh seed") if by_fresh else (len(winner.search.seeds), "search seed"))
-        ),
+        "seeds": count(len(winner.fresh), "fresh seed") if by_fresh else count(len(winner.search.seeds), "search seed"),
         "of": len(verified),
         "lead": _lead(winner, ranked[1]) if by_fresh and len(ranked) > 1 else None,
     }
@@ -176,29 +147,12 @@ def _lead(winner: Verdict, second: Verdict) -> str | None:
 # --- cells ------------------------------------------------------------------------------------------------
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"
-
-
 def _data_uri(png: bytes) -> str:
     return "data:image/png;base64," + base64.b64encode(png).decode()
 
 
-def _power(value: float | None) -> Row | None:
-    """Return a number with its power of two."""
-    if value is None:
-        return None
-    exponent = log2(value)
-    return {
-        "value": short(value),
-        "log2": None if exponent is None else f"{exponent:.2f}".rstrip("0").rstrip("."),
-    }
-
-
 def _plus_minus(mean: float | None, std: float | None, metric: str) -> str | None:
-    if mean is None:
-        return None
-    return plus_minus(mean, std, metric)
+    return None if mean is None else plus_minus(mean, std, metric)
 
 
 def _difference(worse_by: float, verdict: Verdict) -> Row:
@@ -220,9 +174,7 @@ def _neighbour(neighbour: Scored, verdict: Verdict) -> Row:
     (lr, wd), centre = neighbour.point, verdict.point or neighbour.point
     return {
         "move": f"{_move('lr', lr, centre.lr)}, {_move('wd', wd, centre.wd)}",
-        "lr": short(lr),
-        "wd": short(wd),
-        "state": neighbour.state.value,
+        "scored": neighbour,
         "score": None if neighbour.score is None else score_text(neighbour.score, measure.metric),
         "difference": difference,
     }

@@ -1,12 +1,12 @@
 """The map of the (lr, wd) lattice: hexagons whose six neighbours are those of a verdict."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
-from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
@@ -16,8 +16,9 @@ from matplotlib.ticker import ScalarFormatter
 
 from ettsweep.report.canvas import new_figure, titled
 from ettsweep.report.figures import strategy_colour
-from ettsweep.report.text import is_accuracy, metric_name, short
+from ettsweep.report.text import axis_of, is_accuracy, metric_name, short
 from ettsweep.sweep.search import Point, snap
+from ettsweep.sweep.verify import Verdict
 
 INK = "#1c1c1e"
 CANDIDATE = "#d62728"
@@ -34,26 +35,15 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class LatticeMap:
-    """A family's points, its candidate (None while no point is finished) and the candidate's neighbours."""
+class Lattice:
+    """Positions on a map, in steps from its origin."""
 
-    title: str
-    strategy: str
-    metric: str
-    mode: str
-    cells: tuple[Cell, ...]
-    candidate: Point | None
-    neighbours: tuple[Point, ...]
+    origin: Point
     lr_step: float
     wd_step: float
 
-    @property
-    def origin(self) -> Point:
-        """Where positions are counted from."""
-        return self.candidate or min((cell.point for cell in self.cells), key=tuple)
-
     def index(self, point: Point) -> tuple[int, int] | None:
-        """Return a point's position in steps from the origin, or None if it is off the lattice."""
+        """Return a point's position, or None if it is off the lattice."""
         (lr0, wd0), (lr, wd) = self.origin.log2(), point.log2()
         if math.inf in (-wd0, -wd) and wd0 != wd:
             return None
@@ -76,29 +66,21 @@ def hexagon_xy(lr_index: float, wd_index: float) -> tuple[float, float]:
     )
 
 
-def lattice_figure(lattice: LatticeMap) -> Figure:
+def lattice_figure(title: str, verdict: Verdict, cells: Collection[Cell]) -> Figure:
     """Draw the map of a family: hexagons on two free axes, a line plot on one.
 
     Points off the lattice of the candidate are left out, and counted in a note.
     """
-    placed, off = _placed(lattice)
+    search, origin = verdict.search, verdict.point or min((cell.point for cell in cells), key=tuple)
+    free = search.wd if search.lr.fixed else search.lr  # whose steps are those along a fixed axis too
+    lattice = Lattice(origin, free.step, (free if search.wd.fixed else search.wd).step)
+    placed = {index: cell for cell in cells if (index := lattice.index(cell.point)) is not None}
     one_lr = len({i for i, _ in placed}) <= 1
     one_wd = len({j for _, j in placed}) <= 1
     if one_lr or one_wd:
-        return _line_map(lattice, list(placed.values()), along_lr=one_wd)
-    return _hexagon_map(lattice, placed, off)
-
-
-def _placed(lattice: LatticeMap) -> tuple[dict[tuple[int, int], Cell], int]:
-    placed: dict[tuple[int, int], Cell] = {}
-    off = 0
-    for cell in lattice.cells:
-        index = lattice.index(cell.point)
-        if index is None:
-            off += 1
-        else:
-            placed[index] = cell
-    return placed, off
+        return _line_map(title, verdict, list(placed.values()), along_lr=one_wd)
+    off = sum(lattice.index(cell.point) is None for cell in cells)
+    return _hexagon_map(title, verdict, lattice, placed, off)
 
 
 def clipped_range(scores: Sequence[float], mode: str, reach: float = 3.0) -> tuple[float, float]:
@@ -114,51 +96,42 @@ def clipped_range(scores: Sequence[float], mode: str, reach: float = 3.0) -> tup
     return (low, high) if high > low else (low - 0.5, high + 0.5)
 
 
-def _hexagon_map(lattice: LatticeMap, placed: dict[tuple[int, int], Cell], off: int) -> Figure:
+def _hexagon_map(
+    title: str, verdict: Verdict, lattice: Lattice, placed: dict[tuple[int, int], Cell], off: int
+) -> Figure:
     """Draw a hexagon for each position of the bounding box, filled where there is a point."""
+    measure = verdict.search.measure
     (i0, i1), (j0, j1) = [(min(axis), max(axis)) for axis in zip(*placed, strict=True)]
     columns, rows = i1 - i0 + 1, j1 - j0 + 1
     inch = min(0.62, 8.0 / (columns + rows / 2))
     figure = new_figure((columns + rows / 2) * inch + 2.3, rows * inch * 0.87 + 1.75)
     panel = figure.subplots()
     scores = [cell.score for cell in placed.values() if cell.score is not None]
-    low, high = clipped_range(scores or [0.0], lattice.mode)
-    colours = colormaps["viridis_r" if lattice.mode == "min" else "viridis"]
-    norm = Normalize(low, high, clip=True)
-    font = 6.6 * inch / 0.62
-    around = {lattice.index(n) for n in lattice.neighbours}
-    best = (0, 0) if lattice.candidate else None
-    for i in range(i0, i1 + 1):
-        for j in range(j0, j1 + 1):
-            cell = placed.get((i, j))
-            panel.add_patch(_hexagon(i, j, facecolor="none", edgecolor="#dcdcdc", linewidth=0.6, zorder=1))
-            if cell is not None:
-                _draw_cell(panel, i, j, cell, colours, norm, lattice.metric, font)
-    for index in around - {None, best}:
-        assert index is not None
-        panel.add_patch(_hexagon(*index, facecolor="none", edgecolor=INK, linewidth=1.3, zorder=4, scale=0.95))
-    if best is not None:
-        panel.add_patch(_hexagon(0, 0, facecolor="none", edgecolor="white", linewidth=4.2, zorder=5, scale=0.92))
-        panel.add_patch(_hexagon(0, 0, facecolor="none", edgecolor=CANDIDATE, linewidth=2.4, zorder=6, scale=0.92))
+    low, high = clipped_range(scores or [0.0], measure.mode)
+    colours = ScalarMappable(Normalize(low, high, clip=True), "viridis_r" if measure.mode == "min" else "viridis")
+    for index in product(range(i0, i1 + 1), range(j0, j1 + 1)):
+        panel.add_patch(_hexagon(index, facecolor="none", edgecolor="#dcdcdc", linewidth=0.6, zorder=1))
+        if index in placed:
+            _draw_cell(panel, index, placed[index], colours, measure.metric, 6.6 * inch / 0.62)
+    for around in {lattice.index(n.point) for n in verdict.neighbours}:
+        if around is not None:
+            panel.add_patch(_hexagon(around, 0.95, facecolor="none", edgecolor=INK, linewidth=1.3, zorder=4))
+    if verdict.point is not None:
+        for colour, width, layer in (("white", 4.2, 5), (CANDIDATE, 2.4, 6)):
+            style = {"facecolor": "none", "edgecolor": colour, "linewidth": width, "zorder": layer}
+            panel.add_patch(_hexagon((0, 0), 0.92, **style))
     _hexagon_axes(panel, lattice, (i0, i1), (j0, j1))
-    bar = figure.colorbar(
-        ScalarMappable(norm, colours),
-        ax=panel,
-        shrink=0.75,
-        aspect=22,
-        pad=0.02,
-        extend=_extend(scores, low, high),
-    )
-    better = "lower" if lattice.mode == "min" else "higher"
-    bar.set_label(f"{metric_name(lattice.metric)} ({better} is better)", fontsize=7.5)
+    bar = figure.colorbar(colours, ax=panel, shrink=0.75, aspect=22, pad=0.02, extend=_extend(scores, low, high))
+    better = "lower" if measure.mode == "min" else "higher"
+    bar.set_label(f"{metric_name(measure.metric)} ({better} is better)", fontsize=7.5)
     bar.ax.tick_params(labelsize=7)
-    if is_accuracy(lattice.metric):
+    if is_accuracy(measure.metric):
         ticks = [t for t in bar.get_ticks() if low <= t <= high]
         bar.set_ticks(ticks, labels=[f"{100 * t:.4g}%" for t in ticks])
-    if lattice.mode == "min":
+    if measure.mode == "min":
         bar.ax.invert_yaxis()
     note = f"; {off} point{'s' * (off > 1)} off this lattice not drawn" if off else ""
-    titled(figure, lattice.title, f"red: candidate, black: its neighbours{note}")
+    titled(figure, title, f"red: candidate, black: its neighbours{note}")
     return figure
 
 
@@ -167,35 +140,33 @@ def _extend(scores: Sequence[float], low: float, high: float) -> str:
     return {(False, False): "neither", (True, False): "min", (False, True): "max", (True, True): "both"}[below, above]
 
 
-def _hexagon(i: int, j: int, scale: float = 1.0, **style: Any) -> RegularPolygon:
-    return RegularPolygon(hexagon_xy(i, j), 6, radius=scale / math.sqrt(3), joinstyle="round", **style)
+def _hexagon(index: tuple[int, int], scale: float = 1.0, **style: Any) -> RegularPolygon:
+    return RegularPolygon(hexagon_xy(*index), 6, radius=scale / math.sqrt(3), joinstyle="round", **style)
 
 
 def _draw_cell(
-    panel: Axes, i: int, j: int, cell: Cell, colours: Any, norm: Normalize, metric: str, font: float
+    panel: Axes, index: tuple[int, int], cell: Cell, colours: ScalarMappable, metric: str, font: float
 ) -> None:
-    x, y = hexagon_xy(i, j)
+    x, y = hexagon_xy(*index)
+    centred: dict[str, Any] = {"ha": "center", "va": "center", "zorder": 7}
     if cell.score is not None:
-        colour = colours(norm(cell.score))
+        colour = colours.to_rgba(np.array(cell.score))
         luminance = 0.299 * colour[0] + 0.587 * colour[1] + 0.114 * colour[2]
-        ink = "black" if luminance > 0.5 else "white"
-        panel.add_patch(_hexagon(i, j, facecolor=colour, edgecolor="white", linewidth=0.8, zorder=2))
-        text = _cell_text(cell.score, metric)
+        centred["color"] = "black" if luminance > 0.5 else "white"
+        panel.add_patch(_hexagon(index, facecolor=colour, edgecolor="white", linewidth=0.8, zorder=2))
         lift = 0.1 if cell.std is not None else 0.0
-        panel.text(x, y + lift, text, ha="center", va="center", fontsize=font, color=ink, zorder=7)
+        panel.text(x, y + lift, _cell_text(cell.score, metric), fontsize=font, **centred)
         if cell.std is not None:
-            spread = "±" + _cell_text(cell.std, metric)
-            panel.text(x, y - 0.2, spread, ha="center", va="center", fontsize=0.74 * font, color=ink, zorder=7)
+            panel.text(x, y - 0.2, "±" + _cell_text(cell.std, metric), fontsize=0.74 * font, **centred)
         return
-    diverged = cell.state == "diverged"
-    style: dict[str, Any] = (
-        {"facecolor": "#e4e4e4", "edgecolor": "#9a9a9a", "hatch": "/////", "linewidth": 0.6}
-        if diverged
-        else {"facecolor": "#fdf3dc", "edgecolor": "#b57a00", "linestyle": (0, (3, 2)), "linewidth": 1.1}
-    )
-    panel.add_patch(_hexagon(i, j, scale=0.96 if diverged else 0.83, zorder=2, **style))
+    if cell.state == "diverged":
+        scale, style = 0.96, {"facecolor": "#e4e4e4", "edgecolor": "#9a9a9a", "hatch": "/////", "linewidth": 0.6}
+    else:
+        dashed = {"linestyle": (0, (3, 2)), "linewidth": 1.1}
+        scale, style = 0.83, {"facecolor": "#fdf3dc", "edgecolor": "#b57a00", **dashed}
+    panel.add_patch(_hexagon(index, scale, zorder=2, **style))
     box = {"facecolor": style["facecolor"], "edgecolor": "none", "pad": 0.6}
-    panel.text(x, y, cell.state, ha="center", va="center", fontsize=0.74 * font, color="#333333", zorder=7, bbox=box)
+    panel.text(x, y, cell.state, fontsize=0.74 * font, color="#333333", bbox=box, **centred)
 
 
 def _cell_text(value: float, metric: str) -> str:
@@ -206,28 +177,18 @@ def _cell_text(value: float, metric: str) -> str:
     return text[1:] if text.startswith("0.") else text
 
 
-def _hexagon_axes(panel: Axes, lattice: LatticeMap, lr_range: tuple[int, int], wd_range: tuple[int, int]) -> None:
+def _hexagon_axes(panel: Axes, lattice: Lattice, lr_range: tuple[int, int], wd_range: tuple[int, int]) -> None:
     """Label rows with wd at their left end and columns with lr at their lower end."""
     (i0, i1), (j0, j1) = lr_range, wd_range
     lr0, wd0 = lattice.origin
+    small: dict[str, Any] = {"fontsize": 7, "color": INK, "ha": "right"}
     for j in range(j0, j1 + 1):
         x, y = hexagon_xy(i0, j)
-        wd = wd0 * 2.0 ** (j * lattice.wd_step)
-        panel.text(x - 0.62, y, short(wd), ha="right", va="center", fontsize=7, color=INK)
+        panel.text(x - 0.62, y, short(wd0 * 2.0 ** (j * lattice.wd_step)), va="center", **small)
     for i in range(i0, i1 + 1):
         x, y = hexagon_xy(i, j0)
-        lr = lr0 * 2.0 ** (i * lattice.lr_step)
-        panel.text(
-            x - 0.1,
-            y - 0.66,
-            short(lr),
-            ha="right",
-            va="top",
-            fontsize=7,
-            color=INK,
-            rotation=60,
-            rotation_mode="anchor",
-        )
+        lr = short(lr0 * 2.0 ** (i * lattice.lr_step))
+        panel.text(x - 0.1, y - 0.66, lr, va="top", rotation=60, rotation_mode="anchor", **small)
     left, bottom = hexagon_xy(i0, j0)
     right, top = hexagon_xy(i1, j1)
     name: dict[str, Any] = {"fontsize": 9, "color": INK, "fontweight": "bold"}
@@ -239,60 +200,43 @@ def _hexagon_axes(panel: Axes, lattice: LatticeMap, lr_range: tuple[int, int], w
     panel.set_axis_off()
 
 
-def _line_map(lattice: LatticeMap, cells: Sequence[Cell], along_lr: bool) -> Figure:
+def _line_map(title: str, verdict: Verdict, cells: Sequence[Cell], along_lr: bool) -> Figure:
     """Plot score against the one free axis; diverged and unfinished points are named at the worse edge."""
+
+    def along(cell: Cell) -> float:
+        return cell.point.lr if along_lr else cell.point.wd
+
     figure = new_figure(4.6, 3.1)
     panel = figure.subplots()
-    factor = 100 if is_accuracy(lattice.metric) else 1
-    cells = sorted(cells, key=lambda cell: _along(cell, along_lr))
-    done = [cell for cell in cells if cell.score is not None]
+    mode = verdict.search.measure.mode
+    name, factor = axis_of(verdict.search.measure.metric)
+    cells = sorted(cells, key=along)
+    done = [(along(cell), cell.score, cell.std or 0.0) for cell in cells if cell.score is not None]
     panel.set_xscale("log", base=2)
-    panel.errorbar(
-        [_along(cell, along_lr) for cell in done],
-        [factor * (cell.score or 0.0) for cell in done],
-        [factor * (cell.std or 0.0) for cell in done],
-        color=strategy_colour(lattice.strategy),
-        marker="o",
-        markersize=4,
-        capsize=2.5,
-        linewidth=1.2,
-    )
-    for cell in done:
-        if lattice.candidate and lattice.index(cell.point) == (0, 0):
-            panel.plot(
-                _along(cell, along_lr),
-                factor * (cell.score or 0.0),
-                marker="o",
-                markersize=11,
-                markerfacecolor="none",
-                markeredgecolor=CANDIDATE,
-                markeredgewidth=2,
-            )
+    line: dict[str, Any] = {"marker": "o", "markersize": 4, "capsize": 2.5, "linewidth": 1.2}
+    xs, scores, stds = np.array(done).reshape(-1, 3).T
+    panel.errorbar(xs, factor * scores, factor * stds, color=strategy_colour(verdict.strategy), **line)
+    for cell in cells:
+        if cell.point == verdict.point and cell.score is not None:
+            ring: dict[str, Any] = {"marker": "o", "markersize": 11, "markerfacecolor": "none", "markeredgewidth": 2}
+            panel.plot(along(cell), factor * cell.score, markeredgecolor=CANDIDATE, **ring)
+        if cell.score is None:
+            edge, va = (0.97, "top") if mode == "min" else (0.03, "bottom")
+            turned: dict[str, Any] = {"rotation": 90, "ha": "center", "va": va, "fontsize": 6.5, "color": "#666666"}
+            panel.text(along(cell), edge, cell.state, transform=panel.get_xaxis_transform(), **turned)
     if done:
-        ends = [(cell.score or 0.0) + sign * (cell.std or 0.0) for cell in done for sign in (-1, 1)]
-        low, high = clipped_range(ends, lattice.mode, reach=8)
+        ends = [score + sign * std for _, score, std in done for sign in (-1, 1)]
+        low, high = clipped_range(ends, mode, reach=8)
         room = 0.12 * (high - low)
         panel.set_ylim(factor * (low - room), factor * (high + room))
-    for cell in cells:
-        if cell.score is None:
-            edge = 0.97 if lattice.mode == "min" else 0.03
-            va = "top" if lattice.mode == "min" else "bottom"
-            panel.text(
-                _along(cell, along_lr), edge, cell.state, transform=panel.get_xaxis_transform(),
-                rotation=90, ha="center", va=va, fontsize=6.5, color="#666666",
-            )  # fmt: skip
-    ticks = [_along(cell, along_lr) for cell in cells]
+    ticks = [along(cell) for cell in cells]
     panel.set_xticks(ticks, [short(t) for t in ticks], fontsize=7, rotation=45 if len(ticks) > 6 else 0)
     panel.set_xticks([], minor=True)
-    other = {_along(cell, not along_lr) for cell in cells}
+    other = {cell.point.wd if along_lr else cell.point.lr for cell in cells}
     fixed = f" at {'wd' if along_lr else 'lr'} {short(next(iter(other)))}" if len(other) == 1 else ""
     panel.set_xlabel(("lr" if along_lr else "wd") + fixed)
-    panel.set_ylabel(metric_name(lattice.metric) + (" (%)" if factor == 100 else ""))
+    panel.set_ylabel(name)
     if factor == 1:
         panel.yaxis.set_major_formatter(ScalarFormatter(useOffset=False))
-    titled(figure, lattice.title, "red: candidate")
+    titled(figure, title, "red: candidate")
     return figure
-
-
-def _along(cell: Cell, along_lr: bool) -> float:
-    return cell.point.lr if along_lr else cell.point.wd

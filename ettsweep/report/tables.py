@@ -1,16 +1,16 @@
 """Tables of runs, points and optima: pandas frames, and CSV, Parquet, Markdown and LaTeX files of them."""
 
-import io
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from ettsweep.files import Json, write_atomic
 from ettsweep.models.architectures import model_name
-from ettsweep.report.families import JudgedFamily, Points, judged, points_by_family
+from ettsweep.report.families import JudgedFamily, judged, points_by_family
 from ettsweep.report.text import mean_std
 from ettsweep.scaling.strategies import strategy_name
 from ettsweep.spec import StrategySpec
@@ -19,34 +19,28 @@ from ettsweep.sweep.verify import Verdict
 from ettsweep.tasks.kinds import task_label
 
 METRICS = ("best_accuracy", "final_accuracy", "best_loss", "final_loss", "best_bits", "final_bits")
-SPIKES = (
-    "loss_spikes",
-    "grad_spikes",
-    "accuracy_spikes",
-    "eval_loss_spikes",
-    "unrecovered",
-    "overflow_steps",
-)
+SPIKES = ("loss_spikes", "grad_spikes", "accuracy_spikes", "eval_loss_spikes", "unrecovered", "overflow_steps")
 SPEED = ("step_s", "samples_per_s", "utilisation", "data_wait", "memory_gib")
 TRAINING = (*SPEED, "devices", "corrupt_images")
 """How runs were trained, not what came out: not for a paper, and so not in LaTeX."""
 RESULT_COLUMNS = (*METRICS, *SPIKES, "steps", "wall_s", "device_s", *TRAINING)
-RUN_COLUMNS = (
-    "run",
-    "family",
-    "model",
-    "task",
-    "strategy",
-    "optimizer",
-    "precision",
-    "lr",
-    "wd",
-    "seed",
-    "state",
-    *RESULT_COLUMNS,
-)
+FAMILY = ("family", "model", "strategy", "optimizer")
+RECIPE = ("family", "model", "task", "strategy", "optimizer", "precision")
+RUN_COLUMNS = ("run", *RECIPE, "lr", "wd", "seed", "state", *RESULT_COLUMNS)
+SCORES = ("metric", "seeds", "score", "std", "fresh_seeds", "fresh_score", "fresh_std", "margin")
+OPTIMUM_COLUMNS = (*FAMILY, "verdict", "lr", "wd", *SCORES, *SPIKES)
+
+TEXTS = {"run", *RECIPE, "state", "verdict", "metric"}
+COUNTS = {"seed", "seeds", "fresh_seeds", *SPIKES, "steps", "devices", "corrupt_images"}
+
 LOG2_DECIMALS = 6
 """Of log2(lr) and log2(wd) in the table of points."""
+
+
+def _frame(rows: Sequence[tuple[Any, ...]], columns: Sequence[str]) -> pd.DataFrame:
+    """Return rows as a frame whose columns have their types, also where there are no rows; all others are numbers."""
+    types = {name: "str" if name in TEXTS else "Int64" if name in COUNTS else "float64" for name in columns}
+    return pd.DataFrame(rows, columns=list(columns)).astype(types)
 
 
 def strategy_label(strategy: StrategySpec) -> str:
@@ -71,14 +65,8 @@ def runs_table(runs: Sequence[Run]) -> pd.DataFrame:
                 *(result.get(name) for name in RESULT_COLUMNS),
             )
         )
-    frame = pd.DataFrame(rows, columns=list(RUN_COLUMNS))
-    counts = ["seed", *SPIKES, "steps", "devices", "corrupt_images"]
-    reals = ["lr", "wd", *METRICS, "wall_s", "device_s", *SPEED]
-    texts = [name for name in RUN_COLUMNS if name not in {*counts, *reals}]
-    types = dict.fromkeys(counts, "Int64") | dict.fromkeys(reals, "float64") | dict.fromkeys(texts, "str")
-    return frame.astype(types).sort_values(
-        ["model", "task", "strategy", "family", "lr", "wd", "seed"], ignore_index=True
-    )
+    order = ["model", "task", "strategy", "family", "lr", "wd", "seed"]
+    return _frame(rows, RUN_COLUMNS).sort_values(order, ignore_index=True)
 
 
 def flat(result: Json) -> Json:
@@ -86,35 +74,30 @@ def flat(result: Json) -> Json:
     return {**result, "devices": result.get("execution", {}).get("processes")}
 
 
-def points_table(runs: Sequence[Run], verdicts: Sequence[Verdict] = ()) -> pd.DataFrame:
+def points_table(table: pd.DataFrame, runs: Sequence[Run], verdicts: Sequence[Verdict] = ()) -> pd.DataFrame:
     """Return one row a lattice point: how many seeds finished and diverged, mean and deviation of the rest.
 
     Fresh seeds, which only the optimum has, are left out where a verdict says which seeds were searched with.
 
     Standard deviations are the sample's (n - 1), and missing for one seed. A mean leaves diverged runs out:
     read it beside `diverged`.
+
+    Args:
+        table: of the same runs.
+        runs: to put on their lattices.
+        verdicts: of families.
     """
-    return points_of(searched(runs_table(runs), verdicts), points_by_family(runs, verdicts))
-
-
-def searched(table: pd.DataFrame, verdicts: Sequence[Verdict]) -> pd.DataFrame:
-    """Return the rows of a table of runs without the fresh seeds of each family."""
     seeds = {v.family: set(v.search.seeds) for v in verdicts}
-    keep = [seed in seeds.get(family, {seed}) for family, seed in zip(table["family"], table["seed"], strict=True)]
-    return table.loc[np.array(keep, dtype=bool)]
-
-
-def points_of(table: pd.DataFrame, points: dict[str, Points]) -> pd.DataFrame:
-    """Return the points of a table of runs."""
+    searched = [seed in seeds.get(family, {seed}) for family, seed in zip(table["family"], table["seed"], strict=True)]
+    table = table.loc[np.array(searched, dtype=bool)]
     at = {
         run.id: [None if log2 is None else round(log2, LOG2_DECIMALS) for log2 in point.key]
-        for family in points.values()
-        for point, runs in family.items()
-        for run in runs
+        for points in points_by_family(runs, verdicts).values()
+        for point, members in points.items()
+        for run in members
     }
     keys = [at[run] for run in table["run"]]
-    finished = table["state"].isin(["done", "diverged"])
-    diverged = table["state"] == "diverged"
+    finished, diverged = table["state"].isin(["done", "diverged"]), table["state"] == "diverged"
     work = table.assign(
         log2_lr=pd.array([key[0] for key in keys], dtype="float64"),
         log2_wd=pd.array([key[1] for key in keys], dtype="float64"),
@@ -122,36 +105,14 @@ def points_of(table: pd.DataFrame, points: dict[str, Points]) -> pd.DataFrame:
         diverged=diverged.astype("Int64"),
     )
     work.loc[diverged, list(METRICS)] = math.nan
-    by = ["model", "strategy", "optimizer", "family", "log2_lr", "log2_wd"]
-    groups = work.groupby(by, dropna=False, sort=True)
+    groups = work.groupby(["model", "strategy", "optimizer", "family", "log2_lr", "log2_wd"], dropna=False, sort=True)
     first = groups[["lr", "wd"]].first()
     sums = groups[["seeds", "diverged", *SPIKES]].sum()
     means = groups[list(METRICS)].mean().add_suffix("_mean")
     deviations = groups[list(METRICS)].std(ddof=1).add_suffix("_std")
-    columns = ["family", "model", "strategy", "optimizer", "lr", "wd", "log2_lr", "log2_wd", "seeds", "diverged"]
-    columns += [f"{metric}_{what}" for metric in METRICS for what in ("mean", "std")]
+    metrics = [f"{metric}_{what}" for metric in METRICS for what in ("mean", "std")]
     joined = first.join([sums, means, deviations]).reset_index()
-    return joined[[*columns, *SPIKES]]
-
-
-OPTIMUM_COLUMNS = (
-    "family",
-    "model",
-    "strategy",
-    "optimizer",
-    "verdict",
-    "lr",
-    "wd",
-    "metric",
-    "seeds",
-    "score",
-    "std",
-    "fresh_seeds",
-    "fresh_score",
-    "fresh_std",
-    "margin",
-    *SPIKES,
-)
+    return joined[[*FAMILY, "lr", "wd", "log2_lr", "log2_wd", "seeds", "diverged", *metrics, *SPIKES]]
 
 
 def optima_table(families: Iterable[JudgedFamily]) -> pd.DataFrame:
@@ -176,11 +137,7 @@ def optima_table(families: Iterable[JudgedFamily]) -> pd.DataFrame:
                 *(sum(r.get(name) or 0 for r in results) if results else None for name in SPIKES),
             )
         )
-    frame = pd.DataFrame(rows, columns=list(OPTIMUM_COLUMNS))
-    counts = dict.fromkeys(("seeds", "fresh_seeds", *SPIKES), "Int64")
-    texts = dict.fromkeys(("family", "model", "strategy", "optimizer", "verdict", "metric"), "str")
-    reals = {name: "float64" for name in OPTIMUM_COLUMNS if name not in counts and name not in texts}
-    return frame.astype(counts | texts | reals)
+    return _frame(rows, OPTIMUM_COLUMNS)
 
 
 def write_tables(folder: Path, runs: Sequence[Run], verdicts: Sequence[Verdict]) -> list[Path]:
@@ -190,17 +147,16 @@ def write_tables(folder: Path, runs: Sequence[Run], verdicts: Sequence[Verdict])
         StorageError: a file cannot be written.
     """
     table = runs_table(runs)
-    points = points_of(searched(table, verdicts), points_by_family(runs, verdicts))
-    tables = {"runs": table, "points": points, "optima": optima_table(judged(runs, verdicts))}
+    points, optima = points_table(table, runs, verdicts), optima_table(judged(runs, verdicts))
     paths = []
-    for name, frame in tables.items():
-        written = (
-            ("csv", frame.to_csv(index=False)),
-            ("parquet", parquet(frame)),
-            ("md", markdown(known(frame))),
-            ("tex", latex(known(frame).drop(columns=list(TRAINING), errors="ignore"))),
-        )
-        for suffix, content in written:
+    for name, frame in {"runs": table, "points": points, "optima": optima}.items():
+        files: dict[str, str | bytes] = {
+            "csv": frame.to_csv(index=False),
+            "parquet": frame.to_parquet(index=False),
+            "md": markdown(known(frame)),
+            "tex": latex(known(frame).drop(columns=list(TRAINING), errors="ignore")),
+        }
+        for suffix, content in files.items():
             paths.append(folder / f"{name}.{suffix}")
             write_atomic(paths[-1], content)
     return paths
@@ -210,13 +166,6 @@ def known(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the frame without metrics that no row has: an accuracy of text, the bits of an image's class."""
     metrics = [name for name in frame.columns if name.startswith(METRICS)]
     return frame.drop(columns=[name for name in metrics if len(frame) and frame[name].isna().all()])
-
-
-def parquet(frame: pd.DataFrame) -> bytes:
-    """Return the frame as a Parquet file."""
-    buffer = io.BytesIO()
-    frame.to_parquet(buffer, index=False)
-    return buffer.getvalue()
 
 
 def markdown(frame: pd.DataFrame) -> str:
@@ -245,20 +194,14 @@ def latex(frame: pd.DataFrame) -> str:
     columns = "".join("l" if dtype == "str" else "r" for dtype in frame.dtypes)
     environment = "longtable" if len(frame) > 40 else "tabular"
     header = " & ".join(str(name).translate(_LATEX) for name in frame.columns)
-    cells = _cells(frame)
-    rows = zip(*(cells[name] for name in frame.columns), strict=True)
+    rows = _cells(frame).itertuples(index=False)
     body = "\n".join(" & ".join(cell.translate(_LATEX) for cell in row) + r" \\" for row in rows)
     head = f"\\toprule\n{header} \\\\\n\\midrule\n" + ("\\endhead\n" if environment == "longtable" else "")
     return f"\\begin{{{environment}}}{{{columns}}}\n{head}{body}\n\\bottomrule\n\\end{{{environment}}}\n"
 
 
 def _cells(frame: pd.DataFrame) -> pd.DataFrame:
-    return pd.DataFrame(
-        {
-            name: [
-                "" if pd.isna(value) else f"{value:.6g}" if isinstance(value, float) else str(value) for value in column
-            ]
-            for name, column in frame.items()
-        },
-        dtype=object,
-    )
+    def text(value: Any) -> str:
+        return "" if pd.isna(value) else f"{value:.6g}" if isinstance(value, float) else str(value)
+
+    return frame.astype(object).map(text)

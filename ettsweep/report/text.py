@@ -58,3 +58,8 @@ def metric_name(metric: str) -> str:
     which, what = metric.split("_", 1)
     prefix = {"best": "lowest " if what == "loss" else "best ", "final": "final "}[which]
     return prefix + ("validation accuracy" if what == "accuracy" else "validation loss")
+
+
+def axis_of(metric: str) -> tuple[str, int]:
+    """Return what the axis of a metric is called, and what values are multiplied by there."""
+    return (metric_name(metric) + " (%)", 100) if is_accuracy(metric) else (metric_name(metric), 1)

@@ -8,7 +8,7 @@ from support.made_sweep import FRESH, Made, digits_spec, finish, imagenet_spec, 
 
 from ettsweep.errors import StorageError
 from ettsweep.report import build
-from ettsweep.report.build import Histories, cells_of, lattice_map, point_curves, strategy_curves, write_report
+from ettsweep.report.build import Histories, cells_of, point_curves, strategy_curves, write_report
 from ettsweep.report.families import JudgedFamily, compare, judged
 from ettsweep.runs.folder import RunDir
 from ettsweep.sweep.ledger import load_ledger
@@ -54,8 +54,6 @@ def test_neighbours_without_a_run_are_on_the_map(tmp_path: Path) -> None:
     cells = cells_of(only)
     assert len(cells) == 7
     assert sorted(c.state for c in cells.values()) == ["done"] + ["missing"] * 6
-    lattice = lattice_map(only, "title", cells)
-    assert (lattice.lr_step, lattice.wd_step) == (1.0, 1.0)
 
 
 def test_curves_are_in_epochs_and_over_the_seeds_of_the_search(made: Made) -> None:

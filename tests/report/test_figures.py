@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from matplotlib.collections import PathCollection
+from support.made_sweep import judged_at
 
 from ettsweep.report.canvas import save
 from ettsweep.report.figures import (
@@ -50,7 +51,7 @@ def test_mean_curve_is_the_mean_as_far_as_the_shortest() -> None:
 def test_legend_names_the_optimum_first_and_neighbours_by_score() -> None:
     points = [point(0, 0.1), point(1, 0.3), point(-1, 0.2), point(2, None, curve(2.0, 3)), point(5, 0.9)]
     named = [Point(2.0, 0.5), Point(0.5, 0.5), Point(4.0, 0.5)]
-    figure = curves_figure("t", "ntk", LOSS, points, Point(1.0, 0.5), named)
+    figure = curves_figure("t", judged_at("ntk", LOSS, Point(1.0, 0.5), named), points)
     assert legend(figure) == [
         "(1, 0.5) [0.1]",
         "(0.5, 0.5) [0.2]",
@@ -62,15 +63,14 @@ def test_legend_names_the_optimum_first_and_neighbours_by_score() -> None:
 
 def test_best_accuracy_comes_first_and_in_percent() -> None:
     points = [point(0, 0.8), point(1, 0.7), point(2, 0.75)]
-    figure = curves_figure(
-        "t", "mup", Score("best_accuracy", "max"), points, Point(1.0, 0.5), [Point(2.0, 0.5), Point(4.0, 0.5)]
-    )
+    named = [Point(2.0, 0.5), Point(4.0, 0.5)]
+    figure = curves_figure("t", judged_at("mup", Score("best_accuracy", "max"), Point(1.0, 0.5), named), points)
     assert legend(figure) == ["(1, 0.5) [80.00%]", "(4, 0.5) [75.00%]", "(2, 0.5) [70.00%]"]
 
 
 def test_one_line_a_point_and_the_optimum_on_top_in_its_colour() -> None:
     points = [point(k, 0.1 + k, curve(0.1 + k), curve(0.2 + k)) for k in range(4)]
-    figure = curves_figure("t", "ntk", LOSS, points, Point(1.0, 0.5), [Point(2.0, 0.5)])
+    figure = curves_figure("t", judged_at("ntk", LOSS, Point(1.0, 0.5), [Point(2.0, 0.5)]), points)
     for panel in figure.axes:
         assert len(panel.lines) == 4
         top = max(panel.lines, key=lambda line: line.get_zorder())
@@ -86,7 +86,7 @@ def test_one_line_a_point_and_the_optimum_on_top_in_its_colour() -> None:
 
 def test_language_has_no_accuracy_panel() -> None:
     points = [point(0, 0.1, curve(0.1, accuracy=False))]
-    assert len(curves_figure("t", "ntk", LOSS, points, Point(1.0, 0.5), []).axes) == 1
+    assert len(curves_figure("t", judged_at("ntk", LOSS, Point(1.0, 0.5)), points).axes) == 1
 
 
 def test_seeds_figure_has_a_line_a_seed_and_a_strip_of_scores() -> None:
@@ -119,7 +119,7 @@ def test_names_are_drawn_as_they_are_and_files_are_whole(tmp_path: Path) -> None
     points = [point(0, 0.1)]
     folder = tmp_path / "figures"
     folder.mkdir()
-    png, pdf = save(curves_figure(name, name, LOSS, points, Point(1.0, 0.5), []), folder, "f")
+    png, pdf = save(curves_figure(name, judged_at(name, LOSS, Point(1.0, 0.5)), points), folder, "f")
     assert png.read_bytes().startswith(b"\x89PNG")
     assert pdf.read_bytes().startswith(b"%PDF")
     assert len(list(folder.iterdir())) == 2

@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 from support.made_sweep import Made
 
 from ettsweep.report.families import Comparison, judged
-from ettsweep.report.html import MAX_RUN_ROWS, Section, render
+from ettsweep.report.html import MAX_RUN_ROWS, render
 
 HOSTILE = '<script>alert("x")</script>&\'"'
 
@@ -33,12 +33,12 @@ class Page(HTMLParser):
 
 
 def page_of(made: Made, results: str = "results", corrupt: dict[str, str] | None = None) -> str:
-    images = {"": {"seeds": b"\x89PNG"}, made.verdict("standard").family: {"map": b"\x89PNG", "curves": b"\x89PNG"}}
-    return render(results, [section(made, "vit-digits on digits", images)], made.runs, corrupt or {})
+    images = {(made.verdict("standard").family, kind): b"\x89PNG" for kind in ("seeds", "map", "curves")}
+    return render(results, [comparison(made, "vit-digits on digits")], images, made.runs, corrupt or {})
 
 
-def section(made: Made, title: str, images: dict[str, dict[str, bytes]]) -> Section:
-    return Section(Comparison(title, tuple(judged(made.runs, made.verdicts))), images)
+def comparison(made: Made, title: str) -> Comparison:
+    return Comparison(title, tuple(judged(made.runs, made.verdicts)))
 
 
 def test_the_answer_is_on_the_page(made: Made) -> None:
@@ -86,7 +86,7 @@ def test_hostile_names_are_escaped(made: Made) -> None:
     for verdict in verdicts:
         vars(verdict.search).update(strategy=HOSTILE, model=HOSTILE)
     hostile = Made(made.results, made.runs, verdicts)
-    page = render(HOSTILE, [section(hostile, HOSTILE, {})], made.runs, {HOSTILE: HOSTILE})
+    page = render(HOSTILE, [comparison(hostile, HOSTILE)], {}, made.runs, {HOSTILE: HOSTILE})
     assert "<script" not in page
     parsed = Page(page)
     assert not [tag for tag, _ in parsed.tags if tag == "script"]
@@ -131,5 +131,5 @@ def test_unreadable_histories_are_listed(made: Made) -> None:
 
 
 def test_an_empty_results_folder_has_a_page() -> None:
-    text = Page(render("results", [], [], {})).text
+    text = Page(render("results", [], {}, [], {})).text
     assert "ettsweep grid" in text

@@ -1,12 +1,15 @@
 """The map: what lies beside what, and what the colours say."""
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
+from matplotlib.figure import Figure
+from support.made_sweep import judged_at
 
-from ettsweep.report.maps import Cell, LatticeMap, clipped_range, hexagon_xy, lattice_figure
+from ettsweep.report.maps import Cell, clipped_range, hexagon_xy, lattice_figure
 from ettsweep.sweep.search import Axis, Point, neighbours
+from ettsweep.tasks.kinds import Score
 
 SIX = [(1, 0), (0, 1), (1, -1), (-1, 1), (0, -1), (-1, 0)]
 
@@ -32,16 +35,31 @@ def test_hexagons_that_touch_are_the_neighbours_of_a_verdict() -> None:
     assert sorted((round(p.log2()[0]), round(p.log2()[1])) for p in points) == sorted(SIX)
 
 
-def lattice(mode: str = "min", metric: str = "best_loss") -> LatticeMap:
+@dataclass(frozen=True)
+class Map:
+    """What a map is drawn of: 25 points around the candidate, two of them without a score."""
+
+    cells: tuple[Cell, ...]
+    measure: Score = Score("best_loss", "min")  # noqa: RUF009 (frozen)
+    candidate: Point | None = Point(1.0, 3.0)  # noqa: RUF009
+    around: tuple[Point, ...] = tuple(Point(2.0**i, 3 * 2.0**j) for i, j in SIX)
+    wd_step: float = 1.0
+
+    def figure(self) -> Figure:
+        verdict = judged_at("ntk", self.measure, self.candidate, self.around, self.wd_step)
+        return lattice_figure("a $title_ & more", verdict, self.cells)
+
+
+def lattice(measure: Score = Score("best_loss", "min")) -> Map:  # noqa: B008 (frozen)
     cells = []
     for i in range(-2, 3):
         for j in range(-2, 3):
             score = 0.1 * (1 + i * i + i * j + j * j)
-            cells.append(Cell(Point(2.0**i, 3 * 2.0**j), score if mode == "min" else 0.9 - score / 10, 0.01, "done"))
+            lower = measure.mode == "min"
+            cells.append(Cell(Point(2.0**i, 3 * 2.0**j), score if lower else 0.9 - score / 10, 0.01, "done"))
     cells[0] = replace(cells[0], score=None, state="diverged")
     cells[-1] = replace(cells[-1], score=None, state="failed")
-    around = tuple(Point(2.0**i, 3 * 2.0**j) for i, j in SIX)
-    return LatticeMap("a $title_ & more", "ntk", metric, mode, tuple(cells), Point(1.0, 3.0), around, 1.0, 1.0)
+    return Map(tuple(cells), measure)
 
 
 def texts(figure: object) -> list[str]:
@@ -49,7 +67,7 @@ def texts(figure: object) -> list[str]:
 
 
 def test_map_names_values_and_states() -> None:
-    figure = lattice_figure(lattice())
+    figure = lattice().figure()
     figure.canvas.draw()
     found = texts(figure)
     assert found.count(".200") == 6, "six neighbours of the candidate, all with i^2 + ij + j^2 = 1"
@@ -58,28 +76,28 @@ def test_map_names_values_and_states() -> None:
 
 
 def test_map_of_accuracies_is_in_percent() -> None:
-    assert "89.00" in texts(lattice_figure(lattice("max", "best_accuracy")))
+    assert "89.00" in texts(lattice(Score("best_accuracy", "max")).figure())
 
 
 def test_points_off_the_lattice_are_noted() -> None:
     made = lattice()
     odd = replace(made, cells=(*made.cells, Cell(Point(1.3, 3.0), 0.5, None, "done")))
-    title = lattice_figure(odd).get_suptitle()
+    title = odd.figure().get_suptitle()
     assert "1 point off this lattice" in title
-    assert "off this lattice" not in lattice_figure(made).get_suptitle()
+    assert "off this lattice" not in made.figure().get_suptitle()
 
 
 def test_steps_may_differ_between_axes() -> None:
     made = lattice()
     half = tuple(replace(c, point=Point(c.point.lr, math.sqrt(3 * c.point.wd))) for c in made.cells)
-    figure = lattice_figure(replace(made, cells=half, neighbours=(), wd_step=0.5))
+    figure = replace(made, cells=half, around=(), wd_step=0.5).figure()
     assert texts(figure).count(".200") == 6
 
 
 def test_one_free_axis_is_a_line() -> None:
     made = lattice()
     cells = tuple(c for c in made.cells if c.point.wd == 3.0)
-    figure = lattice_figure(replace(made, cells=cells))
+    figure = replace(made, cells=cells).figure()
     panel = figure.axes[0]
     assert panel.get_xscale() == "log"
     assert "wd 3" in panel.get_xlabel()
@@ -87,13 +105,13 @@ def test_one_free_axis_is_a_line() -> None:
     assert list(x) == [0.25, 0.5, 1.0, 2.0, 4.0]
     assert list(y) == pytest.approx([0.5, 0.2, 0.1, 0.2, 0.5])
     zero = tuple(replace(c, point=Point(c.point.lr, 0.0)) for c in cells)
-    assert lattice_figure(replace(made, cells=zero, candidate=Point(1.0, 0.0))).axes[0].get_xscale() == "log"
+    assert replace(made, cells=zero, candidate=Point(1.0, 0.0)).figure().axes[0].get_xscale() == "log"
 
 
 def test_nothing_finished_is_still_a_map() -> None:
     made = lattice()
     cells = tuple(replace(c, score=None, std=None, state="queued") for c in made.cells)
-    figure = lattice_figure(replace(made, cells=cells, candidate=None, neighbours=()))
+    figure = replace(made, cells=cells, candidate=None, around=()).figure()
     figure.canvas.draw()
     assert texts(figure).count("queued") == 25
 

@@ -5,6 +5,7 @@ import json
 import math
 import statistics
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,9 +15,14 @@ from support.made_sweep import FRESH, SEEDS, Made, loss_at
 
 from ettsweep.report import tables
 from ettsweep.report.families import judged
-from ettsweep.report.tables import RUN_COLUMNS, latex, markdown, points_table, runs_table
+from ettsweep.report.tables import RUN_COLUMNS, latex, markdown, runs_table
 from ettsweep.report.text import mean_std
+from ettsweep.sweep.ledger import Run
 from ettsweep.tasks.kinds import Score
+
+
+def points(runs: Sequence[Run]) -> pd.DataFrame:
+    return tables.points_table(runs_table(runs), runs)
 
 
 def test_runs_table_has_the_promised_columns_and_types(made: Made) -> None:
@@ -66,7 +72,7 @@ def test_latex_leaves_out_how_runs_were_trained(made: Made, tmp_path: Path) -> N
 
 
 def test_points_have_mean_and_sample_deviation_over_seeds(made: Made) -> None:
-    table = points_table(made.runs)
+    table = points(made.runs)
     standard = table[table["strategy"] == "standard"]
     assert len(standard) == 9
     for i, j in ((-1, -1), (0, 1), (1, 0)):
@@ -81,21 +87,21 @@ def test_points_have_mean_and_sample_deviation_over_seeds(made: Made) -> None:
 
 
 def test_points_leave_diverged_runs_out_of_means_and_count_them(made: Made) -> None:
-    table = points_table(made.runs)
+    table = points(made.runs)
     (row,) = (r for _, r in table.iterrows() if r["strategy"] == "standard" and r["diverged"])
     assert (row["log2_lr"], row["log2_wd"], row["seeds"], row["diverged"]) == (-5, 0, 3, 1)
     assert row["best_loss_mean"] == pytest.approx(statistics.fmean(loss_at(1, 1, seed) for seed in (0, 1)))
 
 
 def test_unfinished_runs_are_no_seeds_of_a_point(made: Made) -> None:
-    table = points_table(made.runs)
+    table = points(made.runs)
     (row,) = (r for _, r in table.iterrows() if r["strategy"] == "ntk" and r["seeds"] < 3)
     assert (row["log2_lr"], row["log2_wd"], row["seeds"], row["diverged"]) == (-5, -1, 2, 0)
 
 
 def test_one_seed_has_no_deviation(made: Made) -> None:
     run = next(run for run in made.runs if run.result)
-    row = points_table([run]).iloc[0]
+    row = points([run]).iloc[0]
     assert row["best_loss_mean"] == run.score
     assert math.isnan(row["best_loss_std"])
 
@@ -103,12 +109,12 @@ def test_one_seed_has_no_deviation(made: Made) -> None:
 def test_points_that_differ_by_rounding_are_one(made: Made) -> None:
     run = next(run for run in made.runs if run.result)
     nudged = replace(run, spec=run.spec.at(run.spec.lr * (1 + 1e-8), run.spec.wd, 77))
-    assert len(points_table([run, nudged])) == 1
+    assert len(points([run, nudged])) == 1
 
 
 def test_zero_wd_is_a_point(made: Made) -> None:
     run = next(run for run in made.runs if run.result)
-    table = points_table([replace(run, spec=run.spec.at(run.spec.lr, 0.0, seed)) for seed in (0, 1)])
+    table = points([replace(run, spec=run.spec.at(run.spec.lr, 0.0, seed)) for seed in (0, 1)])
     assert table["seeds"].tolist() == [2]
     assert table["log2_wd"].isna().all()
     assert table["wd"].tolist() == [0.0]

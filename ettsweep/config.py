@@ -47,11 +47,7 @@ _Loader.add_implicit_resolver(
 
 
 def parse_yaml(text: str, where: str) -> Any:
-    """Parse YAML safely.
-
-    Raises:
-        InputError: it is no YAML; the message has the line.
-    """
+    """Parse YAML safely; an InputError has the line."""
     try:
         return yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as error:
@@ -86,11 +82,7 @@ def split_override(
 ) -> tuple[str, Any]:
     """Split `key=value`; the value is read as YAML, so that numbers, true and null are what they look like.
 
-    Args:
-        override: as it was typed.
-        option: after which it was.
-        example: of what would be right there.
-        keys: pattern of the keys that can be.
+    `keys` is the pattern of the keys that can be; option and example are for the message.
     """
     key, equals, text = override.partition("=")
     if not equals or not re.fullmatch(keys, key):

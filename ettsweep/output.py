@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from itertools import pairwise
-from typing import Any, Literal, Protocol, TextIO
+from typing import Any, Literal, Protocol
 
 
 class Format(StrEnum):
@@ -25,20 +25,15 @@ Row = Mapping[str, Any]
 
 
 def show(rows: Sequence[Row], form: Format, columns: Sequence[str] | None = None, data: object = None) -> None:
-    """Print rows.
-
-    Args:
-        rows: one mapping a row.
-        form: how.
-        columns: which columns a table shows, and in what order; all of them by default.
-        data: what JSON prints instead of the rows.
-    """
+    """Print rows: these columns, in this order, or all; or, as JSON, `data` instead of the rows."""
     names = list(columns or (rows[0] if rows else ()))
     match form:
         case Format.JSON:
             print(json.dumps(list(rows) if data is None else data, indent=1, allow_nan=False))
         case Format.CSV:
-            _csv(rows, names, sys.stdout)
+            writer = csv.DictWriter(sys.stdout, names, extrasaction="ignore", lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
         case Format.MARKDOWN:
             print(_markdown(rows, names))
         case Format.TABLE:
@@ -61,18 +56,9 @@ def with_results(text: str, argv: Sequence[str]) -> str:
     return re.sub(r"`(ettsweep (?!data )[^`]*)`", lambda m: f"`{m[1]} --results {shlex.quote(given[-1])}`", text)
 
 
-def _csv(rows: Iterable[Row], names: Sequence[str], file: TextIO) -> None:
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(names)
-    writer.writerows([["" if row[n] is None else row[n] for n in names] for row in rows])
-
-
 def _markdown(rows: Iterable[Row], names: Sequence[str]) -> str:
-    lines = [
-        names,
-        ["---"] * len(names),
-        *([cell(row[n]).replace("|", "\\|") for n in names] for row in rows),
-    ]
+    cells = [[cell(row[n]).replace("|", "\\|") for n in names] for row in rows]
+    lines = [names, ["---"] * len(names), *cells]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 

@@ -3,6 +3,7 @@
 Nothing here writes into a user's repository, and no environment variable is recorded.
 """
 
+import contextlib
 import hashlib
 import os
 import platform
@@ -52,10 +53,8 @@ def provenance() -> Json:
     package = package_dir()
     packages = {"ettsweep": ettsweep.__version__}
     for name in PACKAGES:
-        try:
+        with contextlib.suppress(PackageNotFoundError):
             packages[name] = version(name)
-        except PackageNotFoundError:
-            continue
     data: Json = {
         "git": None,
         "problem": None,
@@ -130,11 +129,7 @@ def stored_provenance(package: Path) -> Json | None:
 
 
 def git_state(package: Path, files: Mapping[str, bytes]) -> Json | None:
-    """Return commit and changes of a package; None where no repository tracks it.
-
-    Args:
-        package: its folder.
-        files: its files, as `code_files` gives them.
+    """Return commit and changes of a package with these `code_files`; None where no repository tracks it.
 
     Raises:
         GitError: it lies in a repository of which git says nothing.

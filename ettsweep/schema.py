@@ -127,11 +127,6 @@ Schema = TypeVar("Schema", bound=BaseModel)
 def validate(schema: type[Schema], data: object, where: str) -> Schema:
     """Check plain data from a file or the command line against a schema.
 
-    Args:
-        schema: the pydantic model to build.
-        data: plain dicts, lists, strings and numbers.
-        where: file name or option, put before each message.
-
     Raises:
         InputError: all problems at once, one a line: `where: key: what is wrong`.
     """

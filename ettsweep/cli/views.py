@@ -71,10 +71,7 @@ def show_outcome(done: Outcome, form: Format) -> None:
 def show_plan(done: Outcome, form: Format, *, below: bool = False) -> None:
     """Print what a dry run would do, and what it would hand to sbatch: JSON and CSV have no room for that.
 
-    Args:
-        done: what became of the plan.
-        form: how.
-        below: another table was printed before, which is what was asked for.
+    `below` another table, which is what was asked for.
     """
     table = form is Format.TABLE
     if not below or (table and done.plan.to_launch):
@@ -125,13 +122,10 @@ def note_blocked(plan: Plan) -> None:
 
 def score_note(searches: Sequence[Search]) -> str:
     """Say which score is compared, and which end of it is best."""
-    words = {
-        ("best_loss", "min"): "the lowest validation loss",
-        ("best_accuracy", "max"): "the best validation accuracy",
-    }
+    words = {"best_loss": "the lowest validation loss", "best_accuracy": "the best validation accuracy"}
     kinds = dict.fromkeys(search.measure for search in searches)
     return "; ".join(
-        f"{k.metric}: {words[k.metric, k.mode]} along the trajectory, the mean over shared seeds; {k.mode} is best"
+        f"{k.metric}: {words[k.metric]} along the trajectory, the mean over shared seeds; {k.mode} is best"
         for k in kinds
     )
 
@@ -211,7 +205,7 @@ def in_order(run: Run) -> tuple[object, ...]:
     """Return the key that sorts runs for people: model, strategy, lr, wd, seed."""
     spec = run.spec
     s = -1.0 if spec.strategy.s is None else spec.strategy.s
-    return model_name(spec.model), s, spec.lr, spec.wd, spec.seed, run.id
+    return run.model, s, spec.lr, spec.wd, spec.seed, run.id
 
 
 def status_row(run: Run) -> Json:
@@ -220,9 +214,9 @@ def status_row(run: Run) -> Json:
     return {
         "run": run.id,
         "family": run.family,
-        "model": model_name(spec.model),
+        "model": run.model,
         "task": spec.task.kind,
-        "strategy": strategy_name(spec.strategy.s),
+        "strategy": run.strategy,
         "lr": spec.lr,
         "wd": spec.wd,
         "log2_lr": log2(spec.lr),
@@ -309,10 +303,8 @@ def show_reproduction(run: Run, form: Format) -> None:
         print(found.command)
     else:
         show([{**data, "differs": "; ".join(found.differs)}], form, data=data)
-    for line in found.notes:
+    for line in (*found.notes, *(f"differs here: {line}" for line in found.differs)):
         note(line)
-    for line in found.differs:
-        note(f"differs here: {line}")
     if not found.differs and run.dir.numbers():
         note("nothing differs here from there and then")
 

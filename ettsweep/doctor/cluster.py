@@ -4,6 +4,7 @@ import os
 import pwd
 import re
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -55,15 +56,15 @@ def _partition(
     config: dict[str, str],
 ) -> Check:
     own = [node for node in nodes if node.partition == partition.name]
-    kinds: dict[str, int] = {}
-    for node in own:
-        gpus = f", {count(node.gpus, 'GPU')}" if node.gpus else ""
-        kind = f"{count(node.cpus, 'CPU')}, {node.mem_mb / 1024:.1f} GiB{gpus}"
-        kinds[kind] = kinds.get(kind, 0) + 1
+    kinds = Counter(
+        f"{count(node.cpus, 'CPU')}, {node.mem_mb / 1024:.1f} GiB"
+        + (f", {count(node.gpus, 'GPU')}" if node.gpus else "")
+        for node in own
+    )
     broken = sum(node.broken for node in own)
     longest = "no time limit" if partition.longest_min is None else f"at most {span(partition.longest_min)}"
     without = "" if partition.default_min is None else f", {span(partition.default_min)} if none is asked for"
-    state = partition.fields.get("State", "UP").lower()
+    state = partition.state.lower()
     told = [
         state + (": jobs wait until that changes" if state == "down" else ""),
         " + ".join(f"{count(many, 'node')} with {kind}" for kind, many in kinds.items()) or "no nodes",
@@ -72,7 +73,9 @@ def _partition(
         _preempted_by(partition, partitions, nodes, config),
     ]
     name = f"partition {partition.name}" + (" (default)" if partition.default else "")
-    return Check(name, "ok" if partition.up and broken < len(own) else "warning", "; ".join(filter(None, told)))
+    return Check(
+        name, "ok" if partition.state == "UP" and broken < len(own) else "warning", "; ".join(filter(None, told))
+    )
 
 
 def _preempted_by(
@@ -81,7 +84,7 @@ def _preempted_by(
     nodes: Sequence[inventory.Node],
     config: dict[str, str],
 ) -> str:
-    how = partition.fields.get("PreemptMode", "OFF").upper()
+    how = partition.preempt_mode
     kind = config.get("PreemptType", "preempt/none")
     if how == "OFF" or kind == "preempt/none":
         return "never preempted"
@@ -119,6 +122,10 @@ def _preemption(config: dict[str, str]) -> Check:
     return Check("preemption", "ok", f"{kind}, {config.get('PreemptMode', '?')}; {warned}; runs save at either")
 
 
+ACCOUNT_FIELDS = ("account", "partition", "qos", "defaultqos", "maxjobs", "maxsubmit", "maxwall")
+QOS_FIELDS = ("name", "maxjobspu", "maxsubmitpu", "maxwall", "gracetime", "preempt")
+
+
 def _accounting(config: dict[str, str]) -> list[Check]:
     """Say whether the accounting answers, and what it lets the user do."""
     age = config.get("MinJobAge", "300 sec")
@@ -128,7 +135,8 @@ def _accounting(config: dict[str, str]) -> list[Check]:
     user = _user()
     try:
         slurm.ask("sacct", "-n", "-P", "-X", "-S", "now", "-o", "JobID")
-        accounts, qualities = inventory.accounts(user), inventory.qualities()
+        accounts = inventory.accounting("assoc", "where", f"user={user}", fields=ACCOUNT_FIELDS)
+        qualities = inventory.accounting("qos", fields=QOS_FIELDS)
     except NoAnswerError as error:
         return [Check("accounting", "absent", f"does not answer ({error}): {lost}")]
     rows = [Check("accounting", "ok", "sacct answers")]
@@ -240,26 +248,12 @@ def _gpu_torch(profile: SlurmProfile) -> Check | None:
         return None
     if facts["gpu"]:
         return None
-    return Check(
-        "gpus", "warning", f"{profile.gpus}, but torch {facts['version']} is built without GPUs: runs would fail"
-    )
+    detail = f"{profile.gpus}, but torch {facts['version']} is built without GPUs: runs would fail"
+    return Check("gpus", "warning", detail)
 
 
-NO_NETWORK = {
-    "ext2",
-    "ext3",
-    "ext4",
-    "xfs",
-    "btrfs",
-    "zfs",
-    "f2fs",
-    "bcachefs",
-    "overlay",
-    "tmpfs",
-    "ramfs",
-    "squashfs",
-}
-"""File systems of one machine."""
+OF_ONE_MACHINE = {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "overlay", "squashfs"}
+"""File systems of a disk."""
 
 OF_EACH_NODE = (Path("/tmp"), Path("/var/tmp"), Path("/dev/shm"))
 """Folders that each node has for itself."""
@@ -272,12 +266,9 @@ def _shared(results: Path) -> Check | None:
     if not kind:
         return None
     if kind in ("tmpfs", "ramfs") or any(folder.is_relative_to(place) for place in OF_EACH_NODE):
-        return Check(
-            "shared folder",
-            "warning",
-            f"{folder} ({kind} at {mount}): each node has its own, so jobs would not find it",
-        )
-    if kind in NO_NETWORK:
+        detail = f"{folder} ({kind} at {mount}): each node has its own, so jobs would not find it"
+        return Check("shared folder", "warning", detail)
+    if kind in OF_ONE_MACHINE:
         detail = f"{folder} ({kind} at {mount}) is a disk of this machine: do nodes see it under this path?"
         return Check("shared folder", "warning", detail)
     return Check("shared folder", "ok", f"{folder} ({kind} at {mount}); nodes must see it under this path")

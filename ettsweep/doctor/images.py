@@ -43,11 +43,7 @@ class Reading(NamedTuple):
 def examine_images(task: ImageTask, model: ModelSpec | None, data: str, images: int | None) -> list[Check]:
     """Return a row on the form of a data set, its classes, each part, all images, and each one that is unreadable.
 
-    Args:
-        task: what the data are for.
-        model: what is to read them, where that is known.
-        data: where they are.
-        images: how many to decode, evenly spread; None for all.
+    So many images are decoded, evenly spread; None means all.
     """
     classes = model.classes if isinstance(model, ImageModel) else task.classes
     try:
@@ -70,11 +66,11 @@ def examine_images(task: ImageTask, model: ModelSpec | None, data: str, images: 
 
 
 def _form(places: Sequence[Place]) -> str:
-    def told(place: Place) -> str:
+    told = []
+    for place in places:
         more = f" and {len(place.paths) - 1} more" if len(place.paths) > 1 else ""
-        return f"{place.format}, {place.paths[0]}{more}"
-
-    return "; ".join(dict.fromkeys(told(place) for place in places))
+        told.append(f"{place.format}, {place.paths[0]}{more}")
+    return "; ".join(dict.fromkeys(told))
 
 
 def _some(names: Sequence[str]) -> str:

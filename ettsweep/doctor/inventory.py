@@ -9,48 +9,26 @@ from ettsweep.launch import slurm
 
 @dataclass(frozen=True)
 class Partition:
-    """A partition as `scontrol show partition` tells of it, in SLURM's own words.
+    """A partition as `scontrol show partition` tells of it.
 
     Attributes:
-        fields: all that is told, by key.
+        default: whether jobs go there that name no partition.
+        state: UP where it starts jobs.
+        longest_min: longest time limit of a job; None where there is none, or it cannot be read.
+        default_min: time limit of a job that asks for none; None where that is the longest.
+        preempt_mode: what becomes of its jobs when another takes their place; OFF where none does.
+        grace_s: what a preempted job is left before it is told to end.
+        tier: where partitions preempt each other, those of a higher tier do.
     """
 
-    fields: dict[str, str]
-
-    @property
-    def name(self) -> str:
-        """Its name."""
-        return self.fields["PartitionName"]
-
-    @property
-    def default(self) -> bool:
-        """Whether jobs go there that name no partition."""
-        return self.fields.get("Default") == "YES"
-
-    @property
-    def up(self) -> bool:
-        """Whether it starts jobs."""
-        return self.fields.get("State", "UP") == "UP"
-
-    @property
-    def longest_min(self) -> float | None:
-        """Longest time limit of a job in minutes; None where there is none, or it cannot be read."""
-        return minutes(self.fields.get("MaxTime", ""))
-
-    @property
-    def default_min(self) -> float | None:
-        """Time limit in minutes of a job that asks for none; None where that is the longest."""
-        return minutes(self.fields.get("DefaultTime", ""))
-
-    @property
-    def grace_s(self) -> int:
-        """Seconds that a preempted job is left before it is told to end."""
-        return _number(self.fields.get("GraceTime", "")) or 0
-
-    @property
-    def tier(self) -> int:
-        """Where partitions preempt each other, those of a higher tier do."""
-        return _number(self.fields.get("PriorityTier", "")) or 0
+    name: str
+    default: bool
+    state: str
+    longest_min: float | None
+    default_min: float | None
+    preempt_mode: str
+    grace_s: int
+    tier: int
 
 
 @dataclass(frozen=True)
@@ -83,16 +61,14 @@ def minutes(text: str) -> float | None:
     numbers = [int(part) for part in parts if part is not None]
     if days is not None:  # D-HH, D-HH:MM, D-HH:MM:SS
         hours, mins, seconds = [*numbers, 0, 0][:3]
-        return 1440 * int(days) + 60 * hours + mins + seconds / 60
-    if len(numbers) == 1:
-        return float(numbers[0])
-    hours, mins, seconds = numbers if len(numbers) == 3 else [0, *numbers]
-    return 60 * hours + mins + seconds / 60
+    else:  # MM, MM:SS, HH:MM:SS
+        hours, mins, seconds = numbers if len(numbers) == 3 else [0, *numbers, 0][:3]
+    return 1440 * int(days or 0) + 60 * hours + mins + seconds / 60
 
 
-def _number(text: str) -> int | None:
+def _number(text: str) -> int:
     found = re.match(r"\d+", text)
-    return int(found[0]) if found else None
+    return int(found[0]) if found else 0
 
 
 def partitions() -> list[Partition]:
@@ -103,7 +79,20 @@ def partitions() -> list[Partition]:
     """
     lines = slurm.ask("scontrol", "--oneliner", "show", "partition").splitlines()
     found = [dict(re.findall(r"(\S+?)=(\S*)", line)) for line in lines]
-    return [Partition(fields) for fields in found if "PartitionName" in fields]
+    return [
+        Partition(
+            name=fields["PartitionName"],
+            default=fields.get("Default") == "YES",
+            state=fields.get("State", "UP"),
+            longest_min=minutes(fields.get("MaxTime", "")),
+            default_min=minutes(fields.get("DefaultTime", "")),
+            preempt_mode=fields.get("PreemptMode", "OFF").upper(),
+            grace_s=_number(fields.get("GraceTime", "")),
+            tier=_number(fields.get("PriorityTier", "")),
+        )
+        for fields in found
+        if "PartitionName" in fields
+    ]
 
 
 def nodes() -> list[Node]:
@@ -119,33 +108,16 @@ def nodes() -> list[Node]:
             continue
         name, partition, cpus, mem_mb, gres, state = parts[:6]
         gpus = sum(int(count) for count in re.findall(r"(?:^|,)gpu(?::[^:,()]+)*?:(\d+)(?=[,(]|$)", gres))
-        size = _number(cpus) or 0, _number(mem_mb) or 0
-        found.append(Node(name, partition, *size, gpus, re.sub(r"[^a-z]+$", "", state.lower())))
+        state = re.sub(r"[^a-z]+$", "", state.lower())
+        found.append(Node(name, partition, _number(cpus), _number(mem_mb), gpus, state))
     return found
 
 
-ACCOUNT_FIELDS = ("account", "partition", "qos", "defaultqos", "maxjobs", "maxsubmit", "maxwall")
-QOS_FIELDS = ("name", "maxjobspu", "maxsubmitpu", "maxwall", "gracetime", "preempt")
-
-
-def accounts(user: str) -> list[dict[str, str]]:
-    """Return the accounts that a user may charge, each with ACCOUNT_FIELDS; none where the site keeps no list.
+def accounting(*what: str, fields: Sequence[str]) -> list[dict[str, str]]:
+    """Return what `sacctmgr show` tells of accounts or qualities of service; nothing where the site keeps no list.
 
     Raises:
         NoAnswerError: accounting is off, or its daemon does not answer.
     """
-    return _table(ACCOUNT_FIELDS, "assoc", "where", f"user={user}")
-
-
-def qualities() -> list[dict[str, str]]:
-    """Return the qualities of service of the cluster, each with QOS_FIELDS.
-
-    Raises:
-        NoAnswerError: accounting is off, or its daemon does not answer.
-    """
-    return _table(QOS_FIELDS, "qos")
-
-
-def _table(fields: Sequence[str], *what: str) -> list[dict[str, str]]:
     lines = slurm.ask("sacctmgr", "-n", "-P", "show", *what, f"format={','.join(fields)}").splitlines()
     return [dict(zip(fields, line.split("|"), strict=False)) for line in lines if "|" in line]

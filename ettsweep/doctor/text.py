@@ -1,27 +1,19 @@
 """Whether tokenised text is what a task needs: form, counts, tokenizer, vocabulary, and the checksum of each shard."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ettsweep.doctor.checks import Check
 from ettsweep.errors import CorruptError, EttsweepError
 from ettsweep.output import count, progress
 from ettsweep.spec import ModelSpec, TextModel
-from ettsweep.tasks.text.manifest import LONG, Counts, read_manifest
+from ettsweep.tasks.text.manifest import LONG, Counts, Manifest, read_manifest
 from ettsweep.tasks.text.spec import TextTask
-
-if TYPE_CHECKING:
-    from ettsweep.tasks.text.manifest import Manifest
 
 
 def examine_text(task: TextTask, model: ModelSpec | None, data: str, samples: int | None) -> list[Check]:
     """Return a row on the form of a corpus, its text, each part, tokenizer, vocabulary and shards.
 
-    Args:
-        task: what the corpus is for.
-        model: what is to read it, where that is known.
-        data: the folder where it is.
-        samples: not looked at: all shards are read.
+    All shards are read, however many samples are asked for.
     """
     folder = Path(data)
     try:
@@ -39,7 +31,7 @@ def examine_text(task: TextTask, model: ModelSpec | None, data: str, samples: in
     ]
 
 
-def _text(task: TextTask, manifest: "Manifest") -> Check:
+def _text(task: TextTask, manifest: Manifest) -> Check:
     if task.corpus in (None, manifest.digest):
         return Check("text", "ok", manifest.digest)
     return Check("text", "failed", f"the grid is for the text {task.corpus}, this is {manifest.digest}")
@@ -51,14 +43,14 @@ def _told(counts: Counts) -> str:
     return f"{told}, {count(counts.tokens, 'token')}, {count(counts.blocks, 'block')} of up to {LONG}"
 
 
-def _vocabulary(wanted: int | None, manifest: "Manifest") -> Check:
+def _vocabulary(wanted: int | None, manifest: Manifest) -> Check:
     if wanted in (None, manifest.n_vocab):
         return Check("vocabulary", "ok", str(manifest.n_vocab))
     cure = f"--set model.vocabulary={manifest.n_vocab}, or tokenise with another --tokenizer"
     return Check("vocabulary", "failed", f"the text has {manifest.n_vocab} tokens, the model {wanted}: {cure}")
 
 
-def _tokenizer(folder: Path, manifest: "Manifest") -> Check:
+def _tokenizer(folder: Path, manifest: Manifest) -> Check:
     from ettsweep.tasks.text.corpus import read_own_tokenizer
 
     try:
@@ -68,7 +60,7 @@ def _tokenizer(folder: Path, manifest: "Manifest") -> Check:
     return Check("tokenizer", "ok", f"byte-level BPE of {tokenizer.bpe_tokens} tokens, with which the shards were made")
 
 
-def _shards(folder: Path, manifest: "Manifest") -> Check:
+def _shards(folder: Path, manifest: Manifest) -> Check:
     from ettsweep.tasks.text.corpus import verify
 
     size = sum(shard.size for shard in manifest.shards)

@@ -91,12 +91,7 @@ def by_point(runs: Iterable[Run], asked: Iterable[Point] = ()) -> dict[Point, li
 
 
 def load_ledger(results: Path, outlook: Outlook | None = None) -> Ledger:
-    """Read all run folders.
-
-    Args:
-        results: the results folder; it need not exist.
-        outlook: what to ask about owners and submissions.
-    """
+    """Read all run folders of a results folder, which need not exist; `outlook` is asked about owners and jobs."""
     runs: dict[str, Run] = {}
     broken: dict[str, str] = {}
     try:
@@ -212,10 +207,7 @@ ACTIONS = {
 def make_plan(wanted: Iterable[RunSpec], ledger: Ledger, insist: Collection[str] = ()) -> Plan:
     """Sort wanted runs; a run that is asked for twice is planned once.
 
-    Args:
-        wanted: the runs.
-        ledger: what is on disk.
-        insist: ids of runs that a person has decided about: they are launched where they would be blocked.
+    Those that a person insists on, by id, are launched where they would be blocked.
     """
     plan: dict[str, list[Planned]] = {action: [] for action in ACTIONS.values()}
     specs: dict[str, RunSpec] = {}

@@ -231,7 +231,7 @@ def test_partitions_are_read_as_any_slurm_prints_them(monkeypatch: pytest.Monkey
     monkeypatch.setattr(slurm, "ask", lambda *command: text)
     first, second = partitions()
     assert (first.name, first.default, first.longest_min, first.default_min) == ("a", True, 2880, None)
-    assert (second.name, second.default, second.up, second.longest_min) == ("b", False, True, None)
+    assert (second.name, second.default, second.state == "UP", second.longest_min) == ("b", False, True, None)
 
 
 def test_the_file_system_of_a_folder_is_that_of_the_nearest_mount(tmp_path: Path) -> None:

@@ -417,15 +417,18 @@ def test_processes_are_gone_after_the_command_and_after_an_error(tmp_path: Path,
 
 BUSY = """
 import signal, time
+from pathlib import Path
 from ettsweep.pool import open_pool
 
 if __name__ == "__main__":
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # as the command line has it
     try:
         with open_pool(1, "spawn", bool) as pool:
+            pool.submit(Path("begun").touch)
             pool.submit(time.sleep, 60)
             pool.submit(len, bytes(10**7))  # more than a pipe holds: it stays on its way
-            time.sleep(1)
+            while not Path("begun").exists():
+                time.sleep(0.01)
             raise KeyboardInterrupt
     except KeyboardInterrupt:
         print("interrupted", signal.getsignal(signal.SIGPIPE).name)
@@ -434,7 +437,7 @@ if __name__ == "__main__":
 
 def test_ctrl_c_is_told_even_while_work_is_on_its_way_to_a_process(tmp_path: Path) -> None:
     (tmp_path / "busy.py").write_text(BUSY)
-    done = subprocess.run([sys.executable, tmp_path / "busy.py"], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "busy.py"], cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "interrupted SIG_DFL\n", "")
 
 

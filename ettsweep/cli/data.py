@@ -31,7 +31,7 @@ def doctor(
     from ettsweep.doctor.data import examine_data, subject
     from ettsweep.doctor.images import shorten
     from ettsweep.doctor.machine import examine, examine_fit
-    from ettsweep.launch.place import data_of, located
+    from ettsweep.launch.demand import data_of, located
     from ettsweep.sweep.gridfile import find_grid, load_request
     from ettsweep.sweep.search import ANYWHERE
 

@@ -17,7 +17,7 @@ from ettsweep.output import Format, note
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ettsweep.launch.place import Place
+    from ettsweep.launch.demand import Place
     from ettsweep.sweep.ledger import Ledger, Run
     from ettsweep.sweep.search import Search
 
@@ -176,7 +176,7 @@ class Training:
         Raises:
             InputError: there is no such sink, or its package is missing.
         """
-        from ettsweep.launch.place import Place
+        from ettsweep.launch.demand import Place
 
         sets = list(self.launch_set or [])
         if self.log:

@@ -1,16 +1,15 @@
 """Rounds: a plan is carried out; followed, it is submitted, waited for and made anew until nothing is left to do."""
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ettsweep.errors import LaunchError, NoAnswerError, NotHereError, UnansweredError
 from ettsweep.launch.monitor import Monitor, follow
 from ettsweep.launch.outlook import NO_ANSWER, LiveOutlook
-from ettsweep.launch.place import How
-from ettsweep.launch.profiles import LocalProfile
+from ettsweep.launch.profiles import AnyProfile, LocalProfile
 from ettsweep.launch.submissions import read_submission
 from ettsweep.launch.submit import scripts, submit
 from ettsweep.runs.folder import RunDir
@@ -28,6 +27,29 @@ RETRY_FIRST_S, RETRY_LAST_S = 5.0, 60.0
 
 LOCAL_TRIES, SLURM_TRIES = 1, 3
 """Submissions of a run, without its being started, after which a command gives up: a cluster may have a bad node."""
+
+
+@dataclass(frozen=True)
+class How:
+    """How a command carries out its plan.
+
+    Attributes:
+        data: where data sets are, by kind of task, as far as somebody has said it.
+        console: stay, and show on it how far the runs are; None leaves them to the background.
+        title: put before what is shown.
+    """
+
+    results: Path
+    profile: AnyProfile
+    data: Mapping[str, str] = field(default_factory=dict)
+    dry_run: bool = False
+    console: "Console | None" = None
+    title: str = ""
+
+    @property
+    def follows(self) -> bool:
+        """Whether the command stays until its runs are finished."""
+        return self.console is not None and not self.dry_run
 
 
 @dataclass(frozen=True)

@@ -39,10 +39,6 @@ def find_files(inputs: Iterable[str]) -> list[TextFile]:
     """Return the files that inputs name, each once, in the order of the inputs and of names in folders.
 
     An input is a file, a folder, a glob, a folder of `datasets.save_to_disk`, or hfds/OWNER/NAME[:split].
-
-    Raises:
-        DataMissingError: there is no such thing.
-        InputError: it is of no known kind.
     """
     found, wrong = list[TextFile](), list[str]()
     for text in inputs:

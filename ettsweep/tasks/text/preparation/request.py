@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ettsweep.errors import InputError
+from ettsweep.output import count
 from ettsweep.tasks.text.manifest import LONG, Documents, Manifest
 from ettsweep.tasks.text.preparation.units import DocumentRule
 from ettsweep.vocabulary import LEAST_BPE, vocabulary_size
@@ -44,7 +45,7 @@ class CorpusRequest(NamedTuple):
 
     @property
     def val_below(self) -> int:
-        """Return below which hash a document validates, if there are enough of them."""
+        """Below which hash a document validates, if there are enough of them."""
         return max(1, round(self.val_fraction * HASHES))
 
 
@@ -71,11 +72,7 @@ class Outcome(NamedTuple):
 
 
 def check_request(request: CorpusRequest) -> None:
-    """Check the options.
-
-    Raises:
-        InputError: they do not go together.
-    """
+    """Check the options, and that they go together."""
     wrong = []
     if (request.tokenizer is None) == (request.bpe_tokens is None):
         wrong.append(
@@ -127,11 +124,8 @@ def corpus_summary(request: CorpusRequest, outcome: Outcome) -> str:
             "nearest to it was taken"
         )
     if manifest.skipped:
-        lines.append(
-            f"{manifest.skipped} documents without text were left out"
-            if manifest.skipped > 1
-            else "1 document without text was left out"
-        )
+        were = "was" if manifest.skipped == 1 else "were"
+        lines.append(f"{count(manifest.skipped, 'document')} without text {were} left out")
     if long := manifest.train.long_sentences + manifest.val.long_sentences:
         lines.append(
             f"{long} sentences have more than {LONG} tokens; blocks of that size cut them"
@@ -147,7 +141,7 @@ def corpus_summary(request: CorpusRequest, outcome: Outcome) -> str:
         lines.append(told)
     if (blocks := manifest.val.blocks) < FEW_BLOCKS:
         lines.append(
-            f"validation has {blocks} {'block' if blocks == 1 else 'blocks'} of up to {LONG} tokens, few to judge by: "
+            f"validation has {count(blocks, 'block')} of up to {LONG} tokens, few to judge by: "
             "a larger --val-fraction has more"
         )
     if outcome.replaced:

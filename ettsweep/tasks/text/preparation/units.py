@@ -59,12 +59,7 @@ class Unit(NamedTuple):
 
 
 def cut(files: Sequence[TextFile], rule: DocumentRule, size: int) -> list[Unit]:
-    """Cut files into units of about so many bytes; small files share one.
-
-    Raises:
-        DataMissingError: a file cannot be read.
-        InputError: a table has no such field, or a document is too large.
-    """
+    """Cut files into units of about so many bytes; small files share one."""
     return list(_together((piece for file in files for piece in _pieces(file, rule, size)), size))
 
 
@@ -159,11 +154,7 @@ def _together(found: Iterable[Piece], size: int) -> Iterator[Unit]:
 
 
 def check_size(file: TextFile, start: int, size: int) -> None:
-    """Check that a document, or what was read of it, can be held in memory.
-
-    Raises:
-        InputError: it cannot.
-    """
+    """Check that a document, or what was read of it, can be held in memory."""
     if size > MAX_DOCUMENT:
         mode = "; --documents blank-line or line makes smaller ones of a text file" if file.kind == "text" else ""
         mib = MAX_DOCUMENT // 2**20

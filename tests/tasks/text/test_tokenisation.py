@@ -25,10 +25,9 @@ from ettsweep.tasks.text.preparation import folder as folders
 from ettsweep.tasks.text.preparation import tokenise as making
 from ettsweep.tasks.text.preparation.documents import document_hash
 from ettsweep.tasks.text.preparation.folder import corpus_folder
-from ettsweep.tasks.text.preparation.inputs import find_files
+from ettsweep.tasks.text.preparation.inputs import DocumentRule, cut, find_files
 from ettsweep.tasks.text.preparation.request import CorpusRequest, Outcome, corpus_summary
 from ettsweep.tasks.text.preparation.tokenise import tokenise
-from ettsweep.tasks.text.preparation.units import DocumentRule, cut
 
 
 @pytest.fixture(scope="module")

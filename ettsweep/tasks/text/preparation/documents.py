@@ -8,9 +8,18 @@ from itertools import chain
 from typing import IO, Any
 
 from ettsweep.errors import DataMissingError, FailedError, InputError
-from ettsweep.tasks.text.preparation.inputs import TextFile, arrow_reader, readable
+from ettsweep.tasks.text.preparation.inputs import (
+    MAX_DOCUMENT,
+    DocumentRule,
+    Piece,
+    TextFile,
+    Unit,
+    arrow_reader,
+    check_size,
+    no_field,
+    readable,
+)
 from ettsweep.tasks.text.preparation.request import HASHES, CorpusRequest
-from ettsweep.tasks.text.preparation.units import MAX_DOCUMENT, DocumentRule, Piece, Unit, check_size, no_field
 
 
 def read_documents(unit: Unit, rule: DocumentRule) -> Iterator[str]:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from ettsweep.errors import InputError
 from ettsweep.output import count
 from ettsweep.tasks.text.manifest import LONG, Documents, Manifest
-from ettsweep.tasks.text.preparation.units import DocumentRule
+from ettsweep.tasks.text.preparation.inputs import DocumentRule
 from ettsweep.vocabulary import LEAST_BPE, vocabulary_size
 
 HASHES = 2**64
@@ -16,14 +16,7 @@ HASHES = 2**64
 
 
 class CorpusRequest(NamedTuple):
-    """What is asked for.
-
-    Attributes:
-        tokenizer: folder of its files; None trains one of `bpe_tokens`.
-        val_fraction: share of the documents that validate, chosen by a hash of their text.
-        shard_mib: text that a process works on at a time.
-        workers: processes; all cores by default.
-    """
+    """What is asked for: `tokenizer` is a folder of its files, None trains one of `bpe_tokens`."""
 
     inputs: tuple[str, ...]
     out: Path
@@ -55,8 +48,6 @@ class Outcome(NamedTuple):
     Attributes:
         made, kept: units that were tokenised, and that were there already.
         tokens: of the former.
-        workers: processes.
-        wall_s: time of all.
         text_files: whether the input has any, beside tables and JSON lines.
         replaced: digest of another corpus that was there before.
     """

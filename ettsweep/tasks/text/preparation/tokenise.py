@@ -27,9 +27,8 @@ from ettsweep.tasks.text.corpus import add_documents
 from ettsweep.tasks.text.manifest import VERSION, Manifest, Settings, ShardRecord, UnitRecord, add_up, corpus_digest
 from ettsweep.tasks.text.preparation.documents import document_hash, read_documents, split
 from ettsweep.tasks.text.preparation.folder import TRAINED, check_folder, corpus_folder, digest_there, finish
-from ettsweep.tasks.text.preparation.inputs import HUB, find_files
+from ettsweep.tasks.text.preparation.inputs import HUB, DocumentRule, Unit, cut, find_files
 from ettsweep.tasks.text.preparation.request import CorpusRequest, Outcome, check_request
-from ettsweep.tasks.text.preparation.units import DocumentRule, Unit, cut
 from ettsweep.tasks.text.shards import ShardWriter
 from ettsweep.tasks.text.tokenizer import SPLITTER_VERSION, Tokenizer, read_tokenizer, read_tokenizer_file, train_bpe
 

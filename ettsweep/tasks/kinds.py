@@ -167,11 +167,7 @@ def task_label(task: TaskSpec) -> str:
 
 
 def steps_per_epoch(task: TaskSpec, batch_size: int) -> int:
-    """Return the optimizer steps of one pass over the training set; the incomplete last batch is dropped.
-
-    Raises:
-        InputError: how many samples there are, only the data say.
-    """
+    """Return the optimizer steps of one pass over the training set; the incomplete last batch is dropped."""
     if (train_size := task_kind(task).train_size) is None:
         raise InputError(f"schedule: the epochs of task {task.kind} are as long as its data; give steps instead")
     return max(1, train_size(task) // batch_size)

@@ -136,15 +136,9 @@ class _Files:
     """Shards in files, opened when they are needed and closed when others are."""
 
     def __init__(self, folder: Path, manifest: Manifest, side: Side) -> None:
-        self._folder, self._manifest, self._side = folder, manifest, side
+        self._shards, self._n_vocab, self._side = folder / SHARDS, manifest.n_vocab, side
         self._records = [record for record in manifest.shards if record.counts(side).documents]
         self._opened = lru_cache(OPEN_SHARDS)(self._open)
-
-    def __getstate__(self) -> tuple[Path, Manifest, Side]:
-        return self._folder, self._manifest, self._side  # a loader process opens its own
-
-    def __setstate__(self, state: tuple[Path, Manifest, Side]) -> None:
-        _Files.__init__(self, *state)
 
     def __len__(self) -> int:
         return len(self._records)
@@ -154,12 +148,12 @@ class _Files:
 
     def _open(self, shard: int) -> Texts:
         record = self._records[shard]
-        path = self._folder / SHARDS / record.name
+        path = self._shards / record.name
         try:
             data = np.memmap(path, np.uint8, "r", shape=(record.size,))
         except (OSError, ValueError) as error:
             raise CorruptError(f"{path}: cannot be read any more ({error})") from None
-        return unpack(data, self._side, self._manifest.n_vocab, record.train, record.val)
+        return unpack(data, self._side, self._n_vocab, record.train, record.val)
 
 
 def open_corpus(folder: Path) -> Corpus:

@@ -151,12 +151,7 @@ def read_tokenizer(folder: Path) -> Tokenizer:
 
 
 def read_tokenizer_file(path: Path) -> Tokenizer:
-    """Read a tokenizer.json.
-
-    Raises:
-        OSError: there is none.
-        InputError: it is another kind of tokenizer.
-    """
+    """Read a tokenizer.json; OSError where there is none, InputError where it is of another kind."""
     data = _json(path)
     model = data.get("model")
     if not isinstance(model, dict) or model.get("type", "BPE") != "BPE" or "merges" not in model:

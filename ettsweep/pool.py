@@ -5,14 +5,11 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing import active_children, get_context, parent_process
 from typing import Any, Literal, ParamSpec, TypeVar, TypeVarTuple
 
 from ettsweep.processes import blocked
-
-__all__ = ["BrokenProcessPool", "Pool", "open_pool"]
 
 P = ParamSpec("P")
 T = TypeVar("T")

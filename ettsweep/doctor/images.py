@@ -3,13 +3,14 @@
 import time
 from collections.abc import Sequence
 from concurrent.futures import as_completed
+from concurrent.futures.process import BrokenProcessPool
 from typing import TYPE_CHECKING, NamedTuple
 
 from ettsweep.doctor.checks import Check
 from ettsweep.errors import DataMissingError
 from ettsweep.output import count as counted
 from ettsweep.output import progress
-from ettsweep.pool import BrokenProcessPool, open_pool
+from ettsweep.pool import open_pool
 from ettsweep.processes import cores
 from ettsweep.spec import ImageModel, ModelSpec
 from ettsweep.tasks.images.location import Place, locate

@@ -3,8 +3,9 @@
 import hashlib
 import itertools
 from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,7 +20,16 @@ from ettsweep.tasks.images.augmentation import (
     seed_generators,
     training_transform,
 )
-from ettsweep.tasks.images.chunks import Chunk, Item, Problem, TrainingImages, ValidationImages, load, on_device
+from ettsweep.tasks.images.chunks import (
+    Chunk,
+    Chunks,
+    Item,
+    Problem,
+    TrainingImages,
+    ValidationImages,
+    load,
+    on_device,
+)
 from ettsweep.tasks.images.sources import ImageSource, open_sources
 from ettsweep.tasks.images.spec import ImageTask
 
@@ -109,13 +119,9 @@ class Images(Classification):
 
     def batches(self, first_step: int) -> Iterator[Batch]:
         """Yield the micro-batches of this process's share of each step, augmented and mixed."""
-        chunks = load(self._train, self.order(first_step), self._loading.workers, pinned=self._device.type == "cuda")
-        arriving = on_device(self._examined(chunks), self._device)
-        try:
+        with closing(self._arriving(self._train, self.order(first_step))) as chunks:
             for step in itertools.count(first_step):
-                yield from self._cut(self._mixed(arriving, step))
-        finally:
-            chunks.close()
+                yield from self._cut(self._mixed(chunks, step))
 
     def order(self, first_step: int) -> Iterator[list[Item]]:
         """Yield the images of each chunk."""
@@ -150,22 +156,24 @@ class Images(Classification):
     def validation(self) -> Iterator[Batch]:
         """Yield this process's validation images: short side resized, centre cropped."""
         order = [list(part) for part in self._share.validation(self._sizes[1], VALIDATION_SLICE)]
-        chunks = load(self._validation, order, self._loading.workers, pinned=self._device.type == "cuda")
-        try:
-            for chunk in on_device(self._examined(chunks), self._device):
-                if len(chunk.labels):
-                    yield Batch((chunk.images,), chunk.labels)
-        finally:
-            chunks.close()
+        with closing(self._arriving(self._validation, order)) as chunks:
+            for images_BCHW, labels, _ in chunks:
+                if len(labels):
+                    yield Batch((images_BCHW,), labels)
 
-    def _examined(self, chunks: Iterable[Chunk]) -> Generator[Chunk]:
-        """Yield chunks, and say once of each image that it is left out; some may not be."""
+    def _arriving(self, images: Chunks, order: Iterable[list[Any]]) -> Generator[Chunk]:
+        """Yield chunks on the device; closing the generator ends the workers that load them."""
+        with closing(load(images, order, self._loading.workers, pinned=self._device.type == "cuda")) as chunks:
+            yield from on_device(self._examined(chunks), self._device)
+
+    def _examined(self, chunks: Iterable[Chunk]) -> Iterator[Chunk]:
         for chunk in chunks:
             for problem in chunk.problems:
                 self._judge(problem)
             yield chunk
 
     def _judge(self, problem: Problem) -> None:
+        """Say once of an image that it is left out, or end the run where it may not be."""
         text = f"{problem.name}: {problem.reason}"
         if problem.fatal:
             raise DataMissingError(f"{text}; {LISTED}")

@@ -13,7 +13,7 @@ from PIL import Image, UnidentifiedImageError
 from ettsweep.errors import DataMissingError, UndecodableError, first_line
 from ettsweep.tasks.images.location import ORIGINAL, SPLITS, Place, locate
 from ettsweep.tasks.images.spec import ImageTask
-from ettsweep.tasks.images.tars import TarSource, numbered
+from ettsweep.tasks.images.tars import numbered, tar_index
 
 
 class ImageSource(Protocol):
@@ -27,26 +27,22 @@ class ImageSource(Protocol):
     classes: list[str]
     labels: NDArray[np.int64]
 
-    def __len__(self) -> int: ...
+    def __len__(self) -> int:
+        return len(self.labels)
 
     def name(self, index: int) -> str:
         """Return what a person finds the image by."""
         ...
 
     def read(self, index: int) -> bytes | NDArray[np.uint8]:
-        """Return an image as it is stored: encoded, or as pixels [H, W, 3].
-
-        Raises:
-            OSError: it cannot be read.
-        """
+        """Return an image as it is stored, encoded or as pixels [H, W, 3]; OSError where it cannot be read."""
         ...
 
 
 def decode(stored: bytes | NDArray[np.uint8], *, small: bool = False) -> Image.Image:
-    """Return an image in RGB; a `small` one, where that is quicker, is good to see whether all of it is there.
+    """Return an image in RGB, or raise UndecodableError.
 
-    Raises:
-        UndecodableError: it is truncated, or no image.
+    A `small` one, where that is quicker, is good to see whether all of it is there.
     """
     if isinstance(stored, np.ndarray):
         return Image.fromarray(stored)
@@ -64,11 +60,7 @@ def decode(stored: bytes | NDArray[np.uint8], *, small: bool = False) -> Image.I
 
 
 def open_sources(task: ImageTask, classes: int, data: str | None) -> tuple[ImageSource, ImageSource]:
-    """Return the images of training and validation, after checks of what a run relies on.
-
-    Raises:
-        DataMissingError: they are not there, or not those of the task; the message says what would work.
-    """
+    """Return the images of training and validation, after checks of what a run relies on."""
     train, val = (open_source(place, task.kind) for place in locate(task, data))
     if wrong := mismatches(task, classes, train, val):
         raise DataMissingError("\n".join(f"task {task.kind}: {line}" for line in wrong))
@@ -96,11 +88,7 @@ def mismatches(task: ImageTask, classes: int | None, train: ImageSource, val: Im
 
 
 def open_source(place: Place, kind: str) -> ImageSource:
-    """Return the images of one part of a data set; a process that trains many runs lists them once.
-
-    Raises:
-        DataMissingError: there are none, or they are not what they seem to be.
-    """
+    """Return the images of one part of a data set, or raise DataMissingError; they are listed once for many runs."""
     stats = [Path(path).stat() for path in place.paths if Path(path).exists()]
     return _listed(place, kind, tuple((stat.st_mtime_ns, stat.st_size) for stat in stats))
 
@@ -112,14 +100,14 @@ def _listed(place: Place, kind: str, stamps: tuple[tuple[int, int], ...]) -> Ima
         case "class folders":
             return FolderSource(place)
         case "tar files":
-            return TarSource(place.paths)
+            return TarSource(place)
         case "CIFAR's own files":
             return CifarSource(place, kind)
         case "parquet files" | "hub data set":
             return HubSource(place)
 
 
-class FolderSource:
+class FolderSource(ImageSource):
     """A folder with a folder of images per class, in timm's order."""
 
     def __init__(self, place: Place) -> None:
@@ -136,9 +124,6 @@ class FolderSource:
         start = len(place.paths[0].rstrip(os.sep)) + 1
         self._paths = np.array([os.fsencode(path[start:]) for path, _ in reader.samples])
 
-    def __len__(self) -> int:
-        return len(self.labels)
-
     def _path(self, index: int) -> Path:
         return self._root / os.fsdecode(self._paths[index])
 
@@ -149,7 +134,23 @@ class FolderSource:
         return self._path(index).read_bytes()
 
 
-class CifarSource:
+class TarSource(ImageSource):
+    """Images in tar files; nothing stays open, so that processes can share it."""
+
+    def __init__(self, place: Place) -> None:
+        self._paths = place.paths
+        self._index = tar_index(place.paths)
+        self.classes, self.labels = self._index.classes, self._index.label
+
+    def name(self, index: int) -> str:
+        return f"{self._paths[self._index.tar[index]]}: {self._index.names[index]}"
+
+    def read(self, index: int) -> bytes:
+        with Path(self._paths[self._index.tar[index]]).open("rb", buffering=0) as file:
+            return os.pread(file.fileno(), int(self._index.size[index]), int(self._index.offset[index]))
+
+
+class CifarSource(ImageSource):
     """CIFAR as it is distributed, in memory as pixels; torchvision unpickles nothing whose MD5 is not the right one."""
 
     def __init__(self, place: Place, kind: str) -> None:
@@ -169,9 +170,6 @@ class CifarSource:
         self._pixels_NHWC: NDArray[np.uint8] = data.data
         self._where = f"{folder} ({split})"
 
-    def __len__(self) -> int:
-        return len(self.labels)
-
     def name(self, index: int) -> str:
         return f"{self._where}: image {index}"
 
@@ -184,7 +182,7 @@ IMAGE_COLUMNS = ("image", "img", "jpg", "png")
 LABEL_COLUMNS = ("label", "labels", "fine_label", "cls")
 
 
-class HubSource:
+class HubSource(ImageSource):
     """Rows of parquet files, or of a data set of the hub, through timm's reader of Hugging Face's `datasets`.
 
     `datasets` keeps them in its own cache as random access needs it. The images need have no name of their own.
@@ -212,9 +210,6 @@ class HubSource:
         self.classes, self.labels = _classes(self._reader.dataset, label)
         if self.labels.min() < 0:
             raise DataMissingError(f"{name}: split {split} has no labels (they are {self.labels.min()})")
-
-    def __len__(self) -> int:
-        return len(self.labels)
 
     def name(self, index: int) -> str:
         """Return the row, and what the table calls the image."""

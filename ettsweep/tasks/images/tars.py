@@ -1,4 +1,4 @@
-"""Images in tar files, read where they lie: an index of offsets is made once and kept.
+"""Where images lie in tar files, which are read as they are: an index of offsets is made once and kept.
 
 Understood are tars of class folders, one tar per class, a tar of such tars, and WebDataset shards.
 """
@@ -39,29 +39,6 @@ class Index(NamedTuple):
     tar: NDArray[np.int64]
     offset: NDArray[np.int64]
     size: NDArray[np.int64]
-
-
-class TarSource:
-    """Images in tar files; nothing stays open, so that processes can share it."""
-
-    def __init__(self, paths: Sequence[str]) -> None:
-        self._paths = list(paths)
-        self._index = _cached(self._paths)
-        self.classes = self._index.classes
-        self.labels = self._index.label
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def name(self, index: int) -> str:
-        return f"{self._paths[self._index.tar[index]]}: {self._index.names[index]}"
-
-    def read(self, index: int) -> bytes:
-        with Path(self._paths[self._index.tar[index]]).open("rb", buffering=0) as file:
-            return os.pread(file.fileno(), int(self._index.size[index]), int(self._index.offset[index]))
-
-
-# --- the index --------------------------------------------------------------------------------------------------------
 
 
 def _build(paths: Sequence[str]) -> Index:
@@ -146,7 +123,7 @@ def _key(name: str) -> str:
 # --- the index on disk ------------------------------------------------------------------------------------------------
 
 
-def _cached(paths: Sequence[str]) -> Index:
+def tar_index(paths: Sequence[str]) -> Index:
     """Return the index of these files as they are now, from the cache where it has it."""
     try:
         path = cache_folder() / f"tars-{_fingerprint(paths)}.npz"

@@ -70,11 +70,7 @@ class TextBlocks:
         return sizes
 
     def block(self, index: int) -> TextBlock:
-        """Return a block.
-
-        Raises:
-            IndexError: there is none of this number.
-        """
+        """Return a block; IndexError where there is none of this number."""
         if not 0 <= index < len(self):
             raise IndexError(index)
         shard = int(np.searchsorted(self._first, index, side="right")) - 1
@@ -140,15 +136,9 @@ class _Files:
     """Shards in files, opened when they are needed and closed when others are."""
 
     def __init__(self, folder: Path, manifest: Manifest, side: Side) -> None:
-        self._folder, self._manifest, self._side = folder, manifest, side
+        self._shards, self._n_vocab, self._side = folder / SHARDS, manifest.n_vocab, side
         self._records = [record for record in manifest.shards if record.counts(side).documents]
         self._opened = lru_cache(OPEN_SHARDS)(self._open)
-
-    def __getstate__(self) -> tuple[Path, Manifest, Side]:
-        return self._folder, self._manifest, self._side  # a loader process opens its own
-
-    def __setstate__(self, state: tuple[Path, Manifest, Side]) -> None:
-        _Files.__init__(self, *state)
 
     def __len__(self) -> int:
         return len(self._records)
@@ -158,22 +148,18 @@ class _Files:
 
     def _open(self, shard: int) -> Texts:
         record = self._records[shard]
-        path = self._folder / SHARDS / record.name
+        path = self._shards / record.name
         try:
             data = np.memmap(path, np.uint8, "r", shape=(record.size,))
         except (OSError, ValueError) as error:
             raise CorruptError(f"{path}: cannot be read any more ({error})") from None
-        return unpack(data, self._side, self._manifest.n_vocab, record.train, record.val)
+        return unpack(data, self._side, self._n_vocab, record.train, record.val)
 
 
 def open_corpus(folder: Path) -> Corpus:
     """Open a corpus that `ettsweep data text` has made.
 
     Checksums are compared when the files are seen for the first time by this user; sizes always.
-
-    Raises:
-        DataMissingError: it is not there, or not finished.
-        CorruptError: shards or tokenizer were changed after tokenisation.
     """
     manifest = read_manifest(folder)
     tokenizer = read_own_tokenizer(folder, manifest)
@@ -182,11 +168,7 @@ def open_corpus(folder: Path) -> Corpus:
 
 
 def read_own_tokenizer(folder: Path, manifest: Manifest) -> Tokenizer:
-    """Return the tokenizer of a corpus.
-
-    Raises:
-        CorruptError: it is not there, or another one than the shards were made with.
-    """
+    """Return the tokenizer of a corpus, or raise CorruptError where it is not the one that made the shards."""
     path = folder / TOKENIZER
     try:
         tokenizer = read_tokenizer_file(path)
@@ -204,10 +186,7 @@ def read_own_tokenizer(folder: Path, manifest: Manifest) -> Tokenizer:
 def verify(folder: Path, manifest: Manifest, *, anew: bool = False, tell: Callable[[int], None] | None = None) -> None:
     """Compare sizes and checksums of all shards with the manifest; checksums of the very files once only, or `anew`.
 
-    `tell` is called with the bytes of each shard that was read.
-
-    Raises:
-        CorruptError: shards were changed after tokenisation; each is named.
+    A CorruptError names each that differs. `tell` is called with the bytes of each shard that was read.
     """
     wrong = list[str]()
     for record in manifest.shards:

@@ -151,6 +151,9 @@ class Denoising:
         self._corpus = corpus
         self._train = corpus.blocks("train", model.tokens - ENDS)
         self._validation = corpus.blocks("val", model.tokens - ENDS)
+        count = min(len(self._validation), spec.val_blocks)
+        spread = np.arange(count) * len(self._validation) // count
+        self._measured = [spread[list(part)] for part in share.validation(count, VALIDATION_SLICE)]
         self.fingerprint = corpus.digest
         self.steps_per_epoch = len(self._train) // share.batch_size
         if not self.steps_per_epoch:
@@ -170,13 +173,6 @@ class Denoising:
     def validation(self) -> Iterator[Batch]:
         """Yield this process's validation texts, in slices; every run sees the same ones, spread over all."""
         return iter(self._kept if sum(map(len, self._measured)) <= KEPT else self._slices())
-
-    @cached_property
-    def _measured(self) -> list[Ids]:
-        """Numbers of the validation texts that this process measures, in slices."""
-        count = min(len(self._validation), self._spec.val_blocks)
-        spread = np.arange(count) * len(self._validation) // count
-        return [spread[list(part)] for part in self._share.validation(count, VALIDATION_SLICE)]
 
     @cached_property
     def _kept(self) -> list[Batch]:
@@ -224,13 +220,7 @@ def _tokens(batch: Batch) -> Tensor:
 def load_denoising(
     task: DenoisingTask, model: TextModel, seed: int, device: torch.device, share: Share, loading: Loading
 ) -> Denoising:
-    """Return the task of a run.
-
-    Raises:
-        InputError: the run is bound to no text.
-        DataMissingError: the text is not there.
-        CorruptError: it was changed since it was tokenised.
-    """
+    """Return the task of a run, which must be bound to a text."""
     if task.corpus is None:
         here = bound(task, loading.data).corpus
         raise InputError(f"task.corpus is missing: any text would do for this run; the one at hand is {here}")

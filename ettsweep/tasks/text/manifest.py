@@ -61,11 +61,7 @@ class ShardRecord(Frozen):
 
 
 class UnitRecord(Frozen):
-    """A finished piece of work: some of the input, and the shards made of it.
-
-    Attributes:
-        skipped: documents without a character that is no white space.
-    """
+    """A finished piece of work: the shards made of some of the input, and how many documents had no text."""
 
     key: Annotated[str, Field(pattern=r"^[0-9a-f]{24}$")]
     shards: tuple[ShardRecord, ...]
@@ -96,7 +92,6 @@ class Manifest(Frozen):
         n_vocab: of the model, special tokens included.
         bpe_tokens: of the byte-pair encoding.
         tokenizer_sha256: of its vocabulary and merges (tasks/text/tokenizer.py).
-        inputs: what it was made from.
         skipped: documents that were left out, since they are white space alone.
     """
 

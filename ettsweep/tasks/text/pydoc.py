@@ -14,11 +14,7 @@ VALIDATION_EVERY = 5
 
 
 def documents() -> list[str]:
-    """Return the topics in the order of their names.
-
-    Raises:
-        DataMissingError: this Python comes without them.
-    """
+    """Return the topics in the order of their names."""
     pydoc_file()
     from pydoc_data.topics import topics
 
@@ -39,12 +35,7 @@ def unrepeated(topics: Mapping[str, str]) -> list[str]:
 
 @cache
 def pydoc_corpus(vocabulary: int) -> Corpus:
-    """Return the tokenised topics, with a byte-pair encoding made of those for training.
-
-    Raises:
-        DataMissingError: this Python comes without them.
-        InputError: they are too short for so large a vocabulary.
-    """
+    """Return the tokenised topics, with a byte-pair encoding made of those for training."""
     try:
         return tokenised(documents(), vocabulary)
     except TooFewPairsError as error:

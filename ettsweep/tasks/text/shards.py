@@ -61,26 +61,21 @@ class ShardWriter:
     def __init__(self, n_vocab: int) -> None:
         self._n_vocab = n_vocab
         self.text_bytes = 0
-        self._bytes = dict.fromkeys(SIDES, 0)
-        self._sentences: dict[Side, list[int]] = {side: [] for side in SIDES}
-        self._lengths: dict[Side, list[NDArray[np.uint32]]] = {side: [] for side in SIDES}
-        self._tokens: dict[Side, list[Tokens]] = {side: [] for side in SIDES}
+        self._documents: dict[Side, list[tuple[NDArray[np.uint32], Tokens, int]]] = {side: [] for side in SIDES}
 
     def add(self, side: Side, lengths: NDArray[np.uint32], tokens: NDArray[np.uint32], text_bytes: int) -> None:
         """Add a document: the lengths of its sentences, and their tokens."""
         assert tokens.max() < self._n_vocab
-        self._sentences[side].append(len(lengths))
-        self._lengths[side].append(lengths)
-        self._tokens[side].append(tokens.astype(token_type(self._n_vocab)))
-        self._bytes[side] += text_bytes
+        self._documents[side].append((lengths, tokens.astype(token_type(self._n_vocab)), text_bytes))
         self.text_bytes += text_bytes
 
     def texts(self, side: Side) -> Texts:
-        lengths = np.concatenate([np.zeros(0, np.uint32), *self._lengths[side]])
+        lengths = [lengths for lengths, _, _ in self._documents[side]]
+        tokens = [tokens for _, tokens, _ in self._documents[side]]
         return Texts(
-            np.cumsum(self._sentences[side], dtype=np.uint32),
-            np.cumsum(lengths, dtype=np.uint32),
-            np.concatenate([np.zeros(0, token_type(self._n_vocab)), *self._tokens[side]]),
+            np.cumsum([len(one) for one in lengths], dtype=np.uint32),
+            np.cumsum(np.concatenate([np.zeros(0, np.uint32), *lengths]), dtype=np.uint32),
+            np.concatenate([np.zeros(0, token_type(self._n_vocab)), *tokens]),
         )
 
     def counts(self, side: Side) -> Counts:
@@ -89,7 +84,7 @@ class ShardWriter:
             documents=len(texts.document_ends),
             sentences=len(texts.sentence_ends),
             tokens=len(texts.tokens),
-            text_bytes=self._bytes[side],
+            text_bytes=sum(text_bytes for _, _, text_bytes in self._documents[side]),
             long_sentences=int((np.diff(texts.sentence_ends, prepend=np.uint32(0)) > LONG).sum()),
             blocks=len(block_starts(texts, LONG)),
         )

@@ -16,10 +16,9 @@ from support.texts import TOPICS
 from ettsweep.errors import DataMissingError, EttsweepError, FailedError, InputError
 from ettsweep.tasks.text.manifest import Documents
 from ettsweep.tasks.text.preparation import documents as reading
-from ettsweep.tasks.text.preparation import units as cutting
+from ettsweep.tasks.text.preparation import inputs as cutting
 from ettsweep.tasks.text.preparation.documents import read_documents
-from ettsweep.tasks.text.preparation.inputs import find_files
-from ettsweep.tasks.text.preparation.units import DocumentRule, Unit, cut
+from ettsweep.tasks.text.preparation.inputs import DocumentRule, Unit, cut, find_files
 
 DEFAULT = DocumentRule()
 SIZES = (1, 2, 3, 5, 7, 16, 33, 100, 1000, 10**6)

@@ -22,13 +22,12 @@ from ettsweep.tasks.text.corpus import open_corpus, verify
 from ettsweep.tasks.text.manifest import Manifest, read_manifest
 from ettsweep.tasks.text.preparation import documents as reading
 from ettsweep.tasks.text.preparation import folder as folders
-from ettsweep.tasks.text.preparation import work
+from ettsweep.tasks.text.preparation import tokenise as making
 from ettsweep.tasks.text.preparation.documents import document_hash
 from ettsweep.tasks.text.preparation.folder import corpus_folder
-from ettsweep.tasks.text.preparation.inputs import find_files
+from ettsweep.tasks.text.preparation.inputs import DocumentRule, cut, find_files
 from ettsweep.tasks.text.preparation.request import CorpusRequest, Outcome, corpus_summary
 from ettsweep.tasks.text.preparation.tokenise import tokenise
-from ettsweep.tasks.text.preparation.units import DocumentRule, cut
 
 
 @pytest.fixture(scope="module")
@@ -137,10 +136,10 @@ def test_the_sample_for_an_encoding_is_bounded_and_from_all_over(
 ) -> None:
     for k in range(40):
         (tmp_path / f"{k:02}.txt").write_text(f"file{k} " * 1000)
-    monkeypatch.setattr(work, "SAMPLE", 1000)
-    monkeypatch.setattr(work, "SAMPLED_UNITS", 10)
+    monkeypatch.setattr(making, "SAMPLE", 1000)
+    monkeypatch.setattr(making, "SAMPLED_UNITS", 10)
     units = cut(find_files([str(tmp_path)]), DocumentRule(), 9000)
-    sample = list(work._sample(DocumentRule(), units))
+    sample = list(making._sample(DocumentRule(), units))
     assert [len(text) for text in sample] == [100] * 10
     assert [text.split()[0] for text in sample] == [f"file{k}" for k in range(0, 40, 4)]
 

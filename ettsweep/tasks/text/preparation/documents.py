@@ -8,19 +8,22 @@ from itertools import chain
 from typing import IO, Any
 
 from ettsweep.errors import DataMissingError, FailedError, InputError
-from ettsweep.tasks.text.preparation.inputs import TextFile, arrow_reader, readable
+from ettsweep.tasks.text.preparation.inputs import (
+    MAX_DOCUMENT,
+    DocumentRule,
+    Piece,
+    TextFile,
+    Unit,
+    arrow_reader,
+    check_size,
+    no_field,
+    readable,
+)
 from ettsweep.tasks.text.preparation.request import HASHES, CorpusRequest
-from ettsweep.tasks.text.preparation.units import MAX_DOCUMENT, DocumentRule, Piece, Unit, check_size, no_field
 
 
 def read_documents(unit: Unit, rule: DocumentRule) -> Iterator[str]:
-    """Yield the documents that start in a unit, without white space at their ends; some may be empty.
-
-    Raises:
-        DataMissingError: a file cannot be read.
-        FailedError: it is not UTF-8, no JSON, or broken; file and line or byte are said.
-        InputError: a line has no such field.
-    """
+    """Yield the documents that start in a unit, without white space at their ends; some may be empty."""
     for piece in unit.pieces:
         with readable(piece.file):
             for text in _READERS[piece.file.kind](piece, rule):
@@ -218,9 +221,6 @@ def split(request: CorpusRequest, units: Sequence[Unit]) -> int:
     """Return below which hash a document validates, so that at least one does and one does not.
 
     A large input is read until one of each kind is found, which is soon; a small one to its end.
-
-    Raises:
-        DataMissingError: there is no text, or a single document.
     """
     lowest, highest = HASHES, -1
     small = sum(unit.size * (4 if unit.pieces[0].file.packed else 1) for unit in units) <= SMALL

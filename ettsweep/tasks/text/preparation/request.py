@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ettsweep.errors import InputError
+from ettsweep.output import count
 from ettsweep.tasks.text.manifest import LONG, Documents, Manifest
-from ettsweep.tasks.text.preparation.units import DocumentRule
+from ettsweep.tasks.text.preparation.inputs import DocumentRule
 from ettsweep.vocabulary import LEAST_BPE, vocabulary_size
 
 HASHES = 2**64
@@ -15,14 +16,7 @@ HASHES = 2**64
 
 
 class CorpusRequest(NamedTuple):
-    """What is asked for.
-
-    Attributes:
-        tokenizer: folder of its files; None trains one of `bpe_tokens`.
-        val_fraction: share of the documents that validate, chosen by a hash of their text.
-        shard_mib: text that a process works on at a time.
-        workers: processes; all cores by default.
-    """
+    """What is asked for: `tokenizer` is a folder of its files, None trains one of `bpe_tokens`."""
 
     inputs: tuple[str, ...]
     out: Path
@@ -44,7 +38,7 @@ class CorpusRequest(NamedTuple):
 
     @property
     def val_below(self) -> int:
-        """Return below which hash a document validates, if there are enough of them."""
+        """Below which hash a document validates, if there are enough of them."""
         return max(1, round(self.val_fraction * HASHES))
 
 
@@ -54,8 +48,6 @@ class Outcome(NamedTuple):
     Attributes:
         made, kept: units that were tokenised, and that were there already.
         tokens: of the former.
-        workers: processes.
-        wall_s: time of all.
         text_files: whether the input has any, beside tables and JSON lines.
         replaced: digest of another corpus that was there before.
     """
@@ -71,11 +63,7 @@ class Outcome(NamedTuple):
 
 
 def check_request(request: CorpusRequest) -> None:
-    """Check the options.
-
-    Raises:
-        InputError: they do not go together.
-    """
+    """Check the options, and that they go together."""
     wrong = []
     if (request.tokenizer is None) == (request.bpe_tokens is None):
         wrong.append(
@@ -127,11 +115,8 @@ def corpus_summary(request: CorpusRequest, outcome: Outcome) -> str:
             "nearest to it was taken"
         )
     if manifest.skipped:
-        lines.append(
-            f"{manifest.skipped} documents without text were left out"
-            if manifest.skipped > 1
-            else "1 document without text was left out"
-        )
+        were = "was" if manifest.skipped == 1 else "were"
+        lines.append(f"{count(manifest.skipped, 'document')} without text {were} left out")
     if long := manifest.train.long_sentences + manifest.val.long_sentences:
         lines.append(
             f"{long} sentences have more than {LONG} tokens; blocks of that size cut them"
@@ -147,7 +132,7 @@ def corpus_summary(request: CorpusRequest, outcome: Outcome) -> str:
         lines.append(told)
     if (blocks := manifest.val.blocks) < FEW_BLOCKS:
         lines.append(
-            f"validation has {blocks} {'block' if blocks == 1 else 'blocks'} of up to {LONG} tokens, few to judge by: "
+            f"validation has {count(blocks, 'block')} of up to {LONG} tokens, few to judge by: "
             "a larger --val-fraction has more"
         )
     if outcome.replaced:

@@ -68,11 +68,7 @@ class Place:
         return request.model_copy(update=given)
 
     def settle(self, request: Request, results: Path) -> Request:
-        """Return a grid's request for the data at hand; it trains where the options say, else where it did before.
-
-        Raises:
-            DataMissingError: its runs are bound to data that are not there.
-        """
+        """Return a grid's request for the data at hand; it trains where the options say, else where it did before."""
         request = self.of(request)
         return self.of(as_before(results, with_corpus(request)))
 
@@ -91,12 +87,7 @@ class Place:
         console: "Console | None" = None,
         title: str = "",
     ) -> How:
-        """Return how more runs of some families are carried out: as the grids were that they belong to.
-
-        Raises:
-            InputError: their grids were launched differently, so a choice is needed.
-            DataMissingError: a data set of theirs is not there.
-        """
+        """Return how more runs of some families are carried out: as the grids were that they belong to."""
         ways: dict[tuple[str, tuple[str, ...]], str] = {}
         data: dict[str, str] = {}
         left = set(families)
@@ -118,12 +109,7 @@ class Place:
         return How(results, load_profile(name, sets), data, dry_run, console, title)
 
     def here(self, spec: RunSpec) -> tuple[LocalProfile, str | None]:
-        """Return the profile by which a run trains in this process, and where its data are said to be.
-
-        Raises:
-            DataMissingError: its data are not there.
-            InputError: the profile is for another machine.
-        """
+        """Return the profile by which a run trains in this process, and where its data are said to be."""
         data = located(self.data, spec.task.kind) if self.data else None
         check_data(spec.task, spec.model, data)
         profile = load_profile(self.launch or "local", self.launch_set)
@@ -135,11 +121,7 @@ class Place:
 
 
 def located(data: str, task: str) -> str:
-    """Return where the data of a kind of task are said to be, so that it holds in any folder.
-
-    Raises:
-        InputError: the task has its data from a package.
-    """
+    """Return where the data of a kind of task are said to be, so that it holds in any folder."""
     if TASKS[task].packaged:
         own = "; for text of your own: --set task=text" if task == "pydoc" else ""
         raise InputError(f"--data: task {task} has its data from a package, and reads no other{own}")

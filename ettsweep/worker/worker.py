@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import logging
 import os
 import signal
 import sys
@@ -9,24 +10,27 @@ import threading
 import time
 from contextlib import AbstractContextManager
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ettsweep.errors import CorruptError, LostPeerError
+from ettsweep.errors import CorruptError, LaunchError, LostPeerError
 from ettsweep.files import Json, dumps, write_atomic
 from ettsweep.launch import slurm
 from ettsweep.launch.memory import BEATS
-from ettsweep.launch.profiles import PROFILES, Slot
+from ettsweep.launch.outlook import LiveOutlook
+from ettsweep.launch.profiles import PROFILES, LocalProfile, Slot
+from ettsweep.launch.slots import Lock, hold_slot, let_go
 from ettsweep.launch.submissions import Submission
 from ettsweep.processes import beside, process
 from ettsweep.provenance import provenance
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
-from ettsweep.runs.state import Outlook, State, ThisMachine
+from ettsweep.runs.state import Outlook, Prospect, State, ThisMachine
 from ettsweep.schema import validate
+from ettsweep.spec import RunSpec
 from ettsweep.worker.control import POLL_S, Control
-from ettsweep.worker.device import execution, prepare_device
+from ettsweep.worker.devices import execution, gathered, prepare_device
 from ettsweep.worker.job import JobOutlook, SlurmJob
-from ettsweep.worker.together import gathered
 
 if TYPE_CHECKING:
     import torch
@@ -40,25 +44,23 @@ IDLE_LIVES = 6
 """Lives of a job in a row without a single step after which SLURM is not asked for one more."""
 
 
-class Presence:
-    """What a worker says of itself in the folder of its submission.
+def say(
+    submission: Submission,
+    worker: str,
+    job: SlurmJob | None = None,
+    *,
+    leaving: bool,
+    saved: bool = False,
+    idle_lives: int = 0,
+) -> None:
+    """Say of this worker whether it has taken its last look at its list, and whether it has nothing to lose any more.
 
-    Attributes:
-        idle_lives: lives of its job in a row that had no time for a step.
+    `idle_lives` are those of its job in a row that had no time for a step.
     """
-
-    def __init__(self, submission: Submission, name: str, job: SlurmJob | None = None) -> None:
-        self._submission = submission
-        self._name = name
-        self._job = job
-        self.idle_lives = int(submission.said_by(name).get("idle_lives") or 0)
-
-    def say(self, *, leaving: bool, saved: bool = False) -> None:
-        """Say whether it has taken its last look at its list, and whether it has nothing to lose any more."""
-        said: Json = {"process": process().to_json(), "leaving": leaving}
-        if self._job:
-            said |= {"restart": self._job.restart, "saved": saved, "idle_lives": self.idle_lives}
-        write_atomic(self._submission.path / f"worker-{self._name}.json", dumps(said))
+    said: Json = {"process": process().to_json(), "leaving": leaving}
+    if job:
+        said |= {"restart": job.restart, "saved": saved, "idle_lives": idle_lives}
+    write_atomic(submission.path / f"worker-{worker}.json", dumps(said))
 
 
 class Worker:
@@ -79,9 +81,13 @@ class Worker:
         self._control = control
         self._job = job
         self._group = group
-        self._outlook: Outlook = JobOutlook(job, submission.path) if job else ThisMachine()
-        self._presence = Presence(submission, slot.name, job)
-        self._presence.idle_lives += 1  # until a run makes a step in this one
+        self._outlook: Outlook = JobOutlook(job, submission) if job else ThisMachine()
+        # One more, until a run makes a step in this one.
+        self._idle_lives = 1 + int(submission.said_by(slot.name).get("idle_lives") or 0)
+
+    def _say(self, *, leaving: bool, saved: bool = False) -> None:
+        idle = self._idle_lives
+        say(self._submission, self._slot.name, self._job, leaving=leaving, saved=saved, idle_lives=idle)
 
     def work_is_left(self) -> bool:
         """Say whether a run of the list waits for someone to train it."""
@@ -89,7 +95,7 @@ class Worker:
 
     def serve(self) -> None:
         """Train, pass after pass: a dead worker's runs come round."""
-        self._presence.say(leaving=False)
+        self._say(leaving=False)
         while True:
             if self.work_is_left():
                 self._train_all()
@@ -97,10 +103,10 @@ class Worker:
                 return  # what becomes of the list is SLURM's to say
             self._wait_for_the_unknown()
             # From here on the list counts as nobody's, so the last look comes after saying so.
-            self._presence.say(leaving=True)
+            self._say(leaving=True)
             if self._control.told or not self.work_is_left():
                 return
-            self._presence.say(leaving=False)
+            self._say(leaving=False)
 
     def _wait_for_the_unknown(self) -> None:
         """Wait, in a job, until it is known of all owners whether they live: their hearts beat or stand still."""
@@ -149,7 +155,7 @@ class Worker:
                 stop = train(run, attempt, device, how, self._control, group, profile.heartbeat_s)
                 self._control.heed(stop)
                 if stop is None or attempt.progress() > before:
-                    self._presence.idle_lives = 0
+                    self._idle_lives = 0
                 if stop is Stop.SUPERSEDED and self._job and attempt.requeued():
                     self._control.told = "SUPERSEDED"  # this copy of the job has been given up, and all of its list
                     return
@@ -177,7 +183,7 @@ class Worker:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if told == "SUPERSEDED":
             return 1
-        if self._presence.idle_lives >= IDLE_LIVES:
+        if self._idle_lives >= IDLE_LIVES:
             print(f"{told}: {IDLE_LIVES} jobs in a row had no time for a step; raise time_min", flush=True)
             return 1
         preempted = None if told == "SIGUSR2" else slurm.preempted(self._job.id)
@@ -196,7 +202,7 @@ class Worker:
     def _wait_for_the_others(self) -> None:
         """Wait until all workers of this job have saved: to start it again ends those that have not."""
         assert self._job is not None
-        self._presence.say(leaving=False, saved=True)
+        self._say(leaving=False, saved=True)
         until_s = time.monotonic() + self._submission.profile["warn_s"] / 2
         while time.monotonic() < until_s and not self._submission.all_saved(self._job.index, self._job.restart):
             time.sleep(POLL_S)
@@ -246,3 +252,63 @@ def beating(attempt: Attempt, interval_s: float) -> AbstractContextManager[None]
                 return
 
     return beside("heartbeat", beat)
+
+
+# --- one run in the foreground: `ettsweep train` ----------------------------------------------------------------------
+
+
+class Unlisted(LiveOutlook):
+    """An outlook that asks who owns a run, and not which submissions list it."""
+
+    def prospect(self, run_id: str) -> Prospect | None:
+        """Look at no submission."""
+        return None
+
+
+def train_in_foreground(results: Path, spec: RunSpec, profile: LocalProfile, data: str | None = None) -> bool:
+    """Train one run in this process, on the data that somebody has said where they are; say whether it is finished.
+
+    A failed or cancelled run is tried again: whoever types the command wants it.
+
+    Raises:
+        LaunchError: another process trains it.
+    """
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # the end of a process that loads images is an error, not the end
+    run = RunDir.create(results, spec)
+    outlook = Unlisted(results)
+    if run.status(outlook).state in (State.FAILED, State.CANCELLED):
+        run.retry()
+    if run.status().state.finished:
+        return True
+    lock, slot = _any_slot(profile.resolve())
+    try:
+        device, info = prepare_device(slot)
+        attempt = claim(run, info | {"heartbeat_s": profile.heartbeat_s}, outlook)
+        if attempt is None:
+            status = run.status(outlook)
+            if status.state.finished:
+                return True
+            why = f" ({status.reason})" if status.reason else ""
+            raise LaunchError(f"run {run.id} is {status.state}{why}: another process has it; `ettsweep watch` shows it")
+        attempt.record_provenance(provenance())
+        logger = logging.getLogger("ettsweep")
+        logger.addHandler(logging.StreamHandler())
+        logger.setLevel(logging.INFO)
+        how = execution(profile, slot, data)
+        with gathered(slot, device) as group:
+            train(run, attempt, device, how, Control(), group, profile.heartbeat_s)
+        return run.status().state.finished
+    finally:
+        let_go(lock)
+
+
+def _any_slot(slots: list[Slot]) -> tuple[Lock, Slot]:
+    """Hold the first free slot, or wait for the first."""
+    for slot in slots:
+        lock = hold_slot(slot, wait=False)
+        if lock is not None:
+            return lock, slot
+    print("all slots are taken: waiting for one", file=sys.stderr)
+    lock = hold_slot(slots[0])
+    assert lock is not None
+    return lock, slots[0]

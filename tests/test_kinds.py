@@ -24,7 +24,7 @@ from ettsweep.sweep.gridfile import load_request
 from ettsweep.sweep.search import save_request
 from ettsweep.tasks.kinds import TASKS
 from ettsweep.worker.control import SIGNALS
-from ettsweep.worker.foreground import train_in_foreground
+from ettsweep.worker.worker import train_in_foreground
 
 GRID = {
     "model": "toy-4",

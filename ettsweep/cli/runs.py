@@ -97,8 +97,7 @@ def logs(
 ) -> None:
     """Print what a run logged, attempt by attempt, and why one ended without a result."""
     from ettsweep.launch.rounds import read_ledger
-    from ettsweep.runs.folder import RunDir
-    from ettsweep.runs.paths import runs_dir
+    from ettsweep.runs.folder import RunDir, runs_dir
     from ettsweep.sweep.ledger import find_run
 
     folder = RunDir(runs_dir(results) / find_run(read_ledger(results), run))
@@ -228,7 +227,7 @@ def train(
     from ettsweep.runs.folder import read_spec
     from ettsweep.sweep.gridfile import which_grid
     from ettsweep.sweep.ledger import intact
-    from ettsweep.worker.foreground import train_in_foreground
+    from ettsweep.worker.worker import train_in_foreground
 
     place = training.place()
     if spec_file is not None:

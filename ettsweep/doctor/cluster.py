@@ -15,7 +15,7 @@ from ettsweep.launch import slurm
 from ettsweep.launch.outlook import NO_ANSWER
 from ettsweep.launch.profiles import SlurmProfile
 from ettsweep.output import count, span
-from ettsweep.runs.paths import jobs_dir
+from ettsweep.runs.folder import jobs_dir
 
 
 def job(profile: SlurmProfile) -> str:
@@ -175,7 +175,7 @@ def _would_start(results: Path, profile: SlurmProfile) -> str:
     from ettsweep.launch.submit import would_start
 
     folder = jobs_dir(results.resolve()) / "XXXXXXXX"
-    return would_start(ArrayExecutor(folder, profile, "ettsweep-doctor", 1, 1, None).script())
+    return would_start(ArrayExecutor(folder, profile, "ettsweep-doctor", 1, 1).script())
 
 
 # --- what a profile would get ---------------------------------------------------------------------------------------

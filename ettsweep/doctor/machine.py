@@ -23,7 +23,7 @@ from ettsweep.sweep.gridfile import load_request
 from ettsweep.sweep.search import Request
 from ettsweep.tasks.data import said
 from ettsweep.tasks.kinds import TASKS, check_data, task_kind, task_spec
-from ettsweep.worker.device import prepare_device
+from ettsweep.worker.devices import prepare_device
 
 
 def examine(results: Path, profile: str, launch_set: Sequence[str], data: Mapping[str, str]) -> list[Check]:

@@ -41,7 +41,7 @@ class SlotExecutor(LocalExecutor):
     GPUs from all but one, and stand beside each worker for as long as it lives.
     """
 
-    def __init__(self, folder: Path, code: Path | None = None) -> None:
+    def __init__(self, folder: Path, code: str = "") -> None:
         super().__init__(folder)
         self._environment = os.environ | code_environment(code, os.environ.get("PYTHONPATH"))
 
@@ -75,7 +75,7 @@ class ArrayExecutor(SlurmExecutor):
     a job of ten minutes or less as a time-out.
     """
 
-    def __init__(self, folder: Path, profile: SlurmProfile, name: str, tasks: int, parallel: int, code: Path | None):
+    def __init__(self, folder: Path, profile: SlurmProfile, name: str, tasks: int, parallel: int, code: str = ""):
         super().__init__(folder, python=profile.python)
         path = profile.environment.get("PYTHONPATH") or os.environ.get("PYTHONPATH")
         variables = {**profile.environment, **code_environment(code, path)}
@@ -172,9 +172,9 @@ _VARIABLES = {"array": "SBATCH_ARRAY_INX", "time": "SBATCH_TIMELIMIT", "mem": "S
 """Variables of sbatch that are not called as the option is."""
 
 
-def code_environment(code: Path | None, rest: object) -> dict[str, str]:
+def code_environment(code: str, rest: object) -> dict[str, str]:
     """Return the variables with which Python imports the package from a snapshot, and all else as before."""
-    if code is None:
+    if not code:
         return {}
-    path = os.pathsep.join([str(code), *([str(rest)] if rest else [])])
+    path = os.pathsep.join([code, *([str(rest)] if rest else [])])
     return {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"}  # safe: the folder that it starts in does not come first

@@ -9,9 +9,8 @@ from pathlib import Path
 from ettsweep.files import storage_errors
 from ettsweep.launch.outlook import LiveOutlook
 from ettsweep.launch.snapshot import unused
-from ettsweep.launch.submissions import Submission, readable, submission_folders, submissions
-from ettsweep.runs.folder import RunDir
-from ettsweep.runs.paths import code_dir, is_run_id, runs_dir
+from ettsweep.launch.submissions import readable, submission_folders, submissions
+from ettsweep.runs.folder import RunDir, code_dir, is_run_id, runs_dir
 from ettsweep.runs.state import State
 
 
@@ -34,19 +33,14 @@ def find_waste(results: Path) -> list[Waste]:
         if path.is_dir() and is_run_id(path.name):
             found += list(_of_run(RunDir(path), outlook, bool(live)))
     for folder, submission in folders.items():
-        if folder not in live and not (submission and _explains(results, submission)):
+        # What has left runs unfinished tells how: SLURM knows why its jobs ended.
+        if folder not in live and not (submission and submission.kind == "slurm" and submission.unfinished()):
             found.append(_waste(folder, "submission that has ended"))
     return found + [_waste(path, reason) for path, reason in _unused_code(results, outlook).items()]
 
 
 def _unused_code(results: Path, outlook: LiveOutlook) -> dict[Path, str]:
     return unused(results, {Path(s.code).name for s in submissions(results) if s.code and outlook.live(s)})
-
-
-def _explains(results: Path, submission: Submission) -> bool:
-    """Say whether a submission that has ended tells how: SLURM knows why its jobs left runs unfinished."""
-    runs = (RunDir(runs_dir(results) / run) for run in submission.runs)
-    return submission.kind == "slurm" and any(not run.result_path.exists() for run in runs)
 
 
 def _of_run(run: RunDir, outlook: LiveOutlook, live: bool) -> Iterator[Waste]:
@@ -83,14 +77,10 @@ def _waste(path: Path, reason: str) -> Waste:
 
 
 def remove(waste: list[Waste]) -> None:
-    """Remove what `find_waste` found.
-
-    Raises:
-        StorageError: the folder cannot be written.
-    """
+    """Remove what `find_waste` found."""
     for item in waste:
         submission = readable(item.path) if (item.path / "submission.json").exists() else None
-        if submission and LiveOutlook(submission.path.parent.parent).live(submission):
+        if submission and LiveOutlook(submission.results).live(submission):
             continue
         results = item.path.parent.parent
         if item.path.parent == code_dir(results) and item.path not in _unused_code(results, LiveOutlook(results)):

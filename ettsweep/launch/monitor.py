@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from ettsweep.launch.memory import Memory
 from ettsweep.launch.outlook import NO_ANSWER, LiveOutlook
 from ettsweep.output import STYLES
-from ettsweep.runs.folder import RunDir
-from ettsweep.runs.paths import runs_dir
+from ettsweep.runs.folder import RunDir, runs_dir
 from ettsweep.runs.state import State, Status
 from ettsweep.scaling.strategies import strategy_name
 from ettsweep.spec import RunSpec

@@ -13,10 +13,8 @@ from ettsweep.files import Json
 from ettsweep.launch import slurm
 from ettsweep.launch.memory import Memory
 from ettsweep.launch.submissions import Submission, submissions
-from ettsweep.processes import Process, boot_id
+from ettsweep.processes import boot_id
 from ettsweep.runs.attempt import Attempt
-from ettsweep.runs.folder import RunDir
-from ettsweep.runs.paths import runs_dir
 from ettsweep.runs.state import Owner, Prospect, State
 
 NO_ANSWER = "SLURM does not answer"
@@ -26,7 +24,6 @@ class LiveOutlook:
     """What can be known of the runs of a results folder at one instant; built anew for each look."""
 
     def __init__(self, results: Path, memory: Memory | None = None) -> None:
-        self._results = results
         self._memory = memory or Memory()
         self._submissions = submissions(results)
         self._slurm = [s for s in self._submissions if s.kind == "slurm"]
@@ -48,8 +45,7 @@ class LiveOutlook:
 
     def owner(self, attempt: Attempt) -> Owner:
         """Say whether the owner of an attempt that has not ended lives."""
-        claim, job = attempt.claim(), attempt.job()
-        process = Process.from_json(claim.get("process"))
+        process, job = attempt.owner(), attempt.job()
         if process is None:
             return Owner(attempt.liveness(), reason="its claim cannot be seen from here yet")
         life = process.liveness()
@@ -59,7 +55,8 @@ class LiveOutlook:
         if life != "unknown":
             return Owner(life, where)
         if job:
-            return self._owner_by_slurm(attempt, job, self._by_folder.get(str(claim.get("submission"))), where)
+            submission = self._by_folder.get(str(attempt.claim().get("submission")))
+            return self._owner_by_slurm(attempt, job, submission, where)
         return Owner(self._memory.pulse(attempt), where, f"claimed on {where}, which cannot be asked from here")
 
     def _owner_by_slurm(self, attempt: Attempt, job: Json, submission: Submission | None, where: str) -> Owner:
@@ -149,8 +146,8 @@ class LiveOutlook:
         workers = submission.live_workers()
         if not workers or any(worker.liveness() != "unknown" for worker in workers):
             return bool(workers)
-        attempts = (RunDir(runs_dir(self._results) / run).latest() for run in submission.runs)
-        given_up = [Process.from_json(a.claim().get("process")) for a in attempts if a and a.retried()]
+        attempts = (run.latest() for run in submission.run_dirs(submission.runs))
+        given_up = [attempt.owner() for attempt in attempts if attempt and attempt.retried()]
         return any(worker not in given_up for worker in workers)
 
     def _array(self, submission: Submission) -> str | None:
@@ -174,13 +171,8 @@ class LiveOutlook:
         return Prospect(State.INTERRUPTED, f"job {id_} has ended", id_)
 
     def _unfinished_arrays(self) -> list[str]:
-        runs = runs_dir(self._results)
-        return sorted(
-            array
-            for submission in self._slurm
-            if (array := self._array(submission))
-            and any(not RunDir(runs / run).result_path.exists() for run in submission.runs)
-        )
+        unfinished = [s for s in self._slurm if s.unfinished()]
+        return sorted(array for submission in unfinished if (array := self._array(submission)))
 
     def waiting(self, cancelled: Collection[str]) -> tuple[list[str], list[str]]:
         """Return the ids of our jobs that wait in SLURM for nothing but cancelled runs or finished ones.
@@ -199,7 +191,7 @@ class LiveOutlook:
                 number, _, index = task.id.partition("_")
                 if number != array or task.name != submission.name or not task.waiting or not index.isdigit():
                     continue
-                runs = [RunDir(runs_dir(self._results) / run) for run in submission.runs_of(int(index))]
+                runs = submission.run_dirs(submission.runs_of(int(index)))
                 if all(run.cancel_path.exists() or run.result_path.exists() for run in runs):
                     found.append(task.id)
         return found, problems

@@ -272,12 +272,7 @@ PROFILES: dict[str, type[LocalProfile] | type[SlurmProfile]] = {"local": LocalPr
 def load_profile(name: str, overrides: Sequence[str] = ()) -> AnyProfile:
     """Read a profile by file, or by name from ./launch and then from those shipped.
 
-    Args:
-        name: file or name.
-        overrides: `key=value` for any field; `environment.NAME=value` and `sbatch.option=value` for parts of one.
-
-    Raises:
-        InputError: there is none of that name, or it has unknown keys or values.
+    An override is `key=value` for any field; `environment.NAME=value` and `sbatch.option=value` for parts of one.
     """
     path = find_profile(name)
     data = read_yaml(path)

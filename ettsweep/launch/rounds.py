@@ -12,8 +12,7 @@ from ettsweep.launch.outlook import NO_ANSWER, LiveOutlook
 from ettsweep.launch.profiles import AnyProfile, LocalProfile
 from ettsweep.launch.submissions import read_submission
 from ettsweep.launch.submit import scripts, submit
-from ettsweep.runs.folder import RunDir
-from ettsweep.runs.paths import runs_dir
+from ettsweep.runs.folder import RunDir, runs_dir
 from ettsweep.runs.state import State
 from ettsweep.sweep.ledger import Ledger, Plan, Planned, load_ledger, make_plan
 from ettsweep.sweep.search import Point, Search
@@ -58,7 +57,6 @@ class Outcome:
 
     Attributes:
         plan: what was submitted or, in a dry run, would be; where it was followed, what is left of it.
-        how: how it was carried out.
         folders: the submissions, where it was not followed.
         scripts: what a dry run would hand to sbatch.
     """
@@ -151,11 +149,7 @@ class Launcher:
             self._tries[planned.id] = (now, tries + 1 if now == attempts else 1)
 
     def check(self, left: Plan) -> None:
-        """Give up where all that is left to launch was launched before, and workers ended without starting it.
-
-        Raises:
-            LaunchError: with the workers' last words.
-        """
+        """Give up where all that is left to launch was launched before, and workers ended without starting it."""
         most = LOCAL_TRIES if isinstance(self._how.profile, LocalProfile) else SLURM_TRIES
         if self._folder is None or not left.to_launch:
             return
@@ -183,57 +177,54 @@ def judge(searches: Sequence[Search], ledger: Ledger) -> list[Verdict]:
     return [look.verdict() for look in looks(searches, ledger)]
 
 
+@dataclass
 class Verification:
     """Climbs of some families from candidate to better neighbour, which each look at what is on disk takes on.
 
     Attributes:
+        outcome: what became of the last plan.
+        candidates: the point that each family's climb has come to, where it does not begin at its best.
+        max_runs: runs that may be planned in all.
+        tell: takes a line for each step of a climb.
         verdicts: one for each family, of the last look.
         planned: runs planned so far.
         held_back: runs that `max_runs` kept out of the last plan.
-        outcome: what became of the last plan.
         problem: why the only round could not be submitted.
+        paths: the way that each family's climb has come.
     """
 
-    def __init__(
-        self,
-        searches: Sequence[Search],
-        how: How,
-        candidates: dict[str, Point],
-        max_runs: int | None,
-        tell: Callable[[str], None] | None,
-    ) -> None:
-        self._searches = searches
-        self._candidates = candidates
-        self._max_runs = max_runs
-        self._tell = tell
-        self._paths: dict[str, tuple[Point, ...]] = {}
-        self.verdicts: list[Verdict] = []
-        self.planned = 0
-        self.held_back = 0
-        self.outcome = Outcome(Plan(), how)
-        self.problem: LaunchError | None = None
+    searches: Sequence[Search]
+    outcome: Outcome
+    candidates: dict[str, Point]
+    max_runs: int | None
+    tell: Callable[[str], None] | None
+    verdicts: list[Verdict] = field(default_factory=list)
+    planned: int = 0
+    held_back: int = 0
+    problem: LaunchError | None = None
+    paths: dict[str, tuple[Point, ...]] = field(default_factory=dict)
 
     def plan(self, ledger: Ledger) -> Plan:
         """Climb as far as what is on disk allows, and return the plan for what the verdicts lack."""
         self.verdicts, specs = [], []
-        for look in looks(self._searches, ledger):
+        for look in looks(self.searches, ledger):
             verdict = self._climb(look)
             self.verdicts.append(verdict)
             specs += look.wanted(verdict)
         plan = make_plan(specs, ledger)
-        allowed = plan if self._max_runs is None else plan.limited(max(0, self._max_runs - self.planned))
+        allowed = plan if self.max_runs is None else plan.limited(max(0, self.max_runs - self.planned))
         self.held_back = len(plan.to_launch) - len(allowed.to_launch)
         self.planned += len(allowed.to_launch)
         return allowed
 
     def _climb(self, look: Look) -> Verdict:
         family = look.search.family
-        verdict = look.climb(self._candidates.get(family), self._paths.get(family, ()))
-        if family in self._candidates and verdict.point:
-            self._candidates[family] = verdict.point
-        if verdict.way != verdict.path and self._tell:
-            self._tell(f"{look.search.model} {verdict.strategy}: {_candidate(verdict)}")
-        self._paths[family] = verdict.way
+        verdict = look.climb(self.candidates.get(family), self.paths.get(family, ()))
+        if family in self.candidates and verdict.point:
+            self.candidates[family] = verdict.point
+        if verdict.way != verdict.path and self.tell:
+            self.tell(f"{look.search.model} {verdict.strategy}: {_candidate(verdict)}")
+        self.paths[family] = verdict.way
         return verdict
 
 
@@ -247,16 +238,11 @@ def verify_rounds(
 ) -> Verification:
     """Judge each family and submit the runs that its verdict lacks: one round or, where `how` follows, all.
 
-    Args:
-        searches: the families.
-        how: whether, where, and whether to stay until every verdict is final, or no round can change it.
-        at: judge this point first instead of each family's best.
-        max_runs: submit no more than this many in all.
-        tell: takes a line for each step of a climb.
+    With `at`, that point is judged first instead of each family's best; `tell` takes a line for each step of a climb.
     """
     ledger = read_ledger(how.results)
     candidates = {look.search.family: look.snap(at) for look in looks(searches, ledger)} if at else {}
-    done = Verification(searches, how, candidates, max_runs, tell)
+    done = Verification(searches, Outcome(Plan(), how), candidates, max_runs, tell)
     plan = done.plan(ledger)
     done.outcome = Outcome(plan, how)
     if plan.under_way or not how.follows:

@@ -46,7 +46,6 @@ class ArrayTask:
 
     Attributes:
         id: such as 123_4.
-        name: of the job.
         state: SLURM's word, without what follows it: CANCELLED, not CANCELLED by 0.
         reason: why it waits, as SLURM says; its exit code where it failed.
         node: where it runs or ran.

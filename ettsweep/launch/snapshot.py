@@ -21,17 +21,13 @@ from ettsweep.files import Json, dumps, read_json, storage_errors, sync, write_a
 from ettsweep.processes import Process, process
 from ettsweep.provenance import PROVENANCE_FILE, code_files, digest, package_dir, provenance
 from ettsweep.resources import shipped
-from ettsweep.runs.paths import code_dir
+from ettsweep.runs.folder import code_dir
 
 
 def take_snapshot(results: Path) -> Path:
     """Copy the imported package into the results folder, unless equal code is there already; return where it is.
 
     `clean` leaves it alone as long as this process lives; after that, as long as a live submission names it.
-
-    Raises:
-        StorageError: the results folder cannot be written.
-        LaunchError: the code cannot be read.
     """
     files = snapshot_files(package_dir())
     name = digest(files)

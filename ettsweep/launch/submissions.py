@@ -11,6 +11,7 @@ A folder jobs/<submission>/ holds
 """
 
 import contextlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +19,7 @@ from pathlib import Path
 from ettsweep.errors import CorruptError
 from ettsweep.files import Json, dumps, json_or_empty, read_json, write_atomic
 from ettsweep.processes import Life, Process
-from ettsweep.runs.paths import is_run_id, jobs_dir
+from ettsweep.runs.folder import RunDir, is_run_id, jobs_dir, runs_dir
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,6 @@ class Submission:
     """One submission, as read.
 
     Attributes:
-        path: its folder.
         kind: local or slurm.
         runs: what it lists, in order.
         profile: the launch profile, as plain data.
@@ -50,6 +50,19 @@ class Submission:
     name: str
     user: str
     cluster: str
+
+    @property
+    def results(self) -> Path:
+        """The results folder that it lies in."""
+        return self.path.parent.parent
+
+    def run_dirs(self, ids: Iterable[str]) -> list[RunDir]:
+        """Return the folders of some of its runs."""
+        return [RunDir(runs_dir(self.results) / run_id) for run_id in ids]
+
+    def unfinished(self) -> bool:
+        """Say whether a run that it lists has no result yet."""
+        return any(not run.result_path.exists() for run in self.run_dirs(self.runs))
 
     # --- local ------------------------------------------------------------------------------------------------------
 

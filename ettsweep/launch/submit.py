@@ -12,7 +12,6 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ettsweep.errors import InputError, LaunchError, NoAnswerError, NotHereError, UnansweredError
 from ettsweep.files import Json, dumps, storage_errors, write_atomic
@@ -22,16 +21,11 @@ from ettsweep.launch.slots import free_first
 from ettsweep.launch.submissions import Submission, read_submission
 from ettsweep.models.architectures import model_name
 from ettsweep.processes import process
-from ettsweep.runs.folder import RunDir
-from ettsweep.runs.paths import code_dir, jobs_dir
+from ettsweep.runs.folder import RunDir, code_dir, jobs_dir
 from ettsweep.scaling.strategies import strategy_name
 from ettsweep.sweep.ledger import Plan, Planned
 from ettsweep.tasks.data import data_env, resolve, said
 from ettsweep.tasks.kinds import TASKS
-
-if TYPE_CHECKING:
-    from ettsweep.launch.executors import ArrayExecutor
-
 
 LOST = re.compile(r"timed out|unable to contact|connect|zero bytes|message receive", re.IGNORECASE)
 """What sbatch says when it could not talk to the controller to the end: then there may be jobs all the same."""
@@ -40,14 +34,9 @@ LOST = re.compile(r"timed out|unable to contact|connect|zero bytes|message recei
 def submit(results: Path, plan: Plan, profile: AnyProfile, data: Mapping[str, str] | None = None) -> list[Path]:
     """Make the run folders of a plan and start workers for them; return the folders of the submissions.
 
-    Args:
-        results: results folder.
-        plan: the runs.
-        profile: where they train.
-        data: where data sets are, by kind of task, as far as somebody has said it.
+    `data` says where data sets are, by kind of task, as far as somebody has said it.
 
     Raises:
-        StorageError: the results folder cannot be written.
         LaunchError: no worker could be started; SLURM's own words are in it.
     """
     if not plan.to_launch:
@@ -106,7 +95,7 @@ def _submit_local(content: Json, slots: Sequence[Slot], results: Path) -> Path:
     from ettsweep.launch.executors import SlotExecutor
 
     submission = _record(results, content | {"slots": [asdict(slot) for slot in slots]})
-    executor = SlotExecutor(submission.path, Path(submission.code) if submission.code else None)
+    executor = SlotExecutor(submission.path, submission.code)
     try:
         workers = [process(executor.start(slot.name)).to_json() for slot in slots]
     except OSError as error:
@@ -139,11 +128,7 @@ class Array:
 
 
 def _arrays(results: Path, planned: Sequence[Planned], profile: SlurmProfile, max_tasks: int) -> list[Array]:
-    """Split runs into arrays, several where the site's MaxArraySize is less than the tasks that are needed.
-
-    Raises:
-        InputError: jobs cannot have folders below this one.
-    """
+    """Split runs into arrays, several where the site's MaxArraySize is less than the tasks that are needed."""
     if "%" in str(folder := _unnamed(results)):
         raise InputError(f"{folder}: SLURM gives % in a path a meaning of its own; --results names another folder")
     size = max_tasks * profile.runs_per_job
@@ -165,10 +150,12 @@ def _submit_array(content: Json, array: Array, results: Path, profile: SlurmProf
     """Write what the jobs are to do, under a name that no other job has, then run sbatch and record its answer."""
     from submitit.core.utils import FailedJobError, FailedSubmissionError
 
+    from ettsweep.launch.executors import ArrayExecutor
+
     name = f"{array.name}.{uuid.uuid4().hex[:8]}"
     own = {"runs": [p.id for p in array.planned], "cluster": slurm.cluster(), "user": str(os.getuid()), "name": name}
     submission = _record(results, content | own)
-    executor = _executor(submission.path, array, profile, name, submission.code)
+    executor = ArrayExecutor(submission.path, profile, name, array.tasks, array.parallel, submission.code)
     try:
         with contextlib.redirect_stderr(io.StringIO()):  # submitit prints what it raises
             number = executor.start()
@@ -201,12 +188,6 @@ def _after_failure(submission: Submission, told: str) -> str:
     raise UnansweredError(f"sbatch: {told}; the next command looks whether the jobs were made")
 
 
-def _executor(folder: Path, array: Array, profile: SlurmProfile, name: str, code: str) -> "ArrayExecutor":
-    from ettsweep.launch.executors import ArrayExecutor
-
-    return ArrayExecutor(folder, profile, name, array.tasks, array.parallel, Path(code) if code else None)
-
-
 def _unnamed(results: Path) -> Path:
     """Return the folder of a submission that has no name yet."""
     return jobs_dir(results.resolve()) / "XXXXXXXX"
@@ -216,13 +197,19 @@ def scripts(results: Path, plan: Plan, profile: AnyProfile) -> list[str]:
     """Return the batch scripts that `submit` would hand to sbatch, with XXXXXXXX for what makes their names unique."""
     if not isinstance(profile, SlurmProfile) or not plan.to_launch:
         return []
+    from ettsweep.launch.executors import ArrayExecutor
+
     try:
         max_tasks = _max_array_size()
     except NoAnswerError:
         max_tasks = len(plan.to_launch)  # whoever looks at the script where there is no SLURM sees one array
     code = str(code_dir(results.resolve()) / "XXXXXXXX") if profile.snapshot else ""
-    arrays = _arrays(results, plan.to_launch, profile, max_tasks)
-    return [_executor(_unnamed(results), array, profile, f"{array.name}.XXXXXXXX", code).script() for array in arrays]
+    found = []
+    for array in _arrays(results, plan.to_launch, profile, max_tasks):
+        name = f"{array.name}.XXXXXXXX"
+        executor = ArrayExecutor(_unnamed(results), profile, name, array.tasks, array.parallel, code)
+        found.append(executor.script())
+    return found
 
 
 def check(results: Path, plan: Plan, profile: AnyProfile) -> None:

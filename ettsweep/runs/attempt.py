@@ -24,13 +24,7 @@ from ettsweep.processes import Life, Process
 
 
 class Attempt:
-    """One owner's try at a run.
-
-    Attributes:
-        run: folder of the run.
-        number: of the attempt, from 1.
-        path: its own folder; `runs.folder` says what its files are.
-    """
+    """One owner's try at a run, numbered from 1, in a folder of its own; `runs.folder` says what its files are."""
 
     def __init__(self, run: Path, number: int) -> None:
         self.run = run
@@ -55,15 +49,18 @@ class Attempt:
         """Return claim.json, which says who owns the attempt; empty where it cannot be read."""
         return json_or_empty(self.claim_path)
 
+    def owner(self) -> Process | None:
+        """Return the process that owns the attempt; None where its claim cannot be read."""
+        return Process.from_json(self.claim().get("process"))
+
     def host(self) -> str:
         """Return the machine of the owner."""
-        owner = Process.from_json(self.claim().get("process"))
+        owner = self.owner()
         return owner.host if owner else "an unreadable claim"
 
     def liveness(self) -> Life:
         """Say whether the process of the owner lives, as far as it can be seen from here."""
-        owner = Process.from_json(self.claim().get("process"))
-        if owner:
+        if owner := self.owner():
             return owner.liveness()
         # It was in the folder before the folder was there: where it is not, it cannot be seen from here yet.
         return "dead" if self.claim_path.exists() else "unknown"
@@ -236,9 +233,7 @@ class Attempt:
     def save_parts(self, step: int, index: Json) -> None:
         """Have what all processes have written after a step, and synced, be the checkpoint; remove the one before.
 
-        Args:
-            step: whose folder they have written.
-            index: what checkpoint.json says of it beside the step.
+        `index` is what checkpoint.json says of it beside the step.
         """
         self._sync_metrics()
         write_atomic(self.parts_path, dumps({"step": step, **index}))

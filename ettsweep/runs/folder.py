@@ -1,5 +1,7 @@
 """Run folders: where planner and worker meet; with their attempts' folders, only they are written here.
 
+A results folder holds requests/, what was asked for; jobs/<submission>/; code/<digest>/, snapshots of the code; and
+
     runs/<run id>/
       spec.json             written first
       cancel.json           asked for by `cancel`, obeyed at the next step boundary, removed by `retry`
@@ -32,27 +34,40 @@ import os
 import shutil
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from ettsweep.errors import CorruptError, InputError
 from ettsweep.files import Json, dumps, read_json, storage_errors, sync, write_atomic
 from ettsweep.processes import process
 from ettsweep.runs.attempt import Attempt
-from ettsweep.runs.paths import runs_dir
-from ettsweep.runs.state import (
-    Facts,
-    Lost,
-    Outlook,
-    Owner,
-    State,
-    Status,
-    ThisMachine,
-    finished_status,
-    unfinished_status,
-)
+from ettsweep.runs.state import Facts, Lost, Outlook, State, Status, ThisMachine, unfinished_status
 from ettsweep.schema import canonical, validate
 from ettsweep.spec import RunSpec
+
+
+def requests_dir(results: Path) -> Path:
+    """Return the folder of all that was asked for."""
+    return results / "requests"
+
+
+def jobs_dir(results: Path) -> Path:
+    """Return the folder of all submissions."""
+    return results / "jobs"
+
+
+def code_dir(results: Path) -> Path:
+    """Return the folder of all snapshots."""
+    return results / "code"
+
+
+def runs_dir(results: Path) -> Path:
+    """Return the folder of all runs."""
+    return results / "runs"
+
+
+def is_run_id(name: str) -> bool:
+    """Say whether `name` can be a run id: only then does it become a path."""
+    return len(name) == 12 and all(c in "0123456789abcdef" for c in name)
 
 
 def read_spec(path: Path) -> RunSpec:
@@ -78,11 +93,7 @@ def _checksum(result: Json) -> str | None:
 
 
 class RunDir:
-    """The folder of one run.
-
-    Attributes:
-        id: of the run, after which the folder is named.
-    """
+    """The folder of one run, named after its id."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -166,14 +177,9 @@ class RunDir:
         return self.attempt(numbers[-1]) if numbers else None
 
     def claim(self, info: Json, after: int) -> Attempt | None:
-        """Create the next attempt, and with it own the run; return None where another process was faster.
+        """Create the attempt `after` those that are over, and so own the run; None where another process was faster.
 
-        Args:
-            info: what claim.json says beside the process: device, versions, job id, ...
-            after: highest attempt that the caller has seen, and knows to be over; 0 for none.
-
-        Raises:
-            StorageError: the folder cannot be written.
+        `info` is what claim.json says beside the process: device, versions, job id, ...
         """
         attempt, token = self.attempt(after + 1), uuid.uuid4().hex
         temporary = self.attempts_path / f".{token}.tmp"
@@ -243,23 +249,20 @@ class RunDir:
                 self.attempt(number).forgive()
 
     def status(self, outlook: Outlook | None = None) -> Status:
-        """Derive the state; a corrupt file is a failure with the reason.
-
-        Args:
-            outlook: what to ask about owners and submissions; by default the processes of this machine alone.
-        """
+        """Derive the state, by default from the processes of this machine alone; a corrupt file is a failure."""
         try:
             result = self.result()
         except CorruptError as error:
             return Status(State.FAILED, str(error))
         if result is not None:
-            return finished_status(result)
+            reason = f"at step {result['diverged_step']}" if result["status"] == "diverged" else ""
+            return Status(State(result["status"]), reason, 1.0)
         asked = outlook or ThisMachine()
         attempts = [self.attempt(number) for number in reversed(self.numbers())]
         return unfinished_status(
             self.id,
             self._facts(attempts[0] if attempts else None),
-            owner=lambda: _owner(attempts[0], asked),
+            owner=lambda: asked.owner(attempts[0]),
             lost=_lost(attempts),
             prospect=lambda: asked.prospect(self.id),
         )
@@ -269,13 +272,7 @@ class RunDir:
             return Facts(cancelled=self.cancel_path.exists())
         failure, (progress, left_s) = latest.failure(), latest.pace()
         cancelled = self.cancel_path.exists()  # after the failure: an owner that obeys it writes one
-        return Facts(True, failure, latest.retried(), progress, left_s, cancelled)
-
-
-def _owner(attempt: Attempt, outlook: Outlook) -> Owner:
-    """Return the owner of an attempt, with its job if it may still train the run."""
-    owner = outlook.owner(attempt)
-    return owner if owner.life == "dead" else replace(owner, job=attempt.job_id())
+        return Facts(True, failure, latest.retried(), progress, left_s, cancelled, latest.job_id())
 
 
 def _lost(attempts: Sequence[Attempt]) -> Iterator[Lost]:

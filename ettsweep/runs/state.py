@@ -37,7 +37,6 @@ class Status:
     """State of a run, and what is known with it.
 
     Attributes:
-        state: derived when it was asked for.
         reason: why it is in this state, for people.
         progress: share of the steps done, 0 to 1.
         where: node or host that trains it.
@@ -64,13 +63,11 @@ class Owner:
         life: of its process.
         where: node or host.
         reason: why it cannot be said.
-        job: the scheduler's id of its job.
     """
 
     life: Life
     where: str = ""
     reason: str = ""
-    job: str = ""
 
 
 @dataclass(frozen=True)
@@ -125,6 +122,7 @@ class Facts:
         progress: share of the steps done, 0 to 1.
         left_s: seconds until the run is finished, at the rate so far.
         cancelled: whether there is a cancel.json.
+        job: the scheduler's id of the job that made the claim.
     """
 
     attempted: bool = False
@@ -133,6 +131,7 @@ class Facts:
     progress: float = 0.0
     left_s: float | None = None
     cancelled: bool = False
+    job: str = ""
 
 
 @dataclass(frozen=True)
@@ -148,12 +147,6 @@ class Lost:
     requeued: bool = False
 
 
-def finished_status(result: Json) -> Status:
-    """Return the status of a run with a result."""
-    reason = f"at step {result['diverged_step']}" if result["status"] == "diverged" else ""
-    return Status(State(result["status"]), reason, 1.0)
-
-
 def unfinished_status(
     run_id: str,
     facts: Facts,
@@ -163,21 +156,17 @@ def unfinished_status(
 ) -> Status:
     """Derive the status of a run without a result; what takes a further look is asked for when it comes to it.
 
-    Args:
-        run_id: of the run.
-        facts: what its folder says.
-        owner: says who owns the last attempt; asked where nothing says that it ended.
-        lost: the last attempts, if they were lost, the latest first; looked at where nobody trains the run.
-        prospect: says what the run may hope for; asked last.
+    `owner` is asked where nothing says that the last attempt ended; `lost`, the latest first, is looked at where
+    nobody trains the run; `prospect` is asked last.
     """
     failure, progress = facts.failure, facts.progress
     if facts.attempted and not failure and not facts.retried:
         found = owner()
         if found.life == "alive":
             reason = "cancelling" if facts.cancelled else ""
-            return Status(State.RUNNING, reason, progress, found.where, found.job, facts.left_s)
+            return Status(State.RUNNING, reason, progress, found.where, facts.job, facts.left_s)
         if found.life == "unknown":
-            return Status(State.UNKNOWN, found.reason, progress, found.where, found.job)
+            return Status(State.UNKNOWN, found.reason, progress, found.where, facts.job)
     if facts.cancelled:
         return Status(State.CANCELLED, "", progress)
     if failure and failure.get("kind") == "error" and not facts.retried:

@@ -10,8 +10,7 @@ from pathlib import Path
 from ettsweep.errors import CorruptError, InputError
 from ettsweep.files import Json
 from ettsweep.models.architectures import model_name
-from ettsweep.runs.folder import RunDir
-from ettsweep.runs.paths import is_run_id, runs_dir
+from ettsweep.runs.folder import RunDir, is_run_id, runs_dir
 from ettsweep.runs.state import Outlook, State, Status
 from ettsweep.scaling.strategies import strategy_name
 from ettsweep.spec import RunSpec

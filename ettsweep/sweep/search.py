@@ -16,7 +16,7 @@ from ettsweep.config import read_yaml
 from ettsweep.errors import CorruptError, InputError
 from ettsweep.files import storage_errors, write_atomic
 from ettsweep.models.architectures import model_name
-from ettsweep.runs.paths import requests_dir
+from ettsweep.runs.folder import requests_dir
 from ettsweep.scaling.strategies import parse_strategy, strategy_name
 from ettsweep.schema import Frozen, NonNegative, PositiveFloat, digest, validate
 from ettsweep.spec import LOG2_DIGITS, MAX_SEED, Recipe, RunSpec, StrategySpec, log2

@@ -11,7 +11,6 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING
 
 from ettsweep.errors import EttsweepError, LaunchError, LostPeerError
@@ -20,12 +19,10 @@ from ettsweep.launch.slots import hold_slot, let_go
 from ettsweep.launch.submissions import Submission, read_submission
 from ettsweep.provenance import package_dir
 from ettsweep.runs.folder import RunDir
-from ettsweep.runs.paths import runs_dir
 from ettsweep.worker.control import SIGNALS, Control
-from ettsweep.worker.device import prepare_device
+from ettsweep.worker.devices import meet_in_job, meet_leader, parse_told, prepare_device
 from ettsweep.worker.job import SlurmJob
-from ettsweep.worker.together import meet_in_job, meet_leader, parse_told
-from ettsweep.worker.worker import Presence, Worker
+from ettsweep.worker.worker import Worker, say
 
 if TYPE_CHECKING:
     import torch
@@ -42,12 +39,12 @@ def run_in_slot(folder: Path, slot_name: str) -> int:
     _check_code(submission)
     slot = next(Slot.from_json(data) for data in submission.slots if data["name"] == slot_name)
     for number in SIGNALS:
-        signal.signal(number, _leave)
-    Presence(submission, slot.name).say(leaving=False)
+        signal.signal(number, lambda number, frame: sys.exit(128 + number))
+    say(submission, slot.name, leaving=False)
     lock = hold_slot(slot)  # waits in the kernel, without torch, while another worker has the slot
     assert lock is not None
     try:
-        Worker(submission, slot, _runs(submission, submission.runs), Control()).serve()
+        Worker(submission, slot, submission.run_dirs(submission.runs), Control()).serve()
     finally:
         let_go(lock)
     return 0
@@ -86,15 +83,6 @@ def _check_code(submission: Submission) -> None:
         raise LaunchError(f"the code of this submission is {submission.code}, and Python imports {here}")
 
 
-def _leave(number: int, frame: FrameType | None) -> None:
-    sys.exit(128 + number)
-
-
-def _runs(submission: Submission, ids: Sequence[str]) -> list[RunDir]:
-    results = submission.path.parent.parent
-    return [RunDir(runs_dir(results) / run_id) for run_id in ids]
-
-
 def run_task(folder: Path) -> int:
     """Train the runs of this task of the array; return the exit code."""
     job = SlurmJob.this()
@@ -116,13 +104,12 @@ def run_task(folder: Path) -> int:
         device, _ = prepare_device(slot)
         group = meet_in_job(device)
         if not group.leads:
-            presence = Presence(submission, slot.name, job)
-            presence.say(leaving=False)
+            say(submission, slot.name, job, leaving=False)
             _follow(group, device, control)
-            presence.say(leaving=True)
+            say(submission, slot.name, job, leaving=True)
             group.leave()
             return 0
-    worker = Worker(submission, slot, _runs(submission, submission.runs_of(job.index)), control, job, group)
+    worker = Worker(submission, slot, submission.run_dirs(submission.runs_of(job.index)), control, job, group)
     worker.serve()
     if group is not None:
         from ettsweep.training.execution import dismiss

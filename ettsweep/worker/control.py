@@ -20,14 +20,10 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2)
 
 
 class Control:
-    """What a run in training asks at each step: was the worker told to stop, or the run cancelled or taken over?
-
-    Attributes:
-        told: name of the first signal that told the worker to stop; empty before.
-    """
+    """What a run in training asks at each step: was the worker told to stop, or the run cancelled or taken over?"""
 
     def __init__(self) -> None:
-        self.told = ""
+        self.told = ""  # the name of the first signal to stop
         self._looked_s = 0.0
         for number in SIGNALS:
             signal.signal(number, self._on_signal)

@@ -2,13 +2,12 @@
 
 import os
 from dataclasses import dataclass
-from pathlib import Path
 
 from ettsweep.errors import LaunchError
 from ettsweep.files import Json
 from ettsweep.launch.memory import Memory
 from ettsweep.launch.outlook import LiveOutlook
-from ettsweep.processes import Process
+from ettsweep.launch.submissions import Submission
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.state import Owner, Prospect
 
@@ -35,11 +34,7 @@ class SlurmJob:
 
     @classmethod
     def this(cls) -> "SlurmJob":
-        """Return the job that this process belongs to.
-
-        Raises:
-            LaunchError: it belongs to no task of an array.
-        """
+        """Return the job that this process belongs to."""
         env = os.environ
         try:
             return cls(
@@ -67,24 +62,23 @@ class SlurmJob:
 class JobOutlook:
     """What a job knows of other owners: of its own earlier and later lives at once, of others by asking SLURM."""
 
-    def __init__(self, job: SlurmJob, submission: Path) -> None:
+    def __init__(self, job: SlurmJob, submission: Submission) -> None:
         self._job = job
-        self._submission = submission.name
-        self._results = submission.parent.parent
+        self._submission = submission
         self._memory = Memory()
 
     def owner(self, attempt: Attempt) -> Owner:
         """Say whether the owner of an attempt that has not ended lives."""
         theirs = attempt.job()
-        ours = self._job.cluster, self._job.id, self._submission
+        ours = self._job.cluster, self._job.id, self._submission.path.name
         if (theirs.get("cluster"), theirs.get("id"), attempt.claim().get("submission")) != ours:
-            other = LiveOutlook(self._results, self._memory).owner(attempt)
+            other = LiveOutlook(self._submission.results, self._memory).owner(attempt)
             # Where SLURM cannot be asked, as in a container, whoever wants to own a run goes by its owner's heart.
             return other if other.life != "unknown" else Owner(self._memory.pulse(attempt), other.where, other.reason)
         if theirs.get("restart") != self._job.restart:
             # SLURM starts a job again only when it has given up the copy before, whether or not that still runs.
             return Owner("dead" if int(theirs.get("restart") or 0) < self._job.restart else "alive")
-        owner = Process.from_json(attempt.claim().get("process"))
+        owner = attempt.owner()
         life = owner.liveness() if owner else "dead"
         return Owner("alive" if life == "unknown" else life)  # a worker of this job on another of its nodes
 

@@ -2,31 +2,36 @@
 
 import contextlib
 import gc
+import logging
 import os
 import signal
 import sys
 import threading
 import time
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ettsweep.errors import CorruptError, LostPeerError
+from ettsweep.errors import CorruptError, LaunchError, LostPeerError
 from ettsweep.files import Json, dumps, write_atomic
 from ettsweep.launch import slurm
 from ettsweep.launch.memory import BEATS
-from ettsweep.launch.profiles import PROFILES, Slot
+from ettsweep.launch.outlook import LiveOutlook
+from ettsweep.launch.profiles import PROFILES, LocalProfile, Slot
+from ettsweep.launch.slots import Lock, hold_slot, let_go
 from ettsweep.launch.submissions import Submission
 from ettsweep.processes import beside, process
 from ettsweep.provenance import provenance
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
-from ettsweep.runs.state import Outlook, State, ThisMachine
+from ettsweep.runs.state import Outlook, Prospect, State, ThisMachine
 from ettsweep.schema import validate
+from ettsweep.spec import RunSpec
 from ettsweep.worker.control import POLL_S, Control
-from ettsweep.worker.device import execution, prepare_device
+from ettsweep.worker.devices import execution, gathered, prepare_device
 from ettsweep.worker.job import JobOutlook, SlurmJob
-from ettsweep.worker.together import gathered
 
 if TYPE_CHECKING:
     import torch
@@ -40,89 +45,85 @@ IDLE_LIVES = 6
 """Lives of a job in a row without a single step after which SLURM is not asked for one more."""
 
 
-class Presence:
-    """What a worker says of itself in the folder of its submission.
+def say(
+    submission: Submission,
+    worker: str,
+    job: SlurmJob | None = None,
+    *,
+    leaving: bool,
+    saved: bool = False,
+    idle_lives: int = 0,
+) -> None:
+    """Say of this worker whether it has taken its last look at its list, and whether it has nothing to lose any more.
 
-    Attributes:
-        idle_lives: lives of its job in a row that had no time for a step.
+    `idle_lives` are those of its job in a row that had no time for a step.
     """
-
-    def __init__(self, submission: Submission, name: str, job: SlurmJob | None = None) -> None:
-        self._submission = submission
-        self._name = name
-        self._job = job
-        self.idle_lives = int(submission.said_by(name).get("idle_lives") or 0)
-
-    def say(self, *, leaving: bool, saved: bool = False) -> None:
-        """Say whether it has taken its last look at its list, and whether it has nothing to lose any more."""
-        said: Json = {"process": process().to_json(), "leaving": leaving}
-        if self._job:
-            said |= {"restart": self._job.restart, "saved": saved, "idle_lives": self.idle_lives}
-        write_atomic(self._submission.path / f"worker-{self._name}.json", dumps(said))
+    said: Json = {"process": process().to_json(), "leaving": leaving}
+    if job:
+        said |= {"restart": job.restart, "saved": saved, "idle_lives": idle_lives}
+    write_atomic(submission.path / f"worker-{worker}.json", dumps(said))
 
 
+@dataclass
 class Worker:
     """One process that trains the runs of a list that nobody else has, until none is left or it is told to stop."""
 
-    def __init__(
-        self,
-        submission: Submission,
-        slot: Slot,
-        runs: list[RunDir],
-        control: Control,
-        job: SlurmJob | None = None,
-        group: "Peers | None" = None,
-    ) -> None:
-        self._submission = submission
-        self._slot = slot
-        self._runs = runs
-        self._control = control
-        self._job = job
-        self._group = group
-        self._outlook: Outlook = JobOutlook(job, submission.path) if job else ThisMachine()
-        self._presence = Presence(submission, slot.name, job)
-        self._presence.idle_lives += 1  # until a run makes a step in this one
+    submission: Submission
+    slot: Slot
+    runs: list[RunDir]
+    control: Control
+    job: SlurmJob | None = None
+    group: "Peers | None" = None
+
+    def __post_init__(self) -> None:
+        self._outlook: Outlook = JobOutlook(self.job, self.submission) if self.job else ThisMachine()
+        # One more, until a run makes a step in this one.
+        self._idle_lives = 1 + int(self.submission.said_by(self.slot.name).get("idle_lives") or 0)
+
+    def _say(self, *, leaving: bool, saved: bool = False) -> None:
+        idle = self._idle_lives
+        say(self.submission, self.slot.name, self.job, leaving=leaving, saved=saved, idle_lives=idle)
 
     def work_is_left(self) -> bool:
         """Say whether a run of the list waits for someone to train it."""
-        return any(claimable(run, self._outlook) for run in self._runs)
+        return any(claimable(run, self._outlook) for run in self.runs)
 
     def serve(self) -> None:
         """Train, pass after pass: a dead worker's runs come round."""
-        self._presence.say(leaving=False)
+        self._say(leaving=False)
         while True:
             if self.work_is_left():
                 self._train_all()
-            if self._control.told and self._job and self.work_is_left():
+            if self.control.told and self.job and self.work_is_left():
                 return  # what becomes of the list is SLURM's to say
             self._wait_for_the_unknown()
             # From here on the list counts as nobody's, so the last look comes after saying so.
-            self._presence.say(leaving=True)
-            if self._control.told or not self.work_is_left():
+            self._say(leaving=True)
+            if self.control.told or not self.work_is_left():
                 return
-            self._presence.say(leaving=False)
+            self._say(leaving=False)
 
     def _wait_for_the_unknown(self) -> None:
         """Wait, in a job, until it is known of all owners whether they live: their hearts beat or stand still."""
-        until_s = time.monotonic() + 2 * BEATS * float(self._submission.profile["heartbeat_s"])
-        while self._job and not self._control.told and time.monotonic() < until_s:
-            states = [run.status(self._outlook).state for run in self._runs]
+        until_s = time.monotonic() + 2 * BEATS * float(self.submission.profile["heartbeat_s"])
+        while self.job and not self.control.told and time.monotonic() < until_s:
+            states = [run.status(self._outlook).state for run in self.runs]
             if State.UNKNOWN not in states or any(s in (State.MISSING, State.INTERRUPTED) for s in states):
                 return
             time.sleep(POLL_S)
 
     def _train_all(self) -> None:
-        device, info = prepare_device(self._slot)
-        info |= {"job": self._job.to_json() if self._job else None, "submission": self._submission.path.name}
-        info["heartbeat_s"] = self._submission.profile["heartbeat_s"]
+        device, info = prepare_device(self.slot)
+        info |= {"job": self.job.to_json() if self.job else None, "submission": self.submission.path.name}
+        info["heartbeat_s"] = self.submission.profile["heartbeat_s"]
         code = provenance()
 
-        around = contextlib.nullcontext(self._group) if self._group is not None else gathered(self._slot, device)
+        around = contextlib.nullcontext(self.group) if self.group is not None else gathered(self.slot, device)
         try:
             with around as group:
                 self._train_with(group, device, info, code)
         except LostPeerError as error:
-            if self._job:
+            if self.job:
                 print(error, file=sys.stderr, flush=True)
                 os._exit(1)  # SLURM ends the rest of the job; the next command has its runs go on
             print(f"{error}; the others are started anew", file=sys.stderr, flush=True)
@@ -133,25 +134,25 @@ class Worker:
 
         from ettsweep.training.loop import Stop
 
-        where = str(self._submission.path / "submission.json")
-        profile = validate(PROFILES[self._submission.kind], self._submission.profile, where)
+        where = str(self.submission.path / "submission.json")
+        profile = validate(PROFILES[self.submission.kind], self.submission.profile, where)
         claimed = True
         while claimed:
             claimed = False
-            for run in self._runs:
-                attempt = None if self._control.told else claim(run, info, self._outlook)
+            for run in self.runs:
+                attempt = None if self.control.told else claim(run, info, self._outlook)
                 if attempt is None:
                     continue
                 claimed = True
                 attempt.record_provenance(code)
-                how = execution(profile, self._slot, self._data_of(run))
+                how = execution(profile, self.slot, self._data_of(run))
                 before = max(run.attempt(number).progress() for number in run.numbers())
-                stop = train(run, attempt, device, how, self._control, group, profile.heartbeat_s)
-                self._control.heed(stop)
+                stop = train(run, attempt, device, how, self.control, group, profile.heartbeat_s)
+                self.control.heed(stop)
                 if stop is None or attempt.progress() > before:
-                    self._presence.idle_lives = 0
-                if stop is Stop.SUPERSEDED and self._job and attempt.requeued():
-                    self._control.told = "SUPERSEDED"  # this copy of the job has been given up, and all of its list
+                    self._idle_lives = 0
+                if stop is Stop.SUPERSEDED and self.job and attempt.requeued():
+                    self.control.told = "SUPERSEDED"  # this copy of the job has been given up, and all of its list
                     return
                 if device.type == "cuda":
                     torch.cuda.synchronize()  # raises if the run has broken the device: then this process is over
@@ -161,7 +162,7 @@ class Worker:
     def _data_of(self, run: RunDir) -> str | None:
         """Return where the data of a run were said to be."""
         try:
-            return self._submission.data.get(run.spec().task.kind)
+            return self.submission.data.get(run.spec().task.kind)
         except CorruptError:
             return None  # training says so in the run's own folder
 
@@ -171,34 +172,34 @@ class Worker:
         Between the warning and the end of a preemption SLURM does not requeue a job that exits by itself, so it must
         ask for that. What a person cancels stays cancelled.
         """
-        assert self._job is not None
-        told = self._control.told
+        assert self.job is not None
+        told = self.control.told
         # SLURM signals whole steps: scontrol would die of what has ended its parent, and inherits this.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if told == "SUPERSEDED":
             return 1
-        if self._presence.idle_lives >= IDLE_LIVES:
+        if self._idle_lives >= IDLE_LIVES:
             print(f"{told}: {IDLE_LIVES} jobs in a row had no time for a step; raise time_min", flush=True)
             return 1
-        preempted = None if told == "SIGUSR2" else slurm.preempted(self._job.id)
+        preempted = None if told == "SIGUSR2" else slurm.preempted(self.job.id)
         if preempted is False:
             return 1
         self._wait_for_the_others()
         certain = preempted or told == "SIGUSR2"
-        if certain and slurm.requeue(self._job.id):
+        if certain and slurm.requeue(self.job.id):
             print(f"{told}: saved; SLURM starts this job again", flush=True)
             return 0
         # In a container there may be no scontrol, or SLURM is silent at the moment: the batch script asks once more.
-        self._submission.leave_to_script(self._job.index, self._job.restart, certain=bool(certain))
+        self.submission.leave_to_script(self.job.index, self.job.restart, certain=bool(certain))
         print(f"{told}: saved; the batch script asks SLURM to start this job again", flush=True)
         return 1
 
     def _wait_for_the_others(self) -> None:
         """Wait until all workers of this job have saved: to start it again ends those that have not."""
-        assert self._job is not None
-        self._presence.say(leaving=False, saved=True)
-        until_s = time.monotonic() + self._submission.profile["warn_s"] / 2
-        while time.monotonic() < until_s and not self._submission.all_saved(self._job.index, self._job.restart):
+        assert self.job is not None
+        self._say(leaving=False, saved=True)
+        until_s = time.monotonic() + self.submission.profile["warn_s"] / 2
+        while time.monotonic() < until_s and not self.submission.all_saved(self.job.index, self.job.restart):
             time.sleep(POLL_S)
 
 
@@ -246,3 +247,63 @@ def beating(attempt: Attempt, interval_s: float) -> AbstractContextManager[None]
                 return
 
     return beside("heartbeat", beat)
+
+
+# --- one run in the foreground: `ettsweep train` ----------------------------------------------------------------------
+
+
+class Unlisted(LiveOutlook):
+    """An outlook that asks who owns a run, and not which submissions list it."""
+
+    def prospect(self, run_id: str) -> Prospect | None:
+        """Look at no submission."""
+        return None
+
+
+def train_in_foreground(results: Path, spec: RunSpec, profile: LocalProfile, data: str | None = None) -> bool:
+    """Train one run in this process, on the data that somebody has said where they are; say whether it is finished.
+
+    A failed or cancelled run is tried again: whoever types the command wants it.
+
+    Raises:
+        LaunchError: another process trains it.
+    """
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # the end of a process that loads images is an error, not the end
+    run = RunDir.create(results, spec)
+    outlook = Unlisted(results)
+    if run.status(outlook).state in (State.FAILED, State.CANCELLED):
+        run.retry()
+    if run.status().state.finished:
+        return True
+    lock, slot = _any_slot(profile.resolve())
+    try:
+        device, info = prepare_device(slot)
+        attempt = claim(run, info | {"heartbeat_s": profile.heartbeat_s}, outlook)
+        if attempt is None:
+            status = run.status(outlook)
+            if status.state.finished:
+                return True
+            why = f" ({status.reason})" if status.reason else ""
+            raise LaunchError(f"run {run.id} is {status.state}{why}: another process has it; `ettsweep watch` shows it")
+        attempt.record_provenance(provenance())
+        logger = logging.getLogger("ettsweep")
+        logger.addHandler(logging.StreamHandler())
+        logger.setLevel(logging.INFO)
+        how = execution(profile, slot, data)
+        with gathered(slot, device) as group:
+            train(run, attempt, device, how, Control(), group, profile.heartbeat_s)
+        return run.status().state.finished
+    finally:
+        let_go(lock)
+
+
+def _any_slot(slots: list[Slot]) -> tuple[Lock, Slot]:
+    """Hold the first free slot, or wait for the first."""
+    for slot in slots:
+        lock = hold_slot(slot, wait=False)
+        if lock is not None:
+            return lock, slot
+    print("all slots are taken: waiting for one", file=sys.stderr)
+    lock = hold_slot(slots[0])
+    assert lock is not None
+    return lock, slots[0]

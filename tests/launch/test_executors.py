@@ -43,9 +43,7 @@ ODD = [
 """Values that a shell would read as something else."""
 
 
-def executor(
-    folder: Path, tasks: int = 3, parallel: int = 3, code: Path | None = None, **profile: Any
-) -> ArrayExecutor:
+def executor(folder: Path, tasks: int = 3, parallel: int = 3, code: str = "", **profile: Any) -> ArrayExecutor:
     return ArrayExecutor(folder, SlurmProfile(kind="slurm", **profile), "vit-ntk.1a2b3c4d", tasks, parallel, code)
 
 
@@ -245,7 +243,7 @@ def test_setup_runs_in_order_before_the_workers_and_sees_the_variables(tmp_path:
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # it is left to itself on purpose
 def test_a_worker_of_this_machine_has_a_session_and_a_log_of_its_own(tmp_path: Path, bin_folder: Path) -> None:
     program(bin_folder, "snake", 'echo "$@"; echo "$PYTHONPATH" >&2; exec sleep 60')
-    started = SlotExecutor(tmp_path, code=Path("/code"))
+    started = SlotExecutor(tmp_path, code="/code")
     started.python = "snake"
     pid = started.start("cpu-0")
     try:
@@ -283,7 +281,7 @@ def test_a_snapshot_comes_first_where_python_looks_for_modules(
     monkeypatch.delenv("PYTHONPATH", raising=False)
     if shell:
         monkeypatch.setenv("PYTHONPATH", shell)
-    _, environment = run_script(executor(tmp_path, code=Path("/code"), environment=profile).script())
+    _, environment = run_script(executor(tmp_path, code="/code", environment=profile).script())
     assert environment["PYTHONPATH"].split(":") == path
     assert environment["PYTHONSAFEPATH"] == "1"
 

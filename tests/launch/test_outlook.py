@@ -20,8 +20,7 @@ from ettsweep.launch.slurm import ArrayTask
 from ettsweep.launch.submissions import Submission, submissions
 from ettsweep.processes import Life, Process, process
 from ettsweep.runs.attempt import Attempt
-from ettsweep.runs.folder import RunDir
-from ettsweep.runs.paths import runs_dir
+from ettsweep.runs.folder import RunDir, runs_dir
 from ettsweep.runs.state import State
 
 ME = process()

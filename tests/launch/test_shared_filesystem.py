@@ -29,8 +29,7 @@ import pytest
 from ettsweep.launch.memory import Memory
 from ettsweep.launch.profiles import LocalProfile
 from ettsweep.runs.attempt import Attempt
-from ettsweep.runs.folder import RunDir
-from ettsweep.runs.paths import runs_dir
+from ettsweep.runs.folder import RunDir, runs_dir
 from ettsweep.runs.state import State
 from ettsweep.spec import RunSpec
 from ettsweep.worker.worker import beating

@@ -16,8 +16,7 @@ from ettsweep.launch.profiles import LocalProfile
 from ettsweep.launch.slurm import ArrayTask
 from ettsweep.launch.submissions import Submission, read_submission, submissions
 from ettsweep.processes import Life, Process, process
-from ettsweep.runs.folder import RunDir
-from ettsweep.runs.paths import runs_dir
+from ettsweep.runs.folder import RunDir, runs_dir
 from ettsweep.runs.state import State
 
 

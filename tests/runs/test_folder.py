@@ -12,7 +12,7 @@ from support.claims import claimed, finished, python, state, temporaries
 from ettsweep.errors import CorruptError, StorageError
 from ettsweep.files import dumps, read_lines, write_atomic
 from ettsweep.processes import Process, process
-from ettsweep.runs.folder import RunDir
+from ettsweep.runs.folder import RunDir, is_run_id
 from ettsweep.runs.state import State
 from ettsweep.spec import RunSpec
 
@@ -262,3 +262,9 @@ def test_full_disk_keeps_the_old_file_and_says_what_would_help(small_disk: Small
     assert run.numbers() == [1]
     steps = [line["step"] for line in read_lines(attempt.metrics_path)]
     assert steps == list(range(len(steps))), "whole lines are still read"
+
+
+def test_only_ids_become_paths() -> None:
+    assert is_run_id("0123456789ab")
+    for name in ("0123456789AB", "0123456789a", "0123456789abc", "../456789abcd", "", "0123456789a\n"):
+        assert not is_run_id(name), name

@@ -214,11 +214,11 @@ def asked_too_early() -> None:
     ("facts", "owner", "expected"),
     [
         (Facts(cancelled=True), None, Status(State.CANCELLED)),
-        (Facts(True, progress=0.5), Owner("alive", "n1", job="7_0"), Status(State.RUNNING, "", 0.5, "n1", "7_0")),
+        (Facts(True, progress=0.5, job="7_0"), Owner("alive", "n1"), Status(State.RUNNING, "", 0.5, "n1", "7_0")),
         (Facts(True, left_s=9.0, cancelled=True), Owner("alive"), Status(State.RUNNING, "cancelling", left_s=9.0)),
         (
-            Facts(True, cancelled=True),
-            Owner("unknown", "n1", "why", "7_0"),
+            Facts(True, cancelled=True, job="7_0"),
+            Owner("unknown", "n1", "why"),
             Status(State.UNKNOWN, "why", 0, "n1", "7_0"),
         ),
         (Facts(True, cancelled=True), Owner("dead"), Status(State.CANCELLED)),

@@ -23,8 +23,7 @@ from ettsweep import cli
 from ettsweep.errors import CorruptError
 from ettsweep.launch import slurm
 from ettsweep.launch.submissions import read_submission, submission_folders
-from ettsweep.runs.folder import RunDir
-from ettsweep.runs.paths import runs_dir
+from ettsweep.runs.folder import RunDir, runs_dir
 from ettsweep.spec import RunSpec
 from ettsweep.worker.control import SIGNALS
 

@@ -10,7 +10,7 @@ from ettsweep.launch.profiles import LocalProfile, Slot, load_profile
 from ettsweep.runs.folder import RunDir
 from ettsweep.training.execution import Execution
 from ettsweep.training.run import train_run
-from ettsweep.worker.device import execution
+from ettsweep.worker.devices import execution
 
 CPU_SLOT, GPU_SLOT = Slot("cpu-0", "cpu", None, 3), Slot("gpu-0", "cuda", "0", 6)
 

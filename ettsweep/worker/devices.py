@@ -1,4 +1,7 @@
-"""The processes that train one run on several devices: on this machine the leader starts them, in a job SLURM does."""
+"""The devices of a slot: how one is prepared and a run trained on it, and how several train one run together.
+
+Each has a process of its own: on this machine the leader starts the others, in a job SLURM does.
+"""
 
 import contextlib
 import ctypes
@@ -16,19 +19,65 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ettsweep.errors import LaunchError, first_line
-from ettsweep.launch.profiles import Slot
+from ettsweep.files import Json
+from ettsweep.launch.profiles import AnyProfile, Slot
 from ettsweep.processes import beside
 
 if TYPE_CHECKING:
     import torch
 
     from ettsweep.training.distributed import FileStore, Peers
+    from ettsweep.training.execution import Execution
 
 GRACE_S = 30.0
 """Seconds that a process has to end by itself, or to learn that another has ended, before it is killed."""
 
 START_POLL_S = 0.05
 """Seconds between looks for followers that start."""
+
+
+def prepare_device(slot: Slot) -> "tuple[torch.device, Json]":
+    """Import torch, pinned to the slot; return the device and what a claim says of it."""
+    if slot.gpu is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = slot.gpu  # before CUDA starts
+        # Else processes of the compiler's would take the signals that SLURM sends to all of a job, and die of them.
+        os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+    import torch
+
+    from ettsweep.training.run import environment
+
+    torch.set_num_threads(slot.threads)
+    device = torch.device(slot.device)
+    if slot.device == "cuda" and not torch.cuda.is_available():
+        raise LaunchError(f"slot {slot.name}: torch sees no GPU; check CUDA_VISIBLE_DEVICES, or set `devices: cpu`")
+    return device, environment(device) | {"slot": slot.name}
+
+
+def execution(profile: AnyProfile, slot: Slot, data: str | None = None) -> "Execution":
+    """Return how a run is trained in a slot: as its profile says, on the data that lie there."""
+    from ettsweep.training.execution import Execution
+
+    loaders = profile.loader_workers
+    if loaders == "auto":
+        loaders = slot.threads if slot.device == "cuda" else 0
+    return Execution(
+        checkpoint_every_s=profile.checkpoint_every_s,
+        checkpoint_every_steps=profile.checkpoint_every_steps,
+        micro_batch=None if profile.micro_batch == "auto" else profile.micro_batch,
+        loader_workers=loaders,
+        compile=None if profile.compile == "auto" else profile.compile,
+        activation_checkpointing=(
+            None if profile.activation_checkpointing == "auto" else profile.activation_checkpointing
+        ),
+        sharded=None if profile.sharded == "auto" else profile.sharded,
+        corrupt_images=profile.corrupt_images,
+        sinks=profile.log,
+        peak_flops=None if profile.peak_tflops is None else 1e12 * profile.peak_tflops,
+        data=data,
+    )
+
+
+# --- several that train together ------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
@@ -97,23 +146,14 @@ def _started(slot: Slot, meeting: str, rank: int, world: int) -> "Iterator[subpr
 def _await(followers: "list[subprocess.Popen[bytes]]", store: "FileStore") -> None:
     """Wait until all are ready to meet: those who meet would wait long for one that never comes."""
     for rank, follower in enumerate(followers, 1):
-        while not store.check([_ready(rank)]):
+        while not store.check([f"ready-{rank}"]):
             if (code := follower.poll()) is not None:
                 raise LaunchError(f"another process of this worker ended with code {code} before it could train")
             time.sleep(START_POLL_S)
 
 
-def _ready(rank: int) -> str:
-    """Return the key under which a follower says that it is ready."""
-    return f"ready-{rank}"
-
-
 def meet_in_job(device: "torch.device") -> "Peers":
-    """Meet the other processes of a SLURM job, at the address that submitit finds in its environment.
-
-    Raises:
-        LaunchError: the address cannot be used.
-    """
+    """Meet the other processes of a SLURM job, at the address that submitit finds in its environment."""
     from submitit.helpers import TorchDistributedEnvironment
     from torch.distributed import DistNetworkError
 
@@ -138,7 +178,7 @@ def meet_leader(told: dict[str, Any], device: "torch.device") -> "Peers":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     world, rank = told["world"], told["rank"]
     store = FileStore(told["meeting"], world)
-    store.set(_ready(rank), "")
+    store.set(f"ready-{rank}", "")
     return Peers.join(device, store, rank, world)
 
 
@@ -147,11 +187,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def parse_told(text: str) -> tuple[Slot, dict[str, Any]]:
-    """Read what a leader says to a process that it starts: its slot, and how to meet.
-
-    Raises:
-        LaunchError: no leader said this.
-    """
+    """Read what a leader says to a process that it starts: its slot, and how to meet."""
     try:
         told = json.loads(text)
         return Slot.from_json(told["slot"]), told

@@ -90,10 +90,8 @@ def put(values: Tensor, tensor: "Tensor | DTensor") -> None:
 def speed_up(model: Network, *, compile_blocks: bool, recompute: bool) -> None:
     """Change how a model computes, and its numbers by rounding at most.
 
-    Args:
-        model: the network.
-        compile_blocks: compile the blocks, once for all that are alike. What dropout draws then changes.
-        recompute: keep the blocks' inputs alone for the backward pass, and compute the rest again.
+    Blocks are compiled once for all that are alike; what dropout draws then changes. With `recompute`, their inputs
+    alone are kept for the backward pass.
     """
     model.recompute = recompute
     if not compile_blocks:

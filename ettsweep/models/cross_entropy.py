@@ -23,14 +23,8 @@ def linear_cross_entropy(
 
     Products are computed in the precision of autocast, everything else in fp32 (fp64 where the weight is). Gradients
     are computed along with the loss, without the factor that the backward pass comes with, and multiplied by it in
-    fp32: they underflow for no loss scale. The backward pass can be taken once.
-
-    Args:
-        h_ND: what the head reads.
-        weight_VD: the head.
-        targets_N: class indices.
-        ignored: the target of tokens that do not count.
-        chunk: tokens at a time; None for as many as CHUNK_BYTES allow.
+    fp32: they underflow for no loss scale. The backward pass can be taken once. Tokens whose target is `ignored` do not
+    count; `chunk` are taken at a time, by default as many as CHUNK_BYTES allow.
     """
     if h_ND.device.type == "cpu":  # elsewhere the host would have to wait for the device to know how many are left
         counts_N = targets_N != ignored

@@ -61,10 +61,7 @@ class EncDec(Network):
     def forward(self, source_BS: Tensor, previous_BT: Tensor, target_BT: Tensor) -> Tensor:
         """Return the sum of the cross-entropies of all target tokens but [pad], in nats, a scalar.
 
-        Args:
-            source_BS: token ids that the encoder reads.
-            previous_BT: token ids that the decoder reads: the target shifted right by one.
-            target_BT: token ids to predict.
+        All are token ids; the decoder reads `previous_BT`, the target shifted right by one.
         """
         _, h_BTD = self.hidden(source_BS, previous_BT)
         # Less to multiply than the logits; their gradient is multiplied by it too.

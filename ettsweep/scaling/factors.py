@@ -109,26 +109,17 @@ def output_rescale(width: int, s: float | None) -> float:
 def lr_factor(group: Group, dims: Dims, s: float | None, optimizer: Optimizer, mlp_factor: MlpFactor) -> float:
     """Return the relative learning-rate factor Lambda_G; 1 in the standard strategy.
 
-    Args:
-        group: parameter group.
-        dims: sizes of the model.
-        s: meta-parameter; None for standard.
-        optimizer: the factors of AdamW and SGD differ by the size of the gradient.
-        mlp_factor: `ignore` takes M = 1, as the paper's experiments do (table:ViT-NTK).
+    eq:AdamWlambdaG-preview-stem .. eq:AdamWlambdaG-preview-head, which differ by the size of the gradient from
+    eq:SGDlambdaG-preview-stem .. eq:SGDlambdaG-preview-head; s is foot:Meta2. `mlp_factor`: `ignore` takes M = 1, as
+    the paper's experiments do (table:ViT-NTK).
     """
     if s is None:
         return 1.0
+    n, adamw = dims.width, optimizer == "adamw"
     mlp_ratio = dims.mlp_ratio if mlp_factor == "include" else 1
-    if optimizer == "adamw":
-        return _adamw_factor(group, dims, s, mlp_ratio)
-    return _sgd_factor(group, dims, s, mlp_ratio)
-
-
-def _adamw_factor(group: Group, dims: Dims, s: float, mlp_ratio: int) -> float:
-    """eq:AdamWlambdaG-preview-stem .. eq:AdamWlambdaG-preview-head; s is foot:Meta2."""
     # One power of n per formula: groups that share it get the same float, and so one optimizer group.
-    embedding = math.pow(dims.width, (s - 1) / 2)
-    bulk = math.pow(dims.width, (s - 3) / 2)
+    embedding = math.pow(n, (s - 1) / 2 if adamw else s)
+    bulk = math.pow(n, (s - 3) / 2 if adamw else s - 1)
     match group:
         case Group.PATCH:
             assert dims.n_patch is not None
@@ -138,45 +129,20 @@ def _adamw_factor(group: Group, dims: Dims, s: float, mlp_ratio: int) -> float:
         case Group.Q | Group.K | Group.V | Group.U:
             return bulk
         case Group.W:
-            return bulk / math.sqrt(mlp_ratio)
+            return bulk / math.sqrt(mlp_ratio) if adamw else bulk
         case Group.X:
             return bulk / mlp_ratio
         case Group.HEAD:
-            return 1 / (dims.width * math.sqrt(dims.n_out))
+            return 1 / (n * math.sqrt(dims.n_out)) if adamw else 1 / n
         case Group.HEAD_BIAS:
-            return 1 / math.sqrt(dims.n_out)
-
-
-def _sgd_factor(group: Group, dims: Dims, s: float, mlp_ratio: int) -> float:
-    """eq:SGDlambdaG-preview-stem .. eq:SGDlambdaG-preview-head; s is foot:Meta2."""
-    embedding = math.pow(dims.width, s)
-    bulk = math.pow(dims.width, s - 1)
-    match group:
-        case Group.PATCH:
-            assert dims.n_patch is not None
-            return embedding / dims.n_patch
-        case Group.WE | Group.PE:
-            return embedding
-        case Group.Q | Group.K | Group.V | Group.U | Group.W:
-            return bulk
-        case Group.X:
-            return bulk / mlp_ratio
-        case Group.HEAD:
-            return 1 / dims.width
-        case Group.HEAD_BIAS:
-            return 1.0
+            return 1 / math.sqrt(dims.n_out) if adamw else 1.0
 
 
 def wd_factor(group: Group, factor: float, decay_pe: bool = True) -> float:
     """Return what multiplies wd in an optimizer that multiplies the decay by the group's lr.
 
     eq:AdamW4 decays every parameter by eta_t * wd, without Lambda_G; torch decays by the group's lr, which is
-    eta_t * Lambda_G, times weight_decay.
-
-    Args:
-        group: parameter group.
-        factor: its `lr_factor`.
-        decay_pe: whether positional embeddings decay. The head bias never does.
+    eta_t * Lambda_G, times weight_decay. `factor` is the group's `lr_factor`. The head bias never decays.
     """
     if group is Group.HEAD_BIAS or (group is Group.PE and not decay_pe):
         return 0.0
@@ -194,7 +160,7 @@ def tangent_contribution(raw: float, factor: float, optimizer: Optimizer, count:
     Args:
         raw: the sum over the group's parameters of df_i/dtheta df_i/dtheta.
         factor: its learning-rate factor.
-        optimizer: what trains.
+        optimizer: whose steps.
         count: the number of parameters that have a gradient; of a word embedding, those of one word.
     """
     return factor * raw if optimizer == "sgd" else factor * math.sqrt(count * raw)
@@ -204,14 +170,8 @@ def adamw_order_one(group: Group, order_one: float, dims: Dims, count: int, mlp_
     """Return what `tangent_contribution` is under AdamW with the paper's factors, from `Kernels.order_one`.
 
     The factors are those of SGD times the paper's estimate of |g|, so that no power of the width is left here either,
-    but the square root of how many tensors or tokens share the group, and the M that the factors ignore.
-
-    Args:
-        group: parameter group.
-        order_one: its entry there, at one position or as a mean.
-        dims: sizes of the model.
-        count: as in `tangent_contribution`.
-        mlp_factor: whether M enters the factors.
+    but the square root of how many tensors or tokens share the group, and the M that the factors ignore. `count` is as
+    in `tangent_contribution`.
     """
     more = count // _estimated_count(group, dims)
     if mlp_factor == "ignore":

@@ -6,7 +6,6 @@ P positions (pairs of sample and token), A angles, R radii.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +14,9 @@ from scipy.special import ndtr
 Array = NDArray[np.float64]
 Function = Callable[[Array], Array]
 
-ANGLES, RADII = 12, 24
-"""Nodes on each of four intervals of angles, and along the radius: GELU to 1e-8 at a variance of 0.4, 1e-5 at 4."""
+ANGLE_NODES, RADIUS_NODES = (np.polynomial.legendre.leggauss(count) for count in (12, 24))
+"""Nodes and weights on [-1, 1], for each of four intervals of angles and for radii: GELU to 1e-8 at a variance of 0.4,
+1e-5 at 4."""
 RADIUS_MAX = 9.0
 """Beyond it lies exp(-40.5) of the measure."""
 
@@ -42,11 +42,8 @@ def pair_expectations(f: Function, kernel_PP: Array) -> Array:
 
     In polar coordinates w_1 = a r cos(t), w_2 = b r cos(t - phi), where a and b are the standard deviations and
     cos(phi) the correlation: nothing is singular where two positions are equal, and a kink or step of f at 0 lies at
-    the end of an interval of t, so that ReLU is integrated as well as GELU.
-
-    Args:
-        f: the function, of an array of any shape.
-        kernel_PP: covariance of w, positive semi-definite.
+    the end of an interval of t, so that ReLU is integrated as well as GELU. The covariance of w is positive
+    semi-definite; f is a function of an array of any shape.
     """
     deviations = np.sqrt(np.diag(kernel_PP))
     result = np.empty_like(kernel_PP)
@@ -57,16 +54,9 @@ def pair_expectations(f: Function, kernel_PP: Array) -> Array:
     return result
 
 
-@cache
-def _nodes(count: int) -> tuple[Array, Array]:
-    """Return nodes and weights of Gauss and Legendre on [-1, 1]."""
-    nodes, weights = np.polynomial.legendre.leggauss(count)
-    return nodes, weights
-
-
 def _polar(f: Function, a: float, b_P: Array, phi_P: Array) -> Array:
     """Return the integral for one position with each of several others, at angles between 0 and pi to it."""
-    node_R, weight_R = _nodes(RADII)
+    node_R, weight_R = RADIUS_NODES
     radius_R = RADIUS_MAX * (node_R + 1) / 2
     weight_R = weight_R * RADIUS_MAX / 2 * radius_R * np.exp(-0.5 * radius_R**2) / (2 * math.pi)
     angle_PA, weight_PA = _angles(phi_P)
@@ -78,7 +68,7 @@ def _polar(f: Function, a: float, b_P: Array, phi_P: Array) -> Array:
 
 def _angles(phi_P: Array) -> tuple[Array, Array]:
     """Return nodes and weights on a full turn, cut where cos(t) or cos(t - phi) changes its sign."""
-    node_A, weight_A = _nodes(ANGLES)
+    node_A, weight_A = ANGLE_NODES
     start_P, right = phi_P - math.pi / 2, math.pi / 2
     cuts = np.stack((start_P, np.full_like(phi_P, right), start_P + math.pi, np.full_like(phi_P, 3 * right)), 1)
     lengths = np.stack((math.pi - phi_P, phi_P) * 2, 1)

@@ -2,13 +2,14 @@
 
 A kernel is an array over pairs of positions, (P, P). A position is a token of a sample: P = B T, tokens run fastest.
 Vision: B samples of T patches. Language: B sources of S tokens (R = B S positions) and B targets of T tokens.
+s is the meta-parameter of a strategy, None for standard.
 
 Nothing here reads the init stds or learning-rate factors that models are trained with (`factors`): what is predicted is
 what the paper says that they achieve, so that `check-scaling` can hold them to it.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -106,17 +107,9 @@ def vit_kernels(
     seed: int = 0,
     activation: Activation = GELU,
 ) -> Kernels:
-    """Return the kernels of a Vision Transformer.
+    """Return the kernels of a Vision Transformer, of whose width, n_patch and M only `tangent` knows.
 
-    Args:
-        model: the Vision Transformer.
-        dims: gives, for `tangent` alone, width, n_patch and M.
-        s: the strategy's; None for standard.
-        inputs_PP: G0, the mean over the numbers of a patch of their products (eq:input-kernel-vision).
-        samples: B.
-        draws: samples of each attention's logits.
-        seed: of the sampling.
-        activation: of the MLP.
+    `inputs_PP` is G0, the mean over the numbers of a patch of their products (eq:input-kernel-vision); `samples` is B.
     """
     variances, tokens = group_variances(dims, s), len(inputs_PP) // samples
 
@@ -131,17 +124,14 @@ def vit_kernels(
         outputs = dims.width ** -(s or 0.0) * variances[Group.HEAD] * pooled.kernel
         return _Pass(_kernels(streams) | {"head": outputs}, tangent)
 
-    passes = _sampled(forward, Recursion(variances, model.ln_eps, activation, samples), draws, seed)
-    return _combined(passes, dims, s, {"stem": (Group.PATCH, Group.PE), "head": (Group.HEAD,)})
+    recursion = Recursion(variances, model.ln_eps, activation, samples)
+    return _sampled(forward, recursion, draws, seed, dims, s, {"stem": (Group.PATCH, Group.PE), "head": (Group.HEAD,)})
 
 
 def at_width(kernels: Kernels, dims: Dims, s: float | None) -> Kernels:
     """Return the kernels of a Vision Transformer that differs in width and strategy alone, without another recursion.
 
-    Args:
-        kernels: those of the other one.
-        dims: of the one that is wanted.
-        s: its strategy's; None for standard.
+    `kernels` are those of the other one, `dims` and `s` those of the one that is wanted.
     """
     head = _scaled(kernels.order_one[Group.HEAD], output_scale(dims, s) * group_variances(dims, s)[Group.HEAD])
     return replace(
@@ -160,19 +150,10 @@ def encdec_kernels(
     *,
     draws: int = DRAWS,
     seed: int = 0,
-    activation: Activation = GELU,
 ) -> Kernels:
-    """Return the kernels of an encoder-decoder.
+    """Return the kernels of an encoder-decoder, whose C_G depend on width and M.
 
-    Args:
-        model: the encoder-decoder.
-        dims: gives width and M, on which the C_G of a language model depend.
-        s: the strategy's; None for standard.
-        source_BS: tokens that the encoder reads, none of them [pad].
-        previous_BT: tokens that the decoder reads, none of them [pad].
-        draws: samples of each attention's logits.
-        seed: of the sampling.
-        activation: of the MLP.
+    Neither the tokens that the encoder reads nor those that the decoder reads, `previous_BT`, may have a [pad].
     """
     variances, samples = group_variances(dims, s), len(source_BS)
     head = output_scale(dims, s)
@@ -199,8 +180,8 @@ def encdec_kernels(
         contact = math.sqrt(head * dims.width) * logit_P, head * cross_PP
         return _Pass(_kernels(streams) | {"head": outputs}, tangent, contact)
 
-    passes = _sampled(forward, Recursion(variances, model.ln_eps, activation, samples), draws, seed)
-    return _combined(passes, dims, s, {"stem": (Group.WE, Group.PE), "head": (Group.WE,)})
+    recursion = Recursion(variances, model.ln_eps, GELU, samples)
+    return _sampled(forward, recursion, draws, seed, dims, s, {"stem": (Group.WE, Group.PE), "head": (Group.WE,)})
 
 
 def _contact(
@@ -212,12 +193,7 @@ def _contact(
     h = x / sqrt(G + eps). Both also project gradients off x and h, which eq:LN-mnemonic leaves out, rightly but for W
     itself: it lies along them. For different tokens at both positions, eq:LaT-grad-cross is what remains.
 
-    Args:
-        tokens_BT: that the decoder reads.
-        variances: C_G.
-        eps: of LayerNorm.
-        stem_PP: kernel of x.
-        stream_PP: G of the residual stream at its end.
+    `stem_PP` is the kernel of x, `stream_PP` G of the residual stream at its end.
     """
     same_PP = tokens_BT.reshape(-1, 1) == tokens_BT.reshape(1, -1)
     stem_std = math.sqrt(variances[Group.WE] + variances[Group.PE] + eps)
@@ -299,14 +275,18 @@ def _kernels(streams: Mapping[str, Stream]) -> dict[str, Array]:
     return {name: stream.kernel for name, stream in streams.items()}
 
 
-def _sampled(forward: Callable[[Recursion], _Pass], recursion: Recursion, draws: int, seed: int) -> list[_Pass]:
-    """Return passes with independent samples of attention."""
+def _sampled(
+    forward: Callable[[Recursion], _Pass],
+    recursion: Recursion,
+    draws: int,
+    seed: int,
+    dims: Dims,
+    s: float | None,
+    ends: Mapping[str, tuple[Group, ...]],
+) -> Kernels:
+    """Return the mean over passes with independent samples of attention; `ends` are the groups of stem and head."""
     each = math.ceil(draws / REPLICAS)
-    return [forward(replace(recursion, draws=each, rng=np.random.default_rng((seed, i)))) for i in range(REPLICAS)]
-
-
-def _combined(passes: Sequence[_Pass], dims: Dims, s: float | None, ends: Mapping[str, tuple[Group, ...]]) -> Kernels:
-    """Return the mean over passes; `ends` are the groups of stem and head."""
+    passes = [forward(replace(recursion, draws=each, rng=np.random.default_rng((seed, i)))) for i in range(REPLICAS)]
     groups = {**BRANCHES, **ends}
     stages = (
         Stage(name, groups[name.rpartition(".")[2]], _estimate(p.stages[name] for p in passes))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from ettsweep.scaling.attention import SampledAttention, sample_attention
+from ettsweep.scaling.attention import sample_attention
 from ettsweep.scaling.factors import Group
 from ettsweep.scaling.gaussian import Activation, pair_expectations
 
@@ -48,16 +48,7 @@ class Stream:
 
 @dataclass(frozen=True)
 class Recursion:
-    """What blocks do to a stream.
-
-    Attributes:
-        variances: C_G of each group.
-        ln_eps: of LayerNorm.
-        activation: of the MLPs.
-        samples: B.
-        draws: samples of each attention's logits.
-        rng: what draws them.
-    """
+    """What blocks do to a stream: `variances` are C_G, `samples` B, `draws` those of each attention's logits."""
 
     variances: Mapping[Group, float]
     ln_eps: float
@@ -83,9 +74,12 @@ class Recursion:
         """Return the stream after attention: eq:MHSA-stats-101, eq:Uback .. eq:Qback, eq:promised-MHSA-1 and -2."""
         c, query = self.variances, stream.normalised(self.ln_eps)
         read = source or query
-        attention = self._attention(query.kernel, read.kernel, causal)
-        values = attention.read(read.kernel)
-        turned = query.kernel * attention.turn(read.kernel)
+        variance = c[Group.Q] * c[Group.K]
+        attention = sample_attention(
+            query.kernel, read.kernel, variance, self.samples, causal=causal, draws=self.draws, rng=self.rng
+        )
+        values, turn = attention.read(read.kernel), attention.turn(read.kernel)
+        turned = query.kernel * turn
         outer = c[Group.U] * c[Group.V]
         inner = outer * c[Group.Q] * c[Group.K]
         added = {
@@ -94,16 +88,12 @@ class Recursion:
             Group.K: outer * c[Group.Q] * turned,
             Group.Q: outer * c[Group.K] * turned,
         }
-        of_queries = {group: inner * attention.turn(read.kernel) * tangent for group, tangent in query.tangent.items()}
+        of_queries = {group: inner * turn * tangent for group, tangent in query.tangent.items()}
         of_source = {
             group: outer * attention.read(tangent) + inner * query.kernel * attention.turn(tangent)
             for group, tangent in read.tangent.items()
         }
         return stream.plus(outer * values, added, of_queries, of_source)
-
-    def _attention(self, query: Array, source: Array, causal: bool) -> SampledAttention:
-        variance = self.variances[Group.Q] * self.variances[Group.K]
-        return sample_attention(query, source, variance, self.samples, causal=causal, draws=self.draws, rng=self.rng)
 
     def _mlp(self, stream: Stream) -> Stream:
         """Return the stream after an MLP: eq:GP, eq:promised-MLP."""

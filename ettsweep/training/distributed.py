@@ -4,8 +4,8 @@ import contextlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
-from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
 import torch
@@ -22,7 +22,6 @@ from ettsweep.spec import Precision
 from ettsweep.training.precision import DTYPES
 
 if TYPE_CHECKING:
-    from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import DTensor
 
 T = TypeVar("T")
@@ -37,6 +36,7 @@ LOST = re.compile(r"connection \w+ by (remote )?peer|closed by peer|broken pipe|
 """What gloo says of a process that is gone."""
 
 
+@dataclass(frozen=True, eq=False)
 class Peers:
     """The processes that train one run together; this one alone by default.
 
@@ -46,19 +46,13 @@ class Peers:
         rank: of this process; 0 leads.
         world: number of processes.
         hosts: what they agree through between the hosts; None for this one alone.
+        orders: what the leader speaks through.
     """
 
-    def __init__(
-        self,
-        rank: int = 0,
-        world: int = 1,
-        hosts: "dist.ProcessGroup | None" = None,
-        orders: "dist.ProcessGroup | None" = None,
-    ) -> None:
-        self.rank = rank
-        self.world = world
-        self.hosts = hosts
-        self._orders = orders
+    rank: int = 0
+    world: int = 1
+    hosts: "dist.ProcessGroup | None" = None
+    orders: "dist.ProcessGroup | None" = None
 
     @classmethod
     def join(cls, device: torch.device, store: FileStore | TCPStore, rank: int, world: int) -> "Peers":
@@ -136,11 +130,11 @@ class Peers:
         text = dumps({"said": value}).encode() if self.leads else b""
         with watching():
             size = torch.tensor([len(text)])
-            dist.broadcast(size, src=0, group=self._orders)
+            dist.broadcast(size, src=0, group=self.orders)
             said = torch.zeros(int(size), dtype=torch.uint8)
             if self.leads:
                 said = torch.frombuffer(bytearray(text), dtype=torch.uint8)
-            dist.broadcast(said, src=0, group=self._orders)
+            dist.broadcast(said, src=0, group=self.orders)
         told: Json | None = json.loads(bytes(said.tolist()))["said"]
         return told
 
@@ -157,24 +151,20 @@ class Peers:
         computes, those outside the blocks for a whole pass. Parameters travel as what autocast would make of them;
         outside the blocks, where it leaves some as they are, in fp32.
         """
+        from torch.distributed.device_mesh import DeviceMesh
         from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
+        everyone = dist.group.WORLD
+        assert everyone is not None
+        mesh = DeviceMesh.from_group(everyone, "cuda" if dist.get_backend() == "nccl" else "cpu")
         halved = MixedPrecisionPolicy(DTYPES.get(precision), torch.float32, cast_forward_inputs=False)
         for block in model.residual_blocks():
-            fully_shard(block, mesh=self._mesh, mp_policy=halved)
-        fully_shard(model, mesh=self._mesh, mp_policy=MixedPrecisionPolicy(cast_forward_inputs=False))
+            fully_shard(block, mesh=mesh, mp_policy=halved)
+        fully_shard(model, mesh=mesh, mp_policy=MixedPrecisionPolicy(cast_forward_inputs=False))
         for module in model.modules():
             if isinstance(module, FSDPModule):
                 # Asked for a mean, gloo gives the sum without a word (torch 2.8).
                 module.set_force_sum_reduction_for_comms(True)
-
-    @cached_property
-    def _mesh(self) -> "DeviceMesh":
-        from torch.distributed.device_mesh import DeviceMesh
-
-        everyone = dist.group.WORLD
-        assert everyone is not None
-        return DeviceMesh.from_group(everyone, "cuda" if dist.get_backend() == "nccl" else "cpu")
 
     def accumulating(self, model: nn.Module) -> contextlib.AbstractContextManager[object]:
         """Return a context in which a wrapped module keeps its gradients to itself."""

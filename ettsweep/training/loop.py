@@ -42,7 +42,7 @@ class LoopEnd:
     diverged: bool = False
 
 
-class Awaited:
+class Awaited(Iterator[Batch]):
     """An iterator that knows how long the device has had nothing to do while its caller waited for it."""
 
     def __init__(self, batches: Iterator[Batch], device: torch.device) -> None:
@@ -50,9 +50,6 @@ class Awaited:
         self._device = device
         self._waited_s = 0.0
         self._events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
-
-    def __iter__(self) -> Iterator[Batch]:
-        return self
 
     def __next__(self) -> Batch:
         if self._device.type == "cuda":
@@ -113,16 +110,16 @@ def run_loop(
 
     def drain() -> int | None:
         nonlocal drained_s
-        drained = buffer.drain()
-        if drained.lines:
+        lines, diverged_step = buffer.drain()
+        if lines:
             drained_s = time.monotonic()
-            record.metrics(drained.lines)
-            step, cuda = drained.lines[-1]["step"], trainer.device.type == "cuda"
+            record.metrics(lines)
+            step, cuda = lines[-1]["step"], trainer.device.type == "cuda"
             memory_bytes = torch.cuda.max_memory_allocated(trainer.device) if cuda else None
             line = timings.line(step, last_step, batches.take_waited_s(), memory_bytes)
             trainer.wall_s = line["wall_s"]
             record.timing(line)
-        return drained.diverged_step
+        return diverged_step
 
     def ask() -> tuple[Stop | None, bool, bool]:
         """Return why to stop, whether to save, and whether to drain; the same on all processes."""

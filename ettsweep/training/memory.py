@@ -77,14 +77,7 @@ def fitting_micro_batch(spec: RunSpec, samples: int, device: torch.device, recom
 
     On a GPU it is measured what two small ones take; a sharded model, which no device may be able to hold for that, is
     reckoned. On the CPU it follows from the model, for a fixed amount of memory, since what is free there changes from
-    run to run.
-
-    Args:
-        spec: the run.
-        samples: the device's part of the batch.
-        device: to fill.
-        recompute: compute activations again in the backward pass.
-        shards: devices that share out the model.
+    run to run. `samples` are the device's part of the batch; `shards` devices share out the model.
     """
     each = activation_bytes(spec.model, recompute=recompute)
     if device.type == "cpu":
@@ -274,8 +267,7 @@ def largest_batches(spec: RunSpec, samples: int, device: torch.device) -> Iterat
     Two small batches tell how memory grows. What should then fill a GPU to `ROOM` is tried, and less where it does not
     fit after all; on the CPU, where that takes minutes, it is reckoned.
     """
-    for recompute in (False, True):
-        yield _largest(spec, samples, device, recompute)
+    yield from (_largest(spec, samples, device, recompute) for recompute in (False, True))
 
 
 def _largest(spec: RunSpec, samples: int, device: torch.device, recompute: bool) -> Fit:

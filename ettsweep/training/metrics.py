@@ -1,7 +1,6 @@
 """Per-step values, kept on the device until they are drained, and the first bad step among them."""
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,14 +15,6 @@ DRAIN_STEPS = 50
 
 MAX_SKIPS = 50
 """fp16 steps in a row that the loss scaler may skip before the run counts as diverged."""
-
-
-@dataclass(frozen=True)
-class Drained:
-    """Lines for metrics.jsonl, which end at the first bad step if there is one."""
-
-    lines: list[dict[str, Any]]
-    diverged_step: int | None
 
 
 class StepBuffer:
@@ -44,9 +35,10 @@ class StepBuffer:
         self._steps.append((step, lr))
         self._values.append(torch.stack([loss.detach().float(), grad_norm.float(), loss_scale.float()]))
 
-    def drain(self) -> Drained:
-        """Return what was added since the last time, with losses averaged over the processes of the group.
+    def drain(self) -> tuple[list[dict[str, Any]], int | None]:
+        """Return lines of metrics.jsonl for what was added since the last time, and the first bad step: they end there.
 
+        Losses are averaged over the processes of the group.
         fp32 and bf16: the first non-finite loss is the first bad step. fp16: a step with non-finite gradients is
         skipped by the loss scaler and is an overflow; the run diverges at a non-finite loss at scale <= 1, or at
         the last of 50 skips in a row.
@@ -66,8 +58,8 @@ class StepBuffer:
                 bad = (bad and loss_scale <= 1.0) or self._skips >= MAX_SKIPS
             lines.append(finite(line))
             if bad:
-                return Drained(lines, step)
-        return Drained(lines, None)
+                return lines, step
+        return lines, None
 
 
 def trailing_overflows(history: list[dict[str, Any]]) -> int:

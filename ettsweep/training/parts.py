@@ -125,29 +125,25 @@ def read_parts(folder: Path, files: set[str]) -> tuple[Layout, Fill]:
     return {name: (tuple(tensor.size), tensor.properties.dtype) for name, tensor in told.items()}, fill
 
 
+KNOWN = {
+    "torch": "Size",
+    "torch.serialization": "_get_layout",
+    "torch.distributed.checkpoint.filesystem": "_StorageInfo",
+    "torch.distributed.checkpoint.metadata": "Metadata MetadataIndex TensorStorageMetadata ChunkStorageMetadata"
+    " TensorProperties _MEM_FORMAT_ENCODING",
+}
+"""What an index of tensors is made of, by module."""
+
+
 class _MetadataUnpickler(pickle.Unpickler):
     """Reads the index of torch.distributed.checkpoint, which is a pickle, and nothing but what makes up one of tensors.
 
     What is no tensor, torch would unpickle whatever it is.
     """
 
-    KNOWN = frozenset(
-        [
-            *(("torch", "Size"), ("torch.serialization", "_get_layout")),
-            ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
-            *(
-                ("torch.distributed.checkpoint.metadata", name)
-                for name in (
-                    *("Metadata", "MetadataIndex", "TensorStorageMetadata", "ChunkStorageMetadata"),
-                    *("TensorProperties", "_MEM_FORMAT_ENCODING"),
-                )
-            ),
-        ]
-    )
-
     def find_class(self, module: str, name: str) -> Any:
         """Return what a pickle names, if it may."""
         is_dtype = module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
-        if not is_dtype and (module, name) not in self.KNOWN:
+        if not is_dtype and name not in KNOWN.get(module, "").split():
             raise pickle.UnpicklingError(f"{module}.{name} has no place in it")
         return super().find_class(module, name)

@@ -7,25 +7,48 @@ import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Protocol
 
 from ettsweep.errors import InputError, first_line
 from ettsweep.files import Json
+
+Put = Callable[[Json], object]
+"""Writes one line of metrics.jsonl."""
+
+Opened = tuple[Put, Callable[[], object]]
+"""What writes a line to a sink, and what finishes it."""
 
 PATIENCE_S = 20.0
 """Seconds that a run waits at most for a server at its start, and for what is still to be written at its end."""
 
 
-class Sink(Protocol):
-    """Takes the lines of metrics.jsonl."""
+class Sink:
+    """Writes lines of metrics.jsonl in a thread of its own, so that a slow disk or network holds up no step."""
+
+    def __init__(self, name: str, put: Put, finish: Callable[[], object], warn: Callable[[str], None]) -> None:
+        self._name, self._put, self._finish, self._warn = name, put, finish, warn
+        self._lines: queue.SimpleQueue[Json | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._serve, name=f"sink {name}", daemon=True)
+        self._thread.start()
 
     def write(self, line: Json) -> None:
         """Take one line."""
-        ...
+        if self._thread.is_alive():
+            self._lines.put(line)
 
     def close(self) -> None:
-        """Finish what was taken."""
-        ...
+        """Wait for what was taken, but not for long."""
+        self._lines.put(None)
+        self._thread.join(PATIENCE_S)
+        if self._thread.is_alive():
+            self._warn(f"{self._name}: still not written after {PATIENCE_S:.0f} s; not waited for any longer")
+
+    def _serve(self) -> None:
+        try:
+            for line in iter(self._lines.get, None):
+                self._put(line)
+            self._finish()
+        except Exception as error:
+            self._warn(f"{self._name}: no longer written: {first_line(error)}")
 
 
 def check_sinks(names: Iterable[str]) -> None:
@@ -56,101 +79,52 @@ def open_sinks(
     for name in names:
         try:
             check_sinks([name])
-            sinks.append(_Background(name, SINKS[name](results_dir, run_id, config, from_step, warn), warn))
+            sinks.append(Sink(name, *SINKS[name](results_dir, run_id, config, from_step, warn), warn))
         except Exception as error:  # whatever the package raises
             warn(f"{name}: not written: {first_line(error)}")
     return sinks
 
 
-class _Background:
-    """Writes to a sink in a thread of its own, so that a slow disk or network holds up no step."""
+def _tensorboard(results_dir: Path, run_id: str, config: Json, from_step: int, warn: Callable[[str], None]) -> Opened:
+    """Write event files in RESULTS/tensorboard/<run id>/; steps that are taken again replace earlier ones."""
+    from torch.utils.tensorboard import SummaryWriter
 
-    def __init__(self, name: str, sink: Sink, warn: Callable[[str], None]) -> None:
-        self._name, self._sink, self._warn = name, sink, warn
-        self._lines: queue.SimpleQueue[Json | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._serve, name=f"sink {name}", daemon=True)
-        self._thread.start()
+    folder = results_dir / "tensorboard" / run_id
+    writer = SummaryWriter(str(folder), purge_step=from_step + 1, flush_secs=10)
+    table = "".join(f"| {name} | {value} |\n" for name, value in config.items())
+    writer.add_text("run", f"| | |\n|---|---|\n{table}", 0)
 
-    def write(self, line: Json) -> None:
-        """Take one line."""
-        if self._thread.is_alive():
-            self._lines.put(line)
-
-    def close(self) -> None:
-        """Wait for what was taken, but not for long."""
-        self._lines.put(None)
-        self._thread.join(PATIENCE_S)
-        if self._thread.is_alive():
-            self._warn(f"{self._name}: still not written after {PATIENCE_S:.0f} s; not waited for any longer")
-
-    def _serve(self) -> None:
-        try:
-            for line in iter(self._lines.get, None):
-                self._sink.write(line)
-            self._sink.close()
-        except Exception as error:
-            self._warn(f"{self._name}: no longer written: {first_line(error)}")
-
-
-class _TensorBoard:
-    """Event files in RESULTS/tensorboard/<run id>/; steps that are taken again replace earlier ones."""
-
-    def __init__(
-        self, results_dir: Path, run_id: str, config: Json, from_step: int, warn: Callable[[str], None]
-    ) -> None:
-        from torch.utils.tensorboard import SummaryWriter
-
-        folder = results_dir / "tensorboard" / run_id
-        self._writer = SummaryWriter(str(folder), purge_step=from_step + 1, flush_secs=10)
-        table = "".join(f"| {name} | {value} |\n" for name, value in config.items())
-        self._writer.add_text("run", f"| | |\n|---|---|\n{table}", 0)
-
-    def write(self, line: Json) -> None:
+    def put(line: Json) -> None:
         for name, value in _scalars(line):
-            self._writer.add_scalar(name, value, line["step"])
+            writer.add_scalar(name, value, line["step"])
 
-    def close(self) -> None:
-        self._writer.close()
-
-
-class _Wandb:
-    """A run of Weights & Biases with the run's id; where nobody is logged in, offline in RESULTS/wandb/."""
-
-    def __init__(
-        self, results_dir: Path, run_id: str, config: Json, from_step: int, warn: Callable[[str], None]
-    ) -> None:
-        import wandb
-
-        offline = "WANDB_MODE" not in os.environ and not wandb.login(prompt=False, verify=False)
-        if offline:
-            warn(
-                f"wandb: nobody is logged in, so it writes offline; `wandb sync {results_dir}/wandb/*{run_id}` uploads"
-            )
-        self._run = wandb.init(
-            project=os.environ.get("WANDB_PROJECT", "ettsweep"),
-            id=run_id,
-            name=" ".join(f"{name} {_short(config[name])}" for name in LABELS if name in config),
-            dir=results_dir,
-            config=config,
-            mode="offline" if offline else None,
-            resume="allow",
-            reinit="create_new",  # an earlier run of this worker may still be on its way
-            settings=wandb.Settings(silent=True, console="off", init_timeout=PATIENCE_S, finish_timeout=PATIENCE_S),
-        )
-        # wandb's own step never goes back; this one may, where a resumed run repeats steps.
-        self._run.define_metric("*", step_metric="step")
-
-    def write(self, line: Json) -> None:
-        self._run.log({"step": line["step"], **dict(_scalars(line))})
-
-    def close(self) -> None:
-        self._run.finish()
+    return put, writer.close
 
 
-SINKS: dict[str, Callable[[Path, str, Json, int, Callable[[str], None]], Sink]] = {
-    "tensorboard": _TensorBoard,
-    "wandb": _Wandb,
-}
+def _wandb(results_dir: Path, run_id: str, config: Json, from_step: int, warn: Callable[[str], None]) -> Opened:
+    """Write a run of Weights & Biases with the run's id; where nobody is logged in, offline in RESULTS/wandb/."""
+    import wandb
+
+    offline = "WANDB_MODE" not in os.environ and not wandb.login(prompt=False, verify=False)
+    if offline:
+        warn(f"wandb: nobody is logged in, so it writes offline; `wandb sync {results_dir}/wandb/*{run_id}` uploads")
+    run = wandb.init(
+        project=os.environ.get("WANDB_PROJECT", "ettsweep"),
+        id=run_id,
+        name=" ".join(f"{name} {_short(config[name])}" for name in LABELS if name in config),
+        dir=results_dir,
+        config=config,
+        mode="offline" if offline else None,
+        resume="allow",
+        reinit="create_new",  # an earlier run of this worker may still be on its way
+        settings=wandb.Settings(silent=True, console="off", init_timeout=PATIENCE_S, finish_timeout=PATIENCE_S),
+    )
+    # wandb's own step never goes back; this one may, where a resumed run repeats steps.
+    run.define_metric("*", step_metric="step")
+    return lambda line: run.log({"step": line["step"], **dict(_scalars(line))}), run.finish
+
+
+SINKS = {"tensorboard": _tensorboard, "wandb": _wandb}
 
 LABELS = ("strategy", "lr", "wd", "seed")
 """Parts of a run's name."""

@@ -4,38 +4,36 @@ import contextlib
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from ettsweep.files import Json
 
 
+@dataclass
 class Timings:
     """Clock of one attempt. Its figures are those of training alone: evaluation and checkpoints are left out.
 
     Call `line` right after metrics were drained and `not_training` right after a line: then the device has done
     what was asked of it, and no step's work falls into another interval.
 
-    Args:
+    Attributes:
         samples_per_step: size of the global batch.
         flops_per_sample: of a training step.
         peak_flops: FLOP/s of all devices of the run together; None where it is not known.
         before_s: seconds that earlier attempts spent.
         first_step: steps done before this attempt.
-        clock: seconds from some moment on.
     """
 
-    def __init__(
-        self,
-        samples_per_step: int,
-        flops_per_sample: int,
-        peak_flops: float | None,
-        before_s: float,
-        first_step: int,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._samples_per_step, self._flops_per_sample = samples_per_step, flops_per_sample
-        self._peak_flops, self._before_s, self._clock = peak_flops, before_s, clock
-        self._started_s = self._line_s = clock()
-        self._first_step = self._step = first_step
+    samples_per_step: int
+    flops_per_sample: int
+    peak_flops: float | None
+    before_s: float
+    first_step: int
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
+        self._started_s = self._line_s = self.clock()
+        self._step = self.first_step
         self._other_s = 0.0  # not training, since the last line
         self._intervals: list[tuple[int, float, float]] = []  # of each line: steps, training_s, data_wait_s
         self._memory_bytes: int | None = None
@@ -43,16 +41,16 @@ class Timings:
     @property
     def wall_s(self) -> float:
         """Seconds spent on the run so far, in all attempts and on everything."""
-        return self._before_s + self._clock() - self._started_s
+        return self.before_s + self.clock() - self._started_s
 
     @contextlib.contextmanager
     def not_training(self) -> Iterator[None]:
         """Leave out the seconds that the body takes."""
-        started_s = self._clock()
+        started_s = self.clock()
         try:
             yield
         finally:
-            self._other_s += self._clock() - started_s
+            self._other_s += self.clock() - started_s
 
     def line(self, step: int, last_step: int, data_wait_s: float, memory_bytes: int | None) -> Json:
         """Return the line of timings.jsonl for the steps since the line before.
@@ -67,15 +65,15 @@ class Timings:
             step, progress, wall_s of all attempts, steps_per_s of this one with everything in it; and of the interval
             step_s, samples_per_s, utilisation, data_wait (a share), memory_gib.
         """
-        now_s, steps = self._clock(), step - self._step
+        now_s, steps = self.clock(), step - self._step
         training_s = max(now_s - self._line_s - self._other_s, 1e-9)
         self._intervals.append((steps, training_s, data_wait_s))
         self._step, self._line_s, self._other_s, self._memory_bytes = step, now_s, 0.0, memory_bytes
         return {
             "step": step,
             "progress": step / last_step,
-            "wall_s": self._before_s + now_s - self._started_s,
-            "steps_per_s": (step - self._first_step) / max(now_s - self._started_s, 1e-9),
+            "wall_s": self.before_s + now_s - self._started_s,
+            "steps_per_s": (step - self.first_step) / max(now_s - self._started_s, 1e-9),
             "step_s": training_s / steps,
             **self._speed(steps, training_s, data_wait_s),
         }
@@ -91,10 +89,10 @@ class Timings:
         return {"step_s": step_s, **self._speed(*map(sum, zip(*self._intervals, strict=True)))}
 
     def _speed(self, steps: int, training_s: float, data_wait_s: float) -> Json:
-        samples_per_s = steps * self._samples_per_step / training_s
+        samples_per_s = steps * self.samples_per_step / training_s
         return {
             "samples_per_s": samples_per_s,
-            "utilisation": self._flops_per_sample * samples_per_s / self._peak_flops if self._peak_flops else None,
+            "utilisation": self.flops_per_sample * samples_per_s / self.peak_flops if self.peak_flops else None,
             "data_wait": data_wait_s / training_s,
             "memory_gib": None if self._memory_bytes is None else self._memory_bytes / 2**30,
         }

@@ -64,9 +64,7 @@ class Trainer:
         """
         if self.group.world <= 2 or is_sharded(self.model):
             return  # two numbers have one sum
-        with autocast(self.spec.precision, self.device):
-            outputs = self.network(*example_inputs(self.spec.model, len(self.share.slices[0]), self.device))
-        outputs.sum().backward()
+        self._go_along(len(self.share.slices[0])).backward()  # type: ignore[no-untyped-call]
         self.optimizer.zero_grad(set_to_none=True)
 
     def seed_dropout(self, step: int) -> None:
@@ -134,8 +132,8 @@ class Trainer:
         others = (replace(self.share, rank=rank) for rank in range(self.share.world))
         return max(len(share.slices) for share in others) - len(self.share.slices)
 
-    def _go_along(self) -> Tensor:
-        """Go through a sharded model with what counts for nothing, while others go through it with samples."""
+    def _go_along(self, size: int = 1) -> Tensor:
+        """Go through the model with what counts for nothing, such as while others go through it with samples."""
         with autocast(self.spec.precision, self.device):
-            outputs: Tensor = self.network(*example_inputs(self.spec.model, 1, self.device))
+            outputs: Tensor = self.network(*example_inputs(self.spec.model, size, self.device))
         return outputs.sum() * 0

@@ -23,8 +23,7 @@ def drained(precision: Precision, *steps: tuple[float, float, float]) -> tuple[l
     buffer = StepBuffer(precision)
     for step, values in enumerate(steps, start=1):
         add(buffer, step, *values)
-    result = buffer.drain()
-    return result.lines, result.diverged_step
+    return buffer.drain()
 
 
 def test_lines_come_once_and_in_order() -> None:
@@ -32,15 +31,14 @@ def test_lines_come_once_and_in_order() -> None:
     for step in (1, 2):
         add(buffer, step, loss=step / 4)
     assert len(buffer) == 2
-    assert buffer.drain().lines == [
+    assert buffer.drain()[0] == [
         {"step": 1, "loss": 0.25, "grad_norm": 2.0, "lr": 0.5},
         {"step": 2, "loss": 0.5, "grad_norm": 2.0, "lr": 0.5},
     ]
     assert len(buffer) == 0
-    assert buffer.drain().lines == []
-    assert buffer.drain().diverged_step is None
+    assert buffer.drain() == ([], None)
     add(buffer, 3)
-    assert [line["step"] for line in buffer.drain().lines] == [3]
+    assert [line["step"] for line in buffer.drain()[0]] == [3]
 
 
 def test_later_changes_of_a_tensor_do_not_reach_what_was_added() -> None:
@@ -49,7 +47,7 @@ def test_later_changes_of_a_tensor_do_not_reach_what_was_added() -> None:
     buffer.add(1, 0.5, loss, torch.tensor(2.0), torch.tensor(1.0))
     with torch.no_grad():
         loss.fill_(9.0)
-    assert buffer.drain().lines[0]["loss"] == 1.0
+    assert buffer.drain()[0][0]["loss"] == 1.0
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
@@ -97,12 +95,12 @@ def test_skips_are_counted_across_drains(interval: int) -> None:
     for step in range(1, 121):
         add(buffer, step, grad_norm=INF, scale=1024.0)
         if step % interval == 0:
-            result = buffer.drain()
-            steps += [line["step"] for line in result.lines]
-            if result.diverged_step is not None:
+            lines, diverged_step = buffer.drain()
+            steps += [line["step"] for line in lines]
+            if diverged_step is not None:
                 break
     assert steps == list(range(1, 51))
-    assert result.diverged_step == 50
+    assert diverged_step == 50
 
 
 def test_skips_are_counted_across_a_resume() -> None:
@@ -112,6 +110,6 @@ def test_skips_are_counted_across_a_resume() -> None:
     buffer = StepBuffer("fp16", trailing_overflows(lines))
     for step in range(32, 60):
         add(buffer, step, grad_norm=INF, scale=8.0)
-    assert buffer.drain().diverged_step == 51
+    assert buffer.drain()[1] == 51
     assert trailing_overflows([]) == 0
     assert trailing_overflows([*lines, {"step": 32, "loss": 1.0}]) == 0

@@ -17,9 +17,7 @@ READ_OFF = {
 def findings(judgement: Judgement, s: float | None) -> tuple[str, ...]:
     """Return what is wrong, causes before what follows from them, and what could not be told.
 
-    Args:
-        judgement: all rows.
-        s: the strategy's; of standard (None), a group is off in comparison with the bulk.
+    Under standard (s is None), a group is off in comparison with the bulk.
     """
     starts, factors, decays = (list(_read_off(judgement, what)) for what in READ_OFF)
     causes = [*starts, *_output_scale(judgement), *factors, *decays]

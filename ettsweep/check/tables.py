@@ -14,7 +14,7 @@ from ettsweep.check.outcome import CheckResult
 from ettsweep.check.powers import APART, ENOUGH, ERRORS, Agreement
 from ettsweep.files import Json, dumps, storage_errors, write_atomic
 from ettsweep.output import Format, cell, note, show
-from ettsweep.report.canvas import save
+from ettsweep.report.style import save
 
 LEGEND = (
     f"ok: within {APART:g} of the implied power, with an error of at most {ENOUGH:g}; off: beyond {APART:g} and "

@@ -27,6 +27,11 @@ class Power:
     error: float
 
 
+def signed(power: float) -> str:
+    """Return a power as people read it, without -0.00."""
+    return f"{round(power, 2) + 0.0:+.2f}"
+
+
 class Agreement(StrEnum):
     """Whether what was measured is what is implied."""
 

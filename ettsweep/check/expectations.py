@@ -74,14 +74,10 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Expectations:
-    """What is implied for a strategy and an optimizer.
+    """What is implied for a strategy and an optimizer, with predictions at each width, ascending.
 
-    `standard` is outside the family: its learning rate can take up one power of the width. It is the bulk's, so that
-    the other groups show by how much they miss it.
-
-    Attributes:
-        predictions: at each width, ascending.
-        s: the strategy's; None for standard.
+    Standard (s is None) is outside the family: its learning rate can take up one power of the width. It is the bulk's,
+    so that the other groups show by how much they miss it.
     """
 
     predictions: Sequence[Prediction]

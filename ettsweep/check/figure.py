@@ -12,8 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from ettsweep.check.outcome import Curves
-from ettsweep.report.canvas import new_figure, titled
-from ettsweep.report.text import short
+from ettsweep.report.style import new_figure, short, titled
 
 MOST_STEPS = 6
 OUTPUTS = "#d55e00"

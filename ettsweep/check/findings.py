@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from ettsweep.check.judgement import GroupRow, Judgement, Quantity, Row
-from ettsweep.check.powers import APART, Agreement
+from ettsweep.check.powers import APART, Agreement, signed
 from ettsweep.scaling.factors import Group
 
 READ_OFF = {
@@ -17,9 +17,7 @@ READ_OFF = {
 def findings(judgement: Judgement, s: float | None) -> tuple[str, ...]:
     """Return what is wrong, causes before what follows from them, and what could not be told.
 
-    Args:
-        judgement: all rows.
-        s: the strategy's; of standard (None), a group is off in comparison with the bulk.
+    Under standard (s is None), a group is off in comparison with the bulk.
     """
     starts, factors, decays = (list(_read_off(judgement, what)) for what in READ_OFF)
     causes = [*starts, *_output_scale(judgement), *factors, *decays]
@@ -66,7 +64,7 @@ def _behaviour(judgement: Judgement, s: float | None) -> Iterator[str]:
 def _group_line(row: GroupRow, s: float | None) -> str:
     off_by = row.off_by
     if s is None and off_by is not None and abs(off_by) > APART:
-        return f"{row.name}: steps {'fall' if off_by < 0 else 'grow'} as {_power(off_by)} against the bulk's"
+        return f"{row.name}: steps {'fall' if off_by < 0 else 'grow'} as width^{signed(off_by)} against the bulk's"
     if _is_off(row, "function change"):
         return f"{row.name}: the change of the outputs in training {_instead(row.quantities['function change'])}"
     return f"{row.name}: the contribution to the tangent kernel {_instead(row.quantities['tangent contribution'])}"
@@ -98,15 +96,11 @@ def _instead(quantity: Quantity) -> str:
     off_by = quantity.off_by
     speaks = off_by is not None and (quantity.predicted is None or abs(off_by) > APART)
     if quantity.power is not None and off_by is not None and speaks:
-        wrong, right = _power(quantity.power.value), _power(quantity.power.value - off_by)
-        return f"goes as {wrong}, not {right} (off by {off_by:+.2f})"
+        wrong, right = signed(quantity.power.value), signed(quantity.power.value - off_by)
+        return f"goes as width^{wrong}, not width^{right} (off by {off_by:+.2f})"
     if quantity.measured is None or quantity.predicted is None:
         return "vanishes or is not finite"
     return f"is {quantity.measured:.3g} at the widest, not {quantity.predicted:.3g}"
-
-
-def _power(value: float) -> str:
-    return f"width^{round(value, 2) + 0.0:+.2f}"  # no -0.00
 
 
 def _listed(names: Sequence[str], most: int = 4) -> str:

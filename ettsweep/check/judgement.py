@@ -126,7 +126,7 @@ class Judgement:
 
 def judge(expected: Expectations, measured: Sequence[Measured], heads: int, samples: int) -> Judgement:
     """Judge all stages and groups by at least one network of each width, given H and the samples of the batch."""
-    table = _Table(expected.widths, heads, measured)
+    table = _Table(expected.widths, [n // heads for n in expected.widths], measured)
     stages = tuple(_stage(name, expected, table, samples) for name in expected.stages)
     groups = tuple(_group(group, expected, table) for group in expected.groups)
     contact = expected.predictions[-1].kernels.contact
@@ -141,10 +141,10 @@ Read = Callable[[Measured], float]
 
 @dataclass(frozen=True)
 class _Table:
-    """Measurements by width."""
+    """Measurements by width, and C at each."""
 
     widths: Sequence[int]
-    heads: int
+    channels: Sequence[int]
     measured: Sequence[Measured]
 
     def values(self, read: Read) -> list[list[float]]:
@@ -157,10 +157,6 @@ class _Table:
             return None, 0.0
         mean = float(table[-1].mean())
         return mean, abs(mean) * math.sqrt(relative_variances(table)[-1] / len(table[-1]))
-
-    @property
-    def channels(self) -> list[int]:
-        return [n // self.heads for n in self.widths]
 
     def power(self, read: Read, shape: Sequence[float] | None = None) -> Power | None:
         """Return the fitted power; where a shape is expected, the shape's own and that of what is left."""
@@ -243,7 +239,7 @@ def _factor(group: Group, expected: Expectations, table: _Table) -> Quantity:
 def _decay(group: Group, table: _Table) -> Quantity:
     """Judge that a step shrinks a group by lr wd at every width, and the head bias not at all."""
     implied = 0.0 if group is Group.HEAD_BIAS else 1.0
-    seen = _Table(table.widths, table.heads, [m for m in table.measured if m.decay])
+    seen = replace(table, measured=[m for m in table.measured if m.decay])
     ratios = [value for row in seen.values(lambda m: m.decay[group]) for value in row]
     right = all(abs(ratio - implied) <= DECAY_TOLERANCE for ratio in ratios)
     power = seen.power(lambda m: m.decay[group]) if implied else None

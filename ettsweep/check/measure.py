@@ -5,8 +5,8 @@ B batch, T tokens, D width, K outputs of one position.
 
 import copy
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -126,36 +126,21 @@ def _rms(x: Tensor) -> float:
 # --- parameters -----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class ParameterSlice:
-    """One of several equal parts of a parameter along its first dimension."""
-
-    name: str
-    index: int
-    parts: int
-
-    def of(self, tensors: Mapping[str, Tensor]) -> Tensor:
-        """Return the part of a parameter-like tensor."""
-        return tensors[self.name].chunk(self.parts)[self.index]
-
-
-def group_slices(model: ModelSpec) -> dict[Group, list[ParameterSlice]]:
-    """Return where the parameters of each group are."""
-    found: dict[Group, list[ParameterSlice]] = {}
+def by_group(tensors: Mapping[str, Tensor], model: ModelSpec) -> dict[Group, list[Tensor]]:
+    """Return views of parameter-like tensors; groups that share one have equal parts along its first dimension."""
+    found: dict[Group, list[Tensor]] = {}
     for parameter in parameter_shapes(model):
-        for index, group in enumerate(parameter.groups):
-            found.setdefault(group, []).append(ParameterSlice(parameter.name, index, len(parameter.groups)))
+        parts = tensors[parameter.name].chunk(len(parameter.groups))
+        for group, part in zip(parameter.groups, parts, strict=True):
+            found.setdefault(group, []).append(part)
     return found
 
 
 def stds(tensors: Mapping[str, Tensor], model: ModelSpec) -> dict[Group, float]:
     """Return the root mean square of each group's values."""
     return {
-        group: math.sqrt(
-            sum(part.of(tensors).square().sum().item() for part in parts)
-            / sum(part.of(tensors).numel() for part in parts)
-        )
-        for group, parts in group_slices(model).items()
+        group: math.sqrt(sum(part.square().sum().item() for part in parts) / sum(part.numel() for part in parts))
+        for group, parts in by_group(tensors, model).items()
     }
 
 
@@ -166,15 +151,14 @@ def squared_gradients(network: Network, probe: Probe, seed: int) -> dict[Group, 
     samples within these few passes.
     """
     names, parameters = zip(*network.named_parameters(), strict=True)
-    parts = group_slices(probe.model)
-    total = dict.fromkeys(parts, 0.0)
+    total: dict[Group, float] = {}
     for signs_B in torch.tensor(SIGNS, dtype=torch.float32):
         outputs_BK = logits(network, probe)[..., probe.quiet_K].flatten(1)
         signed = signs_B @ outputs_BK @ _random_signs(outputs_BK.shape[1], seed)
         gradients = dict(zip(names, torch.autograd.grad(signed, parameters), strict=True))
-        for group, members in parts.items():
-            squares = sum(part.of(gradients).square().sum().item() for part in members)
-            total[group] += squares / (len(SIGNS) * outputs_BK.numel())
+        for group, parts in by_group(gradients, probe.model).items():
+            squares = sum(part.square().sum().item() for part in parts)
+            total[group] = total.get(group, 0.0) + squares / (len(SIGNS) * outputs_BK.numel())
     return total
 
 
@@ -213,8 +197,11 @@ def _change(start: Mapping[str, Tensor], now: Mapping[str, Tensor], probe: Probe
 def _factors(network: Network, optimizer: torch.optim.Optimizer, spec: RunSpec) -> dict[Group, tuple[float, ...]]:
     """Return what the optimizer multiplied the learning rate by in its last step, for each tensor of each group."""
     by_parameter = {p: group["lr"] / spec.lr for group in optimizer.param_groups for p in group["params"]}
-    by_name = {name: by_parameter[parameter] for name, parameter in network.named_parameters()}
-    return {group: tuple(by_name[part.name] for part in parts) for group, parts in group_slices(spec.model).items()}
+    parameters, factors = dict(network.named_parameters()), dict[Group, tuple[float, ...]]()
+    for shape in parameter_shapes(spec.model):
+        for group in shape.groups:
+            factors[group] = (*factors.get(group, ()), by_parameter[parameters[shape.name]])
+    return factors
 
 
 @torch.no_grad()
@@ -225,17 +212,21 @@ def function_changes(network: Network, probe: Probe, before: Mapping[str, Tensor
     """
     inputs = tuple(x.double() if x.is_floating_point() else x for x in probe.batch.inputs)
     probe = replace(probe, batch=probe.batch._replace(inputs=inputs))
-    now, trial = dict(network.named_parameters()), copy.deepcopy(network).double()
-    values = dict(trial.named_parameters())
-    for name, value in values.items():
-        value.copy_(before[name])
+    trial = copy.deepcopy(network).double()
+    values, now = (by_group(dict(model.named_parameters()), probe.model) for model in (trial, network))
+    old = by_group(before, probe.model)
+
+    def take(group: Group, parts: Sequence[Tensor]) -> None:
+        for value, part in zip(values[group], parts, strict=True):
+            value.copy_(part)
+
+    for group in values:
+        take(group, old[group])
     start, changes = logits(trial, probe)[..., probe.trained_K], dict[Group, float]()
-    for group, parts in group_slices(probe.model).items():
-        for part in parts:
-            part.of(values).copy_(part.of(now))
+    for group in values:
+        take(group, now[group])
         changes[group] = _rms(logits(trial, probe)[..., probe.trained_K] - start)
-        for part in parts:
-            part.of(values).copy_(part.of(before))
+        take(group, old[group])
     return changes
 
 
@@ -253,7 +244,7 @@ def shrinkage(network: Network, spec: RunSpec) -> dict[Group, float]:
     set_lr(optimizer, spec.lr)
     optimizer.step()
     ratios = {
-        group: [(1 - part.of(parameters)).mean().item() / DECAY for part in parts]
-        for group, parts in group_slices(spec.model).items()
+        group: [(1 - part).mean().item() / DECAY for part in parts]
+        for group, parts in by_group(parameters, spec.model).items()
     }
     return {group: max(values, key=lambda ratio: abs(ratio - 1)) for group, values in ratios.items()}

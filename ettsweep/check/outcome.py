@@ -54,11 +54,8 @@ class Curves:
 class CheckResult:
     """A finished check.
 
-    Attributes:
-        settings: all that says what was built, trained and measured.
-        about: the same in a line.
-        findings: the judgement in words.
-        curves: of the strategy, after those of standard where it is another.
+    `settings` say all of what was built, trained and measured, `about` the same in a line; `findings` are the judgement
+    in words; `curves` those of the strategy, after standard's where it is another.
     """
 
     settings: Json

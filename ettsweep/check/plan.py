@@ -31,11 +31,8 @@ REST_BYTES = 2**29
 class Question:
     """What to check; None where it follows from the model.
 
-    Attributes:
-        optimizer: with its defaults and no decay.
-        widths: n, each divisible by the model's heads.
-        seeds: networks of each width.
-        lr: learning rate of the strategy, the same at all widths.
+    The optimizer has its defaults and no decay; `seeds` is how many networks of each width; `lr` is the strategy's, the
+    same at all widths.
     """
 
     model: str
@@ -51,13 +48,7 @@ class Question:
 
 @dataclass(frozen=True)
 class CheckPlan:
-    """What will be built and trained.
-
-    Attributes:
-        model: at the widest, with few tokens.
-        s: the strategy's; None for standard.
-        widths: n, ascending.
-    """
+    """What will be built and trained: `model` is at the widest, with few tokens; s is None for standard."""
 
     question: Question
     model: ModelSpec

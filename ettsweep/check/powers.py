@@ -27,6 +27,11 @@ class Power:
     error: float
 
 
+def signed(power: float) -> str:
+    """Return a power as people read it, without -0.00."""
+    return f"{round(power, 2) + 0.0:+.2f}"
+
+
 class Agreement(StrEnum):
     """Whether what was measured is what is implied."""
 
@@ -40,12 +45,7 @@ def fit_power(widths: Sequence[int], values: Sequence[Sequence[float]], channels
 
     The error of a point has two parts: the scatter over seeds, and 1/C of the value, because corrections to the leading
     order are of that size. Points that scatter around the line by more than their errors make the error of the power
-    as much larger.
-
-    Args:
-        widths: n, at least three of them.
-        values: at each width, one for each seed.
-        channels: C at each width.
+    as much larger. At each of three or more widths there are values for each seed, and C.
     """
     table = [np.asarray(row, dtype=float) for row in values]
     if not all(np.isfinite(row).all() and (row > 0).all() for row in table):

@@ -11,10 +11,10 @@ from typing import Any
 from ettsweep.check.figure import coordinates_figure
 from ettsweep.check.judgement import CONTRIBUTION_ALLOWANCE, KERNEL_ALLOWANCE, VALUE_ERRORS, Quantity, Row
 from ettsweep.check.outcome import CheckResult
-from ettsweep.check.powers import APART, ENOUGH, ERRORS, Agreement
+from ettsweep.check.powers import APART, ENOUGH, ERRORS, Agreement, signed
 from ettsweep.files import Json, dumps, storage_errors, write_atomic
 from ettsweep.output import Format, cell, note, show
-from ettsweep.report.canvas import save
+from ettsweep.report.style import save
 
 LEGEND = (
     f"ok: within {APART:g} of the implied power, with an error of at most {ENOUGH:g}; off: beyond {APART:g} and "
@@ -114,7 +114,7 @@ def _group_rows(check: CheckResult) -> Iterator[dict[str, str]]:
             "init": _power(init[0]) if init else "",
             "factor": _power(factor),
             "decay": cell(decay.measured),
-            "off by": "" if row.off_by is None else _signed(row.off_by),
+            "off by": "" if row.off_by is None else signed(row.off_by),
             "verdict": row.verdict.value,
         }
 
@@ -192,15 +192,11 @@ def _power(quantity: Quantity) -> str:
     if quantity.power is None:
         return "none" if quantity.verdict is Agreement.OFF else ""
     error = f" ± {quantity.power.error:.2f}" if quantity.power.error else ""
-    return _signed(quantity.power.value) + error
+    return signed(quantity.power.value) + error
 
 
 def _implied(quantity: Quantity) -> str:
-    return "-" if quantity.implied is None else _signed(quantity.implied)
-
-
-def _signed(value: float) -> str:
-    return f"{round(value, 2) + 0.0:+.2f}"
+    return "-" if quantity.implied is None else signed(quantity.implied)
 
 
 def _contact(check: CheckResult) -> Iterator[str]:

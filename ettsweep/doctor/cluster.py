@@ -56,6 +56,9 @@ def _partition(
     config: dict[str, str],
 ) -> Check:
     own = [node for node in nodes if node.partition == partition.name]
+    mine = {node.name for node in own}
+    sharing = {node.partition for node in nodes if node.name in mine}
+    above = [other.name for other in partitions if other.tier > partition.tier and other.name in sharing]
     kinds = Counter(
         f"{count(node.cpus, 'CPU')}, {node.mem_mb / 1024:.1f} GiB"
         + (f", {count(node.gpus, 'GPU')}" if node.gpus else "")
@@ -70,20 +73,15 @@ def _partition(
         " + ".join(f"{count(many, 'node')} with {kind}" for kind, many in kinds.items()) or "no nodes",
         f"{broken} of them down or drained" if broken else "",
         longest + without,
-        _preempted_by(partition, partitions, nodes, config),
+        _preempted_by(partition, above, config),
     ]
     name = f"partition {partition.name}" + (" (default)" if partition.default else "")
-    return Check(
-        name, "ok" if partition.state == "UP" and broken < len(own) else "warning", "; ".join(filter(None, told))
-    )
+    works = partition.state == "UP" and broken < len(own)
+    return Check(name, "ok" if works else "warning", "; ".join(filter(None, told)))
 
 
-def _preempted_by(
-    partition: inventory.Partition,
-    partitions: Sequence[inventory.Partition],
-    nodes: Sequence[inventory.Node],
-    config: dict[str, str],
-) -> str:
+def _preempted_by(partition: inventory.Partition, above: Sequence[str], config: dict[str, str]) -> str:
+    """Say what takes the place of a partition's jobs, and what becomes of them; `above` share nodes with it."""
     how = partition.preempt_mode
     kind = config.get("PreemptType", "preempt/none")
     if how == "OFF" or kind == "preempt/none":
@@ -92,13 +90,7 @@ def _preempted_by(
     then += f" after {partition.grace_s} s of grace" if partition.grace_s else " at once"
     if kind != "preempt/partition_prio":
         return f"preempted by {kind.removeprefix('preempt/')}, {then}"
-    mine = {node.name for node in nodes if node.partition == partition.name}
-    others = [
-        other.name
-        for other in partitions
-        if other.tier > partition.tier and mine & {node.name for node in nodes if node.partition == other.name}
-    ]
-    return f"preempted by {', '.join(others)}, {then}" if others else "never preempted"
+    return f"preempted by {', '.join(above)}, {then}" if above else "never preempted"
 
 
 def _limits(config: dict[str, str]) -> Check:

@@ -84,12 +84,11 @@ def _readable(sources: "Sequence[ImageSource]", images: int | None) -> list[Chec
     done = read_all(sources, chosen)
     rate = f"; {done.images / done.wall_s:.0f} images/s on {counted(cores(), 'core')}" if done.images > 999 else ""
     part = "all" if len(chosen) == total else f"{len(chosen)} of {total}, evenly spread:"
+    rows = []
     if done.stopped:
-        rows = [Check("decoding", "failed", f"{done.stopped} after {done.images} of {len(chosen)} images")]
+        rows.append(Check("decoding", "failed", f"{done.stopped} after {done.images} of {len(chosen)} images"))
     elif not done.unreadable:
-        return [Check("decoding", "ok", f"{part} {'can' if part == 'all' else 'they can'} be decoded{rate}")]
-    else:
-        rows = []
+        rows.append(Check("decoding", "ok", f"{part} {'can' if part == 'all' else 'they can'} be decoded{rate}"))
     if done.unreadable:
         many = len(done.unreadable) > max(10, done.images // 100)
         unread = sum(reason.startswith(UNREAD) for _, reason in done.unreadable)
@@ -100,8 +99,10 @@ def _readable(sources: "Sequence[ImageSource]", images: int | None) -> list[Chec
             cure = f"a run ends at those that cannot even be read, {unread} of them"
         told = f"{len(done.unreadable)} of {done.images} cannot be: {cure}{rate}"
         rows.append(Check("unreadable", "failed" if many or unread else "warning", told))
-    found = sorted(done.unreadable)
-    return rows + [Check(IMAGE, "warning", f"{_name(sources, k)}: {reason}") for k, reason in found]
+    for number, reason in sorted(done.unreadable):
+        source, index = _place(sources, number)
+        rows.append(Check(IMAGE, "warning", f"{source.name(index)}: {reason}"))
+    return rows
 
 
 def shorten(rows: list[Check]) -> list[Check]:
@@ -164,8 +165,3 @@ def _place(sources: "Sequence[ImageSource]", number: int) -> "tuple[ImageSource,
             return source, number
         number -= len(source)
     raise IndexError(number)
-
-
-def _name(sources: "Sequence[ImageSource]", number: int) -> str:
-    source, index = _place(sources, number)
-    return source.name(index)

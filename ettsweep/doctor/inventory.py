@@ -33,23 +33,14 @@ class Partition:
 
 @dataclass(frozen=True)
 class Node:
-    """A node as `sinfo` tells of it.
-
-    Attributes:
-        state: such as idle or down, without the marks that sinfo puts behind it.
-    """
+    """A node as `sinfo` tells of it; `broken` where it takes no jobs until someone mends it."""
 
     name: str
     partition: str
     cpus: int
     mem_mb: int
     gpus: int
-    state: str
-
-    @property
-    def broken(self) -> bool:
-        """Whether it takes no jobs until someone mends it."""
-        return self.state.startswith(("down", "drain", "fail", "error", "unknown"))
+    broken: bool
 
 
 def minutes(text: str) -> float | None:
@@ -108,8 +99,8 @@ def nodes() -> list[Node]:
             continue
         name, partition, cpus, mem_mb, gres, state = parts[:6]
         gpus = sum(int(count) for count in re.findall(r"(?:^|,)gpu(?::[^:,()]+)*?:(\d+)(?=[,(]|$)", gres))
-        state = re.sub(r"[^a-z]+$", "", state.lower())
-        found.append(Node(name, partition, _number(cpus), _number(mem_mb), gpus, state))
+        broken = state.lower().startswith(("down", "drain", "fail", "error", "unknown"))
+        found.append(Node(name, partition, _number(cpus), _number(mem_mb), gpus, broken))
     return found
 
 

@@ -9,11 +9,10 @@ from matplotlib.figure import Figure
 from ettsweep.errors import CorruptError
 from ettsweep.files import storage_errors, write_atomic
 from ettsweep.report import html, tables
-from ettsweep.report.canvas import save
 from ettsweep.report.families import Comparison, JudgedFamily, compare, judged
 from ettsweep.report.figures import Curve, PointCurves, StrategyCurves, curves_figure, seeds_figure
 from ettsweep.report.maps import Cell, lattice_figure
-from ettsweep.report.text import mean_std
+from ettsweep.report.style import mean_std, save
 from ettsweep.runs.state import State
 from ettsweep.sweep.ledger import Run
 from ettsweep.sweep.search import Point
@@ -63,12 +62,8 @@ def write_report(
 ) -> list[Path]:
     """Write tables, figures and report.html into a folder; return the files, report.html first.
 
-    Args:
-        results: the results folder, named on the page.
-        out: where to write; created if need be.
-        runs: all runs of the results folder.
-        verdicts: one for each family that was asked for.
-        tell: takes a line for each run whose metrics cannot be used, as the page has it.
+    Runs are all of the results folder, verdicts those of the families that were asked for. `tell` takes a line for each
+    run whose metrics cannot be used, as the page has it.
 
     Raises:
         StorageError: a file cannot be written.
@@ -129,20 +124,19 @@ def _file_name(name: str, family: str, used: set[str]) -> str:
 def cells_of(family: JudgedFamily) -> dict[Point, Cell]:
     """Return the state and score of every point over the search's seeds, and of neighbours not yet run."""
     seeds = family.verdict.search.seeds
-    around = {n.point: Cell(n.point, None, None, n.state.value) for n in family.verdict.neighbours}
-    cells = {point: cell for point, cell in around.items() if point not in family.points}
+    around = [n for n in family.verdict.neighbours if n.point not in family.points]
+    cells = {n.point: Cell(n.point, None, None, n.state.value) for n in around}
     for point, members in family.points.items():
         runs = family.searched(members) or members
-        waiting = [run.state for run in runs if not run.state.finished]
-        score, std = mean_std([run.score for run in runs])
-        if waiting:
+        states = [run.state for run in runs]
+        if waiting := [state for state in states if not state.finished]:
             cells[point] = Cell(point, None, None, waiting[0].value)
         elif len(runs) < len(seeds):
             cells[point] = Cell(point, None, None, f"{len(runs)}/{len(seeds)}")
-        elif any(run.state is State.DIVERGED for run in runs):
+        elif State.DIVERGED in states:
             cells[point] = Cell(point, None, None, "diverged")
         else:
-            cells[point] = Cell(point, score, std, "done")
+            cells[point] = Cell(point, *mean_std([run.score for run in runs]), "done")
     return cells
 
 

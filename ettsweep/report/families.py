@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ettsweep.report.figures import strategy_rank
+from ettsweep.report.style import strategy_rank
 from ettsweep.schema import digest, identity
 from ettsweep.spec import RunSpec
 from ettsweep.sweep.ledger import Run, by_point

@@ -11,47 +11,26 @@ from typing import Any, Literal
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from ettsweep.errors import InputError
 from ettsweep.output import count
-from ettsweep.report.canvas import new_figure, plain_text, titled
-from ettsweep.report.text import axis_of, mean_std, metric_name, plus_minus, point_text, score_text, short
-from ettsweep.scaling.strategies import parse_strategy
+from ettsweep.report import style
 from ettsweep.sweep.search import Point
 from ettsweep.sweep.verify import Verdict
 
-STRATEGY_COLOURS = {"standard": "#000000", "ntk": "#0072b2", "hybrid": "#aa3f9c", "mup": "#d55e00"}
-"""The paper's black, blue, purple and red (fig:seeds-ViT), in shades that colour-blind readers tell apart."""
-
-FAMILY_COLOURS = {
-    0.0: STRATEGY_COLOURS["ntk"],
-    0.25: "#009e73",
-    0.5: STRATEGY_COLOURS["hybrid"],
-    0.75: "#8c6d1f",
-    1.0: STRATEGY_COLOURS["mup"],
-}
-"""Colours along s; any other s lies between its two nearest, so that no two share a colour."""
-
 NAMED_COLOURS = ("#e69f00", "#009e73", "#56b4e9", "#8c510a", "#0072b2", "#d55e00", "#cc79a7")
 """Okabe and Ito's palette and a brown, for the points that a legend names beside the optimum."""
-
-GREY = "#b8b8b8"
 
 
 @dataclass(frozen=True)
 class Curve:
     """Evaluations of one run, or their mean over seeds; NaN where a value is missing.
 
-    Attributes:
-        trained: how far the run was, in units.
-        accuracy: as a fraction.
-        loss: in nats.
-        unit: epochs, or steps where the length of an epoch depends on the data.
+    `trained` is how far the run was, in epochs, or in steps where the length of an epoch depends on the data; accuracy
+    is a fraction, loss in nats.
     """
 
     trained: tuple[float, ...]
@@ -84,27 +63,6 @@ class StrategyCurves:
     fresh_scores: tuple[float, ...]
 
 
-def strategy_rank(strategy: str) -> tuple[float, str]:
-    """Return what sorts strategies: standard, then the family by s, then names that are none."""
-    try:
-        s = parse_strategy(strategy)
-    except InputError:
-        return math.inf, strategy
-    return -1.0 if s is None else s, strategy
-
-
-def strategy_colour(strategy: str) -> str:
-    """Return a strategy's colour, the same in all figures and reports."""
-    if strategy in STRATEGY_COLOURS:
-        return STRATEGY_COLOURS[strategy]
-    s, _ = strategy_rank(strategy)
-    if not 0 <= s <= 1:
-        return GREY
-    channels = zip(*map(to_rgb, FAMILY_COLOURS.values()), strict=True)
-    red, green, blue = (float(np.interp(s, list(FAMILY_COLOURS), channel)) for channel in channels)
-    return to_hex((red, green, blue))
-
-
 # --- curves ---------------------------------------------------------------------------------------------
 
 
@@ -130,15 +88,15 @@ def curves_figure(title: str, verdict: Verdict, points: Sequence[PointCurves]) -
     ordered = sorted(points, key=lambda p: measure.rank(p.score))
     special = [p for p in ordered if p.point in named and p.point != best]
     others = [p for p in ordered if p.point not in named and p.point != best]
-    colour = strategy_colour(verdict.strategy)
+    colour = style.strategy_colour(verdict.strategy)
     palette = [other for other in NAMED_COLOURS if other != colour]
     told = [(p, colour, 2.2, 3) for p in ordered if p.point == best]
     told += [(p, palette[i % len(palette)], 1.1, 2) for i, p in enumerate(special)]
-    lines = [*((p, GREY, 0.6, 1) for p in others), *reversed(told)]  # the best is drawn last
+    lines = [*((p, style.GREY, 0.6, 1) for p in others), *reversed(told)]  # the best is drawn last
 
     curves = [curve for point in points for curve in point.curves]
     quantities = _quantities(curves)
-    figure = new_figure(3.6 * len(quantities) + 2.4, 3.1)
+    figure = style.new_figure(3.6 * len(quantities) + 2.4, 3.1)
     for quantity, panel in zip(quantities, figure.subplots(1, len(quantities), squeeze=False)[0], strict=True):
         for point, colour, width, layer in lines:
             mean = mean_curve(point.curves)
@@ -149,10 +107,10 @@ def curves_figure(title: str, verdict: Verdict, points: Sequence[PointCurves]) -
         _dress(panel, quantity, curves)
     handles = [_legend_line(colour, width, _point_label(p, measure.metric)) for p, colour, width, _ in told]
     if others:
-        handles.append(_legend_line(GREY, 0.8, f"{len(others)} other point{'s' * (len(others) > 1)}"))
-    name = f"(lr, wd) [{metric_name(measure.metric).replace('validation ', '')}]"
+        handles.append(_legend_line(style.GREY, 0.8, f"{len(others)} other point{'s' * (len(others) > 1)}"))
+    name = f"(lr, wd) [{style.metric_name(measure.metric).replace('validation ', '')}]"
     _legend(figure, handles, loc="outside right upper", title=name, title_fontsize=7, alignment="left")
-    titled(figure, title)
+    style.titled(figure, title)
     return figure
 
 
@@ -191,22 +149,22 @@ def _log_ticks(panel: Axes, low: float, high: float) -> None:
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     ticks = [m * 10.0**p for p in powers for m in (1, 2, 5)]
     ticks = [t for t in ticks if low / 1.15 <= t <= high * 1.15]
-    panel.set_yticks(ticks, [short(t) for t in ticks])
+    panel.set_yticks(ticks, [style.short(t) for t in ticks])
     panel.set_yticks([], minor=True)
 
 
 def _point_label(point: PointCurves, metric: str) -> str:
-    score = "diverged" if point.score is None else score_text(point.score, metric)
-    return f"{point_text(point.point)} [{score}]"
+    score = "diverged" if point.score is None else style.score_text(point.score, metric)
+    return f"{style.point_text(point.point)} [{score}]"
 
 
 def _legend_line(colour: str, width: float, label: str) -> Line2D:
     return Line2D([], [], color=colour, linewidth=width, label=label)
 
 
-def _legend(figure: Figure, handles: Sequence[Line2D], **style: Any) -> None:
-    legend = figure.legend(handles=handles, frameon=False, fontsize=7, **style)
-    plain_text(legend.get_texts())
+def _legend(figure: Figure, handles: Sequence[Line2D], **look: Any) -> None:
+    legend = figure.legend(handles=handles, frameon=False, fontsize=7, **look)
+    style.plain_text(legend.get_texts())
 
 
 # --- seeds ----------------------------------------------------------------------------------------------
@@ -220,40 +178,40 @@ def seeds_figure(title: str, metric: str, optima: Sequence[StrategyCurves]) -> F
     """
     curves = [curve for optimum in optima for curve in optimum.curves]
     quantities = _quantities(curves)
-    figure = new_figure(3.1 * len(quantities) + 2.6, 3.7)
+    figure = style.new_figure(3.1 * len(quantities) + 2.6, 3.7)
     *panels, strip = figure.subplots(
         1, len(quantities) + 1, width_ratios=[3.1] * len(quantities) + [2.2], squeeze=False
     )[0]
     for panel, quantity in zip(panels, quantities, strict=True):
         for optimum in optima:
-            colour, last = strategy_colour(optimum.strategy), max(1, len(optimum.curves) - 1)
+            colour, last = style.strategy_colour(optimum.strategy), max(1, len(optimum.curves) - 1)
             for i, curve in enumerate(optimum.curves):
-                style = {"color": colour, "alpha": 1.0 - 0.65 * i / last, "linewidth": 1.1}
-                panel.plot(curve.trained, curve.drawn(quantity), **style)
+                line: dict[str, Any] = {"color": colour, "alpha": 1.0 - 0.65 * i / last, "linewidth": 1.1}
+                panel.plot(curve.trained, curve.drawn(quantity), **line)
         _dress(panel, quantity, curves)
     _strip(strip, metric, optima)
-    handles = [_legend_line(strategy_colour(o.strategy), 2.0, _optimum_label(o, metric)) for o in optima]
+    handles = [_legend_line(style.strategy_colour(o.strategy), 2.0, _optimum_label(o, metric)) for o in optima]
     _legend(figure, handles, loc="outside lower center", ncols=min(2, len(handles)))
-    titled(figure, title)
+    style.titled(figure, title)
     return figure
 
 
 def _optimum_label(optimum: StrategyCurves, metric: str) -> str:
     scores = optimum.fresh_scores or optimum.search_scores
     which = "fresh seed" if optimum.fresh_scores else "search seed"
-    label = f"{optimum.strategy} {point_text(optimum.point)}"
+    label = f"{optimum.strategy} {style.point_text(optimum.point)}"
     if not scores:
         return label
-    text = plus_minus(fmean(scores), mean_std(scores)[1], metric)
+    text = style.plus_minus(fmean(scores), style.mean_std(scores)[1], metric)
     return f"{label} [{text}, {count(len(scores), which)}]"
 
 
 def _strip(panel: Axes, metric: str, optima: Sequence[StrategyCurves]) -> None:
-    name, factor = axis_of(metric)
+    name, factor = style.axis_of(metric)
     bar: dict[str, Any] = {"capsize": 2, "linewidth": 1, "marker": "_", "markersize": 12}
     dot: dict[str, Any] = {"s": 16, "linewidth": 0.9, "zorder": 3, "alpha": 0.85}
     for x, optimum in enumerate(optima):
-        colour = strategy_colour(optimum.strategy)
+        colour = style.strategy_colour(optimum.strategy)
         for scores, offset, fill in ((optimum.search_scores, -0.14, "white"), (optimum.fresh_scores, 0.14, colour)):
             if not scores:
                 continue
@@ -262,7 +220,7 @@ def _strip(panel: Axes, metric: str, optima: Sequence[StrategyCurves]) -> None:
             panel.errorbar(x + offset, values.mean(), spread, color=colour, **bar)
             panel.scatter(np.full(len(values), x + offset), values, facecolor=fill, edgecolor=colour, **dot)
     panel.set_xticks(range(len(optima)), [optimum.strategy for optimum in optima], fontsize=7)
-    plain_text(panel.get_xticklabels())
+    style.plain_text(panel.get_xticklabels())
     if len(optima) > 3 or any(len(o.strategy) > 8 for o in optima):
         panel.tick_params(axis="x", rotation=25)
     panel.set_xlim(-0.5, len(optima) - 0.5)

@@ -14,10 +14,8 @@ from jinja2 import Environment, StrictUndefined
 
 from ettsweep import __version__
 from ettsweep.output import count
-from ettsweep.report import tables
+from ettsweep.report import style, tables
 from ettsweep.report.families import Comparison, JudgedFamily
-from ettsweep.report.figures import strategy_colour
-from ettsweep.report.text import is_accuracy, mean_std, metric_name, plus_minus, point_text, score_text, short
 from ettsweep.spec import log2
 from ettsweep.sweep.ledger import Run, count_states
 from ettsweep.sweep.verify import Scored, Verdict
@@ -37,17 +35,10 @@ Images = Mapping[tuple[str, str], bytes]
 def render(
     results: str, comparisons: Sequence[Comparison], images: Images, runs: Sequence[Run], corrupt: dict[str, str]
 ) -> str:
-    """Return the page.
-
-    Args:
-        results: the results folder, as text.
-        comparisons: what to show.
-        images: of their families.
-        runs: all runs, for counts and the table of runs.
-        corrupt: runs whose history could not be read, and why.
-    """
+    """Return the page: comparisons, counts and a table of all runs, and why the history of some could not be read."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"short": short, "log2": log2, "png": _data_uri, "metric": metric_name, "point": point_text}
+    environment.filters |= {"short": style.short, "metric": style.metric_name, "point": style.point_text}
+    environment.filters |= {"log2": log2, "png": _data_uri}
     template = environment.from_string(
         resources.files("ettsweep.report").joinpath("page.html.j2").read_text(encoding="utf-8")
     )
@@ -74,9 +65,9 @@ def _section(comparison: Comparison, images: Images) -> Row:
         "title": comparison.title,
         "families": families,
         "seeds": images.get((comparison.families[0].verdict.family, "seeds")),
-        "metric": metric_name(measure.metric),
+        "metric": style.metric_name(measure.metric),
         "better": "lower" if measure.mode == "min" else "higher",
-        "shows_accuracy": any(f["accuracy"] for f in families) and not is_accuracy(measure.metric),
+        "shows_accuracy": any(f["accuracy"] for f in families) and not style.is_accuracy(measure.metric),
         "shows_bits": any(f["bits"] for f in families),
         "shows_speed": any(f["speed"] for f in families),
         "best": _best([family.verdict for family in comparison.families]),
@@ -86,13 +77,13 @@ def _section(comparison: Comparison, images: Images) -> Row:
 def _family(family: JudgedFamily, images: Images) -> Row:
     """Return a verdict, and what is computed of the runs of its family."""
     verdict, metric = family.verdict, family.verdict.search.measure.metric
-    _, searched_std = mean_std([run.score for run in family.searched(family.optimum)])
+    _, searched_std = style.mean_std([run.score for run in family.searched(family.optimum)])
     results = [run.result for run in family.optimum if run.result is not None]
     return {
         "verdict": verdict,
-        "colour": strategy_colour(verdict.strategy),
-        "score": _plus_minus(verdict.score, searched_std, metric),
-        "fresh": _plus_minus(*mean_std([*verdict.fresh.values()]), metric),
+        "colour": style.strategy_colour(verdict.strategy),
+        "score": style.plus_minus(verdict.score, searched_std, metric),
+        "fresh": style.plus_minus(*style.mean_std([*verdict.fresh.values()]), metric),
         "fresh_diverged": sum(score is None for score in verdict.fresh.values()),
         "margin": None if verdict.margin is None else _difference(verdict.margin, verdict),
         "accuracy": _mean(results, "best_accuracy"),
@@ -111,7 +102,7 @@ def _family(family: JudgedFamily, images: Images) -> Row:
 def _mean(results: Sequence[Row], metric: str) -> str | None:
     """Return the mean of a metric over the results that have it."""
     values = [result[metric] for result in results if result.get(metric) is not None]
-    return score_text(sum(values) / len(values), metric) if values else None
+    return style.score_text(sum(values) / len(values), metric) if values else None
 
 
 def _best(verdicts: Sequence[Verdict]) -> Row | None:
@@ -119,7 +110,7 @@ def _best(verdicts: Sequence[Verdict]) -> Row | None:
     verified = [v for v in verdicts if v.verdict == "optimal" and v.score is not None]
     if not verified:
         return None
-    fresh = {v.family: mean_std([*v.fresh.values()]) for v in verified}
+    fresh = {v.family: style.mean_std([*v.fresh.values()]) for v in verified}
     by_fresh = all(mean is not None for mean, _ in fresh.values())
     measure = verified[0].search.measure
     ranked = sorted(verified, key=lambda v: measure.rank(fresh[v.family][0] if by_fresh else v.score))
@@ -127,7 +118,7 @@ def _best(verdicts: Sequence[Verdict]) -> Row | None:
     mean, std = fresh[winner.family] if by_fresh else (winner.score, None)
     return {
         "verdict": winner,
-        "score": _plus_minus(mean, std, measure.metric),
+        "score": style.plus_minus(mean, std, measure.metric),
         "seeds": count(len(winner.fresh), "fresh seed") if by_fresh else count(len(winner.search.seeds), "search seed"),
         "of": len(verified),
         "lead": _lead(winner, ranked[1]) if by_fresh and len(ranked) > 1 else None,
@@ -136,11 +127,11 @@ def _best(verdicts: Sequence[Verdict]) -> Row | None:
 
 def _lead(winner: Verdict, second: Verdict) -> str | None:
     """Return how far fresh seeds put the best optimum ahead of the next, with the standard error."""
-    (first_mean, first_std), (mean, std) = (mean_std([*v.fresh.values()]) for v in (winner, second))
+    (first_mean, first_std), (mean, std) = (style.mean_std([*v.fresh.values()]) for v in (winner, second))
     if first_mean is None or mean is None or first_std is None or std is None:
         return None
     error = math.hypot(first_std / math.sqrt(len(winner.fresh)), std / math.sqrt(len(second.fresh)))
-    gap = plus_minus(abs(mean - first_mean), error, winner.search.measure.metric)
+    gap = style.plus_minus(abs(mean - first_mean), error, winner.search.measure.metric)
     return f"ahead of {second.strategy} by {gap} (standard error)"
 
 
@@ -151,13 +142,9 @@ def _data_uri(png: bytes) -> str:
     return "data:image/png;base64," + base64.b64encode(png).decode()
 
 
-def _plus_minus(mean: float | None, std: float | None, metric: str) -> str | None:
-    return None if mean is None else plus_minus(mean, std, metric)
-
-
 def _difference(worse_by: float, verdict: Verdict) -> Row:
     """Return a difference in the metric's own unit, and relative to a loss."""
-    accuracy = is_accuracy(verdict.search.measure.metric)
+    accuracy = style.is_accuracy(verdict.search.measure.metric)
     text = f"{100 * worse_by:+.2f} points" if accuracy else f"{worse_by:+.4f}"
     relative = worse_by / verdict.score if verdict.score and not accuracy else None
     return {
@@ -175,7 +162,7 @@ def _neighbour(neighbour: Scored, verdict: Verdict) -> Row:
     return {
         "move": f"{_move('lr', lr, centre.lr)}, {_move('wd', wd, centre.wd)}",
         "scored": neighbour,
-        "score": None if neighbour.score is None else score_text(neighbour.score, measure.metric),
+        "score": None if neighbour.score is None else style.score_text(neighbour.score, measure.metric),
         "difference": difference,
     }
 
@@ -183,7 +170,7 @@ def _neighbour(neighbour: Scored, verdict: Verdict) -> Row:
 def _move(name: str, new: float, old: float) -> str:
     if log2(new) == log2(old):
         return name
-    return f"{short(new / old)} {name}" if new > old else f"{name} / {short(old / new)}"
+    return f"{style.short(new / old)} {name}" if new > old else f"{name} / {style.short(old / new)}"
 
 
 def _spikes(runs: Sequence[Run]) -> Row:
@@ -230,10 +217,10 @@ def _cell(name: str, value: Any) -> str:
     if value != value or value is None or str(value) == "<NA>":
         return ""
     if name in tables.METRICS:
-        return score_text(value, name)
+        return style.score_text(value, name)
     if name in ("utilisation", "data_wait"):
         return f"{100 * value:.3g}%"
-    return short(value) if isinstance(value, float) else str(value)
+    return style.short(value) if isinstance(value, float) else str(value)
 
 
 def _provenance(runs: Sequence[Run], families: Sequence[JudgedFamily]) -> list[tuple[str, str]]:
@@ -251,5 +238,5 @@ def _provenance(runs: Sequence[Run], families: Sequence[JudgedFamily]) -> list[t
         f"matplotlib {version('matplotlib')}"
     )
     trained = [(f"optima trained with: {key.replace('_', ' ')}", ", ".join(sorted(claims[key]))) for key in claims]
-    time = f"{short(hours['wall_s'])} h; on devices {short(hours['device_s'])} h"
+    time = f"{style.short(hours['wall_s'])} h; on devices {style.short(hours['device_s'])} h"
     return [("report made by", made_by), *trained, ("time of all finished runs", time)]

@@ -14,9 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import RegularPolygon
 from matplotlib.ticker import ScalarFormatter
 
-from ettsweep.report.canvas import new_figure, titled
-from ettsweep.report.figures import strategy_colour
-from ettsweep.report.text import axis_of, is_accuracy, metric_name, short
+from ettsweep.report.style import axis_of, is_accuracy, metric_name, new_figure, short, strategy_colour, titled
 from ettsweep.sweep.search import Point, snap
 from ettsweep.sweep.verify import Verdict
 
@@ -52,18 +50,13 @@ class Lattice:
         return (i, j) if snap(self.origin.moved(i * self.lr_step, j * self.wd_step), [point]) == point else None
 
 
-LR_STEP_XY = (1.0, 0.0)
-WD_STEP_XY = (0.5, math.sqrt(3) / 2)
-"""Where one step along each axis leads on paper: unit vectors 60 degrees apart, so that (+1, -1) is as long.
-The six neighbours of a point are then the six hexagons that touch its own, and (+1, +1) does not."""
-
-
 def hexagon_xy(lr_index: float, wd_index: float) -> tuple[float, float]:
-    """Return the centre of the hexagon of a lattice position, counted in steps."""
-    return (
-        lr_index * LR_STEP_XY[0] + wd_index * WD_STEP_XY[0],
-        lr_index * LR_STEP_XY[1] + wd_index * WD_STEP_XY[1],
-    )
+    """Return the centre of the hexagon of a lattice position, counted in steps.
+
+    One step along each axis is a unit vector, 60 degrees apart, so that (+1, -1) is as long. The six neighbours of a
+    point are then the six hexagons that touch its own, and (+1, +1) does not.
+    """
+    return lr_index + wd_index / 2, wd_index * math.sqrt(3) / 2
 
 
 def lattice_figure(title: str, verdict: Verdict, cells: Collection[Cell]) -> Figure:

@@ -11,7 +11,7 @@ import pandas as pd
 from ettsweep.files import Json, write_atomic
 from ettsweep.models.architectures import model_name
 from ettsweep.report.families import JudgedFamily, judged, points_by_family
-from ettsweep.report.text import mean_std
+from ettsweep.report.style import mean_std
 from ettsweep.scaling.strategies import strategy_name
 from ettsweep.spec import StrategySpec
 from ettsweep.sweep.ledger import Run
@@ -77,15 +77,9 @@ def flat(result: Json) -> Json:
 def points_table(table: pd.DataFrame, runs: Sequence[Run], verdicts: Sequence[Verdict] = ()) -> pd.DataFrame:
     """Return one row a lattice point: how many seeds finished and diverged, mean and deviation of the rest.
 
-    Fresh seeds, which only the optimum has, are left out where a verdict says which seeds were searched with.
-
-    Standard deviations are the sample's (n - 1), and missing for one seed. A mean leaves diverged runs out:
-    read it beside `diverged`.
-
-    Args:
-        table: of the same runs.
-        runs: to put on their lattices.
-        verdicts: of families.
+    `table` is of the same runs. Fresh seeds, which only the optimum has, are left out where a verdict says which seeds
+    were searched with. Standard deviations are the sample's (n - 1), and missing for one seed. A mean leaves diverged
+    runs out: read it beside `diverged`.
     """
     seeds = {v.family: set(v.search.seeds) for v in verdicts}
     searched = [seed in seeds.get(family, {seed}) for family, seed in zip(table["family"], table["seed"], strict=True)]

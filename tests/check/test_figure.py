@@ -13,7 +13,7 @@ from support.made_check import made_check
 from support.perfect import WIDTHS
 
 from ettsweep.check.figure import OUTPUTS, coordinates_figure
-from ettsweep.report.canvas import save
+from ettsweep.report.style import save
 
 HIDDEN = 3
 

@@ -14,8 +14,8 @@ from ettsweep.check import measure as coordinates
 from ettsweep.check.expectations import HEAD
 from ettsweep.check.measure import (
     CPU,
+    by_group,
     function_changes,
-    group_slices,
     kernel,
     measure,
     observe,
@@ -130,14 +130,15 @@ def test_squared_gradients_are_those_of_each_output(
     network = network_of(spec)
     names, parameters = zip(*network.named_parameters(), strict=True)
     outputs = coordinates.logits(network, probe)[..., probe.quiet_K].flatten()
-    exact = dict.fromkeys(group_slices(spec.model), 0.0)
+    exact = dict[Group, float]()
     for output in outputs:
         gradients = torch.autograd.grad(
             output, parameters, retain_graph=True, allow_unused=True, materialize_grads=True
         )
         by_name = dict(zip(names, gradients, strict=True))
-        for group, members in group_slices(spec.model).items():
-            exact[group] += sum(part.of(by_name).square().sum().item() for part in members) / len(outputs)
+        for group, members in by_group(by_name, spec.model).items():
+            squares = sum(part.square().sum().item() for part in members)
+            exact[group] = exact.get(group, 0.0) + squares / len(outputs)
     patterns = itertools.product((1.0, -1.0), repeat=outputs_of_a_sample)  # of random signs, each as likely
     drawn = []
     for pattern in patterns:
@@ -160,7 +161,7 @@ def test_what_a_group_changes_is_what_a_network_with_its_new_values_alone_says()
             old[name][32:] = new[name][32:]
         moved = (other(*probe.batch.inputs) - network_of(spec)(*probe.batch.inputs))[:, probe.trained_K]
     assert changes[Group.V] == pytest.approx(float(moved.square().mean().sqrt()), rel=1e-3)
-    assert set(changes) == set(group_slices(spec.model))
+    assert set(changes) == set(by_group(before, spec.model))
 
 
 def test_changes_that_fp32_would_not_show_are_seen() -> None:
@@ -206,17 +207,20 @@ def test_training_is_that_of_torch_alone() -> None:
 def test_factors_are_read_off_the_optimizer() -> None:
     spec, probe = small_run("vit-digits", strategy=StrategySpec(s=0.5))
     found = measure(spec, probe, 1, decay=False)
+    parts = by_group(dict(network_of(spec).named_parameters()), spec.model)
     for group, factors in found.factors.items():
         expected = lr_factor(group, dims(spec.model), 0.5, "adamw", "ignore")
-        assert factors == pytest.approx([expected] * len(group_slices(spec.model)[group]))
+        assert factors == pytest.approx([expected] * len(parts[group]))
 
 
 @pytest.mark.parametrize("optimizer", [AdamWSpec(), SgdSpec(), SgdSpec(momentum=0.9)])
 @pytest.mark.parametrize("name", ["vit-digits", "encdec-tiny"])
 def test_a_step_without_gradient_shrinks_all_groups_alike(name: str, optimizer: AdamWSpec | SgdSpec) -> None:
     spec, _ = small_run(name, optimizer=optimizer, strategy=StrategySpec(s=0.5))
-    found = shrinkage(network_of(spec), spec)
-    expected = {group: 0.0 if group is Group.HEAD_BIAS else 1.0 for group in group_slices(spec.model)}
+    network = network_of(spec)
+    groups = by_group(dict(network.named_parameters()), spec.model)
+    found = shrinkage(network, spec)
+    expected = {group: 0.0 if group is Group.HEAD_BIAS else 1.0 for group in groups}
     assert found == pytest.approx(expected, abs=1e-4)
 
 

@@ -11,7 +11,7 @@ import typer
 from support.commandline import Call, ettsweep, write_grid
 
 from ettsweep import cli
-from ettsweep.report.figures import STRATEGY_COLOURS, strategy_colour, strategy_rank
+from ettsweep.report.style import STRATEGY_COLOURS, strategy_colour, strategy_rank
 from ettsweep.runs.folder import RunDir
 from ettsweep.scaling.strategies import parse_strategy
 from ettsweep.sweep.gridfile import load_request

@@ -8,18 +8,15 @@ import pytest
 from matplotlib.collections import PathCollection
 from support.made_sweep import judged_at
 
-from ettsweep.report.canvas import save
 from ettsweep.report.figures import (
-    GREY,
     Curve,
     PointCurves,
     StrategyCurves,
     curves_figure,
     mean_curve,
     seeds_figure,
-    strategy_colour,
 )
-from ettsweep.report.text import plus_minus, score_text, short
+from ettsweep.report.style import GREY, save, strategy_colour
 from ettsweep.sweep.search import Point
 from ettsweep.tasks.kinds import Score
 
@@ -109,11 +106,6 @@ def test_seeds_figure_has_a_line_a_seed_and_a_strip_of_scores() -> None:
     ]
 
 
-def test_strategies_keep_their_colours() -> None:
-    assert len({strategy_colour(s) for s in ("standard", "ntk", "hybrid", "mup")}) == 4
-    assert strategy_colour("s=0.25") == strategy_colour("s=0.25")
-
-
 def test_names_are_drawn_as_they_are_and_files_are_whole(tmp_path: Path) -> None:
     name = "$\\frac{ <script>$"
     points = [point(0, 0.1)]
@@ -124,19 +116,3 @@ def test_names_are_drawn_as_they_are_and_files_are_whole(tmp_path: Path) -> None
     assert pdf.read_bytes().startswith(b"%PDF")
     assert len(list(folder.iterdir())) == 2
     save(seeds_figure(name, "best_loss", [StrategyCurves(name, Point(1, 1), (curve(0.1),), (0.1,), ())]), folder, "g")
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(2.0**-6, "0.0156"), (20.0, "20"), (3.0517578e-7, "3.05e-7"), (2048.0, "2048"), (1234567.0, "1.23e6"), (0.0, "0")],
-)
-def test_numbers_are_short(value: float, text: str) -> None:
-    assert short(value) == text
-
-
-def test_scores_read_well() -> None:
-    assert score_text(0.97703, "best_accuracy") == "97.70%"
-    assert score_text(0.0783412, "best_loss") == "0.07834"
-    assert plus_minus(0.0783412, 0.00612, "best_loss") == "0.0783 ± 0.0061"
-    assert plus_minus(0.97703, 0.0021, "best_accuracy") == "97.70 ± 0.21%"
-    assert plus_minus(0.5, 0.0, "best_loss") == "0.5000 ± 0.0000"

@@ -15,8 +15,8 @@ from support.made_sweep import FRESH, SEEDS, Made, loss_at
 
 from ettsweep.report import tables
 from ettsweep.report.families import judged
+from ettsweep.report.style import mean_std
 from ettsweep.report.tables import RUN_COLUMNS, latex, markdown, runs_table
-from ettsweep.report.text import mean_std
 from ettsweep.sweep.ledger import Run
 from ettsweep.tasks.kinds import Score
 

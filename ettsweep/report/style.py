@@ -1,0 +1,161 @@
+"""How a report looks, the same in all figures and on the page: numbers as people read them, colours, empty figures."""
+
+import math
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_hex, to_rgb
+from matplotlib.figure import Figure
+
+from ettsweep.errors import InputError
+from ettsweep.files import write_atomic
+from ettsweep.scaling.strategies import parse_strategy
+from ettsweep.sweep.search import Point
+
+STRATEGY_COLOURS = {"standard": "#000000", "ntk": "#0072b2", "hybrid": "#aa3f9c", "mup": "#d55e00"}
+"""The paper's black, blue, purple and red (fig:seeds-ViT), in shades that colour-blind readers tell apart."""
+
+FAMILY_COLOURS = {
+    0.0: STRATEGY_COLOURS["ntk"],
+    0.25: "#009e73",
+    0.5: STRATEGY_COLOURS["hybrid"],
+    0.75: "#8c6d1f",
+    1.0: STRATEGY_COLOURS["mup"],
+}
+"""Colours along s; any other s lies between its two nearest, so that no two share a colour."""
+
+GREY = "#b8b8b8"
+
+DPI = 180
+
+
+# --- numbers --------------------------------------------------------------------------------------------
+
+
+def short(value: float) -> str:
+    """Return a number to three digits: 0.0156, 22.6, 3.05e-7."""
+    text = f"{value:.3g}"
+    if "e" not in text:
+        return text
+    mantissa, exponent = text.split("e")
+    return f"{value:.0f}" if 0 < int(exponent) < 5 else f"{mantissa}e{int(exponent)}"
+
+
+def point_text(point: Point) -> str:
+    """Return a point to three digits: (0.0156, 0.5)."""
+    return f"({short(point.lr)}, {short(point.wd)})"
+
+
+def is_accuracy(metric: str) -> bool:
+    """Say whether a metric is a fraction, shown in percent."""
+    return metric.endswith("accuracy")
+
+
+def score_text(value: float, metric: str, unit: bool = True) -> str:
+    """Return a score as people read it: 97.70%, or a loss to four digits."""
+    if is_accuracy(metric):
+        return f"{100 * value:.2f}" + ("%" if unit else "")
+    return f"{value:.4g}" if abs(value) >= 1e-4 or value == 0 else short(value)
+
+
+def mean_std(scores: Sequence[float | None]) -> tuple[float | None, float | None]:
+    """Return mean and sample standard deviation; the mean is None where a score is, or there are none."""
+    known = [score for score in scores if score is not None]
+    if not known or len(known) < len(scores):
+        return None, None
+    mean = math.fsum(known) / len(known)
+    if len(known) < 2:
+        return mean, None
+    return mean, math.sqrt(math.fsum((x - mean) ** 2 for x in known) / (len(known) - 1))
+
+
+def plus_minus(mean: float | None, std: float | None, metric: str) -> str | None:
+    """Return mean ± standard deviation, a loss with as many decimals as two digits of its deviation need."""
+    if mean is None:
+        return None
+    if std is None:
+        return score_text(mean, metric)
+    if is_accuracy(metric):
+        return f"{score_text(mean, metric, unit=False)} ± {score_text(std, metric)}"
+    decimals = min(8, max(2, 1 - math.floor(math.log10(std)))) if std > 0 else 4
+    return f"{mean:.{decimals}f} ± {std:.{decimals}f}"
+
+
+def metric_name(metric: str) -> str:
+    """Return what an axis is called."""
+    which, what = metric.split("_", 1)
+    prefix = {"best": "lowest " if what == "loss" else "best ", "final": "final "}[which]
+    return prefix + ("validation accuracy" if what == "accuracy" else "validation loss")
+
+
+def axis_of(metric: str) -> tuple[str, int]:
+    """Return what the axis of a metric is called, and what values are multiplied by there."""
+    return (metric_name(metric) + " (%)", 100) if is_accuracy(metric) else (metric_name(metric), 1)
+
+
+# --- strategies -----------------------------------------------------------------------------------------
+
+
+def strategy_rank(strategy: str) -> tuple[float, str]:
+    """Return what sorts strategies: standard, then the family by s, then names that are none."""
+    try:
+        s = parse_strategy(strategy)
+    except InputError:
+        return math.inf, strategy
+    return -1.0 if s is None else s, strategy
+
+
+def strategy_colour(strategy: str) -> str:
+    """Return a strategy's colour, the same in all figures and reports."""
+    if strategy in STRATEGY_COLOURS:
+        return STRATEGY_COLOURS[strategy]
+    s, _ = strategy_rank(strategy)
+    if not 0 <= s <= 1:
+        return GREY
+    channels = zip(*map(to_rgb, FAMILY_COLOURS.values()), strict=True)
+    red, green, blue = (float(np.interp(s, list(FAMILY_COLOURS), channel)) for channel in channels)
+    return to_hex((red, green, blue))
+
+
+# --- figures --------------------------------------------------------------------------------------------
+
+
+def new_figure(width_inch: float, height_inch: float) -> Figure:
+    """Return an empty figure that lays itself out."""
+    figure = Figure(figsize=(width_inch, height_inch), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def titled(figure: Figure, title: str, subtitle: str = "") -> None:
+    """Put a title over a finished figure, and give all its axes the same look."""
+    lines = [line for text in (title, subtitle) for line in textwrap.wrap(text, int(12 * figure.get_figwidth()))]
+    text = figure.suptitle("\n".join(lines), fontsize=9)
+    plain_text([text])
+    for axes in figure.axes:
+        axes.spines[["top", "right"]].set_visible(axes.get_label() == "<colorbar>")
+        axes.tick_params(labelsize=7)
+        axes.xaxis.label.set_fontsize(8)
+        axes.yaxis.label.set_fontsize(8)
+
+
+def plain_text(texts: Sequence[Any]) -> None:
+    """Draw names as they are: a `$` in one starts no formula."""
+    for text in texts:
+        text.set_parse_math(False)
+
+
+def save(figure: Figure, folder: Path, name: str) -> list[Path]:
+    """Write a figure as PNG and PDF; return both paths.
+
+    Raises:
+        StorageError: a file cannot be written.
+    """
+    png, pdf = folder / f"{name}.png", folder / f"{name}.pdf"
+    write_atomic(png, lambda path: figure.savefig(path, format="png", dpi=DPI))
+    write_atomic(pdf, lambda path: figure.savefig(path, format="pdf", metadata={"CreationDate": None}))
+    return [png, pdf]

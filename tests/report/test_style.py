@@ -1,0 +1,26 @@
+"""How a report looks: colours, and numbers as people read them."""
+
+import pytest
+
+from ettsweep.report.style import plus_minus, score_text, short, strategy_colour
+
+
+def test_strategies_keep_their_colours() -> None:
+    assert len({strategy_colour(s) for s in ("standard", "ntk", "hybrid", "mup")}) == 4
+    assert strategy_colour("s=0.25") == strategy_colour("s=0.25")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(2.0**-6, "0.0156"), (20.0, "20"), (3.0517578e-7, "3.05e-7"), (2048.0, "2048"), (1234567.0, "1.23e6"), (0.0, "0")],
+)
+def test_numbers_are_short(value: float, text: str) -> None:
+    assert short(value) == text
+
+
+def test_scores_read_well() -> None:
+    assert score_text(0.97703, "best_accuracy") == "97.70%"
+    assert score_text(0.0783412, "best_loss") == "0.07834"
+    assert plus_minus(0.0783412, 0.00612, "best_loss") == "0.0783 ± 0.0061"
+    assert plus_minus(0.97703, 0.0021, "best_accuracy") == "97.70 ± 0.21%"
+    assert plus_minus(0.5, 0.0, "best_loss") == "0.5000 ± 0.0000"

@@ -77,7 +77,11 @@ def _waste(path: Path, reason: str) -> Waste:
 
 
 def remove(waste: list[Waste]) -> None:
-    """Remove what `find_waste` found."""
+    """Remove what `find_waste` found.
+
+    Raises:
+        StorageError: the folder cannot be written.
+    """
     for item in waste:
         submission = readable(item.path) if (item.path / "submission.json").exists() else None
         if submission and LiveOutlook(submission.results).live(submission):

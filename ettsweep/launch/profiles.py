@@ -273,6 +273,9 @@ def load_profile(name: str, overrides: Sequence[str] = ()) -> AnyProfile:
     """Read a profile by file, or by name from ./launch and then from those shipped.
 
     An override is `key=value` for any field; `environment.NAME=value` and `sbatch.option=value` for parts of one.
+
+    Raises:
+        InputError: there is none of that name, or it has unknown keys or values.
     """
     path = find_profile(name)
     data = read_yaml(path)

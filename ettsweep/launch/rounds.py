@@ -149,7 +149,11 @@ class Launcher:
             self._tries[planned.id] = (now, tries + 1 if now == attempts else 1)
 
     def check(self, left: Plan) -> None:
-        """Give up where all that is left to launch was launched before, and workers ended without starting it."""
+        """Give up where all that is left to launch was launched before, and workers ended without starting it.
+
+        Raises:
+            LaunchError: with the workers' last words.
+        """
         most = LOCAL_TRIES if isinstance(self._how.profile, LocalProfile) else SLURM_TRIES
         if self._folder is None or not left.to_launch:
             return

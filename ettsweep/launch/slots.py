@@ -15,7 +15,11 @@ SLOTS_ENV = "ETTSWEEP_SLOTS"
 
 
 def slot_dir() -> Path:
-    """Return the folder of this user's slot locks on this host, made if need be."""
+    """Return the folder of this user's slot locks on this host, made if need be.
+
+    Raises:
+        StorageError: someone else owns it, or it cannot be made.
+    """
     # Not TMPDIR or XDG_RUNTIME_DIR: a login, a cron job and a batch job of one user must meet at the same slots.
     folder = Path(os.environ.get(SLOTS_ENV) or f"/tmp/ettsweep-{os.getuid()}")
     with storage_errors(folder):

@@ -28,6 +28,10 @@ def take_snapshot(results: Path) -> Path:
     """Copy the imported package into the results folder, unless equal code is there already; return where it is.
 
     `clean` leaves it alone as long as this process lives; after that, as long as a live submission names it.
+
+    Raises:
+        StorageError: the results folder cannot be written.
+        LaunchError: the code cannot be read.
     """
     files = snapshot_files(package_dir())
     name = digest(files)

@@ -180,6 +180,9 @@ class RunDir:
         """Create the attempt `after` those that are over, and so own the run; None where another process was faster.
 
         `info` is what claim.json says beside the process: device, versions, job id, ...
+
+        Raises:
+            StorageError: the folder cannot be written.
         """
         attempt, token = self.attempt(after + 1), uuid.uuid4().hex
         temporary = self.attempts_path / f".{token}.tmp"

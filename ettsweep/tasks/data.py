@@ -28,7 +28,11 @@ def resolve(data: str) -> str:
 
 
 def pydoc_file() -> Path:
-    """Return the file of Python's documentation, without which some distributions come."""
+    """Return the file of Python's documentation, without which some distributions come.
+
+    Raises:
+        DataMissingError: this Python comes without it.
+    """
     package = find_spec("pydoc_data.topics")
     if package is None or not package.origin or not Path(package.origin).is_file():
         raise DataMissingError(
@@ -39,7 +43,11 @@ def pydoc_file() -> Path:
 
 
 def digits_file() -> Path:
-    """Return the file of digits that comes with scikit-learn, without importing it."""
+    """Return the file of digits that comes with scikit-learn, without importing it.
+
+    Raises:
+        DataMissingError: scikit-learn is not installed, or no longer keeps the file there.
+    """
     package = find_spec("sklearn")
     folder = Path(package.origin).parent if package and package.origin else Path("sklearn")
     path = folder / "datasets" / "data" / "digits.csv.gz"

@@ -154,7 +154,11 @@ def task_kind(task: TaskSpec) -> TaskKind:
 
 
 def task_spec(name: str) -> TaskSpec:
-    """Return the task of this name with its defaults."""
+    """Return the task of this name with its defaults.
+
+    Raises:
+        InputError: there is none.
+    """
     if name not in TASKS:
         raise unknown_name("task", name, TASKS)
     return TASKS[name].spec(kind=name)
@@ -167,7 +171,11 @@ def task_label(task: TaskSpec) -> str:
 
 
 def steps_per_epoch(task: TaskSpec, batch_size: int) -> int:
-    """Return the optimizer steps of one pass over the training set; the incomplete last batch is dropped."""
+    """Return the optimizer steps of one pass over the training set; the incomplete last batch is dropped.
+
+    Raises:
+        InputError: how many samples there are, only the data say.
+    """
     if (train_size := task_kind(task).train_size) is None:
         raise InputError(f"schedule: the epochs of task {task.kind} are as long as its data; give steps instead")
     return max(1, train_size(task) // batch_size)
@@ -179,7 +187,11 @@ def curve_unit(task: TaskSpec, batch_size: int) -> tuple[Literal["epoch", "step"
 
 
 def check_fits(task: TaskSpec, model: ModelSpec, batch_size: int) -> None:
-    """Check that a model can be trained on a task, and is not for images where this is text, say."""
+    """Check that a model can be trained on a task, and is not for images where this is text, say.
+
+    Raises:
+        InputError: it cannot, for one is for images and the other for text, say; all reasons at once.
+    """
     if problems := task_kind(task).misfits(task, model, batch_size):
         raise InputError.of(problems)
 
@@ -188,12 +200,21 @@ def check_fits(task: TaskSpec, model: ModelSpec, batch_size: int) -> None:
 
 
 def check_data(task: TaskSpec, model: ModelSpec | None = None, data: str | None = None) -> None:
-    """Check that the data set is where a worker will look for it, for a model where that is known."""
+    """Check that the data set is where a worker will look for it, for a model where that is known.
+
+    Raises:
+        DataMissingError: it is not; the message says how to point at it.
+        CorruptError: it is there, and was edited.
+    """
     task_kind(task).check(task, model, said(task.kind, data))
 
 
 def bound(task: SomeTask, data: str | None = None) -> SomeTask:
-    """Return the task with the digest of the data at hand, where its runs are bound to them and it states none."""
+    """Return the task with the digest of the data at hand, where its runs are bound to them and it states none.
+
+    Raises:
+        DataMissingError: there are no data.
+    """
     if (digest := task_kind(task).digest) is None or getattr(task, "corpus", None) is not None:
         return task
     return task.model_copy(update={"corpus": digest(task, said(task.kind, data))})

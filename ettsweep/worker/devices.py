@@ -37,7 +37,11 @@ START_POLL_S = 0.05
 
 
 def prepare_device(slot: Slot) -> "tuple[torch.device, Json]":
-    """Import torch, pinned to the slot; return the device and what a claim says of it."""
+    """Import torch, pinned to the slot; return the device and what a claim says of it.
+
+    Raises:
+        LaunchError: the slot is a GPU that torch does not see.
+    """
     if slot.gpu is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = slot.gpu  # before CUDA starts
         # Else processes of the compiler's would take the signals that SLURM sends to all of a job, and die of them.
@@ -153,7 +157,11 @@ def _await(followers: "list[subprocess.Popen[bytes]]", store: "FileStore") -> No
 
 
 def meet_in_job(device: "torch.device") -> "Peers":
-    """Meet the other processes of a SLURM job, at the address that submitit finds in its environment."""
+    """Meet the other processes of a SLURM job, at the address that submitit finds in its environment.
+
+    Raises:
+        LaunchError: the address cannot be used.
+    """
     from submitit.helpers import TorchDistributedEnvironment
     from torch.distributed import DistNetworkError
 
@@ -187,7 +195,11 @@ PR_SET_PDEATHSIG = 1
 
 
 def parse_told(text: str) -> tuple[Slot, dict[str, Any]]:
-    """Read what a leader says to a process that it starts: its slot, and how to meet."""
+    """Read what a leader says to a process that it starts: its slot, and how to meet.
+
+    Raises:
+        LaunchError: no leader said this.
+    """
     try:
         told = json.loads(text)
         return Slot.from_json(told["slot"]), told

@@ -34,7 +34,11 @@ class SlurmJob:
 
     @classmethod
     def this(cls) -> "SlurmJob":
-        """Return the job that this process belongs to."""
+        """Return the job that this process belongs to.
+
+        Raises:
+            LaunchError: it belongs to no task of an array.
+        """
         env = os.environ
         try:
             return cls(

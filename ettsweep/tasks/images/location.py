@@ -51,7 +51,11 @@ def guess(data: str) -> str:
 
 
 def locate(task: ImageTask, data: str | None) -> tuple[Place, Place]:
-    """Return where training and validation images of a task are; DataMissingError where that is not to be found."""
+    """Return where training and validation images of a task are; DataMissingError where that is not to be found.
+
+    Raises:
+        DataMissingError: nobody has said so, or there is nothing that is understood.
+    """
     if data is None:
         variable = data_env(task.kind)
         raise DataMissingError(
@@ -129,7 +133,11 @@ IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png")
 
 
 def check_counts(task: ImageTask, model: ModelSpec, data: str | None) -> None:
-    """Compare classes and images with what a run needs, as far as a glance at class folders tells."""
+    """Compare classes and images with what a run needs, as far as a glance at class folders tells.
+
+    Raises:
+        DataMissingError: they differ, so that every run would fail.
+    """
     assert isinstance(model, ImageModel)
     until_s = time.monotonic() + GLANCE_S
     for place, wanted in zip(locate(task, data), (task.train_size, task.val_size), strict=True):

@@ -35,7 +35,11 @@ class ImageSource(Protocol):
         ...
 
     def read(self, index: int) -> bytes | NDArray[np.uint8]:
-        """Return an image as it is stored, encoded or as pixels [H, W, 3]; OSError where it cannot be read."""
+        """Return an image as it is stored, encoded or as pixels [H, W, 3]; OSError where it cannot be read.
+
+        Raises:
+            OSError: it cannot be read.
+        """
         ...
 
 
@@ -43,6 +47,9 @@ def decode(stored: bytes | NDArray[np.uint8], *, small: bool = False) -> Image.I
     """Return an image in RGB, or raise UndecodableError.
 
     A `small` one, where that is quicker, is good to see whether all of it is there.
+
+    Raises:
+        UndecodableError: it is truncated, or no image.
     """
     if isinstance(stored, np.ndarray):
         return Image.fromarray(stored)
@@ -60,7 +67,11 @@ def decode(stored: bytes | NDArray[np.uint8], *, small: bool = False) -> Image.I
 
 
 def open_sources(task: ImageTask, classes: int, data: str | None) -> tuple[ImageSource, ImageSource]:
-    """Return the images of training and validation, after checks of what a run relies on."""
+    """Return the images of training and validation, after checks of what a run relies on.
+
+    Raises:
+        DataMissingError: they are not there, or not those of the task; the message says what would work.
+    """
     train, val = (open_source(place, task.kind) for place in locate(task, data))
     if wrong := mismatches(task, classes, train, val):
         raise DataMissingError("\n".join(f"task {task.kind}: {line}" for line in wrong))
@@ -88,7 +99,11 @@ def mismatches(task: ImageTask, classes: int | None, train: ImageSource, val: Im
 
 
 def open_source(place: Place, kind: str) -> ImageSource:
-    """Return the images of one part of a data set, or raise DataMissingError; they are listed once for many runs."""
+    """Return the images of one part of a data set, or raise DataMissingError; they are listed once for many runs.
+
+    Raises:
+        DataMissingError: there are none, or they are not what they seem to be.
+    """
     stats = [Path(path).stat() for path in place.paths if Path(path).exists()]
     return _listed(place, kind, tuple((stat.st_mtime_ns, stat.st_size) for stat in stats))
 

@@ -70,7 +70,11 @@ class TextBlocks:
         return sizes
 
     def block(self, index: int) -> TextBlock:
-        """Return a block; IndexError where there is none of this number."""
+        """Return a block; IndexError where there is none of this number.
+
+        Raises:
+            IndexError: there is none of this number.
+        """
         if not 0 <= index < len(self):
             raise IndexError(index)
         shard = int(np.searchsorted(self._first, index, side="right")) - 1
@@ -160,6 +164,10 @@ def open_corpus(folder: Path) -> Corpus:
     """Open a corpus that `ettsweep data text` has made.
 
     Checksums are compared when the files are seen for the first time by this user; sizes always.
+
+    Raises:
+        DataMissingError: it is not there, or not finished.
+        CorruptError: shards or tokenizer were changed after tokenisation.
     """
     manifest = read_manifest(folder)
     tokenizer = read_own_tokenizer(folder, manifest)
@@ -168,7 +176,11 @@ def open_corpus(folder: Path) -> Corpus:
 
 
 def read_own_tokenizer(folder: Path, manifest: Manifest) -> Tokenizer:
-    """Return the tokenizer of a corpus, or raise CorruptError where it is not the one that made the shards."""
+    """Return the tokenizer of a corpus, or raise CorruptError where it is not the one that made the shards.
+
+    Raises:
+        CorruptError: it is not there, or another one than the shards were made with.
+    """
     path = folder / TOKENIZER
     try:
         tokenizer = read_tokenizer_file(path)
@@ -187,6 +199,9 @@ def verify(folder: Path, manifest: Manifest, *, anew: bool = False, tell: Callab
     """Compare sizes and checksums of all shards with the manifest; checksums of the very files once only, or `anew`.
 
     A CorruptError names each that differs. `tell` is called with the bytes of each shard that was read.
+
+    Raises:
+        CorruptError: shards were changed after tokenisation; each is named.
     """
     wrong = list[str]()
     for record in manifest.shards:

@@ -220,7 +220,13 @@ def _tokens(batch: Batch) -> Tensor:
 def load_denoising(
     task: DenoisingTask, model: TextModel, seed: int, device: torch.device, share: Share, loading: Loading
 ) -> Denoising:
-    """Return the task of a run, which must be bound to a text."""
+    """Return the task of a run, which must be bound to a text.
+
+    Raises:
+        InputError: the run is bound to no text.
+        DataMissingError: the text is not there.
+        CorruptError: it was changed since it was tokenised.
+    """
     if task.corpus is None:
         here = bound(task, loading.data).corpus
         raise InputError(f"task.corpus is missing: any text would do for this run; the one at hand is {here}")

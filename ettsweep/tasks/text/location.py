@@ -15,17 +15,30 @@ sentences and the encoding in tasks/text/tokenizer.py. Runs made for other token
 
 
 def pydoc_digest(task: PydocTask, data: str | None) -> str:
-    """Return the 12 hex digits of Python's documentation, as they are in the id of its runs."""
+    """Return the 12 hex digits of Python's documentation, as they are in the id of its runs.
+
+    Raises:
+        DataMissingError: this Python comes without it.
+    """
     return hashlib.sha256(f"{PYDOC_RULES} ".encode() + pydoc_file().read_bytes()).hexdigest()[:12]
 
 
 def text_digest(task: TextTask, data: str | None) -> str:
-    """Return the 12 hex digits of tokenised text."""
+    """Return the 12 hex digits of tokenised text.
+
+    Raises:
+        DataMissingError: nobody has said where it is, or it is not finished.
+        CorruptError: it was edited.
+    """
     return read_manifest(text_folder(data)).digest
 
 
 def text_folder(data: str | None) -> Path:
-    """Return the folder of tokenised text, which somebody must have named."""
+    """Return the folder of tokenised text, which somebody must have named.
+
+    Raises:
+        DataMissingError: nobody has said where it is.
+    """
     if data is None:
         raise DataMissingError(
             f"task text: no text given; pass --data DIR or set {data_env('text')}=DIR, the folder that "
@@ -35,12 +48,21 @@ def text_folder(data: str | None) -> Path:
 
 
 def check_pydoc(task: PydocTask, model: ModelSpec | None, data: str | None) -> None:
-    """Check that Python's documentation is the one that a run was made for."""
+    """Check that Python's documentation is the one that a run was made for.
+
+    Raises:
+        DataMissingError: it is not there, or is another one.
+    """
     _check_digest(task, pydoc_digest(task, data), "the documentation of this Python")
 
 
 def check_text(task: TextTask, model: ModelSpec | None, data: str | None) -> None:
-    """Check that tokenised text is the one that a run was made for, and that a model knows its tokens."""
+    """Check that tokenised text is the one that a run was made for, and that a model knows its tokens.
+
+    Raises:
+        DataMissingError: it is not there, or is another one.
+        CorruptError: it was edited.
+    """
     folder = text_folder(data)
     manifest = read_manifest(folder)
     _check_digest(task, manifest.digest, str(folder))

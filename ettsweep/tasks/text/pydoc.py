@@ -14,7 +14,11 @@ VALIDATION_EVERY = 5
 
 
 def documents() -> list[str]:
-    """Return the topics in the order of their names."""
+    """Return the topics in the order of their names.
+
+    Raises:
+        DataMissingError: this Python comes without them.
+    """
     pydoc_file()
     from pydoc_data.topics import topics
 
@@ -35,7 +39,12 @@ def unrepeated(topics: Mapping[str, str]) -> list[str]:
 
 @cache
 def pydoc_corpus(vocabulary: int) -> Corpus:
-    """Return the tokenised topics, with a byte-pair encoding made of those for training."""
+    """Return the tokenised topics, with a byte-pair encoding made of those for training.
+
+    Raises:
+        DataMissingError: this Python comes without them.
+        InputError: they are too short for so large a vocabulary.
+    """
     try:
         return tokenised(documents(), vocabulary)
     except TooFewPairsError as error:

@@ -132,7 +132,12 @@ FORMS = "tokenizer.json, or vocab.json and merges.txt, or encoder.json and vocab
 
 
 def read_tokenizer(folder: Path) -> Tokenizer:
-    """Read GPT-2's files, or others of that kind, from a folder."""
+    """Read GPT-2's files, or others of that kind, from a folder.
+
+    Raises:
+        DataMissingError: they are not there, or cannot be read.
+        InputError: it is another kind of tokenizer.
+    """
     try:
         if folder.is_file() and folder.suffix == ".json":
             return read_tokenizer_file(folder)
@@ -151,7 +156,12 @@ def read_tokenizer(folder: Path) -> Tokenizer:
 
 
 def read_tokenizer_file(path: Path) -> Tokenizer:
-    """Read a tokenizer.json; OSError where there is none, InputError where it is of another kind."""
+    """Read a tokenizer.json; OSError where there is none, InputError where it is of another kind.
+
+    Raises:
+        OSError: there is none.
+        InputError: it is another kind of tokenizer.
+    """
     data = _json(path)
     model = data.get("model")
     if not isinstance(model, dict) or model.get("type", "BPE") != "BPE" or "merges" not in model:
@@ -236,6 +246,10 @@ def train_bpe(texts: Iterable[str], bpe_tokens: int) -> Tokenizer:
     """Train a byte-level BPE of so many tokens on texts, or raise TooFewPairsError where these are too short for it.
 
     The same texts give the same encoding.
+
+    Raises:
+        InputError: the number is too small.
+        TooFewPairsError: it is too large for these texts.
     """
     from tokenizers import Tokenizer as Encoder
     from tokenizers import models, pre_tokenizers, trainers

@@ -23,7 +23,13 @@ from ettsweep.tasks.text.preparation.request import HASHES, CorpusRequest
 
 
 def read_documents(unit: Unit, rule: DocumentRule) -> Iterator[str]:
-    """Yield the documents that start in a unit, without white space at their ends; some may be empty."""
+    """Yield the documents that start in a unit, without white space at their ends; some may be empty.
+
+    Raises:
+        DataMissingError: a file cannot be read.
+        FailedError: it is not UTF-8, no JSON, or broken; file and line or byte are said.
+        InputError: a line has no such field.
+    """
     for piece in unit.pieces:
         with readable(piece.file):
             for text in _READERS[piece.file.kind](piece, rule):
@@ -221,6 +227,9 @@ def split(request: CorpusRequest, units: Sequence[Unit]) -> int:
     """Return below which hash a document validates, so that at least one does and one does not.
 
     A large input is read until one of each kind is found, which is soon; a small one to its end.
+
+    Raises:
+        DataMissingError: there is no text, or a single document.
     """
     lowest, highest = HASHES, -1
     small = sum(unit.size * (4 if unit.pieces[0].file.packed else 1) for unit in units) <= SMALL

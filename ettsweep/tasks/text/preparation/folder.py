@@ -20,7 +20,12 @@ _BEGUN = re.compile(r"\.(.+)\.[0-9a-f]{32}\.tmp")
 
 
 def check_folder(out: Path) -> None:
-    """Check that a folder may become a corpus: nothing else is there, and it can be written."""
+    """Check that a folder may become a corpus: nothing else is there, and it can be written.
+
+    Raises:
+        InputError: something else is there.
+        StorageError: it cannot be written.
+    """
     if out.exists() and not out.is_dir():
         raise InputError(f"--out {out}: is a file; a folder is expected")
     if out.is_dir() and (others := not_own(out)):
@@ -66,7 +71,11 @@ def digest_there(out: Path) -> str | None:
 
 @contextmanager
 def corpus_folder(out: Path) -> Iterator[Path]:
-    """Give the folder for shards, for this command alone; nothing that is of no use stays behind."""
+    """Give the folder for shards, for this command alone; nothing that is of no use stays behind.
+
+    Raises:
+        StorageError: another command is at work there.
+    """
     with storage_errors(out):
         made = [folder for folder in (out, *out.parents) if not folder.exists()]
         shards = out / SHARDS

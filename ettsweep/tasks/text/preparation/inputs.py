@@ -46,6 +46,10 @@ def find_files(inputs: Iterable[str]) -> list[TextFile]:
     """Return the files that inputs name, each once, in the order of the inputs and of names in folders.
 
     An input is a file, a folder, a glob, a folder of `datasets.save_to_disk`, or hfds/OWNER/NAME[:split].
+
+    Raises:
+        DataMissingError: there is no such thing.
+        InputError: it is of no known kind.
     """
     found, wrong = list[TextFile](), list[str]()
     for text in inputs:
@@ -212,7 +216,12 @@ class Unit(NamedTuple):
 
 
 def cut(files: Sequence[TextFile], rule: DocumentRule, size: int) -> list[Unit]:
-    """Cut files into units of about so many bytes; small files share one."""
+    """Cut files into units of about so many bytes; small files share one.
+
+    Raises:
+        DataMissingError: a file cannot be read.
+        InputError: a table has no such field, or a document is too large.
+    """
     return list(_together((piece for file in files for piece in _pieces(file, rule, size)), size))
 
 
@@ -307,7 +316,11 @@ def _together(found: Iterable[Piece], size: int) -> Iterator[Unit]:
 
 
 def check_size(file: TextFile, start: int, size: int) -> None:
-    """Check that a document, or what was read of it, can be held in memory."""
+    """Check that a document, or what was read of it, can be held in memory.
+
+    Raises:
+        InputError: it cannot.
+    """
     if size > MAX_DOCUMENT:
         mode = "; --documents blank-line or line makes smaller ones of a text file" if file.kind == "text" else ""
         mib = MAX_DOCUMENT // 2**20

@@ -63,7 +63,11 @@ class Outcome(NamedTuple):
 
 
 def check_request(request: CorpusRequest) -> None:
-    """Check the options, and that they go together."""
+    """Check the options, and that they go together.
+
+    Raises:
+        InputError: they do not go together.
+    """
     wrong = []
     if (request.tokenizer is None) == (request.bpe_tokens is None):
         wrong.append(

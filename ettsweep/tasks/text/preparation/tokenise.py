@@ -159,7 +159,11 @@ def _manifest(request: CorpusRequest, val_below: int, tokenizer: Tokenizer, reco
 
 
 def result(job: Future[T]) -> T:
-    """Return what a process was asked for; FailedError where it was killed."""
+    """Return what a process was asked for; FailedError where it was killed.
+
+    Raises:
+        FailedError: it was killed.
+    """
     try:
         return job.result()
     except BrokenProcessPool:

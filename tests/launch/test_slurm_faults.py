@@ -37,8 +37,8 @@ from ettsweep.launch.submissions import Submission, submission_folders, submissi
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 
-STEPS = 2000
-"""Steps of a run that something happens to: some seconds, and eighty checkpoints."""
+STEPS = 600
+"""Steps of a run that something happens to: a few seconds, and two dozen checkpoints."""
 
 SAME = ("status", "score", "weights_sha256", "metrics_sha256")
 """What a result says that must be as if nothing had happened."""

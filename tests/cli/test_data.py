@@ -94,6 +94,7 @@ def test_an_encoding_is_trained_where_that_is_asked_for(folder: Path) -> None:
     assert read_manifest(folder / "out").val.documents == 1
 
 
+@pytest.mark.slow
 def test_gpt2s_files_suit_the_models_as_they_are(folder: Path) -> None:
     done = ettsweep(*SMALL[:6], "--tokenizer", write_gpt2(folder / "gpt2"))
     assert "next: `ettsweep grid --model bart-large --data out`" in done.stderr
@@ -202,6 +203,7 @@ def test_ctrl_c_before_anything_is_finished_leaves_nothing(folder: Path) -> None
     assert not (folder / "out").exists()
 
 
+@pytest.mark.slow
 def test_progress_is_shown_on_a_terminal_only(folder: Path) -> None:
     assert "\x1b" not in ettsweep(*SMALL).stderr
     ours, theirs = pty.openpty()

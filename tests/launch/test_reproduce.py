@@ -54,7 +54,8 @@ def shell(command: str, folder: Path) -> str:
 # --- a run trained again ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("threads", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("threads", [1, 2])
 def test_the_command_typed_elsewhere_trains_the_same_run_bit_for_bit(tmp_path: Path, threads: int) -> None:
     results = tmp_path / "it's mine" / "results"
     results.parent.mkdir()

@@ -306,6 +306,7 @@ def test_workers_of_several_hosts_share_a_list(hosts: list[Host], make_spec: Cal
         assert _latest(run).host() in names
 
 
+@pytest.mark.slow
 def test_retry_believes_the_heart_of_another_host(hosts: list[Host], make_spec: Callable[..., RunSpec]) -> None:
     schedule = {"total_steps": 100_000, "warmup_steps": 4, "eval_every": 100_000}
     run = create(hosts, make_spec(schedule=schedule))

@@ -197,6 +197,7 @@ def test_nothing_at_all_makes_empty_tables(tmp_path: Path) -> None:
         assert path.stat().st_size > 0
 
 
+@pytest.mark.slow
 def test_ten_thousand_runs_take_seconds(made: Made, tmp_path: Path) -> None:
     runs = (made.runs * (10_000 // len(made.runs) + 1))[:10_000]
     start = time.process_time()

@@ -130,6 +130,7 @@ def test_a_run_that_diverges_ends_once_at_the_same_step(train: Train, trained: T
 # --- stopped, killed, failed ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("world", "micro_batch"), [(2, 5), pytest.param(3, None, marks=pytest.mark.slow)])
 def test_a_run_stopped_and_killed_on_several_processes_goes_on_bit_for_bit(
     trained: Trained, make_spec: MakeSpec, world: int, micro_batch: int | None

@@ -211,6 +211,7 @@ def test_where_there_is_room_the_batch_is_the_limit(make_spec: MakeSpec, monkeyp
     assert [f.micro_batch for f in fits(make_spec(), 5, monkeypatch)] == [5, 5], "no more than asked for is tried"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="measures peaks through Linux's /proc")
 def test_where_memory_is_the_limit_recomputation_fits_more(
     make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch

@@ -139,7 +139,8 @@ def test_validation_slices_that_not_all_have_are_gone_through_by_all(
     assert curve(two, "val_loss") == pytest.approx(curve(one, "val_loss"), rel=1e-6)
 
 
-@pytest.mark.parametrize("precision", ["fp16", pytest.param("bf16", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
 def test_half_precision_is_that_of_a_model_that_is_not_sharded(
     trained: Trained, make_spec: MakeSpec, precision: str
 ) -> None:
@@ -152,6 +153,7 @@ def test_half_precision_is_that_of_a_model_that_is_not_sharded(
         assert curve(sharded, "loss_scale") == curve(ddp, "loss_scale")
 
 
+@pytest.mark.slow
 def test_an_overflow_on_one_process_is_everyones(trained: Trained, make_spec: MakeSpec) -> None:
     """At this rate some gradients leave fp16: the step is skipped by all, and the scale stays the same on all."""
     spec = make_spec(precision="fp16", lr=64.0, wd=0.0, strategy={"s": None}, batch_size=ODD)
@@ -226,15 +228,16 @@ def test_a_sharded_run_stopped_and_killed_goes_on_bit_for_bit(
     assert all(len(run.attempt(number).checkpoints()) == 2 for number in run.numbers()), "the newest alone is kept"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "rank"),
     [
         ("in its part", 0),
-        pytest.param("before it counts", 0, marks=pytest.mark.slow),
-        pytest.param("in its part", 1, marks=pytest.mark.slow),
-        pytest.param("after its part", 0, marks=pytest.mark.slow),
-        pytest.param("after its part", 1, marks=pytest.mark.slow),
-        pytest.param("before the one before is removed", 0, marks=pytest.mark.slow),
+        ("before it counts", 0),
+        ("in its part", 1),
+        ("after its part", 0),
+        ("after its part", 1),
+        ("before the one before is removed", 0),
     ],
 )
 def test_a_process_killed_while_it_saves_costs_no_bit(
@@ -255,15 +258,16 @@ def test_a_process_killed_while_it_saves_costs_no_bit(
     assert numbers(run) == numbers(calm)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "after"),
     [
         pytest.param(SHARDED, {"world": 1}, id="2-to-1"),
         pytest.param(SHARDED, SHARDED | {"world": 3}, id="2-to-3"),
-        pytest.param(SHARDED, DDP, id="2-to-ddp", marks=pytest.mark.slow),
-        pytest.param({"world": 1}, SHARDED, id="1-to-2", marks=pytest.mark.slow),
-        pytest.param(DDP, SHARDED, id="ddp-to-2", marks=pytest.mark.slow),
-        pytest.param(SHARDED | {"world": 3}, SHARDED, id="3-to-2", marks=pytest.mark.slow),
+        pytest.param(SHARDED, DDP, id="2-to-ddp"),
+        pytest.param({"world": 1}, SHARDED, id="1-to-2"),
+        pytest.param(DDP, SHARDED, id="ddp-to-2"),
+        pytest.param(SHARDED | {"world": 3}, SHARDED, id="3-to-2"),
     ],
 )
 def test_any_number_of_processes_takes_a_run_on_sharded_or_not(
@@ -407,16 +411,12 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("sound")
 
 
-QUICK = ("flipped bit", "missing index", "code in the index")
-"""Of the damages those that `make test` has."""
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("damage", "world"),
     [
-        *((damage, 2) for damage in QUICK),
-        *(pytest.param(damage, 2, marks=pytest.mark.slow) for damage in DAMAGE if damage not in QUICK),
-        *(pytest.param(damage, 1, marks=pytest.mark.slow) for damage in ("flipped bit", "code in the index")),
+        *((damage, 2) for damage in DAMAGE),
+        *((damage, 1) for damage in ("flipped bit", "code in the index")),
     ],
 )
 def test_damaged_parts_cost_time_but_no_bit(

@@ -117,6 +117,7 @@ print(said)
 """
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_said_once_and_costs_the_sink_alone(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", FULL_DISK, str(tmp_path)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -250,6 +251,7 @@ def test_wandb_writes_offline_where_nobody_is_logged_in(tmp_path: Path) -> None:
     assert {key: config[key] for key in CONFIG} == CONFIG
 
 
+@pytest.mark.slow
 def test_wandb_goes_back_to_steps_that_are_taken_again(tmp_path: Path) -> None:
     run_wandb(tmp_path, 0, *(step_line(step, 1.0) for step in (1, 2, 3)), WANDB_MODE="offline")
     said = run_wandb(tmp_path, 1, *(step_line(step, 0.5) for step in (2, 3)), WANDB_MODE="offline")

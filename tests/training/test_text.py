@@ -56,7 +56,7 @@ def test_training_lowers_the_loss_in_nats_and_bits(train: Train) -> None:
     assert result["score"] == result["best_loss"] == min(losses)
 
 
-@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("precision", ["fp16", pytest.param("fp32", marks=pytest.mark.slow)])
 def test_run_with_dropout_that_is_stopped_equals_an_undisturbed_one(
     train: Train, undisturbed: Undisturbed, precision: str
 ) -> None:

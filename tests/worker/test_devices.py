@@ -96,6 +96,7 @@ def logs(results: Path) -> str:
 # --- in peace -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_two_processes_train_the_runs_of_a_grid_and_one_writes(calm: Path) -> None:
     runs = runs_in(calm)
     specs = load_request(calm.parent / "grid.yaml").specs()

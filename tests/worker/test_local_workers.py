@@ -104,6 +104,7 @@ def test_other_processes_see_what_is_queued_and_what_is_running(grid: Any, resul
     wait_for_results(results, 2)
 
 
+@pytest.mark.slow
 def test_commands_at_the_same_instant_train_each_run_once_on_the_slots_there_are(tmp_path: Path, results: Path) -> None:
     path = write_grid(tmp_path / "grid.yaml", lr={"range": [-3, 3]})
     options = ("grid", "--grid", path, "--results", results, *TWO_SLOTS)
@@ -144,6 +145,7 @@ def test_another_worker_takes_on_the_run_of_a_killed_one(grid: Any, results: Pat
     assert_as_if_undisturbed(RunDir(lost.run))
 
 
+@pytest.mark.slow
 def test_following_replaces_a_worker_that_was_killed(grid: Any, results: Path, tmp_path: Path) -> None:
     command = start(*grid(), *ONE_SLOT, "--follow")
     lost = attempt_with_checkpoint(results)

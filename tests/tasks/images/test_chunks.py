@@ -194,9 +194,8 @@ def test_workers_end_when_their_run_is_killed(start: Start) -> None:
     assert_gone(workers)
 
 
-@pytest.mark.parametrize(
-    "name", ["SIGTERM", *(pytest.param(name, marks=pytest.mark.slow) for name in ("SIGINT", "SIGUSR2"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGUSR2"])
 def test_signals_to_all_processes_do_not_take_the_loader_from_a_run(start: Start, name: str) -> None:
     handled = f"told = []; signal.signal(signal.{name}, lambda *_: told.append(1)); print('ready', flush=True)\n"
     go_on = "while not told: next(batches)\n[next(batches) for _ in range(9)]; print('loaded', flush=True)"

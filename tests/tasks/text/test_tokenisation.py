@@ -79,6 +79,7 @@ def test_all_documents_are_there_once_on_the_side_that_their_hash_says(
     assert 0.05 < manifest.val.documents / len(texts) < 0.15
 
 
+@pytest.mark.slow
 def test_forms_cuts_and_processes_do_not_change_the_documents(tmp_path: Path, make: Callable[..., Outcome]) -> None:
     texts = write_paragraphs(tmp_path / "a.txt")
     lines = "".join(json.dumps({"body": text}) + "\n" for text in texts)
@@ -190,6 +191,7 @@ def test_a_changed_shard_is_made_again_and_no_other(tmp_path: Path, make: Callab
     assert everything(tmp_path / "out") == before
 
 
+@pytest.mark.slow
 def test_another_tokenizer_or_rule_makes_all_of_it_again(tmp_path: Path, make: Callable[..., Outcome]) -> None:
     write_paragraphs(tmp_path / "a.txt", 30_000)
     for options in ({"documents": "line"}, {"val_fraction": 0.3}, {"tokenizer": None, "bpe_tokens": 300}):

@@ -13,7 +13,7 @@ from ettsweep.output import progress
 from ettsweep.pool import open_pool
 from ettsweep.processes import cores
 from ettsweep.spec import ImageModel, ModelSpec
-from ettsweep.tasks.images.location import Place, locate
+from ettsweep.tasks.images.location import StoredSide, locate
 from ettsweep.tasks.images.spec import ImageTask
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def examine_images(task: ImageTask, model: ModelSpec | None, data: str, images: 
     return rows + _readable([train, val], images)
 
 
-def _form(places: Sequence[Place]) -> str:
+def _form(places: Sequence[StoredSide]) -> str:
     told = []
     for place in places:
         more = f" and {len(place.paths) - 1} more" if len(place.paths) > 1 else ""

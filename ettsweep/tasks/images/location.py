@@ -31,7 +31,7 @@ Format = Literal["class folders", "tar files", "parquet files", "hub data set", 
 
 
 @dataclass(frozen=True)
-class Place:
+class StoredSide:
     """Where one side of a data set lies.
 
     Attributes:
@@ -50,7 +50,7 @@ def guess(data: str) -> str:
     return next((kind for kind, name in ORIGINAL.items() if name in names), "imagenet")
 
 
-def locate(task: ImageTask, data: str | None) -> tuple[Place, Place]:
+def locate(task: ImageTask, data: str | None) -> tuple[StoredSide, StoredSide]:
     """Return where training and validation images of a task are; DataMissingError where that is not to be found.
 
     Raises:
@@ -67,7 +67,7 @@ def locate(task: ImageTask, data: str | None) -> tuple[Place, Place]:
         raise DataMissingError(f"task {task.kind}: {error.filename}: {error.strerror}") from None
 
 
-def _locate(data: str, kind: str) -> tuple[Place, Place]:
+def _locate(data: str, kind: str) -> tuple[StoredSide, StoredSide]:
     if data.startswith("hfds/"):
         if not HUB.fullmatch(data):
             raise DataMissingError(f"task {kind}: {data!r} names no data set of the hub: hfds/OWNER/NAME is expected")
@@ -90,10 +90,10 @@ def _locate(data: str, kind: str) -> tuple[Place, Place]:
     raise DataMissingError(f"task {kind}: {root} has {missing}: it holds {told}; --data takes {LAYOUTS}")
 
 
-def _whole(form: Format, name: str) -> tuple[Place, Place]:
+def _whole(form: Format, name: str) -> tuple[StoredSide, StoredSide]:
     if form in ("parquet files", "hub data set") and find_spec("datasets") is None:
         raise DataMissingError(f"{name}: reading {form} needs datasets: pip install 'ettsweep[hub]'")
-    return Place("train", form, (name,)), Place("val", form, (name,))
+    return StoredSide("train", form, (name,)), StoredSide("val", form, (name,))
 
 
 def _entries(folder: Path) -> tuple[list[str], list[str]]:
@@ -103,18 +103,18 @@ def _entries(folder: Path) -> tuple[list[str], list[str]]:
     return [name for name, is_dir in found if is_dir], [name for name, is_dir in found if not is_dir]
 
 
-def _side(root: Path, side: Side, folders: list[str], files: list[str]) -> Place | None:
+def _side(root: Path, side: Side, folders: list[str], files: list[str]) -> StoredSide | None:
     """Return a side that has a folder of its own, or tar files whose names say so; None where it has parquet files."""
     for name in SPLITS[side]:
         if name in folders:
             inner, within = _entries(root / name)
             if inner:
-                return Place(side, "class folders", (str(root / name),))
+                return StoredSide(side, "class folders", (str(root / name),))
             if tars := [file for file in within if file.endswith(".tar")]:
-                return Place(side, "tar files", tuple(str(root / name / tar) for tar in tars))
+                return StoredSide(side, "tar files", tuple(str(root / name / tar) for tar in tars))
     for name in SPLITS[side]:
         if tars := [f for f in files if f.endswith(".tar") and name in re.findall("[a-z]+", f.lower())]:
-            return Place(side, "tar files", tuple(str(root / tar) for tar in tars))
+            return StoredSide(side, "tar files", tuple(str(root / tar) for tar in tars))
     return None
 
 

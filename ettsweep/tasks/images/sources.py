@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from ettsweep.errors import DataMissingError, UndecodableError, first_line
-from ettsweep.tasks.images.location import ORIGINAL, SPLITS, Place, locate
+from ettsweep.tasks.images.location import ORIGINAL, SPLITS, StoredSide, locate
 from ettsweep.tasks.images.spec import ImageTask
 from ettsweep.tasks.images.tars import numbered, tar_index
 
@@ -98,7 +98,7 @@ def mismatches(task: ImageTask, classes: int | None, train: ImageSource, val: Im
     return wrong
 
 
-def open_source(place: Place, kind: str) -> ImageSource:
+def open_source(place: StoredSide, kind: str) -> ImageSource:
     """Return the images of one part of a data set, or raise DataMissingError; they are listed once for many runs.
 
     Raises:
@@ -109,7 +109,7 @@ def open_source(place: Place, kind: str) -> ImageSource:
 
 
 @lru_cache(maxsize=4)
-def _listed(place: Place, kind: str, stamps: tuple[tuple[int, int], ...]) -> ImageSource:
+def _listed(place: StoredSide, kind: str, stamps: tuple[tuple[int, int], ...]) -> ImageSource:
     """List images; `stamps` tell whether what was listed is what is there."""
     match place.format:
         case "class folders":
@@ -125,7 +125,7 @@ def _listed(place: Place, kind: str, stamps: tuple[tuple[int, int], ...]) -> Ima
 class FolderSource(ImageSource):
     """A folder with a folder of images per class, in timm's order."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: StoredSide) -> None:
         from timm.data.dataset_factory import create_dataset
 
         self._root = Path(place.paths[0])
@@ -152,7 +152,7 @@ class FolderSource(ImageSource):
 class TarSource(ImageSource):
     """Images in tar files; nothing stays open, so that processes can share it."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: StoredSide) -> None:
         self._paths = place.paths
         self._index = tar_index(place.paths)
         self.classes, self.labels = self._index.classes, self._index.label
@@ -168,7 +168,7 @@ class TarSource(ImageSource):
 class CifarSource(ImageSource):
     """CIFAR as it is distributed, in memory as pixels; torchvision unpickles nothing whose MD5 is not the right one."""
 
-    def __init__(self, place: Place, kind: str) -> None:
+    def __init__(self, place: StoredSide, kind: str) -> None:
         from timm.data.dataset_factory import create_dataset
 
         split = {"train": "train", "val": "test"}[place.side]
@@ -203,7 +203,7 @@ class HubSource(ImageSource):
     `datasets` keeps them in its own cache as random access needs it. The images need have no name of their own.
     """
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: StoredSide) -> None:
         name = place.paths[0]
         try:
             import datasets

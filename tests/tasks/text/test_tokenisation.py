@@ -26,7 +26,7 @@ from ettsweep.tasks.text.preparation import tokenise as making
 from ettsweep.tasks.text.preparation.documents import document_hash
 from ettsweep.tasks.text.preparation.folder import corpus_folder
 from ettsweep.tasks.text.preparation.inputs import DocumentRule, cut, find_files
-from ettsweep.tasks.text.preparation.request import CorpusRequest, Outcome, corpus_summary
+from ettsweep.tasks.text.preparation.request import CorpusRequest, Tokenised, corpus_summary
 from ettsweep.tasks.text.preparation.tokenise import tokenise
 
 
@@ -38,10 +38,10 @@ def encoding(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def make(tmp_path: Path, encoding: Path) -> Callable[..., Outcome]:
+def make(tmp_path: Path, encoding: Path) -> Callable[..., Tokenised]:
     """Return a function that makes tmp_path/out from inputs."""
 
-    def made(*inputs: object, **options: Any) -> Outcome:
+    def made(*inputs: object, **options: Any) -> Tokenised:
         order = CorpusRequest(tuple(map(str, inputs)), tmp_path / "out", encoding, shard_mib=0.02, workers=1)
         return tokenise(order._replace(**options))
 
@@ -66,7 +66,7 @@ def everything(folder: Path) -> dict[str, bytes]:
 
 
 def test_all_documents_are_there_once_on_the_side_that_their_hash_says(
-    tmp_path: Path, make: Callable[..., Outcome]
+    tmp_path: Path, make: Callable[..., Tokenised]
 ) -> None:
     texts = write_paragraphs(tmp_path / "a.txt")
     manifest = make(tmp_path / "a.txt", val_fraction=0.1).manifest
@@ -80,7 +80,7 @@ def test_all_documents_are_there_once_on_the_side_that_their_hash_says(
 
 
 @pytest.mark.slow
-def test_forms_cuts_and_processes_do_not_change_the_documents(tmp_path: Path, make: Callable[..., Outcome]) -> None:
+def test_forms_cuts_and_processes_do_not_change_the_documents(tmp_path: Path, make: Callable[..., Tokenised]) -> None:
     texts = write_paragraphs(tmp_path / "a.txt")
     lines = "".join(json.dumps({"body": text}) + "\n" for text in texts)
     (tmp_path / "b.jsonl").write_text(lines)
@@ -101,7 +101,7 @@ def test_forms_cuts_and_processes_do_not_change_the_documents(tmp_path: Path, ma
 
 
 def test_the_digest_depends_on_the_text_not_on_processes_paths_or_times(
-    tmp_path: Path, make: Callable[..., Outcome]
+    tmp_path: Path, make: Callable[..., Tokenised]
 ) -> None:
     write_paragraphs(tmp_path / "a.txt")
     (tmp_path / "elsewhere").mkdir()
@@ -116,7 +116,7 @@ def test_the_digest_depends_on_the_text_not_on_processes_paths_or_times(
 
 
 def test_an_encoding_is_trained_on_the_text_and_the_same_each_time(
-    tmp_path: Path, make: Callable[..., Outcome]
+    tmp_path: Path, make: Callable[..., Tokenised]
 ) -> None:
     texts = write_paragraphs(tmp_path / "a.txt")
     first = make(tmp_path / "a.txt", tokenizer=None, bpe_tokens=500)
@@ -145,7 +145,7 @@ def test_the_sample_for_an_encoding_is_bounded_and_from_all_over(
     assert [text.split()[0] for text in sample] == [f"file{k}" for k in range(0, 40, 4)]
 
 
-def test_gpt2s_vocabulary_is_that_of_the_models(tmp_path: Path, make: Callable[..., Outcome]) -> None:
+def test_gpt2s_vocabulary_is_that_of_the_models(tmp_path: Path, make: Callable[..., Tokenised]) -> None:
     texts = write_paragraphs(tmp_path / "a.txt", 20_000)
     manifest = make(tmp_path / "a.txt", tokenizer=write_gpt2(tmp_path / "gpt2")).manifest
     assert manifest.n_vocab == 50265
@@ -157,7 +157,7 @@ def test_gpt2s_vocabulary_is_that_of_the_models(tmp_path: Path, make: Callable[.
 # --- again, with more, and after damage -------------------------------------------------------------------------------
 
 
-def test_only_what_is_new_is_tokenised(tmp_path: Path, make: Callable[..., Outcome]) -> None:
+def test_only_what_is_new_is_tokenised(tmp_path: Path, make: Callable[..., Tokenised]) -> None:
     first = write_paragraphs(tmp_path / "a.txt")
     made = make(tmp_path / "a.txt")
     before = everything(tmp_path / "out")
@@ -174,7 +174,7 @@ def test_only_what_is_new_is_tokenised(tmp_path: Path, make: Callable[..., Outco
     assert everything(tmp_path / "out") == before, "shards that no corpus has are gone"
 
 
-def test_a_changed_shard_is_made_again_and_no_other(tmp_path: Path, make: Callable[..., Outcome]) -> None:
+def test_a_changed_shard_is_made_again_and_no_other(tmp_path: Path, make: Callable[..., Tokenised]) -> None:
     write_paragraphs(tmp_path / "a.txt")
     made = make(tmp_path / "a.txt")
     before = everything(tmp_path / "out")
@@ -192,7 +192,7 @@ def test_a_changed_shard_is_made_again_and_no_other(tmp_path: Path, make: Callab
 
 
 @pytest.mark.slow
-def test_another_tokenizer_or_rule_makes_all_of_it_again(tmp_path: Path, make: Callable[..., Outcome]) -> None:
+def test_another_tokenizer_or_rule_makes_all_of_it_again(tmp_path: Path, make: Callable[..., Tokenised]) -> None:
     write_paragraphs(tmp_path / "a.txt", 30_000)
     for options in ({"documents": "line"}, {"val_fraction": 0.3}, {"tokenizer": None, "bpe_tokens": 300}):
         made = make(tmp_path / "a.txt")
@@ -201,7 +201,7 @@ def test_another_tokenizer_or_rule_makes_all_of_it_again(tmp_path: Path, make: C
         assert open_corpus(tmp_path / "out").digest == other.manifest.digest != made.manifest.digest
 
 
-def test_another_corpus_in_the_folder_is_said_to_be_replaced(tmp_path: Path, make: Callable[..., Outcome]) -> None:
+def test_another_corpus_in_the_folder_is_said_to_be_replaced(tmp_path: Path, make: Callable[..., Tokenised]) -> None:
     write_paragraphs(tmp_path / "a.txt", 30_000)
     write_paragraphs(tmp_path / "b.txt", 3000, seed=5000)
     first = make(tmp_path / "a.txt")
@@ -216,7 +216,7 @@ def test_another_corpus_in_the_folder_is_said_to_be_replaced(tmp_path: Path, mak
     assert "replaces" not in corpus_summary(order, again)
 
 
-def test_what_was_made_just_now_is_not_read_again(tmp_path: Path, make: Callable[..., Outcome]) -> None:
+def test_what_was_made_just_now_is_not_read_again(tmp_path: Path, make: Callable[..., Tokenised]) -> None:
     write_paragraphs(tmp_path / "a.txt", 30_000)
     manifest = make(tmp_path / "a.txt").manifest
     read = list[int]()
@@ -231,7 +231,7 @@ def test_what_was_made_just_now_is_not_read_again(tmp_path: Path, make: Callable
 # --- which documents validate -----------------------------------------------------------------------------------------
 
 
-def test_equal_documents_are_on_one_side(tmp_path: Path, make: Callable[..., Outcome]) -> None:
+def test_equal_documents_are_on_one_side(tmp_path: Path, make: Callable[..., Tokenised]) -> None:
     texts = [*(f"document {k}" for k in range(50))] * 4
     random.Random(0).shuffle(texts)
     (tmp_path / "a.txt").write_text("\n\n".join(texts))
@@ -244,7 +244,7 @@ def test_equal_documents_are_on_one_side(tmp_path: Path, make: Callable[..., Out
 
 @pytest.mark.parametrize(("fraction", "lonely"), [(1e-9, "val"), (1 - 1e-9, "train")])
 def test_of_two_documents_one_validates(
-    tmp_path: Path, make: Callable[..., Outcome], fraction: float, lonely: Side
+    tmp_path: Path, make: Callable[..., Tokenised], fraction: float, lonely: Side
 ) -> None:
     (tmp_path / "a.txt").write_text("\n\n".join(["one text", "another text", "a third", "one text"]))
     manifest = make(tmp_path / "a.txt", val_fraction=fraction).manifest
@@ -256,7 +256,7 @@ def test_of_two_documents_one_validates(
 
 
 def test_a_large_input_is_read_beforehand_only_until_both_sides_have_a_document(
-    tmp_path: Path, make: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, make: Callable[..., Tokenised], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": f"text {k}"}) + "\n" for k in range(3000)) + "broken")
     with pytest.raises(FailedError, match=r"a\.jsonl:3001: no valid JSON"):
@@ -294,7 +294,7 @@ def test_a_large_input_is_read_beforehand_only_until_both_sides_have_a_document(
 )  # fmt: skip
 def test_what_cannot_be_done_leaves_nothing(
     tmp_path: Path,
-    make: Callable[..., Outcome],
+    make: Callable[..., Tokenised],
     content: str,
     options: dict[str, Any],
     kind: type[EttsweepError],
@@ -307,7 +307,7 @@ def test_what_cannot_be_done_leaves_nothing(
         assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
 
 
-def test_a_folder_of_something_else_is_left_alone(tmp_path: Path, make: Callable[..., Outcome]) -> None:
+def test_a_folder_of_something_else_is_left_alone(tmp_path: Path, make: Callable[..., Tokenised]) -> None:
     write_paragraphs(tmp_path / "a.txt", 1000)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("x")
@@ -323,7 +323,7 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path, make: Callable
 @pytest.mark.parametrize("name", ["shards/precious.tar", "shards/more/x.bin", "notes.txt", "shards/.precious.tmp"])
 @pytest.mark.parametrize("finished", [False, True])
 def test_a_folder_that_holds_anything_else_too_is_left_alone(
-    tmp_path: Path, make: Callable[..., Outcome], name: str, finished: bool
+    tmp_path: Path, make: Callable[..., Tokenised], name: str, finished: bool
 ) -> None:
     write_paragraphs(tmp_path / "a.txt", 1000)
     if finished:
@@ -339,7 +339,7 @@ def test_a_folder_that_holds_anything_else_too_is_left_alone(
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "tokenizer.json"])
-def test_a_file_of_a_common_name_makes_no_corpus(tmp_path: Path, make: Callable[..., Outcome], name: str) -> None:
+def test_a_file_of_a_common_name_makes_no_corpus(tmp_path: Path, make: Callable[..., Tokenised], name: str) -> None:
     write_paragraphs(tmp_path / "a.txt", 1000)
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / name).write_text("{}")
@@ -350,7 +350,7 @@ def test_a_file_of_a_common_name_makes_no_corpus(tmp_path: Path, make: Callable[
     assert everything(tmp_path / "out") == {name: b"{}"}
 
 
-def test_a_corpus_that_has_lost_all_shards_is_mended(tmp_path: Path, make: Callable[..., Outcome]) -> None:
+def test_a_corpus_that_has_lost_all_shards_is_mended(tmp_path: Path, make: Callable[..., Tokenised]) -> None:
     write_paragraphs(tmp_path / "a.txt", 1000)
     make(tmp_path / "a.txt")
     before = everything(tmp_path / "out")
@@ -360,7 +360,7 @@ def test_a_corpus_that_has_lost_all_shards_is_mended(tmp_path: Path, make: Calla
 
 
 def test_what_comes_into_a_folder_meanwhile_stays(
-    tmp_path: Path, make: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, make: Callable[..., Tokenised], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_paragraphs(tmp_path / "a.txt", 1000)
     make(tmp_path / "a.txt")
@@ -373,7 +373,7 @@ def test_what_comes_into_a_folder_meanwhile_stays(
 
 
 def test_a_wrong_input_leaves_a_finished_corpus_as_it_was(
-    tmp_path: Path, make: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, make: Callable[..., Tokenised], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_paragraphs(tmp_path / "a.txt")
     make(tmp_path / "a.txt")
@@ -386,7 +386,7 @@ def test_a_wrong_input_leaves_a_finished_corpus_as_it_was(
     assert not list((tmp_path / "out").rglob("*.tmp"))
 
 
-def test_two_commands_do_not_write_to_one_folder(tmp_path: Path, make: Callable[..., Outcome]) -> None:
+def test_two_commands_do_not_write_to_one_folder(tmp_path: Path, make: Callable[..., Tokenised]) -> None:
     write_paragraphs(tmp_path / "a.txt", 1000)
     with (
         corpus_folder(tmp_path / "out"),
@@ -398,7 +398,7 @@ def test_two_commands_do_not_write_to_one_folder(tmp_path: Path, make: Callable[
 
 
 def test_a_full_disk_is_said_and_what_is_finished_kept(
-    tmp_path: Path, make: Callable[..., Outcome], small_disk: Callable[[str], Path]
+    tmp_path: Path, make: Callable[..., Tokenised], small_disk: Callable[[str], Path]
 ) -> None:
     write_paragraphs(tmp_path / "a.txt", 400_000)
     disk = small_disk("150k")
@@ -408,7 +408,9 @@ def test_a_full_disk_is_said_and_what_is_finished_kept(
     assert list(disk.rglob("*-0.bin"))
 
 
-def test_processes_are_gone_after_the_command_and_after_an_error(tmp_path: Path, make: Callable[..., Outcome]) -> None:
+def test_processes_are_gone_after_the_command_and_after_an_error(
+    tmp_path: Path, make: Callable[..., Tokenised]
+) -> None:
     write_paragraphs(tmp_path / "a.txt", 30_000)
     make(tmp_path / "a.txt")
     with pytest.raises(InputError):
@@ -480,7 +482,7 @@ def test_memory_does_not_grow_with_the_input(tmp_path: Path, encoding: Path, pac
         assert b < a + 12, "4.4 MB more text, and its tokens, would be more than that"
 
 
-def test_a_manifest_says_how_the_corpus_was_made(tmp_path: Path, make: Callable[..., Outcome]) -> None:
+def test_a_manifest_says_how_the_corpus_was_made(tmp_path: Path, make: Callable[..., Tokenised]) -> None:
     texts = [*TOPICS[:6], " ", ""]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps({"body": text}) + "\n" for text in texts))
     manifest: Manifest = make(tmp_path / "a.jsonl", text_field="body", val_fraction=0.4).manifest

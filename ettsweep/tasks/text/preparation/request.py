@@ -42,7 +42,7 @@ class CorpusRequest(NamedTuple):
         return max(1, round(self.val_fraction * HASHES))
 
 
-class Outcome(NamedTuple):
+class Tokenised(NamedTuple):
     """A corpus, and what it took.
 
     Attributes:
@@ -103,7 +103,7 @@ GPT2 = 50257
 """Byte-pair tokens of GPT-2, whose vocabulary bart-large and r2c2 have."""
 
 
-def corpus_summary(request: CorpusRequest, outcome: Outcome) -> str:
+def corpus_summary(request: CorpusRequest, outcome: Tokenised) -> str:
     """Return what was done, what is worth knowing of the corpus, and what comes next."""
     manifest = outcome.manifest
     if outcome.made:

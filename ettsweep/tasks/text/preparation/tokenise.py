@@ -28,7 +28,7 @@ from ettsweep.tasks.text.manifest import VERSION, Manifest, Settings, ShardRecor
 from ettsweep.tasks.text.preparation.documents import document_hash, read_documents, split
 from ettsweep.tasks.text.preparation.folder import TRAINED, check_folder, corpus_folder, digest_there, finish
 from ettsweep.tasks.text.preparation.inputs import HUB, DocumentRule, Unit, cut, find_files
-from ettsweep.tasks.text.preparation.request import CorpusRequest, Outcome, check_request
+from ettsweep.tasks.text.preparation.request import CorpusRequest, Tokenised, check_request
 from ettsweep.tasks.text.shards import ShardWriter
 from ettsweep.tasks.text.tokenizer import SPLITTER_VERSION, Tokenizer, read_tokenizer, read_tokenizer_file, train_bpe
 
@@ -59,7 +59,7 @@ class Work(NamedTuple):
         return self.shards / f"{digest([made_by, self.val_below, self.shard_bytes, unit.identity], 24)}.json"
 
 
-def tokenise(request: CorpusRequest) -> Outcome:
+def tokenise(request: CorpusRequest) -> Tokenised:
     """Make a corpus, or what is missing of it.
 
     Raises:
@@ -75,7 +75,7 @@ def tokenise(request: CorpusRequest) -> Outcome:
         raise StoppedError("interrupted; the same command goes on from what is finished") from None
 
 
-def _tokenise(request: CorpusRequest) -> Outcome:
+def _tokenise(request: CorpusRequest) -> Tokenised:
     start_s = time.monotonic()
     check_request(request)
     check_folder(request.out)
@@ -97,7 +97,7 @@ def _tokenise(request: CorpusRequest) -> Outcome:
         finish(request.out, manifest, path, records)
     made = [record for record, fresh in done if fresh]
     tokens = sum(counts.tokens for record in made for shard in record.shards for counts in (shard.train, shard.val))
-    return Outcome(
+    return Tokenised(
         manifest,
         made=len(made),
         kept=len(done) - len(made),

@@ -1,5 +1,6 @@
 """One run sharded over several processes: the same run as on one, no process with a whole model, nothing lost to a kill."""
 
+import functools
 import itertools
 import json
 import math
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.forks import Forks
 from support.made_runs import (
     CPU,
     ODD,
@@ -213,7 +215,7 @@ def test_no_process_ever_holds_more_than_its_part(trained: Trained, make_spec: M
 
 
 def long_spec(make_spec: MakeSpec) -> RunSpec:
-    return make_spec(batch_size=ODD, lr=0.25, schedule={"total_steps": 40, "eval_every": 7})
+    return make_spec(batch_size=ODD, lr=0.25, schedule={"total_steps": 26, "eval_every": 7})
 
 
 @pytest.mark.slow
@@ -226,6 +228,22 @@ def test_a_sharded_run_stopped_and_killed_goes_on_bit_for_bit(
     run = trained_through_stops_and_kills(trained, spec, way)
     assert not any(run.attempt(number).checkpoint_path.exists() for number in run.numbers())
     assert all(len(run.attempt(number).checkpoints()) == 2 for number in run.numbers()), "the newest alone is kept"
+
+
+SAVED_OFTEN = SHARDED | {"every_steps": 4}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> Callable[[RunSpec], Any]:
+    """Return the numbers of a run that nothing happens to, which is trained once."""
+
+    @functools.cache
+    def of(spec: RunSpec) -> Any:
+        run = RunDir.create(tmp_path_factory.mktemp("calm"), spec)
+        assert forks.call("support.side_by_side:make", SAVED_OFTEN | {"run": str(run.path)}) == ["ended"] * 2
+        return numbers(run)
+
+    return of
 
 
 @pytest.mark.slow
@@ -241,21 +259,19 @@ def test_a_sharded_run_stopped_and_killed_goes_on_bit_for_bit(
     ],
 )
 def test_a_process_killed_while_it_saves_costs_no_bit(
-    trained: Trained, make_spec: MakeSpec, how: str, rank: int
+    trained: Trained, undisturbed: Callable[[RunSpec], Any], make_spec: MakeSpec, how: str, rank: int
 ) -> None:
     spec = long_spec(make_spec)
-    way = SHARDED | {"every_steps": 4, "folder": "same"}
-    (calm, run, _), ends = trained(
-        (spec, way | {"folder": "calm"}), (spec, way | {"rank": rank, "after": 3, "how": how}), (spec, way)
-    )
-    assert ends[1][rank] == "killed"
-    assert "another process of this run is gone" in ends[1][1 - rank]
+    way = SAVED_OFTEN | {"folder": "same"}
+    (run, _), ends = trained((spec, way | {"rank": rank, "after": 3, "how": how}), (spec, way))
+    assert ends[0][rank] == "killed"
+    assert "another process of this run is gone" in ends[0][1 - rank]
     if rank == 1:
         assert run.attempt(1).failure()["kind"] == "lost"  # type: ignore[index]
     at = 12 if how == "before the one before is removed" else 8
     assert run.attempt(2).resumed_from() == (1, at)
     assert run.attempt(1).checkpoints()[0].name == "checkpoint.json"
-    assert numbers(run) == numbers(calm)
+    assert numbers(run) == undisturbed(spec)
 
 
 @pytest.mark.slow

@@ -1,8 +1,10 @@
 """Rounds: a plan is carried out; followed, it is submitted, waited for and made anew until nothing is left to do."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +16,7 @@ from ettsweep.launch.submissions import read_submission
 from ettsweep.launch.submit import scripts, submit
 from ettsweep.runs.folder import RunDir, runs_dir
 from ettsweep.runs.state import State
-from ettsweep.sweep.ledger import Ledger, Plan, Planned, load_ledger, make_plan
+from ettsweep.sweep.ledger import Ledger, Plan, load_ledger, make_plan
 from ettsweep.sweep.search import Point, Search
 from ettsweep.sweep.verify import Look, Verdict
 
@@ -101,71 +103,49 @@ def _follow_rounds(plan: Plan, how: How, console: "Console", replan: Callable[[L
     A worker that dies is replaced; a run whose attempts keep dying becomes failed, so this ends.
     """
     everything = [p.spec for p in plan.wanted]
-    launcher, monitor = Launcher(how, console), Monitor(how.results)
+    monitor = Monitor(how.results)
+    most = LOCAL_TRIES if isinstance(how.profile, LocalProfile) else SLURM_TRIES
+    tries: Counter[tuple[str, int]] = Counter()
+    folders: Sequence[Path] = ()
     while True:
         # Whoever plans anew goes on without what a person must decide about; else that is watched with the rest.
         watched = [p.spec for p in plan.to_launch + plan.keep] if replan else everything
         monitor.watch(watched)
-        launcher.launch(plan)
+        listed = _attempts(how.results, plan)
+        if submitted := _submit_patiently(plan, how, console):
+            folders = submitted
+            tries.update(listed)
         follow(monitor, how.title, console)
         ledger = read_ledger(how.results)
-        launcher.check(make_plan(watched, ledger))
+        left = _attempts(how.results, make_plan(watched, ledger))
+        if left and all(tries[run] >= most for run in left):
+            words = read_submission(folders[0]).last_words()
+            raise LaunchError(f"the workers ended without starting a run: {words}")
         plan = replan(ledger) if replan else make_plan(everything, ledger)
         if not plan.under_way:
             return plan
 
 
-class Launcher:
-    """Submits the plans of one command, and notices when that leads nowhere."""
+def _attempts(results: Path, plan: Plan) -> list[tuple[str, int]]:
+    """Return the runs that are to be launched, each with the number of its attempts so far."""
+    return [(p.id, len(RunDir(runs_dir(results) / p.id).numbers())) for p in plan.to_launch]
 
-    def __init__(self, how: How, console: "Console") -> None:
-        self._how = how
-        self._console = console
-        self._tries: dict[str, tuple[int, int]] = {}
-        self._folder: Path | None = None
 
-    def launch(self, plan: Plan) -> None:
-        """Submit a plan; wait for a scheduler that does not answer, as long as the command is left running."""
-        wait_s = RETRY_FIRST_S
-        while True:
-            try:
-                folders = submit(self._how.results, plan, self._how.profile, self._how.data)
-                break
-            except UnansweredError as error:
-                self._console.print(str(error), highlight=False)
-                return  # what it lists counts as unknown until SLURM answers
-            except NotHereError:
-                raise
-            except NoAnswerError as error:
-                told = f"{NO_ANSWER}: {error}; asking again in {wait_s:.0f} s"
-                self._console.print(told, highlight=False)
-                time.sleep(wait_s)
-                wait_s = min(RETRY_LAST_S, 2 * wait_s)
-        if folders:
-            self._folder = folders[0]
-        for planned in plan.to_launch:
-            attempts, tries = self._tries.get(planned.id, (0, 0))
-            now = self._attempts(planned)
-            self._tries[planned.id] = (now, tries + 1 if now == attempts else 1)
-
-    def check(self, left: Plan) -> None:
-        """Give up where all that is left to launch was launched before, and workers ended without starting it.
-
-        Raises:
-            LaunchError: with the workers' last words.
-        """
-        most = LOCAL_TRIES if isinstance(self._how.profile, LocalProfile) else SLURM_TRIES
-        if self._folder is None or not left.to_launch:
-            return
-        for planned in left.to_launch:
-            attempts, tries = self._tries.get(planned.id, (0, 0))
-            if tries < most or attempts != self._attempts(planned):
-                return
-        words = read_submission(self._folder).last_words()
-        raise LaunchError(f"the workers ended without starting a run: {words}")
-
-    def _attempts(self, planned: Planned) -> int:
-        return len(RunDir(runs_dir(self._how.results) / planned.id).numbers())
+def _submit_patiently(plan: Plan, how: How, console: "Console") -> Sequence[Path]:
+    """Submit a plan; wait for a scheduler that does not answer, as long as the command is left running."""
+    wait_s = RETRY_FIRST_S
+    while True:
+        try:
+            return submit(how.results, plan, how.profile, how.data)
+        except UnansweredError as error:
+            console.print(str(error), highlight=False)
+            return ()  # what it lists counts as unknown until SLURM answers
+        except NotHereError:
+            raise
+        except NoAnswerError as error:
+            console.print(f"{NO_ANSWER}: {error}; asking again in {wait_s:.0f} s", highlight=False)
+            time.sleep(wait_s)
+            wait_s = min(RETRY_LAST_S, 2 * wait_s)
 
 
 # --- until every verdict is final -----------------------------------------------------------------------------------
@@ -186,49 +166,44 @@ class Verification:
     """Climbs of some families from candidate to better neighbour, which each look at what is on disk takes on.
 
     Attributes:
-        outcome: what became of the last plan.
-        candidates: the point that each family's climb has come to, where it does not begin at its best.
+        at: the point at which the climb of each family begins; None for its best.
         max_runs: runs that may be planned in all.
         tell: takes a line for each step of a climb.
         verdicts: one for each family, of the last look.
         planned: runs planned so far.
         held_back: runs that `max_runs` kept out of the last plan.
+        outcome: what became of the last plan.
         problem: why the only round could not be submitted.
-        paths: the way that each family's climb has come.
     """
 
     searches: Sequence[Search]
-    outcome: Outcome
-    candidates: dict[str, Point]
+    at: Point | None
     max_runs: int | None
     tell: Callable[[str], None] | None
     verdicts: list[Verdict] = field(default_factory=list)
     planned: int = 0
     held_back: int = 0
+    outcome: Outcome = field(init=False)
     problem: LaunchError | None = None
-    paths: dict[str, tuple[Point, ...]] = field(default_factory=dict)
 
     def plan(self, ledger: Ledger) -> Plan:
         """Climb as far as what is on disk allows, and return the plan for what the verdicts lack."""
-        self.verdicts, specs = [], []
-        for look in looks(self.searches, ledger):
-            verdict = self._climb(look)
-            self.verdicts.append(verdict)
-            specs += look.wanted(verdict)
-        plan = make_plan(specs, ledger)
+        found = looks(self.searches, ledger)
+        before: Sequence[Verdict | None] = self.verdicts or [None] * len(found)
+        self.verdicts = [self._climb(look, last) for look, last in zip(found, before, strict=True)]
+        wanted = [look.wanted(verdict) for look, verdict in zip(found, self.verdicts, strict=True)]
+        plan = make_plan(chain.from_iterable(wanted), ledger)
         allowed = plan if self.max_runs is None else plan.limited(max(0, self.max_runs - self.planned))
         self.held_back = len(plan.to_launch) - len(allowed.to_launch)
         self.planned += len(allowed.to_launch)
         return allowed
 
-    def _climb(self, look: Look) -> Verdict:
-        family = look.search.family
-        verdict = look.climb(self.candidates.get(family), self.paths.get(family, ()))
-        if family in self.candidates and verdict.point:
-            self.candidates[family] = verdict.point
+    def _climb(self, look: Look, last: Verdict | None) -> Verdict:
+        """Return the verdict that a climb has come to, which goes on from where it was at the look before."""
+        start = self.at and (last.point if last else look.snap(self.at))
+        verdict = look.climb(start, last.way if last else ())
         if verdict.way != verdict.path and self.tell:
             self.tell(f"{look.search.model} {verdict.strategy}: {_candidate(verdict)}")
-        self.paths[family] = verdict.way
         return verdict
 
 
@@ -243,11 +218,12 @@ def verify_rounds(
     """Judge each family and submit the runs that its verdict lacks: one round or, where `how` follows, all.
 
     With `at`, that point is judged first instead of each family's best; `tell` takes a line for each step of a climb.
+
+    Raises:
+        InputError: `at` lies off a fixed axis.
     """
-    ledger = read_ledger(how.results)
-    candidates = {look.search.family: look.snap(at) for look in looks(searches, ledger)} if at else {}
-    done = Verification(searches, Outcome(Plan(), how), candidates, max_runs, tell)
-    plan = done.plan(ledger)
+    done = Verification(searches, at, max_runs, tell)
+    plan = done.plan(read_ledger(how.results))
     done.outcome = Outcome(plan, how)
     if plan.under_way or not how.follows:
         try:

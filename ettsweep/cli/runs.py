@@ -168,7 +168,7 @@ def retry(
     """Train failed, cancelled or corrupt runs again, from their last checkpoint where there is one."""
     from ettsweep.cli.views import show_outcome
     from ettsweep.launch.demand import ask_again, retryable
-    from ettsweep.launch.rounds import carry_out, read_ledger
+    from ettsweep.launch.rounds import How, carry_out, read_ledger
     from ettsweep.sweep.ledger import intact
 
     chosen.need_some(all_)
@@ -178,7 +178,7 @@ def retry(
     found = chosen.runs(ledger)
     runs = retryable(found, named=bool(chosen.run))
     confirm(f"retry {len(runs)} runs?", len(runs), yes)
-    how = training.place().how_again(results, {run.family for run in runs})
+    how = How(results, *training.place().of_families({run.family for run in runs}, results))
     plan, alive = ask_again(runs, how, tell=note)
     show_outcome(carry_out(plan, how), Format.TABLE)
     for run in alive:

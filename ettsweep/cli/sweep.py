@@ -42,16 +42,15 @@ def grid(
     """Expand a grid file and submit the runs that are missing."""
     from ettsweep.cli.views import note_blocked, note_ended, show_outcome
     from ettsweep.config import parse_numbers
-    from ettsweep.launch.demand import ask_grid
-    from ettsweep.launch.rounds import carry_out
+    from ettsweep.launch.demand import ask_grid, trained_by
+    from ettsweep.launch.rounds import How, carry_out
     from ettsweep.sweep.gridfile import load_request, which_grid
 
     path = which_grid(grid, model, "say which grid, with one of --model NAME and --grid FILE")
     given_seeds = parse_numbers(seeds, "--seeds", "0,1,2")
     asked = load_request(path, strategy or [], set_ or [], lr_range, wd_range, given_seeds)
-    place = training.place()
-    request = place.settle(asked, results)
-    how = place.how(results, request, dry_run, console() if follow else None, path.stem)
+    request = training.place().settle(asked, results)
+    how = How(results, *trained_by(request), dry_run, console() if follow else None, path.stem)
     plan, obstacle = ask_grid(request, how)
     with detaching(how.follows):
         done = carry_out(plan, how)
@@ -84,12 +83,13 @@ def verify_optimum(
 ) -> None:
     """Judge each family's best point by its six neighbours; submit those that are missing."""
     from ettsweep.cli.views import note_blocked, note_outside, note_submitted, score_note, show_plan, show_verdicts
-    from ettsweep.launch.rounds import verify_rounds
+    from ettsweep.launch.rounds import How, verify_rounds
     from ettsweep.sweep.search import parse_point
 
     searches = families.searches(results)
     ids = {search.family for search in searches}
-    how = training.place().how_again(results, ids, dry_run, console() if follow else None, "verify")
+    ways = training.place().of_families(ids, results, check_data=not dry_run)
+    how = How(results, *ways, dry_run, console() if follow else None, "verify")
     if at is not None and len(searches) > 1:
         told = ", ".join(f"{search.model} {search.strategy}" for search in searches)
         raise InputError(
@@ -126,11 +126,12 @@ def seeds(
     """Rerun each verified optimum over fresh seeds, reported beside the search's own score."""
     from ettsweep.cli.views import note_blocked, plan_summary, show_plan, show_verdicts
     from ettsweep.launch.demand import ask_seeds
-    from ettsweep.launch.rounds import carry_out, judge, read_ledger
+    from ettsweep.launch.rounds import How, carry_out, judge, read_ledger
 
     searches = families.searches(results)
     ids = {search.family for search in searches}
-    how = training.place().how_again(results, ids, dry_run, console() if follow else None, "seeds")
+    ways = training.place().of_families(ids, results, check_data=not dry_run)
+    how = How(results, *ways, dry_run, console() if follow else None, "seeds")
     plan, unverified = ask_seeds(searches, results, count)
     with detaching(how.follows):
         done = carry_out(plan, how)

@@ -3,11 +3,10 @@
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from ettsweep.errors import EttsweepError, InputError
 from ettsweep.launch.memory import watch_pulses
-from ettsweep.launch.profiles import LocalProfile, load_profile
+from ettsweep.launch.profiles import AnyProfile, LocalProfile, load_profile
 from ettsweep.launch.rounds import How, looks, read_ledger
 from ettsweep.launch.submit import check
 from ettsweep.runs.state import State
@@ -19,9 +18,6 @@ from ettsweep.sweep.search import Centre, Request, Search, as_before, load_reque
 from ettsweep.sweep.verify import fresh_seeds
 from ettsweep.tasks.data import resolve, said
 from ettsweep.tasks.kinds import TASKS, check_data
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 
 @dataclass(frozen=True)
@@ -40,17 +36,14 @@ class Place:
 
     def of(self, request: Request) -> Request:
         """Return a request with what the options say of where it trains, and of where its data are."""
-        given: dict[str, Any] = {}
+        launch, sets = request.launch, request.launch_set
         if self.launch is not None:
-            given["launch"] = str(Path(self.launch).resolve()) if Path(self.launch).is_file() else self.launch
-            given["launch_set"] = ()  # another profile does not inherit what was set in the first
-        if self.launch_set:
-            sets = (*given.get("launch_set", request.launch_set), *self.launch_set)
-            last = {text.partition("=")[0]: text for text in sets}  # of a key, the last counts
-            given["launch_set"] = tuple(last.values())
+            launch = str(Path(self.launch).resolve()) if Path(self.launch).is_file() else self.launch
+            sets = ()  # another profile does not inherit what was set in the first
+        last = {text.partition("=")[0]: text for text in (*sets, *self.launch_set)}  # of a key, the last counts
         data = self.data or request.data
-        given["data"] = located(data, request.recipe.task.kind) if data else None
-        return request.model_copy(update=given)
+        where = located(data, request.recipe.task.kind) if data else None
+        return request.model_copy(update={"launch": launch, "launch_set": tuple(last.values()), "data": where})
 
     def settle(self, request: Request, results: Path) -> Request:
         """Return a grid's request for the data at hand; it trains where the options say, else where it did before.
@@ -61,22 +54,10 @@ class Place:
         request = self.of(request)
         return self.of(as_before(results, with_corpus(request)))
 
-    def how(
-        self, results: Path, request: Request, dry_run: bool = False, console: "Console | None" = None, title: str = ""
-    ) -> How:
-        """Return how a settled request is carried out."""
-        profile = load_profile(request.launch, request.launch_set)
-        return How(results, profile, _data_by_kind(request), dry_run, console, title)
-
-    def how_again(
-        self,
-        results: Path,
-        families: Collection[str],
-        dry_run: bool = False,
-        console: "Console | None" = None,
-        title: str = "",
-    ) -> How:
-        """Return how more runs of some families are carried out: as the grids were that they belong to.
+    def of_families(
+        self, families: Collection[str], results: Path, *, check_data: bool = True
+    ) -> tuple[AnyProfile, dict[str, str]]:
+        """Return what more runs of some families train by, as their grids say: a profile, and data by kind of task.
 
         Raises:
             InputError: their grids were launched differently, so a choice is needed.
@@ -91,8 +72,9 @@ class Place:
                 left -= mine
                 placed = self.of(request)
                 ways.setdefault((placed.launch, placed.launch_set), placed.grid)
-                data |= _data_by_kind(placed)
-                if not dry_run:
+                if placed.data:
+                    data[placed.recipe.task.kind] = placed.data
+                if check_data:
                     check_data_of(placed)
         if len(ways) > 1:
             told = "; ".join(" ".join((grid, "with", name, *sets)) for (name, sets), grid in ways.items())
@@ -100,7 +82,7 @@ class Place:
                 f"these grids were launched differently ({told}); choose with --launch, or narrow the runs"
             )
         name, sets = next(iter(ways), (self.launch or "local", self.launch_set))
-        return How(results, load_profile(name, sets), data, dry_run, console, title)
+        return load_profile(name, sets), data
 
     def here(self, spec: RunSpec) -> tuple[LocalProfile, str | None]:
         """Return the profile by which a run trains in this process, and where its data are said to be.
@@ -137,9 +119,10 @@ def data_of(request: Request) -> str | None:
     return None if TASKS[kind].packaged else said(kind, request.data)
 
 
-def _data_by_kind(request: Request) -> dict[str, str]:
-    """Return where the data of a grid are said to be, under the kind of its task."""
-    return {request.recipe.task.kind: request.data} if request.data else {}
+def trained_by(request: Request) -> tuple[AnyProfile, dict[str, str]]:
+    """Return what the runs of a settled request train by: the profile, and where data are, by kind of task."""
+    data = {request.recipe.task.kind: request.data} if request.data else {}
+    return load_profile(request.launch, request.launch_set), data
 
 
 def check_data_of(request: Request, *, counts: bool = False) -> None:

@@ -4,6 +4,7 @@ A process that looks once makes one call of squeue for all jobs; one that goes o
 heart that beats from one that stands still.
 """
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -29,33 +30,33 @@ class Memory:
 
     Attributes:
         clock: seconds that only go forward; never compared with those of another machine.
-        asked_s, wait_s: when the controller was asked, and for how long it is not asked again.
-        known: name and array of the submissions that it was asked about.
+        again_s, wait_s: when the controller is asked next, and how long after it was asked.
+        recorded: array of each submission that it was asked about, by name; None where nobody had recorded it.
         tasks: what it told, by id.
-        arrays: the array of each job's name.
+        arrays: the array of each job's name, as recorded or as it told.
         silence: why it did not answer.
-        ended, ended_asked_s, no_history: the same of the accounting.
+        ended, history_again_s, no_history: the same of the accounting.
         beats: the heartbeat of an attempt as last seen, since when, and whether it has been seen to beat.
     """
 
     clock: Callable[[], float] = time.monotonic
-    asked_s: float | None = None
+    again_s: float = -math.inf
     wait_s: float = 0.0
-    known: frozenset[tuple[str, str | None]] = frozenset()
+    recorded: dict[str, str | None] = field(default_factory=dict)
     tasks: dict[str, slurm.ArrayTask] = field(default_factory=dict)
     arrays: dict[str, str] = field(default_factory=dict)
     silence: str = ""
     ended: dict[str, slurm.ArrayTask] = field(default_factory=dict)
-    ended_asked_s: float | None = None
+    history_again_s: float = -math.inf
     no_history: str = ""
     beats: dict[Path, tuple[str, float, bool]] = field(default_factory=dict)
 
     def ask(self, found: Sequence[Submission]) -> None:
         """Ask SLURM about the jobs of some submissions, if it is time, or it was not asked about all of them."""
         # The name of a submission is there before sbatch is asked, its number before a job of it claims a run.
-        known = frozenset((s.name, s.array()) for s in found)
-        now_s = self.clock()
-        if self.asked_s is not None and known <= self.known and now_s - self.asked_s < self.wait_s:
+        recorded = {s.name: s.array() for s in found}
+        known, now_s = recorded.items() <= self.recorded.items(), self.clock()
+        if known and now_s < self.again_s:
             return
         before = self._ours(found), self.silence
         try:
@@ -63,9 +64,10 @@ class Memory:
         except NoAnswerError as error:
             self.tasks, self.silence = {}, str(error)
         self.arrays = {task.name: id_.partition("_")[0] for id_, task in self.tasks.items()}
-        same = before == (self._ours(found), self.silence) and known <= self.known
+        self.arrays |= {name: array for name, array in recorded.items() if array}
+        same = known and before == (self._ours(found), self.silence)
         self.wait_s = min(ASK_LAST_S, 2 * self.wait_s) if same else ASK_FIRST_S
-        self.known, self.asked_s = known, now_s
+        self.recorded, self.again_s = recorded, now_s + self.wait_s
 
     def _ours(self, found: Sequence[Submission]) -> dict[str, slurm.ArrayTask]:
         names = {s.name for s in found}
@@ -78,8 +80,8 @@ class Memory:
         some arrays at once.
         """
         now_s = self.clock()
-        if id_ not in self.ended and (self.ended_asked_s is None or now_s - self.ended_asked_s >= ASK_LAST_S):
-            self.ended_asked_s = now_s
+        if id_ not in self.ended and now_s >= self.history_again_s:
+            self.history_again_s = now_s + ASK_LAST_S
             try:
                 told = slurm.history(asked) if (asked := arrays()) else {}
                 self.ended |= {id_: task for id_, task in told.items() if not task.active and not task.waiting}
@@ -106,15 +108,12 @@ class Memory:
 def watch_pulses(runs: Sequence[RunDir]) -> set[str]:
     """Watch the hearts of the owners of some runs for as long as they may stand still; return those that beat."""
     memory = Memory()
-    attempts = {run.id: attempt for run in runs if (attempt := run.latest())}
+    attempts = {run.id: attempt for run in runs if (attempt := run.latest()) and attempt.heartbeat_s() is not None}
     beating: set[str] = set()
     while True:
         pulses = {run_id: memory.pulse(attempt) for run_id, attempt in attempts.items() if run_id not in beating}
         beating |= {run_id for run_id, pulse in pulses.items() if pulse == "alive"}
-        promised = any(
-            pulse == "unknown" and attempts[run_id].heartbeat_s() is not None for run_id, pulse in pulses.items()
-        )
-        if not promised:
+        if "unknown" not in pulses.values():
             return beating
         time.sleep(WATCH_S)
 

@@ -15,7 +15,7 @@ from ettsweep.launch.memory import Memory
 from ettsweep.launch.submissions import Submission, submissions
 from ettsweep.processes import boot_id
 from ettsweep.runs.attempt import Attempt
-from ettsweep.runs.state import Owner, Prospect, State
+from ettsweep.runs.state import Owner, State, Status
 
 NO_ANSWER = "SLURM does not answer"
 
@@ -34,7 +34,6 @@ class LiveOutlook:
         self._by_folder = {s.path.name: s for s in self._slurm}
         self._asked = False
         self._alive: dict[Path, bool] = {}
-        self._arrays: dict[Path, str | None] = {}
 
     @property
     def silence(self) -> str:
@@ -98,7 +97,7 @@ class LiveOutlook:
 
     # --- prospects --------------------------------------------------------------------------------------------------
 
-    def prospect(self, run_id: str) -> Prospect | None:
+    def prospect(self, run_id: str) -> Status | None:
         """Return what the newest submission that lists a run says of it; a job that will take it comes first."""
         found = [self._of(submission, run_id) for submission in reversed(self._listed.get(run_id, []))]
         for state in (State.QUEUED, State.UNKNOWN):
@@ -107,21 +106,19 @@ class LiveOutlook:
                     return prospect
         return found[0] if found else None
 
-    def _of(self, submission: Submission, run_id: str) -> Prospect | None:
+    def _of(self, submission: Submission, run_id: str) -> Status | None:
         if submission.kind == "local":
             if submission.path not in self._alive:
                 self._alive[submission.path] = self._has_workers(submission)
-            return Prospect(State.QUEUED) if self._alive[submission.path] else None
+            return Status(State.QUEUED) if self._alive[submission.path] else None
         if problem := self._problem(submission.cluster, submission.user):
-            return Prospect(State.UNKNOWN, problem)
-        array, memory = self._array(submission), self._memory
-        if array and (submission.name, array) not in memory.known and array not in memory.arrays.values():
-            return Prospect(State.QUEUED, "being submitted")  # it was recorded after SLURM was asked
+            return Status(State.UNKNOWN, problem)
+        memory, index = self._memory, submission.task_of(run_id)
+        array = memory.arrays.get(submission.name)
         if array is None:
-            if submission.being_submitted() == "alive":
-                return Prospect(State.QUEUED, "being submitted")
-            return Prospect(State.INTERRUPTED, "its submission was cut short")
-        index = submission.task_of(run_id)
+            if submission.being_submitted() == "alive" or submission.array():  # recorded after SLURM was asked
+                return Status(State.QUEUED, "being submitted")
+            return Status(State.INTERRUPTED, "its submission was cut short")
         id_ = f"{array}_{index}"
         task = memory.tasks.get(id_) or memory.history(id_, self._unfinished_arrays)
         if task is None or task.name != submission.name:  # numbers can come again, names cannot
@@ -130,13 +127,13 @@ class LiveOutlook:
             start = f"expected to start {task.start.replace('T', ' ')}" if task.start else ""
             if re.search(r"TimeLimit|WallDuration", task.reason):
                 start = "never starts so: `cancel` it, lower time_min, `retry`"
-            return Prospect(State.QUEUED, ", ".join(filter(None, [task.reason, start])), id_)
+            return Status(State.QUEUED, ", ".join(filter(None, [task.reason, start])), job=id_)
         if task.active:
             if submission.all_leaving(index, task.restarts):
-                return Prospect(State.INTERRUPTED, f"job {id_} is ending", id_)
+                return Status(State.INTERRUPTED, f"job {id_} is ending", job=id_)
             doing = "is ending" if task.state == "COMPLETING" else f"runs on {task.node}" if task.node else "starts"
-            return Prospect(State.QUEUED, f"its job {doing}", id_)
-        return _ended(task) if task.over else Prospect(State.UNKNOWN, f"job {id_} is {task.state}", id_)
+            return Status(State.QUEUED, f"its job {doing}", job=id_)
+        return _ended(task) if task.over else Status(State.UNKNOWN, f"job {id_} is {task.state}", job=id_)
 
     def _has_workers(self, submission: Submission) -> bool:
         """Say whether a local submission has workers, or may have some on a host that cannot be seen.
@@ -150,29 +147,23 @@ class LiveOutlook:
         given_up = [attempt.owner() for attempt in attempts if attempt and attempt.retried()]
         return any(worker not in given_up for worker in workers)
 
-    def _array(self, submission: Submission) -> str | None:
-        """Return the array of a submission; by its name, where its submitter died before it could record the number."""
-        if submission.path not in self._arrays:
-            self._arrays[submission.path] = submission.array() or self._memory.arrays.get(submission.name)
-        return self._arrays[submission.path]
-
-    def _forgotten(self, submission: Submission, index: int, id_: str) -> Prospect:
+    def _forgotten(self, submission: Submission, index: int, id_: str) -> Status:
         """Say what became of a task that neither the controller nor the accounting tells of.
 
         Of a single task that is cancelled while it waits, SLURM keeps nothing at all; of one that has started, the
         accounting does, and the worker has left its own words.
         """
         if self._memory.no_history:
-            return Prospect(State.INTERRUPTED, f"job {id_} has ended; {self._memory.no_history}", id_)
+            return Status(State.INTERRUPTED, f"job {id_} has ended; {self._memory.no_history}", job=id_)
         told = (*self._memory.ended.values(), *self._memory.tasks.values())
         siblings = any(task.name == submission.name for task in told)
         if siblings and not submission.said_by(f"{index}-0"):
-            return Prospect(State.CANCELLED, f"job {id_} was cancelled in SLURM before it started", id_)
-        return Prospect(State.INTERRUPTED, f"job {id_} has ended", id_)
+            return Status(State.CANCELLED, f"job {id_} was cancelled in SLURM before it started", job=id_)
+        return Status(State.INTERRUPTED, f"job {id_} has ended", job=id_)
 
     def _unfinished_arrays(self) -> list[str]:
-        unfinished = [s for s in self._slurm if s.unfinished()]
-        return sorted(array for submission in unfinished if (array := self._array(submission)))
+        arrays = self._memory.arrays
+        return sorted(arrays[s.name] for s in self._slurm if s.name in arrays and s.unfinished())
 
     def waiting(self, cancelled: Collection[str]) -> tuple[list[str], list[str]]:
         """Return the ids of our jobs that wait in SLURM for nothing but cancelled runs or finished ones.
@@ -186,7 +177,7 @@ class LiveOutlook:
             if problem := self._problem(submission.cluster, submission.user):
                 problems.append(problem)
                 continue
-            array = self._array(submission)
+            array = self._memory.arrays.get(submission.name)
             for task in self._memory.tasks.values():
                 number, _, index = task.id.partition("_")
                 if number != array or task.name != submission.name or not task.waiting or not index.isdigit():
@@ -209,16 +200,16 @@ class LiveOutlook:
         )
 
 
-def _ended(task: slurm.ArrayTask) -> Prospect:
+def _ended(task: slurm.ArrayTask) -> Status:
     if task.state == "CANCELLED":
-        return Prospect(State.CANCELLED, f"job {task.id} was cancelled in SLURM", task.id)
+        return Status(State.CANCELLED, f"job {task.id} was cancelled in SLURM", job=task.id)
     if task.state == "OUT_OF_MEMORY":
-        return Prospect(State.FAILED, f"job {task.id} ran out of memory; raise mem_gb", task.id)
+        return Status(State.FAILED, f"job {task.id} ran out of memory; raise mem_gb", job=task.id)
     if task.state == "COMPLETED":
-        return Prospect(State.INTERRUPTED, "", task.id)
+        return Status(State.INTERRUPTED, job=task.id)
     if task.state == "FAILED":
-        return Prospect(State.INTERRUPTED, f"job {task.id} failed ({task.reason})", task.id)
-    return Prospect(State.INTERRUPTED, f"job {task.id}: {slurm.ENDS.get(task.state, task.state.lower())}", task.id)
+        return Status(State.INTERRUPTED, f"job {task.id} failed ({task.reason})", job=task.id)
+    return Status(State.INTERRUPTED, f"job {task.id}: {slurm.ENDS.get(task.state, task.state.lower())}", job=task.id)
 
 
 def withdraw(results: Path, cancelled: Collection[str]) -> list[str]:

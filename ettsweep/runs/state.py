@@ -1,7 +1,7 @@
 """The state of a run: derived from what its folder says, and from what is known beyond it, whenever it is asked for."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Protocol
 
@@ -70,29 +70,17 @@ class Owner:
     reason: str = ""
 
 
-@dataclass(frozen=True)
-class Prospect:
-    """What a run that nobody trains may hope for, as the newest job that lists it tells.
-
-    Attributes:
-        state: queued: a job will take it. unknown: that cannot be asked. cancelled, failed, interrupted: the job ended.
-        reason: why, in the scheduler's words.
-        job: the scheduler's id of the job.
-    """
-
-    state: State
-    reason: str = ""
-    job: str = ""
-
-
 class Outlook(Protocol):
     """What is known of runs beyond their folders: whether owners live, and which jobs list a run."""
 
     def owner(self, attempt: Attempt) -> Owner:
         """Say whether the owner of an attempt that has not ended lives."""
 
-    def prospect(self, run_id: str) -> Prospect | None:
-        """Return what the newest submission that lists a run says of it, or None where there is none."""
+    def prospect(self, run_id: str) -> Status | None:
+        """Return what a run that nobody trains may hope for, as the newest submission that lists it tells, if any does.
+
+        Queued: a job will take it. Unknown: that cannot be asked. Cancelled, failed, interrupted: the job ended.
+        """
 
 
 class ThisMachine:
@@ -103,7 +91,7 @@ class ThisMachine:
         host = attempt.host()
         return Owner(attempt.liveness(), host, f"claimed on {host}, which cannot be asked from here")
 
-    def prospect(self, run_id: str) -> Prospect | None:
+    def prospect(self, run_id: str) -> Status | None:
         """Know of no submission."""
         return None
 
@@ -152,7 +140,7 @@ def unfinished_status(
     facts: Facts,
     owner: Callable[[], Owner],
     lost: Iterable[Lost],
-    prospect: Callable[[], Prospect | None],
+    prospect: Callable[[], Status | None],
 ) -> Status:
     """Derive the status of a run without a result; what takes a further look is asked for when it comes to it.
 
@@ -173,10 +161,10 @@ def unfinished_status(
         return Status(State.FAILED, str(failure.get("reason", "")), progress)
     if count := lost_in_a_row(lost):
         return Status(State.FAILED, f"{count} attempts died without a word; see `ettsweep logs {run_id}`", progress)
-    return _hoping(facts, prospect() or Prospect(State.INTERRUPTED))
+    return _hoping(facts, prospect() or Status(State.INTERRUPTED))
 
 
-def _hoping(facts: Facts, prospect: Prospect) -> Status:
+def _hoping(facts: Facts, prospect: Status) -> Status:
     """Return the status of a run that nobody trains, and that nothing keeps from being trained."""
     state, reason = prospect.state, prospect.reason
     if state is State.QUEUED:
@@ -186,7 +174,7 @@ def _hoping(facts: Facts, prospect: Prospect) -> Status:
     elif state is State.INTERRUPTED:
         told = str((facts.failure or {}).get("reason", ""))
         reason = reason or told or "its worker died"
-    return Status(state, reason, facts.progress, job=prospect.job)
+    return replace(prospect, state=state, reason=reason, progress=facts.progress)
 
 
 def lost_in_a_row(lost: Iterable[Lost]) -> int:

@@ -9,7 +9,7 @@ from ettsweep.launch.memory import Memory
 from ettsweep.launch.outlook import LiveOutlook
 from ettsweep.launch.submissions import Submission
 from ettsweep.runs.attempt import Attempt
-from ettsweep.runs.state import Owner, Prospect
+from ettsweep.runs.state import Owner, Status
 
 
 @dataclass(frozen=True)
@@ -86,6 +86,6 @@ class JobOutlook:
         life = owner.liveness() if owner else "dead"
         return Owner("alive" if life == "unknown" else life)  # a worker of this job on another of its nodes
 
-    def prospect(self, run_id: str) -> Prospect | None:
+    def prospect(self, run_id: str) -> Status | None:
         """Look at no other submission: this job has been given the run."""
         return None

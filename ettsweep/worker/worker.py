@@ -26,7 +26,7 @@ from ettsweep.processes import beside, process
 from ettsweep.provenance import provenance
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
-from ettsweep.runs.state import Outlook, Prospect, State, ThisMachine
+from ettsweep.runs.state import Outlook, State, Status, ThisMachine
 from ettsweep.schema import validate
 from ettsweep.spec import RunSpec
 from ettsweep.worker.control import POLL_S, Control
@@ -255,7 +255,7 @@ def beating(attempt: Attempt, interval_s: float) -> AbstractContextManager[None]
 class Unlisted(LiveOutlook):
     """An outlook that asks who owns a run, and not which submissions list it."""
 
-    def prospect(self, run_id: str) -> Prospect | None:
+    def prospect(self, run_id: str) -> Status | None:
         """Look at no submission."""
         return None
 

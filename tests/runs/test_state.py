@@ -13,7 +13,6 @@ from ettsweep.runs.state import (
     Facts,
     Lost,
     Owner,
-    Prospect,
     State,
     Status,
     lost_in_a_row,
@@ -77,7 +76,7 @@ def test_owner_on_another_machine_is_unknown(run: RunDir) -> None:
 
 def test_how_its_job_ended_says_what_became_of_a_run(run: RunDir) -> None:
     def seen(told: State, reason: str = "why") -> tuple[State, str, str]:
-        status = run.status(Look(prospect=Prospect(told, reason, "7_1")))
+        status = run.status(Look(prospect=Status(told, reason, job="7_1")))
         return status.state, status.reason, status.job
 
     assert seen(State.INTERRUPTED) == (State.MISSING, "why", "7_1")

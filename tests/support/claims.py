@@ -10,7 +10,7 @@ from ettsweep.files import dumps
 from ettsweep.processes import Life, Process, boot_id
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
-from ettsweep.runs.state import Owner, Prospect, State, ThisMachine
+from ettsweep.runs.state import Owner, State, Status, ThisMachine
 
 
 def claimed(run: RunDir, owner: Process | None = None) -> Attempt:
@@ -57,14 +57,14 @@ def python(script: str, *arguments: object) -> str:
 class Look(ThisMachine):
     """An outlook that says what a test wants it to say of every run, or asks this machine."""
 
-    def __init__(self, *queued: str, life: Life | None = None, prospect: Prospect | None = None) -> None:
+    def __init__(self, *queued: str, life: Life | None = None, prospect: Status | None = None) -> None:
         self.queued, self.life, self.told = queued, life, prospect
 
     def owner(self, attempt: Attempt) -> Owner:
         return Owner(self.life, "n1") if self.life else super().owner(attempt)
 
-    def prospect(self, run_id: str) -> Prospect | None:
-        return Prospect(State.QUEUED) if run_id in self.queued else self.told
+    def prospect(self, run_id: str) -> Status | None:
+        return Status(State.QUEUED) if run_id in self.queued else self.told
 
 
 def state(run: RunDir, *queued: str) -> tuple[State, str]:

@@ -7,7 +7,7 @@ import pytest
 from ettsweep.errors import InputError
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
-from ettsweep.runs.state import Owner, Prospect, State, Status, ThisMachine
+from ettsweep.runs.state import Owner, State, Status, ThisMachine
 from ettsweep.spec import RunSpec
 from ettsweep.sweep.ledger import Ledger, Run, count_states, find_run, load_ledger, make_plan
 
@@ -47,8 +47,8 @@ class Look(ThisMachine):
     def owner(self, attempt: Attempt) -> Owner:
         return Owner(self.life) if self.life else super().owner(attempt)
 
-    def prospect(self, run_id: str) -> Prospect | None:
-        return Prospect(State.QUEUED) if run_id == self.queued else None
+    def prospect(self, run_id: str) -> Status | None:
+        return Status(State.QUEUED) if run_id == self.queued else None
 
 
 def test_each_run_is_found_with_its_state_and_score(results: Path, make_spec: MakeSpec) -> None:

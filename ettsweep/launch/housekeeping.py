@@ -83,7 +83,7 @@ def remove(waste: list[Waste]) -> None:
         StorageError: the folder cannot be written.
     """
     for item in waste:
-        submission = readable(item.path) if (item.path / "submission.json").exists() else None
+        submission = readable(item.path)
         if submission and LiveOutlook(submission.results).live(submission):
             continue
         results = item.path.parent.parent

@@ -163,8 +163,7 @@ def follow(monitor: Monitor, title: str, console: "Console", relaunch: bool = Tr
     """
     from rich.live import Live
 
-    printed_s = 0.0
-    idle_since_s: float | None = None
+    printed_s, busy_s = 0.0, time.monotonic()
     screen = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
     with screen or contextlib.nullcontext():
         while True:
@@ -179,9 +178,7 @@ def follow(monitor: Monitor, title: str, console: "Console", relaunch: bool = Tr
             if snapshot.settled:
                 return snapshot
             if not snapshot.idle:
-                idle_since_s = None
-            elif idle_since_s is None:
-                idle_since_s = time.monotonic()
-            elif relaunch and time.monotonic() - idle_since_s >= RELAUNCH_S:
+                busy_s = time.monotonic()
+            elif relaunch and time.monotonic() - busy_s >= RELAUNCH_S:
                 return snapshot
             time.sleep(max(POLL_S, LOOK_SHARE * looked_s))

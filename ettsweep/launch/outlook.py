@@ -100,11 +100,8 @@ class LiveOutlook:
     def prospect(self, run_id: str) -> Status | None:
         """Return what the newest submission that lists a run says of it; a job that will take it comes first."""
         found = [self._of(submission, run_id) for submission in reversed(self._listed.get(run_id, []))]
-        for state in (State.QUEUED, State.UNKNOWN):
-            for prospect in found:
-                if prospect and prospect.state is state:
-                    return prospect
-        return found[0] if found else None
+        rank = {State.QUEUED: 0, State.UNKNOWN: 1}
+        return min(found, key=lambda told: rank.get(told.state, 2) if told else 2, default=None)
 
     def _of(self, submission: Submission, run_id: str) -> Status | None:
         if submission.kind == "local":
@@ -178,13 +175,12 @@ class LiveOutlook:
                 problems.append(problem)
                 continue
             array = self._memory.arrays.get(submission.name)
-            for task in self._memory.tasks.values():
-                number, _, index = task.id.partition("_")
-                if number != array or task.name != submission.name or not task.waiting or not index.isdigit():
-                    continue
-                runs = submission.run_dirs(submission.runs_of(int(index)))
-                if all(run.cancel_path.exists() or run.result_path.exists() for run in runs):
-                    found.append(task.id)
+            for index in dict.fromkeys(map(submission.task_of, submission.runs)):
+                task = self._memory.tasks.get(f"{array}_{index}")
+                runs = submission.run_dirs(submission.runs_of(index))
+                ours = task and task.name == submission.name and task.waiting
+                if ours and all(run.cancel_path.exists() or run.result_path.exists() for run in runs):
+                    found.append(f"{array}_{index}")
         return found, problems
 
     def live(self, submission: Submission) -> bool:

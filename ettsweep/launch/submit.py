@@ -239,17 +239,13 @@ def would_start(script: str) -> str:
     """
     from ettsweep.launch.executors import sbatch
 
-    command = [*sbatch(script), "--test-only"]
-    try:
-        done = subprocess.run(
-            command, input=script, capture_output=True, text=True, timeout=slurm.ANSWER_S, check=False
-        )
-    except FileNotFoundError:
-        raise NotHereError("sbatch is not on this machine; `--launch local` trains here") from None
-    except subprocess.TimeoutExpired:
-        raise NoAnswerError(f"sbatch gave no answer in {slurm.ANSWER_S:.0f} s") from None
-    if done.returncode == 127:  # from env
+    if shutil.which("sbatch") is None:
         raise NotHereError("sbatch is not on this machine; `--launch local` trains here")
+    command, wait_s = [*sbatch(script), "--test-only"], slurm.ANSWER_S
+    try:
+        done = subprocess.run(command, input=script, capture_output=True, text=True, timeout=wait_s, check=False)
+    except subprocess.TimeoutExpired:
+        raise NoAnswerError(f"sbatch gave no answer in {wait_s:.0f} s") from None
     told = slurm.words(done.stderr)
     if done.returncode and LOST.search(told):
         raise NoAnswerError(f"sbatch: {told}")

@@ -88,7 +88,7 @@ def verify_optimum(
 
     searches = families.searches(results)
     ids = {search.family for search in searches}
-    ways = training.place().of_families(ids, results, check_data=not dry_run)
+    ways = training.place().of_families(ids, results, dry_run=dry_run)
     how = How(results, *ways, dry_run, console() if follow else None, "verify")
     if at is not None and len(searches) > 1:
         told = ", ".join(f"{search.model} {search.strategy}" for search in searches)
@@ -130,7 +130,7 @@ def seeds(
 
     searches = families.searches(results)
     ids = {search.family for search in searches}
-    ways = training.place().of_families(ids, results, check_data=not dry_run)
+    ways = training.place().of_families(ids, results, dry_run=dry_run)
     how = How(results, *ways, dry_run, console() if follow else None, "seeds")
     plan, unverified = ask_seeds(searches, results, count)
     with detaching(how.follows):

@@ -55,7 +55,7 @@ class Place:
         return self.of(as_before(results, with_corpus(request)))
 
     def of_families(
-        self, families: Collection[str], results: Path, *, check_data: bool = True
+        self, families: Collection[str], results: Path, *, dry_run: bool = False
     ) -> tuple[AnyProfile, dict[str, str]]:
         """Return what more runs of some families train by, as their grids say: a profile, and data by kind of task.
 
@@ -74,8 +74,8 @@ class Place:
                 ways.setdefault((placed.launch, placed.launch_set), placed.grid)
                 if placed.data:
                     data[placed.recipe.task.kind] = placed.data
-                if check_data:
-                    check_data_of(placed)
+                if not dry_run:
+                    check_data(placed.recipe.task, placed.recipe.model, placed.data)
         if len(ways) > 1:
             told = "; ".join(" ".join((grid, "with", name, *sets)) for (name, sets), grid in ways.items())
             raise InputError(
@@ -125,18 +125,6 @@ def trained_by(request: Request) -> tuple[AnyProfile, dict[str, str]]:
     return load_profile(request.launch, request.launch_set), data
 
 
-def check_data_of(request: Request, *, counts: bool = False) -> None:
-    """Check that the data are there and, with `counts`, at a glance that they are as many as every run will ask for.
-
-    Raises:
-        DataMissingError: they are not.
-    """
-    task, model = request.recipe.task, request.recipe.model
-    check_data(task, model, request.data)
-    if counts:
-        TASKS[task.kind].check_counts(task, model, data_of(request))
-
-
 # --- plans ----------------------------------------------------------------------------------------------------------
 
 WAITING = (State.FAILED, State.CANCELLED, State.INTERRUPTED, State.MISSING)
@@ -157,11 +145,14 @@ def ask_grid(request: Request, how: How) -> tuple[Plan, str]:
         LaunchError: SLURM refuses the profile, or does not answer.
     """
     plan = make_plan(request.specs(), read_ledger(how.results))
+    task, model, data = request.recipe.task, request.recipe.model, request.data
     try:
         if not how.dry_run or isinstance(how.profile, LocalProfile):
             check(how.results, plan, how.profile)  # what cannot be submitted is an error before anything is recorded
         if plan.to_launch or not how.dry_run:
-            check_data_of(request, counts=bool(plan.to_launch))
+            check_data(task, model, data)
+        if plan.to_launch:
+            TASKS[task.kind].check_counts(task, model, said(task.kind, data))
     except EttsweepError as error:
         if not how.dry_run:
             raise

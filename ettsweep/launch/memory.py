@@ -73,17 +73,18 @@ class Memory:
         names = {s.name for s in found}
         return {id_: task for id_, task in self.tasks.items() if task.name in names}
 
-    def history(self, id_: str, arrays: Callable[[], list[str]]) -> slurm.ArrayTask | None:
+    def history(self, id_: str, found: Sequence[Submission]) -> slurm.ArrayTask | None:
         """Return how a task ended that the controller has forgotten.
 
         The accounting is slower than the controller, and often further away: it is asked seldom, and for all tasks of
-        some arrays at once.
+        the unfinished ones among some submissions at once.
         """
         now_s = self.clock()
         if id_ not in self.ended and now_s >= self.history_again_s:
             self.history_again_s = now_s + ASK_LAST_S
             try:
-                told = slurm.history(asked) if (asked := arrays()) else {}
+                arrays = sorted(self.arrays[s.name] for s in found if s.name in self.arrays and s.unfinished())
+                told = slurm.history(arrays) if arrays else {}
                 self.ended |= {id_: task for id_, task in told.items() if not task.active and not task.waiting}
                 self.no_history = ""
             except NoAnswerError as error:

@@ -117,7 +117,7 @@ class LiveOutlook:
                 return Status(State.QUEUED, "being submitted")
             return Status(State.INTERRUPTED, "its submission was cut short")
         id_ = f"{array}_{index}"
-        task = memory.tasks.get(id_) or memory.history(id_, self._unfinished_arrays)
+        task = memory.tasks.get(id_) or memory.history(id_, self._slurm)
         if task is None or task.name != submission.name:  # numbers can come again, names cannot
             return self._forgotten(submission, index, id_)
         if task.waiting:
@@ -157,10 +157,6 @@ class LiveOutlook:
         if siblings and not submission.said_by(f"{index}-0"):
             return Status(State.CANCELLED, f"job {id_} was cancelled in SLURM before it started", job=id_)
         return Status(State.INTERRUPTED, f"job {id_} has ended", job=id_)
-
-    def _unfinished_arrays(self) -> list[str]:
-        arrays = self._memory.arrays
-        return sorted(arrays[s.name] for s in self._slurm if s.name in arrays and s.unfinished())
 
     def waiting(self, cancelled: Collection[str]) -> tuple[list[str], list[str]]:
         """Return the ids of our jobs that wait in SLURM for nothing but cancelled runs or finished ones.

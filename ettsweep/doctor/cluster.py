@@ -15,7 +15,6 @@ from ettsweep.launch import slurm
 from ettsweep.launch.outlook import NO_ANSWER
 from ettsweep.launch.profiles import SlurmProfile
 from ettsweep.output import count, span
-from ettsweep.runs.folder import jobs_dir
 
 
 def job(profile: SlurmProfile) -> str:
@@ -164,10 +163,9 @@ def _user() -> str:
 def _would_start(results: Path, profile: SlurmProfile) -> str:
     """Return sbatch's own words on an array of one run."""
     from ettsweep.launch.executors import ArrayExecutor
-    from ettsweep.launch.submit import would_start
+    from ettsweep.launch.submit import unnamed, would_start
 
-    folder = jobs_dir(results.resolve()) / "XXXXXXXX"
-    return would_start(ArrayExecutor(folder, profile, "ettsweep-doctor", 1, 1).script())
+    return would_start(ArrayExecutor(unnamed(results), profile, "ettsweep-doctor", 1, 1).script())
 
 
 # --- what a profile would get ---------------------------------------------------------------------------------------

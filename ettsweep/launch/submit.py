@@ -129,7 +129,7 @@ class Array:
 
 def _arrays(results: Path, planned: Sequence[Planned], profile: SlurmProfile, max_tasks: int) -> list[Array]:
     """Split runs into arrays, several where the site's MaxArraySize is less than the tasks that are needed."""
-    if "%" in str(folder := _unnamed(results)):
+    if "%" in str(folder := unnamed(results)):
         raise InputError(f"{folder}: SLURM gives % in a path a meaning of its own; --results names another folder")
     size = max_tasks * profile.runs_per_job
     parts = [planned[first : first + size] for first in range(0, len(planned), size)]
@@ -188,7 +188,7 @@ def _after_failure(submission: Submission, told: str) -> str:
     raise UnansweredError(f"sbatch: {told}; the next command looks whether the jobs were made")
 
 
-def _unnamed(results: Path) -> Path:
+def unnamed(results: Path) -> Path:
     """Return the folder of a submission that has no name yet."""
     return jobs_dir(results.resolve()) / "XXXXXXXX"
 
@@ -207,7 +207,7 @@ def scripts(results: Path, plan: Plan, profile: AnyProfile) -> list[str]:
     found = []
     for array in _arrays(results, plan.to_launch, profile, max_tasks):
         name = f"{array.name}.XXXXXXXX"
-        executor = ArrayExecutor(_unnamed(results), profile, name, array.tasks, array.parallel, code)
+        executor = ArrayExecutor(unnamed(results), profile, name, array.tasks, array.parallel, code)
         found.append(executor.script())
     return found
 

@@ -5,7 +5,8 @@ B batch, T tokens, D width, K outputs of one position.
 
 import copy
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 
@@ -72,13 +73,11 @@ def observe(network: Network, probe: Probe) -> dict[str, Tensor]:
     """Return the residual stream after each part, (B, T, D), and the outputs, by stage in the order of the pass."""
     seen: dict[str, Tensor] = {}
     stacks = {name: module for name, module in network.named_children() if isinstance(module, nn.ModuleList)}
-    stem = "stem" if len(stacks) == 1 else "{}.stem"
-    handles = [handle for name, blocks in stacks.items() for handle in _watch(blocks, name, stem.format(name), seen)]
-    try:
+    with ExitStack() as hooks:
+        for name, blocks in stacks.items():
+            for hook in _watch(blocks, name, "stem" if len(stacks) == 1 else f"{name}.stem", seen):
+                hooks.enter_context(hook)
         seen[HEAD] = logits(network, probe)
-    finally:
-        for handle in handles:
-            handle.remove()
     return seen
 
 
@@ -213,20 +212,16 @@ def function_changes(network: Network, probe: Probe, before: Mapping[str, Tensor
     inputs = tuple(x.double() if x.is_floating_point() else x for x in probe.batch.inputs)
     probe = replace(probe, batch=probe.batch._replace(inputs=inputs))
     trial = copy.deepcopy(network).double()
+    trial.load_state_dict(before)
     values, now = (by_group(dict(model.named_parameters()), probe.model) for model in (trial, network))
-    old = by_group(before, probe.model)
-
-    def take(group: Group, parts: Sequence[Tensor]) -> None:
-        for value, part in zip(values[group], parts, strict=True):
-            value.copy_(part)
-
-    for group in values:
-        take(group, old[group])
-    start, changes = logits(trial, probe)[..., probe.trained_K], dict[Group, float]()
-    for group in values:
-        take(group, now[group])
+    old, changes = by_group(before, probe.model), dict[Group, float]()
+    start = logits(trial, probe)[..., probe.trained_K]
+    for group, parts in values.items():
+        for part, new in zip(parts, now[group], strict=True):
+            part.copy_(new)
         changes[group] = _rms(logits(trial, probe)[..., probe.trained_K] - start)
-        take(group, old[group])
+        for part, kept in zip(parts, old[group], strict=True):
+            part.copy_(kept)
     return changes
 
 

@@ -9,7 +9,6 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, NullLocator
 
 from ettsweep.check.outcome import Curves
 from ettsweep.report.style import new_figure, short, titled
@@ -63,9 +62,8 @@ def _dress(panels: np.ndarray, widths: Sequence[int], steps: Sequence[int]) -> N
     for panel in panels.flat:
         panel.set_xscale("log", base=2)
         panel.set_yscale("log")
-        panel.xaxis.set_major_locator(FixedLocator(widths))
-        panel.xaxis.set_minor_locator(NullLocator())
-        panel.set_xticklabels([str(n) for n in widths], rotation=45 if widths[-1] >= 1000 else 0)
+        panel.set_xticks(widths, [str(n) for n in widths], rotation=45 if widths[-1] >= 1000 else 0)
+        panel.set_xticks([], minor=True)
         panel.grid(axis="y", linewidth=0.3, color="#dddddd")
     for panel in panels[-1]:
         panel.set_xlabel("width")

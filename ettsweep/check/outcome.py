@@ -111,10 +111,10 @@ def _one_thread() -> Iterator[None]:
 
 def _train_and_measure(
     plan: CheckPlan, probes: Sequence[Probe], lrs: LearningRates
-) -> tuple[list[Measured], dict[float | None, dict[int, list[Changes]]]]:
-    """Return what the strategy's networks show, and of each strategy by s, at each width, the changes for each seed."""
+) -> tuple[list[Measured], dict[float | None, list[Changes]]]:
+    """Return what the strategy's networks show and, by s, the changes of all: a width's seeds, then the next one's."""
     measured: list[Measured] = []
-    changes: dict[float | None, dict[int, list[Changes]]] = {s: {n: [] for n in plan.widths} for s in lrs}
+    changes: dict[float | None, list[Changes]] = {s: [] for s in lrs}
     total = len(lrs) * len(plan.seeds) * sum(n**2 for n in plan.widths)
     with progress(f"width {plan.widths[0]}", total, "share") as advance:  # narrow networks say nothing of wide ones
         for probe, seed, s in product(probes, plan.seeds, lrs):
@@ -122,9 +122,9 @@ def _train_and_measure(
             spec = plan.spec(probe.model, seed, s, lrs[s])
             if s == plan.s:
                 measured.append(measure(spec, probe, steps, decay=seed == plan.seeds[0]))
-                changes[s][n].append(measured[-1].changes)
+                changes[s].append(measured[-1].changes)
             else:
-                changes[s][n].append(activation_changes(spec, probe, steps))
+                changes[s].append(activation_changes(spec, probe, steps))
             advance(n**2, f"width {n}")
     return measured, changes
 
@@ -136,12 +136,13 @@ def expect(plan: CheckPlan, probe: Probe) -> Expectations:
     return Expectations(predictions, plan.s, plan.question.optimizer, plan.question.mlp_factor)
 
 
-def _curves(expected: Expectations, changes: Mapping[int, Sequence[Changes]], lr: float) -> Curves:
+def _curves(expected: Expectations, changes: Sequence[Changes], lr: float) -> Curves:
     """Return the changes by stage, step and width, as the mean over seeds."""
 
     def means(stage: str) -> tuple[tuple[float, ...], ...]:
-        table = [[[step[stage] for step in steps] for steps in changes[n]] for n in expected.widths]
-        return tuple(tuple(row) for row in np.array(table).mean(1).T.tolist())
+        table = np.array([[step[stage] for step in steps] for steps in changes])
+        by_width = table.reshape(len(expected.widths), -1, table.shape[1])
+        return tuple(map(tuple, by_width.mean(1).T.tolist()))
 
     def power(stage: str) -> float | None:
         change = expected.change(stage)

@@ -1,7 +1,6 @@
 """What is to be built and trained for a check, from what is asked for."""
 
 from bisect import bisect_right
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ettsweep.check.powers import ENOUGH, least_error
@@ -93,11 +92,12 @@ def make_plan(question: Question, free_bytes: int) -> CheckPlan:
     s = parse_strategy(question.strategy)
     model = small_model(model_spec(question.model), question.depth)
     widths = tuple(sorted(set(question.widths or (model.heads * channels for channels in CHANNELS))))
-    problems = [f"--widths: {problem}" for n in widths for problem in _misfits(n, model.heads)]
+    problems = [f"width {n} is below the model's {model.heads} heads" for n in widths if n < model.heads]
+    problems += [p for n in widths if n >= model.heads for p in indivisible("width", n, "heads", model.heads)]
     if len(widths) < 3:
-        problems.append(f"--widths: a power is fitted to at least three different ones, got {len(widths)}")
+        problems.append(f"a power is fitted to at least three different ones, got {len(widths)}")
     if problems:
-        raise InputError.of(problems)
+        raise InputError.of([f"--widths: {problem}" for problem in problems])
     if (floor := least_error(widths, [n // model.heads for n in widths])) > ENOUGH:
         raise InputError(
             f"--widths: {', '.join(map(str, widths))} tell a power to {floor:.2f} at best, since corrections are of "
@@ -107,13 +107,6 @@ def make_plan(question: Question, free_bytes: int) -> CheckPlan:
     _check_memory(widest, free_bytes)
     seeds = question.seeds or (SEEDS_OF_SMALL if parameter_count(widest) < SMALL else SEEDS)
     return CheckPlan(question, widest, s, widths, tuple(range(seeds)))
-
-
-def _misfits(width: int, heads: int) -> Iterator[str]:
-    if width < heads:
-        yield f"width {width} is below the model's {heads} heads"
-    else:
-        yield from indivisible("width", width, "heads", heads)
 
 
 def _check_memory(model: ModelSpec, free_bytes: int) -> None:

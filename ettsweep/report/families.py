@@ -4,8 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ettsweep.report.style import strategy_rank
-from ettsweep.schema import digest, identity
-from ettsweep.spec import RunSpec
+from ettsweep.spec import Recipe, RunSpec
 from ettsweep.sweep.ledger import Run, by_point
 from ettsweep.sweep.search import Point, Search
 from ettsweep.sweep.verify import Verdict
@@ -73,42 +72,31 @@ def judged(runs: Iterable[Run], verdicts: Sequence[Verdict]) -> list[JudgedFamil
 
 def compare(families: Sequence[JudgedFamily]) -> list[Comparison]:
     """Put families that differ only in strategy together, strategies in their usual order."""
-    recipes: dict[str, list[JudgedFamily]] = {}
+    recipes: dict[tuple[object, ...], list[JudgedFamily]] = {}
     for family in sorted(families, key=lambda family: strategy_rank(family.verdict.strategy)):
-        recipes.setdefault(_recipe(family.verdict.search.base), []).append(family)
-    searches = {recipe: members[0].verdict.search for recipe, members in recipes.items()}
+        base = family.verdict.search.base
+        recipes.setdefault(tuple(getattr(base, name) for name in Recipe.model_fields), []).append(family)
+    searches = [members[0].verdict.search for members in recipes.values()]
     comparisons = [
-        Comparison(_title(searches[recipe], [searches[other] for other in searches if other != recipe]), tuple(members))
-        for recipe, members in recipes.items()
+        Comparison(_title(search, searches), tuple(members))
+        for search, members in zip(searches, recipes.values(), strict=True)
     ]
     return sorted(comparisons, key=lambda comparison: comparison.title)
 
 
-def _recipe(spec: RunSpec) -> str:
-    fields = identity(spec)
-    return digest({name: fields[name] for name in fields if name not in ("strategy", "lr", "wd", "seed")})
-
-
-def _title(search: Search, others: Sequence[Search]) -> str:
+def _title(search: Search, searches: Sequence[Search]) -> str:
     """Return model and task, and, where several searches share both, the fields in which they differ."""
     title = f"{search.model} on {search.base.task.kind}"
     mine = _flat(search.base)
-    different = sorted(
-        {
-            name
-            for other in others
-            if (other.model, other.base.task.kind) == (search.model, search.base.task.kind)
-            for name, value in _flat(other.base).items()
-            if name in mine and mine[name] != value
-        }
-    )
+    alike = [_flat(s.base) for s in searches if (s.model, s.base.task.kind) == (search.model, search.base.task.kind)]
+    different = sorted(name for name in mine if any(flat.get(name, mine[name]) != mine[name] for flat in alike))
     told = [f"{name.removesuffix('.kind')} {mine[name]}" for name in different[:4]]
     return title + (f" ({', '.join(told)})" if told else "")
 
 
 def _flat(spec: RunSpec) -> dict[str, object]:
     flat: dict[str, object] = {}
-    for name, value in spec.model_dump(exclude={"strategy", "lr", "wd", "seed"}).items():
+    for name, value in spec.model_dump(include=set(Recipe.model_fields)).items():
         if isinstance(value, dict):
             flat |= {f"{name}.{key}": inner for key, inner in value.items()}
         else:

@@ -3,13 +3,13 @@
 import base64
 import math
 import platform
-import statistics
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from importlib import resources
 from importlib.metadata import version
 from typing import Any
 
+import pandas as pd
 from jinja2 import Environment, StrictUndefined
 
 from ettsweep import __version__
@@ -78,7 +78,7 @@ def _family(family: JudgedFamily, images: Images) -> Row:
     """Return a verdict, and what is computed of the runs of its family."""
     verdict, metric = family.verdict, family.verdict.search.measure.metric
     _, searched_std = style.mean_std([run.score for run in family.searched(family.optimum)])
-    results = [run.result for run in family.optimum if run.result is not None]
+    runs, optimum = tables.runs_table(family.runs), tables.runs_table(family.optimum)
     return {
         "verdict": verdict,
         "colour": style.strategy_colour(verdict.strategy),
@@ -86,23 +86,23 @@ def _family(family: JudgedFamily, images: Images) -> Row:
         "fresh": style.plus_minus(*style.mean_std([*verdict.fresh.values()]), metric),
         "fresh_diverged": sum(score is None for score in verdict.fresh.values()),
         "margin": None if verdict.margin is None else _difference(verdict.margin, verdict),
-        "accuracy": _mean(results, "best_accuracy"),
-        "bits": _mean(results, "best_bits"),
+        "accuracy": _mean(optimum, "best_accuracy"),
+        "bits": _mean(optimum, "best_bits"),
         "neighbours": [_neighbour(n, verdict) for n in verdict.neighbours],
         "map": images.get((verdict.family, "map")),
         "curves": images.get((verdict.family, "curves")),
-        "spikes_optimum": _spikes([run for run in family.optimum if run.state.finished]),
-        "spikes_all": _spikes([run for run in family.runs if run.state.finished]),
-        "speed": _speed(family.runs),
+        "spikes_optimum": _spikes(optimum),
+        "spikes_all": _spikes(runs),
+        "speed": _speed(runs),
         "points": len(family.points),
-        "runs": len(family.runs),
+        "runs": len(runs),
     }
 
 
-def _mean(results: Sequence[Row], metric: str) -> str | None:
-    """Return the mean of a metric over the results that have it."""
-    values = [result[metric] for result in results if result.get(metric) is not None]
-    return style.score_text(sum(values) / len(values), metric) if values else None
+def _mean(runs: pd.DataFrame, metric: str) -> str | None:
+    """Return the mean of a metric over the runs that have it."""
+    values = runs[metric].dropna()
+    return style.score_text(values.mean(), metric) if len(values) else None
 
 
 def _best(verdicts: Sequence[Verdict]) -> Row | None:
@@ -173,29 +173,23 @@ def _move(name: str, new: float, old: float) -> str:
     return f"{style.short(new / old)} {name}" if new > old else f"{name} / {style.short(old / new)}"
 
 
-def _spikes(runs: Sequence[Run]) -> Row:
-    results = [run.result or {} for run in runs]
+def _spikes(runs: pd.DataFrame) -> Row:
+    diverged = int((runs["state"] == "diverged").sum())
     return {
-        "runs": len(runs),
-        "diverged": sum(r.get("status") == "diverged" for r in results),
-        "counts": [sum(r.get(name) or 0 for r in results) for name in tables.SPIKES],
+        "runs": diverged + int((runs["state"] == "done").sum()),
+        "diverged": diverged,
+        "counts": runs[list(tables.SPIKES)].sum().tolist(),
     }
 
 
-def _speed(runs: Sequence[Run]) -> Row | None:
+def _speed(runs: pd.DataFrame) -> Row | None:
     """Return medians over the runs whose training was timed, and None where none was."""
-    timed = [tables.flat(run.result) for run in runs if run.result and run.result.get("step_s") is not None]
-    if not timed:
+    timed = runs[runs["step_s"].notna()]
+    if timed.empty:
         return None
-    middle = {}
-    for name in (*tables.SPEED, "devices"):
-        values = [result[name] for result in timed if result.get(name) is not None]
-        middle[name] = statistics.median(values) if values else None
-    return {
-        **{name: _cell(name, value) for name, value in middle.items()},
-        "runs": len(timed),
-        "starves": (middle["data_wait"] or 0.0) > MUCH_WAITING,
-    }
+    middle = timed[[*tables.SPEED, "devices"]].astype("float64").median()
+    cells = {str(name): _cell(str(name), value) for name, value in middle.items()}
+    return {**cells, "runs": len(timed), "starves": middle["data_wait"] > MUCH_WAITING}
 
 
 def _run_rows(runs: Sequence[Run]) -> list[Row]:

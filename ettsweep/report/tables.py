@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ettsweep.files import Json, write_atomic
+from ettsweep.files import write_atomic
 from ettsweep.models.architectures import model_name
 from ettsweep.report.families import JudgedFamily, judged, points_by_family
 from ettsweep.report.style import mean_std
@@ -57,7 +57,8 @@ def runs_table(runs: Sequence[Run]) -> pd.DataFrame:
         spec, family = run.spec, run.family
         if family not in names:
             names[family] = model_name(spec.model), task_label(spec.task), strategy_label(spec.strategy)
-        result = flat(run.result or {})
+        result = run.result or {}
+        result = result | {"devices": result.get("execution", {}).get("processes")}
         rows.append(
             (
                 *(run.id, family, *names[family], spec.optimizer.kind, spec.precision),
@@ -67,11 +68,6 @@ def runs_table(runs: Sequence[Run]) -> pd.DataFrame:
         )
     order = ["model", "task", "strategy", "family", "lr", "wd", "seed"]
     return _frame(rows, RUN_COLUMNS).sort_values(order, ignore_index=True)
-
-
-def flat(result: Json) -> Json:
-    """Return a result with `devices`, the number of processes that trained the run together."""
-    return {**result, "devices": result.get("execution", {}).get("processes")}
 
 
 def points_table(table: pd.DataFrame, runs: Sequence[Run], verdicts: Sequence[Verdict] = ()) -> pd.DataFrame:
@@ -90,23 +86,18 @@ def points_table(table: pd.DataFrame, runs: Sequence[Run], verdicts: Sequence[Ve
         for point, members in points.items()
         for run in members
     }
-    keys = [at[run] for run in table["run"]]
-    finished, diverged = table["state"].isin(["done", "diverged"]), table["state"] == "diverged"
-    work = table.assign(
-        log2_lr=pd.array([key[0] for key in keys], dtype="float64"),
-        log2_wd=pd.array([key[1] for key in keys], dtype="float64"),
-        seeds=finished.astype("Int64"),
-        diverged=diverged.astype("Int64"),
-    )
+    axes = ["log2_lr", "log2_wd"]
+    work = table.join(pd.DataFrame([at[run] for run in table["run"]], table.index, axes, dtype="float64"))
+    diverged = work["state"] == "diverged"
+    work["diverged"] = diverged.astype("Int64")
+    work["seeds"] = work["state"].isin(["done", "diverged"]).astype("Int64")
     work.loc[diverged, list(METRICS)] = math.nan
-    groups = work.groupby(["model", "strategy", "optimizer", "family", "log2_lr", "log2_wd"], dropna=False, sort=True)
-    first = groups[["lr", "wd"]].first()
-    sums = groups[["seeds", "diverged", *SPIKES]].sum()
-    means = groups[list(METRICS)].mean().add_suffix("_mean")
-    deviations = groups[list(METRICS)].std(ddof=1).add_suffix("_std")
-    metrics = [f"{metric}_{what}" for metric in METRICS for what in ("mean", "std")]
-    joined = first.join([sums, means, deviations]).reset_index()
-    return joined[[*FAMILY, "lr", "wd", "log2_lr", "log2_wd", "seeds", "diverged", *metrics, *SPIKES]]
+    told = {"seeds": ("seeds", "sum"), "diverged": ("diverged", "sum")}
+    told |= {f"{metric}_{what}": (metric, what) for metric in METRICS for what in ("mean", "std")}
+    told |= {name: (name, "sum") for name in SPIKES}
+    groups = work.groupby(["model", "strategy", "optimizer", "family", *axes], dropna=False, sort=True)
+    points = groups.agg(lr=("lr", "first"), wd=("wd", "first"), **told).reset_index()
+    return points[[*FAMILY, "lr", "wd", *axes, *told]]
 
 
 def optima_table(families: Iterable[JudgedFamily]) -> pd.DataFrame:

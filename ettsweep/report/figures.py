@@ -3,7 +3,6 @@
 Nothing here reads a run folder.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -13,7 +12,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
 from ettsweep.output import count
@@ -137,20 +136,13 @@ def _dress(panel: Axes, quantity: str, curves: Sequence[Curve]) -> None:
         low, high, below = min(row.min() for row in rows), np.median([row[0] for row in rows]), 0.05
         if low > 0 and high > 4 * low:
             panel.set_yscale("log")
-            _log_ticks(panel, low, high)
+            panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=99))  # all of them
+            panel.yaxis.set_major_formatter(lambda value, position: style.short(value))
+            panel.yaxis.set_minor_locator(NullLocator())
             panel.set_ylim(low / 1.15, high * 1.15)
             return
     if high > low:
         panel.set_ylim(low - below * (high - low), high + 0.05 * (high - low))
-
-
-def _log_ticks(panel: Axes, low: float, high: float) -> None:
-    """Label 1, 2, 5 times powers of ten as plain numbers."""
-    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    ticks = [m * 10.0**p for p in powers for m in (1, 2, 5)]
-    ticks = [t for t in ticks if low / 1.15 <= t <= high * 1.15]
-    panel.set_yticks(ticks, [style.short(t) for t in ticks])
-    panel.set_yticks([], minor=True)
 
 
 def _point_label(point: PointCurves, metric: str) -> str:

@@ -16,7 +16,7 @@
                 └── NotHereError     SLURM is not on this machine
 
 Only `ettsweep.cli` catches them: it prints the message, without a traceback, and exits. Outside the tree is what no
-user meets, since whoever calls has an answer to it: UndecodableError, UnusableError, GitError.
+user meets, since whoever calls has an answer to it: UndecodableError, GitError.
 """
 
 from collections.abc import Iterable, Iterator
@@ -96,18 +96,6 @@ class NotHereError(NoAnswerError):
 
 class UndecodableError(Exception):
     """The bytes of an image are there, but no image is made of them; `str(error)` says why."""
-
-
-class UnusableError(Exception):
-    """There is no image for a place, and there is no point in going on.
-
-    Attributes:
-        name: of the image.
-    """
-
-    def __init__(self, name: str, reason: str) -> None:
-        super().__init__(reason)
-        self.name = name
 
 
 class GitError(Exception):

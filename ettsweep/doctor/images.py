@@ -7,7 +7,7 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import TYPE_CHECKING, NamedTuple
 
 from ettsweep.doctor.checks import Check
-from ettsweep.errors import DataMissingError
+from ettsweep.errors import DataMissingError, UndecodableError
 from ettsweep.output import count as counted
 from ettsweep.output import progress
 from ettsweep.pool import open_pool
@@ -144,7 +144,6 @@ _sources: "list[ImageSource]" = []
 
 def _unreadable(chosen: Sequence[int]) -> list[tuple[int, str]]:
     """Return those that cannot be decoded, with the reason."""
-    from ettsweep.errors import UndecodableError
     from ettsweep.tasks.images.sources import decode
 
     found = []

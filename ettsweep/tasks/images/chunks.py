@@ -10,13 +10,13 @@ import signal
 import time
 from collections.abc import Generator, Iterable
 from functools import cache, partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_collate
 
-from ettsweep.errors import UndecodableError, UnusableError
+from ettsweep.errors import UndecodableError
 from ettsweep.processes import blocked
 from ettsweep.seeding import derive_seed
 from ettsweep.tasks.images.augmentation import Transform, restored_generators, seed_generators
@@ -48,14 +48,6 @@ class Chunk(NamedTuple):
     problems: list[Problem]
 
 
-class Chunks(Protocol):
-    """Loads the image of a place."""
-
-    def load(self, place: Any, /, problems: list[Problem]) -> tuple[Tensor, int] | None:
-        """Return image [C, H, W] and label; None where there is none, which a problem tells."""
-        ...
-
-
 class TrainingImages:
     """Augmented images: each depends on (seed, epoch, index) alone, not on who loads it.
 
@@ -65,7 +57,8 @@ class TrainingImages:
     def __init__(self, source: ImageSource, transform: Transform, seed: int) -> None:
         self._source, self._transform, self._seed = source, transform, seed
 
-    def load(self, item: Item, problems: list[Problem]) -> tuple[Tensor, int]:
+    def load(self, item: Item, problems: list[Problem]) -> tuple[Tensor, int] | None:
+        """Return image [C, H, W] and label; None where there is none, which a problem tells."""
         epoch, first = item
         for index in range(first, first + REPLACEMENTS + 1):
             index %= len(self._source)
@@ -73,8 +66,11 @@ class TrainingImages:
             if image is not None:
                 seed_generators(derive_seed(self._seed, "augment", epoch, first))
                 return self._transform(image), int(self._source.labels[index])
+            if problems[-1].fatal:
+                return None
         reason = f"as {REPLACEMENTS} images before it, cannot be decoded: the data set is damaged"
-        raise UnusableError(self._source.name(index), reason)
+        problems.append(Problem(self._source.name(index), reason, fatal=True))
+        return None
 
 
 class ValidationImages:
@@ -84,6 +80,7 @@ class ValidationImages:
         self._source, self._transform = source, transform
 
     def load(self, index: int, problems: list[Problem]) -> tuple[Tensor, int] | None:
+        """Return image [C, H, W] and label; None where there is none, which a problem tells."""
         image = _image(self._source, index, problems)
         return None if image is None else (self._transform(image), int(self._source.labels[index]))
 
@@ -93,7 +90,10 @@ def _image(source: ImageSource, index: int, problems: list[Problem]) -> Any:
         return decode(_read(source, index))
     except UndecodableError as error:
         problems.append(Problem(source.name(index), f"cannot be decoded ({error})"))
-        return None
+    except OSError as error:
+        reason = f"cannot be read ({error.strerror or error}): not the image is at fault, but the way to it"
+        problems.append(Problem(source.name(index), reason, fatal=True))
+    return None
 
 
 def _read(source: ImageSource, index: int) -> Any:
@@ -102,14 +102,13 @@ def _read(source: ImageSource, index: int) -> Any:
             return source.read(index)
         except OSError:
             time.sleep(pause_s)
-    try:
-        return source.read(index)
-    except OSError as error:
-        reason = f"cannot be read ({error.strerror or error}): not the image is at fault, but the way to it"
-        raise UnusableError(source.name(index), reason) from None
+    return source.read(index)
 
 
-def load(images: Chunks, order: Iterable[list[Any]], workers: int, *, pinned: bool) -> Generator[Chunk]:
+Loaded = TrainingImages | ValidationImages
+
+
+def load(images: Loaded, order: Iterable[list[Any]], workers: int, *, pinned: bool) -> Generator[Chunk]:
     """Yield a chunk for each list of places, which may have no end; closing the generator ends the workers.
 
     With 0 workers this process loads; `pinned` memory is what a GPU copies from by itself.
@@ -148,21 +147,16 @@ def _end(running: list[Any], stop: Tensor) -> None:
 class _ChunkDataset(Dataset[Chunk]):
     """Loads chunks, in a worker or here."""
 
-    def __init__(self, images: Chunks, stop: Tensor) -> None:
+    def __init__(self, images: Loaded, stop: Tensor) -> None:
         self._images, self._stop = images, stop
 
     def __getitem__(self, places: list[Any]) -> Chunk:
         loaded, problems = list[tuple[Tensor, int]](), list[Problem]()
         with restored_generators():
             for place in places:
-                if self._stop.item():
+                if self._stop.item() or (problems and problems[-1].fatal):
                     break
-                try:
-                    one = self._images.load(place, problems)
-                except UnusableError as error:
-                    problems.append(Problem(error.name, str(error), fatal=True))
-                    break
-                if one is not None:
+                if (one := self._images.load(place, problems)) is not None:
                     loaded.append(one)
         # In a worker, default_collate stacks right into the memory that is shared with the process that trains.
         images = default_collate([image for image, _ in loaded]) if loaded else torch.empty(0)
@@ -184,26 +178,20 @@ def _start_worker(stop: Tensor, number: int) -> None:
 def on_device(chunks: Iterable[Chunk], device: torch.device) -> Generator[Chunk]:
     """Yield chunks with their tensors on the device; on a GPU, copies go on beside what it computes."""
     if device.type != "cuda":
-        for chunk in chunks:
-            yield _moved(chunk, device)
+        yield from chunks
         return
     copies = _copy_stream(device)
     for chunk in chunks:
         with torch.cuda.stream(copies):
-            moved = _moved(chunk, device)
+            images, labels = (tensor.to(device, non_blocking=True) for tensor in (chunk.images, chunk.labels))
         computing = torch.cuda.current_stream(device)
         computing.wait_stream(copies)
-        for tensor in (moved.images, moved.labels):
+        for tensor in (images, labels):
             tensor.record_stream(computing)  # its memory is not used again before
-        yield moved
+        yield Chunk(images, labels, chunk.problems)
 
 
 @cache
 def _copy_stream(device: torch.device) -> torch.cuda.Stream:
     """Return the stream for copies to a device; one, since memory is kept for each."""
     return torch.cuda.Stream(device)
-
-
-def _moved(chunk: Chunk, device: torch.device) -> Chunk:
-    images, labels = (tensor.to(device, non_blocking=True) for tensor in (chunk.images, chunk.labels))
-    return Chunk(images, labels, chunk.problems)

@@ -22,8 +22,8 @@ from ettsweep.tasks.images.augmentation import (
 )
 from ettsweep.tasks.images.chunks import (
     Chunk,
-    Chunks,
     Item,
+    Loaded,
     Problem,
     TrainingImages,
     ValidationImages,
@@ -58,11 +58,8 @@ class ChunkShare(NamedTuple):
     used: range
 
 
-class Mixed(NamedTuple):
-    """What a process uses of a chunk, augmented and mixed."""
-
-    images: Tensor
-    targets: Tensor
+Piece = tuple[Tensor, Tensor]
+"""What a process uses of a chunk, augmented and mixed: images and targets."""
 
 
 def parts(share: Share, chunk_size: int, *, whole: bool) -> list[ChunkShare]:
@@ -130,7 +127,7 @@ class Images(Classification):
             for part in self._parts:
                 yield [(epoch, chosen[position]) for position in part.loaded]
 
-    def _mixed(self, chunks: Iterator[Chunk], step: int) -> Iterator[Mixed]:
+    def _mixed(self, chunks: Iterator[Chunk], step: int) -> Iterator[Piece]:
         """Yield what this process uses of each chunk of a step."""
         for part in self._parts:
             images_BCHW, targets, _ = next(chunks)
@@ -139,19 +136,18 @@ class Images(Classification):
                     seed_generators(derive_seed(self._seed, "mixup", step, part.number))
                     images_BCHW, targets = self._mixup(images_BCHW, targets)
             used = slice(part.used.start - part.loaded.start, part.used.stop - part.loaded.start)
-            yield Mixed(images_BCHW[used], targets[used])
+            yield images_BCHW[used], targets[used]
 
-    def _cut(self, pieces: Iterator[Mixed]) -> Iterator[Batch]:
+    def _cut(self, pieces: Iterator[Piece]) -> Iterator[Batch]:
         """Make micro-batches of the pieces of a step."""
-        held = list[Mixed]()
+        held = list[Piece]()
         for micro_batch in self._share.slices:
             size = len(micro_batch)
-            while sum(len(piece.targets) for piece in held) < size:
+            while sum(len(targets) for _, targets in held) < size:
                 held.append(next(pieces))
-            whole = held[0] if len(held) == 1 else Mixed(*(torch.cat(tensors) for tensors in zip(*held, strict=True)))
-            yield Batch((whole.images[:size],), whole.targets[:size], size / self._share.batch_size)
-            rest = Mixed(whole.images[size:], whole.targets[size:])
-            held = [rest] if len(rest.targets) else []
+            images_BCHW, targets = held[0] if len(held) == 1 else map(torch.cat, zip(*held, strict=True))
+            yield Batch((images_BCHW[:size],), targets[:size], size / self._share.batch_size)
+            held = [(images_BCHW[size:], targets[size:])] if len(targets) > size else []
 
     def validation(self) -> Iterator[Batch]:
         """Yield this process's validation images: short side resized, centre cropped."""
@@ -161,16 +157,13 @@ class Images(Classification):
                 if len(labels):
                     yield Batch((images_BCHW,), labels)
 
-    def _arriving(self, images: Chunks, order: Iterable[list[Any]]) -> Generator[Chunk]:
+    def _arriving(self, images: Loaded, order: Iterable[list[Any]]) -> Generator[Chunk]:
         """Yield chunks on the device; closing the generator ends the workers that load them."""
         with closing(load(images, order, self._loading.workers, pinned=self._device.type == "cuda")) as chunks:
-            yield from on_device(self._examined(chunks), self._device)
-
-    def _examined(self, chunks: Iterable[Chunk]) -> Iterator[Chunk]:
-        for chunk in chunks:
-            for problem in chunk.problems:
-                self._judge(problem)
-            yield chunk
+            for chunk in on_device(chunks, self._device):
+                for problem in chunk.problems:
+                    self._judge(problem)
+                yield chunk
 
     def _judge(self, problem: Problem) -> None:
         """Say once of an image that it is left out, or end the run where it may not be."""

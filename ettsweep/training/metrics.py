@@ -24,16 +24,14 @@ class StepBuffer:
         self._precision = precision
         self._group = group
         self._skips = skips_in_a_row
-        self._steps: list[tuple[int, float]] = []
-        self._values: list[Tensor] = []
+        self._added: list[tuple[int, float, Tensor]] = []  # step, learning rate, and what the device has
 
     def __len__(self) -> int:
-        return len(self._steps)
+        return len(self._added)
 
     def add(self, step: int, lr: float, loss: Tensor, grad_norm: Tensor, loss_scale: Tensor) -> None:
         """Keep one step's scalars."""
-        self._steps.append((step, lr))
-        self._values.append(torch.stack([loss.detach().float(), grad_norm.float(), loss_scale.float()]))
+        self._added.append((step, lr, torch.stack([loss.detach().float(), grad_norm.float(), loss_scale.float()])))
 
     def drain(self) -> tuple[list[dict[str, Any]], int | None]:
         """Return lines of metrics.jsonl for what was added since the last time, and the first bad step: they end there.
@@ -44,11 +42,11 @@ class StepBuffer:
         the last of 50 skips in a row.
         """
         lines: list[dict[str, Any]] = []
-        rows = torch.stack(self._values).tolist() if self._values else []
+        added, self._added = self._added, []
+        rows = torch.stack([values for _, _, values in added]).tolist() if added else []
         # The gradient norm and the loss scale are the same in all processes.
         losses = [total / self._group.world for total in self._group.total([row[0] for row in rows])]
-        steps, self._steps, self._values = self._steps, [], []
-        for (step, lr), loss, (_, grad_norm, loss_scale) in zip(steps, losses, rows, strict=True):
+        for (step, lr, _), loss, (_, grad_norm, loss_scale) in zip(added, losses, rows, strict=True):
             line: dict[str, Any] = {"step": step, "loss": loss, "grad_norm": grad_norm, "lr": lr}
             bad = not math.isfinite(loss)
             if self._precision == "fp16":

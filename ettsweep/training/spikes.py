@@ -65,7 +65,9 @@ def step_spikes(values: Sequence[float | None], spec: SpikeSpec, warmup_steps: i
     hits = np.flatnonzero(sigmas > spec.sigmas)
     # sigmas[i] belongs to the value after window i.
     steps = kept[hits + spec.window_steps] + warmup_steps + 1
-    return _merge(steps.tolist(), sigmas[hits].tolist(), spec.merge_steps)
+    gaps = np.flatnonzero(np.diff(steps) > spec.merge_steps) + 1
+    events = zip(np.split(steps, gaps), np.split(sigmas[hits], gaps), strict=True)
+    return [StepSpike(int(at[0]), int(at[-1]), float(far.max())) for at, far in events if len(at)]  # none without a hit
 
 
 def _sigmas(values: "np.ndarray[Any, np.dtype[np.float64]]", window: int) -> "np.ndarray[Any, np.dtype[np.float64]]":
@@ -78,16 +80,6 @@ def _sigmas(values: "np.ndarray[Any, np.dtype[np.float64]]", window: int) -> "np
         varies = std > CONSTANT * np.abs(mean)
         np.divide(new - mean, std, out=result[start : start + len(new)], where=varies)
     return result
-
-
-def _merge(steps: list[int], sigmas: list[float], merge_steps: int) -> list[StepSpike]:
-    events: list[StepSpike] = []
-    for step, sigma in zip(steps, sigmas, strict=True):
-        if events and step - events[-1].last_step <= merge_steps:
-            events[-1] = StepSpike(events[-1].step, step, max(events[-1].sigmas, sigma))
-        else:
-            events.append(StepSpike(step, step, sigma))
-    return events
 
 
 def evaluation_spikes(
@@ -167,7 +159,8 @@ def count_spikes(history: Sequence[dict[str, Any]], spec: RunSpec) -> dict[str, 
         counts[f"{name}_spikes"] = len(found)
         events += [{"kind": name, **asdict(spike)} for spike in found]
     unrecovered = 0
-    for key, name, kind in _EVALUATED:
+    for name, kind in EVALUATED.items():
+        key = f"val_{kind}"
         lines = [line for line in history if key in line]
         drops = evaluation_spikes([x["step"] for x in lines], [x[key] for x in lines], spikes, warmup, kind)
         counts[f"{name}_spikes"] = sum(e.recovered for e in drops)
@@ -181,7 +174,5 @@ def count_spikes(history: Sequence[dict[str, Any]], spec: RunSpec) -> dict[str, 
     }
 
 
-_EVALUATED: tuple[tuple[str, str, Literal["accuracy", "loss"]], ...] = (
-    ("val_accuracy", "accuracy", "accuracy"),
-    ("val_loss", "eval_loss", "loss"),
-)
+EVALUATED: dict[str, Literal["accuracy", "loss"]] = {"accuracy": "accuracy", "eval_loss": "loss"}
+"""What the spikes of each validation metric are called."""

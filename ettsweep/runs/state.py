@@ -81,19 +81,16 @@ class Outlook(Protocol):
 
         Queued: a job will take it. Unknown: that cannot be asked. Cancelled, failed, interrupted: the job ended.
         """
+        return None
 
 
-class ThisMachine:
+class ThisMachine(Outlook):
     """The outlook without a look at submissions: processes of this machine."""
 
     def owner(self, attempt: Attempt) -> Owner:
         """Say whether the process that made the claim lives."""
         host = attempt.host()
         return Owner(attempt.liveness(), host, f"claimed on {host}, which cannot be asked from here")
-
-    def prospect(self, run_id: str) -> Status | None:
-        """Know of no submission."""
-        return None
 
 
 # --- the state ------------------------------------------------------------------------------------------------------

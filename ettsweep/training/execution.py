@@ -6,7 +6,7 @@ What is left open, None, is settled for the run and its devices; it changes numb
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 
@@ -100,14 +100,6 @@ def sized(model: ModelSpec, execution: Execution, group: Peers) -> Execution:
 # --- what the leader of several processes says ------------------------------------------------------------------------
 
 
-class Order(NamedTuple):
-    """What the leader has all do: train an attempt at the run in a folder, in this way."""
-
-    run: Path
-    attempt: int
-    execution: Execution
-
-
 def lead(group: Peers, run: Path, attempt: int, execution: Execution) -> None:
     """Tell the others what is trained next."""
     group.from_leader({"run": str(run), "attempt": attempt, "execution": asdict(execution)})
@@ -118,8 +110,8 @@ def dismiss(group: Peers) -> None:
     group.from_leader(None)
 
 
-def orders(group: Peers) -> Iterator[Order]:
-    """Yield what the leader says, until it dismisses this process."""
+def orders(group: Peers) -> Iterator[tuple[Path, int, Execution]]:
+    """Yield what the leader has all train, and how, until it dismisses this process: run folder, attempt, execution."""
     while (told := group.from_leader()) is not None:
         how = told["execution"]
-        yield Order(Path(told["run"]), told["attempt"], Execution(**how | {"sinks": tuple(how["sinks"])}))
+        yield Path(told["run"]), told["attempt"], Execution(**how | {"sinks": tuple(how["sinks"])})

@@ -20,7 +20,7 @@ from ettsweep.launch.submissions import Submission, read_submission
 from ettsweep.provenance import package_dir
 from ettsweep.runs.folder import RunDir
 from ettsweep.worker.control import SIGNALS, Control
-from ettsweep.worker.devices import meet_in_job, meet_leader, parse_told, prepare_device
+from ettsweep.worker.devices import meet_in_job, meet_leader, prepare_device
 from ettsweep.worker.job import SlurmJob
 from ettsweep.worker.worker import Worker, say
 
@@ -52,10 +52,8 @@ def run_in_slot(folder: Path, slot_name: str) -> int:
 
 def follow_in_slot(told: str) -> int:
     """Train on another device of a slot what its leader says; return the exit code."""
-    slot, where = parse_told(told)
     control = Control()
-    device, _ = prepare_device(slot)
-    group = meet_leader(where, device)
+    device, group = meet_leader(told)
     _follow(group, device, control)
     group.leave()
     return 0

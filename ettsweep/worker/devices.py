@@ -14,9 +14,9 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ettsweep.errors import LaunchError, first_line
 from ettsweep.files import Json
@@ -61,24 +61,12 @@ def execution(profile: AnyProfile, slot: Slot, data: str | None = None) -> "Exec
     """Return how a run is trained in a slot: as its profile says, on the data that lie there."""
     from ettsweep.training.execution import Execution
 
-    loaders = profile.loader_workers
-    if loaders == "auto":
-        loaders = slot.threads if slot.device == "cuda" else 0
-    return Execution(
-        checkpoint_every_s=profile.checkpoint_every_s,
-        checkpoint_every_steps=profile.checkpoint_every_steps,
-        micro_batch=None if profile.micro_batch == "auto" else profile.micro_batch,
-        loader_workers=loaders,
-        compile=None if profile.compile == "auto" else profile.compile,
-        activation_checkpointing=(
-            None if profile.activation_checkpointing == "auto" else profile.activation_checkpointing
-        ),
-        sharded=None if profile.sharded == "auto" else profile.sharded,
-        corrupt_images=profile.corrupt_images,
-        sinks=profile.log,
-        peak_flops=None if profile.peak_tflops is None else 1e12 * profile.peak_tflops,
-        data=data,
-    )
+    alike = {field.name for field in fields(Execution)}
+    said = {name: value for name, value in profile if name in alike and value != "auto"}
+    if slot.device == "cuda":
+        said.setdefault("loader_workers", slot.threads)
+    peak_flops = None if profile.peak_tflops is None else 1e12 * profile.peak_tflops
+    return Execution(**said, sinks=profile.log, peak_flops=peak_flops, data=data)
 
 
 # --- several that train together ------------------------------------------------------------------------------------
@@ -178,30 +166,26 @@ def meet_in_job(device: "torch.device") -> "Peers":
     return Peers.join(device, store, where.rank, where.world_size)
 
 
-def meet_leader(told: dict[str, Any], device: "torch.device") -> "Peers":
-    """Meet the process that started this one, and end with it."""
+def meet_leader(told: str) -> "tuple[torch.device, Peers]":
+    """Meet the process that started this one, and end with it; return the device that it is to train on.
+
+    Raises:
+        LaunchError: no leader said what was told, or the device is not there.
+    """
+    try:
+        how = json.loads(told)
+        slot, meeting, rank, world = Slot.from_json(how["slot"]), how["meeting"], how["rank"], how["world"]
+    except (ValueError, KeyError, TypeError):
+        raise LaunchError("--follow is for workers: they are started by `ettsweep grid`") from None
+    device, _ = prepare_device(slot)
     from ettsweep.training.distributed import FileStore, Peers
 
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    world, rank = told["world"], told["rank"]
-    store = FileStore(told["meeting"], world)
+    store = FileStore(meeting, world)
     store.set(f"ready-{rank}", "")
-    return Peers.join(device, store, rank, world)
+    return device, Peers.join(device, store, rank, world)
 
 
 PR_SET_PDEATHSIG = 1
 """Linux: have the kernel send a signal when the parent dies. A GPU may keep the process from noticing by itself."""
-
-
-def parse_told(text: str) -> tuple[Slot, dict[str, Any]]:
-    """Read what a leader says to a process that it starts: its slot, and how to meet.
-
-    Raises:
-        LaunchError: no leader said this.
-    """
-    try:
-        told = json.loads(text)
-        return Slot.from_json(told["slot"]), told
-    except (ValueError, KeyError, TypeError):
-        raise LaunchError("--follow is for workers: they are started by `ettsweep grid`") from None

@@ -9,7 +9,7 @@ from ettsweep.launch.memory import Memory
 from ettsweep.launch.outlook import LiveOutlook
 from ettsweep.launch.submissions import Submission
 from ettsweep.runs.attempt import Attempt
-from ettsweep.runs.state import Owner, Status
+from ettsweep.runs.state import Outlook, Owner
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,11 @@ class SlurmJob:
         return {name: getattr(self, name) for name in names}
 
 
-class JobOutlook:
-    """What a job knows of other owners: of its own earlier and later lives at once, of others by asking SLURM."""
+class JobOutlook(Outlook):
+    """What a job knows of other owners: of its own earlier and later lives at once, of others by asking SLURM.
+
+    It looks at no other submission: this job has been given its runs.
+    """
 
     def __init__(self, job: SlurmJob, submission: Submission) -> None:
         self._job = job
@@ -85,7 +88,3 @@ class JobOutlook:
         owner = attempt.owner()
         life = owner.liveness() if owner else "dead"
         return Owner("alive" if life == "unknown" else life)  # a worker of this job on another of its nodes
-
-    def prospect(self, run_id: str) -> Status | None:
-        """Look at no other submission: this job has been given the run."""
-        return None

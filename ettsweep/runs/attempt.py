@@ -279,7 +279,6 @@ class Attempt:
             text = self.log_path.read_text(errors="replace")
         except OSError:
             text = "(it logged nothing)\n"
-        skipped = sorted(set(self.skipped()))
-        text += "".join(f"left out: {sample}\n" for sample in skipped)
+        text += "".join(f"left out: {sample}\n" for sample in sorted(self.skipped()))
         failure = self.failure()
         return text + (f"ended: {failure.get('reason')}\n" if failure else "")

@@ -23,11 +23,12 @@ VERSION = 1
 
 
 class Member(NamedTuple):
-    """A file in a tar."""
+    """A file in a tar, and its class: first the one that its place says, its folder, else the tar that it lies in."""
 
     name: str
     offset: int
     size: int
+    class_name: str
 
 
 class Index(NamedTuple):
@@ -44,16 +45,13 @@ class Index(NamedTuple):
 def _build(paths: Sequence[str]) -> Index:
     from timm.data.readers.img_extensions import get_img_extensions
 
-    images = [
-        (tar, member, class_name)
-        for tar, path in enumerate(paths)
-        for member, class_name in _labelled(path, get_img_extensions(as_set=True))
-    ]
+    extensions = get_img_extensions(as_set=True)
+    images = [(tar, image) for tar, path in enumerate(paths) for image in _labelled(path, extensions)]
     if not images:
         raise DataMissingError(f"{paths[0]}: no images in it, nor in the {len(paths) - 1} tar files beside it")
-    classes, labels = numbered([class_name for _, _, class_name in images])
-    places = np.array([(tar, member.offset, member.size) for tar, member, _ in images], np.int64)
-    return Index([member.name for _, member, _ in images], classes, labels, *places.T)
+    classes, labels = numbered([image.class_name for _, image in images])
+    places = np.array([(tar, image.offset, image.size) for tar, image in images], np.int64)
+    return Index([image.name for _, image in images], classes, labels, *places.T)
 
 
 def numbered(names: Sequence[str]) -> tuple[list[str], NDArray[np.int64]]:
@@ -65,8 +63,8 @@ def numbered(names: Sequence[str]) -> tuple[list[str], NDArray[np.int64]]:
     return classes, np.array([position[name] for name in names], np.int64)
 
 
-def _labelled(path: str, extensions: set[str]) -> Iterator[tuple[Member, str]]:
-    """Yield the images of a tar with their classes."""
+def _labelled(path: str, extensions: set[str]) -> Iterator[Member]:
+    """Yield the images of a tar, which may be a shard that says their classes."""
     try:
         with Path(path).open("rb") as file, tarfile.open(fileobj=file, mode="r:") as tar:
             members = list(_members(tar, Path(path).stem))
@@ -75,20 +73,17 @@ def _labelled(path: str, extensions: set[str]) -> Iterator[tuple[Member, str]]:
         raise DataMissingError(f"{path}: cannot be read as an uncompressed tar ({error}); see docs/data.md") from None
     except OSError as error:
         raise DataMissingError(f"{path}: {error.strerror or error}") from None
-    for member, folder in members:
+    for member in members:
         if Path(member.name).suffix.lower() not in extensions:
             continue
-        class_name = classes.get(_key(member.name)) if classes else folder
+        class_name = classes.get(_key(member.name)) if classes else member.class_name
         if class_name is None:
             raise DataMissingError(f"{path}: {member.name} has no label: neither a .cls file nor one in a .json file")
-        yield member, class_name
+        yield member._replace(class_name=class_name)
 
 
-def _members(tar: tarfile.TarFile, stem: str, start: int = 0, above: str = "") -> Iterator[tuple[Member, str]]:
-    """Yield files with the class that their place says: their folder, else the tar that they lie in.
-
-    `start` and `above` are place and name of a tar in a tar.
-    """
+def _members(tar: tarfile.TarFile, stem: str, start: int = 0, above: str = "") -> Iterator[Member]:
+    """Yield the files of a tar, and of the tars in it; `start` and `above` are place and name of one of these."""
     for info in tar:
         if not info.isfile():
             continue
@@ -97,13 +92,13 @@ def _members(tar: tarfile.TarFile, stem: str, start: int = 0, above: str = "") -
                 yield from _members(inner, Path(info.name).stem, start + info.offset_data, f"{above}{info.name}/")
         else:
             folder = Path(info.name).parent.name
-            yield Member(above + info.name, start + info.offset_data, info.size), folder or stem
+            yield Member(above + info.name, start + info.offset_data, info.size, folder or stem)
 
 
-def _webdataset_classes(descriptor: int, members: list[tuple[Member, str]]) -> dict[str, str]:
+def _webdataset_classes(descriptor: int, members: list[Member]) -> dict[str, str]:
     """Return the class of each key of a WebDataset shard; nothing for any other tar."""
     found = dict[str, str]()
-    for member, _ in members:
+    for member in members:
         kind = Path(member.name).suffix.lower()
         if kind not in (".cls", ".json") or (kind == ".json" and _key(member.name) in found):
             continue

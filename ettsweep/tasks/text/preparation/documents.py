@@ -2,12 +2,15 @@
 
 import gzip
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
-from itertools import chain
+from itertools import chain, dropwhile
+from mmap import ACCESS_READ, mmap
 from typing import IO, Any
 
 from ettsweep.errors import DataMissingError, FailedError, InputError
+from ettsweep.tasks.text.manifest import Documents
 from ettsweep.tasks.text.preparation.inputs import (
     MAX_DOCUMENT,
     DocumentRule,
@@ -40,33 +43,22 @@ def read_documents(unit: Unit, rule: DocumentRule) -> Iterator[str]:
 
 
 def _text(piece: Piece, rule: DocumentRule) -> Iterator[str]:
-    with _opened(piece.file) as stream:
-        match rule.documents:
-            case "line":
-                found: Iterable[tuple[int, bytes]] = _lines(stream, piece)
-            case "blank-line":
-                found = _paragraphs(stream, piece)
-            case "file":
-                found = [(0, stream.read(MAX_DOCUMENT + 1))]
-        for start, data in found:
-            check_size(piece.file, start, len(data))
-            yield _decoded(piece.file, start, data).replace("\r\n", "\n")
+    for _, text in _decoded(piece, rule.documents):
+        yield text.replace("\r\n", "\n")
 
 
 def _json_lines(piece: Piece, rule: DocumentRule) -> Iterator[str]:
-    with _opened(piece.file) as stream:
-        for start, data in _lines(stream, piece):
-            line = _decoded(piece.file, start, data)
-            if not line.strip():
-                continue
-            try:
-                value = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                told = error.msg if isinstance(error, json.JSONDecodeError) else type(error).__name__
-                raise FailedError(
-                    f"{_line_of(piece.file, start)}: no valid JSON ({told}); one object a line is expected"
-                ) from None
-            yield _field(value, rule.text_field, piece.file, start)
+    for start, line in _decoded(piece, "line"):
+        if not line.strip():
+            continue
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            told = error.msg if isinstance(error, json.JSONDecodeError) else type(error).__name__
+            raise FailedError(
+                f"{_line_of(piece.file, start)}: no valid JSON ({told}); one object a line is expected"
+            ) from None
+        yield _field(value, rule.text_field, piece.file, start)
 
 
 def _field(value: Any, name: str, file: TextFile, start: int) -> str:
@@ -99,78 +91,79 @@ def _line_of(file: TextFile, position: int) -> str:
     return f"{file.path}:{line}"
 
 
-def _lines(stream: IO[bytes], piece: Piece) -> Iterator[tuple[int, bytes]]:
-    """Yield place and content of the lines that start in a piece."""
-    position = _first_line(stream, piece)
-    while piece.stop < 0 or position < piece.stop:
-        line = stream.readline(MAX_DOCUMENT + 1)
-        if not line:
-            return
-        check_size(piece.file, position, len(line))
+def _decoded(piece: Piece, documents: Documents) -> Iterator[tuple[int, str]]:
+    """Yield place and content of the documents that start in a piece of a file that is no table."""
+    with _opened(piece.file) as stream:
+        match documents:
+            case "line":
+                found = _lines(stream, _first_line(stream, piece), piece.stop)
+            case "blank-line":
+                found = _paragraphs(stream, piece)
+            case "file":
+                found = iter([(0, stream.read(MAX_DOCUMENT + 1))])
+        for start, data in found:
+            check_size(piece.file, start, len(data))
+            try:
+                text = data.decode("utf-8-sig" if start == 0 else "utf-8")
+            except UnicodeDecodeError as error:
+                raise FailedError(
+                    f"{piece.file.path}: not UTF-8 at byte {start + error.start}; "
+                    "`iconv -f ENCODING -t UTF-8` converts files"
+                ) from None
+            yield start, text
+
+
+def _lines(stream: IO[bytes], position: int, stop: int = -1) -> Iterator[tuple[int, bytes]]:
+    """Yield place and content of the lines from `position`, where one starts, up to those that start at `stop`."""
+    stream.seek(position)
+    while (stop < 0 or position < stop) and (line := stream.readline(MAX_DOCUMENT + 1)):
         yield position, line
         position += len(line)
 
 
 def _first_line(stream: IO[bytes], piece: Piece) -> int:
-    """Go to the first line that starts in a piece; return its place."""
-    if piece.start == 0:
-        return 0
-    stream.seek(piece.start - 1)
-    position = piece.start - 1
-    while line := stream.readline(2**20):
-        position += len(line)
-        if line.endswith(b"\n"):
-            break
-    return position
+    """Return the place of the first line that starts in a piece, or later."""
+    if piece.start > 0:
+        stream.seek(piece.start - 1)
+        while (part := stream.readline(2**20)) and not part.endswith(b"\n"):
+            pass
+    return stream.tell()
 
 
 def _paragraphs(stream: IO[bytes], piece: Piece) -> Iterator[tuple[int, bytes]]:
     """Yield place and content of what stands between blank lines and starts in a piece."""
-    position = _first_line(stream, piece)
-    inside = position > 0 and not _after_blank(stream, position)  # in what another piece owns
-    stream.seek(position)
-    start, held = position, list[bytes]()
-    length = 0
-    while line := stream.readline(MAX_DOCUMENT + 1):
+
+    def beyond(start: int) -> bool:
+        return 0 <= piece.stop <= start
+
+    first = _first_line(stream, piece)
+    lines = _lines(stream, first)
+    if first > 0 and not _after_blank(stream, first):  # in what another piece owns
+        lines = dropwhile(lambda line: not line[1].isspace() and not beyond(line[0]), lines)
+    start, held = first, bytearray()
+    for position, line in lines:
         if line.isspace():
             if held:
-                yield start, b"".join(held)
-            held, length, inside = [], 0, False
-        elif not inside:
-            if not held:
-                start = position
-                if 0 <= piece.stop <= start:
-                    return
-            held.append(line)
-            length += len(line)
-            check_size(piece.file, start, length)
-        elif 0 <= piece.stop <= position:
-            return
-        position += len(line)
+                yield start, bytes(held)
+            held.clear()
+            continue
+        if not held:
+            if beyond(position):
+                return
+            start = position
+        held += line
+        check_size(piece.file, start, len(held))
     if held:
-        yield start, b"".join(held)
+        yield start, bytes(held)
 
 
 def _after_blank(stream: IO[bytes], position: int) -> bool:
     """Say whether the line before the one at `position` is blank."""
-    end = position - 1
-    while end > 0:
-        start = max(0, end - 4096)
-        stream.seek(start)
-        _, newline, rest = stream.read(end - start).rpartition(b"\n")
-        if newline or rest.strip():
-            return not rest.strip()
-        end = start
-    return True
+    with mmap(stream.fileno(), 0, access=ACCESS_READ) as data:
+        return _INK.search(data, data.rfind(b"\n", 0, position - 1) + 1, position) is None
 
 
-def _decoded(file: TextFile, start: int, data: bytes) -> str:
-    try:
-        return data.decode("utf-8-sig" if start == 0 else "utf-8")
-    except UnicodeDecodeError as error:
-        raise FailedError(
-            f"{file.path}: not UTF-8 at byte {start + error.start}; `iconv -f ENCODING -t UTF-8` converts files"
-        ) from None
+_INK = re.compile(rb"\S")
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ together have each document once.
 
 import gzip
 import math
+import os
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -64,15 +65,15 @@ def find_files(inputs: Iterable[str]) -> list[TextFile]:
 
 def _named(text: str) -> list[TextFile]:
     if text.startswith(HUB):
-        return _arrow_files(text, None)
+        return _arrow_files(text, None, "")
     path = Path(text).expanduser()
     if path.is_dir():
-        return _arrow_files(text, path) if _is_saved(path) else _folder(path)
+        return _arrow_files(text, path, "") if _is_saved(path) else _folder(path)
     if path.exists():
         return [_file(path)]
-    folder, colon, _ = text.rpartition(":")
+    folder, colon, split = text.rpartition(":")
     if colon and _is_saved(Path(folder).expanduser()):
-        return _arrow_files(text, Path(folder).expanduser())
+        return _arrow_files(text, Path(folder).expanduser(), split)
     if has_magic(text):
         names = sorted(glob(str(path), recursive=True))  # noqa: PTH207 (a pattern may be absolute)
         files = [Path(name) for name in names if not Path(name).is_dir()]
@@ -113,7 +114,7 @@ def _is_saved(path: Path) -> bool:
     )
 
 
-def _arrow_files(text: str, folder: Path | None) -> list[TextFile]:
+def _arrow_files(text: str, folder: Path | None, split: str) -> list[TextFile]:
     """Return the files that `datasets` keeps the rows of a data set in; None is for one of the hub."""
     try:
         import datasets
@@ -121,10 +122,9 @@ def _arrow_files(text: str, folder: Path | None) -> list[TextFile]:
         raise DataMissingError(f"--input {text}: reading it needs datasets: pip install 'ettsweep[text]'") from None
     try:
         if folder is None:
-            name, _, split = text.removeprefix(HUB).partition(":")
-            table = datasets.load_dataset(name, split=split or "train", keep_in_memory=False)
+            name, _, of_hub = text.removeprefix(HUB).partition(":")
+            table = datasets.load_dataset(name, split=of_hub or "train", keep_in_memory=False)
         else:
-            split = "" if Path(text).expanduser().is_dir() else text.rpartition(":")[2]
             table = datasets.load_from_disk(str(folder), keep_in_memory=False)
     except Exception as error:  # of the network, of the hub, of pyarrow: each has its own
         told = f"{type(error).__name__}: {first_line(error)}"
@@ -136,7 +136,7 @@ def _arrow_files(text: str, folder: Path | None) -> list[TextFile]:
             what = f"no split {split!r}" if split else "several splits"
             raise InputError(f"--input {text}: has {what}; name one: {', '.join(f'{folder}:{s}' for s in splits)}")
         table = table[split]
-    elif split and folder is not None:
+    elif split:
         raise InputError(f"--input {text}: has no splits; {folder} is all of it")
     files = [TextFile(str(Path(one["filename"]).resolve()), "arrow") for one in table.cache_files]
     if not files or sum(_arrow_rows(one.path) for one in files) != len(table):
@@ -227,9 +227,8 @@ def cut(files: Sequence[TextFile], rule: DocumentRule, size: int) -> list[Unit]:
 
 def _pieces(file: TextFile, rule: DocumentRule, size: int) -> list[Piece]:
     with readable(file):
-        info = Path(file.path).stat()
-        with Path(file.path).open("rb"):
-            pass
+        with Path(file.path).open("rb") as opened:
+            info = os.fstat(opened.fileno())
         if file.kind in ("parquet", "arrow"):
             ranges = list(_row_ranges(file, rule, size))
         elif file.packed or (file.kind == "text" and rule.documents == "file"):

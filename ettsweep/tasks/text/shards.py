@@ -34,25 +34,23 @@ def token_type(n_vocab: int) -> Any:
 
 
 def shard_size(n_vocab: int, train: Counts, val: Counts) -> int:
-    ends = sum(4 * (side.documents + side.sentences) for side in (train, val))
-    word: int = token_type(n_vocab).itemsize
-    return ends + word * (train.tokens + val.tokens)
+    return sum(kind.itemsize * length for kind, length in _arrays(n_vocab, train, val))
 
 
 def unpack(shard: Any, side: Side, n_vocab: int, train: Counts, val: Counts) -> Texts:
-    """Return one side of a shard, as arrays that lie in its memory.
+    """Return one side of a shard, as arrays that lie in its memory."""
+    arrays, start = [], 0
+    for kind, length in _arrays(n_vocab, train, val):
+        arrays.append(np.ndarray((length,), kind, shard, start))
+        start += kind.itemsize * length
+    k = SIDES.index(side)
+    return Texts(arrays[2 * k], arrays[2 * k + 1], arrays[4 + k])
 
-    The file has, for training and validation in turn: ends of documents, ends of sentences; after them the tokens.
-    """
-    kind, word = token_type(n_vocab), np.dtype("<u4")
-    counts, before = (train, Counts()) if side == "train" else (val, train)
-    ends = 4 * (before.documents + before.sentences)
-    tokens = 4 * sum(one.documents + one.sentences for one in (train, val)) + kind.itemsize * before.tokens
-    return Texts(
-        np.ndarray((counts.documents,), word, shard, ends),
-        np.ndarray((counts.sentences,), word, shard, ends + 4 * counts.documents),
-        np.ndarray((counts.tokens,), kind, shard, tokens),
-    )
+
+def _arrays(n_vocab: int, *sides: Counts) -> list[tuple[Any, int]]:
+    """Return type and length of what a shard has, for training and validation in turn: ends, and then the tokens."""
+    ends = [(np.dtype("<u4"), length) for side in sides for length in (side.documents, side.sentences)]
+    return ends + [(token_type(n_vocab), side.tokens) for side in sides]
 
 
 class ShardWriter:

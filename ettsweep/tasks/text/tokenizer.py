@@ -62,15 +62,11 @@ def split_sentences(text: str) -> list[str]:
 # --- the encoding -----------------------------------------------------------------------------------------------------
 
 
-def byte_symbols() -> dict[str, int]:
-    """Return the letters by which GPT-2's files write bytes: the printable ones stand for themselves."""
-    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
-    others = [byte for byte in range(256) if byte not in printable]
-    symbols = {chr(byte): byte for byte in printable}
-    return symbols | {chr(256 + k): byte for k, byte in enumerate(others)}
+_PRINTABLE = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
 
-
-BYTES = byte_symbols()
+BYTES = {chr(byte): byte for byte in _PRINTABLE}
+BYTES |= {chr(256 + k): byte for k, byte in enumerate(sorted({*range(256)} - {*_PRINTABLE}))}
+"""The letters by which GPT-2's files write bytes: the printable ones stand for themselves."""
 
 
 class Tokenizer:
@@ -156,28 +152,19 @@ def read_tokenizer(folder: Path) -> Tokenizer:
 
 
 def read_tokenizer_file(path: Path) -> Tokenizer:
-    """Read a tokenizer.json; OSError where there is none, InputError where it is of another kind.
+    """Read a tokenizer.json; the loader of `tokenizers` numbers special tokens anew and lets ids be there twice.
 
     Raises:
         OSError: there is none.
         InputError: it is another kind of tokenizer.
     """
     data = _json(path)
-    model = data.get("model")
-    if not isinstance(model, dict) or model.get("type", "BPE") != "BPE" or "merges" not in model:
-        kind = model.get("type") if isinstance(model, dict) else None
-        raise InputError(f"{path}: {_NEEDED}; its model is {kind or 'of no known type'}")
-    wrong = [
-        f"{name} is {_told(value)}"
-        for name, value in (
-            ("pre_tokenizer", _pre_tokenizer(data.get("pre_tokenizer"))),
-            ("normalizer", data.get("normalizer")),
-            *((key, model.get(key)) for key in ("dropout", "continuing_subword_prefix", "end_of_word_suffix")),
-            *((key, model.get(key)) for key in ("byte_fallback", "ignore_merges")),
-        )
-        if value
-    ]
-    if wrong:
+    model = data["model"] if isinstance(data.get("model"), dict) else {}
+    if model.get("type", "BPE") != "BPE" or "merges" not in model:
+        raise InputError(f"{path}: {_NEEDED}; its model is {model.get('type') or 'of no known type'}")
+    more = {"pre_tokenizer": _pre_tokenizer(data.get("pre_tokenizer")), "normalizer": data.get("normalizer")}
+    more |= {key: model.get(key) for key in _NOT_GPT2S}
+    if wrong := [f"{name} is {_told(value)}" for name, value in more.items() if value]:
         raise InputError(f"{path}: {_NEEDED}; its {', its '.join(wrong)}")
     try:
         merges = [tuple(pair.split(" ")) if isinstance(pair, str) else tuple(pair) for pair in model["merges"]]
@@ -188,6 +175,9 @@ def read_tokenizer_file(path: Path) -> Tokenizer:
 
 
 _NEEDED = "a byte-level BPE as GPT-2 has it is needed (`--bpe-tokens N` trains one)"
+
+_NOT_GPT2S = ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback", "ignore_merges")
+"""What a model in a tokenizer.json may have, and GPT-2's has not."""
 
 
 def _pre_tokenizer(data: Any) -> object:

@@ -214,7 +214,7 @@ def verify(folder: Path, manifest: Manifest, *, anew: bool = False, tell: Callab
         if info.st_size != record.size or shard_size(manifest.n_vocab, record.train, record.val) != record.size:
             wrong.append(f"{path}: has {info.st_size} bytes, {record.size} were written")
     _raise_changed(wrong)
-    stamp = _stamp(folder, manifest)
+    stamp = stamp_of(folder, manifest)
     if not anew and stamp is not None and stamp.exists():
         return
     with ThreadPoolExecutor(min(16, cores())) as pool:
@@ -224,12 +224,7 @@ def verify(folder: Path, manifest: Manifest, *, anew: bool = False, tell: Callab
             if tell is not None:
                 tell(record.size)
     _raise_changed(wrong)
-    _write_stamp(stamp)
-
-
-def mark_verified(folder: Path, manifest: Manifest) -> None:
-    """Note that all shards are as they were written, as `verify` does after it has read them."""
-    _write_stamp(_stamp(folder, manifest))
+    mark_verified(stamp)
 
 
 def _changed(path: Path, sha256: str) -> str | None:
@@ -248,7 +243,7 @@ def _raise_changed(wrong: Sequence[str]) -> None:
         )
 
 
-def _stamp(folder: Path, manifest: Manifest) -> Path | None:
+def stamp_of(folder: Path, manifest: Manifest) -> Path | None:
     """Return the file whose presence says that these very shards were found good, None where there can be none."""
     try:
         paths = [(folder / SHARDS / record.name).resolve() for record in manifest.shards]
@@ -260,7 +255,8 @@ def _stamp(folder: Path, manifest: Manifest) -> Path | None:
         return None
 
 
-def _write_stamp(stamp: Path | None) -> None:
+def mark_verified(stamp: Path | None) -> None:
+    """Note that all shards are as they were written."""
     if stamp is not None:
         with contextlib.suppress(OSError, EttsweepError):  # without a cache, all is read each time
             stamp.parent.mkdir(parents=True, exist_ok=True)

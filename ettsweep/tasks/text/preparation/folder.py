@@ -9,14 +9,14 @@ from pathlib import Path
 
 from ettsweep.errors import EttsweepError, InputError, StorageError
 from ettsweep.files import storage_errors, write_atomic
-from ettsweep.tasks.text.corpus import mark_verified
+from ettsweep.tasks.text.corpus import mark_verified, stamp_of
 from ettsweep.tasks.text.manifest import MANIFEST, SHARDS, TOKENIZER, Manifest, UnitRecord, read_manifest
 
 TRAINED = "tokenizer-"
 """Beginning of the name of the file that processes read the tokenizer from."""
 
 _OWN = re.compile(rf"[0-9a-f]{{24}}(-\d+\.bin|\.json)|{TRAINED}[0-9a-f]{{24}}\.json")
-_BEGUN = re.compile(r"\.(.+)\.[0-9a-f]{32}\.tmp")
+_BEGUN = re.compile(r"\A\.(.+)\.[0-9a-f]{32}\.tmp\Z")
 
 
 def check_folder(out: Path) -> None:
@@ -45,20 +45,19 @@ def not_own(folder: Path) -> list[str]:
     known = {SHARDS} if shards.is_dir() else set[str]()
     if any(map(_is_own, inside)) or digest_there(folder):  # others may have files of these names, too
         known |= {MANIFEST, TOKENIZER}
-    names = [path.name for path in sorted(folder.iterdir()) if (_begun(path) or path.name) not in known]
+    names = [path.name for path in sorted(folder.iterdir()) if _meant(path) not in known]
     names += [f"{SHARDS}/{path.name}" for path in inside if not _is_own(path)]
     return [name for name in names if not Path(name).name.startswith(".nfs")]  # a shard that a run still reads
 
 
-def _begun(path: Path) -> str | None:
-    """Return the name of the file of which this one is what a kill has left (see files.write_atomic)."""
-    found = _BEGUN.fullmatch(path.name)
-    return found[1] if found else None
+def _meant(path: Path) -> str:
+    """Return the name of a file, or that of the one of which it is what a kill has left (see files.write_atomic)."""
+    return _BEGUN.sub(r"\1", path.name)
 
 
 def _is_own(path: Path) -> bool:
     """Say whether something in `shards/` has a name that `ettsweep data text` gives."""
-    return _OWN.fullmatch(_begun(path) or path.name) is not None
+    return _OWN.fullmatch(_meant(path)) is not None
 
 
 def digest_there(out: Path) -> str | None:
@@ -100,7 +99,7 @@ def _sweep(out: Path) -> None:
     """Remove what a process that was killed had begun to write."""
     for folder in (out, out / SHARDS):
         for path in folder.glob(".*.tmp"):
-            if _begun(path) in (MANIFEST, TOKENIZER) or _is_own(path):
+            if _meant(path) in (MANIFEST, TOKENIZER) or _is_own(path):
                 path.unlink(missing_ok=True)
 
 
@@ -126,4 +125,4 @@ def finish(out: Path, manifest: Manifest, tokenizer: Path, records: Sequence[Uni
     for path in (out / SHARDS).iterdir():
         if path.name not in keep and _is_own(path):
             path.unlink()
-    mark_verified(out, manifest)  # each shard was made or compared just now
+    mark_verified(stamp_of(out, manifest))  # each shard was made or compared just now

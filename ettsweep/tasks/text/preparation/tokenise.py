@@ -183,15 +183,11 @@ def tokenizer_file(
     shards: Path, request: CorpusRequest, units: Sequence[Unit], given: Tokenizer | None, pool: Pool
 ) -> Path:
     """Return the file that processes read the tokenizer from: the one that was given, or one trained on the text."""
-    if given is not None:
-        path = shards / f"{TRAINED}{given.sha256[:24]}.json"
-        if not path.exists():
-            write_atomic(path, given.to_json())
-        return path
-    assert request.bpe_tokens is not None
     what = [VERSION, request.bpe_tokens, SAMPLE, list(request.rule), [unit.identity for unit in units]]
-    path = shards / f"{TRAINED}{digest(what, 24)}.json"
-    if not path.exists():
+    path = shards / f"{TRAINED}{given.sha256[:24] if given else digest(what, 24)}.json"
+    if given and not path.exists():
+        write_atomic(path, given.to_json())
+    elif request.bpe_tokens and not path.exists():
         try:
             result(pool.submit(_train, path, request.bpe_tokens, request.rule, units))
         except TooFewPairsError as error:

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from ettsweep.doctor.checks import Check
-from ettsweep.errors import CorruptError, EttsweepError
+from ettsweep.doctor.checks import Check, check
+from ettsweep.errors import EttsweepError
 from ettsweep.output import count, progress
 from ettsweep.spec import ModelSpec, TextModel
 from ettsweep.tasks.text.manifest import LONG, Counts, Manifest, read_manifest
@@ -26,8 +26,8 @@ def examine_text(task: TextTask, model: ModelSpec | None, data: str, samples: in
         Check("training text", "ok", _told(manifest.train)),
         Check("validation text", "ok", _told(manifest.val)),
         _vocabulary(model.vocabulary if isinstance(model, TextModel) else None, manifest),
-        _tokenizer(folder, manifest),
-        _shards(folder, manifest),
+        check("tokenizer", lambda: _tokenizer(folder, manifest)),
+        check("shards", lambda: _shards(folder, manifest)),
     ]
 
 
@@ -50,24 +50,17 @@ def _vocabulary(wanted: int | None, manifest: Manifest) -> Check:
     return Check("vocabulary", "failed", f"the text has {manifest.n_vocab} tokens, the model {wanted}: {cure}")
 
 
-def _tokenizer(folder: Path, manifest: Manifest) -> Check:
+def _tokenizer(folder: Path, manifest: Manifest) -> str:
     from ettsweep.tasks.text.corpus import read_own_tokenizer
 
-    try:
-        tokenizer = read_own_tokenizer(folder, manifest)
-    except CorruptError as error:
-        return Check("tokenizer", "failed", str(error))
-    return Check("tokenizer", "ok", f"byte-level BPE of {tokenizer.bpe_tokens} tokens, with which the shards were made")
+    tokenizer = read_own_tokenizer(folder, manifest)
+    return f"byte-level BPE of {tokenizer.bpe_tokens} tokens, with which the shards were made"
 
 
-def _shards(folder: Path, manifest: Manifest) -> Check:
+def _shards(folder: Path, manifest: Manifest) -> str:
     from ettsweep.tasks.text.corpus import verify
 
     size = sum(shard.size for shard in manifest.shards)
-    try:
-        with progress("reading shards", size, "bytes") as advance:
-            verify(folder, manifest, anew=True, tell=advance)
-    except CorruptError as error:
-        return Check("shards", "failed", "; ".join(str(error).splitlines()))
-    told = f"{count(len(manifest.shards), 'shard')} of {size / 1e6:.1f} MB in all: as they were written"
-    return Check("shards", "ok", told)
+    with progress("reading shards", size, "bytes") as advance:
+        verify(folder, manifest, anew=True, tell=advance)
+    return f"{count(len(manifest.shards), 'shard')} of {size / 1e6:.1f} MB in all: as they were written"

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
@@ -96,7 +97,7 @@ def _decoded(piece: Piece, documents: Documents) -> Iterator[tuple[int, str]]:
     with _opened(piece.file) as stream:
         match documents:
             case "line":
-                found = _lines(stream, _first_line(stream, piece), piece.stop)
+                found = _lines(stream, _first_line(stream, piece), piece.end)
             case "blank-line":
                 found = _paragraphs(stream, piece)
             case "file":
@@ -113,10 +114,10 @@ def _decoded(piece: Piece, documents: Documents) -> Iterator[tuple[int, str]]:
             yield start, text
 
 
-def _lines(stream: IO[bytes], position: int, stop: int = -1) -> Iterator[tuple[int, bytes]]:
-    """Yield place and content of the lines from `position`, where one starts, up to those that start at `stop`."""
+def _lines(stream: IO[bytes], position: int, end: float = math.inf) -> Iterator[tuple[int, bytes]]:
+    """Yield place and content of the lines from `position`, where one starts, that start before `end`."""
     stream.seek(position)
-    while (stop < 0 or position < stop) and (line := stream.readline(MAX_DOCUMENT + 1)):
+    while position < end and (line := stream.readline(MAX_DOCUMENT + 1)):
         yield position, line
         position += len(line)
 
@@ -132,29 +133,26 @@ def _first_line(stream: IO[bytes], piece: Piece) -> int:
 
 def _paragraphs(stream: IO[bytes], piece: Piece) -> Iterator[tuple[int, bytes]]:
     """Yield place and content of what stands between blank lines and starts in a piece."""
-
-    def beyond(start: int) -> bool:
-        return 0 <= piece.stop <= start
-
     first = _first_line(stream, piece)
     lines = _lines(stream, first)
     if first > 0 and not _after_blank(stream, first):  # in what another piece owns
-        lines = dropwhile(lambda line: not line[1].isspace() and not beyond(line[0]), lines)
-    start, held = first, bytearray()
+        lines = dropwhile(lambda line: line[0] < piece.end and not line[1].isspace(), lines)
+    start, held, length = first, list[bytes](), 0
     for position, line in lines:
         if line.isspace():
             if held:
-                yield start, bytes(held)
-            held.clear()
+                yield start, b"".join(held)
+            held, length = [], 0
             continue
         if not held:
-            if beyond(position):
+            if position >= piece.end:
                 return
             start = position
-        held += line
-        check_size(piece.file, start, len(held))
+        held.append(line)
+        length += len(line)
+        check_size(piece.file, start, length)
     if held:
-        yield start, bytes(held)
+        yield start, b"".join(held)
 
 
 def _after_blank(stream: IO[bytes], position: int) -> bool:

@@ -31,9 +31,7 @@ def check_folder(out: Path) -> None:
     if out.is_dir() and (others := not_own(out)):
         names = ", ".join(others[:6])
         raise InputError(f"--out {out}: is not empty, and no tokenised text (it holds {names}); name a new folder")
-    above = out
-    while not above.exists():
-        above = above.parent
+    above = next(folder for folder in (out, *out.parents) if folder.exists())
     if not os.access(above, os.W_OK | os.X_OK):
         raise StorageError(f"--out {out}: {above} cannot be written; choose another folder")
 

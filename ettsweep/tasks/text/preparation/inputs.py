@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from glob import glob, has_magic
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -199,6 +199,10 @@ class Piece:
     size: int
     identity: tuple[str, int, int]
 
+    @property
+    def end(self) -> float:
+        return self.stop if self.stop >= 0 else math.inf
+
 
 class Unit(NamedTuple):
     """What one process works on at a time: a piece of a large file, or some small files."""
@@ -241,27 +245,22 @@ def _pieces(file: TextFile, rule: DocumentRule, size: int) -> list[Piece]:
     return [Piece(file, start, stop, length, identity) for start, stop, length in ranges]
 
 
-def _equal(start: int, length: int, count: int) -> Iterator[tuple[int, int]]:
-    """Yield the ends of equal parts of a range, one at least."""
+def _equal(start: int, length: int, count: int) -> list[tuple[int, int]]:
+    """Return the ends of equal parts of a range, one at least."""
     count = max(1, count)
-    return pairwise(start + length * k // count for k in range(count + 1))
+    return list(pairwise(start + length * k // count for k in range(count + 1)))
 
 
 def _row_ranges(file: TextFile, rule: DocumentRule, size: int) -> Iterator[tuple[int, int, int]]:
     """Yield ranges of rows with their bytes: of whole groups, and of parts of one that is too large."""
     groups = _parquet_groups if file.kind == "parquet" else _arrow_batches
     start, rows, length = 0, 0, 0
-    for more_rows, more_length in groups(file.path, rule.text_field):
+    for more_rows, more_length in chain(groups(file.path, rule.text_field), [(0, size + 1)]):
         if rows and length + more_length > size:
-            yield start, start + rows, length
+            parts = _equal(start, rows, min(math.ceil(length / size), rows))
+            yield from ((low, high, length // len(parts)) for low, high in parts)
             start, rows, length = start + rows, 0, 0
         rows, length = rows + more_rows, length + more_length
-        if length > size:
-            count = min(math.ceil(length / size), rows)
-            yield from ((low, high, length // count) for low, high in _equal(start, rows, count))
-            start, rows, length = start + rows, 0, 0
-    if rows:
-        yield start, start + rows, length
 
 
 def _parquet_groups(path: str, name: str) -> Iterator[tuple[int, int]]:

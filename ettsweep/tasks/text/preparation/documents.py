@@ -3,11 +3,9 @@
 import gzip
 import json
 import math
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
 from itertools import chain, dropwhile
-from mmap import ACCESS_READ, mmap
 from typing import IO, Any
 
 from ettsweep.errors import DataMissingError, FailedError, InputError
@@ -157,11 +155,15 @@ def _paragraphs(stream: IO[bytes], piece: Piece) -> Iterator[tuple[int, bytes]]:
 
 def _after_blank(stream: IO[bytes], position: int) -> bool:
     """Say whether the line before the one at `position` is blank."""
-    with mmap(stream.fileno(), 0, access=ACCESS_READ) as data:
-        return _INK.search(data, data.rfind(b"\n", 0, position - 1) + 1, position) is None
-
-
-_INK = re.compile(rb"\S")
+    end = position - 1
+    while end > 0:
+        start = max(0, end - 4096)
+        stream.seek(start)
+        _, newline, rest = stream.read(end - start).rpartition(b"\n")
+        if newline or rest.strip():
+            return not rest.strip()
+        end = start
+    return True
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------

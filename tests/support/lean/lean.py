@@ -19,8 +19,8 @@ class Idle(ModuleType):
     """What stands for the compiler until more of it is asked for."""
 
     @staticmethod
-    def disable(function: Callable[..., Any], recursive: bool = True, wrapping: bool = True) -> Callable[..., Any]:
-        return function
+    def disable(function: Callable[..., Any] | None = None, *how: object, **more: object) -> Callable[..., Any]:
+        return function or (lambda decorated: decorated)
 
     @staticmethod
     def graph_break() -> None:

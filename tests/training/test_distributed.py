@@ -55,7 +55,8 @@ def test_curves_agree_on_any_number_of_processes_and_with_accumulation(
         assert attempt.execution() == how
         assert result["device_s"] == how["processes"] * result["wall_s"]
         assert len(read_lines(attempt.metrics_path)) == 24 + 3, "one process writes"
-        assert [line["step"] for line in read_lines(attempt.timings_path)] == [8, 16, 24]
+        timed = [line["step"] for line in read_lines(attempt.timings_path)]
+        assert timed == sorted({8, 16, 24, *timed}), "at each evaluation, and on a busy machine after some seconds too"
         assert attempt.log_path.read_text().count("finished") == 1
 
 

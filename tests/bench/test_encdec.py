@@ -51,6 +51,7 @@ def test_blocks_are_padded_and_shifted_as_real_ones_are() -> None:
         assert shifted.tolist() == [END, *row[: length - 1], *[PAD] * (64 - length)]
 
 
+@pytest.mark.slow
 def test_the_table_is_printed_and_written(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -37,6 +37,7 @@ def test_both_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "bf16" in str(row)
 
 
+@pytest.mark.slow
 def test_the_table_is_printed_and_written(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

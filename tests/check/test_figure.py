@@ -77,6 +77,7 @@ def test_the_legend_says_what_lines_are() -> None:
     assert [label.get_text() for label in bar.get_yticklabels()] == ["stem", "blocks.0.attention", "blocks.0.mlp"]
 
 
+@pytest.mark.slow
 def test_it_is_drawn_where_training_has_blown_up_too(tmp_path: Path) -> None:
     check = made_check()
     broken = {stage: tuple((math.nan,) * len(WIDTHS) for _ in rows) for stage, rows in check.curves[1].changes.items()}

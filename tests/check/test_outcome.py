@@ -161,7 +161,8 @@ def test_steps_without_the_factors_are_found(monkeypatch: pytest.MonkeyPatch) ->
     assert off(found)["learning-rate factor"] == {*BULK, Group.PATCH, Group.PE, Group.HEAD}
 
 
-@pytest.mark.parametrize("power", [-0.5, pytest.param(0.5, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("power", [-0.5, 0.5])
 def test_a_wrong_exponent_of_initial_values_is_found(monkeypatch: pytest.MonkeyPatch, power: float) -> None:
     monkeypatch.setattr(build, "init_std", times_width(build.init_std, Group.V, power))
     found = check()

@@ -75,6 +75,7 @@ def test_csv_has_a_row_for_each_quantity(capsys: pytest.CaptureFixture[str]) -> 
     assert float(head["power"]) == pytest.approx(-1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spoil", [None, blown_up])
 def test_json_has_all_of_it_and_nothing_that_is_not_finite(spoil: Any, tmp_path: Path) -> None:
     check = made_check(spoil=spoil)

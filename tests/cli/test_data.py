@@ -60,6 +60,7 @@ def test_the_command_says_what_it_has_made_and_what_comes_next(folder: Path) -> 
     assert [part["tokens"] for part in told["parts"]] == [manifest.train.tokens, manifest.val.tokens]
 
 
+@pytest.mark.slow
 def test_short_documents_leave_most_of_a_block_empty_and_that_is_said(folder: Path) -> None:
     (folder / "short.txt").write_text("\n\n".join(f"A short text, the {k} of all." for k in range(50)))
     short: Options = ["data", "text", "--input", "short.txt", "--out", "short", "--tokenizer", "tokenizer"]
@@ -224,6 +225,7 @@ def test_progress_is_shown_on_a_terminal_only(folder: Path) -> None:
 # --- the doctor -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_doctor_compares_a_corpus_with_what_a_grid_is_for(folder: Path) -> None:
     ettsweep(*SMALL)
     manifest = read_manifest(folder / "out")

@@ -193,6 +193,7 @@ def test_a_task_with_a_data_set_says_that_it_needs_it(results: Path, here: None)
     assert "task imagenet needs its data set: add --data PATH, or set ETTSWEEP_IMAGENET" in found.notes
 
 
+@pytest.mark.slow
 def test_the_facts_of_this_process_are_those_that_a_run_records(results: Path, spec: RunSpec) -> None:
     import torch
 

@@ -96,6 +96,7 @@ def test_each_parameter_keeps_its_rate_and_decay_however_the_model_is_wrapped(
 # --- the same numbers -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_curves_equal_those_of_one_process(train: Train, trained: Trained, make_spec: MakeSpec) -> None:
     """Micro-batches of 16 are one on the first process and two on the second, and 11 on each of three are one."""
     spec = make_spec(batch_size=ODD, lr=0.25, model={"depth": 2}, optimizer={"clip_norm": 0.5})
@@ -129,6 +130,7 @@ def test_text_too(train: Train, trained: Trained) -> None:
             assert curve(run, key) == pytest.approx(curve(one, key), rel=REL), key
 
 
+@pytest.mark.slow
 def test_validation_slices_that_not_all_have_are_gone_through_by_all(
     train: Train, trained: Trained, make_spec: MakeSpec
 ) -> None:

@@ -56,7 +56,8 @@ def test_training_lowers_the_loss_in_nats_and_bits(train: Train) -> None:
     assert result["score"] == result["best_loss"] == min(losses)
 
 
-@pytest.mark.parametrize("precision", ["fp16", pytest.param("fp32", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["fp16", "fp32"])
 def test_run_with_dropout_that_is_stopped_equals_an_undisturbed_one(
     train: Train, undisturbed: Undisturbed, precision: str
 ) -> None:
@@ -96,6 +97,7 @@ def test_dropout_draws_from_seed_step_and_process_alone() -> None:
     assert loss(1) == loss(2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("micro_batch", [1, 4, 9])
 def test_micro_batches_change_rounding_alone(tmp_path: Path, micro_batch: int) -> None:
     """Texts differ in length: a mean of means would not be the mean over all target tokens."""
@@ -106,6 +108,7 @@ def test_micro_batches_change_rounding_alone(tmp_path: Path, micro_batch: int) -
     assert curve(cut, "grad_norm") == pytest.approx(curve(whole, "grad_norm"), rel=10 * REL)
 
 
+@pytest.mark.slow
 def test_recomputing_activations_draws_the_same_dropout(tmp_path: Path) -> None:
     spec = text_run()
     kept = train_with(tmp_path / "kept", spec)

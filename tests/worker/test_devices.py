@@ -235,6 +235,7 @@ def followers_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable
     return put
 
 
+@pytest.mark.slow
 def test_a_process_that_cannot_even_start_is_an_error_and_nobody_waits_for_it(
     command: Any, results: Path, followers_first: Callable[[str], None]
 ) -> None:

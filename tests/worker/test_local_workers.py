@@ -177,6 +177,7 @@ def test_a_worker_told_to_end_saves_and_the_next_command_goes_on(grid: Any, resu
     assert_as_if_undisturbed(RunDir(stopped.run))
 
 
+@pytest.mark.slow
 def test_ctrl_c_only_detaches(grid: Any, results: Path) -> None:
     with held("cpu-0"):
         command = start(*grid(recipe=GRID["recipe"]), *ONE_SLOT, "--follow", start_new_session=True)

@@ -143,13 +143,14 @@ def assert_gone(workers: list[int]) -> None:
     wait_for(lambda: not any(alive(pid) for pid in workers), "the workers to end")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ending", "code"),
     [
-        pytest.param("batches.close()", 0, id="closed", marks=pytest.mark.slow),
-        pytest.param("", 0, id="left open", marks=pytest.mark.slow),
-        pytest.param("del batches", 0, id="dropped", marks=pytest.mark.slow),
-        pytest.param("raise SystemExit(3)", 3, id="exit", marks=pytest.mark.slow),
+        pytest.param("batches.close()", 0, id="closed"),
+        pytest.param("", 0, id="left open"),
+        pytest.param("del batches", 0, id="dropped"),
+        pytest.param("raise SystemExit(3)", 3, id="exit"),
         pytest.param("raise KeyboardInterrupt", 1, id="Ctrl-C"),
     ],
 )

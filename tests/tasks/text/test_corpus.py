@@ -72,6 +72,7 @@ def test_blocks_are_the_documents_in_order(tokenizer: Tokenizer, block_tokens: i
         assert len(found) == len(lengths) + long
 
 
+@pytest.mark.slow
 def test_a_corpus_on_disk_is_that_in_memory(made: Path, tokenizer: Tokenizer, tmp_path: Path) -> None:
     disk = open_corpus(made)
     assert len(read_manifest(made).shards) > 3

@@ -100,6 +100,7 @@ def test_forms_cuts_and_processes_do_not_change_the_documents(tmp_path: Path, ma
     assert len(manifest.shards) > 1, "a packed file, which is one unit, is written in several shards"
 
 
+@pytest.mark.slow
 def test_the_digest_depends_on_the_text_not_on_processes_paths_or_times(
     tmp_path: Path, make: Callable[..., Tokenised]
 ) -> None:
@@ -115,6 +116,7 @@ def test_the_digest_depends_on_the_text_not_on_processes_paths_or_times(
     assert make(tmp_path / "a.txt").manifest.digest not in digests
 
 
+@pytest.mark.slow
 def test_an_encoding_is_trained_on_the_text_and_the_same_each_time(
     tmp_path: Path, make: Callable[..., Tokenised]
 ) -> None:
@@ -145,6 +147,7 @@ def test_the_sample_for_an_encoding_is_bounded_and_from_all_over(
     assert [text.split()[0] for text in sample] == [f"file{k}" for k in range(0, 40, 4)]
 
 
+@pytest.mark.slow
 def test_gpt2s_vocabulary_is_that_of_the_models(tmp_path: Path, make: Callable[..., Tokenised]) -> None:
     texts = write_paragraphs(tmp_path / "a.txt", 20_000)
     manifest = make(tmp_path / "a.txt", tokenizer=write_gpt2(tmp_path / "gpt2")).manifest

@@ -71,6 +71,7 @@ def odd_texts(count: int) -> list[str]:
     return ["".join(rng.choices(letters, k=rng.randrange(1, 60))) for _ in range(count)]
 
 
+@pytest.mark.slow
 def test_tokens_of_sentences_are_those_of_the_whole_text(small: Tokenizer) -> None:
     odd = odd_texts(3000)
     joining = train_bpe(odd, 3000)  # has tokens for whatever may be joined in such texts

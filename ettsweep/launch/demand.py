@@ -145,14 +145,14 @@ def ask_grid(request: Request, how: How) -> tuple[Plan, str]:
         LaunchError: SLURM refuses the profile, or does not answer.
     """
     plan = make_plan(request.specs(), read_ledger(how.results))
-    task, model, data = request.recipe.task, request.recipe.model, request.data
+    task, model = request.recipe.task, request.recipe.model
     try:
         if not how.dry_run or isinstance(how.profile, LocalProfile):
             check(how.results, plan, how.profile)  # what cannot be submitted is an error before anything is recorded
         if plan.to_launch or not how.dry_run:
-            check_data(task, model, data)
+            check_data(task, model, request.data)
         if plan.to_launch:
-            TASKS[task.kind].check_counts(task, model, said(task.kind, data))
+            TASKS[task.kind].check_counts(task, model, data_of(request))
     except EttsweepError as error:
         if not how.dry_run:
             raise

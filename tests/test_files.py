@@ -15,16 +15,21 @@ from ettsweep.files import write_atomic
 
 path, rng, seen = Path(sys.argv[1]), random.Random(0), set()
 contents = [letter * 300_000 for letter in (b"a", b"b")]
-write_atomic(path, contents[0])
-for _ in range(60):
+for life in range(60):
+    written, tell = os.pipe()
     pid = os.fork()
     if pid == 0:
         while True:
-            for content in contents:
+            for content in contents if life % 2 else contents[::-1]:
                 write_atomic(path, content)
-    time.sleep(rng.uniform(0.001, 0.015))
+                os.write(tell, b".")
+    for _ in range(rng.randint(1, 3)):
+        os.read(written, 1)
+    time.sleep(rng.uniform(0, 0.005))
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
+    os.close(written)
+    os.close(tell)
     seen.add(contents.index(path.read_bytes()))
 print(len(seen))
 """

@@ -11,6 +11,8 @@ A folder jobs/<submission>/ holds
 """
 
 import contextlib
+import re
+import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -190,9 +192,27 @@ def read_submission(folder: Path) -> Submission:
     )
 
 
+def next_name(results: Path) -> str:
+    """Return a name for a new submission: a number above all that exist, and what tells two of one number apart.
+
+    Clocks of login nodes differ, and so do their time zones: which job of a run is the newest goes by the number.
+    """
+    last = max((_number(folder) for folder in submission_folders(results)), default=0)
+    return f"{last + 1:06d}-{uuid.uuid4().hex[:8]}"
+
+
+def _number(folder: Path) -> int:
+    """Return the number of a submission; earlier versions named them by the time, and these count as older."""
+    return int(found[1]) if (found := _NUMBERED.fullmatch(folder.name)) else 0
+
+
+_NUMBERED = re.compile(r"(\d+)-[0-9a-f]{8}")
+
+
 def submission_folders(results: Path) -> list[Path]:
     """Return the folders of all submissions, oldest first."""
-    return sorted(path for path in jobs_dir(results).glob("*") if path.is_dir())
+    folders = [path for path in jobs_dir(results).glob("*") if path.is_dir()]
+    return sorted(folders, key=lambda folder: (_number(folder), folder.name))
 
 
 def readable(folder: Path) -> Submission | None:

@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import subprocess
-import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -18,7 +17,7 @@ from ettsweep.files import Json, dumps, storage_errors, write_atomic
 from ettsweep.launch import slurm
 from ettsweep.launch.profiles import AnyProfile, LocalProfile, Slot, SlurmProfile
 from ettsweep.launch.slots import free_first
-from ettsweep.launch.submissions import Submission, read_submission
+from ettsweep.launch.submissions import Submission, next_name, read_submission
 from ettsweep.models.architectures import model_name
 from ettsweep.processes import process
 from ettsweep.runs.folder import RunDir, code_dir, jobs_dir
@@ -82,8 +81,7 @@ def _content(results: Path, planned: Sequence[Planned], profile: AnyProfile, dat
 
 def _record(results: Path, content: Json) -> Submission:
     """Write what a submission is to do into a new folder, before anything of it is started."""
-    now = f"{time.strftime('%Y%m%d-%H%M%S')}-{time.time_ns() // 1000 % 10**6:06d}"
-    folder = jobs_dir(results.resolve()) / f"{now}-{uuid.uuid4().hex[:8]}"
+    folder = jobs_dir(results.resolve()) / next_name(results)
     with storage_errors(folder):
         folder.mkdir(parents=True)
     write_atomic(folder / "submission.json", json.dumps(content))

@@ -14,7 +14,7 @@ from ettsweep.launch.housekeeping import find_waste, remove
 from ettsweep.launch.outlook import LiveOutlook
 from ettsweep.launch.profiles import LocalProfile
 from ettsweep.launch.slurm import ArrayTask
-from ettsweep.launch.submissions import Submission, read_submission, submissions
+from ettsweep.launch.submissions import Submission, next_name, read_submission, submission_folders, submissions
 from ettsweep.processes import Life, Process, process
 from ettsweep.runs.folder import RunDir, runs_dir
 from ettsweep.runs.state import State
@@ -27,6 +27,22 @@ def live_workers(folder: Path) -> list[Process]:
 def queued_runs(results: Path) -> set[str]:
     prospect = LiveOutlook(results).prospect("0123456789ab")
     return {"0123456789ab"} if prospect and prospect.state is State.QUEUED else set()
+
+
+# --- order ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_newest_submission_has_the_highest_number_whatever_clocks_say(results: Path) -> None:
+    """Names of earlier versions begin with the time; that of a submitter with a fast clock counts as old all the same."""
+    jobs = results / "jobs"
+    for name in ("20991231-235959-999999-00000000", "000001-ffffffff", "000009-00000000", "1000000-00000000", "notes"):
+        (jobs / name).mkdir(parents=True)
+    names = [folder.name for folder in submission_folders(results)]
+    assert names[1:] == ["notes", "000001-ffffffff", "000009-00000000", "1000000-00000000"]
+    (jobs / (name := next_name(results))).mkdir()
+    assert name.startswith("1000001-")
+    assert submission_folders(results)[-1].name == name
+    assert next_name(results / "none").startswith("000001-")
 
 
 # --- live workers ---------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
     EttsweepError
     ├── InputError          exit 2   a wrong option, name, grid file, profile or value
+    │   ├── TakenError               a sweep of that name asks for something else
     │   └── TooFewPairsError         a text is too short for so many tokens
     ├── StoppedError        exit 130 Ctrl-C, where the command has something to say of what it leaves
     ├── DeviceMemoryError   exit 1   a device has too little memory for what was asked of it
@@ -38,6 +39,14 @@ class InputError(EttsweepError):
     def of(cls, problems: Iterable[str]) -> "InputError":
         """Join several problems, so that a user mends all of them at once."""
         return cls("\n".join(problems))
+
+
+class TakenError(InputError):
+    """A sweep of that name asks for something else; `free` is a telling name that none has."""
+
+    def __init__(self, message: str, free: str) -> None:
+        super().__init__(message)
+        self.free = free
 
 
 class TooFewPairsError(InputError):

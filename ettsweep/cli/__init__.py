@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from ettsweep import __version__
-from ettsweep.cli import data, runs, sweep, theory
+from ettsweep.cli import data, runs, sweep, sweeps, theory
 from ettsweep.cli.options import spread
 from ettsweep.errors import EttsweepError
 from ettsweep.output import note
@@ -61,6 +61,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
 
 for name, command in COMMANDS.items():
     app.command(name)(spread(command))
+app.add_typer(sweeps.app)
 app.add_typer(data.app)
 
 

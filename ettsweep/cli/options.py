@@ -2,16 +2,18 @@
 
 import contextlib
 import inspect
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from ettsweep.errors import InputError, unknown_name
+from ettsweep.errors import InputError, TakenError, unknown_name
 from ettsweep.output import Format, note
 
 if TYPE_CHECKING:
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from ettsweep.launch.demand import Place
     from ettsweep.sweep.ledger import Ledger, Run
     from ettsweep.sweep.search import Search
+    from ettsweep.sweep.sweeps import Sweep
 
 RunOrSearch = TypeVar("RunOrSearch", "Run", "Search")
 
@@ -40,6 +43,10 @@ LaunchSets = Annotated[
     list[str] | None, typer.Option("--launch-set", help="key=value for a profile field.", metavar="KEY=VALUE")
 ]
 Data = Annotated[str | None, typer.Option("--data", help="Where the data set is: a folder, or hfds/OWNER/NAME.")]
+SweepNames = Annotated[
+    list[str] | None,
+    typer.Option("--sweep", "-s", help="Sweep; repeatable. Without: all that are not archived.", metavar="NAME"),
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and change nothing.")]
 Follow = Annotated[bool, typer.Option("--follow", help="Stay and show progress; Ctrl-C only detaches.")]
 Form = Annotated[Format, typer.Option("--format", help="How to print.")]
@@ -74,6 +81,7 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
 class Families:
     """The families that a command is about; what is not given does not narrow it."""
 
+    sweep: SweepNames = None
     model: Annotated[list[str] | None, typer.Option(help="Model name; repeatable.")] = None
     strategy: Strategies = None
     family: Annotated[list[str] | None, typer.Option(help="Family id, or the start of one; repeatable.")] = None
@@ -81,37 +89,63 @@ class Families:
     def __bool__(self) -> bool:
         return any(vars(self).values())
 
+    def sweeps(self, results: Path) -> "list[Sweep]":
+        """Return the sweeps that are meant; without a name, all that are not archived and can be read.
+
+        Raises:
+            InputError: there is none of a name.
+            CorruptError: one that is named cannot be read.
+        """
+        from ettsweep.sweep.sweeps import load_sweeps
+
+        found = load_sweeps(results)
+        for name, problem in {} if self.sweep else found.broken.items():
+            note(f"sweep {name} is left out: {problem}")
+        return found.chosen(self.sweep or [])
+
     def searches(self, results: Path) -> "list[Search]":
         """Return the searches that have been asked for and are meant.
 
         Raises:
             InputError: there is none.
         """
-        from ettsweep.sweep.search import load_requests, searches
-
-        requests = load_requests(results)
-        if not requests:
+        known = [search for sweep in self.sweeps(results) for search in sweep.searches]
+        if not known:
             raise InputError(
                 f"{results}: no grid has been asked for yet; `ettsweep grid --model vit-digits` asks for one"
             )
-        found = self._among(searches(requests))
+        found = self._among(known)
         if not found:
-            known = ", ".join(f"{s.model} {s.strategy} ({s.family})" for s in searches(requests))
-            raise InputError(f"no search fits these options; there are: {known}")
+            told = ", ".join(f"{s.sweep} {s.model} {s.strategy} ({s.family})" for s in known)
+            raise InputError(f"no search fits these options; there are: {told}")
         return found
 
-    def runs(self, ledger: "Ledger") -> "list[Run]":
-        """Return the runs that are meant.
+    def runs(self, ledger: "Ledger", results: Path) -> "list[Run]":
+        """Return the runs that are meant: those of the sweeps and, where none is named, those of none.
 
         Raises:
-            InputError: a family is not there.
+            InputError: a sweep or a family is not there.
         """
-        found = self._among([*ledger.runs.values()])
-        known = {run.family for run in ledger.runs.values()}
+        from ettsweep.sweep.sweeps import by_family, holders, load_sweeps
+
+        meant, all_ = by_family(self.sweeps(results)), by_family(load_sweeps(results).named.values())
+        runs = [run for run in ledger.runs.values() if holders(meant, run) or not (self.sweep or holders(all_, run))]
+        known = {run.family for run in runs}
         for prefix in self.family or []:
             if not any(family.startswith(prefix) for family in known):
                 raise unknown_name("family", prefix, known)
-        return found
+        return self._among(runs)
+
+    def holding(self, runs: "Sequence[Run]", results: Path) -> "list[Search]":
+        """Return the searches on whose lattices some runs lie, of the sweeps that are named or of all."""
+        from ettsweep.sweep.sweeps import by_family, load_sweeps
+
+        searches = by_family(self.sweeps(results) if self.sweep else load_sweeps(results).named.values())
+        return [
+            search
+            for search in chain.from_iterable(searches.values())
+            if any(run.family == search.family and search.holds(run.point) for run in runs)
+        ]
 
     def _among(self, found: Sequence[RunOrSearch]) -> list[RunOrSearch]:
         from ettsweep.scaling.strategies import parse_strategy, strategy_name
@@ -133,11 +167,11 @@ class Runs(Families):
     run: Annotated[list[str] | None, typer.Argument(help="Runs, by id or the start of one.", show_default=False)] = None
     state: Annotated[list[str] | None, typer.Option(help="State, such as failed; repeatable.")] = None
 
-    def runs(self, ledger: "Ledger") -> "list[Run]":
-        """Return the runs that are meant.
+    def runs(self, ledger: "Ledger", results: Path) -> "list[Run]":
+        """Return the runs that are meant; those that are named may be of any sweep.
 
         Raises:
-            InputError: a run or a family is not there, or there is no such state.
+            InputError: a run, a sweep or a family is not there, or there is no such state.
         """
         from ettsweep.runs.state import State
         from ettsweep.sweep.ledger import find_run
@@ -146,16 +180,16 @@ class Runs(Families):
             if name not in list(State):
                 raise unknown_name("state", name, [s.value for s in State])
         ids = {find_run(ledger, prefix) for prefix in self.run or []}
-        return [
-            run
-            for run in super().runs(ledger)
-            if (not ids or run.id in ids) and (not self.state or run.state in self.state)
-        ]
+        if ids and not self.sweep:
+            found = self._among([ledger.runs[run] for run in ids if run in ledger.runs])
+        else:
+            found = [run for run in super().runs(ledger, results) if not ids or run.id in ids]
+        return [run for run in found if not self.state or run.state in self.state]
 
     def need_some(self, all_: bool) -> None:
         """Refuse to take all runs for meant where nothing is said."""
         if not self and not all_:
-            raise InputError("say which runs: ids, --family, --strategy, --model, --state or --all")
+            raise InputError("say which runs: ids, --sweep, --family, --strategy, --model, --state or --all")
 
 
 @dataclass(frozen=True)
@@ -210,6 +244,22 @@ def detaching(follows: bool = True) -> Iterator[None]:
             raise
         note("detached; the runs go on: `ettsweep watch` shows them")
         raise typer.Exit(0) from None
+
+
+@contextlib.contextmanager
+def retyped_with(option: str) -> Iterator[None]:
+    """Where a name is taken, say the same command with a free one."""
+    try:
+        yield
+    except TakenError as error:
+        words = sys.argv[1:]
+        for k, word in enumerate(words):
+            if word == option or word.startswith(f"{option}="):
+                del words[k : k + 1 + (word == option)]
+                break
+        raise InputError(
+            f"{error}; for a sweep of its own:\n  {shlex.join(['ettsweep', *words, option, error.free])}"
+        ) from None
 
 
 def confirm(question: str, count: int, yes: bool) -> None:

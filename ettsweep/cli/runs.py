@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from ettsweep.sweep.ledger import Run
 
 
-STATUS_COLUMNS = ("run", "model", "strategy", "lr", "wd", "seed", "state", "progress", "best_score", "reason")
+STATUS_COLUMNS = ("run", "sweep", "model", "strategy", "lr", "wd", "seed", "state", "progress", "best_score", "reason")
 STATUS_KEYS = (
-    *("run", "family", "model", "task", "strategy", "lr", "wd", "log2_lr", "log2_wd", "seed"),
+    *("run", "sweep", "family", "model", "task", "strategy", "lr", "wd", "log2_lr", "log2_wd", "seed"),
     *("state", "progress", "best_score", "reason", "where", "job", "left_s"),
 )
 
@@ -48,12 +48,16 @@ def status(
     from ettsweep.launch.rounds import read_ledger
     from ettsweep.runs.state import State
     from ettsweep.sweep.ledger import count_states
+    from ettsweep.sweep.sweeps import by_family, holders, load_sweeps
 
     ledger = read_ledger(results)
-    runs = chosen.runs(ledger)
-    rows = [status_row(r) for r in sorted(runs, key=in_order)]
+    runs = chosen.runs(ledger, results)
+    sweeps = by_family(load_sweeps(results).named.values())
+    rows = [status_row(r, holders(sweeps, r)) for r in sorted(runs, key=in_order)]
     if form in (Format.TABLE, Format.MARKDOWN):
-        show([row | {"reason": state_note(row)} for row in rows], form, STATUS_COLUMNS)
+        one = len({row["sweep"] for row in rows}) == 1
+        columns = [column for column in STATUS_COLUMNS if not (one and column == "sweep")]
+        show([row | {"reason": state_note(row)} for row in rows], form, columns)
     else:
         show(rows, form, STATUS_KEYS)
     if form is Format.TABLE:
@@ -78,7 +82,7 @@ def watch(
     from ettsweep.launch.monitor import Monitor, follow
     from ettsweep.launch.rounds import read_ledger
 
-    runs = families.runs(read_ledger(results))
+    runs = families.runs(read_ledger(results), results)
     if not runs:
         raise InputError(f"{results}: no runs to watch; `ettsweep grid --model vit-digits` makes some")
     with detaching():
@@ -119,12 +123,13 @@ def show_run(
     from ettsweep.cli.views import describe, flat, show_reproduction
     from ettsweep.launch.rounds import read_ledger
     from ettsweep.sweep.ledger import find_run, intact
+    from ettsweep.sweep.sweeps import by_family, load_sweeps
 
     ledger = read_ledger(results)
     if reproduce:
         show_reproduction(intact(ledger, run), form)
         return
-    data = describe(ledger, find_run(ledger, run))
+    data = describe(ledger, find_run(ledger, run), by_family(load_sweeps(results).named.values()))
     rows = [{"key": key, "value": cell(value)} for key, value in flat(data)]
     show(rows, form, data=data)
 
@@ -140,11 +145,16 @@ def cancel(
     from ettsweep.launch.outlook import withdraw
     from ettsweep.launch.rounds import read_ledger
     from ettsweep.runs.state import State
+    from ettsweep.sweep.sweeps import load_sweeps, spared
 
     chosen.need_some(all_)
-    found = chosen.runs(read_ledger(results))
+    found = chosen.runs(read_ledger(results), results)
     stoppable = (State.MISSING, State.QUEUED, State.RUNNING, State.INTERRUPTED, State.UNKNOWN)
     runs = [run for run in found if run.state in stoppable]
+    if chosen.sweep and not chosen.run:
+        runs, left = spared(runs, chosen.sweep, load_sweeps(results))
+        for name, count in left.items():
+            note(f"{count} runs are left alone: sweep {name} wants them too")
     ids = {run.id for run in runs}
     confirm(f"cancel {len(runs)} runs?", len(runs), yes)
     for run in runs:
@@ -175,10 +185,10 @@ def retry(
     ledger = read_ledger(results)
     for prefix in chosen.run or []:
         intact(ledger, prefix)
-    found = chosen.runs(ledger)
+    found = chosen.runs(ledger, results)
     runs = retryable(found, named=bool(chosen.run))
     confirm(f"retry {len(runs)} runs?", len(runs), yes)
-    how = How(results, *training.place().of_families({run.family for run in runs}, results))
+    how = How(results, *training.place().of_searches(chosen.holding(runs, results), results))
     plan, alive = ask_again(runs, how, tell=note)
     show_outcome(carry_out(plan, how), Format.TABLE)
     for run in alive:

@@ -19,6 +19,7 @@ from ettsweep.cli.options import (
     Training,
     console,
     detaching,
+    retyped_with,
 )
 from ettsweep.errors import InputError
 from ettsweep.output import Format, note
@@ -33,25 +34,33 @@ def grid(
     wd_range: Annotated[str | None, typer.Option(help="The same for wd.")] = None,
     seeds: Annotated[str | None, typer.Option(help="Seeds, such as 0,1,2.")] = None,
     set_: Sets = None,
+    name: Annotated[
+        str | None,
+        typer.Option("--name", help="Name of the sweep that this makes or extends; the grid file's by default."),
+    ] = None,
+    words: Annotated[str | None, typer.Option("--note", help="A note that the sweep carries.", metavar="TEXT")] = None,
     training: Training,
     dry_run: DryRun = False,
     follow: Follow = False,
     form: Form = Format.TABLE,
     results: Results = DEFAULT_RESULTS,
 ) -> None:
-    """Expand a grid file and submit the runs that are missing."""
+    """Make a sweep of a grid file, or extend it, and submit the runs that are missing."""
     from ettsweep.cli.views import note_blocked, note_ended, show_outcome
     from ettsweep.config import parse_numbers
     from ettsweep.launch.demand import ask_grid, trained_by
     from ettsweep.launch.rounds import How, carry_out
     from ettsweep.sweep.gridfile import load_request, which_grid
+    from ettsweep.sweep.sweeps import check_name
 
     path = which_grid(grid, model, "say which grid, with one of --model NAME and --grid FILE")
     given_seeds = parse_numbers(seeds, "--seeds", "0,1,2")
     asked = load_request(path, strategy or [], set_ or [], lr_range, wd_range, given_seeds)
-    request = training.place().settle(asked, results)
-    how = How(results, *trained_by(request), dry_run, console() if follow else None, path.stem)
-    plan, obstacle = ask_grid(request, how)
+    name = check_name(name or path.stem)
+    with retyped_with("--name"):
+        request = training.place().settle(asked, results, name)
+        how = How(results, *trained_by(request), dry_run, console() if follow else None, name)
+        plan, obstacle = ask_grid(request, how, name, words)
     with detaching(how.follows):
         done = carry_out(plan, how)
     show_outcome(done, form)
@@ -87,13 +96,12 @@ def verify_optimum(
     from ettsweep.sweep.search import parse_point
 
     searches = families.searches(results)
-    ids = {search.family for search in searches}
-    ways = training.place().of_families(ids, results, dry_run=dry_run)
+    ways = training.place().of_searches(searches, results, dry_run=dry_run)
     how = How(results, *ways, dry_run, console() if follow else None, "verify")
     if at is not None and len(searches) > 1:
-        told = ", ".join(f"{search.model} {search.strategy}" for search in searches)
+        told = ", ".join(f"{search.sweep} {search.model} {search.strategy}" for search in searches)
         raise InputError(
-            f"--at names a point of one family, and there are {len(searches)}: {told}; narrow with --strategy"
+            f"--at names a point of one search, and there are {len(searches)}: {told}; narrow with --sweep, --strategy"
         )
     point = None if at is None else parse_point(at, "--at")
     with detaching():
@@ -129,8 +137,7 @@ def seeds(
     from ettsweep.launch.rounds import How, carry_out, judge, read_ledger
 
     searches = families.searches(results)
-    ids = {search.family for search in searches}
-    ways = training.place().of_families(ids, results, dry_run=dry_run)
+    ways = training.place().of_searches(searches, results, dry_run=dry_run)
     how = How(results, *ways, dry_run, console() if follow else None, "seeds")
     plan, unverified = ask_seeds(searches, results, count)
     with detaching(how.follows):
@@ -159,9 +166,8 @@ def report(
     from ettsweep.report.build import write_report
 
     searches = families.searches(results)
-    ids = {search.family for search in searches}
     ledger = read_ledger(results)
-    runs = [run for run in ledger.runs.values() if run.family in ids or not families]
+    runs = families.runs(ledger, results)
     verdicts = judge(searches, ledger)
     paths = write_report(results, out or results / "report", runs, verdicts, note)
     show_verdicts(verdicts, form)

@@ -1,6 +1,7 @@
 """What commands say of plans, verdicts and runs: rows of tables, JSON, and notes beside them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -18,8 +19,9 @@ from ettsweep.provenance import summary
 from ettsweep.runs.state import State
 from ettsweep.scaling.strategies import strategy_name
 from ettsweep.spec import log2
-from ettsweep.sweep.ledger import Ledger, Plan, Run
+from ettsweep.sweep.ledger import Ledger, Plan, Run, count_states
 from ettsweep.sweep.search import Point, Search
+from ettsweep.sweep.sweeps import Sweep, holders
 from ettsweep.sweep.verify import Verdict
 from ettsweep.tasks.kinds import task_kind
 
@@ -133,8 +135,9 @@ def score_note(searches: Sequence[Search]) -> str:
 def show_verdicts(verdicts: Sequence[Verdict], form: Format) -> None:
     """Print a row a family, and below the table what stands in the way."""
     searches = [v.search for v in verdicts]
-    several = len({s.model for s in searches}) > 1 or len({(s.model, s.strategy) for s in searches}) < len(searches)
+    several = len({s.model for s in searches}) > 1 or len({(s.sweep, s.strategy) for s in searches}) < len(searches)
     needless = set() if several else {"family", "model"}
+    needless |= {"sweep"} if len({s.sweep for s in searches}) < 2 else set()
     needless |= {"optimizer"} if len({s.base.optimizer.kind for s in searches}) < 2 else set()
     rows = [verdict_row(v) for v in verdicts]
     columns = [c for c in dict.fromkeys(c for row in rows for c in row) if c not in needless]
@@ -142,7 +145,7 @@ def show_verdicts(verdicts: Sequence[Verdict], form: Format) -> None:
     show(rows, form, columns, data=[verdict_json(v) for v in verdicts])
     for v in verdicts:
         if v.verdict != "optimal":
-            note(f"{v.strategy}: {v.verdict}: {v.reason}")
+            note(f"{v.search.title}: {v.verdict}: {v.reason}")
 
 
 def note_outside(verdicts: Sequence[Verdict]) -> None:
@@ -150,11 +153,12 @@ def note_outside(verdicts: Sequence[Verdict]) -> None:
     for v in verdicts:
         if v.outside:
             points = ", ".join(f"({point.lr:.4g}, {point.wd:.3g})" for point in v.outside)
-            note(f"{v.strategy}: reached beyond the ranges asked for: {points}")
+            note(f"{v.search.title}: reached beyond the ranges asked for: {points}")
 
 
 def _headline(v: Verdict) -> dict[str, Any]:
     return {
+        "sweep": v.search.sweep,
         "family": v.family,
         "model": v.search.model,
         "strategy": v.strategy,
@@ -198,6 +202,24 @@ def _point(point: Point) -> dict[str, float]:
     return {"lr": point.lr, "wd": point.wd}
 
 
+def sweep_row(sweep: Sweep, ledger: Ledger, verdicts: Sequence[Verdict]) -> dict[str, Any]:
+    """Return what `sweeps` shows of one: how far its runs are, device hours of those that are finished, verdicts."""
+    runs = [run for search in sweep.searches for run in ledger.family(search.family) if search.holds(run.point)]
+    states = [ledger.state(spec.run_id).state for spec in sweep.specs()]
+    seconds = sum((run.result or {}).get("device_s") or 0.0 for run in runs)
+    changed = max((path.stat().st_mtime for run in runs if (path := run.dir.result_path).exists()), default=None)
+    return {
+        "sweep": sweep.name,
+        "note": sweep.note,
+        "families": len(sweep.searches),
+        "runs": ", ".join(f"{n} {state}" for state, n in count_states(states).items()),
+        "device h": round(seconds / 3600, 4),
+        "verdicts": ", ".join(f"{v.strategy} {v.verdict}" for v in verdicts),
+        "last result": changed and datetime.fromtimestamp(changed, UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "archived": sweep.archived,
+    }
+
+
 # --- runs -----------------------------------------------------------------------------------------------------------
 
 
@@ -208,11 +230,12 @@ def in_order(run: Run) -> tuple[object, ...]:
     return run.model, s, spec.lr, spec.wd, spec.seed, run.id
 
 
-def status_row(run: Run) -> Json:
-    """Return what `status` prints of a run; log2_lr and log2_wd are of the values."""
+def status_row(run: Run, sweeps: Sequence[str]) -> Json:
+    """Return what `status` prints of a run; log2_lr and log2_wd are of the values, - is no sweep."""
     spec = run.spec
     return {
         "run": run.id,
+        "sweep": ", ".join(sweeps) or "-",
         "family": run.family,
         "model": run.model,
         "task": spec.task.kind,
@@ -249,12 +272,12 @@ def best_score(run: Run) -> float | None:
     return min(values, key=measure.rank, default=None)
 
 
-def describe(ledger: Ledger, run_id: str) -> Json:
-    """Return all that is known of a run, broken or not, as plain data."""
+def describe(ledger: Ledger, run_id: str, sweeps: Mapping[str, Sequence[Search]]) -> Json:
+    """Return all that is known of a run, broken or not, as plain data, given the searches of each family."""
     run = ledger.runs.get(run_id)
     if run is None:
         return {"run": run_id, "state": State.FAILED.value, "reason": ledger.broken[run_id]}
-    row = status_row(run)
+    row = status_row(run, holders(sweeps, run))
     attempts = []
     for number in run.dir.numbers():
         attempt = run.dir.attempt(number)

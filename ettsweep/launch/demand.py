@@ -1,6 +1,6 @@
 """What commands ask for, and where it trains: a grid, fresh seeds of optima, the same runs again, one run here."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,7 +14,8 @@ from ettsweep.schema import validate
 from ettsweep.spec import RunSpec
 from ettsweep.sweep.gridfile import load_request
 from ettsweep.sweep.ledger import Plan, Run, make_plan
-from ettsweep.sweep.search import Centre, Request, Search, as_before, load_requests, save_request, with_corpus
+from ettsweep.sweep.search import Centre, Request, Search, with_corpus
+from ettsweep.sweep.sweeps import agreeing, extend, load_sweeps
 from ettsweep.sweep.verify import fresh_seeds
 from ettsweep.tasks.data import resolve, said
 from ettsweep.tasks.kinds import TASKS, check_data
@@ -45,41 +46,49 @@ class Place:
         where = located(data, request.recipe.task.kind) if data else None
         return request.model_copy(update={"launch": launch, "launch_set": tuple(last.values()), "data": where})
 
-    def settle(self, request: Request, results: Path) -> Request:
-        """Return a grid's request for the data at hand; it trains where the options say, else where it did before.
+    def settle(self, request: Request, results: Path, name: str) -> Request:
+        """Return a grid's request for the data at hand; it trains where the options say, else where the sweep does.
+
+        A new sweep trains where all others of the folder do, if they agree.
 
         Raises:
+            TakenError: the sweep of this name asks for something else.
             DataMissingError: its runs are bound to data that are not there.
         """
-        request = self.of(request)
-        return self.of(as_before(results, with_corpus(request)))
+        sweeps = load_sweeps(results)
+        known = [sweeps.named[name]] if name in sweeps.named else sweeps.chosen()
+        ways = {(last.launch, last.launch_set) for last in (sweep.requests[-1] for sweep in known)}
+        if len(ways) == 1:
+            launch, sets = ways.pop()
+            request = request.model_copy(update={"launch": launch, "launch_set": sets})
+        if name in sweeps.named and request.data is None:
+            request = request.model_copy(update={"data": known[0].requests[-1].data})
+        settled = with_corpus(self.of(request))
+        agreeing(sweeps, name, settled)
+        return settled
 
-    def of_families(
-        self, families: Collection[str], results: Path, *, dry_run: bool = False
+    def of_searches(
+        self, searches: Sequence[Search], results: Path, *, dry_run: bool = False
     ) -> tuple[AnyProfile, dict[str, str]]:
-        """Return what more runs of some families train by, as their grids say: a profile, and data by kind of task.
+        """Return what more runs of some searches train by, as their sweeps say: a profile, and data by kind of task.
 
         Raises:
-            InputError: their grids were launched differently, so a choice is needed.
+            InputError: the sweeps train in different places, so a choice is needed.
             DataMissingError: a data set of theirs is not there.
         """
         ways: dict[tuple[str, tuple[str, ...]], str] = {}
         data: dict[str, str] = {}
-        left = set(families)
-        for request in load_requests(results):  # newest first: it governs its families
-            mine = {search.family for search in request.searches()} & left
-            if mine:
-                left -= mine
-                placed = self.of(request)
-                ways.setdefault((placed.launch, placed.launch_set), placed.grid)
-                if placed.data:
-                    data[placed.recipe.task.kind] = placed.data
-                if not dry_run:
-                    check_data(placed.recipe.task, placed.recipe.model, placed.data)
+        for sweep in load_sweeps(results).chosen(list({search.sweep for search in searches})) if searches else ():
+            placed = self.of(sweep.requests[-1])
+            ways.setdefault((placed.launch, placed.launch_set), sweep.name)
+            if placed.data:
+                data[placed.recipe.task.kind] = placed.data
+            if not dry_run:
+                check_data(placed.recipe.task, placed.recipe.model, placed.data)
         if len(ways) > 1:
-            told = "; ".join(" ".join((grid, "with", name, *sets)) for (name, sets), grid in ways.items())
+            told = "; ".join(" ".join((sweep, "with", name, *sets)) for (name, sets), sweep in ways.items())
             raise InputError(
-                f"these grids were launched differently ({told}); choose with --launch, or narrow the runs"
+                f"these sweeps were launched differently ({told}); choose with --launch, or narrow them with --sweep"
             )
         name, sets = next(iter(ways), (self.launch or "local", self.launch_set))
         return load_profile(name, sets), data
@@ -134,10 +143,11 @@ BY_NAME = (*WAITING, State.UNKNOWN, State.DONE, State.DIVERGED)
 """A claim that cannot be asked after is given up only by name; a finished run may have lost its metrics."""
 
 
-def ask_grid(request: Request, how: How) -> tuple[Plan, str]:
-    """Return the plan for the runs of a grid; unless it is only to be shown, keep what was asked for.
+def ask_grid(request: Request, how: How, name: str, words: str | None = None) -> tuple[Plan, str]:
+    """Return the plan for the runs of a grid; unless it is only to be shown, keep what was asked for under a name.
 
-    With it comes what would keep a plan that is only shown from being submitted; SLURM is not asked about that.
+    `words` are a note for the sweep. With the plan comes what would keep one that is only shown from being submitted;
+    SLURM is not asked about that.
 
     Raises:
         InputError: a run cannot be trained so.
@@ -158,7 +168,7 @@ def ask_grid(request: Request, how: How) -> tuple[Plan, str]:
             raise
         return plan, str(error)
     if not how.dry_run:
-        save_request(how.results, request)
+        extend(how.results, name, request, words)
     return plan, ""
 
 
@@ -168,11 +178,11 @@ def ask_seeds(searches: Sequence[Search], results: Path, count: int) -> tuple[Pl
     specs: list[RunSpec] = []
     unverified = []
     for look in looks(searches, ledger):
-        search, verdict = look.search, look.verdict()
+        search, verdict = look.search, look.climb()
         if verdict.point is not None and verdict.verdict in ("optimal", "unsearched"):
             specs += look.specs([verdict.point], fresh_seeds(search, count))
         else:
-            unverified.append(f"{search.model} {search.strategy}: {verdict.verdict}, {verdict.reason}")
+            unverified.append(f"{search.title}: {verdict.verdict}, {verdict.reason}")
     return make_plan(specs, ledger), unverified
 
 

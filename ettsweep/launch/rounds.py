@@ -157,8 +157,8 @@ def looks(searches: Sequence[Search], ledger: Ledger) -> list[Look]:
 
 
 def judge(searches: Sequence[Search], ledger: Ledger) -> list[Verdict]:
-    """Return the verdict of each family on what is on disk."""
-    return [look.verdict() for look in looks(searches, ledger)]
+    """Return the verdict of each family of each sweep on what is on disk."""
+    return [look.climb() for look in looks(searches, ledger)]
 
 
 @dataclass
@@ -203,7 +203,7 @@ class Verification:
         start = self.at and (last.point if last else look.snap(self.at))
         verdict = look.climb(start, last.way if last else ())
         if verdict.way != verdict.path and self.tell:
-            self.tell(f"{look.search.model} {verdict.strategy}: {_candidate(verdict)}")
+            self.tell(f"{look.search.title}: {_candidate(verdict)}")
         return verdict
 
 

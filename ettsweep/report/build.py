@@ -19,6 +19,9 @@ from ettsweep.sweep.search import Point
 from ettsweep.sweep.verify import Verdict
 from ettsweep.tasks.kinds import curve_unit
 
+Key = tuple[str, str]
+"""Sweep and family."""
+
 MAX_OTHER_POINTS = 12
 """Grey lines of a curves figure, the best first: each costs a history per seed."""
 
@@ -73,12 +76,12 @@ def write_report(
             folder.mkdir(parents=True, exist_ok=True)
     paths = tables.write_tables(out / "tables", runs, verdicts)
     comparisons, histories = compare(judged(runs, verdicts)), Histories()
-    images: dict[tuple[str, str], bytes] = {}
+    images: dict[tuple[Key, str], bytes] = {}
     used: set[str] = set()
     for comparison in comparisons:
-        for family, kind, name, figure in _figures(comparison, histories, used):
+        for key, kind, name, figure in _figures(comparison, histories, used):
             files = save(figure, out / "figures", name)
-            images[family, kind] = files[0].read_bytes()
+            images[key, kind] = files[0].read_bytes()
             paths += files
     for problem in histories.corrupt.values():
         tell(problem)
@@ -90,22 +93,26 @@ def write_report(
 # --- what is drawn ----------------------------------------------------------------------------------------
 
 
-def _figures(comparison: Comparison, histories: Histories, used: set[str]) -> Iterator[tuple[str, str, str, Figure]]:
-    """Draw a comparison: yield family, kind, file name and figure; that of seeds is the first family's."""
+def _figures(comparison: Comparison, histories: Histories, used: set[str]) -> Iterator[tuple[Key, str, str, Figure]]:
+    """Draw a comparison: yield whose, kind, file name and figure; that of seeds is the first family's."""
     if optima := [curves for family in comparison.families if (curves := strategy_curves(family, histories))]:
-        search = comparison.families[0].verdict.search
+        first = comparison.families[0].verdict
         figure = seeds_figure(comparison.title, comparison.measure.metric, optima)
-        yield search.family, "seeds", _file_name(f"{search.model}-seeds", search.family, used), figure
+        yield first.key, "seeds", _file_name(f"{_series(first)}-seeds", first.family, used), figure
     for family in comparison.families:
         verdict = family.verdict
         if not family.points:
             continue
-        name = _file_name(f"{verdict.search.model}-{verdict.strategy}", verdict.family, used)
+        name = _file_name(f"{_series(verdict)}-{verdict.strategy}", verdict.family, used)
         title = f"{comparison.title}: {verdict.strategy}"
         cells = cells_of(family)
-        yield verdict.family, "map", f"{name}-map", lattice_figure(title, verdict, cells.values())
+        yield verdict.key, "map", f"{name}-map", lattice_figure(title, verdict, cells.values())
         if points := point_curves(family, cells, histories):
-            yield verdict.family, "curves", f"{name}-curves", curves_figure(title, verdict, points)
+            yield verdict.key, "curves", f"{name}-curves", curves_figure(title, verdict, points)
+
+
+def _series(verdict: Verdict) -> str:
+    return verdict.search.sweep or verdict.search.model
 
 
 def _file_name(name: str, family: str, used: set[str]) -> str:

@@ -38,7 +38,7 @@ class JudgedFamily:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Families that differ only in strategy; they share a figure of seeds."""
+    """Families of one sweep; they differ only in strategy, and share a figure of seeds."""
 
     title: str
     families: tuple[JudgedFamily, ...]
@@ -49,33 +49,43 @@ class Comparison:
         return self.families[0].verdict.search.measure
 
 
-def points_by_family(runs: Iterable[Run], verdicts: Iterable[Verdict] = ()) -> dict[str, Points]:
-    """Group runs by family and, with what a verdict knows of the lattice, by point."""
+def points_of(runs: Iterable[Run], search: Search | None = None) -> Points:
+    """Group runs of one family by point: of a search those on its lattice, at the points that it asks for."""
+    held = [run for run in runs if search is None or search.holds(run.point)]
+    groups = by_point(held, search.points if search else ())
+    return {point: sorted(members, key=lambda run: run.spec.seed) for point, members in groups.items()}
+
+
+def of_families(runs: Iterable[Run]) -> dict[str, list[Run]]:
+    """Group runs by family."""
     families: dict[str, list[Run]] = {}
     for run in runs:
         families.setdefault(run.family, []).append(run)
-    asked = {verdict.family: verdict.search.points for verdict in verdicts}
-    return {
-        family: {
-            point: sorted(at_point, key=lambda run: run.spec.seed)
-            for point, at_point in by_point(members, asked.get(family, ())).items()
-        }
-        for family, members in families.items()
-    }
+    return families
 
 
 def judged(runs: Iterable[Run], verdicts: Sequence[Verdict]) -> list[JudgedFamily]:
-    """Return each verdict with the runs of its family."""
-    points = points_by_family(runs, verdicts)
-    return [JudgedFamily(verdict, points.get(verdict.family, {})) for verdict in verdicts]
+    """Return each verdict with the runs of its family that lie on its sweep's lattice."""
+    families = of_families(runs)
+    return [JudgedFamily(verdict, points_of(families.get(verdict.family, ()), verdict.search)) for verdict in verdicts]
+
+
+def sweeps_of(runs: Iterable[Run], families: Iterable[JudgedFamily]) -> dict[str, str]:
+    """Return the sweeps that each run belongs to, by its id; - where it belongs to none of these."""
+    held: dict[str, list[str]] = {run.id: [] for run in runs}
+    for family in families:
+        for run in family.runs:
+            held[run.id].append(family.verdict.search.sweep)
+    return {run: ", ".join(sweeps) or "-" for run, sweeps in held.items()}
 
 
 def compare(families: Sequence[JudgedFamily]) -> list[Comparison]:
-    """Put families that differ only in strategy together, strategies in their usual order."""
+    """Put families of one sweep that differ only in strategy together, strategies in their usual order."""
     recipes: dict[tuple[object, ...], list[JudgedFamily]] = {}
     for family in sorted(families, key=lambda family: strategy_rank(family.verdict.strategy)):
-        base = family.verdict.search.base
-        recipes.setdefault(tuple(getattr(base, name) for name in Recipe.model_fields), []).append(family)
+        search = family.verdict.search
+        recipe = (getattr(search.base, name) for name in Recipe.model_fields)
+        recipes.setdefault((search.sweep, *recipe), []).append(family)
     searches = [members[0].verdict.search for members in recipes.values()]
     comparisons = [
         Comparison(_title(search, searches), tuple(members))
@@ -85,8 +95,9 @@ def compare(families: Sequence[JudgedFamily]) -> list[Comparison]:
 
 
 def _title(search: Search, searches: Sequence[Search]) -> str:
-    """Return model and task, and, where several searches share both, the fields in which they differ."""
+    """Return model and task, the sweep where there are several, and fields in which those that share both differ."""
     title = f"{search.model} on {search.base.task.kind}"
+    title += f", sweep {search.sweep}" if len({s.sweep for s in searches}) > 1 else ""
     mine = _flat(search.base)
     alike = [_flat(s.base) for s in searches if (s.model, s.base.task.kind) == (search.model, search.base.task.kind)]
     different = sorted(name for name in mine if any(flat.get(name, mine[name]) != mine[name] for flat in alike))

@@ -15,7 +15,7 @@ from jinja2 import Environment, StrictUndefined
 from ettsweep import __version__
 from ettsweep.output import count
 from ettsweep.report import style, tables
-from ettsweep.report.families import Comparison, JudgedFamily
+from ettsweep.report.families import Comparison, JudgedFamily, of_families, sweeps_of
 from ettsweep.spec import log2
 from ettsweep.sweep.ledger import Run, count_states
 from ettsweep.sweep.verify import Scored, Verdict
@@ -28,8 +28,8 @@ MUCH_WAITING = 0.1
 
 Row = dict[str, Any]
 
-Images = Mapping[tuple[str, str], bytes]
-"""PNG images by family and kind: map, curves; seeds, of the first family of a comparison."""
+Images = Mapping[tuple[tuple[str, str], str], bytes]
+"""PNG images by a verdict's key and kind: map, curves; seeds, of the first family of a comparison."""
 
 
 def render(
@@ -48,7 +48,7 @@ def render(
         results=results,
         made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         sections=[_section(comparison, images) for comparison in comparisons],
-        runs=_run_rows(runs),
+        runs=_run_rows(runs, sweeps_of(runs, families)),
         run_count=len(runs),
         states=[(state.value, number) for state, number in count_states(run.state for run in runs).items()],
         other_families=len({run.family for run in runs} - {family.verdict.family for family in families}),
@@ -64,7 +64,7 @@ def _section(comparison: Comparison, images: Images) -> Row:
     return {
         "title": comparison.title,
         "families": families,
-        "seeds": images.get((comparison.families[0].verdict.family, "seeds")),
+        "seeds": images.get((comparison.families[0].verdict.key, "seeds")),
         "metric": style.metric_name(measure.metric),
         "better": "lower" if measure.mode == "min" else "higher",
         "shows_accuracy": any(f["accuracy"] for f in families) and not style.is_accuracy(measure.metric),
@@ -81,6 +81,7 @@ def _family(family: JudgedFamily, images: Images) -> Row:
     runs, optimum = tables.runs_table(family.runs), tables.runs_table(family.optimum)
     return {
         "verdict": verdict,
+        "anchor": "-".join(verdict.key),
         "colour": style.strategy_colour(verdict.strategy),
         "score": style.plus_minus(verdict.score, searched_std, metric),
         "fresh": style.plus_minus(*style.mean_std([*verdict.fresh.values()]), metric),
@@ -89,8 +90,8 @@ def _family(family: JudgedFamily, images: Images) -> Row:
         "accuracy": _mean(optimum, "best_accuracy"),
         "bits": _mean(optimum, "best_bits"),
         "neighbours": [_neighbour(n, verdict) for n in verdict.neighbours],
-        "map": images.get((verdict.family, "map")),
-        "curves": images.get((verdict.family, "curves")),
+        "map": images.get((verdict.key, "map")),
+        "curves": images.get((verdict.key, "curves")),
         "spikes_optimum": _spikes(optimum),
         "spikes_all": _spikes(runs),
         "speed": _speed(runs),
@@ -192,17 +193,15 @@ def _speed(runs: pd.DataFrame) -> Row | None:
     return {**cells, "runs": len(timed), "starves": middle["data_wait"] > MUCH_WAITING}
 
 
-def _run_rows(runs: Sequence[Run]) -> list[Row]:
+def _run_rows(runs: Sequence[Run], sweeps: Mapping[str, str]) -> list[Row]:
     """Return rows for the best runs of each family, about as many of each."""
-    families: dict[str, list[Run]] = {}
-    for run in runs:
-        families.setdefault(run.family, []).append(run)
+    families = of_families(runs)
     rows = []
     share = max(1, MAX_RUN_ROWS // max(1, len(families)))
     for members in families.values():
         measure = task_kind(members[0].spec.task).score
         best = sorted(members, key=lambda run: measure.rank(run.score))[:share]
-        for record in tables.known(tables.runs_table(best)).to_dict("records"):
+        for record in tables.known(tables.runs_table(best, sweeps)).to_dict("records"):
             rows.append({str(name): _cell(str(name), value) for name, value in record.items()})
     return rows[:MAX_RUN_ROWS]
 

@@ -1,20 +1,20 @@
 """Tables of runs, points and optima: pandas frames, and CSV, Parquet, Markdown and LaTeX files of them."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from ettsweep.files import write_atomic
 from ettsweep.models.architectures import model_name
-from ettsweep.report.families import JudgedFamily, judged, points_by_family
+from ettsweep.report.families import JudgedFamily, judged, of_families, points_of, sweeps_of
 from ettsweep.report.style import mean_std
 from ettsweep.scaling.strategies import strategy_name
 from ettsweep.spec import StrategySpec
 from ettsweep.sweep.ledger import Run
+from ettsweep.sweep.search import Point
 from ettsweep.sweep.verify import Verdict
 from ettsweep.tasks.kinds import task_label
 
@@ -24,13 +24,13 @@ SPEED = ("step_s", "samples_per_s", "utilisation", "data_wait", "memory_gib")
 TRAINING = (*SPEED, "devices", "corrupt_images")
 """How runs were trained, not what came out: not for a paper, and so not in LaTeX."""
 RESULT_COLUMNS = (*METRICS, *SPIKES, "steps", "wall_s", "device_s", *TRAINING)
-FAMILY = ("family", "model", "strategy", "optimizer")
+FAMILY = ("sweep", "family", "model", "strategy", "optimizer")
 RECIPE = ("family", "model", "task", "strategy", "optimizer", "precision")
-RUN_COLUMNS = ("run", *RECIPE, "lr", "wd", "seed", "state", *RESULT_COLUMNS)
+RUN_COLUMNS = ("run", "sweep", *RECIPE, "lr", "wd", "seed", "state", *RESULT_COLUMNS)
 SCORES = ("metric", "seeds", "score", "std", "fresh_seeds", "fresh_score", "fresh_std", "margin")
 OPTIMUM_COLUMNS = (*FAMILY, "verdict", "lr", "wd", *SCORES, *SPIKES)
 
-TEXTS = {"run", *RECIPE, "state", "verdict", "metric"}
+TEXTS = {"run", "sweep", *RECIPE, "state", "verdict", "metric"}
 COUNTS = {"seed", "seeds", "fresh_seeds", *SPIKES, "steps", "devices", "corrupt_images"}
 
 LOG2_DECIMALS = 6
@@ -49,8 +49,11 @@ def strategy_label(strategy: StrategySpec) -> str:
     return strategy_name(strategy.s) + suffix
 
 
-def runs_table(runs: Sequence[Run]) -> pd.DataFrame:
-    """Return one row a run; what an unfinished or diverged run has no value for is missing."""
+def runs_table(runs: Sequence[Run], sweeps: Mapping[str, str] | None = None) -> pd.DataFrame:
+    """Return one row a run; what an unfinished or diverged run has no value for is missing.
+
+    `sweeps` says which ones a run belongs to, by its id.
+    """
     names: dict[str, tuple[str, str, str]] = {}
     rows = []
     for run in runs:
@@ -61,7 +64,7 @@ def runs_table(runs: Sequence[Run]) -> pd.DataFrame:
         result = result | {"devices": result.get("execution", {}).get("processes")}
         rows.append(
             (
-                *(run.id, family, *names[family], spec.optimizer.kind, spec.precision),
+                *(run.id, (sweeps or {}).get(run.id, "-"), family, *names[family], spec.optimizer.kind, spec.precision),
                 *(spec.lr, spec.wd, spec.seed, run.state.value),
                 *(result.get(name) for name in RESULT_COLUMNS),
             )
@@ -70,24 +73,31 @@ def runs_table(runs: Sequence[Run]) -> pd.DataFrame:
     return _frame(rows, RUN_COLUMNS).sort_values(order, ignore_index=True)
 
 
-def points_table(table: pd.DataFrame, runs: Sequence[Run], verdicts: Sequence[Verdict] = ()) -> pd.DataFrame:
-    """Return one row a lattice point: how many seeds finished and diverged, mean and deviation of the rest.
+def points_table(table: pd.DataFrame, runs: Sequence[Run], families: Sequence[JudgedFamily] = ()) -> pd.DataFrame:
+    """Return one row a lattice point of a sweep: how many seeds finished and diverged, mean and deviation of the rest.
 
-    `table` is of the same runs. Fresh seeds, which only the optimum has, are left out where a verdict says which seeds
-    were searched with. Standard deviations are the sample's (n - 1), and missing for one seed. A mean leaves diverged
-    runs out: read it beside `diverged`.
+    `table` is of the same runs. Of a sweep, only the seeds that it was searched with count: fresh ones, which only the
+    optimum has, are left out. Standard deviations are the sample's (n - 1), and missing for one seed. A mean leaves
+    diverged runs out: read it beside `diverged`.
     """
-    seeds = {v.family: set(v.search.seeds) for v in verdicts}
-    searched = [seed in seeds.get(family, {seed}) for family, seed in zip(table["family"], table["seed"], strict=True)]
-    table = table.loc[np.array(searched, dtype=bool)]
-    at = {
-        run.id: [None if log2 is None else round(log2, LOG2_DECIMALS) for log2 in point.key]
-        for points in points_by_family(runs, verdicts).values()
-        for point, members in points.items()
-        for run in members
-    }
+    places = [
+        (run.id, family.verdict.search.sweep, *_log2(point))
+        for family in families
+        for point, members in family.points.items()
+        for run in family.searched(members)
+    ]
+    held = {run.id for family in families for run in family.runs}
+    places += [
+        (run.id, "-", *_log2(point))
+        for members in of_families(run for run in runs if run.id not in held).values()
+        for point, alike in points_of(members).items()
+        for run in alike
+    ]
     axes = ["log2_lr", "log2_wd"]
-    work = table.join(pd.DataFrame([at[run] for run in table["run"]], table.index, axes, dtype="float64"))
+    at = pd.DataFrame(places, columns=["run", "sweep", *axes]).astype(
+        {"run": "str", "sweep": "str", **dict.fromkeys(axes, "float64")}
+    )
+    work = table.drop(columns="sweep").merge(at, on="run")
     diverged = work["state"] == "diverged"
     work["diverged"] = diverged.astype("Int64")
     work["seeds"] = work["state"].isin(["done", "diverged"]).astype("Int64")
@@ -95,9 +105,13 @@ def points_table(table: pd.DataFrame, runs: Sequence[Run], verdicts: Sequence[Ve
     told = {"seeds": ("seeds", "sum"), "diverged": ("diverged", "sum")}
     told |= {f"{metric}_{what}": (metric, what) for metric in METRICS for what in ("mean", "std")}
     told |= {name: (name, "sum") for name in SPIKES}
-    groups = work.groupby(["model", "strategy", "optimizer", "family", *axes], dropna=False, sort=True)
+    groups = work.groupby(["sweep", "model", "strategy", "optimizer", "family", *axes], dropna=False, sort=True)
     points = groups.agg(lr=("lr", "first"), wd=("wd", "first"), **told).reset_index()
     return points[[*FAMILY, "lr", "wd", *axes, *told]]
+
+
+def _log2(point: Point) -> list[float | None]:
+    return [None if log2 is None else round(log2, LOG2_DECIMALS) for log2 in point.key]
 
 
 def optima_table(families: Iterable[JudgedFamily]) -> pd.DataFrame:
@@ -115,7 +129,13 @@ def optima_table(families: Iterable[JudgedFamily]) -> pd.DataFrame:
         fresh_mean, fresh_std = mean_std([*verdict.fresh.values()])
         rows.append(
             (
-                *(verdict.family, search.model, search.strategy, search.base.optimizer.kind if family.runs else None),
+                *(
+                    search.sweep,
+                    verdict.family,
+                    search.model,
+                    search.strategy,
+                    search.base.optimizer.kind if family.runs else None,
+                ),
                 *(verdict.verdict, verdict.lr, verdict.wd),
                 *(search.measure.metric, len(search.seeds), verdict.score, std),
                 *(len(verdict.fresh), fresh_mean, fresh_std, verdict.margin),
@@ -131,8 +151,9 @@ def write_tables(folder: Path, runs: Sequence[Run], verdicts: Sequence[Verdict])
     Raises:
         StorageError: a file cannot be written.
     """
-    table = runs_table(runs)
-    points, optima = points_table(table, runs, verdicts), optima_table(judged(runs, verdicts))
+    families = judged(runs, verdicts)
+    table = runs_table(runs, sweeps_of(runs, families))
+    points, optima = points_table(table, runs, families), optima_table(families)
     paths = []
     for name, frame in {"runs": table, "points": points, "optima": optima}.items():
         files: dict[str, str | bytes] = {

@@ -1,6 +1,6 @@
 """Run folders: where planner and worker meet; with their attempts' folders, only they are written here.
 
-A results folder holds requests/, what was asked for; jobs/<submission>/; code/<digest>/, snapshots of the code; and
+A results folder holds sweeps/<name>/, what was asked for; jobs/<submission>/; code/<digest>/, snapshots of code; and
 
     runs/<run id>/
       spec.json             written first
@@ -45,8 +45,13 @@ from ettsweep.schema import canonical, validate
 from ettsweep.spec import RunSpec
 
 
+def sweeps_dir(results: Path) -> Path:
+    """Return the folder of all that was asked for, by name."""
+    return results / "sweeps"
+
+
 def requests_dir(results: Path) -> Path:
-    """Return the folder of all that was asked for."""
+    """Return the folder where earlier versions kept what was asked for."""
     return results / "requests"
 
 

@@ -1,24 +1,18 @@
-"""What is searched: points of a lattice in (log2 lr, log2 wd), requests for such searches, and both on disk."""
+"""What is searched: points of a lattice in (log2 lr, log2 wd), requests, and the search of each family."""
 
 import math
-import os
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
-from pathlib import Path
 from typing import Annotated
 
-import yaml
 from pydantic import AfterValidator, Field, model_validator
 
-from ettsweep.config import read_yaml
-from ettsweep.errors import CorruptError, InputError
-from ettsweep.files import storage_errors, write_atomic
+from ettsweep.errors import InputError
 from ettsweep.models.architectures import model_name
-from ettsweep.runs.folder import requests_dir
 from ettsweep.scaling.strategies import parse_strategy, strategy_name
-from ettsweep.schema import Frozen, NonNegative, PositiveFloat, digest, validate
+from ettsweep.schema import Frozen, NonNegative, PositiveFloat, validate
 from ettsweep.spec import LOG2_DIGITS, MAX_SEED, Recipe, RunSpec, StrategySpec, log2
 from ettsweep.tasks.kinds import Score, bound, task_kind
 
@@ -94,6 +88,14 @@ class Axis(Frozen):
     def steps(self, distance: float) -> float:
         """Return how many steps a distance in log2 is, to the digits that ids hold."""
         return round(distance / self.step, LOG2_DIGITS)
+
+    def on(self, centre: float, value: float) -> bool:
+        """Say whether a value lies whole steps from a centre, as rounding allows: none where the axis is fixed."""
+        if not centre or not value:
+            return value == centre
+        apart = math.log2(value / centre)
+        nearest = 0.0 if self.fixed else round(apart / self.step) * self.step
+        return abs(apart - nearest) <= ROUNDED
 
 
 def expand(centre: Point, lr_axis: Axis, wd_axis: Axis) -> list[Point]:
@@ -191,13 +193,18 @@ class Request(Frozen):
 
 @dataclass(frozen=True)
 class Search:
-    """The search of one family: its lattice, its seeds, and the points that were asked for, the centre's run first."""
+    """The search of one family: its lattice, its seeds, and the points that were asked for, the centre's run first.
+
+    Attributes:
+        sweep: the name under which it was asked for; empty before it has one.
+    """
 
     base: RunSpec
     lr: Axis
     wd: Axis
     seeds: Seeds
     points: tuple[Point, ...]
+    sweep: str = ""
 
     @cached_property
     def family(self) -> str:
@@ -212,9 +219,18 @@ class Search:
         return strategy_name(self.base.strategy.s)
 
     @property
+    def title(self) -> str:
+        """What people read of it: sweep and strategy."""
+        return f"{self.sweep or self.model} {self.strategy}"
+
+    @property
     def free(self) -> bool:
         """Whether there is an axis to search along."""
         return not (self.lr.fixed and self.wd.fixed)
+
+    def holds(self, point: Point) -> bool:
+        """Say whether a point lies on the lattice, within the ranges asked for or beyond."""
+        return self.lr.on(self.base.lr, point.lr) and self.wd.on(self.base.wd, point.wd)
 
     @property
     def measure(self) -> Score:
@@ -240,57 +256,3 @@ def with_corpus(request: Request) -> Request:
     """
     task = bound(request.recipe.task, request.data)
     return request.model_copy(update={"recipe": request.recipe.model_copy(update={"task": task})})
-
-
-# --- requests on disk -----------------------------------------------------------------------------------------------
-
-
-def save_request(results: Path, request: Request) -> Path:
-    """Keep a request under results/requests/; asking again makes it the newest."""
-    data = request.model_dump(mode="json")
-    folder = requests_dir(results)
-    path = folder / f"{digest(data)}.yaml"
-    with storage_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        if path.exists():
-            os.utime(path)
-            return path
-    write_atomic(path, yaml.safe_dump(data, sort_keys=False))
-    return path
-
-
-def as_before(results: Path, request: Request) -> Request:
-    """Return the request to be trained where its families were before, else where the folder's newest request was."""
-    before = load_requests(results)
-    families = {search.family for search in request.searches()}
-    akin = [old for old in before if families & {search.family for search in old.searches()}]
-    old = [*akin, *before, request][0]
-    return request.model_copy(update={"launch": old.launch, "launch_set": old.launch_set})
-
-
-def load_requests(results: Path) -> list[Request]:
-    """Return all requests of a results folder, newest first.
-
-    Raises:
-        CorruptError: one was edited into something else.
-    """
-    paths = sorted(requests_dir(results).glob("*.yaml"), key=lambda p: (-p.stat().st_mtime_ns, p.name))
-    requests = []
-    for path in paths:
-        try:
-            requests.append(validate(Request, read_yaml(path), str(path)))
-        except InputError as error:
-            raise CorruptError(f"{error}; delete the file, and ask for the grid again") from None
-    return requests
-
-
-def searches(requests: Sequence[Request]) -> list[Search]:
-    """Return one search for each family: the newest request governs, older ones add their points."""
-    merged: dict[str, Search] = {}
-    for request in requests:
-        for search in request.searches():
-            newest = merged.setdefault(search.family, search)
-            points = dict.fromkeys(newest.points)
-            points |= dict.fromkeys(snap(point, points) for point in search.points)
-            merged[search.family] = replace(newest, points=tuple(points))
-    return list(merged.values())

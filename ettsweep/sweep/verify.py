@@ -68,6 +68,11 @@ class Verdict:
     path: tuple[Point, ...] = ()
 
     @property
+    def key(self) -> tuple[str, str]:
+        """Sweep and family, to which a verdict belongs."""
+        return self.search.sweep, self.search.family
+
+    @property
     def family(self) -> str:
         return self.search.family
 
@@ -125,14 +130,14 @@ class Look:
     def __init__(self, search: Search, runs: Iterable[Run]) -> None:
         self.search = search
         self._asked = dict.fromkeys(search.points)
-        grouped = by_point(runs, self._asked)
+        grouped = by_point((run for run in runs if search.holds(run.point)), self._asked)
         self._runs = {point: {run.spec.seed: run for run in members} for point, members in grouped.items()}
         self._known = self._asked | dict.fromkeys(self._runs)
 
     # --- candidate and neighbours ---
 
     def verdict(self, at: Point | None = None, path: Sequence[Point] = ()) -> Verdict:
-        """Judge the best point of the family, or the point `at`, by its neighbours.
+        """Judge the best point that was asked for, or the point `at`, by its neighbours.
 
         Args:
             at: judge this point instead of the best one.
@@ -145,12 +150,16 @@ class Look:
         around = [self.at(p) for p in neighbours(candidate.point, search.lr, search.wd)] if candidate else []
         runs = self._runs.get(candidate.point, {}) if candidate else {}
         fresh = {seed: runs[seed].score for seed in sorted(runs.keys() - {*search.seeds}) if runs[seed].state.finished}
-        outside = tuple(point for point in self._runs if point not in self._asked)
+        reached = dict.fromkeys([*path, *(one.point for one in ([candidate] if candidate else []) + around)])
+        outside = tuple(point for point in reached if point in self._runs and point not in self._asked)
         verdict, reason = self._judge(candidate, around)
         return Verdict(search, verdict, reason, candidate, tuple(around), fresh, outside, tuple(path))
 
     def climb(self, at: Point | None = None, path: Sequence[Point] = ()) -> Verdict:
-        """Judge a point and, while a neighbour is better, the best neighbour, so that the path grows."""
+        """Judge a point and, while a neighbour is better, the best neighbour, so that the path grows.
+
+        Where it ends is a matter of what was asked for and of scores alone, whoever had the runs trained, and when.
+        """
         verdict = self.verdict(at, path)
         while verdict.verdict == "refuted" and verdict.rival:
             verdict = self.verdict(verdict.rival.point, verdict.way)
@@ -182,13 +191,12 @@ class Look:
         if point not in self._known:
             for name, axis, here, fixed in zip(("lr", "wd"), axes, point, search.points[0], strict=True):
                 if axis.fixed and log2(here) != log2(fixed):
-                    where = f"{search.model} {search.strategy}"
-                    raise InputError(f"--at: {name} is fixed at {fixed:.6g} in {where}, got {here:g}")
+                    raise InputError(f"--at: {name} is fixed at {fixed:.6g} in {search.title}, got {here:g}")
         return point
 
     def _best(self) -> Scored | None:
-        """Return the best finished point; of equal ones that with the lowest lr, then wd."""
-        scored = [self.at(point) for point in sorted(self._runs, key=tuple)]
+        """Return the best finished point that was asked for; of equal ones that with the lowest lr, then wd."""
+        scored = [self.at(point) for point in sorted(self._asked, key=tuple)]
         return best([one for one in scored if one.state.finished], self.search.measure)
 
     # --- judgement ---

@@ -1,0 +1,90 @@
+"""Commands on sweeps as a whole: list, rename, note, archive, unarchive."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ettsweep.cli.options import DEFAULT_RESULTS, Form, Results
+from ettsweep.output import Format, note, show
+
+app = typer.Typer(
+    name="sweeps",
+    help="List sweeps; rename, note, archive them.",
+    invoke_without_command=True,
+    rich_markup_mode=None,
+)
+
+Name = Annotated[str, typer.Argument(help="Name of a sweep.", metavar="NAME", show_default=False)]
+Names = Annotated[list[str], typer.Argument(help="Names of sweeps.", metavar="NAME...", show_default=False)]
+
+
+@app.callback()
+def list_sweeps(
+    context: typer.Context,
+    all_: Annotated[bool, typer.Option("--all", help="Archived ones too.")] = False,
+    form: Form = Format.TABLE,
+    results: Results = DEFAULT_RESULTS,
+) -> None:
+    """List the sweeps: what they are for, how far they are, what they cost, and their verdicts."""
+    if context.invoked_subcommand:
+        return
+    from ettsweep.cli.views import sweep_row
+    from ettsweep.launch.rounds import judge, read_ledger
+    from ettsweep.sweep.sweeps import load_sweeps
+
+    sweeps, ledger = load_sweeps(results), read_ledger(results)
+    shown = [sweep for sweep in sweeps.named.values() if all_ or not sweep.archived]
+    rows = [sweep_row(sweep, ledger, judge(sweep.searches, ledger)) for sweep in shown]
+    show(rows, form)
+    for name, problem in sweeps.broken.items():
+        note(f"sweep {name} is left out: {problem}")
+    hidden = len(sweeps.named) - len(shown)
+    note(f"{hidden} archived: `ettsweep sweeps --all` lists them too" if hidden else "")
+    note("" if sweeps.named else f"{results}: no sweeps yet; `ettsweep grid --model vit-digits` makes one")
+
+
+@app.command("rename")
+def rename(
+    name: Name,
+    new: Annotated[str, typer.Argument(metavar="NEW", show_default=False)],
+    results: Results = DEFAULT_RESULTS,
+) -> None:
+    """Give a sweep another name; its runs and verdicts stay as they are."""
+    from ettsweep.sweep.sweeps import rename_sweep
+
+    rename_sweep(results, name, new)
+    note(f"sweep {name} is called {new} now")
+
+
+@app.command("note")
+def set_note(
+    name: Name,
+    text: Annotated[str, typer.Argument(metavar="TEXT", show_default=False)],
+    results: Results = DEFAULT_RESULTS,
+) -> None:
+    """Set the note of a sweep; an empty one removes it."""
+    from ettsweep.sweep.sweeps import Entry, add
+
+    add(results, name, Entry(note=text))
+
+
+@app.command("archive")
+def archive(names: Names, results: Results = DEFAULT_RESULTS) -> None:
+    """Leave sweeps out where none is named; nothing is deleted."""
+    _archive(results, names, True)
+
+
+@app.command("unarchive")
+def unarchive(names: Names, results: Results = DEFAULT_RESULTS) -> None:
+    """Have sweeps shown again."""
+    _archive(results, names, False)
+
+
+def _archive(results: Path, names: list[str], archived: bool) -> None:
+    from ettsweep.sweep.sweeps import Entry, add, load_sweeps
+
+    for sweep in load_sweeps(results).chosen(names):  # none, where one of the names is wrong
+        if sweep.archived != archived:
+            add(results, sweep.name, Entry(archived=archived))
+        note(f"sweep {sweep.name} is {'archived: nothing of it is deleted' if archived else 'shown again'}")

@@ -11,6 +11,7 @@ from pkgutil import resolve_name
 
 import pytest
 import yaml
+from support.commandline import keep
 from support.toy import ONES, TOY, ToySpec, ToyTask
 
 from ettsweep import cli
@@ -21,7 +22,6 @@ from ettsweep.models.architectures import ARCHITECTURES
 from ettsweep.runs.folder import read_spec
 from ettsweep.scaling.optimizers import OPTIMIZERS
 from ettsweep.sweep.gridfile import load_request
-from ettsweep.sweep.search import save_request
 from ettsweep.tasks.kinds import TASKS
 from ettsweep.worker.control import SIGNALS
 from ettsweep.worker.worker import train_in_foreground
@@ -72,7 +72,7 @@ def test_a_sweep_of_an_architecture_and_a_task_from_outside(tmp_path: Path, resu
     grid = tmp_path / "toy.yaml"
     grid.write_text(yaml.safe_dump(GRID))
     request = load_request(grid)
-    save_request(results, request)
+    keep(results, request)
     specs = request.specs()
     assert [spec.lr for spec in specs] == [0.5, 1.0, 2.0]
     assert (specs[0].model, specs[0].task) == (ToySpec(width=4), ToyTask())

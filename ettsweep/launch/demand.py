@@ -178,7 +178,7 @@ def ask_seeds(searches: Sequence[Search], results: Path, count: int) -> tuple[Pl
     specs: list[RunSpec] = []
     unverified = []
     for look in looks(searches, ledger):
-        search, verdict = look.search, look.climb()
+        search, verdict = look.search, look.verdict()
         if verdict.point is not None and verdict.verdict in ("optimal", "unsearched"):
             specs += look.specs([verdict.point], fresh_seeds(search, count))
         else:

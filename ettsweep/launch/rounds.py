@@ -158,7 +158,7 @@ def looks(searches: Sequence[Search], ledger: Ledger) -> list[Look]:
 
 def judge(searches: Sequence[Search], ledger: Ledger) -> list[Verdict]:
     """Return the verdict of each family of each sweep on what is on disk."""
-    return [look.climb() for look in looks(searches, ledger)]
+    return [look.verdict() for look in looks(searches, ledger)]
 
 
 @dataclass

@@ -292,10 +292,10 @@ def rename_sweep(results: Path, name: str, new: str) -> None:
         raise InputError(f"there is a sweep {new} already; choose another name")
     folder = sweeps_dir(results) / name
     for path in folder.glob("follower-*.json"):
-        process = Process.from_json(json_or_empty(path))
-        if process and process.liveness() != "dead":
+        other = Process.from_json(json_or_empty(path))
+        if other and other.liveness() != "dead":
             raise InputError(
-                f"a command follows sweep {name} (process {process.pid} on {process.host}); end it first, the runs go on"
+                f"a command follows sweep {name} (process {other.pid} on {other.host}); end it first, its runs go on"
             )
     with storage_errors(folder):
         folder.rename(sweeps_dir(results) / new)

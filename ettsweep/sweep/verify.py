@@ -137,33 +137,39 @@ class Look:
     # --- candidate and neighbours ---
 
     def verdict(self, at: Point | None = None, path: Sequence[Point] = ()) -> Verdict:
-        """Judge the best point that was asked for, or the point `at`, by its neighbours.
+        """Judge the point `at`, or else the one at which a climb from the best point asked for ends.
+
+        Where a climb ends is a matter of what was asked for and of scores alone, whoever had runs trained, and when.
 
         Args:
-            at: judge this point instead of the best one.
+            at: judge this point.
             path: candidates of earlier rounds.
         """
+        if at is None:
+            return self.climb(None, path)
+        return self._verdict(self.at(at), path)
+
+    def climb(self, at: Point | None = None, path: Sequence[Point] = ()) -> Verdict:
+        """Judge a point, by default the best that was asked for, and go on to its best neighbour while one is better.
+
+        The points on the way are added to the path.
+        """
+        if at is None and not self.search.free:
+            at = self.search.points[0]
+        verdict = self._verdict(self._best() if at is None else self.at(at), path)
+        while verdict.verdict == "refuted" and verdict.rival:
+            verdict = self._verdict(self.at(verdict.rival.point), verdict.way)
+        return verdict
+
+    def _verdict(self, candidate: Scored | None, path: Sequence[Point]) -> Verdict:
         search = self.search
-        if at is None and not search.free:
-            at = search.points[0]
-        candidate = self.at(at) if at is not None else self._best()
         around = [self.at(p) for p in neighbours(candidate.point, search.lr, search.wd)] if candidate else []
         runs = self._runs.get(candidate.point, {}) if candidate else {}
         fresh = {seed: runs[seed].score for seed in sorted(runs.keys() - {*search.seeds}) if runs[seed].state.finished}
-        reached = dict.fromkeys([*path, *(one.point for one in ([candidate] if candidate else []) + around)])
+        reached = dict.fromkeys([*path, *([candidate.point] if candidate else []), *(one.point for one in around)])
         outside = tuple(point for point in reached if point in self._runs and point not in self._asked)
         verdict, reason = self._judge(candidate, around)
         return Verdict(search, verdict, reason, candidate, tuple(around), fresh, outside, tuple(path))
-
-    def climb(self, at: Point | None = None, path: Sequence[Point] = ()) -> Verdict:
-        """Judge a point and, while a neighbour is better, the best neighbour, so that the path grows.
-
-        Where it ends is a matter of what was asked for and of scores alone, whoever had the runs trained, and when.
-        """
-        verdict = self.verdict(at, path)
-        while verdict.verdict == "refuted" and verdict.rival:
-            verdict = self.verdict(verdict.rival.point, verdict.way)
-        return verdict
 
     def at(self, point: Point) -> Scored:
         """Return the mean score and the state of a point: that of its seed that is farthest from done."""

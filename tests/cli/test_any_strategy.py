@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 import typer
-from support.commandline import Call, ettsweep, write_grid
+from support.commandline import Call, ettsweep, keep, write_grid
 
 from ettsweep import cli
 from ettsweep.report.style import STRATEGY_COLOURS, strategy_colour, strategy_rank
 from ettsweep.runs.folder import RunDir
 from ettsweep.scaling.strategies import parse_strategy
 from ettsweep.sweep.gridfile import load_request
-from ettsweep.sweep.search import save_request
 
 WIDTH = 8
 LR, WD = 0.25, 0.25
@@ -35,7 +34,7 @@ def call(call: Call) -> Call:
 def asked(tmp_path: Path, results: Path) -> Path:
     """Return a results folder with the finished runs of ntk and of s = 0.25; every score is another."""
     request = load_request(write_grid(tmp_path / "small.yaml", strategies=["ntk", "s=0.25"]))
-    save_request(results, request)
+    keep(results, request)
     for score, spec in enumerate(request.specs(), start=1):
         run = RunDir.create(results, spec)
         assert run.claim({}, after=0)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.commandline import Call, ettsweep, runs_in, write_grid
+from support.commandline import Call, ettsweep, keep, runs_in, write_grid
 from support.forks import Forks, warm_workers
 
 from ettsweep import cli
@@ -16,7 +16,6 @@ from ettsweep.runs.folder import RunDir
 from ettsweep.runs.state import State
 from ettsweep.spec import RunSpec, StrategySpec
 from ettsweep.sweep.gridfile import load_request
-from ettsweep.sweep.search import save_request
 
 COMMANDS = sorted(command.name or command.callback.__name__ for command in cli.app.registered_commands)  # type: ignore[union-attr]
 
@@ -48,7 +47,7 @@ def asked(tmp_path: Path, results: Path) -> Callable[[Sequence[float | None]], l
 
     def ask(scores: Sequence[float | None]) -> list[RunSpec]:
         request = load_request(write_grid(tmp_path / "asked.yaml"))
-        save_request(results, request)
+        keep(results, request)
         specs = request.specs()
         for spec, score in zip(specs, scores, strict=True):
             if score != -1:
@@ -433,41 +432,42 @@ def test_a_named_point_is_judged_and_climbed_from(results: Path, asked: Any, cal
 
 def test_a_point_typed_as_status_prints_it_is_the_known_one(results: Path, call: Call, tmp_path: Path) -> None:
     request = load_request(write_grid(tmp_path / "asked.yaml", centre={"standard": {"lr": 1 / 3, "wd": 2 / 3}}))
-    save_request(results, request)
+    keep(results, request)
     for spec, score in zip(request.specs(), (3.0, 1.0, 2.0), strict=True):
         finish(results, spec, score)
     options = ("verify-optimum", "--dry-run", "--results", results, "--format", "json")
     (verdict,) = call(*options, "--at", "0.3333,0.6667").json
     assert (verdict["verdict"], verdict["lr"], verdict["wd"]) == ("optimal", 1 / 3, 2 / 3)
     done = call(*options, "--at", "0.3333,0.5", code=2)
-    assert "--at: wd is fixed at 0.666667 in vit-n8-l1-h2-p4-i8-c1-k10 standard, got 0.5" in done.err
+    assert "--at: wd is fixed at 0.666667 in asked standard, got 0.5" in done.err
 
 
 def test_a_point_of_several_families_is_refused(results: Path, call: Call, tmp_path: Path) -> None:
-    save_request(results, load_request(write_grid(tmp_path / "asked.yaml", strategies=["standard", "mup"])))
+    keep(results, load_request(write_grid(tmp_path / "asked.yaml", strategies=["standard", "mup"])))
     options = ("verify-optimum", "--dry-run", "--results", results)
     done = call(*options, "--at", "0.25,0.25", code=2)
-    assert "--at names a point of one family, and there are 2: " in done.err
+    assert "--at names a point of one search, and there are 2: asked vit-n8" in done.err
     assert "k10 standard, " in done.err
-    assert "narrow with --strategy" in done.err
+    assert "narrow with --sweep, --strategy" in done.err
     call(*options, "--at", "0.25,0.25", "--strategy", "standard", code=1)
 
 
-def test_grids_launched_differently_need_a_choice(results: Path, call: Call, tmp_path: Path) -> None:
+def test_sweeps_launched_differently_need_a_choice(results: Path, call: Call, tmp_path: Path) -> None:
     one, two = ("slots=1",), ("slots=2",)
     for strategy, launch_set in (("standard", one), ("mup", two)):
         request = load_request(write_grid(tmp_path / f"{strategy}.yaml", strategies=[strategy]))
-        save_request(results, request.model_copy(update={"launch_set": launch_set}))
+        keep(results, request.model_copy(update={"launch_set": launch_set}))
     options = ("--dry-run", "--results", results)
     for command in ("verify-optimum", "seeds"):
         done = call(command, *options, code=2)
-        assert "these grids were launched differently (" in done.err
-        assert "standard.yaml with local slots=1" in done.err
-        assert "mup.yaml with local slots=2" in done.err
-        assert "choose with --launch, or narrow the runs" in done.err
+        assert "these sweeps were launched differently (" in done.err
+        assert "standard with local slots=1" in done.err
+        assert "mup with local slots=2" in done.err
+        assert "choose with --launch, or narrow them with --sweep" in done.err
     call("verify-optimum", *options, "--launch", "local", code=1)
     call("verify-optimum", *options, "--launch-set", "slots=1", code=1)
     call("verify-optimum", *options, "--strategy", "mup", code=1)
+    call("verify-optimum", *options, "--sweep", "mup", code=1)
     assert not (results / "jobs").exists()
 
 
@@ -563,7 +563,7 @@ def test_seeds_are_rerun_for_verified_optima_only(results: Path, asked: Any, cal
 )  # fmt: skip
 def test_wrong_input_is_a_message_and_exit_code_2(call: Call, tmp_path: Path, arguments: str, message: str) -> None:
     grid = write_grid(tmp_path / "grid.yaml")
-    save_request(tmp_path / "asked", load_request(grid))
+    keep(tmp_path / "asked", load_request(grid))
     done = call(*arguments.split(), code=2)
     assert message in done.err
     assert done.err.startswith("ettsweep: ")
@@ -581,14 +581,21 @@ def test_a_results_folder_that_cannot_be_written_is_told(call: Call, tmp_path: P
         assert results in done.err
 
 
-def test_a_request_edited_by_hand_is_told(call: Call, results: Path, asked: Any) -> None:
+def test_a_sweep_edited_by_hand_is_told_and_others_go_on(call: Call, results: Path, asked: Any) -> None:
     asked([2.0, 1.0, 2.0])
-    (path,) = (results / "requests").iterdir()
-    path.write_text(path.read_text().replace("seeds:", "sedes:"))
+    path = results / "sweeps" / "asked" / "0001.yaml"
+    whole = path.read_text()
+    path.write_text(whole.replace("seeds:", "sedes:"))
     for command in ("verify-optimum", "seeds", "report"):
-        done = call(command, "--results", results, code=1)
-        assert f"{path}: sedes: unknown key" in done.err
-        assert "delete the file" in done.err
+        done = call(command, "--results", results, "--sweep", "asked", code=1)
+        assert f"{path}: asked.sedes: unknown key" in done.err
+        assert "mend the file" in done.err
+    (other := results / "sweeps" / "other").mkdir()
+    (other / "0001.yaml").write_text(whole)
+    done = call("verify-optimum", "--results", results)
+    assert "sweep asked is left out: " in done.err
+    path.write_text("version: 2\nsomething: new\n")
+    assert "a later version of ettsweep wrote it" in call("status", "--results", results).err
 
 
 def test_a_broken_run_cannot_be_trained_or_logged(call: Call, results: Path, asked: Any) -> None:

@@ -25,6 +25,8 @@ from ettsweep.launch import slurm
 from ettsweep.launch.submissions import read_submission, submission_folders
 from ettsweep.runs.folder import RunDir, runs_dir
 from ettsweep.spec import RunSpec
+from ettsweep.sweep.search import Request
+from ettsweep.sweep.sweeps import extend
 from ettsweep.worker.control import SIGNALS
 
 ETTSWEEP = str(Path(sys.executable).with_name("ettsweep"))
@@ -51,6 +53,11 @@ def write_grid(path: Path, **changes: Any) -> Path:
     """Write the small grid, with other values for some keys."""
     path.write_text(yaml.safe_dump(GRID | changes))
     return path
+
+
+def keep(results: Path, request: Request) -> None:
+    """Keep a request under the name of its grid file, as `grid` does."""
+    extend(results, Path(request.grid).stem, request)
 
 
 def start(*arguments: object, **options: Any) -> "subprocess.Popen[str]":

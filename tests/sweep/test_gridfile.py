@@ -1,5 +1,4 @@
 import math
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -8,11 +7,11 @@ import pytest
 import yaml
 
 from ettsweep.config import parse_yaml
-from ettsweep.errors import CorruptError, InputError, StorageError
+from ettsweep.errors import InputError
 from ettsweep.resources import shipped
 from ettsweep.scaling.optimizers import SgdSpec
 from ettsweep.sweep.gridfile import find_grid, load_request
-from ettsweep.sweep.search import ANYWHERE, Centre, Point, Request, load_requests, save_request, searches
+from ettsweep.sweep.search import ANYWHERE, Centre
 
 GRID = """\
 model: vit-digits
@@ -490,81 +489,6 @@ def test_shipped_grids_are_valid_and_found_by_their_model(
     monkeypatch.chdir(tmp_path)
     assert load_request(path).specs()
     assert find_grid(yaml.safe_load(path.read_text())["model"]) == path
-
-
-# --- requests -------------------------------------------------------------------------------------------------------
-
-
-def saved(results: Path, request: Request, age_s: int) -> Path:
-    """Save a request as if `age_s` seconds ago."""
-    path = save_request(results, request)
-    os.utime(path, (10**9 - age_s, 10**9 - age_s))
-    return path
-
-
-def test_a_request_is_loaded_as_it_was_saved(path: Path, results: Path) -> None:
-    request = load_request(path, ["ntk", "s=0.1"], ["optimizer=sgd", "strategy.mlp_factor=include"])
-    save_request(results, request)
-    assert load_requests(results) == [request]
-    assert load_requests(results)[0].specs() == request.specs()
-
-
-def test_asking_again_makes_a_request_the_newest(path: Path, results: Path) -> None:
-    first, second = load_request(path, seeds=[1]), load_request(path, seeds=[2])
-    saved(results, first, age_s=20)
-    saved(results, second, age_s=10)
-    assert load_requests(results) == [second, first]
-    save_request(results, first)
-    assert load_requests(results) == [first, second]
-
-
-def test_no_results_folder_has_no_requests(results: Path) -> None:
-    assert load_requests(results) == []
-
-
-def test_the_newest_request_governs_and_older_ones_add_their_points(path: Path, results: Path) -> None:
-    saved(results, load_request(path, lr_range="0:1", wd_range="fixed", seeds=[0]), age_s=20)
-    saved(results, load_request(path, lr_range="1:2", wd_range="-1:0:1", seeds=[1, 2]), age_s=10)
-    (search,) = searches(load_requests(results))
-    assert search.seeds == (1, 2)
-    assert not search.wd.fixed
-    assert search.wd.step == 1.0
-    lr, wd = 2.0**-7, 0.5
-    assert set(search.points) == {Point(lr * a, wd * b) for a in (2, 4) for b in (1, 0.5)} | {Point(lr, wd)}
-
-
-def test_a_centre_that_was_rounded_otherwise_asks_for_the_same_points(path: Path, results: Path) -> None:
-    saved(results, load_request(path, ["standard"], [f"centre.standard.lr={2.0**-7 * 2**1e-7!r}"]), age_s=20)
-    newest = load_request(path, ["standard"])
-    saved(results, newest, age_s=10)
-    (search,) = searches(load_requests(results))
-    assert search.points == newest.searches()[0].points
-
-
-def test_requests_of_different_families_are_searched_apart(path: Path, results: Path) -> None:
-    save_request(results, load_request(path, ["standard", "ntk"]))
-    save_request(results, load_request(path, ["standard"], ["model.width=64"]))
-    found = searches(load_requests(results))
-    assert len({search.family for search in found}) == len(found) == 3
-    assert sorted(search.strategy for search in found) == ["ntk", "standard", "standard"]
-
-
-@pytest.mark.parametrize(
-    "edit", [lambda text: text.replace("seeds:", "sedes:"), lambda text: text + "[", lambda text: ""]
-)
-def test_a_request_edited_by_hand_says_what_to_do(path: Path, results: Path, edit: Any) -> None:
-    file = save_request(results, load_request(path))
-    file.write_text(edit(file.read_text()))
-    with pytest.raises(CorruptError) as error:
-        load_requests(results)
-    assert str(file) in str(error.value)
-    assert str(error.value).endswith("delete the file, and ask for the grid again")
-
-
-def test_a_results_folder_that_cannot_be_made_is_a_storage_error(path: Path) -> None:
-    Path("file").touch()
-    with pytest.raises(StorageError, match="file/requests"):
-        save_request(Path("file"), load_request(path))
 
 
 # --- a single run ---------------------------------------------------------------------------------------------------

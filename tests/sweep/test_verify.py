@@ -167,9 +167,8 @@ def test_points_of_the_finest_lattice_are_never_joined(search_of: Callable[..., 
     search = search_of(lr=f"{{range: [0, {20 * step}], step: {step}}}", wd="fixed")
     runs = [near(run_at(search, (i * step, 0), 0, 1.0 + i), 1e-7, 0) for i in range(24)]
     look = Look(search, runs)
-    verdict = look.verdict()
     assert [look.at(point).score for point in search.points] == [1.0 + i for i in range(21)]
-    assert len(verdict.outside) == 3
+    assert [look.at(CENTRE.moved(i * step, 0)).score for i in range(21, 24)] == [22.0, 23.0, 24.0]
     beyond = CENTRE.moved(24 * step, 0)
     assert look.snap(beyond) == beyond, "typed in full, a step beyond what is known"
 
@@ -217,8 +216,8 @@ def test_a_climb_far_beyond_the_ranges_stops_and_says_what_to_do(search_of: Call
 
 def test_the_reach_counts_steps_beyond_the_ranges_not_from_the_centre(search_of: Callable[..., Search]) -> None:
     search = search_of(lr="{range: [-3, 3], step: 0.5}", wd="fixed")
-    inside = runs_on(search, {(0.5 * i - 3, 0.0): 1.0 for i in range(13)})
     for end in (-3.0, 3.0):
+        inside = runs_on(search, {(0.5 * i - 3, 0.0): 1.0 + abs(0.5 * i - 3 - end) for i in range(13)})
         beyond = math.copysign(0.5 * REACH, end)
         further = beyond + math.copysign(0.5, end)
         at_reach = runs_on(search, {(end + step * beyond / REACH, 0.0): 0.9 - 0.1 * step for step in range(1, REACH)})
@@ -354,10 +353,25 @@ def test_a_point_with_a_better_neighbour_is_refuted_and_climbs_to_the_best_one(s
     assert (offset_of(climbed.point), climbed.path) == ((1, -1), (CENTRE,))
 
 
-def test_the_best_point_is_the_candidate_where_none_is_named(search: Search) -> None:
-    runs = runs_on(search, BOWL | {(3, 3): 0.1})
-    verdict = verify(search, runs)
-    assert (offset_of(verdict.point), verdict.verdict) == ((3, 3), "edge")
+def test_a_run_that_the_sweep_has_not_reached_is_no_candidate(search: Search) -> None:
+    """Another sweep has had it trained: that moves no verdict of this one."""
+    verdict = verify(search, runs_on(search, BOWL | {(3, 3): 0.1}))
+    assert (offset_of(verdict.point), verdict.verdict, verdict.outside) == ((0, 0), "optimal", ())
+
+
+def test_a_better_neighbour_counts_whoever_had_it_trained(search_of: Callable[..., Search]) -> None:
+    search = search_of(lr="{range: [0, 1]}", wd="fixed")
+    verdict = verify(search, runs_on(search, {(float(i), 0.0): 2.0 + abs(i + 2) for i in range(-4, 2)}))
+    assert (offset_of(verdict.point), verdict.verdict) == ((-2, 0), "optimal")
+    assert [offset_of(point) for point in verdict.path] == [(0, 0), (-1, 0)]
+    assert {offset_of(point) for point in verdict.outside} == {(-1, 0), (-2, 0), (-3, 0)}
+
+
+def test_runs_off_the_lattice_and_off_a_fixed_axis_are_not_looked_at(search_of: Callable[..., Search]) -> None:
+    search = search_of(wd="fixed")
+    calm = {(-1.0, 0.0): 2.0, (0.0, 0.0): 1.0, (1.0, 0.0): 2.0}
+    other = {(0.5, 0.0): 0.1, (0.0, 1.0): 0.1, (-1.0, -1.0): 0.1}
+    assert verify(search, runs_on(search, calm | other)) == verify(search, runs_on(search, calm))
 
 
 def test_the_path_of_a_climb_is_kept(search: Search) -> None:

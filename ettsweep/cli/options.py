@@ -262,6 +262,11 @@ def retyped_with(option: str) -> Iterator[None]:
         ) from None
 
 
+def go_on(told: str) -> bool:
+    """Ask a person whether a climb may go on, given what that costs; where nobody is there, it may not."""
+    return sys.stdin.isatty() and sys.stderr.isatty() and typer.confirm(f"{told}; go on?", err=True)
+
+
 def confirm(question: str, count: int, yes: bool) -> None:
     """Ask before something is done to several runs, unless --yes was said; a no ends the command."""
     if count > 1 and not yes:

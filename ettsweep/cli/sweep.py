@@ -19,6 +19,7 @@ from ettsweep.cli.options import (
     Training,
     console,
     detaching,
+    go_on,
     retyped_with,
 )
 from ettsweep.errors import InputError
@@ -51,7 +52,7 @@ def grid(
     from ettsweep.launch.demand import ask_grid, trained_by
     from ettsweep.launch.rounds import How, carry_out
     from ettsweep.sweep.gridfile import load_request, which_grid
-    from ettsweep.sweep.sweeps import check_name
+    from ettsweep.sweep.sweeps import check_name, followed
 
     path = which_grid(grid, model, "say which grid, with one of --model NAME and --grid FILE")
     given_seeds = parse_numbers(seeds, "--seeds", "0,1,2")
@@ -61,7 +62,7 @@ def grid(
         request = training.place().settle(asked, results, name)
         how = How(results, *trained_by(request), dry_run, console() if follow else None, name)
         plan, obstacle = ask_grid(request, how, name, words)
-    with detaching(how.follows):
+    with detaching(how.follows), followed(results, [name] if how.follows else ()):
         done = carry_out(plan, how)
     show_outcome(done, form)
     if dry_run:
@@ -94,6 +95,7 @@ def verify_optimum(
     from ettsweep.cli.views import note_blocked, note_outside, note_submitted, score_note, show_plan, show_verdicts
     from ettsweep.launch.rounds import How, verify_rounds
     from ettsweep.sweep.search import parse_point
+    from ettsweep.sweep.sweeps import followed
 
     searches = families.searches(results)
     ways = training.place().of_searches(searches, results, dry_run=dry_run)
@@ -104,8 +106,9 @@ def verify_optimum(
             f"--at names a point of one search, and there are {len(searches)}: {told}; narrow with --sweep, --strategy"
         )
     point = None if at is None else parse_point(at, "--at")
-    with detaching():
-        done = verify_rounds(searches, how, at=point, max_runs=max_runs, tell=note if follow else None)
+    tell, agree = (note, go_on) if follow else (None, None)
+    with detaching(), followed(results, {search.sweep for search in searches} if how.follows else ()):
+        done = verify_rounds(searches, how, at=point, max_runs=max_runs, tell=tell, agree=agree)
     show_verdicts(done.verdicts, form)
     note_outside(done.verdicts)
     if dry_run:
@@ -114,6 +117,8 @@ def verify_optimum(
         note_submitted(done)
     if done.held_back:
         note(f"{done.held_back} more runs are needed than --max-runs {max_runs} allows")
+    if done.stopped:
+        note(f"the climb stops here: {done.stopped}; `ettsweep verify-optimum --follow --max-runs N` allows N more")
     note_blocked(done.outcome.plan)
     if done.problem:
         raise done.problem
@@ -135,12 +140,13 @@ def seeds(
     from ettsweep.cli.views import note_blocked, plan_summary, show_plan, show_verdicts
     from ettsweep.launch.demand import ask_seeds
     from ettsweep.launch.rounds import How, carry_out, judge, read_ledger
+    from ettsweep.sweep.sweeps import followed
 
     searches = families.searches(results)
     ways = training.place().of_searches(searches, results, dry_run=dry_run)
     how = How(results, *ways, dry_run, console() if follow else None, "seeds")
     plan, unverified = ask_seeds(searches, results, count)
-    with detaching(how.follows):
+    with detaching(how.follows), followed(results, {search.sweep for search in searches} if how.follows else ()):
         done = carry_out(plan, how)
     if dry_run:
         show_plan(done, form)

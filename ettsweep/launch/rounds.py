@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 from ettsweep.errors import LaunchError, NoAnswerError, NotHereError, UnansweredError
@@ -169,22 +170,29 @@ class Verification:
         at: the point at which the climb of each family begins; None for its best.
         max_runs: runs that may be planned in all.
         tell: takes a line for each step of a climb.
+        agree: asked, with what the next round would cost, whether a climb may go on that far; None: no.
         verdicts: one for each family, of the last look.
         planned: runs planned so far.
         held_back: runs that `max_runs` kept out of the last plan.
+        stopped: what the next round would cost, where the climb went too far to go on unasked.
         outcome: what became of the last plan.
         problem: why the only round could not be submitted.
+        bounded: without `max_runs`, stop climbs that would train more runs than were asked for.
     """
 
     searches: Sequence[Search]
     at: Point | None
     max_runs: int | None
     tell: Callable[[str], None] | None
+    agree: Callable[[str], bool] | None = None
     verdicts: list[Verdict] = field(default_factory=list)
     planned: int = 0
     held_back: int = 0
+    stopped: str = ""
     outcome: Outcome = field(init=False)
     problem: LaunchError | None = None
+    bounded: bool = False
+    _patience: int = 1
 
     def plan(self, ledger: Ledger) -> Plan:
         """Climb as far as what is on disk allows, and return the plan for what the verdicts lack."""
@@ -193,18 +201,40 @@ class Verification:
         self.verdicts = [self._climb(look, last) for look, last in zip(found, before, strict=True)]
         wanted = [look.wanted(verdict) for look, verdict in zip(found, self.verdicts, strict=True)]
         plan = make_plan(chain.from_iterable(wanted), ledger)
-        allowed = plan if self.max_runs is None else plan.limited(max(0, self.max_runs - self.planned))
-        self.held_back = len(plan.to_launch) - len(allowed.to_launch)
+        if self.max_runs is not None:
+            allowed = plan.limited(max(0, self.max_runs - self.planned))
+            self.held_back = len(plan.to_launch) - len(allowed.to_launch)
+        else:
+            allowed = self._within_reason(plan, found, ledger) if self.bounded else plan
         self.planned += len(allowed.to_launch)
         return allowed
 
     def _climb(self, look: Look, last: Verdict | None) -> Verdict:
-        """Return the verdict that a climb has come to, which goes on from where it was at the look before."""
-        start = self.at and (last.point if last else look.snap(self.at))
-        verdict = look.climb(start, last.way if last else ())
-        if verdict.way != verdict.path and self.tell:
+        """Return the verdict that a climb has come to; say so where it is farther than at the look before."""
+        verdict = look.climb(self.at and look.snap(self.at))
+        if self.tell and verdict.point and (last is None or verdict.way != last.way):
             self.tell(f"{look.search.title}: {_candidate(verdict)}")
         return verdict
+
+    def _within_reason(self, plan: Plan, found: Sequence[Look], ledger: Ledger) -> Plan:
+        """Return the plan or, where climbs would then have cost more runs than were asked for, one without more."""
+        asked = {spec.run_id for look in found for spec in look.specs(look.search.points)}
+        points = [verdict.outside for verdict in self.verdicts]
+        climbed = {spec.run_id for look, at in zip(found, points, strict=True) for spec in look.specs(at)}
+        more = [p for p in plan.to_launch if p.id not in asked | climbed]
+        if not more or len(climbed) + len(more) <= self._patience * len(asked):
+            return plan
+        told = (
+            f"{len(asked)} runs were asked for, and {len(climbed)} more trained on the climb; next are {len(more)} runs"
+        )
+        timed = [run.result["device_s"] for id_ in asked if (run := ledger.runs.get(id_)) and run.result]
+        if timed:
+            told += f", about {len(more) * fmean(timed) / 3600:.3g} device hours"
+        if self.agree and self.agree(told):
+            self._patience *= 2
+            return plan
+        self.stopped = told
+        return plan.limited(0)
 
 
 def verify_rounds(
@@ -214,6 +244,7 @@ def verify_rounds(
     at: Point | None = None,
     max_runs: int | None = None,
     tell: Callable[[str], None] | None = None,
+    agree: Callable[[str], bool] | None = None,
 ) -> Verification:
     """Judge each family and submit the runs that its verdict lacks: one round or, where `how` follows, all.
 
@@ -222,7 +253,7 @@ def verify_rounds(
     Raises:
         InputError: `at` lies off a fixed axis.
     """
-    done = Verification(searches, at, max_runs, tell)
+    done = Verification(searches, at, max_runs, tell, agree, bounded=how.follows)
     plan = done.plan(read_ledger(how.results))
     done.outcome = Outcome(plan, how)
     if plan.under_way or not how.follows:

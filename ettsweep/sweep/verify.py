@@ -136,27 +136,18 @@ class Look:
 
     # --- candidate and neighbours ---
 
-    def verdict(self, at: Point | None = None, path: Sequence[Point] = ()) -> Verdict:
-        """Judge the point `at`, or else the one at which a climb from the best point asked for ends.
+    def verdict(self, at: Point | None = None) -> Verdict:
+        """Judge the point `at`, or else the one at which a climb from the best point asked for ends."""
+        return self.climb() if at is None else self._verdict(self.at(at), ())
 
-        Where a climb ends is a matter of what was asked for and of scores alone, whoever had runs trained, and when.
-
-        Args:
-            at: judge this point.
-            path: candidates of earlier rounds.
-        """
-        if at is None:
-            return self.climb(None, path)
-        return self._verdict(self.at(at), path)
-
-    def climb(self, at: Point | None = None, path: Sequence[Point] = ()) -> Verdict:
+    def climb(self, at: Point | None = None) -> Verdict:
         """Judge a point, by default the best that was asked for, and go on to its best neighbour while one is better.
 
-        The points on the way are added to the path.
+        Where that ends is a matter of what was asked for and of scores alone, whoever had runs trained, and when.
         """
         if at is None and not self.search.free:
             at = self.search.points[0]
-        verdict = self._verdict(self._best() if at is None else self.at(at), path)
+        verdict = self._verdict(self._best() if at is None else self.at(at), ())
         while verdict.verdict == "refuted" and verdict.rival:
             verdict = self._verdict(self.at(verdict.rival.point), verdict.way)
         return verdict

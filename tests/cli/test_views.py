@@ -38,22 +38,22 @@ def test_reading_never_writes(results: Path, make_spec: MakeSpec) -> None:
     before = tree()
     ledger = load_ledger(results)
     for run in ledger.runs.values():
-        status_row(run)
-        describe(ledger, run.id)
+        status_row(run, [])
+        describe(ledger, run.id, {})
     assert tree() == before
 
 
 def test_a_broken_folder_is_described_by_what_is_wrong(results: Path, spec: RunSpec) -> None:
     RunDir.create(results, spec).spec_path.write_text("{")
     ledger = load_ledger(results)
-    assert describe(ledger, spec.run_id)["reason"] == ledger.broken[spec.run_id]
+    assert describe(ledger, spec.run_id, {})["reason"] == ledger.broken[spec.run_id]
 
 
 def test_a_status_row_says_what_the_run_is_and_how_far(results: Path, spec: RunSpec) -> None:
     attempt = start(results, spec)
     evaluate(attempt, 6, 0.9, 0.8)
     attempt.append(attempt.timings_path, [{"step": 6, "progress": 0.25, "wall_s": 1.0}])
-    row = status_row(load_ledger(results).runs[spec.run_id])
+    row = status_row(load_ledger(results).runs[spec.run_id], [])
     assert row == {
         "run": spec.run_id,
         "family": spec.family_id,
@@ -78,7 +78,7 @@ def test_a_status_row_says_what_the_run_is_and_how_far(results: Path, spec: RunS
 def test_wd_zero_has_no_log2(results: Path, make_spec: MakeSpec) -> None:
     spec = make_spec(wd=0.0)
     RunDir.create(results, spec)
-    assert status_row(load_ledger(results).runs[spec.run_id])["log2_wd"] is None
+    assert status_row(load_ledger(results).runs[spec.run_id], [])["log2_wd"] is None
 
 
 def test_the_best_score_of_a_run_in_training_is_of_its_evaluations_so_far(results: Path, spec: RunSpec) -> None:
@@ -113,7 +113,7 @@ def test_all_that_is_known_of_a_run_is_described(results: Path, spec: RunSpec) -
     assert second is not None
     second.resume_from(1, 8)
     assert RunDir(second.run).finish({"status": "done", "score": 0.5}, [])
-    data = describe(load_ledger(results), spec.run_id)
+    data = describe(load_ledger(results), spec.run_id, {})
     assert data["state"] == "done"
     assert data["spec"]["model"]["width"] == 8
     assert data["result"]["score"] == 0.5
@@ -144,5 +144,5 @@ def test_runs_are_ordered_by_model_strategy_point_and_seed(results: Path, make_s
 def test_log2_of_mapped_points_is_rounded_alike(results: Path, make_spec: MakeSpec) -> None:
     spec = make_spec(lr=2.0**-7 * (1 + 4e-16))
     RunDir.create(results, spec)
-    row = status_row(load_ledger(results).runs[spec.run_id])
+    row = status_row(load_ledger(results).runs[spec.run_id], [])
     assert (row["lr"], row["log2_lr"]) == (spec.lr, -7.0)

@@ -51,8 +51,8 @@ def grid(
     from ettsweep.config import parse_numbers
     from ettsweep.launch.demand import ask_grid, trained_by
     from ettsweep.launch.rounds import How, carry_out
+    from ettsweep.sweep.changes import check_name, followed
     from ettsweep.sweep.gridfile import load_request, which_grid
-    from ettsweep.sweep.sweeps import check_name, followed
 
     path = which_grid(grid, model, "say which grid, with one of --model NAME and --grid FILE")
     given_seeds = parse_numbers(seeds, "--seeds", "0,1,2")
@@ -94,8 +94,8 @@ def verify_optimum(
     """Judge each family's best point by its six neighbours; submit those that are missing."""
     from ettsweep.cli.views import note_blocked, note_outside, note_submitted, score_note, show_plan, show_verdicts
     from ettsweep.launch.rounds import How, verify_rounds
+    from ettsweep.sweep.changes import followed
     from ettsweep.sweep.search import parse_point
-    from ettsweep.sweep.sweeps import followed
 
     searches = families.searches(results)
     ways = training.place().of_searches(searches, results, dry_run=dry_run)
@@ -140,7 +140,7 @@ def seeds(
     from ettsweep.cli.views import note_blocked, plan_summary, show_plan, show_verdicts
     from ettsweep.launch.demand import ask_seeds
     from ettsweep.launch.rounds import How, carry_out, judge, read_ledger
-    from ettsweep.sweep.sweeps import followed
+    from ettsweep.sweep.changes import followed
 
     searches = families.searches(results)
     ways = training.place().of_searches(searches, results, dry_run=dry_run)

@@ -51,7 +51,7 @@ def rename(
     results: Results = DEFAULT_RESULTS,
 ) -> None:
     """Give a sweep another name; its runs and verdicts stay as they are."""
-    from ettsweep.sweep.sweeps import rename_sweep
+    from ettsweep.sweep.changes import rename_sweep
 
     rename_sweep(results, name, new)
     note(f"sweep {name} is called {new} now")
@@ -64,7 +64,8 @@ def set_note(
     results: Results = DEFAULT_RESULTS,
 ) -> None:
     """Set the note of a sweep; an empty one removes it."""
-    from ettsweep.sweep.sweeps import Entry, add
+    from ettsweep.sweep.changes import add
+    from ettsweep.sweep.sweeps import Entry
 
     add(results, name, Entry(note=text))
 
@@ -82,7 +83,8 @@ def unarchive(names: Names, results: Results = DEFAULT_RESULTS) -> None:
 
 
 def _archive(results: Path, names: list[str], archived: bool) -> None:
-    from ettsweep.sweep.sweeps import Entry, add, load_sweeps
+    from ettsweep.sweep.changes import add
+    from ettsweep.sweep.sweeps import Entry, load_sweeps
 
     for sweep in load_sweeps(results).chosen(names):  # none, where one of the names is wrong
         if sweep.archived != archived:

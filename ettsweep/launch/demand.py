@@ -12,10 +12,11 @@ from ettsweep.launch.submit import check
 from ettsweep.runs.state import State
 from ettsweep.schema import validate
 from ettsweep.spec import RunSpec
+from ettsweep.sweep.changes import agreeing, extend
 from ettsweep.sweep.gridfile import load_request
 from ettsweep.sweep.ledger import Plan, Run, make_plan
 from ettsweep.sweep.search import Centre, Request, Search, with_corpus
-from ettsweep.sweep.sweeps import agreeing, extend, load_sweeps
+from ettsweep.sweep.sweeps import load_sweeps
 from ettsweep.sweep.verify import fresh_seeds
 from ettsweep.tasks.data import resolve, said
 from ettsweep.tasks.kinds import TASKS, check_data

@@ -9,31 +9,26 @@ Earlier versions kept requests/<digest>.yaml and no names. Those that agree are 
 grid file, by the order of their digests; the first command that writes gives them numbered files too.
 """
 
-import contextlib
 import re
-import uuid
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-import yaml
-
 from ettsweep.config import read_yaml
-from ettsweep.errors import CorruptError, InputError, TakenError, unknown_name
-from ettsweep.files import dumps, json_or_empty, storage_errors, write_atomic
-from ettsweep.processes import Process, process
-from ettsweep.runs.folder import is_run_id, requests_dir, sweeps_dir
+from ettsweep.errors import CorruptError, InputError, unknown_name
+from ettsweep.runs.folder import requests_dir, sweeps_dir
 from ettsweep.schema import Frozen, validate
 from ettsweep.spec import RunSpec
+from ettsweep.sweep.agreement import differences
 from ettsweep.sweep.ledger import Run
-from ettsweep.sweep.search import Point, Request, Search, snap
+from ettsweep.sweep.search import Request, Search, snap
 
 VERSION = 1
 """Of the files; one of a later version is not guessed at."""
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _NUMBER = re.compile(r"[0-9]{4,}")
 
 
@@ -171,7 +166,7 @@ def load_sweeps(results: Path) -> Sweeps:
     """Read all sweeps of a results folder, those of earlier versions too."""
     sweeps = Sweeps({}, {})
     for folder in sorted(sweeps_dir(results).glob("*")):
-        if not _NAME.fullmatch(folder.name) or not folder.is_dir():
+        if not NAME.fullmatch(folder.name) or not folder.is_dir():
             continue
         try:
             if files := sorted(
@@ -207,40 +202,16 @@ def _add_unnamed(results: Path, sweeps: Sweeps) -> None:
             sweeps.broken[f"requests/{path.name}"] = f"{error}; delete the file, and ask for the grid again"
             continue
         entry, stem = Entry(asked=request, adopted=path.stem), plain(Path(request.grid).stem)
-        for name in _names(stem):
+        for name in numbered(stem):
             if name in sweeps.broken:
                 continue
             sweep = sweeps.named.get(name, Sweep(name))
-            if not sweep.requests or not differences(sweep, request):
+            if not sweep.requests or not differences(sweep.requests, request):
                 sweeps.named[name] = replace(sweep, unnamed=(*sweep.unnamed, entry))
                 break
 
 
-def _names(stem: str) -> Iterator[str]:
-    yield stem
-    number = 1
-    while True:
-        number += 1
-        yield f"{stem[:58]}-{number}"
-
-
-# --- writing --------------------------------------------------------------------------------------------------------
-
-
-def check_name(name: str) -> str:
-    """Return a name that a new sweep may have.
-
-    Raises:
-        InputError: it could be a path, another option, or a run.
-    """
-    if not _NAME.fullmatch(name) or name.endswith("."):
-        raise InputError(
-            f"--name {name!r}: up to 64 letters, digits, dots, - and _ are expected, a letter or a digit first"
-            + (f"; --name {better} would do" if _NAME.fullmatch(better := plain(name)) and better != name else "")
-        )
-    if is_run_id(name):
-        raise InputError(f"--name {name}: that could be a run's id; choose another")
-    return name
+# --- names ----------------------------------------------------------------------------------------------------------
 
 
 def plain(text: str) -> str:
@@ -248,144 +219,10 @@ def plain(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9._]+", "-", text)[:64].strip("-._") or "sweep"
 
 
-def extend(results: Path, name: str, request: Request, note: str | None = None) -> None:
-    """Keep a request under a name, where it says more than what is there.
-
-    Raises:
-        TakenError: other things were asked for under this name.
-        CorruptError: what was asked for under this name cannot be read.
-    """
+def numbered(stem: str) -> Iterator[str]:
+    """Yield a name, and the same with numbers."""
+    yield stem
+    number = 1
     while True:
-        sweeps = load_sweeps(results)
-        sweep = agreeing(sweeps, name, request)
-        asked = None if sweep and sweep.implies(request) else request
-        entry = Entry(asked=asked, note=note)
-        if entry == Entry() or append(results, sweeps, name, entry):
-            return
-
-
-def add(results: Path, name: str, entry: Entry) -> None:
-    """Write a further file of a sweep that is there.
-
-    Raises:
-        InputError: there is none of this name.
-        CorruptError: it cannot be read.
-    """
-    while True:
-        sweeps = load_sweeps(results)
-        sweeps.chosen([name])
-        if append(results, sweeps, name, entry):
-            return
-
-
-def rename_sweep(results: Path, name: str, new: str) -> None:
-    """Give a sweep another name.
-
-    Raises:
-        InputError: there is none, the new name is taken or may not be one, or a command follows the sweep.
-        CorruptError: it cannot be read.
-    """
-    check_name(new)
-    add(results, name, Entry())  # from here on, all that earlier versions kept has a folder
-    sweeps = load_sweeps(results)
-    if new in sweeps.named or new in sweeps.broken:
-        raise InputError(f"there is a sweep {new} already; choose another name")
-    folder = sweeps_dir(results) / name
-    for path in folder.glob("follower-*.json"):
-        other = Process.from_json(json_or_empty(path))
-        if other and other.liveness() != "dead":
-            raise InputError(
-                f"a command follows sweep {name} (process {other.pid} on {other.host}); end it first, its runs go on"
-            )
-    with storage_errors(folder):
-        folder.rename(sweeps_dir(results) / new)
-
-
-@contextlib.contextmanager
-def followed(results: Path, names: Iterable[str]) -> Iterator[None]:
-    """Show to others that this process follows some sweeps, which keep their names meanwhile."""
-    notes = [sweeps_dir(results) / name / f"follower-{uuid.uuid4().hex}.json" for name in set(names)]
-    try:
-        for path in notes:
-            write_atomic(path, dumps(process().to_json()))
-        yield
-    finally:
-        for path in notes:
-            path.unlink(missing_ok=True)
-
-
-def append(results: Path, sweeps: Sweeps, name: str, entry: Entry) -> bool:
-    """Write the next file of a sweep; False where another command was faster, and all is to be looked at again."""
-    news = {sweep.name: sweep.unnamed for sweep in sweeps.named.values()}
-    news[name] = (*news.get(name, ()), entry)
-    for other, entries in news.items():
-        last = sweeps.named[other].last if other in sweeps.named else 0
-        for number, new in enumerate(entries, last + 1):
-            if not _write(sweeps_dir(results) / other / f"{number:04d}.yaml", new):
-                return False
-    return True
-
-
-def _write(path: Path, entry: Entry) -> bool:
-    with storage_errors(path.parent):
-        path.parent.mkdir(parents=True, exist_ok=True)
-    data = entry.model_dump(mode="json", exclude_none=True)
-    return write_atomic(path, yaml.safe_dump(data, sort_keys=False), exclusive=True)
-
-
-# --- what agrees ----------------------------------------------------------------------------------------------------
-
-
-def agreeing(sweeps: Sweeps, name: str, request: Request) -> Sweep | None:
-    """Return the sweep of a name, which a request extends, or None where the name is free.
-
-    Raises:
-        TakenError: the request is not for the same recipe and lattice.
-        CorruptError: the sweep cannot be read.
-    """
-    if name in sweeps.broken:
-        raise CorruptError(sweeps.broken[name])
-    sweep = sweeps.named.get(name)
-    if sweep and (found := differences(sweep, request)):
-        told = "; ".join(found.values())
-        taken = sweeps.named.keys() | sweeps.broken.keys()
-        free = next(other for other in _names(plain(f"{name}-{next(iter(found))}")) if other not in taken)
-        raise TakenError(f"sweep {name} asks for something else: {told}", free)
-    return sweep
-
-
-def differences(sweep: Sweep, request: Request) -> dict[str, str]:
-    """Return what keeps a request from being more of a sweep, under a telling word for each."""
-    first = sweep.requests[0]
-    was, now = _flat(first.recipe.model_dump(mode="json")), _flat(request.recipe.model_dump(mode="json"))
-    was["strategy.mlp_factor"], now["strategy.mlp_factor"] = first.mlp_factor, request.mlp_factor
-    found = {}
-    for key in {**was, **now}:
-        old, new = was.get(key, "absent"), now.get(key, "absent")
-        if old != new:
-            found[f"{key.rpartition('.')[2]}-{new}"] = f"{key} is {old} there, {new} here"
-    for name in ("lr", "wd"):
-        before, after = getattr(first, name), getattr(request, name)
-        if before.fixed != after.fixed:
-            words = ("searched", "fixed")
-            found[f"{name}-{words[after.fixed]}"] = f"{name} is {words[before.fixed]} there, {words[after.fixed]} here"
-        elif not before.fixed and before.step != after.step:
-            found[f"{name}-step-{after.step:g}"] = f"the step of {name} is {before.step:g} there, {after.step:g} here"
-    if found:
-        return found
-    centres = {name: centre for asked in reversed(sweep.requests) for name, centre in asked.centres.items()}
-    for strategy in request.centres.keys() & centres.keys():
-        points = (Point(centre.lr, centre.wd) for centre in (centres[strategy], request.centres[strategy]))
-        for name, axis, there, here in zip(("lr", "wd"), (first.lr, first.wd), *points, strict=True):
-            if not axis.on(there, here):
-                how = "fixed at" if axis.fixed else f"steps of {axis.step:g} in log2 from"
-                found[f"{name}-{here:.4g}"] = f"{name} of {strategy} is {how} {there:.6g} there, {here:.6g} here"
-    return found
-
-
-def _flat(data: dict[str, object], prefix: str = "") -> dict[str, object]:
-    """Return nested data as dotted keys with values."""
-    found: dict[str, object] = {}
-    for key, value in data.items():
-        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
-    return found
+        number += 1
+        yield f"{stem[:58]}-{number}"

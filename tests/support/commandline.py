@@ -25,8 +25,8 @@ from ettsweep.launch import slurm
 from ettsweep.launch.submissions import read_submission, submission_folders
 from ettsweep.runs.folder import RunDir, runs_dir
 from ettsweep.spec import RunSpec
+from ettsweep.sweep.changes import extend
 from ettsweep.sweep.search import Request
-from ettsweep.sweep.sweeps import extend
 from ettsweep.worker.control import SIGNALS
 
 ETTSWEEP = str(Path(sys.executable).with_name("ettsweep"))

@@ -13,9 +13,10 @@ from support.commandline import write_grid
 from ettsweep.errors import CorruptError, InputError, StorageError, TakenError
 from ettsweep.processes import process
 from ettsweep.schema import digest
+from ettsweep.sweep.changes import add, check_name, extend, followed, rename_sweep
 from ettsweep.sweep.gridfile import load_request
 from ettsweep.sweep.search import Point, Request
-from ettsweep.sweep.sweeps import Entry, Sweep, add, check_name, extend, followed, load_sweeps, plain, rename_sweep
+from ettsweep.sweep.sweeps import Entry, Sweep, load_sweeps, plain
 
 Ask = Callable[..., Request]
 

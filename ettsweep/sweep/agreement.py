@@ -1,0 +1,42 @@
+"""What two questions have in common: whether one is more of another, and why two of one family get two answers."""
+
+from collections.abc import Sequence
+
+from ettsweep.sweep.search import Point, Request
+
+
+def differences(requests: Sequence[Request], request: Request) -> dict[str, str]:
+    """Return what keeps a request from being more of what others, which agree, ask for: a telling word for each."""
+    first = requests[0]
+    was, now = _flat(first.recipe.model_dump(mode="json")), _flat(request.recipe.model_dump(mode="json"))
+    was["strategy.mlp_factor"], now["strategy.mlp_factor"] = first.mlp_factor, request.mlp_factor
+    found = {}
+    for key in {**was, **now}:
+        old, new = was.get(key, "absent"), now.get(key, "absent")
+        if old != new:
+            found[f"{key.rpartition('.')[2]}-{new}"] = f"{key} is {old} there, {new} here"
+    for name in ("lr", "wd"):
+        before, after = getattr(first, name), getattr(request, name)
+        if before.fixed != after.fixed:
+            words = ("searched", "fixed")
+            found[f"{name}-{words[after.fixed]}"] = f"{name} is {words[before.fixed]} there, {words[after.fixed]} here"
+        elif not before.fixed and before.step != after.step:
+            found[f"{name}-step-{after.step:g}"] = f"the step of {name} is {before.step:g} there, {after.step:g} here"
+    if found:
+        return found
+    centres = {name: centre for asked in reversed(requests) for name, centre in asked.centres.items()}
+    for strategy in request.centres.keys() & centres.keys():
+        points = (Point(centre.lr, centre.wd) for centre in (centres[strategy], request.centres[strategy]))
+        for name, axis, there, here in zip(("lr", "wd"), (first.lr, first.wd), *points, strict=True):
+            if not axis.on(there, here):
+                how = "fixed at" if axis.fixed else f"steps of {axis.step:g} in log2 from"
+                found[f"{name}-{here:.4g}"] = f"{name} of {strategy} is {how} {there:.6g} there, {here:.6g} here"
+    return found
+
+
+def _flat(data: dict[str, object], prefix: str = "") -> dict[str, object]:
+    """Return nested data as dotted keys with values."""
+    found: dict[str, object] = {}
+    for key, value in data.items():
+        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return found

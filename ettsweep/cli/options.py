@@ -128,8 +128,13 @@ class Families:
         """
         from ettsweep.sweep.sweeps import by_family, holders, load_sweeps
 
-        meant, all_ = by_family(self.sweeps(results)), by_family(load_sweeps(results).named.values())
-        runs = [run for run in ledger.runs.values() if holders(meant, run) or not (self.sweep or holders(all_, run))]
+        meant = by_family(search for sweep in self.sweeps(results) for search in sweep.searches)
+        all_ = load_sweeps(results).searches
+        runs = [
+            run
+            for run in ledger.runs.values()
+            if holders(meant, run.family, run.point) or not (self.sweep or holders(all_, run.family, run.point))
+        ]
         known = {run.family for run in runs}
         for prefix in self.family or []:
             if not any(family.startswith(prefix) for family in known):
@@ -138,12 +143,12 @@ class Families:
 
     def holding(self, runs: "Sequence[Run]", results: Path) -> "list[Search]":
         """Return the searches on whose lattices some runs lie, of the sweeps that are named or of all."""
-        from ettsweep.sweep.sweeps import by_family, load_sweeps
+        from ettsweep.sweep.sweeps import load_sweeps
 
-        searches = by_family(self.sweeps(results) if self.sweep else load_sweeps(results).named.values())
+        sweeps = self.sweeps(results) if self.sweep else load_sweeps(results).named.values()
         return [
             search
-            for search in chain.from_iterable(searches.values())
+            for search in chain.from_iterable(sweep.searches for sweep in sweeps)
             if any(run.family == search.family and search.holds(run.point) for run in runs)
         ]
 

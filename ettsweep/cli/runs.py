@@ -48,12 +48,12 @@ def status(
     from ettsweep.launch.rounds import read_ledger
     from ettsweep.runs.state import State
     from ettsweep.sweep.ledger import count_states
-    from ettsweep.sweep.sweeps import by_family, holders, load_sweeps
+    from ettsweep.sweep.sweeps import held_by, load_sweeps
 
     ledger = read_ledger(results)
     runs = chosen.runs(ledger, results)
-    sweeps = by_family(load_sweeps(results).named.values())
-    rows = [status_row(r, holders(sweeps, r)) for r in sorted(runs, key=in_order)]
+    searches = load_sweeps(results).searches
+    rows = [status_row(r, held_by(searches, r.family, r.point)) for r in sorted(runs, key=in_order)]
     if form in (Format.TABLE, Format.MARKDOWN):
         one = len({row["sweep"] for row in rows}) == 1
         columns = [column for column in STATUS_COLUMNS if not (one and column == "sweep")]
@@ -81,12 +81,14 @@ def watch(
     """Show live what runs, how far it is and how long still; Ctrl-C leaves it running."""
     from ettsweep.launch.monitor import Monitor, follow
     from ettsweep.launch.rounds import read_ledger
+    from ettsweep.sweep.sweeps import load_sweeps
 
     runs = families.runs(read_ledger(results), results)
+    searches = load_sweeps(results).searches
     if not runs:
         raise InputError(f"{results}: no runs to watch; `ettsweep grid --model vit-digits` makes some")
     with detaching():
-        snapshot = follow(Monitor(results, [r.spec for r in runs]), str(results), console(), relaunch=False)
+        snapshot = follow(Monitor(results, [r.spec for r in runs], searches), str(results), console(), relaunch=False)
     if sys.stderr.isatty():  # elsewhere it was the last line already
         note(snapshot.summary())
     if snapshot.done < len(runs):
@@ -123,13 +125,13 @@ def show_run(
     from ettsweep.cli.views import describe, flat, show_reproduction
     from ettsweep.launch.rounds import read_ledger
     from ettsweep.sweep.ledger import find_run, intact
-    from ettsweep.sweep.sweeps import by_family, load_sweeps
+    from ettsweep.sweep.sweeps import load_sweeps
 
     ledger = read_ledger(results)
     if reproduce:
         show_reproduction(intact(ledger, run), form)
         return
-    data = describe(ledger, find_run(ledger, run), by_family(load_sweeps(results).named.values()))
+    data = describe(ledger, find_run(ledger, run), load_sweeps(results).searches)
     rows = [{"key": key, "value": cell(value)} for key, value in flat(data)]
     show(rows, form, data=data)
 
@@ -188,7 +190,8 @@ def retry(
     found = chosen.runs(ledger, results)
     runs = retryable(found, named=bool(chosen.run))
     confirm(f"retry {len(runs)} runs?", len(runs), yes)
-    how = How(results, *training.place().of_searches(chosen.holding(runs, results), results))
+    searches = chosen.holding(runs, results)
+    how = How(results, *training.place().of_searches(searches, results), searches=searches)
     plan, alive = ask_again(runs, how, tell=note)
     show_outcome(carry_out(plan, how), Format.TABLE)
     for run in alive:

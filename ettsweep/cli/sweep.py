@@ -60,7 +60,7 @@ def grid(
     name = check_name(name or path.stem)
     with retyped_with("--name"):
         request = training.place().settle(asked, results, name)
-        how = How(results, *trained_by(request), dry_run, console() if follow else None, name)
+        how = How(results, *trained_by(request), dry_run, console() if follow else None, name, request.searches(name))
         plan, obstacle = ask_grid(request, how, name, words)
     with detaching(how.follows), followed(results, [name] if how.follows else ()):
         done = carry_out(plan, how)
@@ -99,7 +99,7 @@ def verify_optimum(
 
     searches = families.searches(results)
     ways = training.place().of_searches(searches, results, dry_run=dry_run)
-    how = How(results, *ways, dry_run, console() if follow else None, "verify")
+    how = How(results, *ways, dry_run, console() if follow else None, "verify", searches)
     if at is not None and len(searches) > 1:
         told = ", ".join(f"{search.sweep} {search.model} {search.strategy}" for search in searches)
         raise InputError(
@@ -144,7 +144,7 @@ def seeds(
 
     searches = families.searches(results)
     ways = training.place().of_searches(searches, results, dry_run=dry_run)
-    how = How(results, *ways, dry_run, console() if follow else None, "seeds")
+    how = How(results, *ways, dry_run, console() if follow else None, "seeds", searches)
     plan, unverified = ask_seeds(searches, results, count)
     with detaching(how.follows), followed(results, {search.sweep for search in searches} if how.follows else ()):
         done = carry_out(plan, how)

@@ -10,7 +10,7 @@ from ettsweep.errors import CorruptError
 from ettsweep.files import Json
 from ettsweep.launch.monitor import duration
 from ettsweep.launch.outlook import NO_ANSWER
-from ettsweep.launch.reproduce import reproduce
+from ettsweep.launch.reproduce import mixture, reproduce, versions
 from ettsweep.launch.rounds import Outcome, Verification
 from ettsweep.launch.submissions import read_submission, submissions
 from ettsweep.models.architectures import model_name
@@ -21,18 +21,20 @@ from ettsweep.scaling.strategies import strategy_name
 from ettsweep.spec import log2
 from ettsweep.sweep.ledger import Ledger, Plan, Run, count_states
 from ettsweep.sweep.search import Point, Search
-from ettsweep.sweep.sweeps import Sweep, holders
-from ettsweep.sweep.verify import Verdict
+from ettsweep.sweep.sweeps import Sweep, by_family, held_by
+from ettsweep.sweep.verify import Verdict, side_by_side
 from ettsweep.tasks.kinds import task_kind
 
 
-def plan_rows(plan: Plan) -> list[dict[str, Any]]:
-    """Return a row for each wanted run, with what is done about it."""
+def plan_rows(plan: Plan, searches: Sequence[Search]) -> list[dict[str, Any]]:
+    """Return a row for each wanted run of some searches, with what is done about it."""
+    families = by_family(searches)
     actions = {"submit": plan.submit, "retry": plan.retry, "keep": plan.keep, "blocked": plan.blocked}
     return [
         {
             "run": p.id,
             "action": action,
+            "sweep": held_by(families, p.spec.family_id, Point(p.spec.lr, p.spec.wd)),
             "model": model_name(p.spec.model),
             "strategy": strategy_name(p.spec.strategy.s),
             "lr": p.spec.lr,
@@ -78,7 +80,9 @@ def show_plan(done: Outcome, form: Format, *, below: bool = False) -> None:
     table = form is Format.TABLE
     if not below or (table and done.plan.to_launch):
         print("\n" if below else "", end="")
-        show(plan_rows(done.plan), form)
+        rows = plan_rows(done.plan, done.how.searches)
+        one = table and len({search.sweep for search in done.how.searches}) < 2
+        show(rows, form, [key for key in rows[0] if not (one and key == "sweep")] if rows else None)
     for script in done.scripts if table else []:
         print(f"\n{script}", end="")
     note(plan_summary(done.plan, "would be"))
@@ -146,6 +150,11 @@ def show_verdicts(verdicts: Sequence[Verdict], form: Format) -> None:
     for v in verdicts:
         if v.verdict != "optimal":
             note(f"{v.search.title}: {v.verdict}: {v.reason}")
+    for v in verdicts:
+        note(f"{v.search.title}: {mixed}" if (mixed := mixture(v.runs)) else "")
+    for one, other, why in side_by_side(verdicts):
+        named = f"{one.strategy} is {one.verdict} in {one.search.sweep}, {other.verdict} in {other.search.sweep}"
+        note(f"{named}: {'; '.join(why)}")
 
 
 def note_outside(verdicts: Sequence[Verdict]) -> None:
@@ -194,6 +203,7 @@ def verdict_json(v: Verdict) -> dict[str, Any]:
         "fresh": [{"seed": seed, "score": score} for seed, score in v.fresh.items()],
         "outside": [_point(point) for point in v.outside],
         "path": [_point(point) for point in v.path],
+        "versions": {name: [run.id for run in runs] for name, runs in versions(v.runs).items()},
         "reason": v.reason,
     }
 
@@ -230,12 +240,12 @@ def in_order(run: Run) -> tuple[object, ...]:
     return run.model, s, spec.lr, spec.wd, spec.seed, run.id
 
 
-def status_row(run: Run, sweeps: Sequence[str]) -> Json:
-    """Return what `status` prints of a run; log2_lr and log2_wd are of the values, - is no sweep."""
+def status_row(run: Run, sweeps: str) -> Json:
+    """Return what `status` prints of a run of some sweeps; log2_lr and log2_wd are of the values."""
     spec = run.spec
     return {
         "run": run.id,
-        "sweep": ", ".join(sweeps) or "-",
+        "sweep": sweeps,
         "family": run.family,
         "model": run.model,
         "task": spec.task.kind,
@@ -272,12 +282,12 @@ def best_score(run: Run) -> float | None:
     return min(values, key=measure.rank, default=None)
 
 
-def describe(ledger: Ledger, run_id: str, sweeps: Mapping[str, Sequence[Search]]) -> Json:
+def describe(ledger: Ledger, run_id: str, searches: Mapping[str, Sequence[Search]]) -> Json:
     """Return all that is known of a run, broken or not, as plain data, given the searches of each family."""
     run = ledger.runs.get(run_id)
     if run is None:
         return {"run": run_id, "state": State.FAILED.value, "reason": ledger.broken[run_id]}
-    row = status_row(run, holders(sweeps, run))
+    row = status_row(run, held_by(searches, run.family, run.point))
     attempts = []
     for number in run.dir.numbers():
         attempt = run.dir.attempt(number)

@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +15,8 @@ from ettsweep.runs.state import State, Status
 from ettsweep.scaling.strategies import strategy_name
 from ettsweep.spec import RunSpec
 from ettsweep.sweep.ledger import count_states
+from ettsweep.sweep.search import Point, Search
+from ettsweep.sweep.sweeps import held_by
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -83,10 +85,14 @@ def duration(seconds: float) -> str:
 
 
 class Monitor:
-    """Looks at the same runs again and again; finished ones are read once."""
+    """Looks at the same runs again and again; finished ones are read once. `searches`, by family, name their sweeps."""
 
-    def __init__(self, results: Path, specs: Sequence[RunSpec] = ()) -> None:
+    def __init__(
+        self, results: Path, specs: Sequence[RunSpec] = (), searches: Mapping[str, Sequence[Search]] | None = None
+    ) -> None:
         self._results = results
+        self._searches = searches or {}
+        self.several = len({search.sweep for found in self._searches.values() for search in found}) > 1
         self._finished: dict[str, Status] = {}
         self._memory = Memory()
         self.watch(specs)
@@ -107,6 +113,10 @@ class Monitor:
             statuses[run_id] = status
         remaining_s = None if outlook.silence else self._remaining_s(statuses)
         return Snapshot(statuses, remaining_s, outlook.silence)
+
+    def sweeps(self, spec: RunSpec) -> str:
+        """Return the names of the sweeps that a run belongs to."""
+        return held_by(self._searches, spec.family_id, Point(spec.lr, spec.wd))
 
     def _remaining_s(self, statuses: dict[str, Status]) -> float | None:
         moving = (State.QUEUED, State.RUNNING, State.UNKNOWN)
@@ -132,7 +142,8 @@ def picture(monitor: Monitor, snapshot: Snapshot, title: str) -> "RenderableType
     bar = ProgressBar(total=max(1, len(statuses)), completed=progress, width=40)
     head.add_row(Text(title, style="bold"), bar, f"{snapshot.done}/{len(statuses)} runs", Text(left, style="cyan"))
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for column in ("run", "strategy", "lr", "wd", "seed", "state", "step", "left", "where"):
+    named = ["sweep"] if monitor.several else []
+    for column in ("run", *named, "strategy", "lr", "wd", "seed", "state", "step", "left", "where"):
         table.add_column(column, justify="right" if column in ("lr", "wd", "seed", "step", "left") else "left")
     shown = [run_id for run_id, s in statuses.items() if s.state is State.RUNNING]
     shown += [run_id for run_id, s in statuses.items() if s.state in (State.FAILED, State.UNKNOWN)]
@@ -146,9 +157,8 @@ def picture(monitor: Monitor, snapshot: Snapshot, title: str) -> "RenderableType
         step = f"{round(status.progress * last)}/{last}"
         left = duration(status.left_s) if status.left_s is not None and status.state is State.RUNNING else ""
         where = " ".join(filter(None, [status.where, status.job, status.reason]))
-        table.add_row(
-            run_id, strategy_name(spec.strategy.s), *point, state, step, left, Text(where, overflow="ellipsis")
-        )
+        names = [run_id, *([monitor.sweeps(spec)] if named else []), strategy_name(spec.strategy.s)]
+        table.add_row(*names, *point, state, step, left, Text(where, overflow="ellipsis"))
     counts = count_states(s.state for s in statuses.values())
     foot = Text("  ".join(f"{count} {state}" for state, count in counts.items()), style="dim")
     if snapshot.silence:

@@ -1,11 +1,11 @@
-"""How to train a finished run again, bit for bit, and what could make the bits differ here and now."""
+"""How to train a finished run again, bit for bit; what could make the bits differ here and now, or between runs."""
 
 import json
 import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from ettsweep.files import Json
@@ -13,6 +13,7 @@ from ettsweep.provenance import provenance
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 from ettsweep.spec import RunSpec
+from ettsweep.sweep.ledger import Run
 from ettsweep.tasks.data import data_env
 from ettsweep.tasks.kinds import task_kind
 
@@ -34,7 +35,7 @@ class Reproduction:
 
 def reproduce(run: RunDir, spec: RunSpec, result: Json | None) -> Reproduction:
     """Say how to train a run from its start, as whoever finished it did; `result`: None where nobody has yet."""
-    attempt = run.attempt(result["attempts"]) if result and result.get("attempts") else run.latest()
+    attempt = _trainer(run, result)
     claim = attempt.claim() if attempt else {}
     notes = []
     if result is None:
@@ -51,6 +52,48 @@ def reproduce(run: RunDir, spec: RunSpec, result: Json | None) -> Reproduction:
     notes += [*_code_notes(attempt), *_resumed(attempt)]
     git = attempt.provenance().get("git") or {}
     return Reproduction(command, git.get("commit"), differences(facts(attempt), facts_here(device)), notes)
+
+
+def versions(runs: Iterable[Run]) -> dict[str, list[Run]]:
+    """Group finished runs by the version and the code of ettsweep that trained them, as their attempts say."""
+    found: dict[str, list[Run]] = {}
+    for run in runs:
+        attempt = _trainer(run.dir, run.result)
+        known = facts(attempt) if attempt else {}
+        code = f", code {known['code']}" if known.get("code") else ""
+        found.setdefault(f"ettsweep {known.get('ettsweep', 'of an unrecorded version')}{code}", []).append(run)
+    return found
+
+
+def mixture(runs: Iterable[Run]) -> str:
+    """Name those of some finished runs that another version of ettsweep trained than most; empty where there are none.
+
+    With them comes what else could change bits between the two.
+    """
+    (most, alike), *others = sorted(versions(runs).items(), key=lambda group: -len(group[1])) or [("", [])]
+    told = []
+    for name, members in others:
+        ids = ", ".join(run.id for run in members[:5]) + (f" and {len(members) - 5} more" if len(members) > 5 else "")
+        differs = "; ".join(differences(_circumstances(alike[0]), _circumstances(members[0])))
+        told.append(f"{ids} by {name}{f' (there {differs})' if differs else ''}")
+    if not told:
+        return ""
+    return (
+        f"runs of different versions are compared: {len(alike)} trained by {most}, {', '.join(told)}; "
+        f"`ettsweep show {others[0][1][0].id} --reproduce` tells one version from what is here"
+    )
+
+
+def _circumstances(run: Run) -> Json:
+    """Return what could change the bits of a finished run, but for the code."""
+    attempt = _trainer(run.dir, run.result)
+    known = facts(attempt) if attempt else {}
+    return {key: value for key, value in known.items() if key not in ("ettsweep", "code")}
+
+
+def _trainer(run: RunDir, result: Json | None) -> Attempt | None:
+    """Return the attempt that finished a run, else the latest."""
+    return run.attempt(result["attempts"]) if result and result.get("attempts") else run.latest()
 
 
 def _command(run: RunDir, claim: Json, how: Json) -> str:

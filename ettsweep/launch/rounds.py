@@ -19,6 +19,7 @@ from ettsweep.runs.folder import RunDir, runs_dir
 from ettsweep.runs.state import State
 from ettsweep.sweep.ledger import Ledger, Plan, load_ledger, make_plan
 from ettsweep.sweep.search import Point, Search
+from ettsweep.sweep.sweeps import by_family
 from ettsweep.sweep.verify import Look, Verdict
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class How:
         data: where data sets are, by kind of task, as far as somebody has said it.
         console: stay, and show on it how far the runs are; None leaves them to the background.
         title: put before what is shown.
+        searches: those of the sweeps that its runs are for, where they are to be named.
     """
 
     results: Path
@@ -47,6 +49,7 @@ class How:
     dry_run: bool = False
     console: "Console | None" = None
     title: str = ""
+    searches: Sequence[Search] = ()
 
     @property
     def follows(self) -> bool:
@@ -104,7 +107,7 @@ def _follow_rounds(plan: Plan, how: How, console: "Console", replan: Callable[[L
     A worker that dies is replaced; a run whose attempts keep dying becomes failed, so this ends.
     """
     everything = [p.spec for p in plan.wanted]
-    monitor = Monitor(how.results)
+    monitor = Monitor(how.results, searches=by_family(how.searches))
     most = LOCAL_TRIES if isinstance(how.profile, LocalProfile) else SLURM_TRIES
     tries: Counter[tuple[str, int]] = Counter()
     folders: Sequence[Path] = ()

@@ -11,6 +11,7 @@ from ettsweep.files import storage_errors, write_atomic
 from ettsweep.report import html, tables
 from ettsweep.report.families import Comparison, JudgedFamily, compare, judged
 from ettsweep.report.figures import Curve, PointCurves, StrategyCurves, curves_figure, seeds_figure
+from ettsweep.report.html import Key
 from ettsweep.report.maps import Cell, lattice_figure
 from ettsweep.report.style import mean_std, save
 from ettsweep.runs.state import State
@@ -18,9 +19,6 @@ from ettsweep.sweep.ledger import Run
 from ettsweep.sweep.search import Point
 from ettsweep.sweep.verify import Verdict
 from ettsweep.tasks.kinds import curve_unit
-
-Key = tuple[str, str]
-"""Sweep and family."""
 
 MAX_OTHER_POINTS = 12
 """Grey lines of a curves figure, the best first: each costs a history per seed."""

@@ -13,12 +13,13 @@ import pandas as pd
 from jinja2 import Environment, StrictUndefined
 
 from ettsweep import __version__
+from ettsweep.launch.reproduce import mixture
 from ettsweep.output import count
 from ettsweep.report import style, tables
 from ettsweep.report.families import Comparison, JudgedFamily, of_families, sweeps_of
 from ettsweep.spec import log2
 from ettsweep.sweep.ledger import Run, count_states
-from ettsweep.sweep.verify import Scored, Verdict
+from ettsweep.sweep.verify import Scored, Verdict, side_by_side
 from ettsweep.tasks.kinds import task_kind
 
 MAX_RUN_ROWS = 300
@@ -28,7 +29,10 @@ MUCH_WAITING = 0.1
 
 Row = dict[str, Any]
 
-Images = Mapping[tuple[tuple[str, str], str], bytes]
+Key = tuple[str, str]
+"""Sweep and family, to which a verdict belongs."""
+
+Images = Mapping[tuple[Key, str], bytes]
 """PNG images by a verdict's key and kind: map, curves; seeds, of the first family of a comparison."""
 
 
@@ -43,11 +47,12 @@ def render(
         resources.files("ettsweep.report").joinpath("page.html.j2").read_text(encoding="utf-8")
     )
     families = [family for comparison in comparisons for family in comparison.families]
+    others = _others([family.verdict for family in families])
     measures = {comparison.measure for comparison in comparisons}
     return template.render(
         results=results,
         made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        sections=[_section(comparison, images) for comparison in comparisons],
+        sections=[_section(comparison, images, others) for comparison in comparisons],
         runs=_run_rows(runs, sweeps_of(runs, families)),
         run_count=len(runs),
         states=[(state.value, number) for state, number in count_states(run.state for run in runs).items()],
@@ -58,9 +63,9 @@ def render(
     )
 
 
-def _section(comparison: Comparison, images: Images) -> Row:
+def _section(comparison: Comparison, images: Images, others: Mapping[Key, Sequence[str]]) -> Row:
     measure = comparison.measure
-    families = [_family(family, images) for family in comparison.families]
+    families = [_family(family, images, others) for family in comparison.families]
     return {
         "title": comparison.title,
         "families": families,
@@ -74,7 +79,7 @@ def _section(comparison: Comparison, images: Images) -> Row:
     }
 
 
-def _family(family: JudgedFamily, images: Images) -> Row:
+def _family(family: JudgedFamily, images: Images, others: Mapping[Key, Sequence[str]]) -> Row:
     """Return a verdict, and what is computed of the runs of its family."""
     verdict, metric = family.verdict, family.verdict.search.measure.metric
     _, searched_std = style.mean_std([run.score for run in family.searched(family.optimum)])
@@ -82,6 +87,8 @@ def _family(family: JudgedFamily, images: Images) -> Row:
     return {
         "verdict": verdict,
         "anchor": "-".join(verdict.key),
+        "others": others.get(verdict.key, ()),
+        "mixture": mixture(verdict.runs),
         "colour": style.strategy_colour(verdict.strategy),
         "score": style.plus_minus(verdict.score, searched_std, metric),
         "fresh": style.plus_minus(*style.mean_std([*verdict.fresh.values()]), metric),
@@ -98,6 +105,22 @@ def _family(family: JudgedFamily, images: Images) -> Row:
         "points": len(family.points),
         "runs": len(runs),
     }
+
+
+def _others(verdicts: Sequence[Verdict]) -> dict[Key, list[str]]:
+    """Say of each verdict what other sweeps say of the same family, and why."""
+    told: dict[Key, list[str]] = {}
+    for one, other, why in side_by_side(verdicts):
+        for mine, theirs in ((one, other), (other, one)):
+            at = (
+                f" at lr {style.short(theirs.lr)}, wd {style.short(theirs.wd)}"
+                if theirs.lr and theirs.wd is not None
+                else ""
+            )
+            words = f"In sweep {theirs.search.sweep}, the same family is {theirs.verdict}{at}"
+            sweeps = f"{one.search.sweep} / {other.search.sweep}"
+            told.setdefault(mine.key, []).append(f"{words}. What the two ask ({sweeps}): {'; '.join(why)}.")
+    return told
 
 
 def _mean(runs: pd.DataFrame, metric: str) -> str | None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from ettsweep.sweep.search import Point, Request
+from ettsweep.sweep.search import Axis, Point, Request, Search
 
 
 def differences(requests: Sequence[Request], request: Request) -> dict[str, str]:
@@ -32,6 +32,30 @@ def differences(requests: Sequence[Request], request: Request) -> dict[str, str]
                 how = "fixed at" if axis.fixed else f"steps of {axis.step:g} in log2 from"
                 found[f"{name}-{here:.4g}"] = f"{name} of {strategy} is {how} {there:.6g} there, {here:.6g} here"
     return found
+
+
+def unlike(one: Search, other: Search) -> list[str]:
+    """Say in what two searches of one family differ, those of the first before the stroke: why their verdicts may."""
+    told = []
+    for name in ("lr", "wd"):
+        axes: list[Axis] = [getattr(search, name) for search in (one, other)]
+        values = [[getattr(point, name) for point in search.points] for search in (one, other)]
+        here, there = (_kind(axis, asked) for axis, asked in zip(axes, values, strict=True))
+        ranges = [f"{min(asked):.4g} to {max(asked):.4g}" for asked in values]
+        if here != there:
+            told.append(f"{name} is {here} / {there}")
+        elif not axes[0].on(values[0][0], values[1][0]):
+            told.append(f"{name} is searched in whole steps from {values[0][0]:.6g} / {values[1][0]:.6g}")
+        elif ranges[0] != ranges[1]:
+            told.append(f"{name} was asked for from {' / '.join(ranges)}")
+    if not told and set(one.points) != set(other.points):
+        told.append(f"{len(one.points)} / {len(other.points)} points were asked for")
+    seeds = [", ".join(map(str, sorted(search.seeds))) for search in (one, other)]
+    return told + ([f"seeds are {' / '.join(seeds)}"] if seeds[0] != seeds[1] else [])
+
+
+def _kind(axis: Axis, values: Sequence[float]) -> str:
+    return f"fixed at {values[0]:.6g}" if axis.fixed else f"searched in steps of {axis.step:g}"
 
 
 def _flat(data: dict[str, object], prefix: str = "") -> dict[str, object]:

@@ -89,13 +89,17 @@ class Axis(Frozen):
         """Return how many steps a distance in log2 is, to the digits that ids hold."""
         return round(distance / self.step, LOG2_DIGITS)
 
-    def on(self, centre: float, value: float) -> bool:
-        """Say whether a value lies whole steps from a centre, as rounding allows: none where the axis is fixed."""
-        if not centre or not value:
-            return value == centre
-        apart = math.log2(value / centre)
-        nearest = 0.0 if self.fixed else round(apart / self.step) * self.step
-        return abs(apart - nearest) <= ROUNDED
+    def nearest(self, centre: float, value: float) -> float:
+        """Return what lies whole steps from a centre, none where the axis is fixed, and nearest to a value."""
+        if self.fixed or not centre or not value:
+            return centre
+        steps = round(math.log2(value / centre) / self.step)
+        return float(centre * 2.0 ** (steps * self.step))
+
+    def on(self, centre: float, value: float, within: float = ROUNDED) -> bool:
+        """Say whether a value lies whole steps from a centre, up to a distance in log2."""
+        nearest = self.nearest(centre, value)
+        return value == nearest or (value > 0 and nearest > 0 and abs(math.log2(value / nearest)) <= within)
 
 
 def expand(centre: Point, lr_axis: Axis, wd_axis: Axis) -> list[Point]:
@@ -174,15 +178,15 @@ class Request(Frozen):
     launch: str = "local"
     launch_set: Annotated[tuple[str, ...], Field(strict=False)] = ()
 
-    def searches(self) -> list["Search"]:
-        """Return one search for each strategy."""
+    def searches(self, sweep: str = "") -> list["Search"]:
+        """Return one search for each strategy, in the name of a sweep."""
         found = []
         for name, centre in self.centres.items():
             scaling = {"s": parse_strategy(name), "mlp_factor": self.mlp_factor}
             strategy = validate(StrategySpec, scaling, "mlp_factor")
             base = RunSpec(**dict(self.recipe), **dict(centre), strategy=strategy, seed=self.seeds[0])
             points = expand(Point(centre.lr, centre.wd), self.lr, self.wd)
-            found.append(Search(base, self.lr, self.wd, self.seeds, tuple(points)))
+            found.append(Search(base, self.lr, self.wd, self.seeds, tuple(points), sweep))
         return found
 
     def specs(self) -> list[RunSpec]:

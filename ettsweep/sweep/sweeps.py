@@ -23,7 +23,7 @@ from ettsweep.schema import Frozen, validate
 from ettsweep.spec import RunSpec
 from ettsweep.sweep.agreement import differences
 from ettsweep.sweep.ledger import Run
-from ettsweep.sweep.search import Request, Search, snap
+from ettsweep.sweep.search import Point, Request, Search, snap
 
 VERSION = 1
 """Of the files; one of a later version is not guessed at."""
@@ -85,8 +85,8 @@ class Sweep:
         seeds = tuple(dict.fromkeys(seed for request in self.requests for seed in request.seeds))
         merged: dict[str, Search] = {}
         for request in self.requests:
-            for search in request.searches():
-                first = merged.setdefault(search.family, replace(search, seeds=seeds, sweep=self.name))
+            for search in request.searches(self.name):
+                first = merged.setdefault(search.family, replace(search, seeds=seeds))
                 points = dict.fromkeys(first.points)
                 points |= dict.fromkeys(snap(point, points) for point in search.points)
                 merged[search.family] = replace(first, points=tuple(points))
@@ -120,6 +120,11 @@ class Sweeps:
     named: dict[str, Sweep]
     broken: dict[str, str]
 
+    @property
+    def searches(self) -> dict[str, list[Search]]:
+        """The searches of all sweeps by family, archived ones too."""
+        return by_family(search for sweep in self.named.values() for search in sweep.searches)
+
     def chosen(self, names: Sequence[str] = ()) -> list[Sweep]:
         """Return the sweeps of these names; without any, all that are not archived.
 
@@ -135,18 +140,22 @@ class Sweeps:
         return [sweep for sweep in self.named.values() if (sweep.name in names if names else not sweep.archived)]
 
 
-def by_family(sweeps: Iterable[Sweep]) -> dict[str, list[Search]]:
-    """Return the searches of some sweeps by family; each holds the family's runs on its lattice."""
+def by_family(searches: Iterable[Search]) -> dict[str, list[Search]]:
+    """Return searches by family; each holds the family's runs on its lattice."""
     found: dict[str, list[Search]] = {}
-    for sweep in sweeps:
-        for search in sweep.searches:
-            found.setdefault(search.family, []).append(search)
+    for search in searches:
+        found.setdefault(search.family, []).append(search)
     return found
 
 
-def holders(searches: Mapping[str, Sequence[Search]], run: Run) -> list[str]:
+def holders(searches: Mapping[str, Sequence[Search]], family: str, point: Point) -> list[str]:
     """Return the names of the sweeps on whose lattice a run lies, given the searches of each family."""
-    return [search.sweep for search in searches.get(run.family, ()) if search.holds(run.point)]
+    return [search.sweep for search in searches.get(family, ()) if search.holds(point)]
+
+
+def held_by(searches: Mapping[str, Sequence[Search]], family: str, point: Point) -> str:
+    """Return the same for people to read; - is no sweep."""
+    return ", ".join(holders(searches, family, point)) or "-"
 
 
 def spared(runs: Sequence[Run], names: Collection[str], sweeps: Sweeps) -> tuple[list[Run], dict[str, int]]:

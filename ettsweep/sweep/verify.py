@@ -1,13 +1,14 @@
 """The verdict: is a family's best point better than all of its neighbours? And which runs would tell."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, islice, product
+from itertools import chain, combinations, islice, product
 from statistics import fmean
 
 from ettsweep.errors import InputError
 from ettsweep.runs.state import State
-from ettsweep.spec import MAX_SEED, RunSpec, log2
+from ettsweep.spec import MAX_SEED, RunSpec
+from ettsweep.sweep.agreement import unlike
 from ettsweep.sweep.ledger import Run, by_point
 from ettsweep.sweep.search import PRINTED, Point, Search, neighbours, snap
 from ettsweep.tasks.kinds import Score
@@ -56,6 +57,7 @@ class Verdict:
         fresh: scores of reruns of the candidate over other seeds; they never move the verdict.
         outside: points reached beyond the ranges that were asked for.
         path: candidates that a climb passed through, first to last.
+        runs: the finished ones that were compared, of candidate and neighbours over the search's seeds.
     """
 
     search: Search
@@ -66,6 +68,7 @@ class Verdict:
     fresh: Mapping[int, float | None] = field(default_factory=dict)
     outside: tuple[Point, ...] = ()
     path: tuple[Point, ...] = ()
+    runs: tuple[Run, ...] = field(default=(), compare=False)
 
     @property
     def key(self) -> tuple[str, str]:
@@ -119,6 +122,17 @@ class Verdict:
         return self.path if self.point is None or self.point in self.path[-1:] else (*self.path, self.point)
 
 
+def side_by_side(verdicts: Iterable[Verdict]) -> Iterator[tuple[Verdict, Verdict, list[str]]]:
+    """Yield each two verdicts on one family, of two sweeps, that say different things, and what the sweeps ask."""
+    for one, other in combinations(verdicts, 2):
+        if one.family == other.family and (one.verdict, one.point, one.score) != (
+            other.verdict,
+            other.point,
+            other.score,
+        ):
+            yield one, other, unlike(one.search, other.search)
+
+
 def best(scored: Iterable[Scored], measure: Score) -> Scored | None:
     """Return the best of some points, the first of equal ones."""
     return min(scored, key=lambda one: measure.rank(one.score), default=None)
@@ -159,8 +173,10 @@ class Look:
         fresh = {seed: runs[seed].score for seed in sorted(runs.keys() - {*search.seeds}) if runs[seed].state.finished}
         reached = dict.fromkeys([*path, *([candidate.point] if candidate else []), *(one.point for one in around)])
         outside = tuple(point for point in reached if point in self._runs and point not in self._asked)
+        compared = [one.point for one in (*([candidate] if candidate else []), *around) if one.state.finished]
+        members = [self._runs[point][seed] for point in compared for seed in search.seeds]
         verdict, reason = self._judge(candidate, around)
-        return Verdict(search, verdict, reason, candidate, tuple(around), fresh, outside, tuple(path))
+        return Verdict(search, verdict, reason, candidate, tuple(around), fresh, outside, tuple(path), tuple(members))
 
     def at(self, point: Point) -> Scored:
         """Return the mean score and the state of a point: that of its seed that is farthest from done."""
@@ -177,19 +193,23 @@ class Look:
         return Scored(point, fmean(finished), State.DONE)
 
     def snap(self, typed: Point) -> Point:
-        """Return the known point that a typed one was read from, else the typed one itself.
+        """Return the point of the lattice that a typed one was read from, the known one if there is one.
 
         Raises:
-            InputError: it lies off a fixed axis.
+            InputError: there is none: it lies off a fixed axis, or between the steps of another.
         """
         search = self.search
         axes = search.lr, search.wd
-        point = snap(typed, self._known, min([PRINTED, *(axis.step / 2 for axis in axes if not axis.fixed)]))
-        if point not in self._known:
-            for name, axis, here, fixed in zip(("lr", "wd"), axes, point, search.points[0], strict=True):
-                if axis.fixed and log2(here) != log2(fixed):
-                    raise InputError(f"--at: {name} is fixed at {fixed:.6g} in {search.title}, got {here:g}")
-        return point
+        within = min([PRINTED, *(axis.step / 2 for axis in axes if not axis.fixed)])
+        if (point := snap(typed, self._known, within)) in self._known:
+            return point
+        start = search.points[0]
+        near = Point(*(axis.nearest(here, value) for axis, here, value in zip(axes, start, typed, strict=True)))
+        for name, axis, value, at in zip(("lr", "wd"), axes, typed, near, strict=True):
+            if not axis.on(at, value, within):
+                told = f"is fixed at {at:.6g}" if axis.fixed else f"goes in steps of {axis.step:g} by {at:.6g}"
+                raise InputError(f"--at: {name} {told} in {search.title}, got {value:g}")
+        return snap(near, self._known)
 
     def _best(self) -> Scored | None:
         """Return the best finished point that was asked for; of equal ones that with the lowest lr, then wd."""

@@ -15,7 +15,7 @@ from ettsweep.spec import MAX_SEED, RunSpec
 from ettsweep.sweep.gridfile import load_request
 from ettsweep.sweep.ledger import Run
 from ettsweep.sweep.search import Axis, Point, Search
-from ettsweep.sweep.verify import FINAL, REACH, Look, Verdict, fresh_seeds
+from ettsweep.sweep.verify import FINAL, REACH, Look, Verdict, fresh_seeds, side_by_side
 from ettsweep.tasks.kinds import Score
 
 Offset = tuple[float, float]
@@ -372,7 +372,25 @@ def test_runs_off_the_lattice_and_off_a_fixed_axis_are_not_looked_at(search_of: 
     search = search_of(wd="fixed")
     calm = {(-1.0, 0.0): 2.0, (0.0, 0.0): 1.0, (1.0, 0.0): 2.0}
     other = {(0.5, 0.0): 0.1, (0.0, 1.0): 0.1, (-1.0, -1.0): 0.1}
-    assert verify(search, runs_on(search, calm | other)) == verify(search, runs_on(search, calm))
+    verdict = verify(search, runs_on(search, calm | other))
+    assert verdict == verify(search, runs_on(search, calm))
+    assert {offset_of(run.point) for run in verdict.runs} == set(calm)
+
+
+def test_two_sweeps_of_one_family_say_in_what_they_differ(search_of: Callable[..., Search]) -> None:
+    wide = "{range: [-1, 1]}"
+    free, held = replace(search_of(wide), sweep="free"), replace(search_of(wide, "fixed"), sweep="held")
+    more = replace(free, seeds=(0, 1), sweep="more")
+    far = replace(free, points=(*free.points, CENTRE.moved(9, 0)), sweep="far")
+    runs = runs_on(free, BOWL | {(0, 1): 0.5})
+    verdicts = [verify(search, runs) for search in (free, held, more, far)]
+    assert [v.verdict for v in verdicts[:2]] == ["edge", "optimal"]
+    told = {(one.search.sweep, other.search.sweep): why for one, other, why in side_by_side(verdicts)}
+    assert told["free", "held"] == ["wd is searched in steps of 1 / fixed at 0.5"]
+    assert told["free", "more"] == ["seeds are 0 / 0, 1"]
+    assert told["held", "more"] == ["wd is fixed at 0.5 / searched in steps of 1", "seeds are 0 / 0, 1"]
+    assert told["free", "far"] == ["lr was asked for from 0.003906 to 0.01562 / 0.003906 to 4"]
+    assert list(side_by_side([verdicts[0], replace(verdicts[0], search=more)])) == [], "they say the same"
 
 
 def test_the_path_of_a_climb_is_kept(search: Search) -> None:
@@ -389,8 +407,12 @@ def test_a_point_typed_as_a_table_prints_it_is_the_known_one(search_of: Callable
     for offset in BOWL:
         point = CENTRE.moved(*offset)
         assert Look(search, runs).snap(Point(float(f"{point.lr:.4g}"), float(f"{point.wd:.4g}"))) == point
-    elsewhere = Point(CENTRE.lr * 1.01, CENTRE.wd)
-    assert Look(search, runs).snap(elsewhere) == elsewhere
+    new = Point(CENTRE.lr * 2**9, CENTRE.wd / 2**9)
+    assert Look(search, runs).snap(Point(float(f"{new.lr:.4g}"), float(f"{new.wd:.4g}"))) == new
+    with pytest.raises(
+        InputError, match=r"--at: lr goes in steps of 1 by 0\.0078125 in vit-digits standard, got 0\.00789063"
+    ):
+        Look(search, runs).snap(Point(CENTRE.lr * 1.01, CENTRE.wd))
 
 
 def test_a_point_typed_in_full_is_itself_on_the_finest_lattice(search_of: Callable[..., Search]) -> None:

@@ -212,7 +212,7 @@ def test_a_dry_run_of_a_finished_grid_keeps_its_runs(trained: Path, call: Call) 
 # --- status, show, logs ---------------------------------------------------------------------------------------------
 
 STATUS_KEYS = (
-    ["run", "family", "model", "task", "strategy", "lr", "wd", "log2_lr", "log2_wd", "seed", "state", "progress", "best_score", "reason", "where", "job", "left_s"]
+    ["run", "sweep", "family", "model", "task", "strategy", "lr", "wd", "log2_lr", "log2_wd", "seed", "state", "progress", "best_score", "reason", "where", "job", "left_s"]
 )  # fmt: skip
 
 
@@ -529,7 +529,7 @@ def test_seeds_are_rerun_for_verified_optima_only(results: Path, asked: Any, cal
         ("grid --grid grid.yaml --lr-range 1", "--lr-range: low:high"),
         ("grid --grid grid.yaml --lr-range 1:-1", "empty range"),
         ("verify-optimum", "no grid has been asked for yet; `ettsweep grid --model vit-digits` asks for one"),
-        ("verify-optimum --results asked --strategy ntk", "no search fits these options; there are: vit-n8"),
+        ("verify-optimum --results asked --strategy ntk", "no search fits these options; there are: grid vit-n8"),
         ("verify-optimum --results asked --strategy nkt", "unknown strategy 'nkt'"),
         ("verify-optimum --results asked --family zzz", "no search fits these options"),
         ("verify-optimum --results asked --at 1", "--at: LR,WD is expected"),

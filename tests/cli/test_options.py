@@ -24,7 +24,7 @@ def test_a_selection_narrows_by_each_of_its_parts(results: Path, make_spec: Make
     ledger = load_ledger(results)
 
     def chosen(**parts: Any) -> set[str]:
-        return {run.id for run in Runs(**parts).runs(ledger)}
+        return {run.id for run in Runs(**parts).runs(ledger, results)}
 
     everything = {ntk.run_id, other_lr.run_id, standard.run_id, wide.run_id}
     assert chosen() == everything

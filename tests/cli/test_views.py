@@ -38,7 +38,7 @@ def test_reading_never_writes(results: Path, make_spec: MakeSpec) -> None:
     before = tree()
     ledger = load_ledger(results)
     for run in ledger.runs.values():
-        status_row(run, [])
+        status_row(run, "-")
         describe(ledger, run.id, {})
     assert tree() == before
 
@@ -53,9 +53,10 @@ def test_a_status_row_says_what_the_run_is_and_how_far(results: Path, spec: RunS
     attempt = start(results, spec)
     evaluate(attempt, 6, 0.9, 0.8)
     attempt.append(attempt.timings_path, [{"step": 6, "progress": 0.25, "wall_s": 1.0}])
-    row = status_row(load_ledger(results).runs[spec.run_id], [])
+    row = status_row(load_ledger(results).runs[spec.run_id], "w8")
     assert row == {
         "run": spec.run_id,
+        "sweep": "w8",
         "family": spec.family_id,
         "model": "vit-n8-l1-h2-p4-i8-c1-k10",
         "task": "digits",
@@ -78,7 +79,7 @@ def test_a_status_row_says_what_the_run_is_and_how_far(results: Path, spec: RunS
 def test_wd_zero_has_no_log2(results: Path, make_spec: MakeSpec) -> None:
     spec = make_spec(wd=0.0)
     RunDir.create(results, spec)
-    assert status_row(load_ledger(results).runs[spec.run_id], [])["log2_wd"] is None
+    assert status_row(load_ledger(results).runs[spec.run_id], "w8")["log2_wd"] is None
 
 
 def test_the_best_score_of_a_run_in_training_is_of_its_evaluations_so_far(results: Path, spec: RunSpec) -> None:
@@ -144,5 +145,5 @@ def test_runs_are_ordered_by_model_strategy_point_and_seed(results: Path, make_s
 def test_log2_of_mapped_points_is_rounded_alike(results: Path, make_spec: MakeSpec) -> None:
     spec = make_spec(lr=2.0**-7 * (1 + 4e-16))
     RunDir.create(results, spec)
-    row = status_row(load_ledger(results).runs[spec.run_id], [])
+    row = status_row(load_ledger(results).runs[spec.run_id], "w8")
     assert (row["lr"], row["log2_lr"]) == (spec.lr, -7.0)

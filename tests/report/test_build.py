@@ -140,14 +140,15 @@ def test_sweeps_of_one_model_are_told_apart_by_what_differs(tmp_path: Path) -> N
 def test_an_optimum_beyond_the_grid_is_found_however_its_runs_were_rounded(tmp_path: Path) -> None:
     base = digits_spec(None)
     for seed in (0, 1, 2, 3):
-        beyond = Point(base.lr, base.wd).moved(2 + 1e-7 * (seed % 2), 0)
+        beyond = Point(base.lr, base.wd).moved(1 + 1e-7 * (seed % 2), 0)
         finish(tmp_path, base.at(beyond.lr, beyond.wd, seed), 0.1)
+        finish(tmp_path, base.at(base.lr, base.wd, seed), 0.2)
     asked = search(base)
     runs = list(load_ledger(tmp_path).runs.values())
     for found in (runs, runs[::-1]):
         (only,) = judged(found, [Look(asked, found).verdict()])
         assert [run.spec.seed for run in only.optimum] == [0, 1, 2, 3]
-        assert len(only.points) == 1
+        assert len(only.points) == 2
 
 
 def test_strategies_stand_in_their_usual_order(made: Made) -> None:

@@ -17,6 +17,7 @@ from ettsweep.report import tables
 from ettsweep.report.families import judged
 from ettsweep.report.style import mean_std
 from ettsweep.report.tables import RUN_COLUMNS, latex, markdown, runs_table
+from ettsweep.runs.folder import RunDir
 from ettsweep.sweep.ledger import Run
 from ettsweep.tasks.kinds import Score
 
@@ -28,7 +29,7 @@ def points(runs: Sequence[Run]) -> pd.DataFrame:
 def test_runs_table_has_the_promised_columns_and_types(made: Made) -> None:
     table = runs_table(made.runs)
     promised = """
-    run family model task strategy optimizer precision lr wd seed state
+    run sweep family model task strategy optimizer precision lr wd seed state
     best_accuracy final_accuracy best_loss final_loss best_bits final_bits
     loss_spikes grad_spikes accuracy_spikes eval_loss_spikes unrecovered overflow_steps steps wall_s device_s
     step_s samples_per_s utilisation data_wait memory_gib devices corrupt_images
@@ -114,7 +115,8 @@ def test_points_that_differ_by_rounding_are_one(made: Made) -> None:
 
 def test_zero_wd_is_a_point(made: Made) -> None:
     run = next(run for run in made.runs if run.result)
-    table = points([replace(run, spec=run.spec.at(run.spec.lr, 0.0, seed)) for seed in (0, 1)])
+    specs = [run.spec.at(run.spec.lr, 0.0, seed) for seed in (0, 1)]
+    table = points([replace(run, spec=spec, dir=RunDir(run.dir.path.with_name(spec.run_id))) for spec in specs])
     assert table["seeds"].tolist() == [2]
     assert table["log2_wd"].isna().all()
     assert table["wd"].tolist() == [0.0]

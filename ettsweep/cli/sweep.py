@@ -57,7 +57,7 @@ def grid(
     path = which_grid(grid, model, "say which grid, with one of --model NAME and --grid FILE")
     given_seeds = parse_numbers(seeds, "--seeds", "0,1,2")
     asked = load_request(path, strategy or [], set_ or [], lr_range, wd_range, given_seeds)
-    name = check_name(name or path.stem)
+    name = check_name(path.stem if name is None else name)
     with retyped_with("--name"):
         request = training.place().settle(asked, results, name)
         how = How(results, *trained_by(request), dry_run, console() if follow else None, name, request.searches(name))

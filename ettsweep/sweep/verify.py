@@ -236,8 +236,8 @@ class Look:
         if self._too_far(new):
             return "edge", (
                 f"the climb is {REACH} steps beyond the ranges asked for and stops there; if the score still improves, "
-                f"widen them with `ettsweep grid`, else fix the axis that does not matter: "
-                f"`ettsweep grid --wd-range fixed`"
+                f"widen them with `ettsweep grid`, else fix the axis that does not matter in a sweep of its own: "
+                f"`ettsweep grid --wd-range fixed --name NAME`"
             )
         if new:
             return "edge", f"{len(new)} of {len(around)} neighbours had not been asked for{stuck}"

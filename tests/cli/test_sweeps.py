@@ -1,0 +1,305 @@
+"""Sweeps as people meet them: named, extended, refused, listed, shared, and each with verdicts of its own."""
+
+import json
+import os
+import shlex
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.commandline import GRID, Call, keep, runs_in, write_grid
+from support.forks import Forks, warm_workers
+
+from ettsweep.launch.submissions import submission_folders
+from ettsweep.runs.folder import RunDir
+from ettsweep.spec import RunSpec
+from ettsweep.sweep.gridfile import load_request
+from ettsweep.sweep.sweeps import load_sweeps
+
+Ask = Callable[..., list[RunSpec]]
+OTHER = {"batch_size": 16, "schedule": GRID["recipe"]["schedule"]}
+BOTH = {"wd": {"range": [-1, 0]}, "lr": {"range": [-1, 0]}}
+"""Axes that are both free: four points."""
+
+
+def finish(results: Path, spec: RunSpec, score: float) -> None:
+    run = RunDir.create(results, spec)
+    if run.claim({}, after=0):
+        assert run.finish({"status": "done", "score": score, "device_s": 36.0}, [])
+
+
+@pytest.fixture
+def ask(tmp_path: Path, results: Path) -> Ask:
+    """Return a function that asks for a grid under a name, and finishes its runs with what `score` makes of them."""
+
+    def asked(name: str, score: Callable[[RunSpec], float | None] | None = None, **changes: Any) -> list[RunSpec]:
+        request = load_request(write_grid(tmp_path / f"{name}.yaml", **changes))
+        keep(results, request)
+        for spec in request.specs():
+            if score and (made := score(spec)) is not None:
+                finish(results, spec, made)
+        return request.specs()
+
+    return asked
+
+
+def falling(spec: RunSpec) -> float:
+    """Better with more lr, and with less wd: an optimum that is nowhere."""
+    return 1 + 0.1 * abs(spec.lr - 0.25) + spec.wd
+
+
+def verdicts(call: Call, results: Path, *options: object, code: int | None = None) -> dict[str, dict[str, Any]]:
+    """Return what `verify-optimum` says of each sweep, of one family each."""
+    done = call("verify-optimum", "--dry-run", "--results", results, "--format", "json", *options, code=code)
+    return {row["sweep"]: row for row in done.json}
+
+
+def states(call: Call, results: Path, *options: object) -> dict[str, tuple[str, str]]:
+    """Return the sweep and the state of each run."""
+    rows = call("status", "--results", results, "--format", "json", *options).json
+    return {row["run"]: (row["sweep"], row["state"]) for row in rows}
+
+
+# --- a verdict belongs to a sweep -----------------------------------------------------------------------------------
+
+
+def test_no_later_question_changes_a_verdict(call: Call, results: Path, ask: Ask, tmp_path: Path) -> None:
+    ask("both", falling, **BOTH)
+    free = verdicts(call, results, code=1)
+    assert (free["both"]["verdict"], free["both"]["wd"]) == ("edge", 0.125)
+    hint = (
+        "grid",
+        "--grid",
+        "both.yaml",
+        "--wd-range",
+        "fixed",
+        "--set",
+        "centre.standard.wd=0.125",
+        "--results",
+        results,
+    )
+    refused = call(*hint, code=2)
+    assert "sweep both asks for something else: wd is searched there, fixed here" in refused.err
+    request = load_request(
+        tmp_path / "both.yaml", overrides=["centre.standard.wd=0.125"], wd_range="fixed", lr_range="-1:1"
+    )
+    keep(results, request.model_copy(update={"grid": "held.yaml"}))
+    for spec in request.specs():
+        finish(results, spec, falling(spec))
+    both = verdicts(call, results, code=1)
+    assert (both["held"]["verdict"], len(both["held"]["neighbours"]), both["held"]["wd"]) == ("optimal", 2, 0.125)
+    assert both["both"]["verdict"] == "edge"
+    assert verdicts(call, results, "-s", "held", code=0).keys() == {"held"}
+    told = call("verify-optimum", "--dry-run", "--results", results, code=1).err
+    assert (
+        "standard is edge in both, optimal in held: lr was asked for from 0.125 to 0.25 / 0.125 to 0.5; "
+        "wd is searched in steps of 1 / fixed at 0.125" in told
+    )
+
+    keep(results, load_request(tmp_path / "both.yaml"))  # asked for once more
+    assert verdicts(call, results) == both
+    shutil.copytree(results, tmp_path / "elsewhere")
+    for number, path in enumerate(sorted((tmp_path / "elsewhere").rglob("*"), reverse=True)):
+        os.utime(path, (number, number))
+    assert verdicts(call, tmp_path / "elsewhere") == both
+    pages = [call("report", "--results", results, "--format", "json").json]
+    assert [row["verdict"] for row in pages[0]] == ["edge", "optimal"]
+    page = (results / "report" / "report.html").read_text()
+    assert "sweep both" in page
+    assert "In sweep held, the same family is optimal at lr 0.25, wd 0.125." in page
+    assert "wd is searched in steps of 1 / fixed at 0.125" in page
+
+
+def test_runs_of_other_versions_are_named_in_a_verdict(call: Call, results: Path, ask: Ask) -> None:
+    specs = ask("w8", lambda spec: 1 + abs(spec.lr - 0.25))
+    for spec, code in zip(specs, ("aaaa", "bbbb", "aaaa"), strict=True):
+        origin = {"packages": {"ettsweep": "0.9", "torch": f"2.{code[0]}"}, "code": code}
+        attempt = RunDir(results / "runs" / spec.run_id).latest()
+        assert attempt
+        attempt.provenance_path.write_text(json.dumps(origin))
+    told = call("verify-optimum", "--dry-run", "--results", results).err
+    assert (
+        "w8 standard: runs of different versions are compared: 2 trained by ettsweep 0.9, code aaaa, "
+        f"{specs[1].run_id} by ettsweep 0.9, code bbbb (there torch was 2.a, is 2.b); "
+        f"`ettsweep show {specs[1].run_id} --reproduce --results {results}` tells" in told
+    )
+    (verdict,) = verdicts(call, results).values()
+    assert verdict["versions"]["ettsweep 0.9, code bbbb"] == [specs[1].run_id]
+    call("report", "--results", results)
+    assert f"{specs[1].run_id} by ettsweep 0.9, code bbbb" in (results / "report" / "report.html").read_text()
+
+
+# --- names, extending, refusing -------------------------------------------------------------------------------------
+
+
+def test_a_grid_makes_the_sweep_of_its_file_or_of_the_name_that_is_given(
+    call: Call, results: Path, forks: Forks, tmp_path: Path
+) -> None:
+    write_grid(tmp_path / "w8.yaml")
+    follow = ("--follow", "--launch-set", "slots=1", "--results", results)
+    call("grid", "--grid", "w8.yaml", "--dry-run", "--results", results)
+    assert not results.exists()
+    with warm_workers(forks):
+        call("grid", "--grid", "w8.yaml", "--note", "the narrow one", *follow)
+        call("grid", "--grid", "w8.yaml", "--name", "again", *follow)
+    assert len(submission_folders(results)) == 1, "runs belong to nobody, and train once"
+    sweeps = load_sweeps(results).named
+    assert (sweeps["w8"].note, sweeps["again"].note) == ("the narrow one", "")
+    assert sweeps["w8"].requests == sweeps["again"].requests
+    assert set(states(call, results).values()) == {("again, w8", "done")}
+
+
+@pytest.mark.parametrize(
+    ("options", "told", "free"),
+    [
+        (["--set", "batch_size=64"], "batch_size is 32 there, 64 here", "w8-batch_size-64"),
+        (["--wd-range", "-1:1"], "wd is fixed there, searched here", "w8-wd-searched"),
+        (["--lr-range", "-1:1:0.5"], "the step of lr is 1 there, 0.5 here", "w8-lr-step-0.5"),
+        (["--set", "centre.standard.lr=0.3"], "steps of 1 in log2 from 0.25 there, 0.3 here", "w8-lr-0.3"),
+    ],
+)
+def test_another_question_is_answered_with_a_command_that_asks_it(
+    call: Call, results: Path, ask: Ask, options: list[str], told: str, free: str
+) -> None:
+    ask("w8")
+    done = call("grid", "--grid", "w8.yaml", "--dry-run", "--results", results, *options, code=2)
+    assert f"sweep w8 asks for something else: {told}" in done.err.replace("lr of standard is ", "")
+    command = shlex.split(done.err.strip().splitlines()[-1])
+    assert command[:1] + command[-2:] == ["ettsweep", "--name", free]
+    assert call(*command[1:]).out.startswith("run")
+
+
+def test_two_grid_files_of_one_stem_are_told_apart(call: Call, results: Path, ask: Ask, tmp_path: Path) -> None:
+    ask("w8")
+    (tmp_path / "other").mkdir()
+    write_grid(tmp_path / "other" / "w8.yaml", task="digits", recipe=OTHER)
+    done = call("grid", "--grid", "other/w8.yaml", "--dry-run", "--results", results, code=2)
+    assert "batch_size is 32 there, 16 here" in done.err
+    assert "--grid other/w8.yaml --dry-run" in done.err
+
+
+def test_a_part_of_a_sweep_can_be_asked_for_alone(call: Call, results: Path, ask: Ask) -> None:
+    ask("w8", strategies=["standard", "mup"], seeds=[0, 1])
+    for options, strategies, seeds in (
+        (["--strategy", "mup"], {"mup"}, {0, 1}),
+        (["--seeds", "1"], {"standard", "mup"}, {1}),
+        (["--strategy", "standard", "--seeds", "0"], {"standard"}, {0}),
+    ):
+        rows = call("grid", "--grid", "w8.yaml", "--dry-run", "--results", results, "--format", "json", *options).json
+        assert ({row["strategy"] for row in rows}, {row["seed"] for row in rows}) == (strategies, seeds)
+
+
+@pytest.mark.parametrize("name", ["../up", "a/b", ".", "-x", "a\nb", "a\x1b[31mb", "0123456789ab", "x" * 65, ""])
+def test_a_name_that_could_be_a_path_or_a_run_is_refused(call: Call, results: Path, tmp_path: Path, name: str) -> None:
+    write_grid(tmp_path / "w8.yaml")
+    done = call("grid", "--grid", "w8.yaml", f"--name={name}", "--results", results, code=2)
+    assert "--name" in done.err
+    assert "\x1b" not in done.err
+    assert not results.exists()
+
+
+# --- sweeps: list, rename, note, archive ----------------------------------------------------------------------------
+
+
+def test_sweeps_are_listed_with_what_people_ask_of_them(call: Call, results: Path, ask: Ask) -> None:
+    specs = ask("w8", lambda spec: 1 + abs(spec.lr - 0.25))
+    ask("wide", strategies=["standard", "mup"], recipe=OTHER)
+    call("sweeps", "note", "w8", "the narrow one", "--results", results)
+    w8, wide = call("sweeps", "--results", results, "--format", "json").json
+    assert (w8["sweep"], w8["note"], w8["families"], w8["runs"]) == ("w8", "the narrow one", 1, "3 done")
+    assert (w8["device h"], w8["verdicts"]) == (round(len(specs) * 0.01, 4), "standard optimal")
+    assert w8["last result"].endswith("UTC")
+    assert (wide["families"], wide["runs"], wide["device h"]) == (2, "6 missing", 0)
+    assert wide["verdicts"] == "standard incomplete, mup incomplete"
+    for form in ("table", "csv", "markdown"):
+        assert "the narrow one" in call("sweeps", "--results", results, "--format", form).out
+    call("sweeps", "rename", "w8", "narrow", "--results", results)
+    assert set(states(call, results, "--state", "done").values()) == {("narrow", "done")}
+    for name, told in (("wide", "there is a sweep wide already"), ("a/b", "--name"), ("narrow", "already")):
+        assert told in call("sweeps", "rename", "narrow", name, "--results", results, code=2).err
+    assert "unknown sweep 'w8'" in call("sweeps", "note", "w8", "x", "--results", results, code=2).err
+    assert "no sweeps yet" in call("sweeps", "--results", "nowhere").err
+
+
+def test_an_archived_sweep_is_hidden_and_whole(call: Call, results: Path, ask: Ask) -> None:
+    specs = ask("w8", lambda spec: 1 + abs(spec.lr - 0.25))
+    ask("w16", recipe=OTHER)
+    before = states(call, results)
+    call("sweeps", "archive", "w8", "--results", results)
+    assert verdicts(call, results).keys() == {"w16"}
+    assert [row["sweep"] for row in call("sweeps", "--results", results, "--format", "json").json] == ["w16"]
+    assert "1 archived" in call("sweeps", "--results", results).err
+    assert not states(call, results), "runs of an archived sweep are not of no sweep"
+    assert verdicts(call, results, "--sweep", "w8")["w8"]["verdict"] == "optimal"
+    assert set(states(call, results, "-s", "w8")) == {spec.run_id for spec in specs}
+    call("sweeps", "unarchive", "w8", "--results", results)
+    assert states(call, results) == before
+
+
+def test_a_damaged_sweep_is_named_and_others_go_on(call: Call, results: Path, ask: Ask) -> None:
+    ask("w8", lambda spec: 1 + abs(spec.lr - 0.25))
+    ask("bad", recipe=OTHER)
+    path = results / "sweeps" / "bad" / "0001.yaml"
+    for content, told in (("version: 99", "a later version of ettsweep wrote it"), ("asked: [", "mend the file")):
+        path.write_text(content)
+        done = call("verify-optimum", "--dry-run", "--results", results)
+        assert f"sweep bad is left out: {path}: " in done.err
+        assert told in done.err
+        assert "left out" in call("sweeps", "--results", results).err
+        for command in ("verify-optimum --sweep bad", "sweeps note bad x", "sweeps rename bad good", "status -s bad"):
+            assert str(path) in call(*command.split(), "--results", results, code=1).err
+        assert str(path) in call("grid", "--grid", "bad.yaml", "--results", results, code=1).err
+
+
+# --- runs that are shared, and those of nobody ----------------------------------------------------------------------
+
+
+def test_cancelling_a_sweep_leaves_what_another_wants(call: Call, results: Path, ask: Ask) -> None:
+    mine, theirs = ask("w8"), ask("seeds", seeds=[0, 1])
+    shared = {spec.run_id for spec in mine}
+    for spec in theirs:
+        RunDir.create(results, spec)
+    done = call("cancel", "--sweep", "seeds", "--yes", "--results", results)
+    assert "3 runs are left alone: sweep w8 wants them too" in done.err
+    assert "3 runs cancelled" in done.err
+    found = states(call, results)
+    assert {run for run, (_, state) in found.items() if state == "cancelled"} == found.keys() - shared
+    call("sweeps", "archive", "w8", "--results", results)
+    assert "3 runs cancelled" in call("cancel", "--sweep", "seeds", "--yes", "--results", results).err
+
+
+def test_a_run_that_no_sweep_asks_for_is_shown_under_a_dash(call: Call, results: Path, ask: Ask) -> None:
+    (first, *_) = ask("w8")
+    RunDir.create(results, first)
+    finish(results, elsewhere := first.at(0.3, first.wd, 0), 0.1)
+    assert states(call, results) == {first.run_id: ("w8", "missing"), elsewhere.run_id: ("-", "done")}
+    assert elsewhere.run_id in call("status", "--results", results).out
+    assert states(call, results, "--sweep", "w8").keys() == {first.run_id}
+    assert call("show", elsewhere.run_id, "--results", results, "--format", "json").json["sweep"] == "-"
+    assert verdicts(call, results)["w8"]["reason"].startswith("no finished point yet")
+
+
+# --- a climb asks before it spends ----------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("process")
+def test_a_climb_stops_where_it_would_cost_more_than_was_asked_for(
+    call: Call, results: Path, forks: Forks, tmp_path: Path
+) -> None:
+    write_grid(tmp_path / "far.yaml", centre={"standard": {"lr": 0.25 / 2**7, "wd": 0.25}})
+    follow = ("--follow", "--results", results)
+    with warm_workers(forks):
+        call("grid", "--grid", "far.yaml", "--launch-set", "slots=1", *follow)
+        done = call("verify-optimum", *follow, "--format", "json", code=1)
+        assert (
+            "the climb stops here: 3 runs were asked for, and 3 more trained on the climb; next are 1 runs" in done.err
+        )
+        assert "device hours; `ettsweep verify-optimum --follow --max-runs N" in done.err
+        assert len(runs_in(results)) == 6
+        assert done.json[0]["verdict"] == "edge"
+        call("verify-optimum", *follow, "--max-runs", 2, code=1)
+        assert len(runs_in(results)) == 8
+        call("verify-optimum", *follow, "--max-runs", 100)
+    assert verdicts(call, results)["far"]["verdict"] == "optimal"

@@ -41,14 +41,15 @@ $(READY): pyproject.toml
 	@echo "== installed"
 
 demo: $(READY)
-	@echo "== 1/4 grid: a small Vision Transformer on scikit-learn's digits under four scaling strategies"
-	@$(BIN)/ettsweep grid --model vit-digits --follow --results $(RESULTS)
+	@echo "== 1/4 grid: the sweep vit-digits, a small Vision Transformer on scikit-learn's digits under four strategies"
+	@$(BIN)/ettsweep grid --model vit-digits --note "the demo" --follow --results $(RESULTS)
 	@echo "== 2/4 verify-optimum: is each best point better than its six neighbours? If not, climb"
-	-@$(BIN)/ettsweep verify-optimum --model vit-digits --follow --results $(RESULTS)
+	-@$(BIN)/ettsweep verify-optimum --sweep vit-digits --follow --results $(RESULTS)
 	@echo "== 3/4 seeds: each optimum again, over three fresh seeds"
-	-@$(BIN)/ettsweep seeds --model vit-digits --count 3 --follow --results $(RESULTS) > /dev/null
+	-@$(BIN)/ettsweep seeds --sweep vit-digits --count 3 --follow --results $(RESULTS) > /dev/null
 	@echo "== 4/4 report: tables, figures, one page"
 	@$(BIN)/ettsweep report --results $(RESULTS)
+	@$(BIN)/ettsweep sweeps --results $(RESULTS)
 	@echo "== done: open $(RESULTS)/report/report.html"
 
 test: $(READY)

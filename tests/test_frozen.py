@@ -10,6 +10,7 @@ import json
 import os
 import platform
 import re
+import shutil
 import socket
 import sys
 import tarfile
@@ -250,6 +251,28 @@ def numbers(row: dict[str, str]) -> dict[str, Json]:
 def test_an_earlier_results_folder_is_read_as_before(folder: str, command: str, call: Call, earlier: Path) -> None:
     done = call(*command.split(), "--results", folder, "--format", "json")
     assert_frozen("readings", {f"{folder}: {command}": tidy(done.json), f"{folder}: {command}: code": [done.code]})
+
+
+def test_an_earlier_request_gets_the_verdicts_that_it_alone_would_give(
+    call: Call, earlier: Path, tmp_path: Path
+) -> None:
+    def verdicts(results: Path) -> list[Json]:
+        rows = call("verify-optimum", "--dry-run", "--results", results, "--format", "json").json
+        return [{key: value for key, value in row.items() if key != "sweep"} for row in rows]
+
+    before = sorted(path.name for path in earlier.iterdir())
+    together = verdicts(earlier)
+    alone = []
+    for path in sorted((earlier / "requests").iterdir()):
+        folder = tmp_path / path.stem
+        (folder / "requests").mkdir(parents=True)
+        for name in ("runs", "jobs"):
+            (folder / name).symlink_to((earlier / name).resolve())
+        shutil.copy(path, folder / "requests")
+        alone += verdicts(folder)
+    assert alone == together
+    assert len({verdict["family"] for verdict in alone}) < len(alone), "two requests are of one family"
+    assert sorted(path.name for path in earlier.iterdir()) == before, "nothing is rewritten"
 
 
 def test_a_run_of_each_kind_of_an_earlier_folder_is_shown_as_before(call: Call, earlier: Path) -> None:

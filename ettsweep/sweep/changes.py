@@ -61,7 +61,7 @@ def extend(results: Path, name: str, request: Request, note: str | None = None) 
         sweeps = load_sweeps(results)
         sweep = agreeing(sweeps, name, request)
         asked = None if sweep and sweep.implies(request) else request
-        entry = Entry(asked=asked, note=note)
+        entry = Entry(asked=asked, note=None if sweep and note == sweep.note else note)
         if entry == Entry() or append(results, sweeps, name, entry):
             return
 

@@ -185,6 +185,8 @@ def test_of_several_notes_the_last_counts_whatever_file_times_say(ask: Ask, resu
     assert (only(results).note, only(results).archived) == ("second", True)
     assert load_sweeps(results).chosen() == []
     assert load_sweeps(results).chosen(["w8"]) == [only(results)]
+    extend(results, "w8", ask(), note="second")
+    assert only(results).last == 4, "the same note says nothing new"
     with pytest.raises(InputError, match="unknown sweep 'w9'"):
         add(results, "w9", Entry(note="of nothing"))
 

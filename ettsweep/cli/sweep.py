@@ -117,8 +117,8 @@ def verify_optimum(
         note_submitted(done)
     if done.held_back:
         note(f"{done.held_back} more runs are needed than --max-runs {max_runs} allows")
-    if done.stopped:
-        note(f"the climb stops here: {done.stopped}; `ettsweep verify-optimum --follow --max-runs N` allows N more")
+    for told in done.stopped:
+        note(f"{told}: it stops here; `ettsweep verify-optimum --follow --max-runs N` allows N more")
     note_blocked(done.outcome.plan)
     if done.problem:
         raise done.problem

@@ -17,6 +17,7 @@ from ettsweep.launch.submissions import read_submission
 from ettsweep.launch.submit import scripts, submit
 from ettsweep.runs.folder import RunDir, runs_dir
 from ettsweep.runs.state import State
+from ettsweep.spec import RunSpec
 from ettsweep.sweep.ledger import Ledger, Plan, load_ledger, make_plan
 from ettsweep.sweep.search import Point, Search
 from ettsweep.sweep.sweeps import by_family
@@ -177,10 +178,10 @@ class Verification:
         verdicts: one for each family, of the last look.
         planned: runs planned so far.
         held_back: runs that `max_runs` kept out of the last plan.
-        stopped: what the next round would cost, where the climb went too far to go on unasked.
+        stopped: a line for each climb that went too far to go on unasked, with what its next round would cost.
         outcome: what became of the last plan.
         problem: why the only round could not be submitted.
-        bounded: without `max_runs`, stop climbs that would train more runs than were asked for.
+        bounded: without `max_runs`, stop each climb that would train more runs than were asked for in its family.
     """
 
     searches: Sequence[Search]
@@ -191,26 +192,26 @@ class Verification:
     verdicts: list[Verdict] = field(default_factory=list)
     planned: int = 0
     held_back: int = 0
-    stopped: str = ""
+    stopped: list[str] = field(default_factory=list)
     outcome: Outcome = field(init=False)
     problem: LaunchError | None = None
     bounded: bool = False
-    _patience: int = 1
+    _patience: dict[tuple[str, str], int] = field(default_factory=dict)
+    _declined: set[tuple[str, str]] = field(default_factory=set)
 
     def plan(self, ledger: Ledger) -> Plan:
         """Climb as far as what is on disk allows, and return the plan for what the verdicts lack."""
         found = looks(self.searches, ledger)
         before: Sequence[Verdict | None] = self.verdicts or [None] * len(found)
         self.verdicts = [self._climb(look, last) for look, last in zip(found, before, strict=True)]
-        wanted = [look.wanted(verdict) for look, verdict in zip(found, self.verdicts, strict=True)]
+        self.stopped = []
+        wanted = [self._affordable(look, verdict, ledger) for look, verdict in zip(found, self.verdicts, strict=True)]
         plan = make_plan(chain.from_iterable(wanted), ledger)
         if self.max_runs is not None:
-            allowed = plan.limited(max(0, self.max_runs - self.planned))
-            self.held_back = len(plan.to_launch) - len(allowed.to_launch)
-        else:
-            allowed = self._within_reason(plan, found, ledger) if self.bounded else plan
-        self.planned += len(allowed.to_launch)
-        return allowed
+            whole, plan = plan, plan.limited(max(0, self.max_runs - self.planned))
+            self.held_back = len(whole.to_launch) - len(plan.to_launch)
+        self.planned += len(plan.to_launch)
+        return plan
 
     def _climb(self, look: Look, last: Verdict | None) -> Verdict:
         """Return the verdict that a climb has come to; say so where it is farther than at the look before."""
@@ -219,25 +220,30 @@ class Verification:
             self.tell(f"{look.search.title}: {_candidate(verdict)}")
         return verdict
 
-    def _within_reason(self, plan: Plan, found: Sequence[Look], ledger: Ledger) -> Plan:
-        """Return the plan or, where climbs would then have cost more runs than were asked for, one without more."""
-        asked = {spec.run_id for look in found for spec in look.specs(look.search.points)}
-        points = [verdict.outside for verdict in self.verdicts]
-        climbed = {spec.run_id for look, at in zip(found, points, strict=True) for spec in look.specs(at)}
-        more = [p for p in plan.to_launch if p.id not in asked | climbed]
-        if not more or len(climbed) + len(more) <= self._patience * len(asked):
-            return plan
+    def _affordable(self, look: Look, verdict: Verdict, ledger: Ledger) -> list[RunSpec]:
+        """Return the runs that a family lacks; none where its climb would then have trained more than was asked for."""
+        wanted = look.wanted(verdict)
+        if not (self.bounded and self.max_runs is None and verdict.path):
+            return wanted
+        asked, climbed = look.specs(look.search.points), look.specs(verdict.outside)
+        known = {spec.run_id for spec in (*asked, *climbed)}
+        more = make_plan((spec for spec in wanted if spec.run_id not in known), ledger).to_launch
+        patience = self._patience.get(verdict.key, 1)
+        if not more or len(climbed) + len(more) <= patience * len(asked):
+            return wanted
         told = (
-            f"{len(asked)} runs were asked for, and {len(climbed)} more trained on the climb; next are {len(more)} runs"
+            f"{len(asked)} runs were asked for, the climb has added {len(climbed)}, and its next round is {len(more)}"
         )
-        timed = [run.result["device_s"] for id_ in asked if (run := ledger.runs.get(id_)) and run.result]
+        timed = [run.result["device_s"] for spec in asked if (run := ledger.runs.get(spec.run_id)) and run.result]
         if timed:
-            told += f", about {len(more) * fmean(timed) / 3600:.3g} device hours"
-        if self.agree and self.agree(told):
-            self._patience *= 2
-            return plan
-        self.stopped = told
-        return plan.limited(0)
+            told += f", about {len(more) * fmean(timed) / 3600:.2g} device hours"
+        told = f"{look.search.title}: {told}"
+        if verdict.key not in self._declined and self.agree and self.agree(told):
+            self._patience[verdict.key] = 2 * patience
+            return wanted
+        self._declined.add(verdict.key)
+        self.stopped.append(told)
+        return []
 
 
 def verify_rounds(

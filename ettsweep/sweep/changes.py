@@ -88,8 +88,9 @@ def rename_sweep(results: Path, name: str, new: str) -> None:
         CorruptError: it cannot be read.
     """
     check_name(new)
-    add(results, name, Entry())  # from here on, all that earlier versions kept has a folder
     sweeps = load_sweeps(results)
+    if sweeps.chosen([name])[0].unnamed:
+        add(results, name, Entry())  # from here on, all that earlier versions kept has a folder
     if new in sweeps.named or new in sweeps.broken:
         raise InputError(f"there is a sweep {new} already; choose another name")
     folder = sweeps_dir(results) / name
@@ -121,7 +122,7 @@ def append(results: Path, sweeps: Sweeps, name: str, entry: Entry) -> bool:
     news = {sweep.name: sweep.unnamed for sweep in sweeps.named.values()}
     news[name] = (*news.get(name, ()), entry)
     for other, entries in news.items():
-        last = sweeps.named[other].last if other in sweeps.named else 0
+        last = len(sweeps.named[other].entries) if other in sweeps.named else 0
         for number, new in enumerate(entries, last + 1):
             if not _write(sweeps_dir(results) / other / f"{number:04d}.yaml", new):
                 return False

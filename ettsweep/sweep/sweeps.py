@@ -55,13 +55,11 @@ class Sweep:
 
     Attributes:
         entries: what its files say.
-        last: the number of the last file.
         unnamed: what an earlier version kept, and no file has yet.
     """
 
     name: str
     entries: tuple[Entry, ...] = ()
-    last: int = 0
     unnamed: tuple[Entry, ...] = ()
 
     @cached_property
@@ -178,15 +176,30 @@ def load_sweeps(results: Path) -> Sweeps:
         if not NAME.fullmatch(folder.name) or not folder.is_dir():
             continue
         try:
-            if files := sorted(
-                (int(path.stem), path) for path in folder.glob("*.yaml") if _NUMBER.fullmatch(path.stem)
-            ):
-                entries = tuple(_read(path) for _, path in files)
-                sweeps.named[folder.name] = Sweep(folder.name, entries, files[-1][0])
+            if entries := _read_all(folder):
+                sweeps.named[folder.name] = Sweep(folder.name, entries)
         except CorruptError as error:
             sweeps.broken[folder.name] = str(error)
     _add_unnamed(results, sweeps)
     return sweeps
+
+
+def _read_all(folder: Path) -> tuple[Entry, ...]:
+    files = _files(folder)
+    gaps = files.keys() ^ set(range(1, len(files) + 1))
+    if gaps and files != (files := _files(folder)):  # a listing may miss what is written meanwhile
+        return _read_all(folder)
+    if gaps:
+        missing = folder / f"{min(gaps):04d}.yaml"
+        raise CorruptError(f"{missing} is missing; bring it back, or move the folder away and ask for the grid again")
+    entries = tuple(_read(files[number]) for number in sorted(files))
+    if entries and not any(entry.asked for entry in entries):
+        raise CorruptError(f"{folder}: no file says what was asked for; move it away and ask for the grid again")
+    return entries
+
+
+def _files(folder: Path) -> dict[int, Path]:
+    return {int(path.stem): path for path in folder.glob("*.yaml") if _NUMBER.fullmatch(path.stem)}
 
 
 def _read(path: Path) -> Entry:

@@ -293,10 +293,8 @@ def test_a_climb_stops_where_it_would_cost_more_than_was_asked_for(
     with warm_workers(forks):
         call("grid", "--grid", "far.yaml", "--launch-set", "slots=1", *follow)
         done = call("verify-optimum", *follow, "--format", "json", code=1)
-        assert (
-            "the climb stops here: 3 runs were asked for, and 3 more trained on the climb; next are 1 runs" in done.err
-        )
-        assert "device hours; `ettsweep verify-optimum --follow --max-runs N" in done.err
+        assert "far standard: 3 runs were asked for, the climb has added 3, and its next round is 1, about " in done.err
+        assert "device hours: it stops here; `ettsweep verify-optimum --follow --max-runs N" in done.err
         assert len(runs_in(results)) == 6
         assert done.json[0]["verdict"] == "edge"
         call("verify-optimum", *follow, "--max-runs", 2, code=1)

@@ -67,7 +67,7 @@ def test_points_strategies_and_seeds_extend_a_sweep(ask: Ask, results: Path) -> 
 def test_what_adds_nothing_leaves_no_file(ask: Ask, results: Path, again: dict[str, object]) -> None:
     extend(results, "w8", ask(seeds=[0, 1], strategies=["standard", "mup"]))
     extend(results, "w8", ask(**{"seeds": [0, 1], **again}))
-    assert only(results).last == 1
+    assert len(only(results).entries) == 1
 
 
 def test_another_place_to_train_is_remembered(ask: Ask, results: Path) -> None:
@@ -83,7 +83,7 @@ def test_a_centre_that_was_rounded_otherwise_asks_for_the_same_points(ask: Ask, 
     extend(results, "w8", ask(overrides=[f"centre.standard.lr={0.25 * 2**1e-7!r}"]))
     (search,) = only(results).searches
     assert search.points == first.searches()[0].points
-    assert only(results).last == 1
+    assert len(only(results).entries) == 1
 
 
 # --- refusing -------------------------------------------------------------------------------------------------------
@@ -107,7 +107,7 @@ def test_another_question_is_refused_with_what_differs_and_a_free_name(
     extend(results, "w8", ask())
     with pytest.raises(TakenError, match=re.escape(told)) as error:
         extend(results, "w8", ask(**options))
-    assert (error.value.free, only(results).last) == (free, 1)
+    assert (error.value.free, len(only(results).entries)) == (free, 1)
     extend(results, free, ask(**options))
     with pytest.raises(TakenError) as error:
         extend(results, "w8", ask(**options))
@@ -151,7 +151,7 @@ def test_two_commands_at_the_same_instant_are_both_in(ask: Ask, results: Path) -
     for thread in threads:
         thread.join()
     assert sorted(only(results).searches[0].seeds) == list(range(8))
-    assert only(results).last == 8
+    assert len(only(results).entries) == 8
 
 
 def test_of_two_that_differ_at_the_same_instant_one_is_refused(ask: Ask, results: Path) -> None:
@@ -170,7 +170,7 @@ def test_of_two_that_differ_at_the_same_instant_one_is_refused(ask: Ask, results
         thread.start()
     for thread in threads:
         thread.join()
-    assert (len(refused), only(results).last) == (2, 1)
+    assert (len(refused), len(only(results).entries)) == (2, 1)
 
 
 # --- note, archive, rename ------------------------------------------------------------------------------------------
@@ -186,7 +186,7 @@ def test_of_several_notes_the_last_counts_whatever_file_times_say(ask: Ask, resu
     assert load_sweeps(results).chosen() == []
     assert load_sweeps(results).chosen(["w8"]) == [only(results)]
     extend(results, "w8", ask(), note="second")
-    assert only(results).last == 4, "the same note says nothing new"
+    assert len(only(results).entries) == 4, "the same note says nothing new"
     with pytest.raises(InputError, match="unknown sweep 'w9'"):
         add(results, "w9", Entry(note="of nothing"))
 
@@ -225,6 +225,23 @@ def test_a_damaged_sweep_is_named_and_others_go_on(ask: Ask, results: Path, cont
         sweeps.chosen(["w8"])
     with pytest.raises(CorruptError, match=re.escape(str(path))):
         extend(results, "w8", ask(seeds=[7]))
+
+
+def test_a_sweep_of_which_a_file_is_missing_is_damaged(ask: Ask, results: Path) -> None:
+    extend(results, "w8", ask())
+    for seed in (1, 2):
+        extend(results, "w8", ask(seeds=[seed]))
+    add(results, "w8", Entry(note="mine"))
+    folder = results / "sweeps" / "w8"
+    (folder / "0002.yaml").rename(folder / "away.txt")
+    assert load_sweeps(results).broken["w8"].startswith(f"{folder / '0002.yaml'} is missing; ")
+    (folder / "0002.yaml").mkdir()
+    assert str(folder / "0002.yaml") in load_sweeps(results).broken["w8"]
+    (folder / "0002.yaml").rmdir()
+    for path in folder.glob("000[13].yaml"):
+        path.unlink()
+    (folder / "0004.yaml").rename(folder / "0001.yaml")
+    assert "no file says what was asked for" in load_sweeps(results).broken["w8"]
 
 
 def test_a_kill_before_the_first_file_leaves_nothing_in_the_way(ask: Ask, results: Path) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ettsweep.launch.demand import Place
     from ettsweep.sweep.ledger import Ledger, Run
     from ettsweep.sweep.search import Search
-    from ettsweep.sweep.sweeps import Sweep
+    from ettsweep.sweep.sweeps import Sweep, Sweeps
 
 RunOrSearch = TypeVar("RunOrSearch", "Run", "Search")
 
@@ -89,30 +89,27 @@ class Families:
     def __bool__(self) -> bool:
         return any(vars(self).values())
 
-    def sweeps(self, results: Path) -> "list[Sweep]":
+    def sweeps(self, found: "Sweeps") -> "list[Sweep]":
         """Return the sweeps that are meant; without a name, all that are not archived and can be read.
 
         Raises:
             InputError: there is none of a name.
             CorruptError: one that is named cannot be read.
         """
-        from ettsweep.sweep.sweeps import load_sweeps
-
-        found = load_sweeps(results)
         for name, problem in {} if self.sweep else found.broken.items():
             note(f"sweep {name} is left out: {problem}")
         return found.chosen(self.sweep or [])
 
-    def searches(self, results: Path) -> "list[Search]":
+    def searches(self, sweeps: "Sweeps") -> "list[Search]":
         """Return the searches that have been asked for and are meant.
 
         Raises:
             InputError: there is none.
         """
-        known = [search for sweep in self.sweeps(results) for search in sweep.searches]
+        known = [search for sweep in self.sweeps(sweeps) for search in sweep.searches]
         if not known:
             raise InputError(
-                f"{results}: no grid has been asked for yet; `ettsweep grid --model vit-digits` asks for one"
+                f"{sweeps.results}: no grid has been asked for yet; `ettsweep grid --model vit-digits` asks for one"
             )
         found = self._among(known)
         if not found:
@@ -120,20 +117,20 @@ class Families:
             raise InputError(f"no search fits these options; there are: {told}")
         return found
 
-    def runs(self, ledger: "Ledger", results: Path) -> "list[Run]":
+    def runs(self, ledger: "Ledger", sweeps: "Sweeps") -> "list[Run]":
         """Return the runs that are meant: those of the sweeps and, where none is named, those of none.
 
         Raises:
             InputError: a sweep or a family is not there.
         """
-        from ettsweep.sweep.sweeps import by_family, holders, load_sweeps
+        from ettsweep.sweep.sweeps import by_family, holders
 
-        meant = by_family(search for sweep in self.sweeps(results) for search in sweep.searches)
-        all_ = load_sweeps(results).searches
+        meant = by_family(search for sweep in self.sweeps(sweeps) for search in sweep.searches)
         runs = [
             run
             for run in ledger.runs.values()
-            if holders(meant, run.family, run.point) or not (self.sweep or holders(all_, run.family, run.point))
+            if holders(meant, run.family, run.point)
+            or not (self.sweep or holders(sweeps.searches, run.family, run.point))
         ]
         known = {run.family for run in runs}
         for prefix in self.family or []:
@@ -141,14 +138,12 @@ class Families:
                 raise unknown_name("family", prefix, known)
         return self._among(runs)
 
-    def holding(self, runs: "Sequence[Run]", results: Path) -> "list[Search]":
+    def holding(self, runs: "Sequence[Run]", sweeps: "Sweeps") -> "list[Search]":
         """Return the searches on whose lattices some runs lie, of the sweeps that are named or of all."""
-        from ettsweep.sweep.sweeps import load_sweeps
-
-        sweeps = self.sweeps(results) if self.sweep else load_sweeps(results).named.values()
+        meant = self.sweeps(sweeps) if self.sweep else sweeps.named.values()
         return [
             search
-            for search in chain.from_iterable(sweep.searches for sweep in sweeps)
+            for search in chain.from_iterable(sweep.searches for sweep in meant)
             if any(run.family == search.family and search.holds(run.point) for run in runs)
         ]
 
@@ -172,7 +167,7 @@ class Runs(Families):
     run: Annotated[list[str] | None, typer.Argument(help="Runs, by id or the start of one.", show_default=False)] = None
     state: Annotated[list[str] | None, typer.Option(help="State, such as failed; repeatable.")] = None
 
-    def runs(self, ledger: "Ledger", results: Path) -> "list[Run]":
+    def runs(self, ledger: "Ledger", sweeps: "Sweeps") -> "list[Run]":
         """Return the runs that are meant; those that are named may be of any sweep.
 
         Raises:
@@ -188,7 +183,7 @@ class Runs(Families):
         if ids and not self.sweep:
             found = self._among([ledger.runs[run] for run in ids if run in ledger.runs])
         else:
-            found = [run for run in super().runs(ledger, results) if not ids or run.id in ids]
+            found = [run for run in super().runs(ledger, sweeps) if not ids or run.id in ids]
         return [run for run in found if not self.state or run.state in self.state]
 
     def need_some(self, all_: bool) -> None:

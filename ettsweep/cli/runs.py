@@ -50,10 +50,9 @@ def status(
     from ettsweep.sweep.ledger import count_states
     from ettsweep.sweep.sweeps import held_by, load_sweeps
 
-    ledger = read_ledger(results)
-    runs = chosen.runs(ledger, results)
-    searches = load_sweeps(results).searches
-    rows = [status_row(r, held_by(searches, r.family, r.point)) for r in sorted(runs, key=in_order)]
+    ledger, sweeps = read_ledger(results), load_sweeps(results)
+    runs = chosen.runs(ledger, sweeps)
+    rows = [status_row(r, held_by(sweeps.searches, r.family, r.point)) for r in sorted(runs, key=in_order)]
     if form in (Format.TABLE, Format.MARKDOWN):
         one = len({row["sweep"] for row in rows}) == 1
         columns = [column for column in STATUS_COLUMNS if not (one and column == "sweep")]
@@ -83,12 +82,14 @@ def watch(
     from ettsweep.launch.rounds import read_ledger
     from ettsweep.sweep.sweeps import load_sweeps
 
-    runs = families.runs(read_ledger(results), results)
-    searches = load_sweeps(results).searches
+    sweeps = load_sweeps(results)
+    runs = families.runs(read_ledger(results), sweeps)
     if not runs:
         raise InputError(f"{results}: no runs to watch; `ettsweep grid --model vit-digits` makes some")
     with detaching():
-        snapshot = follow(Monitor(results, [r.spec for r in runs], searches), str(results), console(), relaunch=False)
+        snapshot = follow(
+            Monitor(results, [r.spec for r in runs], sweeps.searches), str(results), console(), relaunch=False
+        )
     if sys.stderr.isatty():  # elsewhere it was the last line already
         note(snapshot.summary())
     if snapshot.done < len(runs):
@@ -150,11 +151,12 @@ def cancel(
     from ettsweep.sweep.sweeps import load_sweeps, spared
 
     chosen.need_some(all_)
-    found = chosen.runs(read_ledger(results), results)
+    sweeps = load_sweeps(results)
+    found = chosen.runs(read_ledger(results), sweeps)
     stoppable = (State.MISSING, State.QUEUED, State.RUNNING, State.INTERRUPTED, State.UNKNOWN)
     runs = [run for run in found if run.state in stoppable]
     if chosen.sweep and not chosen.run:
-        runs, left = spared(runs, chosen.sweep, load_sweeps(results))
+        runs, left = spared(runs, chosen.sweep, sweeps)
         for name, count in left.items():
             note(f"{count} runs are left alone: sweep {name} wants them too")
     ids = {run.id for run in runs}
@@ -182,16 +184,17 @@ def retry(
     from ettsweep.launch.demand import ask_again, retryable
     from ettsweep.launch.rounds import How, carry_out, read_ledger
     from ettsweep.sweep.ledger import intact
+    from ettsweep.sweep.sweeps import load_sweeps
 
     chosen.need_some(all_)
-    ledger = read_ledger(results)
+    ledger, sweeps = read_ledger(results), load_sweeps(results)
     for prefix in chosen.run or []:
         intact(ledger, prefix)
-    found = chosen.runs(ledger, results)
+    found = chosen.runs(ledger, sweeps)
     runs = retryable(found, named=bool(chosen.run))
     confirm(f"retry {len(runs)} runs?", len(runs), yes)
-    searches = chosen.holding(runs, results)
-    how = How(results, *training.place().of_searches(searches, results), searches=searches)
+    searches = chosen.holding(runs, sweeps)
+    how = How(results, *training.place().of_searches(searches, sweeps), searches=searches)
     plan, alive = ask_again(runs, how, tell=note)
     show_outcome(carry_out(plan, how), Format.TABLE)
     for run in alive:

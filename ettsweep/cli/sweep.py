@@ -96,9 +96,11 @@ def verify_optimum(
     from ettsweep.launch.rounds import How, verify_rounds
     from ettsweep.sweep.changes import followed
     from ettsweep.sweep.search import parse_point
+    from ettsweep.sweep.sweeps import load_sweeps
 
-    searches = families.searches(results)
-    ways = training.place().of_searches(searches, results, dry_run=dry_run)
+    sweeps = load_sweeps(results)
+    searches = families.searches(sweeps)
+    ways = training.place().of_searches(searches, sweeps, dry_run=dry_run)
     how = How(results, *ways, dry_run, console() if follow else None, "verify", searches)
     if at is not None and len(searches) > 1:
         told = ", ".join(f"{search.sweep} {search.model} {search.strategy}" for search in searches)
@@ -141,9 +143,11 @@ def seeds(
     from ettsweep.launch.demand import ask_seeds
     from ettsweep.launch.rounds import How, carry_out, judge, read_ledger
     from ettsweep.sweep.changes import followed
+    from ettsweep.sweep.sweeps import load_sweeps
 
-    searches = families.searches(results)
-    ways = training.place().of_searches(searches, results, dry_run=dry_run)
+    sweeps = load_sweeps(results)
+    searches = families.searches(sweeps)
+    ways = training.place().of_searches(searches, sweeps, dry_run=dry_run)
     how = How(results, *ways, dry_run, console() if follow else None, "seeds", searches)
     plan, unverified = ask_seeds(searches, results, count)
     with detaching(how.follows), followed(results, {search.sweep for search in searches} if how.follows else ()):
@@ -170,10 +174,10 @@ def report(
     from ettsweep.cli.views import show_verdicts
     from ettsweep.launch.rounds import judge, read_ledger
     from ettsweep.report.build import write_report
+    from ettsweep.sweep.sweeps import load_sweeps
 
-    searches = families.searches(results)
-    ledger = read_ledger(results)
-    runs = families.runs(ledger, results)
+    ledger, sweeps = read_ledger(results), load_sweeps(results)
+    searches, runs = families.searches(sweeps), families.runs(ledger, sweeps)
     verdicts = judge(searches, ledger)
     paths = write_report(results, out or results / "report", runs, verdicts, note)
     show_verdicts(verdicts, form)

@@ -16,7 +16,7 @@ from ettsweep.sweep.changes import agreeing, extend
 from ettsweep.sweep.gridfile import load_request
 from ettsweep.sweep.ledger import Plan, Run, make_plan
 from ettsweep.sweep.search import Centre, Request, Search, with_corpus
-from ettsweep.sweep.sweeps import load_sweeps
+from ettsweep.sweep.sweeps import Sweeps, load_sweeps
 from ettsweep.sweep.verify import fresh_seeds
 from ettsweep.tasks.data import resolve, said
 from ettsweep.tasks.kinds import TASKS, check_data
@@ -69,7 +69,7 @@ class Place:
         return settled
 
     def of_searches(
-        self, searches: Sequence[Search], results: Path, *, dry_run: bool = False
+        self, searches: Sequence[Search], sweeps: Sweeps, *, dry_run: bool = False
     ) -> tuple[AnyProfile, dict[str, str]]:
         """Return what more runs of some searches train by, as their sweeps say: a profile, and data by kind of task.
 
@@ -79,7 +79,7 @@ class Place:
         """
         ways: dict[tuple[str, tuple[str, ...]], str] = {}
         data: dict[str, str] = {}
-        for sweep in load_sweeps(results).chosen(list({search.sweep for search in searches})) if searches else ():
+        for sweep in sweeps.chosen(list({search.sweep for search in searches})) if searches else ():
             placed = self.of(sweep.requests[-1])
             ways.setdefault((placed.launch, placed.launch_set), sweep.name)
             if placed.data:

@@ -115,10 +115,11 @@ class Sweep:
 class Sweeps:
     """The sweeps of a results folder by name, and what is wrong with those that cannot be read."""
 
+    results: Path
     named: dict[str, Sweep]
     broken: dict[str, str]
 
-    @property
+    @cached_property
     def searches(self) -> dict[str, list[Search]]:
         """The searches of all sweeps by family, archived ones too."""
         return by_family(search for sweep in self.named.values() for search in sweep.searches)
@@ -171,7 +172,7 @@ def spared(runs: Sequence[Run], names: Collection[str], sweeps: Sweeps) -> tuple
 
 def load_sweeps(results: Path) -> Sweeps:
     """Read all sweeps of a results folder, those of earlier versions too."""
-    sweeps = Sweeps({}, {})
+    sweeps = Sweeps(results, {}, {})
     for folder in sorted(sweeps_dir(results).glob("*")):
         if not NAME.fullmatch(folder.name) or not folder.is_dir():
             continue

@@ -10,6 +10,7 @@ from ettsweep.runs.folder import RunDir
 from ettsweep.runs.state import State
 from ettsweep.spec import RunSpec
 from ettsweep.sweep.ledger import load_ledger
+from ettsweep.sweep.sweeps import load_sweeps
 
 MakeSpec = Callable[..., RunSpec]
 
@@ -24,7 +25,7 @@ def test_a_selection_narrows_by_each_of_its_parts(results: Path, make_spec: Make
     ledger = load_ledger(results)
 
     def chosen(**parts: Any) -> set[str]:
-        return {run.id for run in Runs(**parts).runs(ledger, results)}
+        return {run.id for run in Runs(**parts).runs(ledger, load_sweeps(results))}
 
     everything = {ntk.run_id, other_lr.run_id, standard.run_id, wide.run_id}
     assert chosen() == everything

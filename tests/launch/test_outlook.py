@@ -17,7 +17,7 @@ from ettsweep.launch import slurm
 from ettsweep.launch.memory import ASK_FIRST_S, ASK_LAST_S, Memory, watch_pulses
 from ettsweep.launch.outlook import LiveOutlook, withdraw
 from ettsweep.launch.slurm import ArrayTask
-from ettsweep.launch.submissions import Submission, submissions
+from ettsweep.launch.submissions import Submission, next_name, submissions
 from ettsweep.processes import Life, Process, process
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir, runs_dir
@@ -104,8 +104,8 @@ def submitted(
     kind: str = "slurm",
     **profile: Any,
 ) -> Submission:
-    """Write a submission; later ones are newer."""
-    folder = results / "jobs" / f"20260101-00000{len(submissions(results))}-00000000"
+    """Write a submission; later ones are newer, whatever the times of files say."""
+    folder = results / "jobs" / next_name(results)
     folder.mkdir(parents=True)
     content = {
         "kind": kind,
@@ -120,6 +120,8 @@ def submitted(
     (folder / "submission.json").write_text(json.dumps(content))
     if array:
         (folder / "job.json").write_text(json.dumps({"id": array}))
+    for path in (folder, *folder.iterdir()):
+        os.utime(path, (10**9 - len(submissions(results)),) * 2)
     return submissions(results)[-1]
 
 

@@ -1,7 +1,5 @@
 """Tables on standard output, for people and for programs, and how far a command is."""
 
-import csv
-import json
 import re
 import shlex
 import sys
@@ -26,6 +24,9 @@ Row = Mapping[str, Any]
 
 def show(rows: Sequence[Row], form: Format, columns: Sequence[str] | None = None, data: object = None) -> None:
     """Print rows: these columns, in this order, or all; or, as JSON, `data` instead of the rows."""
+    import csv
+    import json
+
     names = list(columns or (rows[0] if rows else ()))
     match form:
         case Format.JSON:

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from ettsweep import __version__
-from ettsweep.cli import data, runs, sweep, sweeps, theory
+from ettsweep.cli import completion, data, runs, sweep, sweeps, theory
 from ettsweep.cli.options import spread
 from ettsweep.errors import EttsweepError
 from ettsweep.output import note
@@ -69,6 +69,8 @@ def main() -> None:
     """Run the command line; an error of ours becomes a message and an exit code."""
     if hasattr(signal, "SIGPIPE"):
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `ettsweep status | head` ends as any filter does
+    if completion.VARIABLE in os.environ:
+        completion.answer(app)
     try:
         app()
     except EttsweepError as error:

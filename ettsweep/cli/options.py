@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from ettsweep.cli import completion
 from ettsweep.errors import InputError, TakenError, unknown_name
 from ettsweep.output import Format, note
 
@@ -29,15 +30,28 @@ RunOrSearch = TypeVar("RunOrSearch", "Run", "Search")
 
 Results = Annotated[Path, typer.Option("--results", envvar="ETTSWEEP_RESULTS", help="Results folder.")]
 Grid = Annotated[Path | None, typer.Option("--grid", help="Grid file.", metavar="FILE")]
-Model = Annotated[str | None, typer.Option("--model", help="Model name; takes the one grid file for it.")]
+Model = Annotated[
+    str | None,
+    typer.Option("--model", help="Model name; takes the one grid file for it.", autocompletion=completion.grid_models),
+]
 Strategies = Annotated[
-    list[str] | None, typer.Option("--strategy", help="standard, ntk, hybrid, mup or s=0.25; repeatable.")
+    list[str] | None,
+    typer.Option(
+        "--strategy",
+        help="standard, ntk, hybrid, mup or s=0.25; repeatable.",
+        autocompletion=completion.strategies,
+    ),
 ]
 Sets = Annotated[
     list[str] | None, typer.Option("--set", help="key=value for any recipe field, or a centre.", metavar="KEY=VALUE")
 ]
 Launch = Annotated[
-    str | None, typer.Option("--launch", help="Launch profile: a file or a name; the grid's, or local, by default.")
+    str | None,
+    typer.Option(
+        "--launch",
+        help="Launch profile: a file or a name; the grid's, or local, by default.",
+        autocompletion=completion.profiles,
+    ),
 ]
 LaunchSets = Annotated[
     list[str] | None, typer.Option("--launch-set", help="key=value for a profile field.", metavar="KEY=VALUE")
@@ -45,7 +59,13 @@ LaunchSets = Annotated[
 Data = Annotated[str | None, typer.Option("--data", help="Where the data set is: a folder, or hfds/OWNER/NAME.")]
 SweepNames = Annotated[
     list[str] | None,
-    typer.Option("--sweep", "-s", help="Sweep; repeatable. Without: all that are not archived.", metavar="NAME"),
+    typer.Option(
+        "--sweep",
+        "-s",
+        help="Sweep; repeatable. Without: all that are not archived.",
+        metavar="NAME",
+        autocompletion=completion.sweeps,
+    ),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and change nothing.")]
 Follow = Annotated[bool, typer.Option("--follow", help="Stay and show progress; Ctrl-C only detaches.")]
@@ -82,7 +102,9 @@ class Families:
     """The families that a command is about; what is not given does not narrow it."""
 
     sweep: SweepNames = None
-    model: Annotated[list[str] | None, typer.Option(help="Model name; repeatable.")] = None
+    model: Annotated[
+        list[str] | None, typer.Option(help="Model name; repeatable.", autocompletion=completion.models)
+    ] = None
     strategy: Strategies = None
     family: Annotated[list[str] | None, typer.Option(help="Family id, or the start of one; repeatable.")] = None
 
@@ -164,8 +186,14 @@ class Families:
 class Runs(Families):
     """The runs that a command is about."""
 
-    run: Annotated[list[str] | None, typer.Argument(help="Runs, by id or the start of one.", show_default=False)] = None
-    state: Annotated[list[str] | None, typer.Option(help="State, such as failed; repeatable.")] = None
+    run: Annotated[
+        list[str] | None,
+        typer.Argument(help="Runs, by id or the start of one.", show_default=False, autocompletion=completion.runs),
+    ] = None
+    state: Annotated[
+        list[str] | None,
+        typer.Option(help="State, such as failed; repeatable.", autocompletion=completion.states),
+    ] = None
 
     def runs(self, ledger: "Ledger", sweeps: "Sweeps") -> "list[Run]":
         """Return the runs that are meant; those that are named may be of any sweep.
@@ -200,7 +228,11 @@ class Training:
     launch_set: LaunchSets = None
     log: Annotated[
         list[str] | None,
-        typer.Option(help="Write metrics there too: tensorboard or wandb; repeatable.", metavar="SINK"),
+        typer.Option(
+            help="Write metrics there too: tensorboard or wandb; repeatable.",
+            metavar="SINK",
+            autocompletion=completion.sinks,
+        ),
     ] = None
     data: Data = None
 

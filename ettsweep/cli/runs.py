@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ettsweep.cli import completion
 from ettsweep.cli.options import (
     DEFAULT_RESULTS,
     DryRun,
@@ -29,6 +30,7 @@ from ettsweep.output import Format, cell, note, show
 if TYPE_CHECKING:
     from ettsweep.sweep.ledger import Run
 
+RunId = Annotated[str, typer.Argument(help="Run id, or the start of one.", autocompletion=completion.runs)]
 
 STATUS_COLUMNS = ("run", "sweep", "model", "strategy", "lr", "wd", "seed", "state", "progress", "best_score", "reason")
 STATUS_KEYS = (
@@ -98,7 +100,7 @@ def watch(
 
 
 def logs(
-    run: Annotated[str, typer.Argument(help="Run id, or the start of one.")],
+    run: RunId,
     attempt: Annotated[int | None, typer.Option(min=1, help="Only this attempt.")] = None,
     results: Results = DEFAULT_RESULTS,
 ) -> None:
@@ -117,7 +119,7 @@ def logs(
 
 
 def show_run(
-    run: Annotated[str, typer.Argument(help="Run id, or the start of one.")],
+    run: RunId,
     reproduce: Annotated[bool, typer.Option("--reproduce", help="Print the command that trains it again.")] = False,
     form: Form = Format.TABLE,
     results: Results = DEFAULT_RESULTS,
@@ -223,13 +225,19 @@ def clean(
 
 def train(
     *,
-    run: Annotated[str | None, typer.Argument(help="A run that is there, by id.", show_default=False)] = None,
+    run: Annotated[
+        str | None,
+        typer.Argument(help="A run that is there, by id.", show_default=False, autocompletion=completion.runs),
+    ] = None,
     model: Model = None,
     grid: Grid = None,
     spec_file: Annotated[
         Path | None, typer.Option("--spec", metavar="FILE", help="A spec.json: train the run that it describes.")
     ] = None,
-    strategy: Annotated[str | None, typer.Option(help="Scaling strategy; the grid's first by default.")] = None,
+    strategy: Annotated[
+        str | None,
+        typer.Option(help="Scaling strategy; the grid's first by default.", autocompletion=completion.strategies),
+    ] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate; the grid's centre by default.")] = None,
     wd: Annotated[float | None, typer.Option(help="Weight decay; the grid's centre by default.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed; the grid's first by default.")] = None,

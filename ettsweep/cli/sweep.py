@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from ettsweep.cli import completion
 from ettsweep.cli.options import (
     DEFAULT_RESULTS,
     DryRun,
@@ -37,7 +38,11 @@ def grid(
     set_: Sets = None,
     name: Annotated[
         str | None,
-        typer.Option("--name", help="Name of the sweep that this makes or extends; the grid file's by default."),
+        typer.Option(
+            "--name",
+            help="Name of the sweep that this makes or extends; the grid file's by default.",
+            autocompletion=completion.sweeps,
+        ),
     ] = None,
     words: Annotated[str | None, typer.Option("--note", help="A note that the sweep carries.", metavar="TEXT")] = None,
     training: Training,

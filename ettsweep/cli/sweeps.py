@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from ettsweep.cli import completion
 from ettsweep.cli.options import DEFAULT_RESULTS, Form, Results
 from ettsweep.output import Format, note, show
 
@@ -15,8 +16,14 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-Name = Annotated[str, typer.Argument(help="Name of a sweep.", metavar="NAME", show_default=False)]
-Names = Annotated[list[str], typer.Argument(help="Names of sweeps.", metavar="NAME...", show_default=False)]
+Name = Annotated[
+    str,
+    typer.Argument(help="Name of a sweep.", metavar="NAME", show_default=False, autocompletion=completion.sweeps),
+]
+Names = Annotated[
+    list[str],
+    typer.Argument(help="Names of sweeps.", metavar="NAME...", show_default=False, autocompletion=completion.sweeps),
+]
 
 
 @app.callback()

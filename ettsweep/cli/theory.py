@@ -5,23 +5,26 @@ from typing import Annotated, Literal
 
 import typer
 
-from ettsweep.cli.options import DEFAULT_RESULTS, Form, Model, Results
+from ettsweep.cli import completion
+from ettsweep.cli.options import DEFAULT_RESULTS, Form, Results
 from ettsweep.errors import InputError
 from ettsweep.output import Format, note, show
 
 Optimizer = Annotated[Literal["adamw", "sgd"], typer.Option(help="Optimizer.")]
-ModelName = Annotated[str, typer.Option(help="Model name.")]
-Strategy = Annotated[str, typer.Option(help="standard, ntk, hybrid, mup or s=0.25.")]
+ModelName = Annotated[str, typer.Option(help="Model name.", autocompletion=completion.models)]
+Strategy = Annotated[
+    str, typer.Option(help="standard, ntk, hybrid, mup or s=0.25.", autocompletion=completion.strategies)
+]
 MlpFactor = Annotated[Literal["ignore", "include"], typer.Option(help="Whether M enters the factors.")]
 
 
 def map_(
     lr: Annotated[float, typer.Option(help="Learning rate under --from.")],
     wd: Annotated[float, typer.Option(help="Weight decay under --from.")],
-    from_: Annotated[str, typer.Option("--from", help="Strategy of lr and wd.")],
-    to: Annotated[str, typer.Option("--to", help="Strategy to map them to.")],
+    from_: Annotated[str, typer.Option("--from", help="Strategy of lr and wd.", autocompletion=completion.strategies)],
+    to: Annotated[str, typer.Option("--to", help="Strategy to map them to.", autocompletion=completion.strategies)],
     width: Annotated[int | None, typer.Option(min=1, help="Width n.")] = None,
-    model: Model = None,
+    model: Annotated[str | None, typer.Option(help="Model name; its width.", autocompletion=completion.models)] = None,
     optimizer: Optimizer = "adamw",
     form: Form = Format.TABLE,
 ) -> None:

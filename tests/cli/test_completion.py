@@ -1,0 +1,268 @@
+"""What a shell is offered: real processes, given what the scripts of bash, zsh and fish give them."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+from support.commandline import ETTSWEEP, keep, typed, write_grid
+
+from ettsweep.cli import completion
+from ettsweep.models.architectures import named_models
+from ettsweep.runs.folder import RunDir
+from ettsweep.runs.state import State
+from ettsweep.scaling.strategies import STRATEGIES
+from ettsweep.spec import RunSpec
+from ettsweep.sweep.gridfile import find_grid, load_request
+from ettsweep.sweep.sweeps import load_sweeps
+from ettsweep.training.sinks import SINKS
+
+pytestmark = pytest.mark.usefixtures("process")
+
+
+class Offer(Protocol):
+    def __call__(self, *words: object, **environment: str) -> list[str]: ...
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Return a folder to type commands in, with results, a grid and a profile of its own."""
+    for name in ("results", "grids", "launch"):
+        (tmp_path / name).mkdir()
+    return tmp_path
+
+
+@pytest.fixture(params=["bash", "zsh", "fish"])
+def shell(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def offered(folder: Path) -> Offer:
+    """Return a function that gives what bash is offered for the last of some words."""
+    return lambda *words, **environment: ask("bash", folder, *words, **environment)
+
+
+def ask(shell: str, folder: Path, *words: object, **environment: str) -> list[str]:
+    """Return the names that a shell is offered for the last of some words, and hold that nothing else is said."""
+    line = ["ettsweep", *map(str, words)]
+    given = {"_TYPER_COMPLETE_ARGS": " ".join(line), "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
+    if shell == "bash":
+        given = {"COMP_WORDS": "\n".join(line), "COMP_CWORD": str(len(line) - 1)}
+    environment = {**os.environ, **given, completion.VARIABLE: f"complete_{shell}", **environment}
+    process = subprocess.run([ETTSWEEP], capture_output=True, text=True, cwd=folder, env=environment)
+    assert process.stderr == ""
+    if shell == "zsh":
+        return re.findall(r'^(?:_arguments \'\*: :\(\()?"([^"]+)"', process.stdout, re.MULTILINE)
+    return [text.split("\t")[0] for text in process.stdout.splitlines() if text]
+
+
+def make_sweep(folder: Path, name: str, results: str = "results") -> None:
+    keep(folder / results, load_request(write_grid(folder / f"{name}.yaml")))
+
+
+# --- names ------------------------------------------------------------------------------------------------------------
+
+
+def test_each_shell_is_offered_commands_options_and_names(
+    shell: str, folder: Path, make_spec: Callable[..., RunSpec]
+) -> None:
+    ids = sorted(RunDir.create(folder / "results", make_spec(seed=seed)).id for seed in range(3))
+    make_sweep(folder, "first")
+    make_sweep(folder, "second")
+    assert ask(shell, folder, "ver") == ["verify-optimum"]
+    assert ask(shell, folder, "sweeps", "") == ["rename", "note", "archive", "unarchive"]
+    assert ask(shell, folder, "status", "--st") == ["--strategy", "--state"]
+    assert ask(shell, folder, "status", "-s", "") == ["first", "second"]
+    assert ask(shell, folder, "sweeps", "archive", "first", "se") == ["second"]
+    assert ask(shell, folder, "show", "") == ids
+    assert ask(shell, folder, "status", "--format", "") == ["table", "json", "csv", "markdown"]
+    assert ask(shell, folder, "grid", "--grid", "") == [], "then the shell offers files"
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["status --sweep", "watch -s", "grid --name", "sweeps rename", "sweeps note", "sweeps archive", "sweeps unarchive"],
+)
+def test_sweeps_are_offered(words: str, folder: Path, offered: Offer) -> None:
+    make_sweep(folder, "wide.2")
+    (folder / "results" / "sweeps" / "odd name").mkdir()
+    (folder / "results" / "sweeps" / "notes.txt").touch()
+    assert offered(*words.split(), "") == ["wide.2"]
+
+
+def test_archived_sweeps_are_offered_too(folder: Path, offered: Offer) -> None:
+    make_sweep(folder, "old")
+    typed("sweeps", "archive", "old", cwd=folder)
+    assert offered("sweeps", "unarchive", "") == ["old"]
+
+
+def test_sweeps_of_an_earlier_version_are_offered_under_the_names_that_commands_take(
+    folder: Path, offered: Offer
+) -> None:
+    make_sweep(folder, "first", "elsewhere")
+    (sweep,) = load_sweeps(folder / "elsewhere").named.values()
+    (folder / "results" / "requests").mkdir()
+    kept = folder / "results" / "requests" / "0123456789ab.yaml"
+    kept.write_text(sweep.requests[0].model_dump_json())  # JSON is YAML
+    assert offered("status", "-s", "") == ["first"]
+    kept.write_text("[")
+    assert offered("status", "-s", "") == []
+
+
+@pytest.mark.parametrize("command", ["status", "logs", "show", "cancel", "retry", "train"])
+def test_runs_are_offered(command: str, folder: Path, offered: Offer, spec: RunSpec) -> None:
+    RunDir.create(folder / "results", spec)
+    (folder / "results" / "runs" / "0123456789ab").mkdir()
+    (folder / "results" / "runs" / "0123456789ab" / "spec.json").write_text("{")
+    (folder / "results" / "runs" / "notes").mkdir()
+    assert offered(command, "") == sorted(["0123456789ab", spec.run_id])
+    assert offered(command, spec.run_id[:6]) == [spec.run_id]
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        ("verify-optimum --strategy", STRATEGIES),
+        ("train --strategy", STRATEGIES),
+        ("map --from", STRATEGIES),
+        ("map --to", STRATEGIES),
+        ("check-scaling --strategy", STRATEGIES),
+        ("cancel --state", [state.value for state in State]),
+        ("retry --log", SINKS),
+        ("status --model", named_models()),
+        ("scales --model", named_models()),
+        ("map --model", named_models()),
+    ],
+)
+def test_what_a_table_has_is_offered(words: str, names: list[str], offered: Offer) -> None:
+    assert offered(*words.split(), "") == list(names)
+
+
+@pytest.mark.parametrize("command", ["grid", "train", "doctor"])
+def test_models_are_offered_that_one_grid_is_for(
+    command: str, folder: Path, offered: Offer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in {
+        "mine": "# one of mine\nmodel: vit-s16   # small",
+        "shipped-too": "model: vit-b16",
+        "first": "model: vit-digits",
+        "second": "model: vit-digits",
+        "described": "model: {kind: vit}",
+        "unknown": "model: vit-xxl",
+        "broken": "model: [",
+    }.items():
+        (folder / "grids" / f"{name}.yaml").write_text(text)
+    (folder / "grids" / "dangling.yaml").symlink_to("nothing")
+    models = offered(command, "--model", "")
+    assert set(models) == {"vit-s16", "vit-b16", "vit-cifar10", "vit-cifar100", "bart-large", "r2c2", "encdec-tiny"}
+    monkeypatch.chdir(folder)
+    for name in ("broken", "dangling"):
+        (folder / "grids" / f"{name}.yaml").unlink()
+    assert all(find_grid(model) for model in models)
+
+
+def test_profiles_are_offered(folder: Path, offered: Offer) -> None:
+    for name in ("mine.yaml", "odd name.yaml", "twice.yaml.yaml", "local.yaml", "README.md"):
+        (folder / "launch" / name).touch()
+    shipped = {"slurm", "slurm-container", "slurm-cpu", "slurm-node", "slurm-preempt", "slurm-together"}
+    assert set(offered("grid", "--launch", "")) == {"mine", "local", *shipped}
+
+
+# --- where they are looked for ----------------------------------------------------------------------------------------
+
+
+def test_names_are_those_of_the_results_folder_that_is_typed_or_set(shell: str, folder: Path, tmp_path: Path) -> None:
+    make_sweep(folder, "here")
+    make_sweep(folder, "there", "other")
+    assert ask(shell, folder, "status", "-s", "") == ["here"]
+    assert ask(shell, folder, "status", "--results", tmp_path / "other", "-s", "") == ["there"]
+    assert ask(shell, folder, "status", "-s", "", ETTSWEEP_RESULTS="other") == ["there"]
+    assert ask(shell, folder, "status", "--results", "~/other", "-s", "", HOME=str(folder)) == ["there"]
+    assert ask(shell, folder, "status", "--results", "$HOME/other", "-s", "", HOME=str(folder)) == ["there"]
+
+
+def test_bash_takes_an_option_apart_at_its_equals_sign(folder: Path, offered: Offer, spec: RunSpec) -> None:
+    RunDir.create(folder / "other", spec)
+    make_sweep(folder, "there", "other")
+    assert offered("status", "--results", "=", "other", "--sweep", "=") == ["there"]
+    assert offered("status", "--results", "=", "other", "--sweep", "=", "the") == ["there"]
+    assert offered("train", "--set", "lr", "=", "1", "--results", "=", "other", "") == [spec.run_id]
+    assert offered("train", "--set", "=", "lr", "=", "1", "--results", "=", "other", "") == [spec.run_id]
+
+
+@pytest.mark.parametrize("words", ["status -s", "status", "sweeps rename", "show", "grid --name"])
+def test_a_folder_that_is_not_there_offers_nothing(shell: str, words: str, folder: Path) -> None:
+    assert ask(shell, folder, *words.split(), "", ETTSWEEP_RESULTS="nowhere") == []
+
+
+def test_a_folder_that_cannot_be_read_offers_nothing(shell: str, folder: Path) -> None:
+    for name in ("runs", "sweeps", "requests"):
+        (folder / "results" / name).touch()
+    assert ask(shell, folder, "status", "") == []
+    assert ask(shell, folder, "status", "-s", "") == []
+
+
+@pytest.mark.parametrize(
+    "line", [{"COMP_CWORD": "x"}, {"COMP_WORDS": ""}, {"COMP_WORDS": 'ettsweep\nstatus\n"'}, {"COMP_WORDS": "=\n="}]
+)
+def test_nothing_is_said_of_a_line_that_makes_no_sense(line: dict[str, str], offered: Offer) -> None:
+    assert offered("status", "", **line) == []
+
+
+# --- shells -----------------------------------------------------------------------------------------------------------
+
+
+def test_bash_completes_with_the_script_that_is_installed(folder: Path, tmp_path: Path) -> None:
+    make_sweep(folder, "first")
+    named = {**os.environ, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+    script = typed("--show-completion", "bash", env=named).stdout
+    assert f"{completion.VARIABLE}=complete_bash" in script
+    (tmp_path / "script").write_text(script)
+    code = """
+        . ./script
+        COMP_WORDS=(ettsweep status --results = "$PWD/results" --sweep "") COMP_CWORD=6
+        _ettsweep_completion ettsweep
+        printf '%s\\n' "${COMPREPLY[@]}"
+    """
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    bash = shutil.which("bash") or pytest.skip("no bash")
+    done = subprocess.run(
+        [bash, "-c", code], capture_output=True, text=True, cwd=folder, env={**os.environ, "PATH": path}
+    )
+    assert (done.stdout, done.stderr) == ("first\n", "")
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ({"_TYPER_COMPLETE_ARGS": "ettsweep status --format "}, 0),
+        ({"_TYPER_COMPLETE_ARGS": "ettsweep grid --grid "}, 1),
+        ({}, 1),
+    ],
+)
+def test_fish_is_told_whether_to_offer_files(line: dict[str, str], code: int, folder: Path) -> None:
+    given = {**line, "_TYPER_COMPLETE_FISH_ACTION": "is-args", completion.VARIABLE: "complete_fish"}
+    done = typed(code=code, env={**os.environ, **given}, cwd=folder)
+    assert (done.stdout, done.stderr) == ("", "")
+
+
+def test_an_answer_loads_no_heavy_package(folder: Path, make_spec: Callable[..., RunSpec]) -> None:
+    """Else it would take longer than a shell may wait; `make bench` says how long it takes."""
+    make_sweep(folder, "first")
+    RunDir.create(folder / "results", make_spec())
+    heavy = {"pydantic", "yaml", "rich", "torch", "numpy", "submitit"}
+    for words in ("status --", "status -s", "show", "grid --model", "status --model", "status --state", "grid --log"):
+        line = ["ettsweep", *words.split(), *([] if words.endswith("--") else [""])]
+        given = {"_TYPER_COMPLETE_ARGS": " ".join(line), completion.VARIABLE: "complete_zsh"}
+        environment = {**os.environ, **given, "PYTHONPROFILEIMPORTTIME": "1"}
+        done = subprocess.run([ETTSWEEP], capture_output=True, text=True, cwd=folder, env=environment)
+        assert done.stdout.startswith("_arguments"), words
+        loaded = {text.rpartition("|")[2].strip().split(".")[0] for text in done.stderr.splitlines()}
+        assert "typer" in loaded
+        assert not heavy & loaded, words

@@ -1,17 +1,23 @@
 """Sweeps as people meet them: named, extended, refused, listed, shared, and each with verdicts of its own."""
 
+import contextlib
 import json
 import os
+import pty
 import shlex
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.commandline import GRID, Call, keep, runs_in, write_grid
+from rich.console import Console
+from support.commandline import ETTSWEEP, GRID, Call, keep, runs_in, write_grid
 from support.forks import Forks, warm_workers
 
+from ettsweep.launch.profiles import LocalProfile
+from ettsweep.launch.rounds import How, verify_rounds
 from ettsweep.launch.submissions import submission_folders
 from ettsweep.runs.folder import RunDir
 from ettsweep.spec import RunSpec
@@ -281,6 +287,24 @@ def test_a_run_that_no_sweep_asks_for_is_shown_under_a_dash(call: Call, results:
     assert verdicts(call, results)["w8"]["reason"].startswith("no finished point yet")
 
 
+def at_a_terminal(*arguments: object, answers: dict[str, str]) -> str:
+    """Run a command at a terminal; type each answer where its question appears. Return what was shown."""
+    screen, terminal = pty.openpty()
+    process = subprocess.Popen([ETTSWEEP, *map(str, arguments)], stdin=terminal, stdout=terminal, stderr=terminal)
+    os.close(terminal)
+    shown = ""
+    with contextlib.suppress(OSError):  # the terminal is gone with the last process at it
+        while part := os.read(screen, 4096).decode(errors="replace"):
+            shown += part
+            for question in list(answers):
+                if question in shown:
+                    os.write(screen, f"{answers.pop(question)}\n".encode())
+    os.close(screen)
+    assert process.wait() == 1
+    assert not answers, f"never asked in {shown}"
+    return " ".join(shown.split())
+
+
 # --- a climb asks before it spends ----------------------------------------------------------------------------------
 
 
@@ -288,7 +312,7 @@ def test_a_run_that_no_sweep_asks_for_is_shown_under_a_dash(call: Call, results:
 def test_a_climb_stops_where_it_would_cost_more_than_was_asked_for(
     call: Call, results: Path, forks: Forks, tmp_path: Path
 ) -> None:
-    write_grid(tmp_path / "far.yaml", centre={"standard": {"lr": 0.25 / 2**7, "wd": 0.25}})
+    write_grid(tmp_path / "far.yaml", centre={"standard": {"lr": 0.25 / 2**6, "wd": 0.25}})
     follow = ("--follow", "--results", results)
     with warm_workers(forks):
         call("grid", "--grid", "far.yaml", "--launch-set", "slots=1", *follow)
@@ -297,7 +321,30 @@ def test_a_climb_stops_where_it_would_cost_more_than_was_asked_for(
         assert "device hours: it stops here; `ettsweep verify-optimum --follow --max-runs N" in done.err
         assert len(runs_in(results)) == 6
         assert done.json[0]["verdict"] == "edge"
+        asked = at_a_terminal("verify-optimum", *follow, answers={"go on? [y/N]": "n"})
+        assert "far standard: 3 runs were asked for, the climb has added 3, and its next round is 1, about " in asked
+        assert "it stops here" in asked
+        assert len(runs_in(results)) == 6
         call("verify-optimum", *follow, "--max-runs", 2, code=1)
         assert len(runs_in(results)) == 8
         call("verify-optimum", *follow, "--max-runs", 100)
     assert verdicts(call, results)["far"]["verdict"] == "optimal"
+
+
+@pytest.mark.usefixtures("process")
+def test_a_climb_that_is_agreed_to_goes_on_as_far_again(results: Path, forks: Forks, tmp_path: Path) -> None:
+    request = load_request(write_grid(tmp_path / "far.yaml", centre={"standard": {"lr": 0.25 / 2**12, "wd": 0.25}}))
+    keep(results, request)
+    answers, told = [True, False], []
+
+    def agree(words: str) -> bool:
+        told.append((words, len(runs_in(results))))
+        return answers.pop(0)
+
+    (sweep,) = load_sweeps(results).chosen()
+    how = How(results, LocalProfile(slots=1), console=Console(stderr=True))
+    with warm_workers(forks):
+        done = verify_rounds(sweep.searches, how, agree=agree)
+    assert [count for _, count in told] == [6, 9], "3 were asked for; 3 more need no word, 3 more need one"
+    assert done.stopped == [told[-1][0]]
+    assert len(runs_in(results)) == 9

@@ -41,7 +41,7 @@ def test_from_a_grid_file_to_a_report(tmp_path: Path, results: Path) -> None:
     assert four[edge["lr"], edge["wd"]] == min(four.values())
 
     # The climb leaves the grid, and ends where all six neighbours are worse.
-    (found,) = command("verify-optimum", "--follow")
+    (found,) = command("verify-optimum", "--follow", "--max-runs", 20)
     optimum, trained = (found["lr"], found["wd"]), scores()
     assert found["verdict"] == "optimal"
     assert {(n["lr"], n["wd"]) for n in found["neighbours"]} == six_around(*optimum)

@@ -215,7 +215,8 @@ def _point(point: Point) -> dict[str, float]:
 def sweep_row(sweep: Sweep, ledger: Ledger, verdicts: Sequence[Verdict]) -> dict[str, Any]:
     """Return what `sweeps` shows of one: how far its runs are, device hours of those that are finished, verdicts."""
     runs = [run for search in sweep.searches for run in ledger.family(search.family) if search.holds(run.point)]
-    states = [ledger.state(spec.run_id).state for spec in sweep.specs()]
+    ids = {run.id for run in runs} | {spec.run_id for spec in sweep.specs()}
+    states = [ledger.state(run).state for run in ids]
     seconds = sum((run.result or {}).get("device_s") or 0.0 for run in runs)
     changed = max((path.stat().st_mtime for run in runs if (path := run.dir.result_path).exists()), default=None)
     return {

@@ -251,7 +251,7 @@ def test_cleaning_leaves_alone_what_live_workers_could_touch(grid: Any, results:
         wait_for(lambda: status(results)[queued.id]["state"] == "missing", "the submission to end")
         (submission,) = submission_folders(results)
         assert clean() >= {temporary, broken, submission}
-    assert (done.result(), queued.spec_path.exists(), results.joinpath("requests").is_dir()) == (
+    assert (done.result(), queued.spec_path.exists(), results.joinpath("sweeps").is_dir()) == (
         {"run": done.id, "status": "done", "score": 1.0, "metrics_sha256": done.result()["metrics_sha256"]},  # type: ignore[index]
         True,
         True,

@@ -1,6 +1,7 @@
 """Sweeps as people meet them: named, extended, refused, listed, shared, and each with verdicts of its own."""
 
 import contextlib
+import io
 import json
 import os
 import pty
@@ -16,8 +17,9 @@ from rich.console import Console
 from support.commandline import ETTSWEEP, GRID, Call, keep, runs_in, write_grid
 from support.forks import Forks, warm_workers
 
+from ettsweep.launch.monitor import Monitor, picture
 from ettsweep.launch.profiles import LocalProfile
-from ettsweep.launch.rounds import How, verify_rounds
+from ettsweep.launch.rounds import How, read_ledger, verify_rounds
 from ettsweep.launch.submissions import submission_folders
 from ettsweep.runs.folder import RunDir
 from ettsweep.spec import RunSpec
@@ -287,6 +289,22 @@ def test_a_run_that_no_sweep_asks_for_is_shown_under_a_dash(call: Call, results:
     assert verdicts(call, results)["w8"]["reason"].startswith("no finished point yet")
 
 
+def test_the_picture_of_runs_names_their_sweeps_where_there_are_several(results: Path, ask: Ask) -> None:
+    (first, *_) = ask("w8")
+    attempt = RunDir.create(results, first).claim({}, after=0)
+    assert attempt
+    attempt.fail("error", "RuntimeError: out of luck")
+
+    def shown() -> str:
+        monitor = Monitor(results, [first], load_sweeps(results).searches)
+        (console := Console(file=io.StringIO(), width=200)).print(picture(monitor, monitor.look(), "all"))
+        return str(console.file.getvalue())  # type: ignore[attr-defined]
+
+    assert "w8" not in shown()
+    ask("more", seeds=[0, 1])
+    assert "more, w8" in shown()
+
+
 def at_a_terminal(*arguments: object, answers: dict[str, str]) -> str:
     """Run a command at a terminal; type each answer where its question appears. Return what was shown."""
     screen, terminal = pty.openpty()
@@ -347,4 +365,6 @@ def test_a_climb_that_is_agreed_to_goes_on_as_far_again(results: Path, forks: Fo
         done = verify_rounds(sweep.searches, how, agree=agree)
     assert [count for _, count in told] == [6, 9], "3 were asked for; 3 more need no word, 3 more need one"
     assert done.stopped == [told[-1][0]]
+    done.plan(read_ledger(results))
+    assert done.stopped == [told[-1][0]], "whoever said no is not asked again"
     assert len(runs_in(results)) == 9

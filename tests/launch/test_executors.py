@@ -390,7 +390,7 @@ def plan_of(results: Path, specs: list[RunSpec]) -> Plan:
 
 
 def without_unique_names(script: str) -> str:
-    script = re.sub(r"/jobs/\d{8}-\d{6}-\d{6}-[0-9a-f]{8}\b", "/jobs/XXXXXXXX", script)
+    script = re.sub(r"/jobs/\d{6}-[0-9a-f]{8}\b", "/jobs/XXXXXXXX", script)
     script = re.sub(r"/code/[0-9a-f]{8,}\b", "/code/XXXXXXXX", script)
     return re.sub(r"\.[0-9a-f]{8}$", ".XXXXXXXX", script, flags=re.MULTILINE)
 

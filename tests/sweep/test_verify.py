@@ -375,6 +375,9 @@ def test_runs_off_the_lattice_and_off_a_fixed_axis_are_not_looked_at(search_of: 
     verdict = verify(search, runs_on(search, calm | other))
     assert verdict == verify(search, runs_on(search, calm))
     assert {offset_of(run.point) for run in verdict.runs} == set(calm)
+    for offset in other:
+        with pytest.raises(InputError, match=r"--at: (lr|wd)"):
+            Look(search, runs_on(search, calm | other)).snap(CENTRE.moved(*offset))
 
 
 def test_two_sweeps_of_one_family_say_in_what_they_differ(search_of: Callable[..., Search]) -> None:

@@ -13,6 +13,10 @@ from ettsweep.errors import InputError
 # --- reading --------------------------------------------------------------------------------------------------------
 
 
+_FLOAT = ("tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+0123456789."))
+"""1e-3, which YAML 1.1 takes for a text."""
+
+
 def _with_rules(base: Any) -> Any:
     """Return a safe loader in which 1e-3 is a float, as everyone but YAML 1.1 means it, and a repeated key an error."""
 
@@ -40,8 +44,7 @@ def _with_rules(base: Any) -> Any:
 
     Loader.add_constructor("tag:yaml.org,2002:int", Loader.construct_yaml_int)
     Loader.add_constructor("tag:yaml.org,2002:float", Loader.construct_yaml_float)
-    number = re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$")
-    Loader.add_implicit_resolver("tag:yaml.org,2002:float", number, list("-+0123456789."))
+    Loader.add_implicit_resolver(*_FLOAT)
     return Loader
 
 
@@ -78,6 +81,18 @@ def read_yaml(path: Path) -> Any:
     if not isinstance(data, dict):
         raise InputError(f"{path}: a mapping of keys to values is expected")
     return data
+
+
+class _Dumper(yaml.SafeDumper):
+    """Puts quotes around what the loader would take for a number."""
+
+
+_Dumper.add_implicit_resolver(*_FLOAT)
+
+
+def dump_yaml(data: Any) -> str:
+    """Return data as YAML that is read back as it was."""
+    return str(yaml.dump(data, Dumper=_Dumper, sort_keys=False))
 
 
 NAME = r"[^\W\d]\w*"

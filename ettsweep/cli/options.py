@@ -111,16 +111,23 @@ class Families:
     def __bool__(self) -> bool:
         return any(vars(self).values())
 
-    def sweeps(self, found: "Sweeps") -> "list[Sweep]":
+    def load(self, results: Path) -> "Sweeps":
+        """Read all sweeps; where none is named, say which ones are left out since they cannot be read."""
+        from ettsweep.sweep.sweeps import load_sweeps
+
+        sweeps = load_sweeps(results)
+        for name, problem in {} if self.sweep else sweeps.broken.items():
+            note(f"sweep {name} is left out: {problem}")
+        return sweeps
+
+    def sweeps(self, sweeps: "Sweeps") -> "list[Sweep]":
         """Return the sweeps that are meant; without a name, all that are not archived and can be read.
 
         Raises:
             InputError: there is none of a name.
             CorruptError: one that is named cannot be read.
         """
-        for name, problem in {} if self.sweep else found.broken.items():
-            note(f"sweep {name} is left out: {problem}")
-        return found.chosen(self.sweep or [])
+        return sweeps.chosen(self.sweep or [])
 
     def searches(self, sweeps: "Sweeps") -> "list[Search]":
         """Return the searches that have been asked for and are meant.
@@ -130,6 +137,8 @@ class Families:
         """
         known = [search for sweep in self.sweeps(sweeps) for search in sweep.searches]
         if not known:
+            if sweeps.named:
+                raise InputError(f"all sweeps are archived: {', '.join(sweeps.named)}; name one with --sweep")
             raise InputError(
                 f"{sweeps.results}: no grid has been asked for yet; `ettsweep grid --model vit-digits` asks for one"
             )
@@ -140,20 +149,16 @@ class Families:
         return found
 
     def runs(self, ledger: "Ledger", sweeps: "Sweeps") -> "list[Run]":
-        """Return the runs that are meant: those of the sweeps and, where none is named, those of none.
+        """Return the runs that are meant: those that belong to the sweeps and, where none is named, to none.
 
         Raises:
             InputError: a sweep or a family is not there.
         """
-        from ettsweep.sweep.sweeps import by_family, holders
+        from ettsweep.sweep.sweeps import holders
 
-        meant = by_family(search for sweep in self.sweeps(sweeps) for search in sweep.searches)
-        runs = [
-            run
-            for run in ledger.runs.values()
-            if holders(meant, run.family, run.point)
-            or not (self.sweep or holders(sweeps.searches, run.family, run.point))
-        ]
+        meant = {sweep.name for sweep in self.sweeps(sweeps)}
+        belong = {run.id: set(holders(sweeps.searches, run.family, run.spec)) for run in ledger.runs.values()}
+        runs = [r for r in ledger.runs.values() if belong[r.id] & meant or not (self.sweep or belong[r.id])]
         known = {run.family for run in runs}
         for prefix in self.family or []:
             if not any(family.startswith(prefix) for family in known):
@@ -267,15 +272,15 @@ def console() -> "Console":
 
 
 @contextlib.contextmanager
-def detaching(follows: bool = True) -> Iterator[None]:
-    """Have Ctrl-C leave a command that follows runs with exit code 0: what was submitted goes on."""
+def detaching(follows: bool = True, code: int = 1) -> Iterator[None]:
+    """Have Ctrl-C leave a command that follows runs, with exit code 1, not yet: what was submitted goes on."""
     try:
         yield
     except KeyboardInterrupt:
         if not follows:
             raise
         note("detached; the runs go on: `ettsweep watch` shows them")
-        raise typer.Exit(0) from None
+        raise typer.Exit(code) from None
 
 
 @contextlib.contextmanager
@@ -296,7 +301,13 @@ def retyped_with(option: str) -> Iterator[None]:
 
 def go_on(told: str) -> bool:
     """Ask a person whether a climb may go on, given what that costs; where nobody is there, it may not."""
-    return sys.stdin.isatty() and sys.stderr.isatty() and typer.confirm(f"{told}; go on?", err=True)
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    try:
+        return typer.confirm(f"{told}; go on?", err=True)
+    except typer.Abort:  # what the climb has found is shown all the same
+        note("")
+        return False
 
 
 def confirm(question: str, count: int, yes: bool) -> None:

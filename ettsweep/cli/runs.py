@@ -50,11 +50,11 @@ def status(
     from ettsweep.launch.rounds import read_ledger
     from ettsweep.runs.state import State
     from ettsweep.sweep.ledger import count_states
-    from ettsweep.sweep.sweeps import held_by, load_sweeps
+    from ettsweep.sweep.sweeps import held_by
 
-    ledger, sweeps = read_ledger(results), load_sweeps(results)
+    ledger, sweeps = read_ledger(results), chosen.load(results)
     runs = chosen.runs(ledger, sweeps)
-    rows = [status_row(r, held_by(sweeps.searches, r.family, r.point)) for r in sorted(runs, key=in_order)]
+    rows = [status_row(r, held_by(sweeps.searches, r.family, r.spec)) for r in sorted(runs, key=in_order)]
     if form in (Format.TABLE, Format.MARKDOWN):
         one = len({row["sweep"] for row in rows}) == 1
         columns = [column for column in STATUS_COLUMNS if not (one and column == "sweep")]
@@ -82,13 +82,12 @@ def watch(
     """Show live what runs, how far it is and how long still; Ctrl-C leaves it running."""
     from ettsweep.launch.monitor import Monitor, follow
     from ettsweep.launch.rounds import read_ledger
-    from ettsweep.sweep.sweeps import load_sweeps
 
-    sweeps = load_sweeps(results)
+    sweeps = families.load(results)
     runs = families.runs(read_ledger(results), sweeps)
     if not runs:
         raise InputError(f"{results}: no runs to watch; `ettsweep grid --model vit-digits` makes some")
-    with detaching():
+    with detaching(code=0):
         snapshot = follow(
             Monitor(results, [r.spec for r in runs], sweeps.searches), str(results), console(), relaunch=False
         )
@@ -150,10 +149,10 @@ def cancel(
     from ettsweep.launch.outlook import withdraw
     from ettsweep.launch.rounds import read_ledger
     from ettsweep.runs.state import State
-    from ettsweep.sweep.sweeps import load_sweeps, spared
+    from ettsweep.sweep.sweeps import spared
 
     chosen.need_some(all_)
-    sweeps = load_sweeps(results)
+    sweeps = chosen.load(results)
     found = chosen.runs(read_ledger(results), sweeps)
     stoppable = (State.MISSING, State.QUEUED, State.RUNNING, State.INTERRUPTED, State.UNKNOWN)
     runs = [run for run in found if run.state in stoppable]
@@ -186,10 +185,9 @@ def retry(
     from ettsweep.launch.demand import ask_again, retryable
     from ettsweep.launch.rounds import How, carry_out, read_ledger
     from ettsweep.sweep.ledger import intact
-    from ettsweep.sweep.sweeps import load_sweeps
 
     chosen.need_some(all_)
-    ledger, sweeps = read_ledger(results), load_sweeps(results)
+    ledger, sweeps = read_ledger(results), chosen.load(results)
     for prefix in chosen.run or []:
         intact(ledger, prefix)
     found = chosen.runs(ledger, sweeps)

@@ -52,32 +52,39 @@ def grid(
     results: Results = DEFAULT_RESULTS,
 ) -> None:
     """Make a sweep of a grid file, or extend it, and submit the runs that are missing."""
-    from ettsweep.cli.views import note_blocked, note_ended, show_outcome
+    from ettsweep.cli.views import note_blocked, note_ended, note_left, show_outcome
     from ettsweep.config import parse_numbers
     from ettsweep.launch.demand import ask_grid, trained_by
     from ettsweep.launch.rounds import How, carry_out
-    from ettsweep.sweep.changes import check_name, followed
+    from ettsweep.sweep.changes import check_name, check_note, followed
     from ettsweep.sweep.gridfile import load_request, which_grid
+    from ettsweep.sweep.sweeps import load_sweeps
 
     path = which_grid(grid, model, "say which grid, with one of --model NAME and --grid FILE")
     given_seeds = parse_numbers(seeds, "--seeds", "0,1,2")
     asked = load_request(path, strategy or [], set_ or [], lr_range, wd_range, given_seeds)
     name = check_name(path.stem if name is None else name)
+    if words is not None:
+        check_note(words)
     with retyped_with("--name"):
         request = training.place().settle(asked, results, name)
         how = How(results, *trained_by(request), dry_run, console() if follow else None, name, request.searches(name))
-        plan, obstacle = ask_grid(request, how, name, words)
+        plan, obstacle = ask_grid(request, how, name, words, tell=note)
     with detaching(how.follows), followed(results, [name] if how.follows else ()):
         done = carry_out(plan, how)
     show_outcome(done, form)
     if dry_run:
+        known = name in load_sweeps(results).named
+        note(f"sweep {name} {'is there' if known else 'would be made'}")
         note(f"before it can be submitted: {obstacle}" if obstacle else "")
         return
     note_blocked(done.plan)
     if not follow:
         note_ended(results, plan)
         if plan.to_launch:
-            note("they train in the background: `ettsweep watch` shows them, `ettsweep verify-optimum` judges them")
+            judges = f"`ettsweep verify-optimum --sweep {name}` judges them"
+            note(f"they train in the background: `ettsweep watch --sweep {name}` shows them, {judges}")
+    note_left(load_sweeps(results), name, plan)
     if not done.sound:
         raise typer.Exit(1)
 
@@ -87,7 +94,7 @@ def verify_optimum(
     families: Families,
     at: Annotated[
         str | None,
-        typer.Option(help="Judge this point, LR,WD, instead of each family's best.", metavar="LR,WD"),
+        typer.Option(help="Judge this point, not the best one; with --follow, climb from it.", metavar="LR,WD"),
     ] = None,
     max_runs: Annotated[int | None, typer.Option(min=0, help="Submit no more than this many runs.")] = None,
     training: Training,
@@ -101,9 +108,8 @@ def verify_optimum(
     from ettsweep.launch.rounds import How, verify_rounds
     from ettsweep.sweep.changes import followed
     from ettsweep.sweep.search import parse_point
-    from ettsweep.sweep.sweeps import load_sweeps
 
-    sweeps = load_sweeps(results)
+    sweeps = families.load(results)
     searches = families.searches(sweeps)
     ways = training.place().of_searches(searches, sweeps, dry_run=dry_run)
     how = How(results, *ways, dry_run, console() if follow else None, "verify", searches)
@@ -148,9 +154,8 @@ def seeds(
     from ettsweep.launch.demand import ask_seeds
     from ettsweep.launch.rounds import How, carry_out, judge, read_ledger
     from ettsweep.sweep.changes import followed
-    from ettsweep.sweep.sweeps import load_sweeps
 
-    sweeps = load_sweeps(results)
+    sweeps = families.load(results)
     searches = families.searches(sweeps)
     ways = training.place().of_searches(searches, sweeps, dry_run=dry_run)
     how = How(results, *ways, dry_run, console() if follow else None, "seeds", searches)
@@ -179,11 +184,11 @@ def report(
     from ettsweep.cli.views import show_verdicts
     from ettsweep.launch.rounds import judge, read_ledger
     from ettsweep.report.build import write_report
-    from ettsweep.sweep.sweeps import load_sweeps
 
-    ledger, sweeps = read_ledger(results), load_sweeps(results)
+    ledger, sweeps = read_ledger(results), families.load(results)
     searches, runs = families.searches(sweeps), families.runs(ledger, sweeps)
     verdicts = judge(searches, ledger)
+    runs = list({run.id: run for run in (*runs, *(run for v in verdicts for run in v.runs))}.values())
     paths = write_report(results, out or results / "report", runs, verdicts, note)
     show_verdicts(verdicts, form)
     note(f"wrote {paths[0]} and, beside it, {len(paths) - 1} tables and figures")

@@ -7,6 +7,7 @@ import typer
 
 from ettsweep.cli import completion
 from ettsweep.cli.options import DEFAULT_RESULTS, Form, Results
+from ettsweep.errors import InputError
 from ettsweep.output import Format, note, show
 
 app = typer.Typer(
@@ -35,6 +36,9 @@ def list_sweeps(
 ) -> None:
     """List the sweeps: what they are for, how far they are, what they cost, and their verdicts."""
     if context.invoked_subcommand:
+        for option in ("all_", "form", "results"):
+            if (source := context.get_parameter_source(option)) and source.name == "COMMANDLINE":
+                raise InputError(f"options of `sweeps {context.invoked_subcommand}` go after its name")
         return
     from ettsweep.cli.views import sweep_row
     from ettsweep.launch.rounds import judge, read_ledger
@@ -42,7 +46,7 @@ def list_sweeps(
 
     sweeps, ledger = load_sweeps(results), read_ledger(results)
     shown = [sweep for sweep in sweeps.named.values() if all_ or not sweep.archived]
-    rows = [sweep_row(sweep, ledger, judge(sweep.searches, ledger)) for sweep in shown]
+    rows = [sweep_row(sweep, ledger, judge(sweep.searches, ledger), sweeps.searches) for sweep in shown]
     show(rows, form, [name for name in rows[0] if all_ or name != "archived" or form is Format.CSV] if rows else None)
     for name, problem in sweeps.broken.items():
         note(f"sweep {name} is left out: {problem}")
@@ -71,10 +75,10 @@ def set_note(
     results: Results = DEFAULT_RESULTS,
 ) -> None:
     """Set the note of a sweep; an empty one removes it."""
-    from ettsweep.sweep.changes import add
+    from ettsweep.sweep.changes import add, check_note
     from ettsweep.sweep.sweeps import Entry
 
-    add(results, name, Entry(note=text))
+    add(results, name, Entry(note=check_note(text)))
 
 
 @app.command("archive")

@@ -16,12 +16,13 @@ from ettsweep.launch.submissions import read_submission, submissions
 from ettsweep.models.architectures import model_name
 from ettsweep.output import Format, note, show
 from ettsweep.provenance import summary
+from ettsweep.runs.folder import runs_dir
 from ettsweep.runs.state import State
 from ettsweep.scaling.strategies import strategy_name
 from ettsweep.spec import log2
 from ettsweep.sweep.ledger import Ledger, Plan, Run, count_states
 from ettsweep.sweep.search import Point, Search
-from ettsweep.sweep.sweeps import Sweep, by_family, held_by
+from ettsweep.sweep.sweeps import Sweep, Sweeps, by_family, held_by, holders
 from ettsweep.sweep.verify import Verdict, side_by_side
 from ettsweep.tasks.kinds import task_kind
 
@@ -34,7 +35,7 @@ def plan_rows(plan: Plan, searches: Sequence[Search]) -> list[dict[str, Any]]:
         {
             "run": p.id,
             "action": action,
-            "sweep": held_by(families, p.spec.family_id, Point(p.spec.lr, p.spec.wd)),
+            "sweep": held_by(families, p.spec.family_id, p.spec),
             "model": model_name(p.spec.model),
             "strategy": strategy_name(p.spec.strategy.s),
             "lr": p.spec.lr,
@@ -47,13 +48,14 @@ def plan_rows(plan: Plan, searches: Sequence[Search]) -> list[dict[str, Any]]:
     ]
 
 
-def plan_summary(plan: Plan, tense: str) -> str:
+def plan_summary(plan: Plan, tense: str, where: str = "") -> str:
     """Return one line of how many runs are submitted, taken on, kept or blocked."""
     parts = []
     if plan.submit:
         parts.append(f"{len(plan.submit)} runs {tense} submitted")
     if plan.retry:
         parts.append(f"{len(plan.retry)} {tense} taken on")
+    parts = [", ".join(parts) + where] if parts else []
     if plan.keep:
         finished = sum(p.state.finished for p in plan.keep)
         parts.append(f"{finished} finished, {len(plan.keep) - finished} under way")
@@ -69,7 +71,7 @@ def show_outcome(done: Outcome, form: Format) -> None:
     elif done.how.follows:
         note(f"{len(done.plan.keep)} of {len(done.plan.wanted)} runs finished")
     else:
-        note(plan_summary(done.plan, "") + where_to(done.folders))
+        note(plan_summary(done.plan, "", where_to(done.folders)))
 
 
 def show_plan(done: Outcome, form: Format, *, below: bool = False) -> None:
@@ -115,6 +117,15 @@ def note_ended(results: Path, plan: Plan) -> None:
         note(f"the workers' last words: {before[0].last_words()}" if len(before) > 1 else "")
 
 
+def note_left(sweeps: Sweeps, name: str, plan: Plan) -> None:
+    """Say how many runs of a sweep nobody has submitted yet: a call may ask for a part of it."""
+    planned = {p.id for p in plan.wanted}
+    ids = {spec.run_id for spec in sweeps.named[name].specs()} - planned
+    missing = sum(not (runs_dir(sweeps.results) / run).is_dir() for run in ids)
+    if missing:
+        note(f"{missing} other runs of sweep {name} are missing: `ettsweep verify-optimum --sweep {name}` submits them")
+
+
 def note_blocked(plan: Plan) -> None:
     """Name the runs that a person must decide about, with what to type."""
     for p in plan.blocked[:5]:
@@ -153,8 +164,12 @@ def show_verdicts(verdicts: Sequence[Verdict], form: Format) -> None:
     for v in verdicts:
         note(f"{v.search.title}: {mixed}" if (mixed := mixture(v.runs)) else "")
     for one, other, why in side_by_side(verdicts):
-        named = f"{one.strategy} is {one.verdict} in {one.search.sweep}, {other.verdict} in {other.search.sweep}"
-        note(f"{named}: {'; '.join(why)}")
+        here, there = (f"{v.verdict}{_at(v.point)} in {v.search.sweep}" for v in (one, other))
+        note(f"{one.strategy} is {here}, {there}: {'; '.join(why)}")
+
+
+def _at(point: Point | None) -> str:
+    return f" at ({point.lr:.4g}, {point.wd:.4g})" if point else ""
 
 
 def note_outside(verdicts: Sequence[Verdict]) -> None:
@@ -212,9 +227,19 @@ def _point(point: Point) -> dict[str, float]:
     return {"lr": point.lr, "wd": point.wd}
 
 
-def sweep_row(sweep: Sweep, ledger: Ledger, verdicts: Sequence[Verdict]) -> dict[str, Any]:
-    """Return what `sweeps` shows of one: how far its runs are, device hours of those that are finished, verdicts."""
-    runs = [run for search in sweep.searches for run in ledger.family(search.family) if search.holds(run.point)]
+def sweep_row(
+    sweep: Sweep, ledger: Ledger, verdicts: Sequence[Verdict], searches: Mapping[str, Sequence[Search]]
+) -> dict[str, Any]:
+    """Return what `sweeps` shows of one: how far its runs are, device hours of those that are finished, verdicts.
+
+    Given the searches of all sweeps by family.
+    """
+    runs = [
+        run
+        for search in sweep.searches
+        for run in ledger.family(search.family)
+        if sweep.name in holders(searches, run.family, run.spec)
+    ]
     ids = {run.id for run in runs} | {spec.run_id for spec in sweep.specs()}
     states = [ledger.state(run).state for run in ids]
     seconds = sum((run.result or {}).get("device_s") or 0.0 for run in runs)
@@ -288,7 +313,7 @@ def describe(ledger: Ledger, run_id: str, searches: Mapping[str, Sequence[Search
     run = ledger.runs.get(run_id)
     if run is None:
         return {"run": run_id, "state": State.FAILED.value, "reason": ledger.broken[run_id]}
-    row = status_row(run, held_by(searches, run.family, run.point))
+    row = status_row(run, held_by(searches, run.family, run.spec))
     attempts = []
     for number in run.dir.numbers():
         attempt = run.dir.attempt(number)

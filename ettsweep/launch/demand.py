@@ -144,10 +144,17 @@ BY_NAME = (*WAITING, State.UNKNOWN, State.DONE, State.DIVERGED)
 """A claim that cannot be asked after is given up only by name; a finished run may have lost its metrics."""
 
 
-def ask_grid(request: Request, how: How, name: str, words: str | None = None) -> tuple[Plan, str]:
+def ask_grid(
+    request: Request,
+    how: How,
+    name: str,
+    words: str | None = None,
+    tell: Callable[[str], None] = lambda text: None,
+) -> tuple[Plan, str]:
     """Return the plan for the runs of a grid; unless it is only to be shown, keep what was asked for under a name.
 
-    `words` are a note for the sweep. With the plan comes what would keep one that is only shown from being submitted;
+    `words` are a note for the sweep; `tell` takes a line on what became of it. With the plan comes what would keep one
+    that is only shown from being submitted;
     SLURM is not asked about that.
 
     Raises:
@@ -169,7 +176,7 @@ def ask_grid(request: Request, how: How, name: str, words: str | None = None) ->
             raise
         return plan, str(error)
     if not how.dry_run:
-        extend(how.results, name, request, words)
+        tell(extend(how.results, name, request, words))
     return plan, ""
 
 

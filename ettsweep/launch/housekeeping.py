@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ettsweep.files import storage_errors
+from ettsweep.files import json_or_empty, storage_errors
 from ettsweep.launch.outlook import LiveOutlook
 from ettsweep.launch.snapshot import unused
 from ettsweep.launch.submissions import readable, submission_folders, submissions
-from ettsweep.runs.folder import RunDir, code_dir, is_run_id, runs_dir
+from ettsweep.processes import Process
+from ettsweep.runs.folder import RunDir, code_dir, is_run_id, runs_dir, sweeps_dir
 from ettsweep.runs.state import State
 
 
@@ -36,6 +37,12 @@ def find_waste(results: Path) -> list[Waste]:
         # What has left runs unfinished tells how: SLURM knows why its jobs ended.
         if folder not in live and not (submission and submission.kind == "slurm" and submission.unfinished()):
             found.append(_waste(folder, "submission that has ended"))
+    for path in sorted(sweeps_dir(results).glob("*/follower-*.json")):
+        follower = Process.from_json(json_or_empty(path))
+        if follower and follower.liveness() == "dead":
+            found.append(_waste(path, "note of a command that has ended"))
+    if not live:
+        found += [_waste(path, "left by a kill") for path in sorted(sweeps_dir(results).glob("*/.*.tmp"))]
     return found + [_waste(path, reason) for path, reason in _unused_code(results, outlook).items()]
 
 

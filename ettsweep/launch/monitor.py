@@ -15,7 +15,7 @@ from ettsweep.runs.state import State, Status
 from ettsweep.scaling.strategies import strategy_name
 from ettsweep.spec import RunSpec
 from ettsweep.sweep.ledger import count_states
-from ettsweep.sweep.search import Point, Search
+from ettsweep.sweep.search import Search
 from ettsweep.sweep.sweeps import held_by
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class Monitor:
 
     def sweeps(self, spec: RunSpec) -> str:
         """Return the names of the sweeps that a run belongs to."""
-        return held_by(self._searches, spec.family_id, Point(spec.lr, spec.wd))
+        return held_by(self._searches, spec.family_id, spec)
 
     def _remaining_s(self, statuses: dict[str, Status]) -> float | None:
         moving = (State.QUEUED, State.RUNNING, State.UNKNOWN)

@@ -181,7 +181,8 @@ class Verification:
         stopped: a line for each climb that went too far to go on unasked, with what its next round would cost.
         outcome: what became of the last plan.
         problem: why the only round could not be submitted.
-        bounded: without `max_runs`, stop each climb that would train more runs than were asked for in its family.
+        follows: go on from better neighbours of `at`; without `max_runs`, stop each climb that would train more runs
+            than its family was asked for.
     """
 
     searches: Sequence[Search]
@@ -195,7 +196,7 @@ class Verification:
     stopped: list[str] = field(default_factory=list)
     outcome: Outcome = field(init=False)
     problem: LaunchError | None = None
-    bounded: bool = False
+    follows: bool = False
     _patience: dict[tuple[str, str], int] = field(default_factory=dict)
     _declined: set[tuple[str, str]] = field(default_factory=set)
 
@@ -215,7 +216,8 @@ class Verification:
 
     def _climb(self, look: Look, last: Verdict | None) -> Verdict:
         """Return the verdict that a climb has come to; say so where it is farther than at the look before."""
-        verdict = look.climb(self.at and look.snap(self.at))
+        at = self.at and look.snap(self.at)
+        verdict = look.verdict(at) if at and not self.follows else look.climb(at)
         if self.tell and verdict.point and (last is None or verdict.way != last.way):
             self.tell(f"{look.search.title}: {_candidate(verdict)}")
         return verdict
@@ -223,7 +225,7 @@ class Verification:
     def _affordable(self, look: Look, verdict: Verdict, ledger: Ledger) -> list[RunSpec]:
         """Return the runs that a family lacks; none where its climb would then have trained more than was asked for."""
         wanted = look.wanted(verdict)
-        if not (self.bounded and self.max_runs is None and verdict.path):
+        if not (self.follows and self.max_runs is None and verdict.path):
             return wanted
         asked, climbed = look.specs(look.search.points), look.specs(verdict.outside)
         known = {spec.run_id for spec in (*asked, *climbed)}
@@ -257,12 +259,13 @@ def verify_rounds(
 ) -> Verification:
     """Judge each family and submit the runs that its verdict lacks: one round or, where `how` follows, all.
 
-    With `at`, that point is judged first instead of each family's best; `tell` takes a line for each step of a climb.
+    With `at`, that point is judged instead of each family's best; where `how` follows, a climb begins there.
+    `tell` takes a line for each step of a climb.
 
     Raises:
         InputError: `at` lies off a fixed axis.
     """
-    done = Verification(searches, at, max_runs, tell, agree, bounded=how.follows)
+    done = Verification(searches, at, max_runs, tell, agree, follows=how.follows)
     plan = done.plan(read_ledger(how.results))
     done.outcome = Outcome(plan, how)
     if plan.under_way or not how.follows:

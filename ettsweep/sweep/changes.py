@@ -5,9 +5,8 @@ import uuid
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-import yaml
-
-from ettsweep.errors import CorruptError, InputError, TakenError
+from ettsweep.config import dump_yaml
+from ettsweep.errors import CorruptError, InputError, StorageError, TakenError
 from ettsweep.files import dumps, json_or_empty, storage_errors, write_atomic
 from ettsweep.processes import Process, process
 from ettsweep.runs.folder import is_run_id, sweeps_dir
@@ -34,7 +33,7 @@ def agreeing(sweeps: Sweeps, name: str, request: Request) -> Sweep | None:
     return sweep
 
 
-def check_name(name: str) -> str:
+def check_name(name: str, option: str = "--name") -> str:
     """Return a name that a new sweep may have.
 
     Raises:
@@ -42,16 +41,29 @@ def check_name(name: str) -> str:
     """
     if not NAME.fullmatch(name) or name.endswith("."):
         raise InputError(
-            f"--name {name!r}: up to 64 letters, digits, dots, - and _ are expected, a letter or a digit first"
-            + (f"; --name {better} would do" if NAME.fullmatch(better := plain(name)) and better != name else "")
+            f"{option} {name!r}: up to 64 letters, digits, dots, - and _ are expected, a letter or a digit first"
+            + (f"; {better} would do" if NAME.fullmatch(better := plain(name)) and better != name else "")
         )
     if is_run_id(name):
-        raise InputError(f"--name {name}: that could be a run's id; choose another")
+        raise InputError(f"{option} {name}: that could be a run's id; choose another")
     return name
 
 
-def extend(results: Path, name: str, request: Request, note: str | None = None) -> None:
-    """Keep a request under a name, where it says more than what is there.
+def check_note(text: str) -> str:
+    """Return a note that can be shown anywhere.
+
+    Raises:
+        InputError: it has control characters, or more than one line.
+    """
+    if not text.isprintable():
+        raise InputError(f"a note is one line of text without control characters, got {text!r}")
+    return text
+
+
+def extend(results: Path, name: str, request: Request, note: str | None = None) -> str:
+    """Keep a request under a name, where it says more than what is there; an archived sweep is shown again.
+
+    Return what that did, for people; nothing where it said nothing new.
 
     Raises:
         TakenError: other things were asked for under this name.
@@ -60,10 +72,16 @@ def extend(results: Path, name: str, request: Request, note: str | None = None) 
     while True:
         sweeps = load_sweeps(results)
         sweep = agreeing(sweeps, name, request)
-        asked = None if sweep and sweep.implies(request) else request
-        entry = Entry(asked=asked, note=None if sweep and note == sweep.note else note)
-        if entry == Entry() or append(results, sweeps, name, entry):
-            return
+        entry = Entry(
+            asked=None if sweep and sweep.implies(request) else request,
+            note=None if sweep and note == sweep.note else note,
+            archived=False if sweep and sweep.archived else None,
+        )
+        if entry == Entry():
+            return ""
+        if append(results, sweeps, name, entry):
+            done = "extended" if sweep and entry.asked else "changed" if sweep else "made"
+            return f"sweep {name} is {done}" + (", and no longer archived" if entry.archived is False else "")
 
 
 def add(results: Path, name: str, entry: Entry) -> None:
@@ -87,10 +105,10 @@ def rename_sweep(results: Path, name: str, new: str) -> None:
         InputError: there is none, the new name is taken or may not be one, or a command follows the sweep.
         CorruptError: it cannot be read.
     """
-    check_name(new)
+    check_name(new, "new name")
     sweeps = load_sweeps(results)
-    if sweeps.chosen([name])[0].unnamed:
-        add(results, name, Entry())  # from here on, all that earlier versions kept has a folder
+    sweeps.chosen([name])
+    _adopt(results, name)
     if new in sweeps.named or new in sweeps.broken:
         raise InputError(f"there is a sweep {new} already; choose another name")
     folder = sweeps_dir(results) / name
@@ -98,7 +116,8 @@ def rename_sweep(results: Path, name: str, new: str) -> None:
         other = Process.from_json(json_or_empty(path))
         if other and other.liveness() != "dead":
             raise InputError(
-                f"a command follows sweep {name} (process {other.pid} on {other.host}); end it first, its runs go on"
+                f"a command follows sweep {name} (process {other.pid} on {other.host}); end it first, its runs go on; "
+                f"if it is gone, delete {path}"
             )
     with storage_errors(folder):
         folder.rename(sweeps_dir(results) / new)
@@ -107,6 +126,8 @@ def rename_sweep(results: Path, name: str, new: str) -> None:
 @contextlib.contextmanager
 def followed(results: Path, names: Iterable[str]) -> Iterator[None]:
     """Show to others that this process follows some sweeps, which keep their names meanwhile."""
+    for name in set(names):
+        _adopt(results, name)
     notes = [sweeps_dir(results) / name / f"follower-{uuid.uuid4().hex}.json" for name in set(names)]
     try:
         for path in notes:
@@ -117,20 +138,41 @@ def followed(results: Path, names: Iterable[str]) -> Iterator[None]:
             path.unlink(missing_ok=True)
 
 
+def _adopt(results: Path, name: str) -> None:
+    """Give a sweep that earlier versions kept without a name a folder, and so all others of them."""
+    if (sweep := load_sweeps(results).named.get(name)) and sweep.unnamed:
+        add(results, name, Entry())
+
+
 def append(results: Path, sweeps: Sweeps, name: str, entry: Entry) -> bool:
-    """Write the next file of a sweep; False where another command was faster, and all is to be looked at again."""
-    news = {sweep.name: sweep.unnamed for sweep in sweeps.named.values()}
+    """Write the next file of a sweep; False where another command was faster, and all is to be looked at again.
+
+    What earlier versions kept without names gets its files too: all of it at once, since names go by all of it.
+
+    Raises:
+        CorruptError: the sweep was kept without a name, and one that is damaged may have had the same name first.
+    """
+    broken = [words for other, words in sweeps.broken.items() if NAME.fullmatch(other)]
+    if broken and name in sweeps.named and sweeps.named[name].unnamed:
+        raise CorruptError(broken[0])
+    news = {} if broken else {sweep.name: sweep.unnamed for sweep in sweeps.named.values()}
     news[name] = (*news.get(name, ()), entry)
     for other, entries in news.items():
         last = len(sweeps.named[other].entries) if other in sweeps.named else 0
         for number, new in enumerate(entries, last + 1):
-            if not _write(sweeps_dir(results) / other / f"{number:04d}.yaml", new):
+            if not _write(sweeps_dir(results) / other / f"{number:04d}.yaml", new, first=number == 1):
                 return False
     return True
 
 
-def _write(path: Path, entry: Entry) -> bool:
-    with storage_errors(path.parent):
-        path.parent.mkdir(parents=True, exist_ok=True)
-    data = entry.model_dump(mode="json", exclude_none=True)
-    return write_atomic(path, yaml.safe_dump(data, sort_keys=False), exclusive=True)
+def _write(path: Path, entry: Entry, *, first: bool) -> bool:
+    """Write a file that is not there; False where it is, or where its sweep has another name by now."""
+    if first:
+        with storage_errors(path.parent):
+            path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        return write_atomic(path, dump_yaml(entry.model_dump(mode="json", exclude_none=True)), exclusive=True)
+    except StorageError:
+        if first or path.parent.is_dir():
+            raise
+        return False

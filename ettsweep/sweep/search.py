@@ -236,6 +236,14 @@ class Search:
         """Say whether a point lies on the lattice, within the ranges asked for or beyond."""
         return self.lr.on(self.base.lr, point.lr) and self.wd.on(self.base.wd, point.wd)
 
+    def asks(self, point: Point, seed: int) -> bool:
+        """Say whether it asks for a run."""
+        return seed in self.seeds and point in self._asked
+
+    @cached_property
+    def _asked(self) -> frozenset[Point]:
+        return frozenset(self.points)
+
     @property
     def measure(self) -> Score:
         """What its runs are compared by."""

@@ -9,6 +9,7 @@ Earlier versions kept requests/<digest>.yaml and no names. Those that agree are 
 grid file, by the order of their digests; the first command that writes gives them numbered files too.
 """
 
+import contextlib
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -140,31 +141,44 @@ class Sweeps:
 
 
 def by_family(searches: Iterable[Search]) -> dict[str, list[Search]]:
-    """Return searches by family; each holds the family's runs on its lattice."""
+    """Return searches by family."""
     found: dict[str, list[Search]] = {}
     for search in searches:
         found.setdefault(search.family, []).append(search)
     return found
 
 
-def holders(searches: Mapping[str, Sequence[Search]], family: str, point: Point) -> list[str]:
-    """Return the names of the sweeps on whose lattice a run lies, given the searches of each family."""
-    return [search.sweep for search in searches.get(family, ()) if search.holds(point)]
+def holders(searches: Mapping[str, Sequence[Search]], family: str, spec: RunSpec) -> list[str]:
+    """Return the names of the sweeps that a run belongs to, given the searches of each family.
+
+    Those that ask for it; where none does, those on whose lattice it lies: a climb or a fresh seed had it trained.
+    """
+    near = [(search, Point(spec.lr, spec.wd)) for search in searches.get(family, ())]
+    asking = [search.sweep for search, point in near if search.asks(point, spec.seed)]
+    return asking or [search.sweep for search, point in near if search.holds(point)]
 
 
-def held_by(searches: Mapping[str, Sequence[Search]], family: str, point: Point) -> str:
+def held_by(searches: Mapping[str, Sequence[Search]], family: str, spec: RunSpec) -> str:
     """Return the same for people to read; - is no sweep."""
-    return ", ".join(holders(searches, family, point)) or "-"
+    return ", ".join(holders(searches, family, spec)) or "-"
 
 
 def spared(runs: Sequence[Run], names: Collection[str], sweeps: Sweeps) -> tuple[list[Run], dict[str, int]]:
-    """Return the runs that no sweep but those named wants, and how many others do, by name."""
-    wanted: dict[str, str] = {}
-    for sweep in sweeps.chosen():
-        if sweep.name not in names:
-            wanted |= {spec.run_id: sweep.name for spec in sweep.specs()}
-    left = Counter(wanted[run.id] for run in runs if run.id in wanted)
-    return [run for run in runs if run.id not in wanted], dict(left)
+    """Return the runs that belong to no sweep but those named, and how many belong to others, by name.
+
+    Archived sweeps want nothing any more.
+    """
+    searches = by_family(search for sweep in sweeps.chosen() for search in sweep.searches if sweep.name not in names)
+    mine = by_family(search for sweep in sweeps.chosen(list(names)) for search in sweep.searches)
+    left: Counter[str] = Counter()
+    free = []
+    for run in runs:
+        others = [search for search in searches.get(run.family, ()) if search.asks(run.point, run.spec.seed)]
+        if not others and not any(search.asks(run.point, run.spec.seed) for search in mine.get(run.family, ())):
+            others = [search for search in searches.get(run.family, ()) if search.holds(run.point)]
+        left.update({search.sweep for search in others})
+        free += [] if others else [run]
+    return free, dict(left)
 
 
 # --- reading --------------------------------------------------------------------------------------------------------
@@ -178,11 +192,25 @@ def load_sweeps(results: Path) -> Sweeps:
             continue
         try:
             if entries := _read_all(folder):
-                sweeps.named[folder.name] = Sweep(folder.name, entries)
+                sweeps.named[folder.name] = _sound(Sweep(folder.name, entries), folder)
         except CorruptError as error:
             sweeps.broken[folder.name] = str(error)
     _add_unnamed(results, sweeps)
     return sweeps
+
+
+def _sound(sweep: Sweep, folder: Path) -> Sweep:
+    """Return a sweep all of whose questions can be asked together; what is not edited by hand always can."""
+    mend = f"mend {folder}, or move it away and ask for the grid again"
+    try:
+        first, *others = (request for request in sweep.requests if request.searches())
+        assert sweep.searches
+    except InputError as error:
+        raise CorruptError(f"{folder}: {error}; {mend}") from None
+    for request in others:
+        if found := differences([first], request):
+            raise CorruptError(f"{folder}: its files ask for different things: {'; '.join(found.values())}; {mend}")
+    return sweep
 
 
 def _read_all(folder: Path) -> tuple[Entry, ...]:
@@ -216,22 +244,34 @@ def _read(path: Path) -> Entry:
 def _add_unnamed(results: Path, sweeps: Sweeps) -> None:
     """Add what earlier versions kept without a name: to a sweep that it agrees with, else to one of its own."""
     adopted = {entry.adopted for sweep in sweeps.named.values() for entry in sweep.entries}
+    for name in sweeps.broken:
+        adopted |= set(_adopted(sweeps_dir(results) / name))
     for path in sorted(requests_dir(results).glob("*.yaml")):
         if path.stem in adopted:
             continue
         try:
             request = validate(Request, read_yaml(path), str(path))
+            request.searches()
         except InputError as error:
-            sweeps.broken[f"requests/{path.name}"] = f"{error}; delete the file, and ask for the grid again"
+            told = str(error) if str(path) in str(error) else f"{path}: {error}"
+            sweeps.broken[f"requests/{path.name}"] = f"{told}; delete the file, and ask for the grid again"
             continue
         entry, stem = Entry(asked=request, adopted=path.stem), plain(Path(request.grid).stem)
         for name in numbered(stem):
             if name in sweeps.broken:
                 continue
             sweep = sweeps.named.get(name, Sweep(name))
-            if not sweep.requests or not differences(sweep.requests, request):
+            alike = all(set(request.seeds) == set(other.seeds) for other in sweep.requests)
+            if not sweep.requests or (alike and not differences(sweep.requests, request)):
                 sweeps.named[name] = replace(sweep, unnamed=(*sweep.unnamed, entry))
                 break
+
+
+def _adopted(folder: Path) -> Iterator[str]:
+    """Yield what a damaged sweep's files still say of the requests that they are of."""
+    for path in _files(folder).values():
+        with contextlib.suppress(CorruptError):
+            yield _read(path).adopted or ""
 
 
 # --- names ----------------------------------------------------------------------------------------------------------

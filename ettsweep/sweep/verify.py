@@ -157,21 +157,31 @@ class Look:
     def climb(self, at: Point | None = None) -> Verdict:
         """Judge a point, by default the best that was asked for, and go on to its best neighbour while one is better.
 
-        Where that ends is a matter of what was asked for and of scores alone, whoever had runs trained, and when.
+        No step is taken before all neighbours are known. So where it ends is a matter of what was asked for and of
+        scores alone, whoever had runs trained, and when.
         """
         if at is None and not self.search.free:
             at = self.search.points[0]
         verdict = self._verdict(self._best() if at is None else self.at(at), ())
-        while verdict.verdict == "refuted" and verdict.rival:
-            verdict = self._verdict(self.at(verdict.rival.point), verdict.way)
+        passed: list[Point] = []
+        while verdict.verdict == "refuted" and verdict.rival and self._all_known(verdict):
+            passed += [one.point for one in verdict.neighbours]
+            verdict = self._verdict(self.at(verdict.rival.point), verdict.way, passed)
         return verdict
 
-    def _verdict(self, candidate: Scored | None, path: Sequence[Point]) -> Verdict:
+    def _all_known(self, verdict: Verdict) -> bool:
+        """Say whether no neighbour is to come that a climb may go to."""
+        awaited = [n.point for n in verdict.neighbours if n.state in TO_COME]
+        return not awaited or self._too_far(point for point in awaited if not self._is_asked(point))
+
+    def _verdict(self, candidate: Scored | None, path: Sequence[Point], passed: Sequence[Point] = ()) -> Verdict:
+        """Judge a candidate, at the end of a path whose points had the neighbours `passed`."""
         search = self.search
         around = [self.at(p) for p in neighbours(candidate.point, search.lr, search.wd)] if candidate else []
         runs = self._runs.get(candidate.point, {}) if candidate else {}
         fresh = {seed: runs[seed].score for seed in sorted(runs.keys() - {*search.seeds}) if runs[seed].state.finished}
-        reached = dict.fromkeys([*path, *([candidate.point] if candidate else []), *(one.point for one in around)])
+        here = [one.point for one in ([candidate] if candidate else []) + around]
+        reached = dict.fromkeys([*path, *passed, *here])
         outside = tuple(point for point in reached if point in self._runs and point not in self._asked)
         compared = [one.point for one in (*([candidate] if candidate else []), *around) if one.state.finished]
         members = [self._runs[point][seed] for point in compared for seed in search.seeds]
@@ -207,8 +217,9 @@ class Look:
         near = Point(*(axis.nearest(here, value) for axis, here, value in zip(axes, start, typed, strict=True)))
         for name, axis, value, at in zip(("lr", "wd"), axes, typed, near, strict=True):
             if not axis.on(at, value, within):
-                told = f"is fixed at {at:.6g}" if axis.fixed else f"goes in steps of {axis.step:g} by {at:.6g}"
-                raise InputError(f"--at: {name} {told} in {search.title}, got {value:g}")
+                if axis.fixed:
+                    raise InputError(f"--at: {name} is fixed at {at:.6g} in {search.title}, got {value:g}")
+                raise InputError(f"--at: {name} {value:g} is no point of {search.title}; the nearest is {at:.6g}")
         return snap(near, self._known)
 
     def _best(self) -> Scored | None:
@@ -236,8 +247,8 @@ class Look:
         if self._too_far(new):
             return "edge", (
                 f"the climb is {REACH} steps beyond the ranges asked for and stops there; if the score still improves, "
-                f"widen them with `ettsweep grid`, else fix the axis that does not matter in a sweep of its own: "
-                f"`ettsweep grid --wd-range fixed --name NAME`"
+                f"widen them by asking for the grid again, with --lr-range or --wd-range; else fix the axis that does "
+                f"not matter in a sweep of its own, with --wd-range fixed --name NAME"
             )
         if new:
             return "edge", f"{len(new)} of {len(around)} neighbours had not been asked for{stuck}"
@@ -278,7 +289,8 @@ class Look:
         if not stuck:
             return ""
         named = ", ".join(f"{run.id} {run.state}" for run in stuck[:3]) + (", ..." if len(stuck) > 3 else "")
-        ids = " ".join(run.id for run in stuck[:3])
+        many = f"--sweep {self.search.sweep} --strategy {self.search.strategy}"
+        ids = " ".join(run.id for run in stuck) if len(stuck) <= 3 else many
         what = "1 run stands" if len(stuck) == 1 else f"{len(stuck)} runs stand"
         return f"; {what} still: {named}; `ettsweep retry {ids}` trains {'it' if len(stuck) == 1 else 'them'} again"
 

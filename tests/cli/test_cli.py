@@ -421,13 +421,12 @@ def test_only_an_optimum_exits_0(
     assert f"{len(missing) or 'nothing'}" in done.err
 
 
-def test_a_named_point_is_judged_and_climbed_from(results: Path, asked: Any, call: Call) -> None:
+def test_a_named_point_is_judged(results: Path, asked: Any, call: Call) -> None:
     asked([3.0, 1.0, 2.0])
     options = ("verify-optimum", "--dry-run", "--results", results, "--format", "json")
     assert call(*options, "--at", "0.25,0.25").json[0]["verdict"] == "optimal"
-    climbed = call(*options, "--at", "0.5,0.25").json[0]
-    assert (climbed["verdict"], climbed["lr"]) == ("optimal", 0.25)
-    assert climbed["path"] == [{"lr": 0.5, "wd": 0.25}]
+    refuted = call(*options, "--at", "0.5,0.25", code=1).json[0]
+    assert (refuted["verdict"], refuted["lr"], refuted["path"]) == ("refuted", 0.5, [])
 
 
 def test_a_point_typed_as_status_prints_it_is_the_known_one(results: Path, call: Call, tmp_path: Path) -> None:

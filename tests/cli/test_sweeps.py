@@ -102,7 +102,7 @@ def test_no_later_question_changes_a_verdict(call: Call, results: Path, ask: Ask
     assert verdicts(call, results, "-s", "held", code=0).keys() == {"held"}
     told = call("verify-optimum", "--dry-run", "--results", results, code=1).err
     assert (
-        "standard is edge in both, optimal in held: lr was asked for from 0.125 to 0.25 / 0.125 to 0.5; "
+        "standard is edge at (0.25, 0.125) in both, optimal at (0.25, 0.125) in held: lr was asked for from 0.125 to 0.25 / 0.125 to 0.5; "
         "wd is searched in steps of 1 / fixed at 0.125" in told
     )
 
@@ -225,7 +225,7 @@ def test_sweeps_are_listed_with_what_people_ask_of_them(call: Call, results: Pat
         assert "the narrow one" in call("sweeps", "--results", results, "--format", form).out
     call("sweeps", "rename", "w8", "narrow", "--results", results)
     assert set(states(call, results, "--state", "done").values()) == {("narrow", "done")}
-    for name, told in (("wide", "there is a sweep wide already"), ("a/b", "--name"), ("narrow", "already")):
+    for name, told in (("wide", "there is a sweep wide already"), ("a/b", "new name 'a/b': "), ("narrow", "already")):
         assert told in call("sweeps", "rename", "narrow", name, "--results", results, code=2).err
     assert "unknown sweep 'w8'" in call("sweeps", "note", "w8", "x", "--results", results, code=2).err
     assert "no sweeps yet" in call("sweeps", "--results", "nowhere").err

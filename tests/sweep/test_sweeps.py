@@ -13,7 +13,7 @@ from support.commandline import write_grid
 from ettsweep.errors import CorruptError, InputError, StorageError, TakenError
 from ettsweep.processes import process
 from ettsweep.schema import digest
-from ettsweep.sweep.changes import add, check_name, extend, followed, rename_sweep
+from ettsweep.sweep.changes import add, append, check_name, check_note, extend, followed, rename_sweep
 from ettsweep.sweep.gridfile import load_request
 from ettsweep.sweep.search import Point, Request
 from ettsweep.sweep.sweeps import Entry, Sweep, load_sweeps, plain
@@ -185,8 +185,11 @@ def test_of_several_notes_the_last_counts_whatever_file_times_say(ask: Ask, resu
     assert (only(results).note, only(results).archived) == ("second", True)
     assert load_sweeps(results).chosen() == []
     assert load_sweeps(results).chosen(["w8"]) == [only(results)]
-    extend(results, "w8", ask(), note="second")
-    assert len(only(results).entries) == 4, "the same note says nothing new"
+    add(results, "w8", Entry(archived=False))
+    assert extend(results, "w8", ask(), note="second") == "", "the same note says nothing new"
+    add(results, "w8", Entry(archived=True))
+    assert extend(results, "w8", ask(seeds=[1])) == "sweep w8 is extended, and no longer archived"
+    assert not only(results).archived
     with pytest.raises(InputError, match="unknown sweep 'w9'"):
         add(results, "w9", Entry(note="of nothing"))
 
@@ -244,6 +247,50 @@ def test_a_sweep_of_which_a_file_is_missing_is_damaged(ask: Ask, results: Path) 
     assert "no file says what was asked for" in load_sweeps(results).broken["w8"]
 
 
+@pytest.mark.parametrize("text", ["1e5", "1e-3", "null", "4:00", "0x1f", "\xff", "a: b # c", "'\"", "-", "true"])
+def test_any_note_is_read_as_it_was_written(ask: Ask, results: Path, text: str) -> None:
+    request = ask()
+    extend(results, "w8", request.model_copy(update={"grid": text, "launch_set": (text,)}), note=text)
+    (asked,) = only(results).requests
+    assert (only(results).note, asked.grid, asked.launch_set) == (text, text, (text,))
+
+
+@pytest.mark.parametrize("text", ["red \x1b[31m", "two\nlines", "\x00"])
+def test_a_note_that_would_disturb_a_terminal_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match="control characters"):
+        check_note(text)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("standard:", "bogus:", "unknown strategy 'bogus'"),
+        ("mlp_factor: ignore", "mlp_factor: nope", "mlp_factor"),
+        ("batch_size: 32", "batch_size: 16", "ask for different things: batch_size is 32 there, 16 here"),
+    ],
+)
+def test_what_cannot_be_asked_is_damage_too(ask: Ask, results: Path, old: str, new: str, told: str) -> None:
+    for name in ("w8", "other"):
+        extend(results, name, ask())
+    extend(results, "w8", ask(seeds=[1]))
+    path = results / "sweeps" / "w8" / "0002.yaml"
+    path.write_text(path.read_text().replace(old, new))
+    sweeps = load_sweeps(results)
+    assert list(sweeps.named) == ["other"]
+    assert told in sweeps.broken["w8"]
+    assert str(path.parent) in sweeps.broken["w8"]
+
+
+def test_a_sweep_renamed_at_the_instant_of_its_extension_is_whole(ask: Ask, results: Path) -> None:
+    extend(results, "w8", ask())
+    sweeps = load_sweeps(results)
+    rename_sweep(results, "w8", "new")
+    assert not append(results, sweeps, "w8", Entry(asked=ask(seeds=[1]))), "all is to be looked at again"
+    assert list(load_sweeps(results).named) == ["new"]
+    assert not load_sweeps(results).broken
+    assert not (results / "sweeps" / "w8").exists()
+
+
 def test_a_kill_before_the_first_file_leaves_nothing_in_the_way(ask: Ask, results: Path) -> None:
     (results / "sweeps" / "w8").mkdir(parents=True)
     assert load_sweeps(results).named == {}
@@ -269,17 +316,38 @@ def before(results: Path, *requests: Request) -> None:
 
 def test_requests_without_names_are_sweeps_however_old_they_are(ask: Ask, results: Path) -> None:
     """Two that agree are one; one with wd searched is another; none is judged by who asked last."""
-    alike, more, other = ask(), ask(seeds=[1]), ask(wd_range="-1:1")
+    alike, more, other = ask(), ask(lr_range="0:3"), ask(wd_range="-1:1")
     before(results, alike, more, other)
     first = load_sweeps(results)
     assert sorted(first.named) == ["w8", "w8-2"]
     by_axis = {sweep.searches[0].wd.fixed: sweep for sweep in first.named.values()}
-    assert sorted(by_axis[True].requests, key=lambda request: request.seeds) == [alike, more]
+    assert sorted(by_axis[True].requests, key=lambda request: request.lr.low) == [alike, more]
     assert by_axis[False].requests == (other,)
     for path in (results / "requests").iterdir():
         os.utime(path)
     assert load_sweeps(results) == first
     assert not (results / "sweeps").exists(), "who reads does not write"
+
+
+def test_requests_without_names_of_other_seeds_are_not_asked_for_together(ask: Ask, results: Path) -> None:
+    """All points over all seeds are more runs than the two asked for, and no finished sweep would be finished."""
+    before(results, ask(), ask(lr_range="0:0", seeds=[1]))
+    counts = sorted(len(list(sweep.specs())) for sweep in load_sweeps(results).named.values())
+    assert counts == [1, 3]
+
+
+def test_a_damaged_sweep_that_once_had_no_name_is_not_read_twice(ask: Ask, results: Path) -> None:
+    before(results, ask(), ask(wd_range="-1:1"))
+    add(results, "w8", Entry(note="all get files"))
+    damaged = results / "sweeps" / "w8" / "0001.yaml"
+    whole = damaged.read_text()
+    damaged.write_text(whole.replace("seeds:", "sedes:"))
+    assert load_sweeps(results).named.keys() == {"w8-2", "w8-3"}, "what it asks for is not known"
+    with pytest.raises(CorruptError, match=re.escape(str(damaged))):
+        rename_sweep(results, "w8-3", "mine")
+    add(results, "w8-2", Entry(note="another"))
+    damaged.write_text(whole)
+    assert load_sweeps(results).named.keys() == {"w8", "w8-2"}
 
 
 def test_requests_without_names_get_files_with_the_first_command_that_writes(ask: Ask, results: Path) -> None:

@@ -204,11 +204,11 @@ def test_a_neighbour_with_only_some_of_the_seeds_was_not_asked_for(search_of: Ca
 
 def test_a_climb_far_beyond_the_ranges_stops_and_says_what_to_do(search_of: Callable[..., Search]) -> None:
     search = search_of(wd="fixed")
-    downhill = {(float(i), 0.0): 10.0 - i for i in range(REACH + 1)}
+    downhill = {(float(i), 0.0): 10.0 - i for i in range(-1, REACH + 1)}
     runs = runs_on(search, downhill)
     verdict = verify(search, runs)
     assert (verdict.verdict, offset_of(verdict.point)) == ("edge", (REACH, 0))
-    assert "ettsweep grid" in verdict.reason
+    assert "--lr-range or --wd-range" in verdict.reason
     assert wanted(search, runs) == []
     one_less = runs_on(search, {o: s for o, s in downhill.items() if o[0] < REACH})
     assert offsets(wanted(search, one_less)) == {(REACH - 1, 0), (REACH, 0)}
@@ -230,7 +230,7 @@ def test_the_reach_counts_steps_beyond_the_ranges_not_from_the_centre(search_of:
 
 def test_a_run_that_is_there_already_is_taken_on_however_far_it_is(search_of: Callable[..., Search]) -> None:
     search = search_of(wd="fixed")
-    runs = runs_on(search, {(float(i), 0.0): 10.0 - i for i in range(REACH + 1)})
+    runs = runs_on(search, {(float(i), 0.0): 10.0 - i for i in range(-1, REACH + 1)})
     runs.append(run_at(search, (REACH + 1, 0), state="interrupted"))
     verdict = verify(search, runs)
     assert (verdict.verdict, offset_of(verdict.point)) == ("incomplete", (REACH, 0))
@@ -396,8 +396,22 @@ def test_two_sweeps_of_one_family_say_in_what_they_differ(search_of: Callable[..
     assert list(side_by_side([verdicts[0], replace(verdicts[0], search=more)])) == [], "they say the same"
 
 
-def test_the_path_of_a_climb_is_kept(search: Search) -> None:
-    runs = runs_on(search, {(0, 0): 4.0, (1, 0): 3.0, (2, 0): 2.0, (3, 0): 1.0})
+def test_a_climb_takes_no_step_before_all_neighbours_are_known(search: Search) -> None:
+    """Two ways lead down: whoever had the lesser one trained first, the climb takes the better."""
+    lesser, better = {(0.0, 1.0): 3.0, (0.0, 2.0): 2.9}, {(0.0, -1.0): 2.0, (0.0, -2.0): 1.0}
+    others = dict.fromkeys(itertools.product(map(float, range(-4, 5)), repeat=2), 9.0)
+    seen = runs_on(search, {(0.0, 0.0): 4.0, **lesser})
+    verdict = verify(search, seen)
+    assert (verdict.verdict, offset_of(verdict.point)) == ("refuted", (0, 0))
+    assert {o for o in SIX if o != (0, 1)} <= offsets(wanted(search, seen))
+    whole = verify(search, runs_on(search, others | {(0.0, 0.0): 4.0} | lesser | better))
+    assert (whole.verdict, offset_of(whole.point)) == ("optimal", (0, -2))
+    assert {offset_of(point) for point in whole.outside} > set(SIX), "neighbours that were left behind count as well"
+
+
+def test_the_path_of_a_climb_is_kept(search_of: Callable[..., Search]) -> None:
+    search = search_of(wd="fixed")
+    runs = runs_on(search, {(i, 0): 4.0 - i for i in range(-1, 4)})
     way = [CENTRE.moved(i, 0) for i in range(4)]
     for first in range(4):
         verdict = Look(search, runs).climb(way[first])
@@ -413,7 +427,7 @@ def test_a_point_typed_as_a_table_prints_it_is_the_known_one(search_of: Callable
     new = Point(CENTRE.lr * 2**9, CENTRE.wd / 2**9)
     assert Look(search, runs).snap(Point(float(f"{new.lr:.4g}"), float(f"{new.wd:.4g}"))) == new
     with pytest.raises(
-        InputError, match=r"--at: lr goes in steps of 1 by 0\.0078125 in vit-digits standard, got 0\.00789063"
+        InputError, match=r"--at: lr 0\.00789063 is no point of vit-digits standard; the nearest is 0\.0078125"
     ):
         Look(search, runs).snap(Point(CENTRE.lr * 1.01, CENTRE.wd))
 

@@ -275,6 +275,17 @@ def test_an_earlier_request_gets_the_verdicts_that_it_alone_would_give(
     assert sorted(path.name for path in earlier.iterdir()) == before, "nothing is rewritten"
 
 
+def test_an_earlier_folder_is_gone_on_with(call: Call, unpacked: Path, tmp_path: Path) -> None:
+    """Who stays shows which sweep it follows: in a folder that sweeps without names do not have yet."""
+    results = tmp_path / "mine"
+    shutil.copytree(unpacked / "near", results)
+    requests = sorted((results / "requests").iterdir())
+    done = call("verify-optimum", "--follow", "--results", results, "--format", "json")
+    assert [(row["sweep"], row["verdict"]) for row in done.json] == [("grid", "optimal")]
+    assert [path.name for path in sorted((results / "sweeps" / "grid").iterdir())] == ["0001.yaml"]
+    assert sorted((results / "requests").iterdir()) == requests
+
+
 def test_a_run_of_each_kind_of_an_earlier_folder_is_shown_as_before(call: Call, earlier: Path) -> None:
     rows = call("status", "--results", "results", "--format", "json").json
     attempts = {row["run"]: len([*(earlier / "runs" / row["run"]).glob("attempts/*")]) for row in rows}

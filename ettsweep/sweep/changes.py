@@ -140,11 +140,11 @@ def followed(results: Path, names: Iterable[str]) -> Iterator[None]:
 
 def _adopt(results: Path, name: str) -> None:
     """Give a sweep that earlier versions kept without a name a folder, and so all others of them."""
-    if (sweep := load_sweeps(results).named.get(name)) and sweep.unnamed:
-        add(results, name, Entry())
+    while (sweep := (sweeps := load_sweeps(results)).named.get(name)) and sweep.unnamed:
+        append(results, sweeps, name)
 
 
-def append(results: Path, sweeps: Sweeps, name: str, entry: Entry) -> bool:
+def append(results: Path, sweeps: Sweeps, name: str, entry: Entry | None = None) -> bool:
     """Write the next file of a sweep; False where another command was faster, and all is to be looked at again.
 
     What earlier versions kept without names gets its files too: all of it at once, since names go by all of it.
@@ -156,7 +156,7 @@ def append(results: Path, sweeps: Sweeps, name: str, entry: Entry) -> bool:
     if broken and name in sweeps.named and sweeps.named[name].unnamed:
         raise CorruptError(broken[0])
     news = {} if broken else {sweep.name: sweep.unnamed for sweep in sweeps.named.values()}
-    news[name] = (*news.get(name, ()), entry)
+    news[name] = (*news.get(name, ()), *([entry] if entry else []))
     for other, entries in news.items():
         last = len(sweeps.named[other].entries) if other in sweeps.named else 0
         for number, new in enumerate(entries, last + 1):

@@ -231,6 +231,31 @@ def test_sweeps_are_listed_with_what_people_ask_of_them(call: Call, results: Pat
     assert "no sweeps yet" in call("sweeps", "--results", "nowhere").err
 
 
+def test_options_of_a_subcommand_go_after_its_name(call: Call, results: Path, ask: Ask) -> None:
+    ask("w8")
+    done = call("sweeps", "--results", results, "archive", "w8", code=2)
+    assert "options of `sweeps archive` go after its name" in done.err
+    assert not load_sweeps(results).named["w8"].archived
+
+
+def test_what_is_asked_for_of_an_archived_sweep_can_be_seen(
+    call: Call, results: Path, ask: Ask, tmp_path: Path
+) -> None:
+    ask("w8", lambda spec: 1 + abs(spec.lr - 0.25), seeds=[0, 1])
+    call("sweeps", "archive", "w8", "--results", results)
+    done = call("verify-optimum", "--results", results, code=2)
+    assert "all sweeps are archived: w8; name one with --sweep" in done.err
+    done = call("grid", "--grid", "w8.yaml", "--note", "again", "--results", results)
+    assert "sweep w8 is changed, and no longer archived" in done.err
+    assert verdicts(call, results).keys() == {"w8"}
+
+
+def test_runs_that_a_call_left_out_are_told(call: Call, results: Path, ask: Ask) -> None:
+    ask("w8", lambda spec: 1 + abs(spec.lr - 0.25) if spec.strategy.s is None else None, strategies=["standard", "mup"])
+    done = call("grid", "--grid", "w8.yaml", "--strategy", "standard", "--results", results)
+    assert f"3 other runs of sweep w8 are missing: `ettsweep verify-optimum --sweep w8 --results {results}`" in done.err
+
+
 def test_an_archived_sweep_is_hidden_and_whole(call: Call, results: Path, ask: Ask) -> None:
     specs = ask("w8", lambda spec: 1 + abs(spec.lr - 0.25))
     ask("w16", recipe=OTHER)
@@ -276,6 +301,26 @@ def test_cancelling_a_sweep_leaves_what_another_wants(call: Call, results: Path,
     assert {run for run, (_, state) in found.items() if state == "cancelled"} == found.keys() - shared
     call("sweeps", "archive", "w8", "--results", results)
     assert "3 runs cancelled" in call("cancel", "--sweep", "seeds", "--yes", "--results", results).err
+
+
+def test_a_run_of_another_sweeps_climb_is_left_alone(call: Call, results: Path, ask: Ask) -> None:
+    """Nobody asks for it, and it lies on both lattices: either may have climbed there."""
+    (first, *_) = ask("w8")
+    ask("wider", lr={"range": [-2, 1]})
+    RunDir.create(results, climbed := first.at(first.lr * 16, first.wd, 0))
+    assert states(call, results)[climbed.run_id][0] == "w8, wider"
+    done = call("cancel", "--sweep", "wider", "--yes", "--results", results)
+    assert "1 runs are left alone: sweep w8 wants them too" in done.err
+    assert states(call, results)[climbed.run_id][1] == "missing"
+
+
+def test_runs_belong_to_the_sweep_that_asks_for_them(call: Call, results: Path, ask: Ask) -> None:
+    ask("w8", lambda spec: 1 + abs(spec.lr - 0.25))
+    more = ask("wider", lambda spec: 1 + abs(spec.lr - 0.25), lr={"range": [-2, 1]}, seeds=[0, 1])
+    assert len(states(call, results, "-s", "w8")) == 3
+    assert len(states(call, results, "-s", "wider")) == len(more) == 8
+    w8, wider = call("sweeps", "--results", results, "--format", "json").json
+    assert (w8["runs"], w8["device h"], wider["runs"], wider["device h"]) == ("3 done", 0.03, "8 done", 0.08)
 
 
 def test_a_run_that_no_sweep_asks_for_is_shown_under_a_dash(call: Call, results: Path, ask: Ask) -> None:
@@ -339,6 +384,8 @@ def test_a_climb_stops_where_it_would_cost_more_than_was_asked_for(
         assert "device hours: it stops here; `ettsweep verify-optimum --follow --max-runs N" in done.err
         assert len(runs_in(results)) == 6
         assert done.json[0]["verdict"] == "edge"
+        asked = at_a_terminal("verify-optimum", *follow, answers={"go on? [y/N]": "\x04"})
+        assert "it stops here" in asked, "nothing is lost where the question is not answered"
         asked = at_a_terminal("verify-optimum", *follow, answers={"go on? [y/N]": "n"})
         assert "far standard: 3 runs were asked for, the climb has added 3, and its next round is 1, about " in asked
         assert "it stops here" in asked

@@ -104,7 +104,8 @@ def verify_optimum(
     results: Results = DEFAULT_RESULTS,
 ) -> None:
     """Judge each family's best point by its six neighbours; submit those that are missing."""
-    from ettsweep.cli.views import note_blocked, note_outside, note_submitted, score_note, show_plan, show_verdicts
+    from ettsweep.cli.verdicts import note_outside, score_note, show_verdicts
+    from ettsweep.cli.views import note_blocked, note_submitted, show_plan
     from ettsweep.launch.rounds import How, verify_rounds
     from ettsweep.sweep.changes import followed
     from ettsweep.sweep.search import parse_point
@@ -150,7 +151,8 @@ def seeds(
     results: Results = DEFAULT_RESULTS,
 ) -> None:
     """Rerun each verified optimum over fresh seeds, reported beside the search's own score."""
-    from ettsweep.cli.views import note_blocked, plan_summary, show_plan, show_verdicts
+    from ettsweep.cli.verdicts import show_verdicts
+    from ettsweep.cli.views import note_blocked, plan_summary, show_plan
     from ettsweep.launch.demand import ask_seeds
     from ettsweep.launch.rounds import How, carry_out, judge, read_ledger
     from ettsweep.sweep.changes import followed
@@ -181,7 +183,7 @@ def report(
     results: Results = DEFAULT_RESULTS,
 ) -> None:
     """Write tables (CSV, Parquet, Markdown, LaTeX), figures (PNG, PDF) and one self-contained HTML page."""
-    from ettsweep.cli.views import show_verdicts
+    from ettsweep.cli.verdicts import show_verdicts
     from ettsweep.launch.rounds import judge, read_ledger
     from ettsweep.report.build import write_report
 

@@ -40,7 +40,7 @@ def list_sweeps(
             if (source := context.get_parameter_source(option)) and source.name == "COMMANDLINE":
                 raise InputError(f"options of `sweeps {context.invoked_subcommand}` go after its name")
         return
-    from ettsweep.cli.views import sweep_row
+    from ettsweep.cli.verdicts import sweep_row
     from ettsweep.launch.rounds import judge, read_ledger
     from ettsweep.sweep.sweeps import load_sweeps
 

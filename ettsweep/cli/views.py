@@ -1,16 +1,14 @@
-"""What commands say of plans, verdicts and runs: rows of tables, JSON, and notes beside them."""
+"""What commands say of plans and runs: rows of tables, JSON, and notes beside them."""
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from ettsweep.errors import CorruptError
 from ettsweep.files import Json
 from ettsweep.launch.monitor import duration
 from ettsweep.launch.outlook import NO_ANSWER
-from ettsweep.launch.reproduce import mixture, reproduce, versions
+from ettsweep.launch.reproduce import reproduce
 from ettsweep.launch.rounds import Outcome, Verification
 from ettsweep.launch.submissions import read_submission, submissions
 from ettsweep.models.architectures import model_name
@@ -20,10 +18,9 @@ from ettsweep.runs.folder import runs_dir
 from ettsweep.runs.state import State
 from ettsweep.scaling.strategies import strategy_name
 from ettsweep.spec import log2
-from ettsweep.sweep.ledger import Ledger, Plan, Run, count_states
-from ettsweep.sweep.search import Point, Search
-from ettsweep.sweep.sweeps import Sweep, Sweeps, by_family, held_by, holders
-from ettsweep.sweep.verify import Verdict, side_by_side
+from ettsweep.sweep.ledger import Ledger, Plan, Run
+from ettsweep.sweep.search import Search
+from ettsweep.sweep.sweeps import Sweeps, by_family, held_by
 from ettsweep.tasks.kinds import task_kind
 
 
@@ -135,125 +132,6 @@ def note_blocked(plan: Plan) -> None:
     if len(plan.blocked) > 5:
         states = " ".join(f"--state {state}" for state in dict.fromkeys(p.state for p in plan.blocked))
         note(f"... and {len(plan.blocked) - 5} more; `ettsweep status {states}` lists them")
-
-
-def score_note(searches: Sequence[Search]) -> str:
-    """Say which score is compared, and which end of it is best."""
-    words = {"best_loss": "the lowest validation loss", "best_accuracy": "the best validation accuracy"}
-    kinds = dict.fromkeys(search.measure for search in searches)
-    return "; ".join(
-        f"{k.metric}: {words[k.metric]} along the trajectory, the mean over shared seeds; {k.mode} is best"
-        for k in kinds
-    )
-
-
-def show_verdicts(verdicts: Sequence[Verdict], form: Format) -> None:
-    """Print a row a family, and below the table what stands in the way."""
-    searches = [v.search for v in verdicts]
-    several = len({s.model for s in searches}) > 1 or len({(s.sweep, s.strategy) for s in searches}) < len(searches)
-    needless = set() if several else {"family", "model"}
-    needless |= {"sweep"} if len({s.sweep for s in searches}) < 2 else set()
-    needless |= {"optimizer"} if len({s.base.optimizer.kind for s in searches}) < 2 else set()
-    rows = [verdict_row(v) for v in verdicts]
-    columns = [c for c in dict.fromkeys(c for row in rows for c in row) if c not in needless]
-    rows = [{c: row.get(c) for c in columns} for row in rows]
-    show(rows, form, columns, data=[verdict_json(v) for v in verdicts])
-    for v in verdicts:
-        if v.verdict != "optimal":
-            note(f"{v.search.title}: {v.verdict}: {v.reason}")
-    for v in verdicts:
-        note(f"{v.search.title}: {mixed}" if (mixed := mixture(v.runs)) else "")
-    for one, other, why in side_by_side(verdicts):
-        here, there = (f"{v.verdict}{_at(v.point)} in {v.search.sweep}" for v in (one, other))
-        note(f"{one.strategy} is {here}, {there}: {'; '.join(why)}")
-
-
-def _at(point: Point | None) -> str:
-    return f" at ({point.lr:.4g}, {point.wd:.4g})" if point else ""
-
-
-def note_outside(verdicts: Sequence[Verdict]) -> None:
-    """Name the points that were reached beyond the ranges of the grid."""
-    for v in verdicts:
-        if v.outside:
-            points = ", ".join(f"({point.lr:.4g}, {point.wd:.3g})" for point in v.outside)
-            note(f"{v.search.title}: reached beyond the ranges asked for: {points}")
-
-
-def _headline(v: Verdict) -> dict[str, Any]:
-    return {
-        "sweep": v.search.sweep,
-        "family": v.family,
-        "model": v.search.model,
-        "strategy": v.strategy,
-        "optimizer": v.search.base.optimizer.kind,
-        "verdict": v.verdict,
-        "lr": v.lr,
-        "wd": v.wd,
-    }
-
-
-def verdict_row(v: Verdict) -> dict[str, Any]:
-    """Return what the table shows of a verdict."""
-    fresh = [score for score in v.fresh.values() if score is not None]
-    return {
-        **_headline(v),
-        v.search.measure.metric: v.score,
-        "best neighbour": v.rival and v.rival.score,
-        "neighbours": f"{len(v.neighbours) - len(v.missing)}/{len(v.neighbours)}",
-        "fresh seeds": f"{fmean(fresh):.4g} ({len(fresh)})" if fresh else None,
-    }
-
-
-def verdict_json(v: Verdict) -> dict[str, Any]:
-    """Return a verdict as programs read it."""
-    return {
-        **_headline(v),
-        "score": v.score,
-        "metric": v.search.measure.metric,
-        "mode": v.search.measure.mode,
-        "neighbours": [{**_point(n.point), "score": n.score, "state": n.state.value} for n in v.neighbours],
-        "missing": [_point(point) for point in v.missing],
-        "seeds": list(v.search.seeds),
-        "fresh": [{"seed": seed, "score": score} for seed, score in v.fresh.items()],
-        "outside": [_point(point) for point in v.outside],
-        "path": [_point(point) for point in v.path],
-        "versions": {name: [run.id for run in runs] for name, runs in versions(v.runs).items()},
-        "reason": v.reason,
-    }
-
-
-def _point(point: Point) -> dict[str, float]:
-    return {"lr": point.lr, "wd": point.wd}
-
-
-def sweep_row(
-    sweep: Sweep, ledger: Ledger, verdicts: Sequence[Verdict], searches: Mapping[str, Sequence[Search]]
-) -> dict[str, Any]:
-    """Return what `sweeps` shows of one: how far its runs are, device hours of those that are finished, verdicts.
-
-    Given the searches of all sweeps by family.
-    """
-    runs = [
-        run
-        for search in sweep.searches
-        for run in ledger.family(search.family)
-        if sweep.name in holders(searches, run.family, run.spec)
-    ]
-    ids = {run.id for run in runs} | {spec.run_id for spec in sweep.specs()}
-    states = [ledger.state(run).state for run in ids]
-    seconds = sum((run.result or {}).get("device_s") or 0.0 for run in runs)
-    changed = max((path.stat().st_mtime for run in runs if (path := run.dir.result_path).exists()), default=None)
-    return {
-        "sweep": sweep.name,
-        "note": sweep.note,
-        "families": len(sweep.searches),
-        "runs": ", ".join(f"{n} {state}" for state, n in count_states(states).items()),
-        "device h": round(seconds / 3600, 4),
-        "verdicts": ", ".join(f"{v.strategy} {v.verdict}" for v in verdicts),
-        "last result": changed and datetime.fromtimestamp(changed, UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "archived": sweep.archived,
-    }
 
 
 # --- runs -----------------------------------------------------------------------------------------------------------

@@ -234,7 +234,7 @@ class Verification:
         if not more or len(climbed) + len(more) <= patience * len(asked):
             return wanted
         told = (
-            f"{len(asked)} runs were asked for, the climb has added {len(climbed)}, and its next round is {len(more)}"
+            f"{len(asked)} runs were asked for, the climb is {len(climbed)} beyond, and its next round is {len(more)}"
         )
         timed = [run.result["device_s"] for spec in asked if (run := ledger.runs.get(spec.run_id)) and run.result]
         if timed:

@@ -380,14 +380,14 @@ def test_a_climb_stops_where_it_would_cost_more_than_was_asked_for(
     with warm_workers(forks):
         call("grid", "--grid", "far.yaml", "--launch-set", "slots=1", *follow)
         done = call("verify-optimum", *follow, "--format", "json", code=1)
-        assert "far standard: 3 runs were asked for, the climb has added 3, and its next round is 1, about " in done.err
+        assert "far standard: 3 runs were asked for, the climb is 3 beyond, and its next round is 1, about " in done.err
         assert "device hours: it stops here; `ettsweep verify-optimum --follow --max-runs N" in done.err
         assert len(runs_in(results)) == 6
         assert done.json[0]["verdict"] == "edge"
         asked = at_a_terminal("verify-optimum", *follow, answers={"go on? [y/N]": "\x04"})
         assert "it stops here" in asked, "nothing is lost where the question is not answered"
         asked = at_a_terminal("verify-optimum", *follow, answers={"go on? [y/N]": "n"})
-        assert "far standard: 3 runs were asked for, the climb has added 3, and its next round is 1, about " in asked
+        assert "far standard: 3 runs were asked for, the climb is 3 beyond, and its next round is 1, about " in asked
         assert "it stops here" in asked
         assert len(runs_in(results)) == 6
         call("verify-optimum", *follow, "--max-runs", 2, code=1)

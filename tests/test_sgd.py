@@ -65,12 +65,13 @@ def test_set_optimizer_sgd_leads_from_a_grid_to_a_verified_optimum_and_a_report(
     assert {run.spec().optimizer.kind for run in runs_in(folder / "results")} == {"sgd"}
 
     # AdamW in the same folder is a sweep of its own, from its own centre.
-    command("grid", "--grid", "small.yaml", "--follow", "--lr-range", "fixed", *sets)
+    command("grid", "--grid", "small.yaml", "--name", "small-adamw", "--follow", "--lr-range", "fixed", *sets)
     assert 0.25 * 8**1.5 in {row["lr"] for row in command("status")}
     assert sorted(verdict["optimizer"] for verdict in command("report")) == ["adamw", "sgd"]
     report = folder / "results" / "report"
     page = (report / "report.html").read_text()
-    assert all(f"on digits (optimizer {name})</h2>" in page for name in ("sgd", "adamw"))
+    for sweep, name in (("small", "sgd"), ("small-adamw", "adamw")):
+        assert f"on digits, sweep {sweep} (optimizer {name})</h2>" in page
     for name in ("runs", "points", "optima"):
         rows = csv.DictReader((report / "tables" / f"{name}.csv").read_text().splitlines())
         assert {row["optimizer"] for row in rows} == {"adamw", "sgd"}

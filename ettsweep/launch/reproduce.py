@@ -60,7 +60,7 @@ def versions(runs: Iterable[Run]) -> dict[str, list[Run]]:
     for run in runs:
         attempt = _trainer(run.dir, run.result)
         known = facts(attempt) if attempt else {}
-        code = f", code {known['code']}" if known.get("code") else ""
+        code = f", code {known['code'][:8]}" if known.get("code") else ""
         found.setdefault(f"ettsweep {known.get('ettsweep', 'of an unrecorded version')}{code}", []).append(run)
     return found
 
@@ -73,7 +73,7 @@ def mixture(runs: Iterable[Run]) -> str:
     (most, alike), *others = sorted(versions(runs).items(), key=lambda group: -len(group[1])) or [("", [])]
     told = []
     for name, members in others:
-        ids = ", ".join(run.id for run in members[:5]) + (f" and {len(members) - 5} more" if len(members) > 5 else "")
+        ids = ", ".join(run.id for run in members[:3]) + (f" and {len(members) - 3} more" if len(members) > 3 else "")
         differs = "; ".join(differences(_circumstances(alike[0]), _circumstances(members[0])))
         told.append(f"{ids} by {name}{f' (there {differs})' if differs else ''}")
     if not told:

@@ -14,7 +14,8 @@ def differences(requests: Sequence[Request], request: Request) -> dict[str, str]
     for key in {**was, **now}:
         old, new = was.get(key, "absent"), now.get(key, "absent")
         if old != new:
-            found[f"{key.rpartition('.')[2]}-{new}"] = f"{key} is {old} there, {new} here"
+            word = key.rpartition(".")[2]
+            found[str(new) if word == "kind" else f"{word}-{new}"] = f"{key} is {old} there, {new} here"
     for name in ("lr", "wd"):
         before, after = getattr(first, name), getattr(request, name)
         if before.fixed != after.fixed:

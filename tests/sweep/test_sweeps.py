@@ -94,6 +94,7 @@ def test_a_centre_that_was_rounded_otherwise_asks_for_the_same_points(ask: Ask, 
     [
         ({"overrides": ["batch_size=64"]}, "batch_size is 32 there, 64 here", "w8-batch_size-64"),
         ({"overrides": ["model.width=16"]}, "model.width is 8 there, 16 here", "w8-width-16"),
+        ({"overrides": ["optimizer={kind: sgd}", "centre_sgd={standard: {lr: 1, wd: 0.25}}"]}, "optimizer.kind is adamw there, sgd here", "w8-sgd"),
         ({"overrides": ["strategy.mlp_factor=include"]}, "mlp_factor is ignore there, include here", "w8-mlp_factor-include"),
         ({"wd_range": "-1:1"}, "wd is fixed there, searched here", "w8-wd-searched"),
         ({"lr_range": "-1:1:0.5"}, "the step of lr is 1 there, 0.5 here", "w8-lr-step-0.5"),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from ettsweep.cli import completion
-from ettsweep.errors import InputError, TakenError, unknown_name
+from ettsweep.errors import CorruptError, InputError, TakenError, unknown_name
 from ettsweep.output import Format, note
 
 if TYPE_CHECKING:
@@ -134,11 +134,14 @@ class Families:
 
         Raises:
             InputError: there is none.
+            CorruptError: none that is meant can be read.
         """
         known = [search for sweep in self.sweeps(sweeps) for search in sweep.searches]
         if not known:
             if sweeps.named:
                 raise InputError(f"all sweeps are archived: {', '.join(sweeps.named)}; name one with --sweep")
+            if sweeps.broken:
+                raise CorruptError("no sweep can be read")
             raise InputError(
                 f"{sweeps.results}: no grid has been asked for yet; `ettsweep grid --model vit-digits` asks for one"
             )

@@ -281,6 +281,9 @@ def test_a_damaged_sweep_is_named_and_others_go_on(call: Call, results: Path, as
         assert f"sweep bad is left out: {path}: " in done.err
         assert told in done.err
         assert "left out" in call("sweeps", "--results", results).err
+        (results / "sweeps" / "w8").rename(results / "away")
+        assert "no sweep can be read" in call("verify-optimum", "--results", results, code=1).err
+        (results / "away").rename(results / "sweeps" / "w8")
         for command in ("verify-optimum --sweep bad", "sweeps note bad x", "sweeps rename bad good", "status -s bad"):
             assert str(path) in call(*command.split(), "--results", results, code=1).err
         assert str(path) in call("grid", "--grid", "bad.yaml", "--results", results, code=1).err

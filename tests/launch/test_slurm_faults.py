@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import pty
+import re
 import select
 import shutil
 import signal
@@ -597,7 +598,8 @@ def test_all_works_without_accounting(
         assert "Traceback" not in told.stdout
         assert look(results, "running", "missing", "cancelled")[stays.id]["state"] == "cancelled"
     wait_for(RunDir(first.run).result, "the end of the first run")
-    assert "1 runs submitted, 1 finished, 0 under way, 1 need a decision" in ettsweep(*asked).stderr
+    said = ettsweep(*asked).stderr
+    assert re.search(r"1 runs submitted to SLURM as job \d+, 1 finished, 0 under way, 1 need a decision", said)
     assert "1 runs submitted" in ettsweep("retry", stays.id, "--results", results).stderr
     wait_for_the_end(results)
     assert [run.numbers() for run in runs_in(results)] == [[1]] * 3

@@ -5,6 +5,7 @@ A worker that must be met at some moment waits there by itself, see `Hold`: noth
 
 import itertools
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -741,7 +742,7 @@ def test_a_job_ended_between_two_runs_leaves_the_second_to_the_next_command(
     row = status(results)[second.id]
     assert (row["state"], row["reason"]) == ("missing", f"job {job} failed (NonZeroExitCode)")
     hold.let_go()
-    assert "1 runs submitted, 1 finished, 0 under way" in ettsweep(*command).stderr
+    assert re.search(r"1 runs submitted to SLURM as job \d+, 1 finished, 0 under way", ettsweep(*command).stderr)
     wait_until_done(results)
     assert (first.numbers(), second.numbers()) == ([1], [1])
     assert_all_as_if_undisturbed(results)
@@ -872,7 +873,7 @@ def test_a_family_is_cancelled_and_what_others_ask_for_is_not(cluster: Cluster, 
     one = asks(tmp_path, 2, STEPS, sbatch={"hold": True})
     ettsweep(*one)
     other = asks(tmp_path / "other", 2, STEPS + 1, sbatch={"hold": True})
-    ettsweep(*other[:-1], results)
+    ettsweep(*other[:-1], results, "--name", "other")
     rows = status(results)
     families = {row["family"] for row in rows.values()}
     assert len(families) == 2

@@ -1,15 +1,16 @@
 """What commands say of verdicts and of whole sweeps: rows of tables, JSON, and notes beside them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from statistics import fmean
 from typing import Any
 
 from ettsweep.launch.reproduce import mixture, versions
 from ettsweep.output import Format, note, show
+from ettsweep.runs.folder import sweeps_dir
 from ettsweep.sweep.ledger import Ledger, count_states
 from ettsweep.sweep.search import Point, Search
-from ettsweep.sweep.sweeps import Sweep, holders
+from ettsweep.sweep.sweeps import Sweep, Sweeps, holders
 from ettsweep.sweep.verify import Verdict, side_by_side
 
 
@@ -103,23 +104,22 @@ def _point(point: Point) -> dict[str, float]:
     return {"lr": point.lr, "wd": point.wd}
 
 
-def sweep_row(
-    sweep: Sweep, ledger: Ledger, verdicts: Sequence[Verdict], searches: Mapping[str, Sequence[Search]]
-) -> dict[str, Any]:
+def sweep_row(sweep: Sweep, sweeps: Sweeps, ledger: Ledger, verdicts: Sequence[Verdict]) -> dict[str, Any]:
     """Return what `sweeps` shows of one: how far its runs are, device hours of those that are finished, verdicts.
 
-    Given the searches of all sweeps by family.
+    The last change is of what was asked for or of a result, by the times of files: nothing goes by it.
     """
     runs = [
         run
         for search in sweep.searches
         for run in ledger.family(search.family)
-        if sweep.name in holders(searches, run.family, run.spec)
+        if sweep.name in holders(sweeps.searches, run.family, run.spec)
     ]
     ids = {run.id for run in runs} | {spec.run_id for spec in sweep.specs()}
     states = [ledger.state(run).state for run in ids]
     seconds = sum((run.result or {}).get("device_s") or 0.0 for run in runs)
-    changed = max((path.stat().st_mtime for run in runs if (path := run.dir.result_path).exists()), default=None)
+    paths = [run.dir.result_path for run in runs] + list((sweeps_dir(sweeps.results) / sweep.name).glob("*.yaml"))
+    changed = max((path.stat().st_mtime for path in paths if path.exists()), default=None)
     return {
         "sweep": sweep.name,
         "note": sweep.note,
@@ -127,6 +127,6 @@ def sweep_row(
         "runs": ", ".join(f"{n} {state}" for state, n in count_states(states).items()),
         "device h": round(seconds / 3600, 4),
         "verdicts": ", ".join(f"{v.strategy} {v.verdict}" for v in verdicts),
-        "last result": changed and datetime.fromtimestamp(changed, UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "last change": changed and datetime.fromtimestamp(changed, UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "archived": sweep.archived,
     }

@@ -218,7 +218,12 @@ def test_sweeps_are_listed_with_what_people_ask_of_them(call: Call, results: Pat
     w8, wide = call("sweeps", "--results", results, "--format", "json").json
     assert (w8["sweep"], w8["note"], w8["families"], w8["runs"]) == ("w8", "the narrow one", 1, "3 done")
     assert (w8["device h"], w8["verdicts"]) == (round(len(specs) * 0.01, 4), "standard optimal")
-    assert w8["last result"].endswith("UTC")
+    asked = (results / "sweeps" / "w8" / "0002.yaml").stat()
+    os.utime(results / "sweeps" / "w8" / "0002.yaml", (10**10, 10**10))
+    (changed, _) = call("sweeps", "--results", results, "--format", "json").json
+    os.utime(results / "sweeps" / "w8" / "0002.yaml", (asked.st_atime, asked.st_mtime))
+    assert (changed.pop("last change"), w8.pop("last change")[-4:]) == ("2286-11-20 17:46 UTC", " UTC")
+    assert changed == w8
     assert (wide["families"], wide["runs"], wide["device h"]) == (2, "6 missing", 0)
     assert wide["verdicts"] == "standard incomplete, mup incomplete"
     for form in ("table", "csv", "markdown"):

@@ -95,7 +95,7 @@ def verdict_json(v: Verdict) -> dict[str, Any]:
         "fresh": [{"seed": seed, "score": score} for seed, score in v.fresh.items()],
         "outside": [_point(point) for point in v.outside],
         "path": [_point(point) for point in v.path],
-        "versions": {name: [run.id for run in runs] for name, runs in versions(v.runs).items()},
+        "versions": [{"version": name, "runs": [run.id for run in runs]} for name, runs in versions(v.runs).items()],
         "reason": v.reason,
     }
 

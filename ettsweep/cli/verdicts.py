@@ -34,7 +34,7 @@ def show_verdicts(verdicts: Sequence[Verdict], form: Format) -> None:
     rows = [verdict_row(v) for v in verdicts]
     columns = [c for c in dict.fromkeys(c for row in rows for c in row) if c not in needless]
     rows = [{c: row.get(c) for c in columns} for row in rows]
-    show(rows, form, columns, data=[verdict_json(v) for v in verdicts])
+    show(rows, form, columns, data=[verdict_json(v) for v in verdicts] if form is Format.JSON else None)
     for v in verdicts:
         if v.verdict != "optimal":
             note(f"{v.search.title}: {v.verdict}: {v.reason}")

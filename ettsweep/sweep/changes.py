@@ -2,7 +2,7 @@
 
 import contextlib
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from ettsweep.config import dump_yaml
@@ -108,7 +108,7 @@ def rename_sweep(results: Path, name: str, new: str) -> None:
     check_name(new, "new name")
     sweeps = load_sweeps(results)
     sweeps.chosen([name])
-    _adopt(results, name)
+    _adopt(results, [name])
     if new in sweeps.named or new in sweeps.broken:
         raise InputError(f"there is a sweep {new} already; choose another name")
     folder = sweeps_dir(results) / name
@@ -126,9 +126,9 @@ def rename_sweep(results: Path, name: str, new: str) -> None:
 @contextlib.contextmanager
 def followed(results: Path, names: Iterable[str]) -> Iterator[None]:
     """Show to others that this process follows some sweeps, which keep their names meanwhile."""
-    for name in set(names):
-        _adopt(results, name)
-    notes = [sweeps_dir(results) / name / f"follower-{uuid.uuid4().hex}.json" for name in set(names)]
+    names = set(names)
+    _adopt(results, names)
+    notes = [sweeps_dir(results) / name / f"follower-{uuid.uuid4().hex}.json" for name in names]
     try:
         for path in notes:
             write_atomic(path, dumps(process().to_json()))
@@ -138,10 +138,14 @@ def followed(results: Path, names: Iterable[str]) -> Iterator[None]:
             path.unlink(missing_ok=True)
 
 
-def _adopt(results: Path, name: str) -> None:
-    """Give a sweep that earlier versions kept without a name a folder, and so all others of them."""
-    while (sweep := (sweeps := load_sweeps(results)).named.get(name)) and sweep.unnamed:
-        append(results, sweeps, name)
+def _adopt(results: Path, names: Collection[str]) -> None:
+    """Give sweeps that earlier versions kept without a name a folder, and so all others of them."""
+    while names:
+        sweeps = load_sweeps(results)
+        unnamed = [name for name in names if name in sweeps.named and sweeps.named[name].unnamed]
+        if not unnamed:
+            return
+        append(results, sweeps, unnamed[0])
 
 
 def append(results: Path, sweeps: Sweeps, name: str, entry: Entry | None = None) -> bool:

@@ -125,11 +125,8 @@ class Verdict:
 def side_by_side(verdicts: Iterable[Verdict]) -> Iterator[tuple[Verdict, Verdict, list[str]]]:
     """Yield each two verdicts on one family, of two sweeps, that say different things, and what the sweeps ask."""
     for one, other in combinations(verdicts, 2):
-        if one.family == other.family and (one.verdict, one.point, one.score) != (
-            other.verdict,
-            other.point,
-            other.score,
-        ):
+        said, else_said = ((v.verdict, v.point, v.score) for v in (one, other))
+        if one.family == other.family and said != else_said:
             yield one, other, unlike(one.search, other.search)
 
 

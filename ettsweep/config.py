@@ -59,6 +59,8 @@ def parse_yaml(text: str, where: str) -> Any:
         with contextlib.suppress(yaml.YAMLError):
             return yaml.load(text, Loader=_FAST)
         return yaml.load(text, Loader=_LOADER)
+    except RecursionError:
+        raise InputError(f"{where}: nested too deeply") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f" line {mark.line + 1}:" if mark else ""

@@ -4,6 +4,7 @@ import contextlib
 import errno
 import hashlib
 import json
+import math
 import os
 import uuid
 from collections.abc import Callable, Iterator
@@ -86,6 +87,33 @@ def dumps(value: object) -> str:
     return json.dumps(value, allow_nan=False)
 
 
+def loads(data: bytes | str) -> Any:
+    """Parse strict JSON, as `dumps` writes it; integers may still be beyond what a float holds, and floats infinite.
+
+    Raises:
+        ValueError: it is none, names NaN or infinity, or is nested beyond reason.
+    """
+    try:
+        return json.loads(data, parse_constant=_refuse)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON")
+
+
+def number(value: object) -> float | None:
+    """Return a number from a file as a float; None where it is none, or none that a float can hold."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        found = float(value)
+    except OverflowError:
+        return None
+    return found if math.isfinite(found) else None
+
+
 def read_json(path: Path) -> Json:
     """Read a JSON object that this module wrote.
 
@@ -94,7 +122,7 @@ def read_json(path: Path) -> Json:
         CorruptError: it is no JSON object, or cannot be read.
     """
     try:
-        value = json.loads(path.read_bytes())
+        value = loads(path.read_bytes())
     except FileNotFoundError:
         raise
     except OSError as error:
@@ -123,7 +151,7 @@ def read_lines(path: Path) -> list[Json]:
         return []
     for raw in data.split(b"\n")[:-1]:
         try:
-            value = json.loads(raw)
+            value = loads(raw)
         except ValueError:
             break
         if not isinstance(value, dict):
@@ -138,7 +166,7 @@ def last_line(path: Path) -> Json | None:
         with path.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - 4096))
             lines = file.read().split(b"\n")[:-1]
-        value = json.loads(lines[-1]) if lines else None
+        value = loads(lines[-1]) if lines else None
     except (OSError, ValueError):
         return None
     return value if isinstance(value, dict) else None

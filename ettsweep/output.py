@@ -45,7 +45,12 @@ def note(text: str) -> None:
     """Say something beside the output proper."""
     if text:
         sys.stdout.flush()  # where both go to one file, lines keep their order
-        print(with_results(text, sys.argv), file=sys.stderr)
+        print(harmless(with_results(text, sys.argv)), file=sys.stderr)
+
+
+def harmless(text: str) -> str:
+    """Return a text with what a terminal would obey, such as colours and moves of its cursor, spelled out."""
+    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", lambda m: repr(m[0])[1:-1], text)
 
 
 def with_results(text: str, argv: Sequence[str]) -> str:
@@ -127,7 +132,7 @@ def cell(value: object) -> str:
         return f"{value:.4g}"
     if isinstance(value, list | tuple):
         return " x ".join(cell(v) for v in value)
-    return str(value)
+    return harmless(str(value).replace("\n", " "))
 
 
 # --- how far a command is ---------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from ettsweep.cli.options import (
     detaching,
 )
 from ettsweep.errors import EttsweepError, InputError
-from ettsweep.output import Format, cell, note, show
+from ettsweep.output import Format, cell, harmless, note, show
 
 if TYPE_CHECKING:
     from ettsweep.sweep.ledger import Run
@@ -114,7 +114,7 @@ def logs(
         raise EttsweepError(f"run {folder.id} has no attempt{f' {attempt}' if attempt else ' yet'}")
     for number in numbers:
         print(f"== attempt {number}")
-        print(folder.attempt(number).log(), end="")
+        print(harmless(folder.attempt(number).log()), end="")
 
 
 def show_run(

@@ -6,6 +6,7 @@ from typing import Any
 
 from ettsweep.errors import CorruptError
 from ettsweep.files import Json
+from ettsweep.files import number as as_number
 from ettsweep.launch.monitor import duration
 from ettsweep.launch.outlook import NO_ANSWER
 from ettsweep.launch.reproduce import reproduce
@@ -182,7 +183,7 @@ def best_score(run: Run) -> float | None:
         lines = attempt.history()
     except CorruptError:
         return None
-    values = [line[key] for line in lines if isinstance(line.get(key), float)]
+    values = [value for line in lines if (value := as_number(line.get(key))) is not None]
     return min(values, key=measure.rank, default=None)
 
 

@@ -206,7 +206,7 @@ def _number(folder: Path) -> int:
     return int(found[1]) if (found := _NUMBERED.fullmatch(folder.name)) else 0
 
 
-_NUMBERED = re.compile(r"(\d+)-[0-9a-f]{8}")
+_NUMBERED = re.compile(r"([0-9]+)-[0-9a-f]{8}")
 
 
 def submission_folders(results: Path) -> list[Path]:

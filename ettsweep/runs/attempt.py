@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import os
 import shutil
 from collections.abc import Callable, Iterable
@@ -14,6 +15,7 @@ from ettsweep.files import (
     dumps,
     json_or_empty,
     last_line,
+    number,
     read_json,
     read_lines,
     storage_errors,
@@ -102,8 +104,8 @@ class Attempt:
 
     def heartbeat_s(self) -> float | None:
         """Return the seconds between beats that the owner promised; None where it promised none."""
-        interval_s = self.claim().get("heartbeat_s")
-        return float(interval_s) if isinstance(interval_s, int | float) and interval_s > 0 else None
+        interval_s = number(self.claim().get("heartbeat_s"))
+        return interval_s if interval_s and interval_s > 0 else None
 
     def heartbeat(self) -> str:
         """Return the counter as it stands; empty before the first beat."""
@@ -181,11 +183,10 @@ class Attempt:
         """
         for path in (self.timings_path, self.metrics_path):
             last = last_line(path) or {}
-            progress, wall_s = last.get("progress"), last.get("wall_s")
-            if isinstance(progress, int | float):
-                if isinstance(wall_s, int | float) and progress > 0:
-                    return float(progress), float(wall_s * (1 - progress) / progress)
-                return float(progress), None
+            progress, wall_s = number(last.get("progress")), number(last.get("wall_s"))
+            if progress is not None and 0 <= progress <= 1:
+                left_s = wall_s * (1 - progress) / progress if wall_s and progress else None
+                return progress, left_s if left_s is not None and 0 <= left_s < math.inf else None
         parent = self.parent()
         return (parent.progress() if parent else 0.0), None
 

@@ -31,13 +31,14 @@ import errno
 import hashlib
 import json
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from ettsweep.errors import CorruptError, InputError
-from ettsweep.files import Json, dumps, read_json, storage_errors, sync, write_atomic
+from ettsweep.files import Json, dumps, loads, read_json, storage_errors, sync, write_atomic
 from ettsweep.processes import process
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.state import Facts, Lost, Outlook, State, Status, ThisMachine, unfinished_status
@@ -170,7 +171,7 @@ class RunDir:
             names = os.listdir(self.attempts_path)
         except OSError:
             return []
-        return sorted(int(n) for n in names if n.isdigit())
+        return sorted(int(n) for n in names if re.fullmatch(r"[0-9]{1,9}", n))
 
     def attempt(self, number: int) -> Attempt:
         """Return the attempt with this number."""
@@ -233,7 +234,7 @@ class RunDir:
             raise CorruptError(f"{self.metrics_path}: cannot be read: {error.strerror}; {self._remedy}") from error
         if result is not None and hashlib.sha256(data).hexdigest() != result.get("metrics_sha256"):
             raise CorruptError(f"{self.metrics_path}: changed since the run finished; {self._remedy}")
-        return [json.loads(line) for line in data.splitlines()]
+        return [loads(line) for line in data.splitlines()]
 
     def cancel(self) -> None:
         """Ask whoever trains the run, now or later, to stop at the next step boundary."""

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from ettsweep.errors import CorruptError, InputError
-from ettsweep.files import Json
+from ettsweep.files import Json, number
 from ettsweep.models.architectures import model_name
 from ettsweep.runs.folder import RunDir, is_run_id, runs_dir
 from ettsweep.runs.state import Outlook, State, Status
@@ -53,8 +53,7 @@ class Run:
     @property
     def score(self) -> float | None:
         """Return what verdicts compare; None where the run diverged or is unfinished."""
-        value = self.result.get("score") if self.result else None
-        return float(value) if isinstance(value, int | float) else None
+        return number(self.result.get("score")) if self.result else None
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,180 @@
+"""A results folder in which anything may be damaged: commands say so and go on, and no score is wrong.
+
+`make fuzz` does it 2,000 times; FUZZ=N does it N times, and FUZZ_FROM=K begins with the K-th damage.
+"""
+
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import tarfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+from support.commandline import ettsweep
+
+FROZEN = Path(__file__).with_name("frozen") / "results.tar.xz"
+COUNT, FIRST = int(os.environ.get("FUZZ", "100")), int(os.environ.get("FUZZ_FROM", "0"))
+PATIENCE_S = 120
+
+ABSURD: list[str] = [
+    *("NaN", "Infinity", "-Infinity", "1e308", "-1e308", "1e999", "1" + "0" * 400, "-1", "0", "0.5", "1e-320", "true"),
+    *(
+        "null",
+        '""',
+        '"x"',
+        '"\\u0000"',
+        '"\\u001b[31m"',
+        '"../../etc"',
+        "[]",
+        "{}",
+        '{"a": 1}',
+        "[" * 5000,
+        '{"a":' * 5000,
+    ),
+]
+"""Values that stand for a number, a text or an object of a file."""
+
+STRAYS = ("²", "٣", "0001", "-1", "x.yaml", "0009.yaml", ".x.tmp", "0002", "report", "a\nb", "99999999999999999999")
+"""Names of files and folders that nobody made."""
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder of an earlier version, with runs in all states, some of whose sweeps have files by now."""
+    folder = tmp_path_factory.mktemp("fuzz")
+    with tarfile.open(FROZEN) as archive:
+        archive.extractall(folder, filter="data")
+    results = folder / "results"
+    for path in results.rglob("claim.json"):
+        path.write_text(path.read_text().replace('"HERE"', json.dumps(socket.gethostname())))
+    ettsweep("sweeps", "note", "grid-2", "damaged soon", "--results", results)
+    ettsweep("sweeps", "archive", "grid-3", "--results", results)
+    return results
+
+
+@contextlib.contextmanager
+def silent() -> Iterator[None]:
+    yield
+
+
+@pytest.fixture(autouse=True)
+def undrawn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Leave figures empty, and let nothing of this machine be seen."""
+    from matplotlib.figure import Figure
+
+    monkeypatch.setattr(Figure, "savefig", lambda self, path, **options: Path(path).touch())
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+
+
+def damage(rng: random.Random, results: Path) -> tuple[Path, str]:
+    """Damage one file, or add one; return which, and how."""
+    files = sorted(path for path in results.rglob("*") if path.is_file())
+    path = rng.choice(files)
+    data = path.read_bytes()
+    ways: dict[str, Callable[[], object]] = {
+        "flipped bytes": lambda: path.write_bytes(flipped(rng, data)),
+        "cut": lambda: path.write_bytes(data[: rng.randrange(len(data) + 1)]),
+        "deleted": path.unlink,
+        "a folder": lambda: (path.unlink(), path.mkdir()),
+        "emptied": lambda: path.write_bytes(b""),
+        "noise": lambda: path.write_bytes(rng.randbytes(rng.randrange(300))),
+        "doubled": lambda: path.write_bytes(data + data),
+        "absurd value": lambda: path.write_bytes(absurd(rng, data)),
+        "a line more": lambda: path.write_bytes(data + rng.choice(ABSURD).encode() + b"\n"),
+        "another file": lambda: shutil.copy(rng.choice(files), path),
+        "a link to itself": lambda: (path.unlink(), path.symlink_to(path)),
+    }
+    weights = [6 if name == "absurd value" else 1 for name in ways]
+    (way,) = rng.choices(list(ways), weights)
+    if rng.random() < 0.1:
+        folder = rng.choice(sorted(path for path in [results, *results.rglob("*")] if path.is_dir()))
+        path, way = folder / rng.choice(STRAYS), "a stray"
+        ways[way] = (lambda: path.mkdir(exist_ok=True)) if rng.random() < 0.5 else (lambda: path.write_bytes(b"stray"))
+        if path.exists():
+            return damage(rng, results)
+    with contextlib.suppress(shutil.SameFileError):
+        ways[way]()
+    return path, way
+
+
+def flipped(rng: random.Random, data: bytes) -> bytes:
+    changed = bytearray(data or b" ")
+    for _ in range(rng.randint(1, 8)):
+        changed[rng.randrange(len(changed))] = rng.randrange(256)
+    return bytes(changed)
+
+
+def absurd(rng: random.Random, data: bytes) -> bytes:
+    """Put an absurd value where a value of JSON or YAML stands."""
+    text = data.decode(errors="replace")
+    places = [i + 2 for i in range(len(text) - 2) if text[i : i + 2] == ": "]
+    if not places:
+        return flipped(rng, data)
+    start = rng.choice(places)
+    end = next((i for i in range(start, len(text)) if text[i] in ",}\n"), len(text))
+    return (text[:start] + rng.choice(ABSURD) + text[end:]).encode()
+
+
+def seen(results: Path, out: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what status and verify say, after a report that must end too."""
+    status = ettsweep("status", "--results", results, "--format", "json", code=None)
+    verdicts = ettsweep("verify-optimum", "--dry-run", "--results", results, "--format", "json", code=None)
+    reported = ettsweep("report", "--results", results, "--out", out, code=None)
+    shown = ettsweep("sweeps", "--results", results, code=None)
+    assert {status.returncode, verdicts.returncode, reported.returncode, shown.returncode} <= {0, 1, 2}
+    rows = json.loads(status.stdout) if status.stdout else []
+    judged = json.loads(verdicts.stdout) if verdicts.stdout else []
+    return {row["run"]: row for row in rows}, {f"{row['sweep']} {row['family']}": row for row in judged}
+
+
+@contextlib.contextmanager
+def patience() -> Iterator[None]:
+    """End what hangs."""
+
+    def hangs(number: int, frame: FrameType | None) -> None:
+        raise TimeoutError(f"no end after {PATIENCE_S} s")
+
+    before = signal.signal(signal.SIGALRM, hangs)
+    signal.alarm(PATIENCE_S)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.slow
+def test_whatever_is_damaged_commands_go_on_and_no_score_is_wrong(whole: Path, tmp_path: Path) -> None:
+    before, verdicts = seen(whole, tmp_path / "report")
+    assert {row["state"] for row in before.values()} >= {"done", "diverged", "failed", "interrupted"}
+    faults = []
+    for number in range(FIRST, FIRST + COUNT):
+        results = tmp_path / "results"
+        shutil.copytree(whole, results, symlinks=True)
+        path, way = damage(random.Random(number), results)
+        told = f"{number}: {path.relative_to(results)} {way}"
+        try:
+            with patience():
+                rows, judged = seen(results, tmp_path / "report")
+        except Exception as error:
+            faults.append(f"{told}: {type(error).__name__}: {str(error)[:200]}")
+        else:
+            for run, row in rows.items():
+                known = before.get(run)
+                if row["state"] in ("done", "diverged") and known and row["best_score"] != known["best_score"]:
+                    faults.append(f"{told}: {run} scores {row['best_score']}, not {known['best_score']}")
+            if path.parts[len(results.parts)] not in ("sweeps", "requests"):
+                for key, row in judged.items():
+                    was = verdicts[key]
+                    same = (row["lr"], row["wd"]) == (was["lr"], was["wd"])
+                    if same and None not in (row["score"], was["score"]) and row["score"] != was["score"]:
+                        faults.append(f"{told}: {key} scores {row['score']}, not {was['score']}")
+        shutil.rmtree(results)
+    assert not faults, f"{len(faults)} of {COUNT}:\n" + "\n".join(faults)

@@ -81,6 +81,3 @@ def main() -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what could not be written is not tried again at exit
         print(f"ettsweep: {error.filename or 'standard output'}: {error.strerror or error}", file=sys.stderr)
         sys.exit(1)
-    except KeyboardInterrupt:
-        print("ettsweep: interrupted; what was submitted goes on", file=sys.stderr)
-        sys.exit(130)

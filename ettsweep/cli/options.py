@@ -166,6 +166,15 @@ class Families:
         for prefix in self.family or []:
             if not any(family.startswith(prefix) for family in known):
                 raise unknown_name("family", prefix, known)
+        asked = [search for found in sweeps.searches.values() for search in found]
+        models = {one.model for one in (*ledger.runs.values(), *asked)}
+        for name in self.model or []:
+            if name not in models:
+                raise unknown_name("model", name, models)
+        strategies = {one.strategy for one in (*ledger.runs.values(), *asked)}
+        for name in _strategies(self.strategy):
+            if name not in strategies:
+                raise InputError(f"no run is of strategy {name}; there are: {', '.join(sorted(strategies)) or 'none'}")
         return self._among(runs)
 
     def holding(self, runs: "Sequence[Run]", sweeps: "Sweeps") -> "list[Search]":
@@ -178,9 +187,7 @@ class Families:
         ]
 
     def _among(self, found: Sequence[RunOrSearch]) -> list[RunOrSearch]:
-        from ettsweep.scaling.strategies import parse_strategy, strategy_name
-
-        strategies = {strategy_name(parse_strategy(name)) for name in self.strategy or []}
+        strategies = _strategies(self.strategy)
         return [
             one
             for one in found
@@ -188,6 +195,12 @@ class Families:
             and (not strategies or one.strategy in strategies)
             and (not self.family or one.family.startswith(tuple(self.family)))
         ]
+
+
+def _strategies(given: Sequence[str] | None) -> set[str]:
+    from ettsweep.scaling.strategies import parse_strategy, strategy_name
+
+    return {strategy_name(parse_strategy(name)) for name in given or []}
 
 
 @dataclass(frozen=True)

@@ -211,6 +211,8 @@ def clean(
     """Remove checkpoints of finished runs, dead attempts and orphans; results stay."""
     from ettsweep.launch.housekeeping import find_waste, remove
 
+    if not results.is_dir():
+        raise InputError(f"{results.resolve()} is no folder: is this the right one? --results DIR names another")
     waste = find_waste(results)
     if not dry_run:
         remove(waste)

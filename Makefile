@@ -6,6 +6,7 @@
 #                  CLUSTERS=3 starts three, for the tests to be done sooner
 # make slurm-down  stop it
 # make chaos       a sweep on that cluster while workers, nodes, daemons and commands are killed at random
+# make fuzz        2,000 random damages of a results folder, each looked at by status, verify-optimum and report
 # make bench   set up, then the speed of the tool itself
 # make bench-data  images/s that a core makes ready for training, and how many cores a GPU needs
 # make bench-text  tokens/s that cores make of text, peak memory, and how fast blocks are found and read
@@ -23,7 +24,7 @@ DEVCLUSTER := $(or $(ETTSWEEP_DEVCLUSTER),/tmp/ettsweep-devcluster)
 CLUSTERS ?= 1
 PROCESSES ?= auto
 
-.PHONY: help install demo test test-all lint check slurm-up slurm-down chaos clean
+.PHONY: help install demo test test-all lint check slurm-up slurm-down chaos fuzz clean
 .PHONY: bench bench-data bench-text bench-vit bench-encdec bench-gpu bench-gpu-text
 
 help:
@@ -78,6 +79,9 @@ slurm-down:
 
 chaos: $(READY)
 	@PYTHONPATH=tests $(BIN)/python -m support.chaos $(CHAOS)
+
+fuzz: $(READY)
+	@FUZZ=$(or $(FUZZ),2000) $(BIN)/python -m pytest tests/test_fuzz.py --numprocesses $(PROCESSES)
 
 bench: $(READY)
 	@PYTHONPATH=tests $(BIN)/python -m bench.tool

@@ -17,27 +17,21 @@ from types import FrameType
 from typing import Any
 
 import pytest
+from support.claims import claimed, train
 from support.commandline import ettsweep
+
+from ettsweep.runs.attempt import Attempt
+from ettsweep.runs.folder import RunDir, runs_dir
 
 FROZEN = Path(__file__).with_name("frozen") / "results.tar.xz"
 COUNT, FIRST = int(os.environ.get("FUZZ", "100")), int(os.environ.get("FUZZ_FROM", "0"))
+AT_ONCE = 25
 PATIENCE_S = 120
 
-ABSURD: list[str] = [
+ABSURD = [
     *("NaN", "Infinity", "-Infinity", "1e308", "-1e308", "1e999", "1" + "0" * 400, "-1", "0", "0.5", "1e-320", "true"),
-    *(
-        "null",
-        '""',
-        '"x"',
-        '"\\u0000"',
-        '"\\u001b[31m"',
-        '"../../etc"',
-        "[]",
-        "{}",
-        '{"a": 1}',
-        "[" * 5000,
-        '{"a":' * 5000,
-    ),
+    *("null", '""', '"x"', '"\\u0000"', '"\\u001b[31m"', '"../../etc"', "[]", "{}", '{"a": 1}'),
+    *("[" * 5000, '{"a":' * 5000),
 ]
 """Values that stand for a number, a text or an object of a file."""
 
@@ -47,7 +41,10 @@ STRAYS = ("²", "٣", "0001", "-1", "x.yaml", "0009.yaml", ".x.tmp", "0002", "re
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder of an earlier version, with runs in all states, some of whose sweeps have files by now."""
+    """Return a folder of an earlier version, with runs in all states, some of whose sweeps have files by now.
+
+    One run trains on, in the name of this process.
+    """
     folder = tmp_path_factory.mktemp("fuzz")
     with tarfile.open(FROZEN) as archive:
         archive.extractall(folder, filter="data")
@@ -55,13 +52,13 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for path in results.rglob("claim.json"):
         path.write_text(path.read_text().replace('"HERE"', json.dumps(socket.gethostname())))
     ettsweep("sweeps", "note", "grid-2", "damaged soon", "--results", results)
-    ettsweep("sweeps", "archive", "grid-3", "--results", results)
+    ettsweep("sweeps", "archive", "grid", "--results", results)
+    rows = json.loads(ettsweep("status", "--results", results, "--format", "json", code=None).stdout)
+    (missing,) = (row["run"] for row in rows if row["state"] == "missing")
+    attempt = claimed(RunDir(runs_dir(results) / missing))
+    train(attempt, 1, 8)
+    attempt.append(attempt.timings_path, [{"step": 8, "progress": 0.5, "wall_s": 4.0}])
     return results
-
-
-@contextlib.contextmanager
-def silent() -> Iterator[None]:
-    yield
 
 
 @pytest.fixture(autouse=True)
@@ -150,12 +147,44 @@ def patience() -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
+@pytest.fixture(scope="module")
+def undamaged(whole: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dict[str, Any]]:
+    return seen(whole, tmp_path_factory.mktemp("report"))
+
+
+def running(results: Path) -> Attempt:
+    """Return the attempt that trains on."""
+    (path,) = (
+        path for path in results.rglob("claim.json") if json.loads(path.read_text())["process"]["pid"] == os.getpid()
+    )
+    return Attempt(path.parents[2], int(path.parent.name))
+
+
+@pytest.mark.parametrize("value", ABSURD, ids=lambda value: value[:12])
+def test_no_number_of_a_run_that_trains_on_stops_its_folder(whole: Path, value: str, tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    shutil.copytree(whole, results, symlinks=True)
+    attempt = running(results)
+    claim = json.loads(attempt.claim_path.read_text())
+    attempt.claim_path.write_text(json.dumps(claim)[:-1] + f', "heartbeat_s": {value}}}')
+    line = f'{{"step": 12, "val_loss": {value}, "loss": {value}, "progress": {value}, "wall_s": {value}}}\n'
+    for path in (attempt.timings_path, attempt.metrics_path):
+        path.write_text(path.read_text() + line)
+    rows = json.loads(ettsweep("status", "--results", results, "--format", "json", code=None).stdout)
+    (row,) = (row for row in rows if row["run"] == attempt.run.name)
+    assert row["progress"] is None or 0 <= row["progress"] <= 1
+    assert len(rows) > 1, "those beside it are listed too"
+
+
 @pytest.mark.slow
-def test_whatever_is_damaged_commands_go_on_and_no_score_is_wrong(whole: Path, tmp_path: Path) -> None:
-    before, verdicts = seen(whole, tmp_path / "report")
-    assert {row["state"] for row in before.values()} >= {"done", "diverged", "failed", "interrupted"}
+@pytest.mark.parametrize("first", range(FIRST, FIRST + COUNT, AT_ONCE))
+def test_whatever_is_damaged_commands_go_on_and_no_score_is_wrong(
+    whole: Path, undamaged: tuple[dict[str, Any], dict[str, Any]], first: int, tmp_path: Path
+) -> None:
+    before, verdicts = undamaged
+    assert {row["state"] for row in before.values()} >= {"done", "diverged", "failed", "interrupted", "running"}
     faults = []
-    for number in range(FIRST, FIRST + COUNT):
+    for number in range(first, min(first + AT_ONCE, FIRST + COUNT)):
         results = tmp_path / "results"
         shutil.copytree(whole, results, symlinks=True)
         path, way = damage(random.Random(number), results)
@@ -177,4 +206,4 @@ def test_whatever_is_damaged_commands_go_on_and_no_score_is_wrong(whole: Path, t
                     if same and None not in (row["score"], was["score"]) and row["score"] != was["score"]:
                         faults.append(f"{told}: {key} scores {row['score']}, not {was['score']}")
         shutil.rmtree(results)
-    assert not faults, f"{len(faults)} of {COUNT}:\n" + "\n".join(faults)
+    assert not faults, "\n".join(faults)

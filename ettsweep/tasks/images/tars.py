@@ -103,7 +103,7 @@ def _webdataset_classes(descriptor: int, members: list[Member]) -> dict[str, str
         if kind not in (".cls", ".json") or (kind == ".json" and _key(member.name) in found):
             continue
         content = os.pread(descriptor, member.size, member.offset)
-        with contextlib.suppress(ValueError, KeyError, TypeError):
+        with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
             label = json.loads(content)["label"] if kind == ".json" else content.decode().strip()
             found[_key(member.name)] = str(label)
     return found

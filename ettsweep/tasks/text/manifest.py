@@ -3,7 +3,6 @@
 A corpus is a folder with `manifest.json`, `tokenizer.json` and `shards/`; `ettsweep data text` makes it.
 """
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Literal, NoReturn
@@ -11,6 +10,7 @@ from typing import Annotated, Literal, NoReturn
 from pydantic import Field, ValidationError
 
 from ettsweep.errors import CorruptError, DataMissingError
+from ettsweep.files import loads
 from ettsweep.schema import Frozen, digest, problems
 from ettsweep.tasks.data import SIDES, Side
 from ettsweep.tasks.text.spec import CorpusDigest
@@ -168,7 +168,7 @@ def _missing(folder: Path, error: OSError) -> NoReturn:
 
 def _check_version(path: Path, data: bytes) -> None:
     try:
-        value = json.loads(data)
+        value = loads(data)
     except ValueError as error:
         raise CorruptError(f"{path}: no valid JSON: {error}; {AGAIN}") from None
     version = value.get("version") if isinstance(value, dict) else None

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ettsweep.errors import DataMissingError, InputError, TooFewPairsError
+from ettsweep.files import loads
 from ettsweep.schema import canonical
 from ettsweep.vocabulary import FIRST_BPE, LEAST_BPE, vocabulary_size
 
@@ -198,7 +199,7 @@ def _told(value: object) -> str:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        value = json.loads(path.read_bytes())
+        value = loads(path.read_bytes())
     except UnicodeDecodeError:
         raise
     except ValueError as error:

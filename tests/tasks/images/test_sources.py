@@ -205,8 +205,8 @@ def test_a_shards_number_of_a_class_counts_more_than_what_its_json_says(tmp_path
     for part, count in (("train", 36), ("val", 9)):
         files = {}
         for i, image in enumerate(list(pictures().values())[:count]):
-            text = json.dumps({"label": f"species {i}", "caption": None}).encode()
-            files |= {f"{i:02}.cls": b"%d" % (i % 3), f"{i:02}.jpg": image, f"{i:02}.json": text}
+            text = json.dumps({"label": f"species {i}", "caption": None}).encode() if i else b"[" * 100_000
+            files |= {f"{i:02}.json": text, f"{i:02}.cls": b"%d" % (i % 3), f"{i:02}.jpg": image}
         write_tar(tmp_path / f"{part}-00.tar", files)
     train, _ = at(tmp_path)
     assert train.classes == ["0", "1", "2"]

@@ -156,6 +156,8 @@ AGAIN = "run the same `ettsweep data text` again: it mends these alone"
             "manifest.json: cannot be read (Is a directory)",
         ),
         (lambda f: (f / "manifest.json").write_text("{"), CorruptError, "manifest.json: no valid JSON"),
+        (lambda f: (f / "manifest.json").write_text("[" * 100_000), CorruptError, "no valid JSON: nested too deeply"),
+        (lambda f: (f / "tokenizer.json").write_text("[" * 100_000), CorruptError, "no valid JSON: nested too deeply"),
         (
             lambda f: edit(f / "manifest.json", "version", 9),
             CorruptError,

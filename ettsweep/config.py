@@ -53,14 +53,46 @@ _FAST = _with_rules(getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 """The same by libyaml, where there is one, in a fifth of the time; the other has better words for what is wrong."""
 
 
+DEEPEST, MOST = 100, 1_000_000
+"""Levels and values that a file may have: libyaml's loader has no bound, and a deep file would end the process."""
+
+
+def _check_extent(text: str, where: str) -> None:
+    """Refuse what is nested beyond reason, or grows beyond it by its aliases (&name, *name)."""
+    known = dict[str, int]()
+    within = list[tuple[str | None, int]]()
+    for event in yaml.parse(text, Loader=_FAST):
+        if isinstance(event, yaml.CollectionStartEvent):
+            within.append((event.anchor, 1))
+            if len(within) > DEEPEST:
+                raise InputError(f"{where}: line {event.start_mark.line + 1}: nested too deeply")
+            continue
+        if isinstance(event, yaml.AliasEvent):
+            if any(event.anchor == anchor for anchor, _ in within):
+                raise InputError(f"{where}: line {event.start_mark.line + 1}: *{event.anchor} stands within itself")
+            name, values = None, known.get(event.anchor, 0)
+        elif isinstance(event, yaml.ScalarEvent):
+            name, values = event.anchor, 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            name, values = within.pop()
+        else:
+            continue
+        if name:
+            known[name] = values
+        if within:
+            above, so_far = within.pop()
+            within.append((above, so_far + values))
+        if values > MOST:
+            raise InputError(f"{where}: line {event.start_mark.line + 1}: more than {MOST:,} values, aliases counted")
+
+
 def parse_yaml(text: str, where: str) -> Any:
     """Parse YAML safely; an InputError has the line."""
     try:
         with contextlib.suppress(yaml.YAMLError):
+            _check_extent(text, where)
             return yaml.load(text, Loader=_FAST)
         return yaml.load(text, Loader=_LOADER)
-    except RecursionError:
-        raise InputError(f"{where}: nested too deeply") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f" line {mark.line + 1}:" if mark else ""

@@ -105,6 +105,23 @@ def test_what_only_resembles_a_float_stays_text(text: str) -> None:
     assert parse_yaml(text, "here") == text
 
 
+LAUGHS = "".join(f"l{i}: &l{i} [{f'*l{i - 1}, *l{i - 1}' if i else '1'}]\n" for i in range(40))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[" * 100_000, "line 1: nested too deeply"),
+        ("\n- " * 2 + "- " * 100_000 + "x", "line 3: nested too deeply"),
+        ("a: 1\nb: &b [1, {c: *b}]", r"line 2: \*b stands within itself"),
+        (LAUGHS, "line 20: more than 1,000,000 values, aliases counted"),
+    ],
+)
+def test_a_file_without_end_is_refused_at_its_line(text: str, said: str) -> None:
+    with pytest.raises(InputError, match=f"here: {said}"):
+        parse_yaml(text, "here")
+
+
 # --- centres --------------------------------------------------------------------------------------------------------
 
 

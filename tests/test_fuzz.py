@@ -71,34 +71,45 @@ def undrawn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def damage(rng: random.Random, results: Path) -> tuple[Path, str]:
-    """Damage one file, or add one; return which, and how."""
+    """Damage one file, each kind of file as likely as any other, or add a stray; return which, and how."""
     files = sorted(path for path in results.rglob("*") if path.is_file())
-    path = rng.choice(files)
-    data = path.read_bytes()
-    ways: dict[str, Callable[[], object]] = {
-        "flipped bytes": lambda: path.write_bytes(flipped(rng, data)),
-        "cut": lambda: path.write_bytes(data[: rng.randrange(len(data) + 1)]),
-        "deleted": path.unlink,
-        "a folder": lambda: (path.unlink(), path.mkdir()),
-        "emptied": lambda: path.write_bytes(b""),
-        "noise": lambda: path.write_bytes(rng.randbytes(rng.randrange(300))),
-        "doubled": lambda: path.write_bytes(data + data),
-        "absurd value": lambda: path.write_bytes(absurd(rng, data)),
-        "a line more": lambda: path.write_bytes(data + rng.choice(ABSURD).encode() + b"\n"),
-        "another file": lambda: shutil.copy(rng.choice(files), path),
-        "a link to itself": lambda: (path.unlink(), path.symlink_to(path)),
-    }
-    weights = [6 if name == "absurd value" else 1 for name in ways]
-    (way,) = rng.choices(list(ways), weights)
     if rng.random() < 0.1:
-        folder = rng.choice(sorted(path for path in [results, *results.rglob("*")] if path.is_dir()))
-        path, way = folder / rng.choice(STRAYS), "a stray"
-        ways[way] = (lambda: path.mkdir(exist_ok=True)) if rng.random() < 0.5 else (lambda: path.write_bytes(b"stray"))
-        if path.exists():
-            return damage(rng, results)
-    with contextlib.suppress(shutil.SameFileError):
-        ways[way]()
+        folders = sorted(path for path in [results, *results.rglob("*")] if path.is_dir())
+        stray = rng.choice(folders) / rng.choice(STRAYS)
+        if not stray.exists():
+            if rng.random() < 0.5:
+                stray.mkdir()
+            else:
+                stray.write_bytes(b"stray")
+            return stray, "a stray"
+    kinds = sorted({(path.relative_to(results).parts[0], kind(path)) for path in files})
+    top, one = rng.choice(kinds)
+    path = rng.choice([path for path in files if path.is_relative_to(results / top) and kind(path) == one])
+    data = path.read_bytes()
+    contents: dict[str, Callable[[], bytes]] = {
+        "an absurd value": lambda: absurd(rng, data),
+        "flipped bytes": lambda: flipped(rng, data),
+        "cut": lambda: data[: rng.randrange(len(data) + 1)],
+        "emptied": lambda: b"",
+        "noise": lambda: rng.randbytes(rng.randrange(300)),
+        "doubled": lambda: data + data,
+        "a line more": lambda: data + rng.choice(ABSURD).encode() + b"\n",
+        "another file": lambda: rng.choice(files).read_bytes(),
+    }
+    (way,) = rng.choices([*contents, "deleted", "a folder", "a link to itself"], [6] + 10 * [1])
+    if way in contents:
+        path.write_bytes(contents[way]())
+        return path, way
+    path.unlink()
+    if way == "a folder":
+        path.mkdir()
+    elif way == "a link to itself":
+        path.symlink_to(path)
     return path, way
+
+
+def kind(path: Path) -> str:
+    return path.suffix if path.suffix == ".yaml" else path.name
 
 
 def flipped(rng: random.Random, data: bytes) -> bytes:

@@ -2,7 +2,7 @@
 # make test    set up, then the tests that need no cluster and no long series, in minutes
 # make test-all  all tests, on a SLURM cluster too where one is up
 # make check   set up, then lint, types and all tests: what continuous integration runs
-# make slurm-up    start a small SLURM cluster on this machine, for tests (root, Debian; launch/devcluster);
+# make slurm-up    start a small SLURM cluster on this machine, for tests (root, Debian; tests/devcluster);
 #                  CLUSTERS=3 starts three, for the tests to be done sooner
 # make slurm-down  stop it
 # make chaos       a sweep on that cluster while workers, nodes, daemons and commands are killed at random
@@ -70,12 +70,12 @@ lint: $(READY)
 check: lint test-all
 
 slurm-up:
-	@launch/devcluster/up.sh $(DEVCLUSTER)
+	@tests/devcluster/up.sh $(DEVCLUSTER)
 	@for n in $$(seq 2 $(CLUSTERS)); do \
-		ETTSWEEP_DEVCLUSTER_PORT=$$((26700 + 100 * n)) launch/devcluster/up.sh $(DEVCLUSTER)-$$n || exit; done
+		ETTSWEEP_DEVCLUSTER_PORT=$$((26700 + 100 * n)) tests/devcluster/up.sh $(DEVCLUSTER)-$$n || exit; done
 
 slurm-down:
-	@for folder in $(DEVCLUSTER) $(DEVCLUSTER)-[2-9]; do [ ! -d $$folder ] || launch/devcluster/down.sh $$folder; done
+	@for folder in $(DEVCLUSTER) $(DEVCLUSTER)-[2-9]; do [ ! -d $$folder ] || tests/devcluster/down.sh $$folder; done
 
 chaos: $(READY)
 	@PYTHONPATH=tests $(BIN)/python -m support.chaos $(CHAOS)

@@ -347,12 +347,12 @@ def test_a_node_of_several_gpus_is_given_several_runs_for_each() -> None:
     assert profile.runs_per_job >= 2 * profile.workers
 
 
-def test_what_else_lies_beside_the_shipped_profiles_is_no_profile() -> None:
-    assert (shipped("launch") / "devcluster").is_dir(), "or this test holds nothing"
-    with pytest.raises(InputError, match="unknown launch profile 'devcluster'") as error:
-        load_profile("devcluster")
-    assert "devcluster" not in str(error.value).partition("Known:")[2]
+def test_a_folder_beside_profiles_is_no_profile() -> None:
     Path("launch/slurm.yaml").mkdir(parents=True)
+    Path("launch/scripts").mkdir()
+    with pytest.raises(InputError, match="unknown launch profile 'scripts'") as error:
+        load_profile("scripts")
+    assert "scripts" not in str(error.value).partition("Known:")[2]
     assert find_profile("slurm") == shipped("launch") / "slurm.yaml"
 
 

@@ -2,7 +2,7 @@
 
     python tests/chaos.py [--runs 30] [--minutes 4] [--seed 0] [--folder DIR]
 
-needs the cluster of launch/devcluster (`make slurm-up`). At the end the tables, and the metrics of every run byte by
+needs the cluster of tests/devcluster (`make slurm-up`). At the end the tables, and the metrics of every run byte by
 byte, must be those of a calm sweep that trained on this machine. What happens, and in which order, follows from the
 seed; when it strikes what does not.
 """

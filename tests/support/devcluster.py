@@ -1,4 +1,4 @@
-"""The SLURM cluster of launch/devcluster for tests: the `cluster` fixture, faults on purpose, and healing after each test."""
+"""The SLURM cluster of tests/devcluster for tests: the `cluster` fixture, faults on purpose, and healing after each test."""
 
 import contextlib
 import fcntl
@@ -13,7 +13,7 @@ import pytest
 
 from support.commandline import PATIENCE_S, wait_for
 
-SCRIPTS = Path(__file__).resolve().parents[2] / "launch" / "devcluster"
+SCRIPTS = Path(__file__).resolve().parents[1] / "devcluster"
 DAEMONS = ("munged", "mariadbd", "slurmdbd", "slurmctld")
 NO_CLUSTER = "no SLURM cluster is up: `make slurm-up` starts one"
 

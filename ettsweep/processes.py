@@ -93,6 +93,14 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def memory_bytes() -> int:
+    """Return the memory of this machine, or as much of it as the container of this process may use."""
+    most = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    with contextlib.suppress(OSError, ValueError):  # ValueError: there is no limit, which is called max
+        most = min(most, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    return most
+
+
 @contextlib.contextmanager
 def blocked(*signals: signal.Signals) -> Iterator[None]:
     """Hold signals back; processes that are started meanwhile do not see them before they ask for them."""

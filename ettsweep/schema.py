@@ -2,22 +2,23 @@
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pkgutil import resolve_name
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
+    GetCoreSchemaHandler,
     ValidationError,
     ValidatorFunctionWrapHandler,
     WrapValidator,
 )
-from pydantic_core import PydanticKnownError
+from pydantic_core import CoreSchema, InitErrorDetails, PydanticKnownError
 
 from ettsweep.errors import InputError
 
@@ -49,16 +50,29 @@ def expect(description: str, fits: Callable[[Any], bool]) -> BeforeValidator:
     return BeforeValidator(check)
 
 
-def of_kind(table: str, default: str | None = None) -> WrapValidator:
+@dataclass(frozen=True)
+class OfKind:
     """Find the schema of a value by its `kind`, among the entries of a table.
 
-    Args:
+    Attributes:
         table: the table's `module:name`, which is imported when the first value is judged: it may be in a layer above.
             Each entry has its schema as `spec`.
         default: the kind of a mapping that states none.
     """
 
-    def build(value: object, as_it_is: ValidatorFunctionWrapHandler) -> object:
+    table: str
+    default: str | None = None
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return WrapValidator(self._build).__get_pydantic_core_schema__(source, handler)
+
+    def schema(self, value: object) -> type[BaseModel] | None:
+        """Return the schema of a value; None where it is of no kind that there is."""
+        kind = value.get("kind", self.default) if isinstance(value, dict) else value
+        entry = resolve_name(self.table).get(kind) if isinstance(kind, str) else None
+        return None if entry is None else entry.spec
+
+    def _build(self, value: object, as_it_is: ValidatorFunctionWrapHandler) -> object:
         """Accept an instance, a mapping, and `sgd` for `{kind: sgd}`."""
         if isinstance(value, BaseModel):
             return as_it_is(value)
@@ -66,16 +80,24 @@ def of_kind(table: str, default: str | None = None) -> WrapValidator:
             value = {"kind": value}
         if not isinstance(value, dict):
             raise PydanticKnownError("model_attributes_type")
-        kind = value.get("kind", default)
-        if kind is None and "kind" not in value:
-            raise ValidationError.from_exception_data("kind", [{"type": "missing", "loc": ("kind",), "input": value}])
-        known = resolve_name(table)
-        if not isinstance(kind, str) or kind not in known:
-            raise ValueError(f"unknown kind {str(kind)!r}; known: {', '.join(map(repr, known))}")
-        schema: type[BaseModel] = known[kind].spec
-        return schema.model_validate({"kind": kind, **value})
+        if schema := self.schema(value):
+            return schema.model_validate({"kind": self.default, **value})
+        table = resolve_name(self.table)
+        if "kind" in value:
+            raise ValueError(f"unknown kind {str(value['kind'])!r}; known: {', '.join(map(repr, table))}")
+        fields = {name for entry in table.values() for name in entry.spec.model_fields}
+        wrong: list[InitErrorDetails] = [{"type": "missing", "loc": ("kind",), "input": value}]
+        for key in value.keys() - fields:
+            wrong.append({"type": "extra_forbidden", "loc": (str(key),), "input": value[key]})
+        raise ValidationError.from_exception_data("kind", wrong)
 
-    return WrapValidator(build)
+
+def _listed(value: object) -> object:
+    return [value] if isinstance(value, str | int) and not isinstance(value, bool) else value
+
+
+ListOfOne = BeforeValidator(_listed)
+"""Lets a word or a number stand for a list of it alone."""
 
 
 def is_whole(value: object, least: int) -> bool:
@@ -121,11 +143,18 @@ def digest(value: object, digits: int = 12) -> str:
     return hashlib.sha256(canonical(value).encode()).hexdigest()[:digits]
 
 
+# --- what is wrong with data ------------------------------------------------------------------------------------------
+
 Schema = TypeVar("Schema", bound=BaseModel)
 
+Key = tuple[str, ...]
+"""A key and those that it lies under, the outermost first."""
 
-def validate(schema: type[Schema], data: object, where: str) -> Schema:
+
+def validate(schema: type[Schema], data: object, where: str, also: Iterable[Key] = ()) -> Schema:
     """Check plain data from a file or the command line against a schema.
+
+    `also` are keys that have a meaning there or elsewhere: one of them may be meant by an unknown one.
 
     Raises:
         InputError: all problems at once, one a line: `where: key: what is wrong`.
@@ -133,24 +162,35 @@ def validate(schema: type[Schema], data: object, where: str) -> Schema:
     try:
         return schema.model_validate(data)
     except ValidationError as error:
-        raise InputError.of(problems(error, where)) from None
+        raise InputError.of(problems(error, where, list(dict.fromkeys([*keys_of(schema, data), *also])))) from None
 
 
-def problems(error: ValidationError, where: str) -> list[str]:
-    """Return one line per problem that pydantic found."""
+def problems(error: ValidationError, where: str, known: Sequence[Key] = ()) -> list[str]:
+    """Return one line per problem that pydantic found; unknown keys first, and not what is missing for their sake."""
     errors = error.errors(include_url=False)
     # pydantic leaves out what it refuses, and then finds the rest too short.
     refused = {e["loc"][:-1] for e in errors}
     told = [e for e in errors if not (e["type"] == "too_short" and e["loc"] in refused)]
-    return [f"{where}: {_problem(dict(e))}" for e in told]
+    meant: list[Key] = []
+    unknown = []
+    for e in told:
+        if e["type"] == "extra_forbidden":
+            key = tuple(map(str, e["loc"]))
+            near = nearest_keys(key, e["input"], known)
+            beside = dict.fromkeys(k[-1] for k in known if k[:-1] == key[:-1])
+            hint = f"; known: {', '.join(beside)}" if beside else ""
+            if near:
+                hint = f"; did you mean {' or '.join('.'.join(k) for k in near)}?"
+            unknown.append(f"{where}: {'.'.join(key)}: unknown key{hint}")
+            meant += near
+    rest = [e for e in told if e["type"] != "extra_forbidden" and not (e["type"] == "missing" and e["loc"] in meant)]
+    return [*unknown, *(f"{where}: {_problem(dict(e))}" for e in rest)]
 
 
 def _problem(e: dict[str, Any]) -> str:
     key = ".".join(str(part) for part in e["loc"])
     at = f"{key}: " if key else ""
     match e["type"]:
-        case "extra_forbidden":
-            return f"{at}unknown key"
         case "missing":
             return f"{at}is required"
         case "too_short":
@@ -160,3 +200,41 @@ def _problem(e: dict[str, Any]) -> str:
         case _:
             message = e["msg"][0].lower() + e["msg"][1:]
             return f"{at}{message}, got {e['input']!r}"
+
+
+def keys_of(schema: type[BaseModel], data: object) -> Iterator[Key]:
+    """Yield all keys that a schema knows, and those of its parts; the data say of which kinds these are."""
+    values = data if isinstance(data, dict) else {}
+    for name, field in schema.model_fields.items():
+        yield (name,)
+        value = values.get(name)
+        kinds = next((mark for mark in field.metadata if isinstance(mark, OfKind)), None)
+        if kinds:
+            yield (name, "kind")
+        part = kinds.schema(value or kinds.default) if kinds else field.annotation
+        parts: dict[Key, object] = {(name,): value}
+        if get_origin(part) is dict and isinstance(value, dict):  # of names that people give
+            part, parts = get_args(part)[1], {(name, str(inner)): v for inner, v in value.items()}
+        if isinstance(part, type) and issubclass(part, BaseModel):
+            for above, v in parts.items():
+                yield from ((*above, *key) for key in keys_of(part, v))
+
+
+def nearest_keys(key: Key, value: object, known: Sequence[Key]) -> list[Key]:
+    """Return the known keys that an unknown one may mean: one beside it, or elsewhere; best first, three at most.
+
+    Where nothing is like it, what stands under it is looked at: of `recipe.batch_size` the second part may be meant.
+    """
+    from difflib import get_close_matches
+
+    elsewhere = [k for k in known if k[-1] == key[-1]]
+    if elsewhere:
+        return elsewhere[:3]
+    beside = [k[-1] for k in known if k[:-1] == key[:-1]]
+    if near := get_close_matches(key[-1], beside, n=1):
+        return [(*key[:-1], near[0])]
+    inner = [k for name in (value if isinstance(value, dict) else ()) for k in known if k[-1] == name]
+    if inner:
+        return inner[:3]
+    far = get_close_matches(key[-1], {k[-1] for k in known}, n=1, cutoff=0.75)
+    return [k for k in known if k[-1] in far][:3]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, Protocol, Self, runtime_ch
 
 from pydantic import Field, SerializeAsAny, model_validator
 
-from ettsweep.schema import Frozen, NonNegative, Positive, PositiveFloat, digest, identity, of_kind
+from ettsweep.schema import Frozen, NonNegative, OfKind, Positive, PositiveFloat, digest, identity
 
 MAX_SEED = 2**31 - 1
 
@@ -149,10 +149,10 @@ class SpikeSpec(Frozen):
     loss_recovered: NonNegative = 0.025
 
 
-OneModel = Annotated[SerializeAsAny[ModelSpec], of_kind("ettsweep.models.architectures:ARCHITECTURES", default="vit")]
-OneTask = Annotated[SerializeAsAny[TaskSpec], of_kind("ettsweep.tasks.kinds:TASKS")]
+OneModel = Annotated[SerializeAsAny[ModelSpec], OfKind("ettsweep.models.architectures:ARCHITECTURES", default="vit")]
+OneTask = Annotated[SerializeAsAny[TaskSpec], OfKind("ettsweep.tasks.kinds:TASKS")]
 OneOptimizer = Annotated[
-    SerializeAsAny[OptimizerSpec], of_kind("ettsweep.scaling.optimizers:OPTIMIZERS", default=DEFAULT_OPTIMIZER)
+    SerializeAsAny[OptimizerSpec], OfKind("ettsweep.scaling.optimizers:OPTIMIZERS", default=DEFAULT_OPTIMIZER)
 ]
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 

@@ -13,6 +13,7 @@ import ettsweep
 PACKAGE = Path(ettsweep.__file__).parent
 
 LAYERS = [  # each may import those after it; those of one layer do not import each other
+    {"__main__"},
     {"cli"},
     {"check", "doctor"},
     {"report", "worker"},

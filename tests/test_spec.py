@@ -227,11 +227,11 @@ def test_all_problems_are_told_at_once() -> None:
         "lr": 0,
     }
     assert sorted(message(data)) == [
-        "grids/a.yaml: batchsize: unknown key",
+        "grids/a.yaml: batchsize: unknown key; did you mean batch_size?",
         "grids/a.yaml: lr: input should be greater than 0, got 0",
         "grids/a.yaml: model: width 100 is not divisible by heads 12; nearest width: 96, 108",
         "grids/a.yaml: optimizer.beta1: input should be less than 1, got 1.0",
-        "grids/a.yaml: optimizer.beta3: unknown key",
+        "grids/a.yaml: optimizer.beta3: unknown key; did you mean optimizer.beta2?",
         "grids/a.yaml: precision: input should be 'fp32', 'tf32', 'bf16' or 'fp16', got 'fp8'",
         "grids/a.yaml: schedule: warmup_steps 240 must be below total_steps 240",
     ]

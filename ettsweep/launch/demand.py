@@ -8,7 +8,7 @@ from ettsweep.errors import EttsweepError, InputError
 from ettsweep.launch.memory import watch_pulses
 from ettsweep.launch.profiles import AnyProfile, LocalProfile, load_profile
 from ettsweep.launch.rounds import How, looks, read_ledger
-from ettsweep.launch.submit import check
+from ettsweep.launch.submit import check, check_room
 from ettsweep.runs.state import State
 from ettsweep.schema import validate
 from ettsweep.spec import RunSpec
@@ -108,6 +108,7 @@ class Place:
             raise InputError(
                 f"--launch {self.launch}: `train` trains here, in this process; `grid` and `retry` submit to SLURM"
             )
+        check_room([spec], profile)
         return profile, data
 
 
@@ -164,6 +165,7 @@ def ask_grid(
     """
     plan = make_plan(request.specs(), read_ledger(how.results))
     task, model = request.recipe.task, request.recipe.model
+    check_room([planned.spec for planned in plan.to_launch], how.profile)
     try:
         if not how.dry_run or isinstance(how.profile, LocalProfile):
             check(how.results, plan, how.profile)  # what cannot be submitted is an error before anything is recorded

@@ -2,53 +2,21 @@
 
 import os
 import re
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from ettsweep.config import NAME, read_yaml, split_override
-from ettsweep.errors import InputError, unknown_name
-from ettsweep.processes import cores
+from ettsweep.errors import InputError, located, unknown_name
+from ettsweep.launch.fields import Count, Devices, LoaderCount, Scalar, Switch, Word
+from ettsweep.launch.gpus import gpu_bytes, visible_gpus
+from ettsweep.output import count
+from ettsweep.processes import cores, memory_bytes
 from ettsweep.resources import shipped
-from ettsweep.schema import Frozen, NonNegative, Positive, PositiveFloat, expect, is_whole, validate
-
-Count = Annotated[
-    int | Literal["auto"],
-    expect("a whole number of at least 1, or auto,", lambda v: v == "auto" or is_whole(v, 1)),
-]
-LoaderCount = Annotated[
-    int | Literal["auto"],
-    expect("a whole number, or auto,", lambda v: v == "auto" or is_whole(v, 0)),
-]
-Switch = Annotated[
-    bool | Literal["auto"],
-    expect("true, false or auto", lambda v: v == "auto" or isinstance(v, bool)),
-]
-Devices = Annotated[
-    list[int] | Literal["auto", "cpu"],
-    expect(
-        "auto, cpu or a list of GPU numbers",
-        lambda v: v in ("auto", "cpu") or (isinstance(v, list) and bool(v) and all(is_whole(n, 0) for n in v)),
-    ),
-]
-
-
-def _one_line(value: str) -> str:
-    """Refuse what would end a line of a batch script."""
-    if not value or not value.isprintable():
-        raise ValueError(f"text on one line is expected, got {value!r}")
-    return value
-
-
-Word = Annotated[str, AfterValidator(_one_line)]
-Scalar = Annotated[
-    str | int | float | bool,
-    expect("a word or a number", lambda v: isinstance(v, str | int | float) and (v == "" or str(v).isprintable())),
-]
+from ettsweep.schema import Frozen, NonNegative, Positive, PositiveFloat, is_whole, validate
 
 
 @dataclass(frozen=True)
@@ -109,6 +77,10 @@ class Profile(Frozen):
         """Say whether the profile gives an environment variable a value of its own."""
         return False
 
+    def room(self) -> tuple[int, str]:
+        """Return the most bytes that a run can have there, and what has no more, in words."""
+        raise NotImplementedError
+
 
 class LocalProfile(Profile):
     """Workers on this machine.
@@ -138,6 +110,29 @@ class LocalProfile(Profile):
         groups = [singles[first : first + k] for first in range(0, len(singles) - k + 1, k)]
         return [replace(first, others=tuple(others)) for first, *others in groups]
 
+    def room(self) -> tuple[int, str]:
+        """Return the most bytes that a run can have on this machine, and what has no more, in words."""
+        k = self.devices_per_run
+        if self.devices != "cpu" and visible_gpus() and (largest := gpu_bytes()):
+            return k * largest, f"{count(k, 'GPU')} of this machine" if k > 1 else "a GPU of this machine"
+        return memory_bytes(), "this machine"
+
+    def check_counts(self) -> None:
+        """Check that there are not absurdly many workers, threads or loaders for this machine.
+
+        Raises:
+            InputError: there are.
+        """
+        total, most = cores(), memory_bytes()
+        limits = dict.fromkeys(("slots", "threads", "loader_workers"), total * CROWD)
+        limits["slots"] = min(limits["slots"], max(total, most // WORKER_BYTES))
+        wrong = {name: limit for name, limit in limits.items() if is_whole(getattr(self, name), limit + 1)}
+        if wrong:
+            here = f"this machine has {count(total, 'core')} and {most / GIB:.0f} GiB"
+            raise InputError.of(
+                f"{name}: {getattr(self, name)} are too many: {here}; {limit} at most" for name, limit in wrong.items()
+            )
+
     def _devices(self) -> list[Slot]:
         total = cores()
         gpus = [] if self.devices == "cpu" else visible_gpus()
@@ -147,29 +142,20 @@ class LocalProfile(Profile):
                     f"devices: there is no GPU {absent[0]}; {len(gpus)} found here (`devices: cpu` uses none)"
                 )
             gpus = [gpus[number] for number in self.devices]
-        count = len(gpus) or (total if self.slots == "auto" else self.slots)
-        threads = max(1, total // count) if self.threads == "auto" else self.threads
+        number = len(gpus) or (total if self.slots == "auto" else self.slots)
+        threads = max(1, total // number) if self.threads == "auto" else self.threads
         if gpus:
             return [Slot(f"gpu-{gpu.replace('/', '_')}", "cuda", gpu, threads) for gpu in gpus]
-        return [Slot(f"cpu-{number}", "cpu", None, threads) for number in range(count)]
+        return [Slot(f"cpu-{k}", "cpu", None, threads) for k in range(number)]
 
 
-def visible_gpus() -> list[str]:
-    """Return the GPUs that this process may use, by UUID where the driver tells, without importing torch.
+CROWD = 64
+"""Workers or threads for each core beyond which nothing but a slip of the hand is meant."""
 
-    A UUID names the same card whatever CUDA_VISIBLE_DEVICES is, so that all commands meet at one slot.
-    """
-    try:
-        listing = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=20, check=True).stdout
-    except (OSError, subprocess.SubprocessError):
-        listing = ""
-    found = re.findall(r"^GPU \d+: .*\(UUID: ([\w-]+)\)", listing, re.MULTILINE)
-    if "CUDA_VISIBLE_DEVICES" not in os.environ:
-        return found
-    named = [gpu.strip() for gpu in os.environ["CUDA_VISIBLE_DEVICES"].split(",")]
-    return [
-        found[int(gpu)] if gpu.isdigit() and int(gpu) < len(found) else gpu for gpu in named if gpu not in ("", "-1")
-    ]
+WORKER_BYTES = 2**28
+"""Memory of a worker that has imported torch, at the very least."""
+
+GIB = 2**30
 
 
 OWN_FIELDS = {
@@ -259,11 +245,21 @@ class SlurmProfile(Profile):
         """Say whether the profile gives an environment variable a value of its own, such as a copy on the node."""
         return variable in self.environment or any(variable in command for command in self.setup)
 
+    def room(self) -> tuple[int, str]:
+        """Return the most bytes that a run can have in a job, and what has no more, in words."""
+        if self.gpus:
+            return self.devices_per_run * LARGEST_GPU_BYTES, count(self.devices_per_run, "GPU")
+        node_bytes = LARGEST_NODE_BYTES if self.mem_gb is None else int(self.mem_gb * GIB)
+        return self.nodes * node_bytes, count(self.nodes, "node") + ("" if self.mem_gb is None else " with that mem_gb")
+
     @property
     def workers(self) -> int:
         """Workers of a job on each of its nodes."""
         return max(1, self.gpus)
 
+
+LARGEST_GPU_BYTES, LARGEST_NODE_BYTES = 2**40, 2**46
+"""Memory that no GPU and no node has, at a few times that of the largest of 2026: 1 TiB and 64 TiB."""
 
 AnyProfile = LocalProfile | SlurmProfile
 PROFILES: dict[str, type[LocalProfile] | type[SlurmProfile]] = {"local": LocalProfile, "slurm": SlurmProfile}
@@ -287,7 +283,14 @@ def load_profile(name: str, overrides: Sequence[str] = ()) -> AnyProfile:
         raise InputError(f"{path}: kind: is required; `kind: slurm` has {', '.join(alien)}")
     if not isinstance(kind, str) or kind not in PROFILES:
         raise InputError(f"{path}: kind: {kind!r} is unknown; known: {', '.join(PROFILES)}")
-    return validate(PROFILES[kind], data, str(path))
+    for other, schema in PROFILES.items():
+        if wrong := sorted(data.keys() & schema.model_fields.keys() - PROFILES[kind].model_fields.keys()):
+            raise InputError(f"{path}: {', '.join(wrong)}: unknown key of kind {kind}; `kind: {other}` has it")
+    profile = validate(PROFILES[kind], data, str(path))
+    if isinstance(profile, LocalProfile):
+        with located(str(path)):
+            profile.check_counts()
+    return profile
 
 
 def _set(data: dict[str, Any], override: str) -> None:

@@ -19,9 +19,11 @@ from ettsweep.launch.profiles import AnyProfile, LocalProfile, Slot, SlurmProfil
 from ettsweep.launch.slots import free_first
 from ettsweep.launch.submissions import Submission, next_name, read_submission
 from ettsweep.models.architectures import model_name
+from ettsweep.models.cost import check_size
 from ettsweep.processes import process
 from ettsweep.runs.folder import RunDir, code_dir, jobs_dir
 from ettsweep.scaling.strategies import strategy_name
+from ettsweep.spec import RunSpec
 from ettsweep.sweep.ledger import Plan, Planned
 from ettsweep.tasks.data import data_env, resolve, said
 from ettsweep.tasks.kinds import TASKS
@@ -224,9 +226,20 @@ def check(results: Path, plan: Plan, profile: AnyProfile) -> None:
         raise InputError(f"devices_per_run: {profile.devices_per_run} devices cannot share a batch of {least}")
     if isinstance(profile, LocalProfile):
         profile.resolve()
-        return
+    check_room([planned.spec for planned in plan.to_launch], profile)
     for script in scripts(results, plan, profile):
         would_start(script)
+
+
+def check_room(specs: Sequence[RunSpec], profile: AnyProfile) -> None:
+    """Check that the models of some runs are not too large for where they are to train.
+
+    Raises:
+        InputError: one is.
+    """
+    room = profile.room()
+    for model, optimizer in dict.fromkeys((spec.model, spec.optimizer) for spec in specs):
+        check_size(model, optimizer, *room)
 
 
 def would_start(script: str) -> str:

@@ -24,7 +24,7 @@ class Architecture:
         letters: of the fields that a description names, with the letter that each is told by; width, depth and heads
             are always told.
         dims: what the scaling strategies depend on.
-        parameters: all of them, in the order of the torch model's `named_parameters()`.
+        parameters: all of them, in the order of the torch model's `named_parameters()`; blocks are alike.
         forward_flops: of all matrix products of one sample's forward pass, two a multiplication and addition. Norms,
             GELU and softmax are left out.
         activation_bytes: what one sample's activations take in fp32; told whether they are computed again.
@@ -122,8 +122,12 @@ def parameter_shapes(model: ModelSpec) -> tuple[Parameter, ...]:
 
 
 def parameter_count(model: ModelSpec) -> int:
-    """Return the number of trainable numbers in the model."""
-    return sum(parameter.size for parameter in parameter_shapes(model))
+    """Return the number of trainable numbers in the model, which grows evenly with its depth."""
+    one, two = (
+        sum(parameter.size for parameter in parameter_shapes(model.model_copy(update={"depth": depth})))
+        for depth in (1, 2)
+    )
+    return one + (model.depth - 1) * (two - one)
 
 
 def dims(model: ModelSpec) -> Dims:

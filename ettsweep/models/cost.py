@@ -2,8 +2,10 @@
 
 import re
 
-from ettsweep.models.architectures import architecture
-from ettsweep.spec import ModelSpec
+from ettsweep.errors import InputError
+from ettsweep.models.architectures import architecture, parameter_count
+from ettsweep.scaling.optimizers import OPTIMIZERS
+from ettsweep.spec import ModelSpec, OptimizerSpec
 
 
 def train_flops_per_sample(model: ModelSpec) -> int:
@@ -23,6 +25,29 @@ def activation_bytes(model: ModelSpec, *, recompute: bool) -> int:
     """
     return architecture(model).activation_bytes(model, recompute)
 
+
+def least_bytes(model: ModelSpec, optimizer: OptimizerSpec) -> int:
+    """Return the bytes that training takes at the very least: fp32 weights, gradients and the optimizer's moments."""
+    return 4 * (2 + OPTIMIZERS[optimizer.kind].moments(optimizer)) * parameter_count(model)
+
+
+def check_size(model: ModelSpec, optimizer: OptimizerSpec, most_bytes: int = 2**52, of: str = "any machine") -> None:
+    """Check that a model is not too large to be trained by so many bytes, which something has, in words.
+
+    By default these are more than all devices of the largest machine together have.
+
+    Raises:
+        InputError: it is.
+    """
+    if (needed := least_bytes(model, optimizer)) > most_bytes:
+        raise InputError(
+            f"model: width {model.width} at depth {model.depth} makes {parameter_count(model):,} parameters, which "
+            f"take {needed / GIB:,.0f} GiB with gradients and what {optimizer.kind} keeps: more than the "
+            f"{most_bytes / GIB:,.0f} GiB of {of}"
+        )
+
+
+GIB = 2**30
 
 # Dense peaks in TFLOP/s from the makers' data sheets: without sparsity, fp32 accumulation, boost clock. None: there
 # are no units for it. Cards whose matrix units know no TF32 compute it as fp32.

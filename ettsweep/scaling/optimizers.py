@@ -1,7 +1,8 @@
 """Optimizers: one table, an entry says everything of one."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from ettsweep.scaling.factors import Optimizer
 from ettsweep.schema import Fraction, PositiveFloat
@@ -35,18 +36,20 @@ class OptimizerKind:
     Attributes:
         spec: its schema.
         factors: whose relative learning-rate factors hold for it.
+        moments: numbers that it keeps of each parameter.
         build: `module:function` that returns the torch.optim.Optimizer, given the network, its parameter groups and
             the spec.
     """
 
     spec: type[OptimizerSpec]
     factors: Optimizer
+    moments: Callable[[Any], int]
     build: str
 
 
 OPTIMIZERS: dict[str, OptimizerKind] = {
-    "adamw": OptimizerKind(AdamWSpec, "adamw", "ettsweep.training.optimizer:adamw"),
-    "sgd": OptimizerKind(SgdSpec, "sgd", "ettsweep.training.optimizer:sgd"),
+    "adamw": OptimizerKind(AdamWSpec, "adamw", lambda adamw: 2, "ettsweep.training.optimizer:adamw"),
+    "sgd": OptimizerKind(SgdSpec, "sgd", lambda sgd: int(sgd.momentum > 0), "ettsweep.training.optimizer:sgd"),
 }
 
 

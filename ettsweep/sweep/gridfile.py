@@ -1,5 +1,6 @@
 """Grid files: what a user writes, and the request that one becomes once every name and default is resolved."""
 
+import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,20 +8,24 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, create_model, field_validator, model_validator
 
-from ettsweep.config import read_yaml, split_override
-from ettsweep.errors import EttsweepError, InputError, located
+from ettsweep.config import read_yaml
+from ettsweep.errors import EttsweepError, InputError
 from ettsweep.models.architectures import model_spec
 from ettsweep.resources import shipped
 from ettsweep.scaling.optimizers import OPTIMIZERS, factors_of
 from ettsweep.scaling.strategies import map_point, parse_strategy, strategy_name
-from ettsweep.schema import Frozen, Positive, expect, validate
-from ettsweep.spec import DEFAULT_OPTIMIZER, OneTask, Recipe
+from ettsweep.schema import Frozen, ListOfOne, expect, keys_of, validate
+from ettsweep.spec import DEFAULT_OPTIMIZER, Recipe
+from ettsweep.sweep.recipe import IN_EPOCHS, apply_override, resolve_recipe, with_sets
 from ettsweep.sweep.search import Axis, Centre, Centres, Request, Seeds
-from ettsweep.tasks.kinds import check_fits, steps_per_epoch, task_spec
 
 NameOrFields = Annotated[
     str | dict[str, Any], expect("a name, or a mapping of fields,", lambda v: isinstance(v, str | dict))
 ]
+
+
+MOST_RUNS = 1_000_000
+"""Of a sweep: commands that read ten times as many run out of patience and of memory."""
 
 
 class GridFile(Frozen):
@@ -37,9 +42,9 @@ class GridFile(Frozen):
     centre: Centres
     lr: Axis
     wd: Axis
-    strategies: Annotated[tuple[str, ...], Field(min_length=1, strict=False)]
+    strategies: Annotated[tuple[str, ...], Field(min_length=1, strict=False), ListOfOne]
     mlp_factor: Literal["ignore", "include"] = "ignore"
-    seeds: Seeds = (0,)
+    seeds: Annotated[Seeds, ListOfOne] = (0,)
     data: str | None = None
 
     @field_validator("lr", "wd", mode="before")
@@ -55,6 +60,25 @@ class GridFile(Frozen):
                 raise ValueError(f"range: two numbers [low, high] are expected, got {bounds!r}")
             return {"low": bounds[0], "high": bounds[1], **rest}
         return value
+
+    @field_validator("lr", "wd")
+    @classmethod
+    def _divided(cls, axis: Axis) -> Axis:
+        """Refuse a range that would end before its bounds."""
+        steps = () if axis.fixed else ((bound, axis.steps(bound)) for bound in (axis.low, axis.high))
+        for bound, count in steps:
+            if count != round(count):
+                nearest = ", ".join(f"{axis.step * whole:g}" for whole in (math.floor(count), math.ceil(count)))
+                raise ValueError(f"{bound:g} is no multiple of the step {axis.step:g}; nearest: {nearest}")
+        return axis
+
+    @field_validator("recipe")
+    @classmethod
+    def _beside(cls, recipe: dict[str, Any]) -> dict[str, Any]:
+        """Refuse in the recipe what stands beside it."""
+        if wrong := [key for key in recipe if key in cls.model_fields]:
+            raise ValueError(f"{', '.join(wrong)} belongs beside the recipe, not in it")
+        return recipe
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -74,6 +98,9 @@ class GridFile(Frozen):
             raise ValueError(
                 f"centre is that of {named}, the recipe's optimizer; drop centre_{named} or change the recipe"
             )
+        runs = len(self.lr.offsets()) * len(self.wd.offsets()) * len(self.strategies) * len(self.seeds)
+        if runs > MOST_RUNS:
+            raise ValueError(f"{runs:,} runs are asked for; {MOST_RUNS:,} at most: take shorter ranges or longer steps")
         for key, centres in self._centres.items():
             if not self.wd.fixed and any(c.wd == 0 for c in centres.values()):
                 raise ValueError(f"{key}: wd 0 has no log2; give a positive wd, or `wd: fixed`")
@@ -178,12 +205,14 @@ def load_request(
             data[key] = parse_range(text, f"--{key}-range", data.get(key))
     data |= {key: list(given) for key, given in (("strategies", strategies), ("seeds", seeds)) if given}
     of_centres = [o for o in overrides if re.match(r"centre(_\w+)?[.=]", o)]
-    of_factors = [o for o in overrides if o.startswith("strategy.mlp_factor=")]
+    of_factors = [o for o in overrides if re.match(r"(strategy\.)?mlp_factor=", o)]
     for override in (*of_centres, *of_factors):
         apply_override(data, override.removeprefix("strategy."))
-    grid = validate(_File, data, with_sets(str(path), of_centres))
+    inner = [("recipe", *key) for key in (*keys_of(Recipe, data.get("recipe")), *IN_EPOCHS)]
+    also = [key for key in inner if key[1] not in _File.model_fields]
+    grid = validate(_File, data, with_sets(str(path), of_centres), also)
     others = [o for o in overrides if o not in of_centres and o not in of_factors]
-    recipe = _resolve_recipe(grid, others, str(path))
+    recipe = resolve_recipe(grid.recipe, grid.model, grid.task, others, str(path))
     if start is None:
         starts = grid.starts(recipe, with_sets(str(path), overrides))
     else:
@@ -212,86 +241,3 @@ def parse_range(text: str, where: str, current: object = None) -> object:
         raise InputError(f"{where}: low:high, low:high:step or fixed is expected (log2 from the centre), got {text!r}")
     step = numbers[2] if len(numbers) == 3 else current.get("step", 1.0) if isinstance(current, dict) else 1.0
     return {"low": numbers[0], "high": numbers[1], "step": step}
-
-
-# --- recipes --------------------------------------------------------------------------------------------------------
-
-
-def with_sets(where: str, overrides: Sequence[str]) -> str:
-    """Return where data are from, with what was set in them."""
-    return f"{where} with --set {' '.join(overrides)}" if overrides else where
-
-
-def _resolve_recipe(grid: GridFile, overrides: Sequence[str], where: str) -> Recipe:
-    """Return the recipe with presets filled in and `key=value` overrides applied, checked by the schema.
-
-    Raises:
-        InputError: an unknown name or key, or a value that the schema refuses.
-    """
-    with located(where):
-        model = model_spec(grid.model).model_dump() if isinstance(grid.model, str) else dict(grid.model)
-        task = task_spec(grid.task).model_dump() if isinstance(grid.task, str) else dict(grid.task)
-    data = {**grid.recipe, "model": model, "task": task}
-    for override in overrides:
-        apply_override(data, override)
-    where = with_sets(where, overrides)
-    _resolve_epochs(data, where)
-    resolved = validate(Recipe, data, where)
-    with located(where):
-        check_fits(resolved.task, resolved.model, resolved.batch_size)
-    return resolved
-
-
-EPOCHS = {
-    "epochs": "total_steps",
-    "warmup_epochs": "warmup_steps",
-    "eval_every_epochs": "eval_every",
-    "stop_epoch": "stop_step",
-}
-"""Fields of a schedule that may be given in epochs, and may be fractions; a run is counted in steps."""
-
-
-class _Epoch(Frozen):
-    """What the steps of an epoch follow from."""
-
-    task: OneTask
-    batch_size: Positive
-
-
-def _resolve_epochs(data: dict[str, Any], where: str) -> None:
-    """Turn what a schedule says in epochs into steps of the task and the batch size."""
-    schedule = data.get("schedule")
-    if not isinstance(schedule, dict) or not EPOCHS.keys() & schedule.keys():
-        return
-    given = {name: schedule[name] for name in EPOCHS if name in schedule}
-    parts = {name: data[name] for name in _Epoch.model_fields if name in data}
-    epoch = validate(_Epoch, parts, where)
-    with located(where):
-        steps = steps_per_epoch(epoch.task, epoch.batch_size)
-    data["schedule"] = schedule = {key: value for key, value in schedule.items() if key not in given}
-    for name, value in given.items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1e9:
-            raise InputError(f"{where}: schedule.{name}: a number of epochs is expected, got {value!r}")
-        if EPOCHS[name] in schedule:
-            raise InputError(f"{where}: schedule: {name} and {EPOCHS[name]} say the same; give one of them")
-        schedule[EPOCHS[name]] = round(value * steps)
-
-
-def apply_override(data: dict[str, Any], override: str) -> None:
-    """Set `a.b=value` in nested plain data; the schema judges key and value afterwards."""
-    key, value = split_override(override)
-    if key in ("lr", "wd", "seed", "strategy"):
-        option = {"lr": "--lr-range", "wd": "--wd-range", "seed": "--seeds", "strategy": "--strategy"}[key]
-        raise InputError(f"--set {override}: {key} belongs to the point, not to the recipe; use {option}")
-    *parents, last = key.split(".")
-    for parent in parents:
-        inner = data.setdefault(parent, {})
-        if not isinstance(inner, dict):
-            inner = data[parent] = {"kind": inner} if isinstance(inner, str) else {}
-        data = inner
-    if parents == ["schedule"]:
-        for epochs, steps in EPOCHS.items():
-            if last in (epochs, steps):  # the last word counts, in steps or in epochs
-                data.pop(epochs, None)
-                data.pop(steps, None)
-    data[last] = value

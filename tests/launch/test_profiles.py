@@ -7,15 +7,16 @@ from typing import Any
 import pytest
 
 from ettsweep.errors import InputError, StorageError
+from ettsweep.launch.gpus import visible_gpus
 from ettsweep.launch.profiles import (
     OURS,
     OWN_FIELDS,
+    AnyProfile,
     LocalProfile,
     Slot,
     SlurmProfile,
     find_profile,
     load_profile,
-    visible_gpus,
 )
 from ettsweep.launch.slots import free_first, hold_slot, let_go, slot_dir
 from ettsweep.resources import shipped
@@ -242,6 +243,35 @@ def test_what_cannot_be_a_way_to_train_is_refused(override: str, message: str) -
         load_profile("local", [override])
 
 
+def test_more_workers_than_this_machine_could_bear_are_refused() -> None:
+    with pytest.raises(InputError, match=r"local.yaml: slots: 100000 are too many: this machine has \d+ cores? and"):
+        load_profile("local", ["slots=100000"])
+    with pytest.raises(InputError, match=r"local.yaml: threads: 100000 are too many(.|\n)*loader_workers: 100000 are"):
+        load_profile("local", ["threads=100000", "loader_workers=100000"])
+    assert load_profile("local", [f"slots={2 * CORES}"]).kind == "local"
+    assert load_profile("slurm", ["loader_workers=100000"]).kind == "slurm"  # that machine is another one
+
+
+def gib(profile: AnyProfile) -> tuple[float, str]:
+    room, of = profile.room()
+    return room / 2**30, of
+
+
+def test_the_room_of_a_run_is_that_of_its_devices(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    words = Path("/proc/meminfo").read_text().split()
+    assert 0 < LocalProfile(devices="cpu").room()[0] <= 1024 * int(words[words.index("MemTotal:") + 1])
+    assert gib(slurm("gpus=0", "mem_gb=8", "nodes=2")) == (16, "2 nodes with that mem_gb")
+    assert gib(slurm("gpus=0")) == (2**16, "1 node")
+    assert gib(slurm("gpus=4", "devices_per_run=4")) == (2**12, "4 GPUs")
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text('#!/bin/sh\ncase "$*" in *memory.total*) printf "81920\\n40960\\n";; esac\n')
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    assert gib(LocalProfile()) == (80, "a GPU of this machine")
+    assert gib(LocalProfile(devices_per_run=2)) == (160, "2 GPUs of this machine")
+
+
 # --- files ----------------------------------------------------------------------------------------------------------
 
 
@@ -290,7 +320,9 @@ def test_an_unknown_profile_is_refused_with_the_nearest() -> None:
         ("devices=[-1]", "devices: auto, cpu or a list of GPU numbers is expected, got [-1]"),
         ("checkpoint_every_s=-1", "checkpoint_every_s: input should be greater than or equal to 0, got -1"),
         ("checkpoint_every_steps=0", "checkpoint_every_steps: input should be greater than or equal to 1, got 0"),
-        ("partition=debug", "partition: unknown key"),
+        ("partition=debug", "local.yaml: partition: unknown key of kind local; `kind: slurm` has it"),
+        ("slosts=2", "local.yaml: slosts: unknown key; did you mean slots?"),
+        ("environmet.A=2", "local.yaml: environmet: unknown key; known: checkpoint_every_s, "),
         ("slots", "--launch-set slots: key=value is expected"),
     ],
 )
@@ -472,8 +504,8 @@ def test_parts_of_what_has_none_are_refused() -> None:
         ("time_min=4:00:00", "mine.yaml: time_min: input should be a valid integer, got '4:00:00'"),
         ("time_min=0", "mine.yaml: time_min: input should be greater than or equal to 1, got 0"),
         ("time_min=1.5", "mine.yaml: time_min: input should be a valid integer, got 1.5"),
-        ("time=60", "mine.yaml: time: unknown key"),
-        ("slots=2", "mine.yaml: slots: unknown key"),
+        ("time=60", "mine.yaml: time: unknown key; did you mean time_min?"),
+        ("slots=2", "mine.yaml: slots: unknown key of kind slurm; `kind: local` has it"),
         ("nodes=0", "mine.yaml: nodes: input should be greater than or equal to 1, got 0"),
         ("gpus=-1", "mine.yaml: gpus: input should be greater than or equal to 0, got -1"),
         ("gpus=true", "mine.yaml: gpus: input should be a valid integer, got True"),
@@ -510,7 +542,7 @@ def test_all_bad_values_are_told_at_once() -> None:
     message = refusal(text="kind: slurm\ngpus: many\npartitoin: x\nnodes: 0\nsbatch: {a: [1]}\n")
     lines = message.splitlines()
     assert all(line.startswith("mine.yaml: ") for line in lines)
-    assert [line.split(": ")[1] for line in lines] == ["nodes", "gpus", "sbatch.a", "partitoin"]
+    assert [line.split(": ")[1] for line in lines] == ["partitoin", "nodes", "gpus", "sbatch.a"]
 
 
 @pytest.mark.parametrize(

@@ -122,6 +122,13 @@ def test_a_file_without_end_is_refused_at_its_line(text: str, said: str) -> None
         parse_yaml(text, "here")
 
 
+def test_one_strategy_or_seed_is_a_list_of_one(path: Path) -> None:
+    change(path, "strategies: [standard]", "strategies: ntk")
+    change(path, "seeds: [3, 5]", "seeds: 3")
+    request = load_request(path)
+    assert (list(request.centres), request.seeds) == (["ntk"], (3,))
+
+
 # --- centres --------------------------------------------------------------------------------------------------------
 
 
@@ -227,7 +234,7 @@ def test_centres_can_be_set_too(path: Path, sets: list[str], lr: float, wd: floa
 def test_what_is_set_for_a_centre_is_checked(path: Path) -> None:
     expected = "g.yaml with --set centre_sgd.mup.lr=-1: centre_sgd.mup.lr: input should be greater than 0, got -1"
     assert refusal(path, overrides=["batch_size=8", "centre_sgd.mup.lr=-1"]) == expected
-    expected = "g.yaml with --set centre_lion.mup.lr=1: centre_lion: unknown key"
+    expected = "g.yaml with --set centre_lion.mup.lr=1: centre_lion: unknown key; did you mean centre?"
     assert refusal(path, overrides=["centre_lion.mup.lr=1"]) == expected
 
 
@@ -321,14 +328,24 @@ def test_stopping_at_the_last_step_is_not_stopping(path: Path) -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("model.widht=64", "model.widht: unknown key"),
+        ("model.widht=64", "model.widht: unknown key; did you mean model.width?"),
         ("model.width=62", "model: width 62 is not divisible by heads 4; nearest width: 60, 64"),
         ("model.width=wide", "model.width: input should be a valid integer, got 'wide'"),
         ("optimizer=sdg", "optimizer: unknown kind 'sdg'; known: 'adamw', 'sgd'"),
-        ("optimizer.momentum=0.9", "optimizer.momentum: unknown key"),
+        (
+            "optimizer.momentum=0.9",
+            "optimizer.momentum: unknown key; known: kind, beta1, beta2, eps, clip_norm, decay_pe",
+        ),
         ("precision=fp8", "precision: input should be 'fp32', 'tf32', 'bf16' or 'fp16', got 'fp8'"),
         ("batch_size=0", "batch_size: input should be greater than or equal to 1, got 0"),
-        ("strategy.s=0.5", "strategy: unknown key"),
+        ("witdh=64", "witdh: unknown key; did you mean model.width?"),
+        ("batchsize=64", "batchsize: unknown key; did you mean batch_size?"),
+        ("epoch=3", "epoch: unknown key; did you mean schedule.epochs?"),
+        ("schedule.epoch=3", "schedule.epoch: unknown key; did you mean schedule.epochs?"),
+        ("recipe.batch_size=64", "recipe: unknown key; did you mean batch_size?"),
+        ("reciepe.batch_size=64", "reciepe: unknown key; did you mean batch_size?"),
+        ("reciepe=64", "reciepe: unknown key; known: model, task, optimizer, schedule, batch_size, precision, spikes"),
+        ("modle.width=64", "modle: unknown key; did you mean model?"),
     ],
 )
 def test_set_cannot_get_past_the_schema(path: Path, override: str, message: str) -> None:
@@ -342,15 +359,47 @@ def test_set_without_key_and_value_is_refused(path: Path, override: str) -> None
 
 @pytest.mark.parametrize(
     ("override", "option"),
-    [("lr=1", "--lr-range"), ("wd=1", "--wd-range"), ("seed=1", "--seeds"), ("strategy=ntk", "--strategy")],
+    [
+        *(("lr=1", "--lr-range"), ("wd.low=1", "--wd-range"), ("seed=1", "--seeds"), ("seeds=0", "--seeds")),
+        *(("strategy=ntk", "--strategy"), ("strategy.s=0.5", "--strategy"), ("strategies=ntk", "--strategy")),
+    ],
 )
-def test_what_belongs_to_the_point_has_its_own_option(path: Path, override: str, option: str) -> None:
-    assert refusal(path, overrides=[override]).endswith(f"belongs to the point, not to the recipe; use {option}")
+def test_what_is_not_of_the_recipe_has_its_own_option(path: Path, override: str, option: str) -> None:
+    key = override.partition("=")[0]
+    assert refusal(path, overrides=[override]) == f"--set {override}: {key} is not of the recipe; use {option}"
 
 
 def test_a_bad_mlp_factor_is_refused(path: Path) -> None:
     expected = "g.yaml: mlp_factor: input should be 'ignore' or 'include', got 'half'"
     assert refusal(path, overrides=["strategy.mlp_factor=half"]) == expected
+
+
+@pytest.mark.parametrize(
+    ("model", "sets", "told"),
+    [
+        ("vit-digits", ["schedule.epochs=2"], "24 must be below total_steps 24; --set schedule.warmup_steps=2"),
+        ("vit-digits", ["schedule.total_steps=20"], "24 must be below total_steps 20; --set schedule.warmup_steps=2"),
+        ("vit-b16", ["schedule.epochs=15"], "6240 must be below total_steps 4680; --set schedule.warmup_steps=312"),
+        ("vit-b16", ["schedule.total_steps=9"], "6240 must be below total_steps 9; --set schedule.warmup_steps=0"),
+    ],
+)
+def test_a_run_shorter_than_the_warmup_of_the_file_is_told_what_to_set(model: str, sets: list[str], told: str) -> None:
+    grid = shipped("grids") / f"{model}.yaml"
+    assert f"schedule: warmup_steps {told} keeps the share that the file has" in refusal(grid, overrides=sets)
+    cure = told.partition("--set ")[2]
+    assert load_request(grid, overrides=[*sets, cure]).recipe.schedule.warmup_steps == int(cure.partition("=")[2])
+
+
+@pytest.mark.parametrize("size", ["width=100000000", "depth=1000000000000", "mlp_ratio=1000000000000"])
+def test_a_model_that_no_machine_could_hold_is_refused(path: Path, size: str) -> None:
+    told = refusal(path, overrides=[f"model.{size}"])
+    assert told.startswith(f"g.yaml with --set model.{size}: model: width ")
+    assert told.endswith(" GiB with gradients and what adamw keeps: more than the 4,194,304 GiB of any machine")
+
+
+def test_more_runs_than_commands_could_list_are_refused(path: Path) -> None:
+    told = refusal(path, lr_range="-64:64:0.0009765625", wd_range="-64:63:1")
+    assert told.startswith(f"g.yaml: {131_073 * 128 * 2:,} runs are asked for; 1,000,000 at most")
 
 
 # --- bad files ------------------------------------------------------------------------------------------------------
@@ -359,9 +408,9 @@ def test_a_bad_mlp_factor_is_refused(path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("seeds:", "sedes:", "g.yaml: sedes: unknown key"),
-        ("batch_size: 64", "batch_size: 64\n  batchsize: 64", "g.yaml: batchsize: unknown key"),
-        ("step: 1}", "stpe: 1}", "g.yaml: lr.stpe: unknown key"),
+        ("seeds:", "sedes:", "g.yaml: sedes: unknown key; did you mean seeds?"),
+        ("batch_size: 64", "batch_size: 64\n  batchsize: 64", "g.yaml: batchsize: unknown key; did you mean batch_size?"),
+        ("step: 1}", "stpe: 1}", "g.yaml: lr.stpe: unknown key; did you mean lr.step?"),
         ("  batch_size: 64\n", "", "g.yaml: batch_size: is required"),
         ("lr: {range: [-1, 1], step: 1}\n", "", "g.yaml: lr: is required"),
         ("batch_size: 64", "batch_size: '64'", "g.yaml: batch_size: input should be a valid integer, got '64'"),
@@ -382,10 +431,20 @@ def test_a_bad_mlp_factor_is_refused(path: Path) -> None:
         ("wd: 0.5}", "wd: 0}", "g.yaml: centre: wd 0 has no log2; give a positive wd, or `wd: fixed`"),
         ("  standard: {lr: 0.0078125, wd: 0.5}", "  {}", "g.yaml: centre: at least one strategy with lr and wd is needed"),
         ("lr: 2.0", "lr: -2.0", "g.yaml: centre_sgd.mup.lr: input should be greater than 0, got -2.0"),
-        ("lr: 2.0", "rl: 2.0, lr: 1.0", "g.yaml: centre_sgd.mup.rl: unknown key"),
+        ("lr: 2.0", "rl: 2.0, lr: 1.0", "g.yaml: centre_sgd.mup.rl: unknown key; known: lr, wd"),
         ("wd: 0.125", "wd: 0", "g.yaml: centre_sgd: wd 0 has no log2; give a positive wd, or `wd: fixed`"),
         ("{mup: {", "{s=1: {lr: 1.0, wd: 1.0}, mup: {", "g.yaml: strategy mup is given twice"),
-        ("centre_sgd:", "centre_lion:", "g.yaml: centre_lion: unknown key"),
+        ("centre_sgd:", "centre_lion:", "g.yaml: centre_lion: unknown key; did you mean centre?"),
+        ("recipe:", "reciepe:", "g.yaml: reciepe: unknown key; did you mean recipe?"),
+        ("  batch_size: 64", "  batchsize: 64", "g.yaml: batchsize: unknown key; did you mean batch_size?"),
+        ("total_steps: 240", "epoch: 20", "g.yaml: schedule.epoch: unknown key; did you mean schedule.epochs?\n"
+         "g.yaml: schedule.total_steps: is required"),
+        ("seeds: [3, 5]", "batch_size: 64", "g.yaml: batch_size: unknown key; did you mean recipe.batch_size?"),
+        ("seeds: [3, 5]", "epoch: 64", "g.yaml: epoch: unknown key; did you mean recipe.schedule.epochs?"),
+        ("  batch_size: 64", "  batch_size: 64\n  seeds: 3", "g.yaml: recipe: seeds belongs beside the recipe, not in it"),
+        ("task: digits", "task: {knd: digits}", "g.yaml: task.knd: unknown key; did you mean task.kind?"),
+        ("[-1, 0], step: 0.5", "[-1, 1], step: 0.7", "g.yaml: wd: -1 is no multiple of the step 0.7; nearest: -1.4, -0.7"),
+        ("[-1, 1], step: 1", "[-1.5, 1], step: 1", "g.yaml: lr: -1.5 is no multiple of the step 1; nearest: -2, -1"),
         ("centre_sgd:", "centre_adamw:", "g.yaml: centre is that of adamw, the recipe's optimizer; drop centre_adamw or change the recipe"),
         ("[-1, 1]", "[1, -1]", "g.yaml: lr: empty range: 1 is above -1"),
         ("[-1, 1]", "[0.2, 0.8]", "g.yaml: lr: no multiple of the step 1 between 0.2 and 0.8"),

@@ -112,7 +112,7 @@ def test_a_fixed_axis_holds_the_centre_alone() -> None:
             {"low": -64.0, "high": 64.0, "step": 65.0},
             "axis: step: input should be less than or equal to 64, got 65.0",
         ),
-        ({"lo": -1.0}, "axis: lo: unknown key"),
+        ({"lo": -1.0}, "axis: lo: unknown key; did you mean low?"),
     ],
 )
 def test_an_impossible_range_is_refused(data: object, message: str) -> None:

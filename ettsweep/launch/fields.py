@@ -1,0 +1,41 @@
+"""Types of a launch profile's fields, with what is expected of each in words."""
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator
+
+from ettsweep.schema import expect, is_whole
+
+Count = Annotated[
+    int | Literal["auto"],
+    expect("a whole number of at least 1, or auto,", lambda v: v == "auto" or is_whole(v, 1)),
+]
+LoaderCount = Annotated[
+    int | Literal["auto"],
+    expect("a whole number, or auto,", lambda v: v == "auto" or is_whole(v, 0)),
+]
+Switch = Annotated[
+    bool | Literal["auto"],
+    expect("true, false or auto", lambda v: v == "auto" or isinstance(v, bool)),
+]
+Devices = Annotated[
+    list[int] | Literal["auto", "cpu"],
+    expect(
+        "auto, cpu or a list of GPU numbers",
+        lambda v: v in ("auto", "cpu") or (isinstance(v, list) and bool(v) and all(is_whole(n, 0) for n in v)),
+    ),
+]
+
+
+def _one_line(value: str) -> str:
+    """Refuse what would end a line of a batch script."""
+    if not value or not value.isprintable():
+        raise ValueError(f"text on one line is expected, got {value!r}")
+    return value
+
+
+Word = Annotated[str, AfterValidator(_one_line)]
+Scalar = Annotated[
+    str | int | float | bool,
+    expect("a word or a number", lambda v: isinstance(v, str | int | float) and (v == "" or str(v).isprintable())),
+]

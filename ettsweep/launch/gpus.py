@@ -1,0 +1,33 @@
+"""The GPUs of this machine, as the driver tells them: without torch."""
+
+import os
+import re
+import subprocess
+
+
+def gpu_bytes() -> int:
+    """Return the memory of the largest GPU of this machine; 0 where the driver tells of none."""
+    query = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+    try:
+        told = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return 0
+    return 2**20 * max((int(mib) for mib in told.split() if mib.isdigit()), default=0)
+
+
+def visible_gpus() -> list[str]:
+    """Return the GPUs that this process may use, by UUID where the driver tells, without importing torch.
+
+    A UUID names the same card whatever CUDA_VISIBLE_DEVICES is, so that all commands meet at one slot.
+    """
+    try:
+        listing = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=20, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        listing = ""
+    found = re.findall(r"^GPU \d+: .*\(UUID: ([\w-]+)\)", listing, re.MULTILINE)
+    if "CUDA_VISIBLE_DEVICES" not in os.environ:
+        return found
+    named = [gpu.strip() for gpu in os.environ["CUDA_VISIBLE_DEVICES"].split(",")]
+    return [
+        found[int(gpu)] if gpu.isdigit() and int(gpu) < len(found) else gpu for gpu in named if gpu not in ("", "-1")
+    ]

@@ -5,7 +5,19 @@ from typing import Annotated, Literal
 
 import typer
 
-from ettsweep.cli.options import DEFAULT_RESULTS, Data, Form, Grid, Launch, LaunchSets, Model, Results, Sets
+from ettsweep.cli.options import (
+    DEFAULT_RESULTS,
+    Data,
+    Form,
+    Grid,
+    Launch,
+    LaunchSets,
+    Model,
+    Results,
+    Sets,
+    Yes,
+    confirm,
+)
 from ettsweep.errors import InputError
 from ettsweep.output import Format, note, show
 
@@ -86,15 +98,31 @@ def data_text(
     ] = "blank-line",
     shard_mib: Annotated[float, typer.Option(help="Text that a process works on at a time, in MiB.")] = 32.0,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes; one per core by default.")] = None,
+    yes: Yes = False,
     form: Form = Format.TABLE,
 ) -> None:
-    """Tokenise text for the task `text`, on all cores; what a killed command has finished is kept."""
-    from ettsweep.tasks.text.preparation.request import CorpusRequest, corpus_rows, corpus_summary
+    """Tokenise text for the task `text`, on all cores; what a killed command has finished is kept.
+
+    It asks before it replaces a corpus that was made otherwise.
+    """
+    from ettsweep.tasks.text.preparation.folder import corpus_there
+    from ettsweep.tasks.text.preparation.request import (
+        CorpusRequest,
+        check_request,
+        corpus_rows,
+        corpus_summary,
+        made_otherwise,
+    )
     from ettsweep.tasks.text.preparation.tokenise import tokenise
 
     request = CorpusRequest(
         tuple(inputs), out, tokenizer, bpe_tokens, val_fraction, text_field, documents, shard_mib, workers
     )
+    check_request(request)
+    if (there := corpus_there(out)) and (how := made_otherwise(request, there)):
+        told = f"{out} holds corpus {there.digest}, made with {how}; runs made for it cannot go on without it"
+        note(f"{told}; another --out keeps both")
+        confirm("replace it?", yes)
     outcome = tokenise(request)
     rows = corpus_rows(outcome.manifest)
     show(rows, form, data={"digest": outcome.manifest.digest, "n_vocab": outcome.manifest.n_vocab, "parts": rows})

@@ -15,7 +15,7 @@ import typer
 
 from ettsweep.cli import completion
 from ettsweep.errors import CorruptError, InputError, TakenError, unknown_name
-from ettsweep.output import Format, note
+from ettsweep.output import Format, harmless, note
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -167,11 +167,12 @@ class Families:
             if not any(family.startswith(prefix) for family in known):
                 raise unknown_name("family", prefix, known)
         asked = [search for found in sweeps.searches.values() for search in found]
-        models = {one.model for one in (*ledger.runs.values(), *asked)}
+        there: list[Run | Search] = [*ledger.runs.values(), *asked]
+        models = {one.model for one in there}
         for name in self.model or []:
             if name not in models:
                 raise unknown_name("model", name, models)
-        strategies = {one.strategy for one in (*ledger.runs.values(), *asked)}
+        strategies = {one.strategy for one in there}
         for name in _strategies(self.strategy):
             if name not in strategies:
                 raise InputError(f"no run is of strategy {name}; there are: {', '.join(sorted(strategies)) or 'none'}")
@@ -326,12 +327,13 @@ def go_on(told: str) -> bool:
         return False
 
 
-def confirm(question: str, count: int, yes: bool) -> None:
-    """Ask before something is done to several runs, unless --yes was said; a no ends the command."""
-    if count > 1 and not yes:
-        try:
-            agreed = typer.confirm(question)
-        except typer.Abort:
-            raise InputError("nobody answered; --yes says yes beforehand") from None
-        if not agreed:
-            raise typer.Exit(1)
+def confirm(question: str, yes: bool) -> None:
+    """Ask before something is done, unless --yes was said; a no ends the command."""
+    if yes:
+        return
+    try:
+        agreed = typer.confirm(harmless(question), err=True)
+    except typer.Abort:
+        raise InputError("nobody answered; --yes says yes beforehand") from None
+    if not agreed:
+        raise typer.Exit(1)

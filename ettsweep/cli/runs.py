@@ -161,7 +161,7 @@ def cancel(
         for name, count in left.items():
             note(f"{count} runs are left alone: sweep {name} wants them too")
     ids = {run.id for run in runs}
-    confirm(f"cancel {len(runs)} runs?", len(runs), yes)
+    confirm(f"cancel {len(runs)} runs?", yes or len(runs) < 2)
     for run in runs:
         run.dir.cancel()
     note(f"{len(runs)} runs cancelled")
@@ -192,7 +192,7 @@ def retry(
         intact(ledger, prefix)
     found = chosen.runs(ledger, sweeps)
     runs = retryable(found, named=bool(chosen.run))
-    confirm(f"retry {len(runs)} runs?", len(runs), yes)
+    confirm(f"retry {len(runs)} runs?", yes or len(runs) < 2)
     searches = chosen.holding(runs, sweeps)
     how = How(results, *training.place().of_searches(searches, sweeps), searches=searches)
     plan, alive = ask_again(runs, how, tell=note)

@@ -1,5 +1,6 @@
 """`ettsweep data text` as a user types it: what it prints, kills and Ctrl-C in the middle; and the doctor's view of it."""
 
+import contextlib
 import json
 import os
 import pty
@@ -85,7 +86,7 @@ def test_hints_are_such_as_help(folder: Path) -> None:
     assert f"documents are short: blocks of up to 512 tokens have {mean:.0f} on average, the rest is [pad]" in told
     assert "1 document without text was left out" in told
     assert "validation has 1 block of up to 512 tokens, few to judge by: a larger --val-fraction has more" in told
-    assert "few to judge by" not in ettsweep(*some, "--val-fraction", 0.9).stderr
+    assert "few to judge by" not in ettsweep(*some, "--val-fraction", 0.9, "--yes").stderr
 
 
 def test_an_encoding_is_trained_where_that_is_asked_for(folder: Path) -> None:
@@ -124,6 +125,59 @@ def test_a_mistake_is_told_in_a_line_and_leaves_nothing(folder: Path, options: O
     assert words in done.stderr
     assert files(folder) == before
     assert not (folder / "out").exists()
+
+
+# --- a corpus that is there ---------------------------------------------------------------------------------------------
+
+
+def at_a_terminal(answer: str, *arguments: object) -> tuple[int, str]:
+    """Run a command at a terminal where somebody types an answer to its first question."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen([ETTSWEEP, *map(str, arguments)], stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    seen = b""
+    with contextlib.suppress(OSError):  # the other end is closed
+        while more := os.read(ours, 2**16):
+            if b"[y/N]" in more:
+                os.write(ours, answer.encode() + b"\n")
+            seen += more
+    os.close(ours)
+    return process.wait(PATIENCE_S), seen.decode()
+
+
+@pytest.mark.parametrize(
+    ("options", "how"),
+    [
+        ([*SMALL, "--val-fraction", 0.2], "--val-fraction 0.005"),
+        ([*SMALL[:6], "--bpe-tokens", 600], "a tokenizer of 400 tokens"),
+        ([*SMALL, "--input", "more.jsonl"], "--input {folder}/a.jsonl"),
+        ([*SMALL, "--documents", "line", "--shard-mib", 1], "--documents blank-line --shard-mib 32.0"),
+    ],
+)
+def test_a_corpus_that_was_made_otherwise_is_not_replaced_unasked(folder: Path, options: Options, how: str) -> None:
+    (folder / "more.jsonl").write_text(json.dumps({"text": TOPICS[0]}) + "\n")
+    ettsweep(*SMALL)
+    before = files(folder / "out")
+    digest = read_manifest(folder / "out").digest
+    told = ettsweep(*options, code=2).stderr
+    assert f"out holds corpus {digest}, made with {how.format(folder=folder)}; runs made for it cannot go on" in told
+    assert "ettsweep: nobody answered; --yes says yes beforehand" in told
+    assert files(folder / "out") == before
+    ettsweep(*options, "--yes")
+    assert read_manifest(folder / "out").digest != digest or "--documents" in options
+    ettsweep(*options)  # the same again
+
+
+@pytest.mark.slow
+def test_somebody_at_a_terminal_is_asked(folder: Path) -> None:
+    ettsweep(*SMALL)
+    digest = read_manifest(folder / "out").digest
+    code, told = at_a_terminal("n", *SMALL, "--val-fraction", 0.2)
+    assert (code, read_manifest(folder / "out").digest) == (1, digest)
+    assert "replace it? [y/N]" in told
+    code, told = at_a_terminal("y", *SMALL, "--val-fraction", 0.2)
+    assert (code, f"replaces corpus {digest}" in told) == (0, True)
+    assert read_manifest(folder / "out").digest != digest
 
 
 # --- kills ------------------------------------------------------------------------------------------------------------
@@ -208,7 +262,9 @@ def test_ctrl_c_before_anything_is_finished_leaves_nothing(folder: Path) -> None
 def test_progress_is_shown_on_a_terminal_only(folder: Path) -> None:
     assert "\x1b" not in ettsweep(*SMALL).stderr
     ours, theirs = pty.openpty()
-    process = subprocess.Popen([ETTSWEEP, *map(str, SMALL), "--val-fraction", "0.1"], stdout=theirs, stderr=theirs)
+    process = subprocess.Popen(
+        [ETTSWEEP, *map(str, SMALL), "--val-fraction", "0.1", "--yes"], stdout=theirs, stderr=theirs
+    )
     os.close(theirs)
     seen = b""
     while True:

@@ -41,7 +41,7 @@ def not_own(folder: Path) -> list[str]:
     shards = folder / SHARDS
     inside = sorted(shards.iterdir()) if shards.is_dir() else []
     known = {SHARDS} if shards.is_dir() else set[str]()
-    if any(map(_is_own, inside)) or digest_there(folder):  # others may have files of these names, too
+    if any(map(_is_own, inside)) or corpus_there(folder):  # others may have files of these names, too
         known |= {MANIFEST, TOKENIZER}
     names = [path.name for path in sorted(folder.iterdir()) if _meant(path) not in known]
     names += [f"{SHARDS}/{path.name}" for path in inside if not _is_own(path)]
@@ -58,10 +58,10 @@ def _is_own(path: Path) -> bool:
     return _OWN.fullmatch(_meant(path)) is not None
 
 
-def digest_there(out: Path) -> str | None:
-    """Return the digest of the finished corpus in a folder, None where there is none."""
+def corpus_there(out: Path) -> Manifest | None:
+    """Return what is known of the finished corpus in a folder, None where there is none."""
     try:
-        return read_manifest(out).digest
+        return read_manifest(out)
     except EttsweepError:
         return None
 

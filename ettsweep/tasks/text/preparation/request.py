@@ -8,7 +8,8 @@ from typing import NamedTuple
 from ettsweep.errors import InputError
 from ettsweep.output import count
 from ettsweep.tasks.text.manifest import LONG, Documents, Manifest
-from ettsweep.tasks.text.preparation.inputs import DocumentRule
+from ettsweep.tasks.text.preparation.inputs import HUB, DocumentRule
+from ettsweep.tasks.text.tokenizer import read_tokenizer
 from ettsweep.vocabulary import LEAST_BPE, vocabulary_size
 
 HASHES = 2**64
@@ -27,6 +28,11 @@ class CorpusRequest(NamedTuple):
     documents: Documents = "blank-line"
     shard_mib: float = 32.0
     workers: int | None = None
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The inputs, so that they hold in any folder."""
+        return tuple(text if text.startswith(HUB) else str(Path(text).expanduser().absolute()) for text in self.inputs)
 
     @property
     def shard_bytes(self) -> int:
@@ -84,6 +90,25 @@ def check_request(request: CorpusRequest) -> None:
         wrong.append("say what text, with --input FILES")
     if wrong:
         raise InputError.of(wrong)
+
+
+def made_otherwise(request: CorpusRequest, there: Manifest) -> str:
+    """Return the options that a corpus was made with where they differ from those of a request; nothing where none do.
+
+    Raises:
+        DataMissingError, InputError: the tokenizer cannot be read.
+    """
+    told = []
+    if request.sources != there.inputs:
+        told += [f"--input {text}" for text in there.inputs]
+    if request.tokenizer is None and request.bpe_tokens != there.bpe_tokens:
+        told.append(f"a tokenizer of {there.bpe_tokens} tokens")
+    elif request.tokenizer and read_tokenizer(request.tokenizer).sha256 != there.tokenizer_sha256:
+        told.append(f"another tokenizer, of {there.bpe_tokens} tokens")
+    for name in ("val_fraction", "text_field", "documents", "shard_mib"):
+        if getattr(request, name) != (value := getattr(there.settings, name)):
+            told.append(f"--{name.replace('_', '-')} {value}")
+    return " ".join(told)
 
 
 def corpus_rows(manifest: Manifest) -> list[dict[str, str | int]]:

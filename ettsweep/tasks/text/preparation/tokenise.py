@@ -26,8 +26,8 @@ from ettsweep.tasks.data import SIDES, Side
 from ettsweep.tasks.text.corpus import add_documents
 from ettsweep.tasks.text.manifest import VERSION, Manifest, Settings, ShardRecord, UnitRecord, add_up, corpus_digest
 from ettsweep.tasks.text.preparation.documents import document_hash, read_documents, split
-from ettsweep.tasks.text.preparation.folder import TRAINED, check_folder, corpus_folder, digest_there, finish
-from ettsweep.tasks.text.preparation.inputs import HUB, DocumentRule, Unit, cut, find_files
+from ettsweep.tasks.text.preparation.folder import TRAINED, check_folder, corpus_folder, corpus_there, finish
+from ettsweep.tasks.text.preparation.inputs import DocumentRule, Unit, cut, find_files
 from ettsweep.tasks.text.preparation.request import CorpusRequest, Tokenised, check_request
 from ettsweep.tasks.text.shards import ShardWriter
 from ettsweep.tasks.text.tokenizer import SPLITTER_VERSION, Tokenizer, read_tokenizer, read_tokenizer_file, train_bpe
@@ -93,7 +93,7 @@ def _tokenise(request: CorpusRequest) -> Tokenised:
         done = _run(pool, work, units, advance)
         records = [record for record, _ in done]
         manifest = _manifest(request, val_below, cached_tokenizer(path), records)
-        replaced = digest_there(request.out)
+        before = corpus_there(request.out)
         finish(request.out, manifest, path, records)
     made = [record for record, fresh in done if fresh]
     tokens = sum(counts.tokens for record in made for shard in record.shards for counts in (shard.train, shard.val))
@@ -105,7 +105,7 @@ def _tokenise(request: CorpusRequest) -> Tokenised:
         workers=workers,
         wall_s=time.monotonic() - start_s,
         text_files=any(piece.file.kind == "text" for unit in units for piece in unit.pieces),
-        replaced=replaced if replaced != manifest.digest else None,
+        replaced=before.digest if before and before.digest != manifest.digest else None,
     )
 
 
@@ -141,9 +141,7 @@ def _manifest(request: CorpusRequest, val_below: int, tokenizer: Tokenizer, reco
         n_vocab=tokenizer.n_vocab,
         bpe_tokens=tokenizer.bpe_tokens,
         tokenizer_sha256=tokenizer.sha256,
-        inputs=tuple(
-            text if text.startswith(HUB) else str(Path(text).expanduser().absolute()) for text in request.inputs
-        ),
+        inputs=request.sources,
         settings=Settings(
             text_field=request.text_field,
             documents=request.documents,

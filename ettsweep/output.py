@@ -1,5 +1,6 @@
 """Tables on standard output, for people and for programs, and how far a command is."""
 
+import math
 import re
 import shlex
 import sys
@@ -63,7 +64,7 @@ def with_results(text: str, argv: Sequence[str]) -> str:
 
 
 def _markdown(rows: Iterable[Row], names: Sequence[str]) -> str:
-    cells = [[cell(row[n]).replace("|", "\\|") for n in names] for row in rows]
+    cells = [[cell(row[n], n).replace("|", "\\|") for n in names] for row in rows]
     lines = [names, ["---"] * len(names), *cells]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
@@ -74,7 +75,7 @@ def _table(rows: Sequence[Row], names: Sequence[str]) -> None:
     if not sys.stdout.isatty() or len(rows) > COLOURED_ROWS:
         from tabulate import tabulate
 
-        cells = [[cell(row[n]) for n in names] for row in rows]
+        cells = [[cell(row[n], n) for n in names] for row in rows]
         align = ["right" if n in numeric else "left" for n in names]
         print(tabulate(cells, names, tablefmt="plain", colalign=align if rows else None, disable_numparse=True))
         return
@@ -86,7 +87,7 @@ def _table(rows: Sequence[Row], names: Sequence[str]) -> None:
     for name in names:
         table.add_column(name, justify="right" if name in numeric else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(cell(row[name]), style=STYLES.get(str(row[name]), "")) for name in names))
+        table.add_row(*(Text(cell(row[name], name), style=STYLES.get(str(row[name]), "")) for name in names))
     Console().print(table)
 
 
@@ -122,14 +123,37 @@ def span(minutes: float) -> str:
     return f"{minutes:.4g} min"
 
 
-def cell(value: object) -> str:
-    """Return a value as people read it: four significant digits, nothing for None."""
+POINTS = {"lr", "wd", "effective_lr"}
+"""What is searched in steps of powers of two."""
+
+
+def power(value: float, digits: int = 4) -> str:
+    """Return an lr or wd as people read it: 2^-6, 2^1.5, and other numbers to some digits."""
+    exponent = round(math.log2(value), 9) + 0.0 if value > 0 else math.inf
+    return f"2^{exponent:g}" if exponent == round(exponent, 2) < math.inf else f"{value:.{digits}g}"
+
+
+def typed(text: str) -> float:
+    """Return an lr or wd that a person has typed, also as `power` writes it.
+
+    Raises:
+        ValueError: it is no number.
+    """
+    try:
+        base, _, exponent = text.strip().partition("2^")
+        return 2.0 ** float(exponent) if exponent and not base else float(text)
+    except OverflowError:
+        return math.inf
+
+
+def cell(value: object, name: str = "") -> str:
+    """Return a value as people read it: an lr or wd, by its name, as a power of two; nothing for None."""
     if value is None:
         return ""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
-        return f"{value:.4g}"
+        return power(value) if name.rpartition(".")[2] in POINTS else f"{value:.4g}"
     if isinstance(value, list | tuple):
         return " x ".join(cell(v) for v in value)
     return harmless(str(value).replace("\n", " "))

@@ -23,6 +23,7 @@ from ettsweep.cli.options import (
     confirm,
     console,
     detaching,
+    power_option,
 )
 from ettsweep.errors import EttsweepError, InputError
 from ettsweep.output import Format, cell, harmless, note, show
@@ -134,7 +135,7 @@ def show_run(
         show_reproduction(intact(ledger, run), form)
         return
     data = describe(ledger, find_run(ledger, run), load_sweeps(results).searches)
-    rows = [{"key": key, "value": cell(value)} for key, value in flat(data)]
+    rows = [{"key": key, "value": cell(value, key)} for key, value in flat(data)]
     show(rows, form, data=data)
 
 
@@ -238,8 +239,8 @@ def train(
         str | None,
         typer.Option(help="Scaling strategy; the grid's first by default.", autocompletion=completion.strategies),
     ] = None,
-    lr: Annotated[float | None, typer.Option(help="Learning rate; the grid's centre by default.")] = None,
-    wd: Annotated[float | None, typer.Option(help="Weight decay; the grid's centre by default.")] = None,
+    lr: Annotated[float | None, power_option("Learning rate; the grid's centre by default.")] = None,
+    wd: Annotated[float | None, power_option("Weight decay; the grid's centre by default.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed; the grid's first by default.")] = None,
     set_: Sets = None,
     training: Training,

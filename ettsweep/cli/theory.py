@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from ettsweep.cli import completion
-from ettsweep.cli.options import DEFAULT_RESULTS, Form, Results
+from ettsweep.cli.options import DEFAULT_RESULTS, Form, Results, power_option
 from ettsweep.errors import InputError
 from ettsweep.output import Format, note, show
 
@@ -19,8 +19,8 @@ MlpFactor = Annotated[Literal["ignore", "include"], typer.Option(help="Whether M
 
 
 def map_(
-    lr: Annotated[float, typer.Option(help="Learning rate under --from.")],
-    wd: Annotated[float, typer.Option(help="Weight decay under --from.")],
+    lr: Annotated[float, power_option("Learning rate under --from.")],
+    wd: Annotated[float, power_option("Weight decay under --from.")],
     from_: Annotated[str, typer.Option("--from", help="Strategy of lr and wd.", autocompletion=completion.strategies)],
     to: Annotated[str, typer.Option("--to", help="Strategy to map them to.", autocompletion=completion.strategies)],
     width: Annotated[int | None, typer.Option(min=1, help="Width n.")] = None,
@@ -46,7 +46,7 @@ def map_(
 def scales(
     model: ModelName,
     strategy: Strategy = "ntk",
-    lr: Annotated[float | None, typer.Option(help="Learning rate, for effective ones.")] = None,
+    lr: Annotated[float | None, power_option("Learning rate, for effective ones.")] = None,
     optimizer: Optimizer = "adamw",
     mlp_factor: MlpFactor = "ignore",
     form: Form = Format.TABLE,
@@ -82,7 +82,7 @@ def check_scaling(
     seeds: Annotated[int | None, typer.Option(min=3, help="Networks of each width; 3, or 12 of small ones.")] = None,
     lr: Annotated[
         float | None,
-        typer.Option(help="Learning rate at all widths: one that moves the outputs a little, by 0.01 unless given."),
+        power_option("Learning rate at all widths: one that moves the outputs a little, by 0.01 unless given."),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder of check.json and the figure; in RESULTS by default.")

@@ -49,12 +49,12 @@ def note_outside(verdicts: Sequence[Verdict]) -> None:
     """Name the points that were reached beyond the ranges of the grid."""
     for v in verdicts:
         if v.outside:
-            points = ", ".join(f"({point.lr:.4g}, {point.wd:.3g})" for point in v.outside)
+            points = ", ".join(map(str, v.outside))
             note(f"{v.search.title}: reached beyond the ranges asked for: {points}")
 
 
 def _at(point: Point | None) -> str:
-    return f" at ({point.lr:.4g}, {point.wd:.4g})" if point else ""
+    return f" at {point}" if point else ""
 
 
 def _headline(v: Verdict) -> dict[str, Any]:

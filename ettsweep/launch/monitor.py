@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ettsweep.launch.memory import Memory
 from ettsweep.launch.outlook import NO_ANSWER, LiveOutlook
-from ettsweep.output import STYLES
+from ettsweep.output import STYLES, power
 from ettsweep.runs.folder import RunDir, runs_dir
 from ettsweep.runs.state import State, Status
 from ettsweep.scaling.strategies import strategy_name
@@ -153,7 +153,7 @@ def picture(monitor: Monitor, snapshot: Snapshot, title: str) -> "RenderableType
         spec, status = monitor.specs[run_id], statuses[run_id]
         last = spec.schedule.last_step
         state = Text(status.state, style=STYLES.get(status.state, "dim"))
-        point = (f"{spec.lr:.4g}", f"{spec.wd:.3g}", str(spec.seed))
+        point = (power(spec.lr), power(spec.wd), str(spec.seed))
         step = f"{round(status.progress * last)}/{last}"
         left = duration(status.left_s) if status.left_s is not None and status.state is State.RUNNING else ""
         where = " ".join(filter(None, [status.where, status.job, status.reason]))

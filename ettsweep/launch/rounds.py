@@ -15,6 +15,7 @@ from ettsweep.launch.outlook import NO_ANSWER, LiveOutlook
 from ettsweep.launch.profiles import AnyProfile, LocalProfile
 from ettsweep.launch.submissions import read_submission
 from ettsweep.launch.submit import scripts, submit
+from ettsweep.output import power
 from ettsweep.runs.folder import RunDir, runs_dir
 from ettsweep.runs.state import State
 from ettsweep.spec import RunSpec
@@ -281,4 +282,4 @@ def verify_rounds(
 def _candidate(verdict: Verdict) -> str:
     assert verdict.point is not None
     score = "diverged" if verdict.score is None else f"{verdict.search.measure.metric} {verdict.score:.4g}"
-    return f"candidate lr {verdict.point.lr:.4g} wd {verdict.point.wd:.4g}, {score}"
+    return f"candidate lr {power(verdict.point.lr)} wd {power(verdict.point.wd)}, {score}"

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from ettsweep.output import power
 from ettsweep.sweep.search import Axis, Point, Request, Search
 
 
@@ -31,7 +32,9 @@ def differences(requests: Sequence[Request], request: Request) -> dict[str, str]
         for name, axis, there, here in zip(("lr", "wd"), (first.lr, first.wd), *points, strict=True):
             if not axis.on(there, here):
                 how = "fixed at" if axis.fixed else f"steps of {axis.step:g} in log2 from"
-                found[f"{name}-{here:.4g}"] = f"{name} of {strategy} is {how} {there:.6g} there, {here:.6g} here"
+                found[f"{name}-{here:.4g}"] = (
+                    f"{name} of {strategy} is {how} {power(there, 6)} there, {power(here, 6)} here"
+                )
     return found
 
 
@@ -42,11 +45,11 @@ def unlike(one: Search, other: Search) -> list[str]:
         axes: list[Axis] = [getattr(search, name) for search in (one, other)]
         values = [[getattr(point, name) for point in search.points] for search in (one, other)]
         here, there = (_kind(axis, asked) for axis, asked in zip(axes, values, strict=True))
-        ranges = [f"{min(asked):.4g} to {max(asked):.4g}" for asked in values]
+        ranges = [f"{power(min(asked))} to {power(max(asked))}" for asked in values]
         if here != there:
             told.append(f"{name} is {here} / {there}")
         elif not axes[0].on(values[0][0], values[1][0]):
-            told.append(f"{name} is searched in whole steps from {values[0][0]:.6g} / {values[1][0]:.6g}")
+            told.append(f"{name} is searched in whole steps from {power(values[0][0], 6)} / {power(values[1][0], 6)}")
         elif ranges[0] != ranges[1]:
             told.append(f"{name} was asked for from {' / '.join(ranges)}")
     if not told and set(one.points) != set(other.points):
@@ -56,7 +59,7 @@ def unlike(one: Search, other: Search) -> list[str]:
 
 
 def _kind(axis: Axis, values: Sequence[float]) -> str:
-    return f"fixed at {values[0]:.6g}" if axis.fixed else f"searched in steps of {axis.step:g}"
+    return f"fixed at {power(values[0], 6)}" if axis.fixed else f"searched in steps of {axis.step:g}"
 
 
 def _flat(data: dict[str, object], prefix: str = "") -> dict[str, object]:

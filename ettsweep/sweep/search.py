@@ -2,15 +2,17 @@
 
 import math
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
 from typing import Annotated
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from ettsweep.errors import InputError
 from ettsweep.models.architectures import model_name
+from ettsweep.output import power, typed
 from ettsweep.scaling.strategies import parse_strategy, strategy_name
 from ettsweep.schema import Frozen, NonNegative, PositiveFloat, validate
 from ettsweep.spec import LOG2_DIGITS, MAX_SEED, Recipe, RunSpec, StrategySpec, log2
@@ -37,6 +39,9 @@ class Point:
 
     def __iter__(self) -> Iterator[float]:
         return iter((self.lr, self.wd))
+
+    def __str__(self) -> str:
+        return f"({power(self.lr)}, {power(self.wd)})"
 
     def log2(self) -> tuple[float, float]:
         """Return its coordinates; -inf stands for wd 0."""
@@ -128,11 +133,11 @@ def parse_point(text: str, where: str) -> Point:
         InputError: it is not two numbers, lr positive and wd not negative.
     """
     try:
-        lr, wd = (float(part) for part in text.split(","))
+        lr, wd = map(typed, text.split(","))
     except ValueError:
         lr, wd = 0.0, 0.0
     if not (0 < lr < math.inf and 0 <= wd < math.inf):
-        raise InputError(f"{where}: LR,WD is expected, such as 20,4e-5, got {text!r}")
+        raise InputError(f"{where}: LR,WD is expected, such as 2^-6,0.5, got {text!r}")
     return Point(lr, wd)
 
 
@@ -148,11 +153,18 @@ def _in_range(value: float) -> float:
     return value
 
 
+def _read(value: object) -> object:
+    """Read a power of two as tables print it; what is none is left to the message for what is no number."""
+    with suppress(ValueError):
+        return typed(value) if isinstance(value, str) and value.startswith("2^") else value
+    return value
+
+
 class Centre(Frozen):
     """Where a search starts, in the coordinates of its strategy."""
 
-    lr: Annotated[PositiveFloat, AfterValidator(_in_range)]
-    wd: Annotated[NonNegative, AfterValidator(_in_range)]
+    lr: Annotated[PositiveFloat, BeforeValidator(_read), AfterValidator(_in_range)]
+    wd: Annotated[NonNegative, BeforeValidator(_read), AfterValidator(_in_range)]
 
 
 Centres = dict[str, Centre]

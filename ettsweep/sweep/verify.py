@@ -6,6 +6,7 @@ from itertools import chain, combinations, islice, product
 from statistics import fmean
 
 from ettsweep.errors import InputError
+from ettsweep.output import power
 from ettsweep.runs.state import State
 from ettsweep.spec import MAX_SEED, RunSpec
 from ettsweep.sweep.agreement import unlike
@@ -215,8 +216,10 @@ class Look:
         for name, axis, value, at in zip(("lr", "wd"), axes, typed, near, strict=True):
             if not axis.on(at, value, within):
                 if axis.fixed:
-                    raise InputError(f"--at: {name} is fixed at {at:.6g} in {search.title}, got {value:g}")
-                raise InputError(f"--at: {name} {value:g} is no point of {search.title}; the nearest is {at:.6g}")
+                    raise InputError(f"--at: {name} is fixed at {power(at)} in {search.title}, got {power(value)}")
+                raise InputError(
+                    f"--at: {name} {power(value)} is no point of {search.title}; the nearest is {power(at)}"
+                )
         return snap(near, self._known)
 
     def _best(self) -> Scored | None:
@@ -231,7 +234,7 @@ class Look:
         pending = len(self._pending())
         stuck = self._stuck([*around, *([candidate] if candidate else [])])
         if candidate is None or (not candidate.state.finished and self.search.free):
-            what = f"{_told(candidate.point)} is {candidate.state}" if candidate else "no finished point yet"
+            what = f"{candidate.point} is {candidate.state}" if candidate else "no finished point yet"
             return "incomplete", f"{what}; {pending} of {len(self._asked)} points asked for are to come{stuck}"
         if not self.search.free:
             return "unsearched", "both axes are fixed: a single point has no neighbours"
@@ -311,10 +314,6 @@ class Look:
             run = self._runs.get(point, {}).get(seed)
             found.append(run.spec if run else self.search.base.at(point.lr, point.wd, seed))
         return found
-
-
-def _told(point: Point) -> str:
-    return f"({point.lr:.4g}, {point.wd:.4g})"
 
 
 def _count(some: Sequence[Scored]) -> str:

@@ -102,8 +102,8 @@ def test_no_later_question_changes_a_verdict(call: Call, results: Path, ask: Ask
     assert verdicts(call, results, "-s", "held", code=0).keys() == {"held"}
     told = call("verify-optimum", "--dry-run", "--results", results, code=1).err
     assert (
-        "standard is edge at (0.25, 0.125) in both, optimal at (0.25, 0.125) in held: lr was asked for from 0.125 to 0.25 / 0.125 to 0.5; "
-        "wd is searched in steps of 1 / fixed at 0.125" in told
+        "standard is edge at (2^-2, 2^-3) in both, optimal at (2^-2, 2^-3) in held: "
+        "lr was asked for from 2^-3 to 2^-2 / 2^-3 to 2^-1; wd is searched in steps of 1 / fixed at 2^-3" in told
     )
 
     keep(results, load_request(tmp_path / "both.yaml"))  # asked for once more
@@ -117,7 +117,7 @@ def test_no_later_question_changes_a_verdict(call: Call, results: Path, ask: Ask
     page = (results / "report" / "report.html").read_text()
     assert "sweep both" in page
     assert "In sweep held, the same family is optimal at lr 0.25, wd 0.125." in page
-    assert "wd is searched in steps of 1 / fixed at 0.125" in page
+    assert "wd is searched in steps of 1 / fixed at 2^-3" in page
 
 
 def test_runs_of_other_versions_are_named_in_a_verdict(call: Call, results: Path, ask: Ask) -> None:
@@ -165,7 +165,7 @@ def test_a_grid_makes_the_sweep_of_its_file_or_of_the_name_that_is_given(
         (["--set", "batch_size=64"], "batch_size is 32 there, 64 here", "w8-batch_size-64"),
         (["--wd-range", "-1:1"], "wd is fixed there, searched here", "w8-wd-searched"),
         (["--lr-range", "-1:1:0.5"], "the step of lr is 1 there, 0.5 here", "w8-lr-step-0.5"),
-        (["--set", "centre.standard.lr=0.3"], "steps of 1 in log2 from 0.25 there, 0.3 here", "w8-lr-0.3"),
+        (["--set", "centre.standard.lr=0.3"], "steps of 1 in log2 from 2^-2 there, 0.3 here", "w8-lr-0.3"),
     ],
 )
 def test_another_question_is_answered_with_a_command_that_asks_it(

@@ -100,6 +100,15 @@ def test_scientific_notation_is_a_float(path: Path, text: str) -> None:
     assert load_request(path).centres["standard"].lr == 0.001
 
 
+def test_a_centre_may_be_given_in_powers_of_two(path: Path) -> None:
+    change(path, "{lr: 0.0078125, wd: 0.5}", "{lr: 2^-7, wd: 2^1.5}")
+    assert load_request(path).centres["standard"] == Centre(lr=2.0**-7, wd=2.0**1.5)
+    assert load_request(path, overrides=["centre.standard.lr=2^-3"]).centres["standard"].lr == 0.125
+    assert "centre.standard.lr: input should be a valid number, got '2^x'" in refusal(
+        path, overrides=["centre.standard.lr=2^x"]
+    )
+
+
 @pytest.mark.parametrize("text", ["e3", "1e", "1e-", "0x1e-3", "v1e3", "1e3x"])
 def test_what_only_resembles_a_float_stays_text(text: str) -> None:
     assert parse_yaml(text, "here") == text

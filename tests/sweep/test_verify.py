@@ -14,7 +14,7 @@ from ettsweep.runs.state import State, Status
 from ettsweep.spec import MAX_SEED, RunSpec
 from ettsweep.sweep.gridfile import load_request
 from ettsweep.sweep.ledger import Run
-from ettsweep.sweep.search import Axis, Point, Search
+from ettsweep.sweep.search import Axis, Point, Search, parse_point
 from ettsweep.sweep.verify import FINAL, REACH, Look, Verdict, fresh_seeds, side_by_side
 from ettsweep.tasks.kinds import Score
 
@@ -389,10 +389,10 @@ def test_two_sweeps_of_one_family_say_in_what_they_differ(search_of: Callable[..
     verdicts = [verify(search, runs) for search in (free, held, more, far)]
     assert [v.verdict for v in verdicts[:2]] == ["edge", "optimal"]
     told = {(one.search.sweep, other.search.sweep): why for one, other, why in side_by_side(verdicts)}
-    assert told["free", "held"] == ["wd is searched in steps of 1 / fixed at 0.5"]
+    assert told["free", "held"] == ["wd is searched in steps of 1 / fixed at 2^-1"]
     assert told["free", "more"] == ["seeds are 0 / 0, 1"]
-    assert told["held", "more"] == ["wd is fixed at 0.5 / searched in steps of 1", "seeds are 0 / 0, 1"]
-    assert told["free", "far"] == ["lr was asked for from 0.003906 to 0.01562 / 0.003906 to 4"]
+    assert told["held", "more"] == ["wd is fixed at 2^-1 / searched in steps of 1", "seeds are 0 / 0, 1"]
+    assert told["free", "far"] == ["lr was asked for from 2^-8 to 2^-6 / 2^-8 to 2^2"]
     assert list(side_by_side([verdicts[0], replace(verdicts[0], search=more)])) == [], "they say the same"
 
 
@@ -421,13 +421,12 @@ def test_the_path_of_a_climb_is_kept(search_of: Callable[..., Search]) -> None:
 def test_a_point_typed_as_a_table_prints_it_is_the_known_one(search_of: Callable[..., Search]) -> None:
     search = search_of()
     runs = runs_on(search, BOWL)
-    for offset in BOWL:
-        point = CENTRE.moved(*offset)
-        assert Look(search, runs).snap(Point(float(f"{point.lr:.4g}"), float(f"{point.wd:.4g}"))) == point
     new = Point(CENTRE.lr * 2**9, CENTRE.wd / 2**9)
-    assert Look(search, runs).snap(Point(float(f"{new.lr:.4g}"), float(f"{new.wd:.4g}"))) == new
+    for point in (*(CENTRE.moved(*offset) for offset in BOWL), new):
+        assert Look(search, runs).snap(Point(float(f"{point.lr:.4g}"), float(f"{point.wd:.4g}"))) == point
+        assert Look(search, runs).snap(parse_point(str(point).strip("()"), "--at")) == point
     with pytest.raises(
-        InputError, match=r"--at: lr 0\.00789063 is no point of vit-digits standard; the nearest is 0\.0078125"
+        InputError, match=r"--at: lr 0\.007891 is no point of vit-digits standard; the nearest is 2\^-7"
     ):
         Look(search, runs).snap(Point(CENTRE.lr * 1.01, CENTRE.wd))
 
@@ -451,7 +450,7 @@ def test_a_point_of_wd_zero_is_found_where_wd_is_fixed_at_zero(search: Search) -
 
 def test_a_point_off_a_fixed_axis_cannot_be_judged(search_of: Callable[..., Search]) -> None:
     search = search_of(wd="fixed")
-    with pytest.raises(InputError, match=r"--at: wd is fixed at 0\.5 in vit-digits standard, got 1"):
+    with pytest.raises(InputError, match=r"--at: wd is fixed at 2\^-1 in vit-digits standard, got 2\^0"):
         Look(search, []).snap(Point(CENTRE.lr, 1.0))
     far = Point(CENTRE.lr * 8, CENTRE.wd)
     assert Look(search, []).snap(far) == far, "along the free axis any point can be"

@@ -1,0 +1,82 @@
+"""What people read in the terminal: numbers alike in all tables, each hint once, whose a message is."""
+
+import csv
+import io
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from support.commandline import Call, keep, write_grid
+
+from ettsweep.launch.monitor import Monitor, picture
+from ettsweep.runs.folder import RunDir
+from ettsweep.spec import RunSpec
+from ettsweep.sweep.gridfile import load_request
+
+Ask = Callable[..., list[RunSpec]]
+
+
+@pytest.fixture
+def ask(results: Path, tmp_path: Path) -> Ask:
+    """Return a function that makes a sweep of the small grid, whose best point is the middle one."""
+
+    def asked(name: str, score: float = 1.0, **changes: object) -> list[RunSpec]:
+        request = load_request(write_grid(tmp_path / f"{name}.yaml", **changes))
+        keep(results, request)
+        specs = request.specs()
+        for spec in specs:
+            run = RunDir.create(results, spec)
+            assert run.claim({}, after=0)
+            assert run.finish({"status": "done", "score": score + abs(spec.lr - 0.25)}, [])
+        return specs
+
+    return asked
+
+
+TABLES = {
+    "status": 0,
+    "verify-optimum --dry-run": 0,
+    "seeds --dry-run": 0,
+    "grid --grid w8.yaml --lr-range -2:1 --dry-run": 0,
+    "map --lr 2^-2 --wd 2^-2 --from standard --to standard --width 8": 0,
+}
+
+
+@pytest.mark.parametrize("command", TABLES)
+def test_lr_and_wd_are_powers_of_two_in_every_table(command: str, call: Call, ask: Ask, results: Path) -> None:
+    ask("w8")
+    words = [*command.split(), *([] if command.startswith("map") else ["--results", results])]
+    for form in ("table", "markdown"):
+        head, *rows = (
+            re.split(r"\s*\| | \|$|\s{2,}", line.strip()) for line in call(*words, "--format", form).out.splitlines()
+        )
+        values = {row[head.index(name)] for row in rows if "---" not in row[1:2] for name in ("lr", "wd")}
+        assert "2^-2" in values
+        assert {value for value in values if not re.fullmatch(r"2\^-[1-4]", value)} == set(), form
+    (first, *_) = csv.DictReader(io.StringIO(call(*words, "--format", "csv").out))
+    assert {first["lr"], first["wd"]} <= {"0.0625", "0.125", "0.25"}, "programs read numbers"
+
+
+def test_lr_and_wd_are_powers_of_two_where_they_are_shown_otherwise(call: Call, ask: Ask, results: Path) -> None:
+    spec = ask("w8")[1]
+    shown = call("show", spec.run_id, "--results", results).out
+    assert re.findall(r"^(?:spec\.)?[lw][rd] +(\S+)$", shown, re.MULTILINE) == ["2^-2"] * 4
+    attempt = RunDir.create(results, other := spec.at(0.125, 0.0, 3)).claim({}, after=0)
+    assert attempt
+    attempt.fail("error", "RuntimeError: out of luck")
+    monitor = Monitor(results, [other], {})
+    (console := Console(file=io.StringIO(), width=200)).print(picture(monitor, monitor.look(), "all"))
+    assert re.search(r"2\^-3 +0 +3 ", console.file.getvalue())
+    told = call("verify-optimum", "--at", "2^-1,2^-2", "--dry-run", "--results", results, code=1)
+    assert re.search(r"refuted +2\^-1 +2\^-2", told.out)
+    done = call("verify-optimum", "--at", "2^-1.5,2^-2", "--dry-run", "--results", results, code=2)
+    assert "--at: lr 2^-1.5 is no point of w8 standard; the nearest is 2^-" in done.err
+
+
+@pytest.mark.parametrize("option", ["--lr", "--wd"])
+def test_what_is_neither_a_number_nor_a_power_is_refused(option: str, call: Call) -> None:
+    given = {"--lr": "1", "--wd": "1", "--from": "ntk", "--to": "mup", "--width": "8"} | {option: "2^x"}
+    done = call("map", *(word for pair in given.items() for word in pair), code=2)
+    assert f"Invalid value for '{option}': '2^x' is no number, such as 0.01 or 2^-6" in done.err

@@ -191,6 +191,6 @@ def report(
     searches, runs = families.searches(sweeps), families.runs(ledger, sweeps)
     verdicts = judge(searches, ledger)
     runs = list({run.id: run for run in (*runs, *(run for v in verdicts for run in v.runs))}.values())
-    paths = write_report(results, out or results / "report", runs, verdicts, note)
+    paths = write_report(results, out or results / "report", runs, verdicts, sweeps.searches, note)
     show_verdicts(verdicts, form)
     note(f"wrote {paths[0]} and, beside it, {len(paths) - 1} tables and figures")

@@ -1,6 +1,6 @@
 """What commands say of plans and runs: rows of tables, JSON, and notes beside them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from ettsweep.scaling.strategies import strategy_name
 from ettsweep.spec import log2
 from ettsweep.sweep.ledger import Ledger, Plan, Run
 from ettsweep.sweep.search import Search
-from ettsweep.sweep.sweeps import Sweeps, by_family, held_by
+from ettsweep.sweep.sweeps import Searches, Sweeps, by_family, held_by
 from ettsweep.tasks.kinds import task_kind
 
 
@@ -187,7 +187,7 @@ def best_score(run: Run) -> float | None:
     return min(values, key=measure.rank, default=None)
 
 
-def describe(ledger: Ledger, run_id: str, searches: Mapping[str, Sequence[Search]]) -> Json:
+def describe(ledger: Ledger, run_id: str, searches: Searches) -> Json:
     """Return all that is known of a run, broken or not, as plain data, given the searches of each family."""
     run = ledger.runs.get(run_id)
     if run is None:

@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,8 +15,7 @@ from ettsweep.runs.state import State, Status
 from ettsweep.scaling.strategies import strategy_name
 from ettsweep.spec import RunSpec
 from ettsweep.sweep.ledger import count_states
-from ettsweep.sweep.search import Search
-from ettsweep.sweep.sweeps import held_by
+from ettsweep.sweep.sweeps import Searches, held_by
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -88,7 +87,7 @@ class Monitor:
     """Looks at the same runs again and again; finished ones are read once. `searches`, by family, name their sweeps."""
 
     def __init__(
-        self, results: Path, specs: Sequence[RunSpec] = (), searches: Mapping[str, Sequence[Search]] | None = None
+        self, results: Path, specs: Sequence[RunSpec] = (), searches: Searches | None = None
     ) -> None:
         self._results = results
         self._searches = searches or {}

@@ -17,6 +17,7 @@ from ettsweep.report.style import mean_std, save
 from ettsweep.runs.state import State
 from ettsweep.sweep.ledger import Run
 from ettsweep.sweep.search import Point
+from ettsweep.sweep.sweeps import Searches
 from ettsweep.sweep.verify import Verdict
 from ettsweep.tasks.kinds import curve_unit
 
@@ -59,12 +60,13 @@ def write_report(
     out: Path,
     runs: Sequence[Run],
     verdicts: Sequence[Verdict],
+    searches: Searches,
     tell: Callable[[str], None] = lambda text: None,
 ) -> list[Path]:
     """Write tables, figures and report.html into a folder; return the files, report.html first.
 
-    Runs are all of the results folder, verdicts those of the families that were asked for. `tell` takes a line for each
-    run whose metrics cannot be used, as the page has it.
+    Verdicts are those of the families that were asked for, searches those of all sweeps by family. `tell` takes a line
+    for each run whose metrics cannot be used, as the page has it.
 
     Raises:
         StorageError: a file cannot be written.
@@ -72,7 +74,7 @@ def write_report(
     for folder in (out, out / "tables", out / "figures"):
         with storage_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
-    paths = tables.write_tables(out / "tables", runs, verdicts)
+    paths = tables.write_tables(out / "tables", runs, verdicts, searches)
     comparisons, histories = compare(judged(runs, verdicts)), Histories()
     images: dict[tuple[Key, str], bytes] = {}
     used: set[str] = set()
@@ -83,7 +85,7 @@ def write_report(
             paths += files
     for problem in histories.corrupt.values():
         tell(problem)
-    page = html.render(str(results), comparisons, images, runs, histories.corrupt)
+    page = html.render(str(results), comparisons, images, runs, searches, histories.corrupt)
     write_atomic(out / "report.html", page)
     return [out / "report.html", *paths]
 

@@ -70,15 +70,6 @@ def judged(runs: Iterable[Run], verdicts: Sequence[Verdict]) -> list[JudgedFamil
     return [JudgedFamily(verdict, points_of(families.get(verdict.family, ()), verdict.search)) for verdict in verdicts]
 
 
-def sweeps_of(runs: Iterable[Run], families: Iterable[JudgedFamily]) -> dict[str, str]:
-    """Return the sweeps that each run belongs to, by its id; - where it belongs to none of these."""
-    held: dict[str, list[str]] = {run.id: [] for run in runs}
-    for family in families:
-        for run in family.runs:
-            held[run.id].append(family.verdict.search.sweep)
-    return {run: ", ".join(sweeps) or "-" for run, sweeps in held.items()}
-
-
 def compare(families: Sequence[JudgedFamily]) -> list[Comparison]:
     """Put families of one sweep that differ only in strategy together, strategies in their usual order."""
     recipes: dict[tuple[object, ...], list[JudgedFamily]] = {}

@@ -16,9 +16,10 @@ from ettsweep import __version__
 from ettsweep.launch.reproduce import mixture
 from ettsweep.output import count
 from ettsweep.report import style, tables
-from ettsweep.report.families import Comparison, JudgedFamily, of_families, sweeps_of
+from ettsweep.report.families import Comparison, JudgedFamily, of_families
 from ettsweep.spec import log2
 from ettsweep.sweep.ledger import Run, count_states
+from ettsweep.sweep.sweeps import Searches
 from ettsweep.sweep.verify import Scored, Verdict, side_by_side
 from ettsweep.tasks.kinds import task_kind
 
@@ -37,9 +38,17 @@ Images = Mapping[tuple[Key, str], bytes]
 
 
 def render(
-    results: str, comparisons: Sequence[Comparison], images: Images, runs: Sequence[Run], corrupt: dict[str, str]
+    results: str,
+    comparisons: Sequence[Comparison],
+    images: Images,
+    runs: Sequence[Run],
+    searches: Searches,
+    corrupt: dict[str, str],
 ) -> str:
-    """Return the page: comparisons, counts and a table of all runs, and why the history of some could not be read."""
+    """Return the page: comparisons, counts and a table of all runs, and why the history of some could not be read.
+
+    `searches` are those of all sweeps.
+    """
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {"short": style.short, "metric": style.metric_name, "point": style.point_text}
     environment.filters |= {"log2": log2, "png": _data_uri}
@@ -53,7 +62,7 @@ def render(
         results=results,
         made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         sections=[_section(comparison, images, others) for comparison in comparisons],
-        runs=_run_rows(runs, sweeps_of(runs, families)),
+        runs=_run_rows(runs, searches),
         run_count=len(runs),
         states=[(state.value, number) for state, number in count_states(run.state for run in runs).items()],
         other_families=len({run.family for run in runs} - {family.verdict.family for family in families}),
@@ -216,7 +225,7 @@ def _speed(runs: pd.DataFrame) -> Row | None:
     return {**cells, "runs": len(timed), "starves": middle["data_wait"] > MUCH_WAITING}
 
 
-def _run_rows(runs: Sequence[Run], sweeps: Mapping[str, str]) -> list[Row]:
+def _run_rows(runs: Sequence[Run], searches: Searches) -> list[Row]:
     """Return rows for the best runs of each family, about as many of each."""
     families = of_families(runs)
     rows = []
@@ -224,7 +233,7 @@ def _run_rows(runs: Sequence[Run], sweeps: Mapping[str, str]) -> list[Row]:
     for members in families.values():
         measure = task_kind(members[0].spec.task).score
         best = sorted(members, key=lambda run: measure.rank(run.score))[:share]
-        for record in tables.known(tables.runs_table(best, sweeps)).to_dict("records"):
+        for record in tables.known(tables.runs_table(best, searches)).to_dict("records"):
             rows.append({str(name): _cell(str(name), value) for name, value in record.items()})
     return rows[:MAX_RUN_ROWS]
 

@@ -1,7 +1,7 @@
 """Tables of runs, points and optima: pandas frames, and CSV, Parquet, Markdown and LaTeX files of them."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +9,13 @@ import pandas as pd
 
 from ettsweep.files import write_atomic
 from ettsweep.models.architectures import model_name
-from ettsweep.report.families import JudgedFamily, judged, of_families, points_of, sweeps_of
+from ettsweep.report.families import JudgedFamily, judged, of_families, points_of
 from ettsweep.report.style import mean_std
 from ettsweep.scaling.strategies import strategy_name
 from ettsweep.spec import StrategySpec
 from ettsweep.sweep.ledger import Run
 from ettsweep.sweep.search import Point
+from ettsweep.sweep.sweeps import Searches, held_by
 from ettsweep.sweep.verify import Verdict
 from ettsweep.tasks.kinds import task_label
 
@@ -49,11 +50,8 @@ def strategy_label(strategy: StrategySpec) -> str:
     return strategy_name(strategy.s) + suffix
 
 
-def runs_table(runs: Sequence[Run], sweeps: Mapping[str, str] | None = None) -> pd.DataFrame:
-    """Return one row a run; what an unfinished or diverged run has no value for is missing.
-
-    `sweeps` says which ones a run belongs to, by its id.
-    """
+def runs_table(runs: Sequence[Run], searches: Searches | None = None) -> pd.DataFrame:
+    """Return one row a run, with the sweeps that it belongs to; what an unfinished or diverged run lacks is missing."""
     names: dict[str, tuple[str, str, str]] = {}
     rows = []
     for run in runs:
@@ -64,7 +62,7 @@ def runs_table(runs: Sequence[Run], sweeps: Mapping[str, str] | None = None) -> 
         result = result | {"devices": result.get("execution", {}).get("processes")}
         rows.append(
             (
-                *(run.id, (sweeps or {}).get(run.id, "-"), family, *names[family], spec.optimizer.kind, spec.precision),
+                *(run.id, held_by(searches or {}, family, spec), family, *names[family], spec.optimizer.kind, spec.precision),
                 *(spec.lr, spec.wd, spec.seed, run.state.value),
                 *(result.get(name) for name in RESULT_COLUMNS),
             )
@@ -145,14 +143,16 @@ def optima_table(families: Iterable[JudgedFamily]) -> pd.DataFrame:
     return _frame(rows, OPTIMUM_COLUMNS)
 
 
-def write_tables(folder: Path, runs: Sequence[Run], verdicts: Sequence[Verdict]) -> list[Path]:
+def write_tables(folder: Path, runs: Sequence[Run], verdicts: Sequence[Verdict], searches: Searches) -> list[Path]:
     """Write the tables `runs`, `points` and `optima`, each as CSV, Parquet, Markdown and LaTeX.
+
+    `searches` are those of all sweeps, also of others than the verdicts are of.
 
     Raises:
         StorageError: a file cannot be written.
     """
     families = judged(runs, verdicts)
-    table = runs_table(runs, sweeps_of(runs, families))
+    table = runs_table(runs, searches)
     points, optima = points_table(table, runs, families), optima_table(families)
     paths = []
     for name, frame in {"runs": table, "points": points, "optima": optima}.items():

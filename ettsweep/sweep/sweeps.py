@@ -140,6 +140,10 @@ class Sweeps:
         return [sweep for sweep in self.named.values() if (sweep.name in names if names else not sweep.archived)]
 
 
+Searches = Mapping[str, Sequence[Search]]
+"""The searches of some sweeps by family: what says to which of them a run belongs."""
+
+
 def by_family(searches: Iterable[Search]) -> dict[str, list[Search]]:
     """Return searches by family."""
     found: dict[str, list[Search]] = {}
@@ -148,7 +152,7 @@ def by_family(searches: Iterable[Search]) -> dict[str, list[Search]]:
     return found
 
 
-def holders(searches: Mapping[str, Sequence[Search]], family: str, spec: RunSpec) -> list[str]:
+def holders(searches: Searches, family: str, spec: RunSpec) -> list[str]:
     """Return the names of the sweeps that a run belongs to, given the searches of each family.
 
     Those that ask for it; where none does, those on whose lattice it lies: a climb or a fresh seed had it trained.
@@ -158,7 +162,7 @@ def holders(searches: Mapping[str, Sequence[Search]], family: str, spec: RunSpec
     return asking or [search.sweep for search, point in near if search.holds(point)]
 
 
-def held_by(searches: Mapping[str, Sequence[Search]], family: str, spec: RunSpec) -> str:
+def held_by(searches: Searches, family: str, spec: RunSpec) -> str:
     """Return the same for people to read; - is no sweep."""
     return ", ".join(holders(searches, family, spec)) or "-"
 

@@ -1,6 +1,7 @@
 """Sweeps as people meet them: named, extended, refused, listed, shared, and each with verdicts of its own."""
 
 import contextlib
+import csv
 import io
 import json
 import os
@@ -118,6 +119,25 @@ def test_no_later_question_changes_a_verdict(call: Call, results: Path, ask: Ask
     assert "sweep both" in page
     assert "In sweep held, the same family is optimal at lr 0.25, wd 0.125." in page
     assert "wd is searched in steps of 1 / fixed at 2^-3" in page
+
+
+def test_the_report_says_of_which_sweep_a_run_is_as_status_does(call: Call, results: Path, ask: Ask) -> None:
+    """Not of each whose lattice it lies on: of those that ask for it, or had it trained beyond what they asked for."""
+    low = ask("low", falling, lr={"range": [-1, 0]})
+    ask("high", falling, lr={"range": [0, 1]})
+    finish(results, climbed := low[0].at(2.0, low[0].wd, 0), 5.0)
+
+    def told(command: str) -> dict[str, str]:
+        text = call(*command.split(), "--results", results, "--format", "csv", code=None).out
+        text = (results / "report" / "tables" / "runs.csv").read_text() if command.startswith("report") else text
+        return {row["run"]: row["sweep"] for row in csv.DictReader(io.StringIO(text))}
+
+    known = told("status")
+    assert sorted(known.values()) == ["high", "high, low", "high, low", "low"]
+    assert known[climbed.run_id] == "high, low", "which nobody asks for"
+    assert told("report") == known
+    assert told("report -s high").items() <= known.items()
+    assert "<td>high, low" in (results / "report" / "report.html").read_text()
 
 
 def test_runs_of_other_versions_are_named_in_a_verdict(call: Call, results: Path, ask: Ask) -> None:

@@ -23,7 +23,7 @@ def family(made: Made, strategy: str) -> JudgedFamily:
 def test_report_writes_everything_it_returns(made: Made, tmp_path: Path) -> None:
     out = tmp_path / "deep" / "report"
     before = {p: p.stat().st_mtime_ns for p in made.results.rglob("*")}
-    paths = write_report(made.results, out, made.runs, made.verdicts)
+    paths = write_report(made.results, out, made.runs, made.verdicts, made.searches)
     assert {p: p.stat().st_mtime_ns for p in made.results.rglob("*")} == before, "results are only read"
     assert sorted(paths) == sorted(p for p in out.rglob("*") if p.is_file())
     assert paths[0] == out / "report.html"
@@ -91,7 +91,7 @@ def test_corrupt_histories_are_skipped_and_listed(tmp_path: Path) -> None:
     broken = made.runs[0]
     broken.dir.metrics_path.write_text('{"step": 1, "loss": 9.0}\n')
     told: list[str] = []
-    write_report(results, tmp_path / "report", made.runs, made.verdicts, told.append)
+    write_report(results, tmp_path / "report", made.runs, made.verdicts, made.searches, told.append)
     (line,) = told
     assert str(broken.dir.metrics_path) in line
     assert f"`ettsweep retry {broken.id}`" in line
@@ -115,7 +115,7 @@ def test_only_the_histories_that_figures_need_are_read(
     monkeypatch.setattr(RunDir, "history", counted)
     monkeypatch.setattr(build, "MAX_OTHER_POINTS", 1)
     monkeypatch.setattr(build, "save", lambda *_: [Path(__file__)])
-    write_report(made.results, tmp_path, made.runs, made.verdicts)
+    write_report(made.results, tmp_path, made.runs, made.verdicts, made.searches)
     # standard: candidate and fresh seeds, 6 neighbours, 1 other; ntk: the same, one neighbour unfinished; hybrid: 3.
     assert len(asked) == len(set(asked)) == (8 * 3 + 2) + 7 * 3 + 3 * 3
 
@@ -132,7 +132,7 @@ def test_sweeps_of_one_model_are_told_apart_by_what_differs(tmp_path: Path) -> N
         "vit-digits on digits (batch_size 32)",
         "vit-digits on digits (batch_size 64)",
     ]
-    paths = write_report(tmp_path, tmp_path / "report", made.runs, made.verdicts)
+    paths = write_report(tmp_path, tmp_path / "report", made.runs, made.verdicts, made.searches)
     assert len(paths) == len(set(paths))
     assert sum(p.name.startswith("vit-digits-standard") and p.suffix == ".png" for p in paths) == 4
 
@@ -157,19 +157,19 @@ def test_strategies_stand_in_their_usual_order(made: Made) -> None:
 
 
 def test_no_runs_make_a_report(tmp_path: Path) -> None:
-    paths = write_report(tmp_path / "results", tmp_path / "report", [], [])
+    paths = write_report(tmp_path / "results", tmp_path / "report", [], [], {})
     assert all(path.exists() for path in paths)
 
 
 def test_unwritable_folder_is_a_storage_error(made: Made, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError):
-        write_report(made.results, tmp_path / "file", made.runs, made.verdicts)
+        write_report(made.results, tmp_path / "file", made.runs, made.verdicts, made.searches)
 
 
 def test_verdicts_that_no_registry_knows_are_drawn(made: Made, tmp_path: Path) -> None:
     strange = [replace(v, search=replace(v.search)) for v in made.verdicts[2:]]
     for verdict in strange:
         vars(verdict.search).update(strategy='../$x^{"<b>', model="..")
-    paths = write_report(made.results, tmp_path / "r", made.runs, strange)
+    paths = write_report(made.results, tmp_path / "r", made.runs, strange, made.searches)
     assert all(path.resolve().is_relative_to((tmp_path / "r").resolve()) for path in paths)

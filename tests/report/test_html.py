@@ -34,7 +34,7 @@ class Page(HTMLParser):
 
 def page_of(made: Made, results: str = "results", corrupt: dict[str, str] | None = None) -> str:
     images = {(made.verdict("standard").family, kind): b"\x89PNG" for kind in ("seeds", "map", "curves")}
-    return render(results, [comparison(made, "vit-digits on digits")], images, made.runs, corrupt or {})
+    return render(results, [comparison(made, "vit-digits on digits")], images, made.runs, made.searches, corrupt or {})
 
 
 def comparison(made: Made, title: str) -> Comparison:
@@ -86,7 +86,7 @@ def test_hostile_names_are_escaped(made: Made) -> None:
     for verdict in verdicts:
         vars(verdict.search).update(strategy=HOSTILE, model=HOSTILE)
     hostile = Made(made.results, made.runs, verdicts)
-    page = render(HOSTILE, [comparison(hostile, HOSTILE)], {}, made.runs, {HOSTILE: HOSTILE})
+    page = render(HOSTILE, [comparison(hostile, HOSTILE)], {}, made.runs, made.searches, {HOSTILE: HOSTILE})
     assert "<script" not in page
     parsed = Page(page)
     assert not [tag for tag, _ in parsed.tags if tag == "script"]
@@ -131,5 +131,5 @@ def test_unreadable_histories_are_listed(made: Made) -> None:
 
 
 def test_an_empty_results_folder_has_a_page() -> None:
-    text = Page(render("results", [], {}, [], {})).text
+    text = Page(render("results", [], {}, [], {}, {})).text
     assert "ettsweep grid" in text

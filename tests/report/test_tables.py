@@ -67,7 +67,7 @@ def test_results_of_earlier_versions_have_no_speed(made: Made) -> None:
 
 
 def test_latex_leaves_out_how_runs_were_trained(made: Made, tmp_path: Path) -> None:
-    tables.write_tables(tmp_path, made.runs, made.verdicts)
+    tables.write_tables(tmp_path, made.runs, made.verdicts, made.searches)
     header = (tmp_path / "runs.tex").read_text().split("\\midrule")[0]
     assert "device\\_s" in header
     assert not [name for name in tables.TRAINING if name.replace("_", "\\_") in header]
@@ -168,7 +168,7 @@ def test_mean_is_unknown_where_a_score_is() -> None:
 def test_files_round_trip(made: Made, tmp_path: Path) -> None:
     folder = tmp_path / "tables"
     folder.mkdir()
-    paths = tables.write_tables(folder, made.runs, made.verdicts)
+    paths = tables.write_tables(folder, made.runs, made.verdicts, made.searches)
     assert {p.name for p in paths} == {
         f"{name}.{suffix}" for name in ("runs", "points", "optima") for suffix in ("csv", "parquet", "md", "tex")
     }
@@ -196,7 +196,7 @@ def test_markdown_and_latex_escape(made: Made) -> None:
 
 
 def test_nothing_at_all_makes_empty_tables(tmp_path: Path) -> None:
-    for path in tables.write_tables(tmp_path, [], []):
+    for path in tables.write_tables(tmp_path, [], [], {}):
         assert path.stat().st_size > 0
 
 
@@ -205,5 +205,5 @@ def test_ten_thousand_runs_take_seconds(made: Made, tmp_path: Path) -> None:
     many = itertools.islice(itertools.cycle(made.runs), 10_000)
     runs = [replace(run, dir=RunDir(run.dir.path.with_name(f"{number:012x}"))) for number, run in enumerate(many)]
     start = time.process_time()
-    tables.write_tables(tmp_path, runs, made.verdicts)
+    tables.write_tables(tmp_path, runs, made.verdicts, made.searches)
     assert time.process_time() - start < 6.0, "about 2 s on an idle core"

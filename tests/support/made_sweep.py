@@ -11,6 +11,7 @@ from ettsweep.runs.state import State
 from ettsweep.spec import RunSpec, ScheduleSpec, StrategySpec
 from ettsweep.sweep.ledger import Run, load_ledger
 from ettsweep.sweep.search import Axis, Point, Search, expand
+from ettsweep.sweep.sweeps import by_family
 from ettsweep.sweep.verify import Look, Scored, Verdict
 from ettsweep.tasks.images.spec import DigitsTask, ImageNetTask
 from ettsweep.tasks.kinds import Score
@@ -121,6 +122,10 @@ class Made:
     results: Path
     runs: list[Run]
     verdicts: list[Verdict]
+
+    @property
+    def searches(self) -> dict[str, list[Search]]:
+        return by_family(verdict.search for verdict in self.verdicts)
 
     def verdict(self, strategy: str) -> Verdict:
         return next(v for v in self.verdicts if v.strategy == strategy)

@@ -62,15 +62,16 @@ def _check_extent(text: str, where: str) -> None:
     known = dict[str, int]()
     within = list[tuple[str | None, int]]()
     for event in yaml.parse(text, Loader=_FAST):
+        at = f"{where}: line {event.start_mark.line + 1}" if event.start_mark else where
         if isinstance(event, yaml.CollectionStartEvent):
             within.append((event.anchor, 1))
             if len(within) > DEEPEST:
-                raise InputError(f"{where}: line {event.start_mark.line + 1}: nested too deeply")
+                raise InputError(f"{at}: nested too deeply")
             continue
         if isinstance(event, yaml.AliasEvent):
             if any(event.anchor == anchor for anchor, _ in within):
-                raise InputError(f"{where}: line {event.start_mark.line + 1}: *{event.anchor} stands within itself")
-            name, values = None, known.get(event.anchor, 0)
+                raise InputError(f"{at}: *{event.anchor} stands within itself")
+            name, values = None, known.get(str(event.anchor), 0)
         elif isinstance(event, yaml.ScalarEvent):
             name, values = event.anchor, 1
         elif isinstance(event, yaml.CollectionEndEvent):
@@ -83,7 +84,7 @@ def _check_extent(text: str, where: str) -> None:
             above, so_far = within.pop()
             within.append((above, so_far + values))
         if values > MOST:
-            raise InputError(f"{where}: line {event.start_mark.line + 1}: more than {MOST:,} values, aliases counted")
+            raise InputError(f"{at}: more than {MOST:,} values, aliases counted")
 
 
 def parse_yaml(text: str, where: str) -> Any:

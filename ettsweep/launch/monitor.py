@@ -86,9 +86,7 @@ def duration(seconds: float) -> str:
 class Monitor:
     """Looks at the same runs again and again; finished ones are read once. `searches`, by family, name their sweeps."""
 
-    def __init__(
-        self, results: Path, specs: Sequence[RunSpec] = (), searches: Searches | None = None
-    ) -> None:
+    def __init__(self, results: Path, specs: Sequence[RunSpec] = (), searches: Searches | None = None) -> None:
         self._results = results
         self._searches = searches or {}
         self.several = len({search.sweep for found in self._searches.values() for search in found}) > 1

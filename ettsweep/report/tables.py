@@ -62,7 +62,14 @@ def runs_table(runs: Sequence[Run], searches: Searches | None = None) -> pd.Data
         result = result | {"devices": result.get("execution", {}).get("processes")}
         rows.append(
             (
-                *(run.id, held_by(searches or {}, family, spec), family, *names[family], spec.optimizer.kind, spec.precision),
+                *(
+                    run.id,
+                    held_by(searches or {}, family, spec),
+                    family,
+                    *names[family],
+                    spec.optimizer.kind,
+                    spec.precision,
+                ),
                 *(spec.lr, spec.wd, spec.seed, run.state.value),
                 *(result.get(name) for name in RESULT_COLUMNS),
             )

@@ -10,6 +10,9 @@ import yaml
 
 from ettsweep.errors import InputError
 
+HIDDEN = "***"
+"""Stands for the value of an environment variable, which may be a secret, where one is shown or kept."""
+
 # --- reading --------------------------------------------------------------------------------------------------------
 
 
@@ -90,14 +93,19 @@ def _check_extent(text: str, where: str) -> None:
 def parse_yaml(text: str, where: str) -> Any:
     """Parse YAML safely; an InputError has the line."""
     try:
-        with contextlib.suppress(yaml.YAMLError):
+        with contextlib.suppress(yaml.YAMLError, ValueError):
             _check_extent(text, where)
             return yaml.load(text, Loader=_FAST)
         return yaml.load(text, Loader=_LOADER)
+    except ValueError:
+        raise InputError(f"{where}: has a date or a number that is none; put quotes around what is meant") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f" line {mark.line + 1}:" if mark else ""
-        raise InputError(f"{where}:{line} {getattr(error, 'problem', None) or error}") from None
+        problem = str(getattr(error, "problem", None) or error)
+        # A password with *, & or ! in front is one of these to YAML.
+        problem = re.sub(r"(alias|anchor|tag|handle) '.*'", r"\1", problem)
+        raise InputError(f"{where}:{line} {problem}") from None
 
 
 def read_yaml(path: Path) -> Any:
@@ -142,8 +150,14 @@ def split_override(
     """
     key, equals, text = override.partition("=")
     if not equals or not re.fullmatch(keys, key):
-        raise InputError(f"{option} {override}: key=value is expected, such as {example}")
-    return key, parse_yaml(text, f"{option} {override}")
+        raise InputError(f"{option} {hidden(override)}: key=value is expected, such as {example}")
+    return key, parse_yaml(text, f"{option} {hidden(override)}")
+
+
+def hidden(override: str) -> str:
+    """Return `key=value` as it may be shown and kept: without the value of an environment variable."""
+    found = re.match(r"\s*environment\b[^\s:=]*", override)
+    return f"{found[0]}={HIDDEN}" if found and found.end() < len(override) else override
 
 
 def parse_numbers(text: str | None, option: str, example: str) -> list[int]:

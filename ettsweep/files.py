@@ -31,11 +31,13 @@ def storage_errors(path: Path) -> Iterator[None]:
         raise StorageError(f"{path}: {why}") from error
 
 
-def write_atomic(path: Path, data: bytes | str | Callable[[Path], None], *, exclusive: bool = False) -> bool:
+def write_atomic(
+    path: Path, data: bytes | str | Callable[[Path], None], *, exclusive: bool = False, private: bool = False
+) -> bool:
     """Write a whole file so that a reader, or a kill, finds the old one or the new one and nothing between.
 
     `data` may be a function that writes to the path that it is given. An `exclusive` write keeps an existing file, and
-    returns False.
+    returns False. A `private` one is read by its owner alone.
 
     Raises:
         StorageError: the file cannot be written; the temporary file is gone.
@@ -43,6 +45,8 @@ def write_atomic(path: Path, data: bytes | str | Callable[[Path], None], *, excl
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     with storage_errors(path):
         try:
+            if private:
+                temporary.touch(0o600)  # before there is anything to read
             if callable(data):
                 data(temporary)
             else:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ettsweep.config import hidden
 from ettsweep.errors import EttsweepError, InputError
 from ettsweep.launch.memory import watch_pulses
 from ettsweep.launch.profiles import AnyProfile, LocalProfile, load_profile
@@ -87,7 +88,8 @@ class Place:
             if not dry_run:
                 check_data(placed.recipe.task, placed.recipe.model, placed.data)
         if len(ways) > 1:
-            told = "; ".join(" ".join((sweep, "with", name, *sets)) for (name, sets), sweep in ways.items())
+            where = [(sweep, "with", name, *map(hidden, sets)) for (name, sets), sweep in ways.items()]
+            told = "; ".join(map(" ".join, where))
             raise InputError(
                 f"these sweeps were launched differently ({told}); choose with --launch, or narrow them with --sweep"
             )

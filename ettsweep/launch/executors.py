@@ -10,7 +10,9 @@ from submitit.core.utils import JobPaths
 from submitit.local.local import LocalExecutor
 from submitit.slurm.slurm import SlurmExecutor
 
+from ettsweep.files import write_atomic
 from ettsweep.launch.profiles import OURS, SlurmProfile
+from ettsweep.launch.variables import exports
 
 HOLD = 'hold=; env --block-signal=USR2 true 2>/dev/null && hold="env --block-signal=USR2"'
 """Keeps a warning that comes before the worker listens until it does; else it would end it, and the job."""
@@ -78,7 +80,8 @@ class ArrayExecutor(SlurmExecutor):
     def __init__(self, folder: Path, profile: SlurmProfile, name: str, tasks: int, parallel: int, code: str = ""):
         super().__init__(folder, python=profile.python)
         path = profile.environment.get("PYTHONPATH") or os.environ.get("PYTHONPATH")
-        variables = {**profile.environment, **code_environment(code, path)}
+        self._variables = {**profile.environment, **code_environment(code, path)}
+        self._variables_path = Path(folder) / "environment.sh"
         self.update_parameters(
             job_name=name,
             partition=profile.partition,
@@ -97,11 +100,7 @@ class ArrayExecutor(SlurmExecutor):
             wckey=None,
             setup=[
                 HOLD,
-                # What YAML read as true was written so, and not as Python says it.
-                *(
-                    f"export {k}={shlex.quote(str(v).lower() if isinstance(v, bool) else str(v))}"
-                    for k, v in variables.items()
-                ),
+                *self._sourced(),
                 *(f"{{ {line}\n}} || exit" for line in profile.setup),
             ],
             # srun does not take it from sbatch since SLURM 22.05, and would bind each worker to one CPU.
@@ -115,6 +114,11 @@ class ArrayExecutor(SlurmExecutor):
             additional_parameters={"requeue": True, **{k: v for k, v in profile.sbatch.items() if v is not False}},
         )
         self.parameters["map_count"] = tasks
+
+    def _sourced(self) -> list[str]:
+        """Return what reads the variables, which are not in the script: it is shown, and SLURM may archive it."""
+        read = f". {shlex.quote(str(self._variables_path))} || exit"
+        return [f"{read}  # {', '.join(self._variables)}"] if self._variables else []
 
     @classmethod
     def affinity(cls) -> int:
@@ -139,9 +143,16 @@ class ArrayExecutor(SlurmExecutor):
         """Run sbatch and return the number of the array.
 
         Raises:
+            StorageError: the variables cannot be written.
             submitit.core.utils.FailedJobError: sbatch refuses, with its words.
         """
+        self.keep_variables()
         return str(self._submit_command(self.command).job_id)
+
+    def keep_variables(self) -> None:
+        """Write the variables where the script reads them, for the eyes of its owner."""
+        if self._variables:
+            write_atomic(self._variables_path, exports(self._variables), private=True)
 
     def _make_submission_command(self, submission_file_path: Path) -> list[str]:
         return [*sbatch(self.script()), str(submission_file_path)]

@@ -9,10 +9,11 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from ettsweep.config import NAME, read_yaml, split_override
+from ettsweep.config import HIDDEN, NAME, hidden, read_yaml, split_override
 from ettsweep.errors import InputError, located, unknown_name
 from ettsweep.launch.fields import Count, Devices, LoaderCount, Scalar, Switch, Word
 from ettsweep.launch.gpus import gpu_bytes, visible_gpus
+from ettsweep.launch.variables import Variables
 from ettsweep.output import count
 from ettsweep.processes import cores, memory_bytes
 from ettsweep.resources import shipped
@@ -186,7 +187,7 @@ class SlurmProfile(Profile):
         max_parallel: jobs of one array that run at a time; as many as the site allows where not given.
         runs_per_job: runs that a job is given, one after the other (or beside each other on its GPUs).
         setup: shell commands before the workers start, such as `module load cuda`.
-        environment: variables of the job.
+        environment: variables of the job; their values are kept in a file that only its owner reads.
         sbatch: further options of sbatch by their long names; true for one without a value.
         python: command that starts Python on a node, such as `singularity exec image.sif python`; the Python of
             whoever submits where not given.
@@ -207,7 +208,7 @@ class SlurmProfile(Profile):
     max_parallel: Positive | None = None
     runs_per_job: Positive = 1
     setup: Annotated[tuple[Word, ...], Field(strict=False)] = ()
-    environment: dict[str, Scalar] = Field(default_factory=dict)
+    environment: Variables = Field(default_factory=dict)
     sbatch: dict[str, Scalar] = Field(default_factory=dict)
     python: Word | None = None
     warn_s: Positive = 120
@@ -227,11 +228,6 @@ class SlurmProfile(Profile):
         for command in self.setup:
             if command.startswith("#SBATCH"):
                 raise ValueError(f"setup: {command!r} is an option of sbatch: it belongs under sbatch")
-        for name, value in self.environment.items():
-            if isinstance(value, float):
-                raise ValueError(f"environment: {name}: YAML read {value!r}; put quotes around what is meant")
-            if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
-                raise ValueError(f"environment: {name!r} is no name of a variable")
         for option in self.sbatch:
             if not re.fullmatch(r"[a-z][a-z0-9-]*", option):
                 raise ValueError(f"sbatch: {option!r} is no long option of sbatch, such as mail-type")
@@ -294,6 +290,11 @@ def load_profile(name: str, overrides: Sequence[str] = ()) -> AnyProfile:
 
 
 def _set(data: dict[str, Any], override: str) -> None:
+    if override.startswith("environment") and override.endswith(f"={HIDDEN}"):
+        raise InputError(
+            f"--launch-set {override}: the value is not kept with a sweep, as it may be a secret; give it again, or "
+            f"name a profile that has it with --launch"
+        )
     key, value = split_override(override, "--launch-set", "slots=4", rf"{NAME}(\..+)?")
     first, _, rest = key.partition(".")
     if not rest:
@@ -301,7 +302,7 @@ def _set(data: dict[str, Any], override: str) -> None:
         return
     inner = data.setdefault(first, {})
     if not isinstance(inner, dict):
-        raise InputError(f"--launch-set {override}: {first} has no parts; {first}=value sets it")
+        raise InputError(f"--launch-set {hidden(override)}: {first} has no parts; {first}=value sets it")
     inner[rest] = value
 
 

@@ -1,12 +1,13 @@
 """Snapshots: copies of the code made at submission, so that editing files does not change queued runs.
 
     code/<digest>/
-      ettsweep/           the package, with the grids and profiles that ship with it in _data/
+      ettsweep/           the package, with the grids that ship with it in _data/
       provenance.json     where that code came from
     code/.<digest>.<taker>.json           a process that took the snapshot, and may be about to submit from it
     code/.<digest>.<taker>.<token>.tmp    one in the making
 
-The digest is over relative paths and contents: equal code is copied once. `<digest>/` goes first on PYTHONPATH.
+The digest is over relative paths and contents: equal code is copied once. `<digest>/` goes first on PYTHONPATH. Launch
+profiles are not copied: a worker needs none but its submission's, and they may hold secrets.
 """
 
 import hashlib
@@ -57,9 +58,8 @@ def snapshot_files(package: Path) -> dict[str, bytes]:
     """Return the content of each file of a snapshot by its path below the package."""
     try:
         files = code_files(package)
-        for folder in ("grids", "launch"):
-            for path in sorted(shipped(folder).glob("*.yaml")):
-                files[f"_data/{folder}/{path.name}"] = path.read_bytes()
+        for path in sorted(shipped("grids").glob("*.yaml")):
+            files[f"_data/grids/{path.name}"] = path.read_bytes()
     except OSError as error:
         raise LaunchError(f"{error.filename}: cannot be copied into a snapshot: {error.strerror}") from error
     return files

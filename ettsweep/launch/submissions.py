@@ -7,6 +7,7 @@ A folder jobs/<submission>/ holds
   unanswered: the submitter got no number, and gave up;
   workers.json: the processes of local workers;
 - worker-<name>.json: what each worker says of itself, first when it starts;
+- environment.sh: the variables that a profile gives to jobs, for their owner alone: nothing else here has the values;
 - the batch script, and the output of the workers.
 """
 
@@ -31,7 +32,7 @@ class Submission:
     Attributes:
         kind: local or slurm.
         runs: what it lists, in order.
-        profile: the launch profile, as plain data.
+        profile: the launch profile, as plain data, without the values of its variables.
         submitter: the process that made it.
         code: folder of the snapshot that its workers train from; empty where they use the installed code.
         data: where data sets are, by kind of task; of others, the environment of the workers says it.

@@ -8,8 +8,9 @@ from functools import cached_property
 from itertools import product
 from typing import Annotated
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_serializer, model_validator
 
+from ettsweep.config import hidden
 from ettsweep.errors import InputError
 from ettsweep.models.architectures import model_name
 from ettsweep.output import power, typed
@@ -176,7 +177,8 @@ ANYWHERE = Centre(lr=1e-3, wd=0.0)
 class Request(Frozen):
     """What was asked for, resolved: recipe, a centre for each strategy, axes and seeds; and where it trains.
 
-    `launch`, `launch_set` and `data` are where later commands train by default; they are in no run's id.
+    `launch`, `launch_set` and `data` are where later commands train by default; they are in no run's id. The values of
+    environment variables are not kept.
     """
 
     grid: str
@@ -189,6 +191,15 @@ class Request(Frozen):
     data: str | None = None
     launch: str = "local"
     launch_set: Annotated[tuple[str, ...], Field(strict=False)] = ()
+
+    @field_serializer("launch_set")
+    def _kept(self, sets: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(map(hidden, sets))
+
+    @property
+    def place(self) -> tuple[str, tuple[str, ...], str | None]:
+        """Where it trains, as it is kept."""
+        return self.launch, self._kept(self.launch_set), self.data
 
     def searches(self, sweep: str = "") -> list["Search"]:
         """Return one search for each strategy, in the name of a sweep."""

@@ -101,7 +101,7 @@ class Sweep:
     def implies(self, request: Request) -> bool:
         """Say whether a request, which agrees, adds nothing: no point, no seed, and no other place to train."""
         last = self.requests[-1]
-        if (last.launch, last.launch_set, last.data) != (request.launch, request.launch_set, request.data):
+        if last.place != request.place:
             return False
         mine = {search.family: search for search in self.searches}
         return all(

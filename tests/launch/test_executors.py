@@ -44,7 +44,10 @@ ODD = [
 
 
 def executor(folder: Path, tasks: int = 3, parallel: int = 3, code: str = "", **profile: Any) -> ArrayExecutor:
-    return ArrayExecutor(folder, SlurmProfile(kind="slurm", **profile), "vit-ntk.1a2b3c4d", tasks, parallel, code)
+    made = ArrayExecutor(folder, SlurmProfile(kind="slurm", **profile), "vit-ntk.1a2b3c4d", tasks, parallel, code)
+    folder.mkdir(exist_ok=True)
+    made.keep_variables()
+    return made
 
 
 def options(script: str) -> dict[str, str]:

@@ -57,14 +57,13 @@ def names(code: Path) -> set[str]:
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """Return a copy of this repository as far as it is code: package, grids, profiles."""
+    """Return a copy of this repository as far as it is code: package and grids."""
     folder = tmp_path / "checkout"
     ignore = shutil.ignore_patterns("__pycache__", "_data")
     shutil.copytree(PACKAGE, folder / "ettsweep", ignore=ignore)
-    for name in ("grids", "launch"):
-        (folder / name).mkdir()
-        for path in shipped(name).glob("*.yaml"):
-            shutil.copy(path, folder / name)
+    (folder / "grids").mkdir()
+    for path in shipped("grids").glob("*.yaml"):
+        shutil.copy(path, folder / "grids")
     return folder
 
 
@@ -76,7 +75,8 @@ def test_a_snapshot_is_the_code_without_caches(results: Path) -> None:
     assert {name: content for name, content in copied.items() if not name.startswith("_data/")} == code_files(PACKAGE)
     assert "ettsweep/report/html.py" in files(folder)
     assert not [name for name in copied if "__pycache__" in name]
-    assert {"_data/grids/vit-b16.yaml", "_data/launch/local.yaml"} <= set(copied)
+    assert "_data/grids/vit-b16.yaml" in copied
+    assert not [name for name in copied if "_data/launch" in name], "they may hold secrets"
     assert names(results / "code") == {folder.name}
 
 
@@ -84,13 +84,12 @@ def test_the_package_has_all_its_data_files_in_a_snapshot(checkout: Path, result
     (checkout / "ettsweep" / "report" / "page.j2").write_text("{{ page }}")
     (checkout / "ettsweep" / "_data").mkdir()
     shutil.move(checkout / "grids", checkout / "ettsweep" / "_data" / "grids")
-    shutil.move(checkout / "launch", checkout / "ettsweep" / "_data" / "launch")
     (checkout / "ettsweep" / ".spec.py.swp").touch()
     (checkout / "ettsweep" / "__pycache__").mkdir()
     (checkout / "ettsweep" / "__pycache__" / "spec.pyc.140").touch()  # being written
     folder = Path(python(checkout, TAKE, results))
     copied = set(files(folder / "ettsweep"))
-    assert {"report/page.j2", "_data/grids/vit-digits.yaml", "_data/launch/local.yaml"} <= copied
+    assert {"report/page.j2", "_data/grids/vit-digits.yaml"} <= copied
     assert not [name for name in copied if ".spec.py" in name or "spec.pyc" in name]
 
 
@@ -107,8 +106,6 @@ def test_what_is_imported_is_the_copy_whatever_becomes_of_the_original(checkout:
     program = "from ettsweep.sweep.gridfile import find_grid; print(find_grid('vit-digits'))"
     assert python(folder, program) == str(folder / "ettsweep" / "_data" / "grids" / "vit-digits.yaml")
     assert "edited" not in Path(python(folder, program)).read_text()
-    program = "from ettsweep.launch.profiles import load_profile; print(load_profile('local').kind)"
-    assert python(folder, program) == "local"
 
 
 def test_equal_code_is_copied_once_and_other_code_beside_it(checkout: Path, results: Path) -> None:

@@ -1,0 +1,50 @@
+"""A secret among a profile's variables: jobs have it, and nobody else; on a real cluster, as a user types it."""
+
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+from support.arrays import asks
+from support.commandline import ettsweep, typed
+from support.devcluster import Cluster
+
+PASSWORD, TOKEN = "hunter2-of-the-profile", "hunter3-of-the-command"
+AGAIN = ("--launch-set", f"environment.TOKEN={TOKEN}")
+
+
+@pytest.fixture
+def umask() -> int:
+    """Return the umask of all tests, which must be one that hides nothing."""
+    before = os.umask(0o022)
+    os.umask(before)
+    assert before & 0o044 == 0, "or these tests hold nothing"
+    return before
+
+
+@pytest.mark.usefixtures("umask")
+def test_values_reach_jobs_and_are_neither_shown_nor_kept_for_others(cluster: Cluster, tmp_path: Path) -> None:
+    results, seen, told = tmp_path / "results", tmp_path / "seen", []
+    setup = f'printf %s "$PASSWORD$TOKEN" | sha256sum > {seen}'
+    asked = asks(tmp_path, steps=200, environment={"PASSWORD": PASSWORD}, setup=[setup], snapshot=True)
+    wrong = (*asked, "--launch-set", f"environment.TOKEN=[{TOKEN}]")
+    told.append(typed(*asked, *AGAIN, "--dry-run"))
+    assert "PASSWORD, TOKEN" in told[-1].stdout
+    told += [typed(*wrong, code=2), typed("doctor", *asked[3:], *AGAIN), typed(*asked, *AGAIN, "--follow")]
+    assert seen.read_text().split()[0] == hashlib.sha256(f"{PASSWORD}{TOKEN}".encode()).hexdigest()
+
+    (run,) = (path.name for path in (results / "runs").iterdir())
+    rest = ("--results", results)
+    for command in (("show", run), ("show", run, "--reproduce"), ("status",), ("sweeps",), ("logs", run)):
+        told += [ettsweep(*command, *rest)]
+        told += [ettsweep(*command, *rest, "--format", "json")] if command[0] not in ("logs",) else []
+    told.append(ettsweep("verify-optimum", *rest, "--dry-run", code=2))
+    assert "environment.TOKEN=***: the value is not kept" in told[-1].stderr
+    told.append(ettsweep("verify-optimum", *rest, *AGAIN, "--dry-run", code=1))
+    for said in told:
+        assert not any(secret in said.stdout + said.stderr for secret in (PASSWORD, TOKEN)), said.args
+
+    held = [path for path in results.rglob("*") if path.is_file() and b"hunter" in path.read_bytes()]
+    assert [path.relative_to(results).parts[::2] for path in held] == [("jobs", "environment.sh")]
+    assert [path.stat().st_mode & 0o777 for path in held] == [0o600]
+    assert (results / "jobs").stat().st_mode & 0o055 == 0o055, "the folder hides nothing"

@@ -9,7 +9,7 @@ import shutil
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,6 +20,8 @@ from ettsweep.training.distributed import Peers, lost_peer, watching
 
 if TYPE_CHECKING:
     from torch.distributed.checkpoint.metadata import Metadata
+
+T = TypeVar("T")
 
 Layout = dict[str, tuple[tuple[int, ...], torch.dtype]]
 """Shape and type of each tensor."""
@@ -105,8 +107,7 @@ def layout(named: Mapping[str, Tensor]) -> Layout:
 
 def read_parts(folder: Path, files: set[str]) -> tuple[Layout, Fill]:
     """Return which tensors are in a folder that several processes have written, and what reads them."""
-    with (folder / INDEX).open("rb") as file:
-        metadata: Metadata = _MetadataUnpickler(file).load()
+    metadata = _read_index(folder / INDEX)
     if strange := {info.relative_path for info in metadata.storage_data.values()} - files:
         raise ValueError(f"{strange.pop()} is not one of its files")
 
@@ -135,15 +136,81 @@ KNOWN = {
 """What an index of tensors is made of, by module."""
 
 
-class _MetadataUnpickler(pickle.Unpickler):
-    """Reads the index of torch.distributed.checkpoint, which is a pickle, and nothing but what makes up one of tensors.
+class _Said:
+    """What a pickle says of an object: what to make it of, and its state. Nothing is made of it."""
 
-    What is no tensor, torch would unpickle whatever it is.
+    arguments: tuple[Any, ...] = ()
+    state: Any = None
+
+    def __init__(self, *arguments: Any) -> None:
+        self.arguments = arguments
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
+
+
+class _IndexUnpickler(pickle.Unpickler):
+    """Reads the index of torch.distributed.checkpoint, which is a pickle, without a class or function that it names.
+
+    A pickle may call what it names, and set attributes of it for the whole process. So it is given words of its own.
     """
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return what a pickle names, if it may."""
-        is_dtype = module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
-        if not is_dtype and name not in KNOWN.get(module, "").split():
+        """Return what stands for a thing that a pickle names, if it may."""
+        if module == "torch" and isinstance(dtype := vars(torch).get(name), torch.dtype):
+            return dtype  # nothing can be called or set there
+        if name not in KNOWN.get(module, "").split():
             raise pickle.UnpicklingError(f"{module}.{name} has no place in it")
-        return super().find_class(module, name)
+        return type(name, (_Said,), {})
+
+
+def _read_index(path: Path) -> "Metadata":
+    """Return the index of a folder, made of the names, numbers and types that its pickle says.
+
+    Raises:
+        Exception: whatever the bytes lead to; they are no index of tensors.
+    """
+    from torch.distributed.checkpoint.filesystem import _StorageInfo
+    from torch.distributed.checkpoint.metadata import (
+        ChunkStorageMetadata,
+        Metadata,
+        MetadataIndex,
+        TensorProperties,
+        TensorStorageMetadata,
+    )
+
+    with path.open("rb") as file:
+        index = _said(_IndexUnpickler(file).load(), "Metadata").state
+    tensors: dict[str, Any] = {}
+    for name, thing in index["state_dict_metadata"].items():
+        tensor = _said(thing, "TensorStorageMetadata").state
+        dtype = _of(torch.dtype, _said(tensor["properties"], "TensorProperties").state[0])
+        chunks = [_said(chunk, "ChunkStorageMetadata").state for chunk in tensor["chunks"]]
+        tensors[_of(str, name)] = TensorStorageMetadata(
+            TensorProperties(dtype),
+            _size(tensor["size"]),
+            [ChunkStorageMetadata(_size(chunk["offsets"]), _size(chunk["sizes"])) for chunk in chunks],
+        )
+    places: dict[MetadataIndex, _StorageInfo] = {}
+    for key, thing in index["storage_data"].items():
+        part, place = _said(key, "MetadataIndex").state, _said(thing, "_StorageInfo").state
+        start, length = _of(int, place["offset"]), _of(int, place["length"])
+        where = MetadataIndex(_of(str, part["fqn"]), _size(part["offset"]))
+        places[where] = _StorageInfo(_of(str, place["relative_path"]), start, length)
+    return Metadata(tensors, storage_data=places)
+
+
+def _said(thing: object, name: str) -> _Said:
+    if not isinstance(thing, _Said) or type(thing).__name__ != name:
+        raise pickle.UnpicklingError(f"{name} is expected in it, not {type(thing).__name__}")
+    return thing
+
+
+def _size(thing: object) -> torch.Size:
+    return torch.Size(_of(int, number) for number in _said(thing, "Size").arguments[0])
+
+
+def _of(kind: type[T], value: object) -> T:
+    if not isinstance(value, kind):
+        raise pickle.UnpicklingError(f"{kind.__name__} is expected in it, not {type(value).__name__}")
+    return value

@@ -1,5 +1,6 @@
 """One run sharded over several processes: the same run as on one, no process with a whole model, nothing lost to a kill."""
 
+import contextlib
 import functools
 import itertools
 import json
@@ -43,6 +44,7 @@ from ettsweep.training import checkpoint
 from ettsweep.training.distributed import Peers
 from ettsweep.training.execution import Execution, sized
 from ettsweep.training.memory import forget_peak, peak_resident_bytes
+from ettsweep.training.parts import read_parts
 from ettsweep.training.run import prepare
 
 SHARDED: dict[str, Any] = {"world": 2, "sharded": True}
@@ -461,6 +463,49 @@ def test_damaged_parts_cost_time_but_no_bit(
         assert numbers(run) == numbers(calm)
     else:
         assert curve(run) == pytest.approx(curve(calm), rel=REL)
+
+
+ENCODING = b"ctorch.distributed.checkpoint.metadata\n_MEM_FORMAT_ENCODING\n"
+METADATA = b"ctorch.distributed.checkpoint.metadata\nMetadata\n"
+
+
+@pytest.mark.parametrize(
+    "crafted",
+    [
+        pytest.param(METADATA + b"(N}S'pwned'\nI1\nstb.", id="an attribute of a class"),
+        pytest.param(ENCODING + b"(N}S'pwned'\nI1\nstb.", id="an attribute of an enumeration"),
+        pytest.param(ENCODING + b"(I0\ntR}S'pwned'\nI1\nsb.", id="an attribute of its member"),
+        pytest.param(b"ctorch.serialization\n_get_layout\n}S'pwned'\nI1\nsb.", id="an attribute of a function"),
+        pytest.param(b"ctorch.serialization\n_get_layout\n(N}S'pwned'\nI1\nstb.", id="a slot of a function"),
+        pytest.param(b"ctorch.serialization\n_get_layout\n(S'torch.strided'\ntR}S'pwned'\nI1\nsb.", id="of a global"),
+        pytest.param(b"ctorch\nfloat32\n(N}S'pwned'\nI1\nstb.", id="an attribute of a type of numbers"),
+        pytest.param(b"ctorch\nSize\n(N}S'pwned'\nI1\nstb.", id="an attribute of a built-in class"),
+        pytest.param(METADATA + b")\x81}(S'state_dict_metadata'\nctorch\nSize\n(S'ab'\ntRub.", id="not an index"),
+        pytest.param(b"\x80\x04\x8c\x05torch\x8c\x0dSize.__dict__\x93.", id="a name with a dot"),
+    ],
+)
+def test_an_index_made_by_somebody_else_changes_nothing_of_this_process(tmp_path: Path, crafted: bytes) -> None:
+    from torch.distributed.checkpoint.metadata import _MEM_FORMAT_ENCODING, Metadata
+    from torch.serialization import _get_layout
+
+    reached = [
+        Metadata,
+        _MEM_FORMAT_ENCODING,
+        *_MEM_FORMAT_ENCODING,
+        _get_layout,
+        torch.float32,
+        torch.strided,
+        torch.Size,
+    ]
+    (tmp_path / ".metadata").write_bytes(crafted)
+    try:
+        with pytest.raises(Exception, match=r"\w"):  # anything that `checkpoint.load` makes a CorruptError
+            read_parts(tmp_path, set())
+        assert not any(hasattr(thing, "pwned") for thing in reached)
+    finally:
+        for thing in reached:
+            with contextlib.suppress(AttributeError, TypeError):
+                del thing.pwned
 
 
 def test_parts_can_be_read_by_torchs_own_tools(trained: Trained, make_spec: MakeSpec, tmp_path: Path) -> None:

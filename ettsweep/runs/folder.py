@@ -259,13 +259,20 @@ class RunDir:
 
     def status(self, outlook: Outlook | None = None) -> Status:
         """Derive the state, by default from the processes of this machine alone; a corrupt file is a failure."""
+        return self.look(outlook)[0]
+
+    def look(self, outlook: Outlook | None = None) -> tuple[Status, Json | None]:
+        """Return the status, and with it the result of a finished run, from one look at its file."""
         try:
             result = self.result()
         except CorruptError as error:
-            return Status(State.FAILED, str(error))
-        if result is not None:
-            reason = f"at step {result['diverged_step']}" if result["status"] == "diverged" else ""
-            return Status(State(result["status"]), reason, 1.0)
+            return Status(State.FAILED, str(error)), None
+        if result is None:
+            return self._unfinished(outlook), None
+        reason = f"at step {result['diverged_step']}" if result["status"] == "diverged" else ""
+        return Status(State(result["status"]), reason, 1.0), result
+
+    def _unfinished(self, outlook: Outlook | None) -> Status:
         asked = outlook or ThisMachine()
         attempts = [self.attempt(number) for number in reversed(self.numbers())]
         return unfinished_status(

@@ -105,9 +105,7 @@ def load_ledger(results: Path, outlook: Outlook | None = None) -> Ledger:
         except CorruptError as error:
             broken[name] = str(error)
             continue
-        status = run.status(outlook)
-        result = run.result() if status.state.finished else None
-        runs[name] = Run(run, spec, status, result)
+        runs[name] = Run(run, spec, *run.look(outlook))
     return Ledger(runs, broken)
 
 

@@ -3,6 +3,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.audit import audited
 
 from ettsweep.errors import InputError
 from ettsweep.runs.attempt import Attempt
@@ -70,6 +71,12 @@ def test_each_run_is_found_with_its_state_and_score(results: Path, make_spec: Ma
     }
     assert ledger.runs[failed.run_id].status.reason == "ValueError: bad"
     assert ledger.state("0" * 12).state is State.MISSING
+
+
+def test_each_file_of_a_finished_run_is_opened_once(results: Path, make_spec: MakeSpec) -> None:
+    runs = [finish(results, make_spec(seed=seed), score) for seed, score in enumerate((0.25, None))]
+    opened = audited("open", lambda: load_ledger(results))
+    assert sorted(opened) == sorted(str(path) for run in runs for path in (run.spec_path, run.result_path))
 
 
 def test_the_owner_is_judged_by_whoever_can(results: Path, spec: RunSpec) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.audit import audited
 from support.pictures import (
     CLASSES,
     pictures,
@@ -50,15 +51,6 @@ def at() -> Callable[..., tuple[ImageSource, ImageSource]]:
 
 
 Open = Callable[..., tuple[ImageSource, ImageSource]]
-
-
-def audited(wanted: str, call: Callable[[], object]) -> list[str]:
-    """Return what a call asks the operating system for, such as the names of the files that it opens."""
-    told, listening = list[str](), [True]
-    sys.addaudithook(lambda event, args: told.append(str(args[0])) if event == wanted and listening else None)
-    call()
-    listening.clear()  # a hook cannot be removed
-    return told
 
 
 def content(source: ImageSource) -> set[tuple[bytes, int]]:

@@ -183,9 +183,10 @@ def report(
     results: Results = DEFAULT_RESULTS,
 ) -> None:
     """Write tables (CSV, Parquet, Markdown, LaTeX), figures (PNG, PDF) and one self-contained HTML page."""
-    from ettsweep.cli.verdicts import show_verdicts
+    from ettsweep.cli.verdicts import show_spikes, show_verdicts
     from ettsweep.launch.rounds import judge, read_ledger
     from ettsweep.report.build import write_report
+    from ettsweep.report.families import judged
 
     ledger, sweeps = read_ledger(results), families.load(results)
     searches, runs = families.searches(sweeps), families.runs(ledger, sweeps)
@@ -193,4 +194,6 @@ def report(
     runs = list({run.id: run for run in (*runs, *(run for v in verdicts for run in v.runs))}.values())
     paths = write_report(results, out or results / "report", runs, verdicts, sweeps.searches, note)
     show_verdicts(verdicts, form)
+    if form is Format.TABLE:
+        show_spikes(judged(runs, verdicts))
     note(f"wrote {paths[0]} and, beside it, {len(paths) - 1} tables and figures")

@@ -3,15 +3,18 @@
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ettsweep.launch.reproduce import mixture, versions
-from ettsweep.output import Format, note, show
+from ettsweep.output import Format, Row, cell, count, note, show
 from ettsweep.runs.folder import sweeps_dir
 from ettsweep.sweep.ledger import Ledger, count_states
 from ettsweep.sweep.search import Point, Search
 from ettsweep.sweep.sweeps import Sweep, Sweeps, holders
 from ettsweep.sweep.verify import Verdict, side_by_side
+
+if TYPE_CHECKING:
+    from ettsweep.report.families import JudgedFamily
 
 
 def score_note(searches: Sequence[Search]) -> str:
@@ -26,15 +29,8 @@ def score_note(searches: Sequence[Search]) -> str:
 
 def show_verdicts(verdicts: Sequence[Verdict], form: Format) -> None:
     """Print a row a family, and below the table what stands in the way."""
-    searches = [v.search for v in verdicts]
-    several = len({s.model for s in searches}) > 1 or len({(s.sweep, s.strategy) for s in searches}) < len(searches)
-    needless = set() if several else {"family", "model"}
-    needless |= {"sweep"} if len({s.sweep for s in searches}) < 2 else set()
-    needless |= {"optimizer"} if len({s.base.optimizer.kind for s in searches}) < 2 else set()
-    rows = [verdict_row(v) for v in verdicts]
-    columns = [c for c in dict.fromkeys(c for row in rows for c in row) if c not in needless]
-    rows = [{c: row.get(c) for c in columns} for row in rows]
-    show(rows, form, columns, data=[verdict_json(v) for v in verdicts] if form is Format.JSON else None)
+    data = [verdict_json(v) for v in verdicts] if form is Format.JSON else None
+    _show_families([verdict_row(v) for v in verdicts], [v.search for v in verdicts], form, data)
     for v in verdicts:
         if v.verdict != "optimal":
             note(f"{v.search.title}: {v.verdict}: {v.reason}")
@@ -43,6 +39,39 @@ def show_verdicts(verdicts: Sequence[Verdict], form: Format) -> None:
     for one, other, why in side_by_side(verdicts):
         here, there = (f"{v.verdict}{_at(v.point)} in {v.search.sweep}" for v in (one, other))
         note(f"{one.strategy} is {here}, {there}: {'; '.join(why)}")
+
+
+def _show_families(rows: Sequence[Row], searches: Sequence[Search], form: Format, data: object = None) -> None:
+    """Print a row a family, with as much of what it is as tells it from the others."""
+    several = len({s.model for s in searches}) > 1 or len({(s.sweep, s.strategy) for s in searches}) < len(searches)
+    needless = set() if several else {"family", "model"}
+    needless |= {"sweep"} if len({s.sweep for s in searches}) < 2 else set()
+    needless |= {"optimizer"} if len({s.base.optimizer.kind for s in searches}) < 2 else set()
+    columns = [c for c in dict.fromkeys(c for row in rows for c in row) if c not in needless]
+    show([{c: row.get(c) for c in columns} for row in rows], form, columns, data=data)
+
+
+def show_spikes(families: "Sequence[JudgedFamily]") -> None:
+    """Print how often the runs of each candidate spiked, over all its seeds."""
+    from ettsweep.report.spikes import occurring, spikes_of
+
+    counted = [(family.verdict, spikes_of(family.optimum)) for family in families]
+    runs, steps = (sum(getattr(spikes, what) for _, spikes in counted) for what in ("runs", "steps"))
+    kinds = occurring(spikes for _, spikes in counted)
+    if not kinds:
+        note(f"no spikes at the candidates: {count(runs, 'run')}, {steps:,} steps" if runs else "")
+        return
+    rows = []
+    for verdict, spikes in counted:
+        row = {**_family(verdict), "runs": spikes.runs, "steps": spikes.steps}
+        for kind in kinds:
+            total, per_run, per_1000_steps = map(cell, spikes.rates(kind))
+            row[kind.replace("_", " ")] = (
+                f"{total} ({per_run} a run, {per_1000_steps} per 1,000 steps)" if total else ""
+            )
+        rows.append(row)
+    print()
+    _show_families(rows, [verdict.search for verdict, _ in counted], Format.TABLE)
 
 
 def note_outside(verdicts: Sequence[Verdict]) -> None:
@@ -57,17 +86,18 @@ def _at(point: Point | None) -> str:
     return f" at {point}" if point else ""
 
 
-def _headline(v: Verdict) -> dict[str, Any]:
+def _family(v: Verdict) -> dict[str, Any]:
     return {
         "sweep": v.search.sweep,
         "family": v.family,
         "model": v.search.model,
         "strategy": v.strategy,
         "optimizer": v.search.base.optimizer.kind,
-        "verdict": v.verdict,
-        "lr": v.lr,
-        "wd": v.wd,
     }
+
+
+def _headline(v: Verdict) -> dict[str, Any]:
+    return {**_family(v), "verdict": v.verdict, "lr": v.lr, "wd": v.wd}
 
 
 def verdict_row(v: Verdict) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from ettsweep.launch.reproduce import mixture
 from ettsweep.output import count
 from ettsweep.report import style, tables
 from ettsweep.report.families import Comparison, JudgedFamily, of_families
+from ettsweep.report.spikes import SPIKES, occurring, spikes_of
 from ettsweep.spec import log2
 from ettsweep.sweep.ledger import Run, count_states
 from ettsweep.sweep.sweeps import Searches
@@ -24,6 +25,16 @@ from ettsweep.sweep.verify import Scored, Verdict, side_by_side
 from ettsweep.tasks.kinds import task_kind
 
 MAX_RUN_ROWS = 300
+
+SPEED = {
+    "devices": "devices of a run",
+    "samples_per_s": "samples / s",
+    "step_s": "seconds a step",
+    "utilisation": "utilisation",
+    "data_wait": "waits for data",
+    "memory_gib": "memory (GiB)",
+}
+"""Columns of the table of speed."""
 
 MUCH_WAITING = 0.1
 """Share of the time in which devices wait for data that is worth a word."""
@@ -81,9 +92,19 @@ def _section(comparison: Comparison, images: Images, others: Mapping[Key, Sequen
         "seeds": images.get((comparison.families[0].verdict.key, "seeds")),
         "metric": style.metric_name(measure.metric),
         "better": "lower" if measure.mode == "min" else "higher",
-        "shows_accuracy": any(f["accuracy"] for f in families) and not style.is_accuracy(measure.metric),
-        "shows_bits": any(f["bits"] for f in families),
-        "shows_speed": any(f["speed"] for f in families),
+        "shows": {
+            "point": any(f["verdict"].point for f in families),
+            "score": any(f["score"] for f in families),
+            "fresh": any(f["fresh"] or f["fresh_diverged"] for f in families),
+            "margin": any(f["margin"] for f in families),
+            "accuracy": any(f["accuracy"] for f in families) and not style.is_accuracy(measure.metric),
+            "bits": any(f["bits"] for f in families),
+            "diverged": any(f["spikes_all"].diverged for f in families),
+        },
+        "spikes": {name: SPIKES[name] for name in occurring(f["spikes_all"] for f in families)},
+        "finished": sum(f["spikes_all"].runs for f in families),
+        "steps": sum(f["spikes_all"].steps for f in families),
+        "speed": {name: told for name, told in SPEED.items() if any(f["speed"] and f["speed"][name] for f in families)},
         "best": _best([family.verdict for family in comparison.families]),
     }
 
@@ -92,7 +113,7 @@ def _family(family: JudgedFamily, images: Images, others: Mapping[Key, Sequence[
     """Return a verdict, and what is computed of the runs of its family."""
     verdict, metric = family.verdict, family.verdict.search.measure.metric
     _, searched_std = style.mean_std([run.score for run in family.searched(family.optimum)])
-    runs, optimum = tables.runs_table(family.runs), tables.runs_table(family.optimum)
+    optimum = tables.runs_table(family.optimum)
     return {
         "verdict": verdict,
         "anchor": "-".join(verdict.key),
@@ -108,11 +129,11 @@ def _family(family: JudgedFamily, images: Images, others: Mapping[Key, Sequence[
         "neighbours": [_neighbour(n, verdict) for n in verdict.neighbours],
         "map": images.get((verdict.key, "map")),
         "curves": images.get((verdict.key, "curves")),
-        "spikes_optimum": _spikes(optimum),
-        "spikes_all": _spikes(runs),
-        "speed": _speed(runs),
+        "spikes_optimum": spikes_of(family.optimum),
+        "spikes_all": spikes_of(family.runs),
+        "speed": _speed(tables.runs_table(family.runs)),
         "points": len(family.points),
-        "runs": len(runs),
+        "runs": len(family.runs),
     }
 
 
@@ -159,13 +180,15 @@ def _best(verdicts: Sequence[Verdict]) -> Row | None:
 
 
 def _lead(winner: Verdict, second: Verdict) -> str | None:
-    """Return how far fresh seeds put the best optimum ahead of the next, with the standard error."""
+    """Return how far fresh seeds put the best optimum ahead of the next, if beyond its standard error."""
     (first_mean, first_std), (mean, std) = (style.mean_std([*v.fresh.values()]) for v in (winner, second))
     if first_mean is None or mean is None or first_std is None or std is None:
         return None
     error = math.hypot(first_std / math.sqrt(len(winner.fresh)), std / math.sqrt(len(second.fresh)))
-    gap = style.plus_minus(abs(mean - first_mean), error, winner.search.measure.metric)
-    return f"ahead of {second.strategy} by {gap} (standard error)"
+    ahead = winner.search.measure.worse_by(mean, first_mean)
+    gap = style.plus_minus(ahead, error, winner.search.measure.metric)
+    told = f"ahead of {second.strategy} by" if ahead > error else f"not told apart from {second.strategy}:"
+    return f"{told} {gap} (standard error)"
 
 
 # --- cells ------------------------------------------------------------------------------------------------
@@ -206,15 +229,6 @@ def _move(name: str, new: float, old: float) -> str:
     return f"{style.short(new / old)} {name}" if new > old else f"{name} / {style.short(old / new)}"
 
 
-def _spikes(runs: pd.DataFrame) -> Row:
-    diverged = int((runs["state"] == "diverged").sum())
-    return {
-        "runs": diverged + int((runs["state"] == "done").sum()),
-        "diverged": diverged,
-        "counts": runs[list(tables.SPIKES)].sum().tolist(),
-    }
-
-
 def _speed(runs: pd.DataFrame) -> Row | None:
     """Return medians over the runs whose training was timed, and None where none was."""
     timed = runs[runs["step_s"].notna()]
@@ -228,14 +242,13 @@ def _speed(runs: pd.DataFrame) -> Row | None:
 def _run_rows(runs: Sequence[Run], searches: Searches) -> list[Row]:
     """Return rows for the best runs of each family, about as many of each."""
     families = of_families(runs)
-    rows = []
+    best: list[Run] = []
     share = max(1, MAX_RUN_ROWS // max(1, len(families)))
     for members in families.values():
         measure = task_kind(members[0].spec.task).score
-        best = sorted(members, key=lambda run: measure.rank(run.score))[:share]
-        for record in tables.known(tables.runs_table(best, searches)).to_dict("records"):
-            rows.append({str(name): _cell(str(name), value) for name, value in record.items()})
-    return rows[:MAX_RUN_ROWS]
+        best += sorted(members, key=lambda run: measure.rank(run.score))[:share]
+    records = tables.known(tables.runs_table(best[:MAX_RUN_ROWS], searches)).to_dict("records")
+    return [{str(name): _cell(str(name), value) for name, value in record.items()} for record in records]
 
 
 def _cell(name: str, value: Any) -> str:

@@ -10,6 +10,7 @@ import pandas as pd
 from ettsweep.files import write_atomic
 from ettsweep.models.architectures import model_name
 from ettsweep.report.families import JudgedFamily, judged, of_families, points_of
+from ettsweep.report.spikes import SPIKES, rate_columns, spikes_of
 from ettsweep.report.style import mean_std
 from ettsweep.scaling.strategies import strategy_name
 from ettsweep.spec import StrategySpec
@@ -20,7 +21,7 @@ from ettsweep.sweep.verify import Verdict
 from ettsweep.tasks.kinds import task_label
 
 METRICS = ("best_accuracy", "final_accuracy", "best_loss", "final_loss", "best_bits", "final_bits")
-SPIKES = ("loss_spikes", "grad_spikes", "accuracy_spikes", "eval_loss_spikes", "unrecovered", "overflow_steps")
+RATES = tuple(column for name in SPIKES for column in rate_columns(name))
 SPEED = ("step_s", "samples_per_s", "utilisation", "data_wait", "memory_gib")
 TRAINING = (*SPEED, "devices", "corrupt_images")
 """How runs were trained, not what came out: not for a paper, and so not in LaTeX."""
@@ -29,10 +30,10 @@ FAMILY = ("sweep", "family", "model", "strategy", "optimizer")
 RECIPE = ("family", "model", "task", "strategy", "optimizer", "precision")
 RUN_COLUMNS = ("run", "sweep", *RECIPE, "lr", "wd", "seed", "state", *RESULT_COLUMNS)
 SCORES = ("metric", "seeds", "score", "std", "fresh_seeds", "fresh_score", "fresh_std", "margin")
-OPTIMUM_COLUMNS = (*FAMILY, "verdict", "lr", "wd", *SCORES, *SPIKES)
+OPTIMUM_COLUMNS = (*FAMILY, "verdict", "lr", "wd", *SCORES, "runs", "steps", *RATES)
 
 TEXTS = {"run", "sweep", *RECIPE, "state", "verdict", "metric"}
-COUNTS = {"seed", "seeds", "fresh_seeds", *SPIKES, "steps", "devices", "corrupt_images"}
+COUNTS = {"seed", "seeds", "fresh_seeds", "runs", *SPIKES, "steps", "devices", "corrupt_images"}
 
 LOG2_DECIMALS = 6
 """Of log2(lr) and log2(wd) in the table of points."""
@@ -83,7 +84,8 @@ def points_table(table: pd.DataFrame, runs: Sequence[Run], families: Sequence[Ju
 
     `table` is of the same runs. Of a sweep, only the seeds that it was searched with count: fresh ones, which only the
     optimum has, are left out. Standard deviations are the sample's (n - 1), and missing for one seed. A mean leaves
-    diverged runs out: read it beside `diverged`.
+    diverged runs out: read it beside `diverged`. Spikes are of all finished runs: in all, per
+    run and per 1,000 of the steps that these trained.
     """
     places = [
         (run.id, family.verdict.search.sweep, *_log2(point))
@@ -109,10 +111,19 @@ def points_table(table: pd.DataFrame, runs: Sequence[Run], families: Sequence[Ju
     work.loc[diverged, list(METRICS)] = math.nan
     told = {"seeds": ("seeds", "sum"), "diverged": ("diverged", "sum")}
     told |= {f"{metric}_{what}": (metric, what) for metric in METRICS for what in ("mean", "std")}
-    told |= {name: (name, "sum") for name in SPIKES}
+    told |= {name: (name, "sum") for name in ("steps", *SPIKES)}
     groups = work.groupby(["sweep", "model", "strategy", "optimizer", "family", *axes], dropna=False, sort=True)
     points = groups.agg(lr=("lr", "first"), wd=("wd", "first"), **told).reset_index()
-    return points[[*FAMILY, "lr", "wd", *axes, *told]]
+    for name in SPIKES:
+        _, per_run, per_1000_steps = rate_columns(name)
+        points[per_run] = _ratio(points[name], points["seeds"])
+        points[per_1000_steps] = _ratio(1000 * points[name], points["steps"])
+    kept = [name for name in told if name not in SPIKES]
+    return points[[*FAMILY, "lr", "wd", *axes, *kept, *RATES]]
+
+
+def _ratio(count: pd.Series, of: pd.Series) -> pd.Series:
+    return count.astype("float64") / of.where(of > 0).astype("float64")
 
 
 def _log2(point: Point) -> list[float | None]:
@@ -124,12 +135,13 @@ def optima_table(families: Iterable[JudgedFamily]) -> pd.DataFrame:
 
     `score` is the mean over the search's seeds, which chose the point and so flatter it; `fresh_score` the
     mean over reruns with other seeds, missing if one of them diverged. `margin` is how much worse the best
-    neighbour is, in the metric's own unit. Spikes are summed over all runs of the optimum.
+    neighbour is, in the metric's own unit. Spikes are of all finished runs of the optimum: in all, per run, and per
+    1,000 of the steps that these trained.
     """
     rows = []
     for family in families:
         verdict, search = family.verdict, family.verdict.search
-        results = [run.result for run in family.optimum if run.result is not None]
+        spikes = spikes_of(family.optimum)
         _, std = mean_std([run.score for run in family.searched(family.optimum)])
         fresh_mean, fresh_std = mean_std([*verdict.fresh.values()])
         rows.append(
@@ -144,7 +156,8 @@ def optima_table(families: Iterable[JudgedFamily]) -> pd.DataFrame:
                 *(verdict.verdict, verdict.lr, verdict.wd),
                 *(search.measure.metric, len(search.seeds), verdict.score, std),
                 *(len(verdict.fresh), fresh_mean, fresh_std, verdict.margin),
-                *(sum(r.get(name) or 0 for r in results) if results else None for name in SPIKES),
+                *((spikes.runs, spikes.steps) if spikes.runs else (None, None)),
+                *(rate for name in SPIKES for rate in spikes.rates(name)),
             )
         )
     return _frame(rows, OPTIMUM_COLUMNS)
@@ -176,16 +189,26 @@ def write_tables(folder: Path, runs: Sequence[Run], verdicts: Sequence[Verdict],
 
 
 def known(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the frame without metrics that no row has: an accuracy of text, the bits of an image's class."""
-    metrics = [name for name in frame.columns if name.startswith(METRICS)]
-    return frame.drop(columns=[name for name in metrics if len(frame) and frame[name].isna().all()])
+    """Return the frame without what no row has, such as an accuracy of text, and without counts that are all 0."""
+    if frame.empty:
+        return frame
+    counts = [name for name in frame.columns if name.startswith((*SPIKES, "corrupt_images"))]
+    never = [name for name in counts if not frame[name].fillna(0).any()]
+    return frame.drop(columns=never).dropna(axis="columns", how="all")
 
 
 def markdown(frame: pd.DataFrame) -> str:
-    """Return the frame as a Markdown table, numbers to six digits, empty where a value is missing."""
-    cells = _cells(frame).map(lambda text: text.replace("|", "\\|").replace("\n", " "))
-    right = ["left" if dtype == "str" else "right" for dtype in frame.dtypes]
-    return cells.to_markdown(index=False, disable_numparse=True, colalign=right if len(frame) else None) + "\n"
+    """Return the frame as a Markdown table, numbers to six digits, empty where a value is missing.
+
+    Written here: pandas has tabulate look at each cell, seconds for thousands of runs.
+    """
+    columns = []
+    for (name, cells), dtype in zip(_cells(frame).items(), frame.dtypes, strict=True):
+        texts = [text.replace("|", "\\|").replace("\n", " ") for text in (str(name), *cells)]
+        width, left = max(3, *map(len, texts)), dtype == "str"
+        head, *rest = (text.ljust(width) if left else text.rjust(width) for text in texts)
+        columns.append([head, "-" * width if left else "-" * (width - 1) + ":", *rest])
+    return "".join(f"| {' | '.join(line)} |\n" for line in zip(*columns, strict=True))
 
 
 _LATEX = str.maketrans(

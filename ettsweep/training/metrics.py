@@ -38,8 +38,8 @@ class StepBuffer:
 
         Losses are averaged over the processes of the group.
         fp32 and bf16: the first non-finite loss is the first bad step. fp16: a step with non-finite gradients is
-        skipped by the loss scaler and is an overflow; the run diverges at a non-finite loss at scale <= 1, or at
-        the last of 50 skips in a row.
+        skipped by the loss scaler, which uses up a step of the schedule, and is an overflow; the run diverges at a
+        non-finite loss at scale <= 1, or at the last of 50 skips in a row.
         """
         lines: list[dict[str, Any]] = []
         added, self._added = self._added, []

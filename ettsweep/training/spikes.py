@@ -57,7 +57,8 @@ def step_spikes(values: Sequence[float | None], spec: SpikeSpec, warmup_steps: i
 
     `values[i]` belongs to step i + 1; None (non-finite, or skipped for an overflow) is neither a spike nor part of a
     window, and values up to `warmup_steps` are left out. A window holds the `window_steps` values before, and must be
-    full; its standard deviation is the population's. Spike steps stay in the windows of later steps.
+    full; its standard deviation is the population's. Spike steps stay in the windows of later steps: a large one masks
+    those less than about half as high in the `window_steps` after it. Heavy tails count, see docs/spikes.md.
     """
     array = np.array([math.nan if v is None else v for v in values[warmup_steps:]], dtype=np.float64)
     kept = np.flatnonzero(np.isfinite(array))

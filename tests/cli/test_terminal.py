@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from support.commandline import Call, keep, write_grid
+from support.commandline import GRID, Call, keep, write_grid
 
 from ettsweep.launch.monitor import Monitor, picture
 from ettsweep.runs.folder import RunDir
@@ -16,20 +16,23 @@ from ettsweep.spec import RunSpec
 from ettsweep.sweep.gridfile import load_request
 
 Ask = Callable[..., list[RunSpec]]
+OTHER = {"model": {**GRID["model"], "width": 4}}
+"""Another model."""
 
 
 @pytest.fixture
 def ask(results: Path, tmp_path: Path) -> Ask:
     """Return a function that makes a sweep of the small grid, whose best point is the middle one."""
 
-    def asked(name: str, score: float = 1.0, **changes: object) -> list[RunSpec]:
+    def asked(name: str, spikes: int = 0, **changes: object) -> list[RunSpec]:
         request = load_request(write_grid(tmp_path / f"{name}.yaml", **changes))
         keep(results, request)
         specs = request.specs()
         for spec in specs:
             run = RunDir.create(results, spec)
             assert run.claim({}, after=0)
-            assert run.finish({"status": "done", "score": score + abs(spec.lr - 0.25)}, [])
+            score = 1 + abs(spec.lr - 0.25)
+            assert run.finish({"status": "done", "score": score, "steps": 24, "loss_spikes": spikes}, [])
         return specs
 
     return asked
@@ -80,3 +83,23 @@ def test_what_is_neither_a_number_nor_a_power_is_refused(option: str, call: Call
     given = {"--lr": "1", "--wd": "1", "--from": "ntk", "--to": "mup", "--width": "8"} | {option: "2^x"}
     done = call("map", *(word for pair in given.items() for word in pair), code=2)
     assert f"Invalid value for '{option}': '2^x' is no number, such as 0.01 or 2^-6" in done.err
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave figures empty: drawing takes most of a report's time, and is tested where it is done."""
+    from matplotlib.figure import Figure
+
+    monkeypatch.setattr(Figure, "savefig", lambda self, path, **options: Path(path).touch())
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_report_prints_the_spikes_of_the_candidates(call: Call, ask: Ask, results: Path) -> None:
+    ask("w8")
+    assert "no spikes at the candidates: 1 run, 24 steps" in call("report", "--results", results).err
+    ask("w4", seeds=[0, 1], spikes=3, **OTHER)
+    done = call("report", "--results", results)
+    assert re.findall(r"^(w.) .* (\d+) +(\d+) +(\d \(.*\))$", done.out, re.MULTILINE) == [
+        ("w4", "2", "48", "6 (3 a run, 125 per 1,000 steps)"),
+        ("w8", "1", "24", "0 (0 a run, 0 per 1,000 steps)"),
+    ]

@@ -4,10 +4,12 @@ import re
 from dataclasses import replace
 from html.parser import HTMLParser
 
+import pytest
 from support.made_sweep import Made
 
 from ettsweep.report.families import Comparison, judged
 from ettsweep.report.html import MAX_RUN_ROWS, render
+from ettsweep.report.spikes import SPIKES
 
 HOSTILE = '<script>alert("x")</script>&\'"'
 
@@ -54,6 +56,42 @@ def test_the_answer_is_on_the_page(made: Made) -> None:
     assert "62 done" not in text
     assert "60 done, 4 diverged" in text
     assert "1 missing" in text
+
+
+@pytest.mark.parametrize(
+    ("fresh", "words"),
+    [
+        ((0.20, 0.22), "ahead of ntk by 0.099 ± 0.010 (standard error)"),
+        ((0.11, 0.12), "not told apart from ntk: 0.0044 ± 0.0050 (standard error)"),
+        ((0.2,), None),
+        ((0.2, None), None),
+    ],
+)
+def test_ahead_is_said_only_beyond_the_error(made: Made, fresh: tuple[float | None, ...], words: str | None) -> None:
+    """Standard's fresh seeds are 0.1104 and 0.1108; the error is that of both means."""
+    other = replace(made.verdict("standard"), fresh=dict(enumerate(fresh, 10)))
+    vars(other).update(search=replace(other.search))
+    vars(other.search).update(strategy="ntk", family="0" * 12)
+    lead = Page(page_of(Made(made.results, made.runs, [made.verdict("standard"), other]))).text
+    assert (words in lead) if words else "ahead of" not in lead and "told apart" not in lead
+
+
+def test_what_is_empty_or_never_happened_is_left_out(made: Made) -> None:
+    page = Page(page_of(made)).text
+    assert "fresh seeds best neighbour is worse by best accuracy" in page
+    assert "number steps diverged train loss gradient norm in all per run per 1,000 steps in all" in page
+    assert "standard at the candidate 5 1,200 0 6 1.2 5 5 1 4.17 whole search 29" in page
+    for absent in ("unrecovered in all", "overflow steps", "bits"):
+        assert absent not in page.split("How it is measured")[0]
+    calm = {**dict.fromkeys(SPIKES, 0), "utilisation": None}
+    runs = [replace(run, result=run.result and run.result | calm) for run in made.runs if run.state != "diverged"]
+    quiet = [replace(v, fresh={}, neighbours=(), candidate=v.candidate) for v in made.verdicts]
+    page = Page(page_of(Made(made.results, runs, quiet))).text
+    assert "No spikes, and nothing diverged: 60 finished runs, 14,400 steps." in page
+    for absent in ("at the candidate", "fresh seeds best", "worse by", "utilisation waits"):
+        assert absent not in page
+    nothing = [replace(v, fresh={}, neighbours=(), candidate=None) for v in made.verdicts]
+    assert "strategy verdict points runs" in Page(page_of(Made(made.results, [], nothing))).text
 
 
 def test_all_six_neighbours_are_listed_with_differences(made: Made) -> None:

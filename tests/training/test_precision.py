@@ -15,6 +15,7 @@ from ettsweep.training.execution import Execution
 from ettsweep.training.metrics import StepBuffer
 from ettsweep.training.precision import autocast, loss_scaler
 from ettsweep.training.run import prepare
+from ettsweep.training.schedule import lr_at
 
 
 @pytest.mark.parametrize(("precision", "tolerance"), [("bf16", 2e-2), ("fp16", 3e-3)])
@@ -148,6 +149,10 @@ def test_overflow_skips_the_step_is_counted_and_the_run_goes_on(
     found = result_of(run)
     assert (found["status"], found["steps"], found["overflow_steps"]) == ("done", 24, 1)
     assert found["score"] is not None
+    schedule = run.spec().schedule
+    assert [line["lr"] for line in lines] == [lr_at(step, run.spec().lr, schedule) for step in range(1, 25)], (
+        "a skipped step uses up its step of the schedule"
+    )
 
 
 def test_skipped_step_leaves_the_weights_alone(make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,19 +16,35 @@ from ettsweep.errors import CorruptError, StorageError
 Json = dict[str, Any]
 
 
+FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
 @contextlib.contextmanager
 def storage_errors(path: Path) -> Iterator[None]:
     """Turn an OSError on `path` into a StorageError that says what would help."""
     try:
         yield
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno in FULL:
             why = "the disk is full; free some space (`ettsweep clean` removes what is no longer needed)"
         elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             why = f"cannot be written ({error.strerror}); choose another folder with --results or ETTSWEEP_RESULTS"
         else:
             why = f"cannot be written ({error.strerror or error}); choose another folder"
         raise StorageError(f"{path}: {why}") from error
+
+
+@contextlib.contextmanager
+def chosen_by(option: str, folder: Path) -> Iterator[None]:
+    """Have a StorageError on what lies in a folder name the option that chooses another; a full disk stays one."""
+    try:
+        yield
+    except StorageError as error:
+        cause = error.__cause__
+        if not isinstance(cause, OSError) or cause.errno in FULL:
+            raise
+        why = f"cannot be written ({cause.strerror or cause}); choose another folder with {option}"
+        raise StorageError(f"{folder}: {why}") from cause
 
 
 def write_atomic(

@@ -24,6 +24,7 @@ from ettsweep.cli.options import (
     retyped_with,
 )
 from ettsweep.errors import InputError
+from ettsweep.files import chosen_by
 from ettsweep.output import Format, note
 
 
@@ -192,7 +193,9 @@ def report(
     searches, runs = families.searches(sweeps), families.runs(ledger, sweeps)
     verdicts = judge(searches, ledger)
     runs = list({run.id: run for run in (*runs, *(run for v in verdicts for run in v.runs))}.values())
-    paths = write_report(results, out or results / "report", runs, verdicts, sweeps.searches, note)
+    folder = out or results / "report"
+    with chosen_by("--out", folder):
+        paths = write_report(results, folder, runs, verdicts, sweeps.searches, note)
     show_verdicts(verdicts, form)
     if form is Format.TABLE:
         show_spikes(judged(runs, verdicts))

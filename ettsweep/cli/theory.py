@@ -8,6 +8,7 @@ import typer
 from ettsweep.cli import completion
 from ettsweep.cli.options import DEFAULT_RESULTS, Form, Results, power_option
 from ettsweep.errors import InputError
+from ettsweep.files import chosen_by
 from ettsweep.output import Format, note, show
 
 Optimizer = Annotated[Literal["adamw", "sgd"], typer.Option(help="Optimizer.")]
@@ -110,9 +111,10 @@ def check_scaling(
     question = Question(model, strategy, optimizer, mlp_factor, wanted or None, steps, seeds, lr, depth)
     plan = make_plan(question, available_bytes(CPU))
     folder = out or results / "check-scaling" / plan.name
-    with prepared(folder):
-        check = run_check(plan)
-    show_check(check, form)
-    paths = write_check(folder, check)
+    with chosen_by("--out", folder):
+        with prepared(folder):
+            check = run_check(plan)
+        show_check(check, form)
+        paths = write_check(folder, check)
     note(f"wrote {', '.join(map(str, paths))}")
     raise typer.Exit(0 if check.verdict == "ok" else 1)

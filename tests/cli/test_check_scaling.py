@@ -44,7 +44,11 @@ def test_a_right_scaling_exits_0(tmp_path: Path) -> None:
         (["--strategy", "nkt"], 2, "unknown strategy 'nkt'; did you mean 'ntk'?"),
         (["--lr", "0"], 2, "--lr: a number between 0 and 1e30 is expected, got 0.0"),
         (["--seeds", "2"], 2, "--seeds"),
-        (["--out", "/proc/none"], 1, "/proc/none: cannot be written"),
+        (
+            ["--out", "/proc/none"],
+            1,
+            "/proc/none: cannot be written (No such file or directory); choose another folder with --out",
+        ),
     ],
 )
 def test_mistakes_are_told_before_anything_is_trained(

@@ -103,3 +103,17 @@ def test_report_prints_the_spikes_of_the_candidates(call: Call, ask: Ask, result
         ("w4", "2", "48", "6 (3 a run, 125 per 1,000 steps)"),
         ("w8", "1", "24", "0 (0 a run, 0 per 1,000 steps)"),
     ]
+
+
+@pytest.mark.parametrize("out", [None, "file", "file/below", "/proc/none", "taken"])
+@pytest.mark.usefixtures("undrawn")
+def test_report_suggests_out_where_it_cannot_write(
+    out: str | None, call: Call, ask: Ask, results: Path, tmp_path: Path
+) -> None:
+    ask("w8")
+    (tmp_path / "file").touch()
+    (tmp_path / "taken" / "tables" / "runs.csv").mkdir(parents=True)
+    (results / "report").touch()
+    done = call("report", "--results", results, *(["--out", out] if out else []), code=1)
+    told = rf"ettsweep: {re.escape(out or str(results / 'report'))}: cannot be written \(.+\); choose another folder with --out\n"
+    assert re.fullmatch(told, done.err)

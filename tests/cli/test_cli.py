@@ -246,7 +246,7 @@ def test_status_narrows(trained: Path, call: Call) -> None:
     rows = call("status", "--results", trained, "--format", "json").json
     first = rows[0]["run"]
     assert call("status", first[:8], "--results", trained, "--format", "json").json == rows[:1]
-    assert call("status", "--strategy", "ntk", "--results", trained, "--format", "json").json == []
+    assert call("status", "--strategy", "standard", "--results", trained, "--format", "json").json == rows
     assert len(call("status", "--state", "done", "--results", trained, "--format", "json").json) == 3
 
 
@@ -546,6 +546,11 @@ def test_seeds_are_rerun_for_verified_optima_only(results: Path, asked: Any, cal
         ("status fff", "no run starts with 'fff'"),
         ("status --family zzz", "unknown family 'zzz'"),
         ("status --strategy nkt", "unknown strategy 'nkt'"),
+        ("status --results asked --strategy mup", "no run is of strategy mup; there are: standard"),
+        ("status --results asked --model vit-b16", "unknown model 'vit-b16'. Known: vit-n8"),
+        ("watch --results asked --model vit-n9", "unknown model 'vit-n9'"),
+        ("cancel --results asked --strategy mup", "no run is of strategy mup; there are: standard"),
+        ("clean --results gone", "gone is no folder: is this the right one? --results DIR names another"),
         ("show fff", "no run starts with 'fff'"),
         ("logs fff", "no run starts with 'fff'"),
         ("watch", "no runs to watch"),

@@ -15,7 +15,7 @@ import typer
 
 from ettsweep.cli import completion
 from ettsweep.errors import CorruptError, InputError, TakenError, unknown_name
-from ettsweep.output import Format, harmless, note, typed
+from ettsweep.output import Format, harmless, note
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -73,19 +73,6 @@ Form = Annotated[Format, typer.Option("--format", help="How to print.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 DEFAULT_RESULTS = Path("results")
-
-
-def number(text: str) -> float:
-    """Parse an lr or wd that may be typed as tables print it."""
-    try:
-        return typed(text)
-    except ValueError:
-        raise typer.BadParameter(f"{text!r} is no number, such as 0.01 or 2^-6") from None
-
-
-def power_option(help: str) -> Any:
-    """Return an option that takes a number or a power of two."""
-    return typer.Option(help=help, parser=number, metavar="NUMBER")
 
 
 # --- groups ---------------------------------------------------------------------------------------------------------

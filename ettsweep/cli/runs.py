@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ettsweep.cli import completion
+from ettsweep.cli.numbers import power_option
 from ettsweep.cli.options import (
     DEFAULT_RESULTS,
     DryRun,
@@ -23,7 +24,6 @@ from ettsweep.cli.options import (
     confirm,
     console,
     detaching,
-    power_option,
 )
 from ettsweep.errors import EttsweepError, InputError
 from ettsweep.output import Format, cell, harmless, note, show

@@ -133,8 +133,9 @@ def verify_optimum(
     if done.held_back:
         note(f"{done.held_back} more runs are needed than --max-runs {max_runs} allows")
     for told in done.stopped:
-        note(f"{told}: it stops here; `ettsweep verify-optimum --follow --max-runs N` allows N more")
-    note_blocked(done.outcome.plan)
+        note(f"{told}: it stops here")
+    note("`ettsweep verify-optimum --follow --max-runs N` allows N more" if done.stopped else "")
+    note_blocked(done.outcome.plan, done.verdicts)
     if done.problem:
         raise done.problem
     note(score_note(searches))
@@ -152,11 +153,12 @@ def seeds(
     results: Results = DEFAULT_RESULTS,
 ) -> None:
     """Rerun each verified optimum over fresh seeds, reported beside the search's own score."""
-    from ettsweep.cli.verdicts import show_verdicts
+    from ettsweep.cli.verdicts import note_reasons, show_verdicts
     from ettsweep.cli.views import note_blocked, plan_summary, show_plan
     from ettsweep.launch.demand import ask_seeds
     from ettsweep.launch.rounds import How, carry_out, judge, read_ledger
     from ettsweep.sweep.changes import followed
+    from ettsweep.sweep.search import titles
 
     sweeps = families.load(results)
     searches = families.searches(sweeps)
@@ -167,11 +169,12 @@ def seeds(
         done = carry_out(plan, how)
     if dry_run:
         show_plan(done, form)
+        note_reasons(unverified)
     else:
         note("" if follow else plan_summary(plan, ""))
         show_verdicts(judge(searches, read_ledger(results)), form)
-    for line in unverified:
-        note(f"not verified yet, so not rerun: {line}")
+    names = titles(searches)
+    note(f"not verified yet, so not rerun: {', '.join(names[v.key] for v in unverified)}" if unverified else "")
     note_blocked(done.plan)
     raise typer.Exit(1 if unverified or done.plan.blocked else 0)
 

@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 import typer
 
 from ettsweep.cli import completion
-from ettsweep.cli.options import DEFAULT_RESULTS, Form, Results, power_option
+from ettsweep.cli.numbers import power_option
+from ettsweep.cli.options import DEFAULT_RESULTS, Form, Results
 from ettsweep.errors import InputError
 from ettsweep.files import chosen_by
 from ettsweep.output import Format, note, show

@@ -9,36 +9,56 @@ from ettsweep.launch.reproduce import mixture, versions
 from ettsweep.output import Format, Row, cell, count, note, show
 from ettsweep.runs.folder import sweeps_dir
 from ettsweep.sweep.ledger import Ledger, count_states
-from ettsweep.sweep.search import Point, Search
+from ettsweep.sweep.search import Point, Search, titles
 from ettsweep.sweep.sweeps import Sweep, Sweeps, holders
 from ettsweep.sweep.verify import Verdict, side_by_side
+from ettsweep.tasks.kinds import Score
 
 if TYPE_CHECKING:
     from ettsweep.report.families import JudgedFamily
 
 
 def score_note(searches: Sequence[Search]) -> str:
-    """Say which score is compared, and which end of it is best."""
+    """Say which score is compared, of which models where not all have the same, and which end of it is best."""
     words = {"best_loss": "the lowest validation loss", "best_accuracy": "the best validation accuracy"}
-    kinds = dict.fromkeys(search.measure for search in searches)
-    return "; ".join(
-        f"{k.metric}: {words[k.metric]} along the trajectory, the mean over shared seeds; {k.mode} is best"
-        for k in kinds
-    )
+    kinds: dict[Score, dict[str, None]] = {}
+    for search in searches:
+        kinds.setdefault(search.measure, {})[search.model] = None
+    lines = []
+    for k, models in kinds.items():
+        whose = f"{', '.join(models)}: " if len(kinds) > 1 else ""
+        what = f"{words[k.metric]} along the trajectory, the mean over shared seeds"
+        lines.append(f"{whose}{k.metric}: {what}; {k.mode} is best")
+    return "\n".join(lines)
 
 
 def show_verdicts(verdicts: Sequence[Verdict], form: Format) -> None:
     """Print a row a family, and below the table what stands in the way."""
     data = [verdict_json(v) for v in verdicts] if form is Format.JSON else None
     _show_families([verdict_row(v) for v in verdicts], [v.search for v in verdicts], form, data)
-    for v in verdicts:
-        if v.verdict != "optimal":
-            note(f"{v.search.title}: {v.verdict}: {v.reason}")
-    for v in verdicts:
-        note(f"{v.search.title}: {mixed}" if (mixed := mixture(v.runs)) else "")
+    note_reasons(verdicts)
+    names = titles([v.search for v in verdicts])
+    mixed = {v.key: found for v in verdicts if (found := mixture(v.runs))}
+    for key, (told, _) in mixed.items():
+        note(f"{names[key]}: {told}")
+    for _, run in list(mixed.values())[:1]:
+        note(f"`ettsweep show {run} --reproduce` tells one version from what is here")
+    several = len({v.search.model for v in verdicts}) > 1
     for one, other, why in side_by_side(verdicts):
         here, there = (f"{v.verdict}{_at(v.point)} in {v.search.sweep}" for v in (one, other))
-        note(f"{one.strategy} is {here}, {there}: {'; '.join(why)}")
+        what = f"{one.search.model} {one.strategy}" if several else one.strategy
+        note(f"{what} is {here}, {there}: {'; '.join(why)}")
+
+
+def note_reasons(verdicts: Sequence[Verdict]) -> None:
+    """Say what stands in the way of verdicts, once for all families that it holds for."""
+    names = titles([v.search for v in verdicts])
+    alike: dict[str, list[str]] = {}
+    for v in verdicts:
+        if v.verdict != "optimal":
+            alike.setdefault(f"{v.verdict}: {v.reason}", []).append(names[v.key])
+    for reason, families in alike.items():
+        note(f"{', '.join(families)}: {reason}")
 
 
 def _show_families(rows: Sequence[Row], searches: Sequence[Search], form: Format, data: object = None) -> None:
@@ -76,10 +96,11 @@ def show_spikes(families: "Sequence[JudgedFamily]") -> None:
 
 def note_outside(verdicts: Sequence[Verdict]) -> None:
     """Name the points that were reached beyond the ranges of the grid."""
+    names = titles([v.search for v in verdicts])
     for v in verdicts:
         if v.outside:
             points = ", ".join(map(str, v.outside))
-            note(f"{v.search.title}: reached beyond the ranges asked for: {points}")
+            note(f"{names[v.key]}: reached beyond the ranges asked for: {points}")
 
 
 def _at(point: Point | None) -> str:

@@ -22,6 +22,7 @@ from ettsweep.spec import log2
 from ettsweep.sweep.ledger import Ledger, Plan, Run
 from ettsweep.sweep.search import Search
 from ettsweep.sweep.sweeps import Searches, Sweeps, by_family, held_by
+from ettsweep.sweep.verify import Verdict
 from ettsweep.tasks.kinds import task_kind
 
 
@@ -124,15 +125,23 @@ def note_left(sweeps: Sweeps, name: str, plan: Plan) -> None:
         note(f"{missing} other runs of sweep {name} are missing: `ettsweep verify-optimum --sweep {name}` submits them")
 
 
-def note_blocked(plan: Plan) -> None:
-    """Name the runs that a person must decide about, with what to type."""
+def note_blocked(plan: Plan, verdicts: Sequence[Verdict] = ()) -> None:
+    """Name the runs that a person must decide about, with what to type where no verdict has said it."""
+    advised = {v.family for v in verdicts if "`ettsweep retry " in v.reason}
+    alike: dict[tuple[State, str], list[str]] = {}
+    again = []
     for p in plan.blocked[:5]:
-        what = f"run {p.id} is {p.state}{f': {p.reason}' if p.reason else ''}"
-        silent = p.reason.startswith(NO_ANSWER)
-        note(f"{what}; {'ask again when it answers' if silent else f'`ettsweep retry {p.id}` trains it again'}")
+        alike.setdefault((p.state, p.reason), []).append(p.id)
+        if not p.reason.startswith(NO_ANSWER) and p.spec.family_id not in advised:
+            again.append(p.id)
+    for (state, reason), ids in alike.items():
+        what = f"{'run' if len(ids) == 1 else 'runs'} {', '.join(ids)} {'is' if len(ids) == 1 else 'are'} {state}"
+        silent = "; ask again when it answers" if reason.startswith(NO_ANSWER) else ""
+        note(f"{what}{f': {reason}' if reason else ''}{silent}")
     if len(plan.blocked) > 5:
         states = " ".join(f"--state {state}" for state in dict.fromkeys(p.state for p in plan.blocked))
         note(f"... and {len(plan.blocked) - 5} more; `ettsweep status {states}` lists them")
+    note(f"`ettsweep retry {' '.join(again)}` trains {'it' if len(again) == 1 else 'them'} again" if again else "")
 
 
 # --- runs -----------------------------------------------------------------------------------------------------------

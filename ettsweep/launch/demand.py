@@ -5,11 +5,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ettsweep.config import hidden
-from ettsweep.errors import EttsweepError, InputError
+from ettsweep.errors import DataMissingError, EttsweepError, InputError
 from ettsweep.launch.memory import watch_pulses
 from ettsweep.launch.profiles import AnyProfile, LocalProfile, load_profile
 from ettsweep.launch.rounds import How, looks, read_ledger
 from ettsweep.launch.submit import check, check_room
+from ettsweep.models.architectures import model_name
 from ettsweep.runs.state import State
 from ettsweep.schema import validate
 from ettsweep.spec import RunSpec
@@ -18,7 +19,7 @@ from ettsweep.sweep.gridfile import load_request
 from ettsweep.sweep.ledger import Plan, Run, make_plan
 from ettsweep.sweep.search import Centre, Request, Search, with_corpus
 from ettsweep.sweep.sweeps import Sweeps, load_sweeps
-from ettsweep.sweep.verify import fresh_seeds
+from ettsweep.sweep.verify import Verdict, fresh_seeds
 from ettsweep.tasks.data import resolve, said
 from ettsweep.tasks.kinds import TASKS, check_data
 
@@ -80,13 +81,20 @@ class Place:
         """
         ways: dict[tuple[str, tuple[str, ...]], str] = {}
         data: dict[str, str] = {}
+        missing: dict[str, list[str]] = {}
         for sweep in sweeps.chosen(list({search.sweep for search in searches})) if searches else ():
             placed = self.of(sweep.requests[-1])
             ways.setdefault((placed.launch, placed.launch_set), sweep.name)
             if placed.data:
                 data[placed.recipe.task.kind] = placed.data
-            if not dry_run:
+            if dry_run:
+                continue
+            try:
                 check_data(placed.recipe.task, placed.recipe.model, placed.data)
+            except DataMissingError as error:
+                missing.setdefault(str(error), []).append(f"{sweep.name} ({model_name(placed.recipe.model)})")
+        if missing:
+            raise DataMissingError("\n".join(f"sweep {', '.join(names)}: {why}" for why, names in missing.items()))
         if len(ways) > 1:
             where = [(sweep, "with", name, *map(hidden, sets)) for (name, sets), sweep in ways.items()]
             told = "; ".join(map(" ".join, where))
@@ -184,17 +192,17 @@ def ask_grid(
     return plan, ""
 
 
-def ask_seeds(searches: Sequence[Search], results: Path, count: int) -> tuple[Plan, list[str]]:
-    """Return the plan for reruns of each verified optimum over fresh seeds, and why others are not rerun."""
+def ask_seeds(searches: Sequence[Search], results: Path, count: int) -> tuple[Plan, list[Verdict]]:
+    """Return the plan for reruns of each verified optimum over fresh seeds, and the verdicts that are none."""
     ledger = read_ledger(results)
     specs: list[RunSpec] = []
-    unverified = []
+    unverified: list[Verdict] = []
     for look in looks(searches, ledger):
         search, verdict = look.search, look.verdict()
         if verdict.point is not None and verdict.verdict in ("optimal", "unsearched"):
             specs += look.specs([verdict.point], fresh_seeds(search, count))
         else:
-            unverified.append(f"{search.title}: {verdict.verdict}, {verdict.reason}")
+            unverified.append(verdict)
     return make_plan(specs, ledger), unverified
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ettsweep.launch.memory import Memory
 from ettsweep.launch.outlook import NO_ANSWER, LiveOutlook
+from ettsweep.models.architectures import model_name
 from ettsweep.output import STYLES, power
 from ettsweep.runs.folder import RunDir, runs_dir
 from ettsweep.runs.state import State, Status
@@ -140,6 +141,8 @@ def picture(monitor: Monitor, snapshot: Snapshot, title: str) -> "RenderableType
     head.add_row(Text(title, style="bold"), bar, f"{snapshot.done}/{len(statuses)} runs", Text(left, style="cyan"))
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     named = ["sweep"] if monitor.several else []
+    models = len({model_name(spec.model) for spec in monitor.specs.values()}) > 1
+    named += ["model"] if models else []
     for column in ("run", *named, "strategy", "lr", "wd", "seed", "state", "step", "left", "where"):
         table.add_column(column, justify="right" if column in ("lr", "wd", "seed", "step", "left") else "left")
     shown = [run_id for run_id, s in statuses.items() if s.state is State.RUNNING]
@@ -154,8 +157,10 @@ def picture(monitor: Monitor, snapshot: Snapshot, title: str) -> "RenderableType
         step = f"{round(status.progress * last)}/{last}"
         left = duration(status.left_s) if status.left_s is not None and status.state is State.RUNNING else ""
         where = " ".join(filter(None, [status.where, status.job, status.reason]))
-        names = [run_id, *([monitor.sweeps(spec)] if named else []), strategy_name(spec.strategy.s)]
-        table.add_row(*names, *point, state, step, left, Text(where, overflow="ellipsis"))
+        told = [monitor.sweeps(spec)] if monitor.several else []
+        told += [model_name(spec.model)] if models else []
+        told.append(strategy_name(spec.strategy.s))
+        table.add_row(run_id, *told, *point, state, step, left, Text(where, overflow="ellipsis"))
     counts = count_states(s.state for s in statuses.values())
     foot = Text("  ".join(f"{count} {state}" for state, count in counts.items()), style="dim")
     if snapshot.silence:

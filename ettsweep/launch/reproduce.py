@@ -65,10 +65,10 @@ def versions(runs: Iterable[Run]) -> dict[str, list[Run]]:
     return found
 
 
-def mixture(runs: Iterable[Run]) -> str:
-    """Name those of some finished runs that another version of ettsweep trained than most; empty where there are none.
+def mixture(runs: Iterable[Run]) -> tuple[str, str] | None:
+    """Name those of some finished runs that another version of ettsweep trained than most; None where there are none.
 
-    With them comes what else could change bits between the two.
+    With them comes what else could change bits between the two, and the id of one of them.
     """
     (most, alike), *others = sorted(versions(runs).items(), key=lambda group: -len(group[1])) or [("", [])]
     told = []
@@ -77,11 +77,9 @@ def mixture(runs: Iterable[Run]) -> str:
         differs = "; ".join(differences(_circumstances(alike[0]), _circumstances(members[0])))
         told.append(f"{ids} by {name}{f' (there {differs})' if differs else ''}")
     if not told:
-        return ""
-    return (
-        f"runs of different versions are compared: {len(alike)} trained by {most}, {', '.join(told)}; "
-        f"`ettsweep show {others[0][1][0].id} --reproduce` tells one version from what is here"
-    )
+        return None
+    words = f"runs of different versions are compared: {len(alike)} trained by {most}, {', '.join(told)}"
+    return words, others[0][1][0].id
 
 
 def _circumstances(run: Run) -> Json:

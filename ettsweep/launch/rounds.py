@@ -20,7 +20,7 @@ from ettsweep.runs.folder import RunDir, runs_dir
 from ettsweep.runs.state import State
 from ettsweep.spec import RunSpec
 from ettsweep.sweep.ledger import Ledger, Plan, load_ledger, make_plan
-from ettsweep.sweep.search import Point, Search
+from ettsweep.sweep.search import Point, Search, titles
 from ettsweep.sweep.sweeps import by_family
 from ettsweep.sweep.verify import Look, Verdict
 
@@ -220,7 +220,7 @@ class Verification:
         at = self.at and look.snap(self.at)
         verdict = look.verdict(at) if at and not self.follows else look.climb(at)
         if self.tell and verdict.point and (last is None or verdict.way != last.way):
-            self.tell(f"{look.search.title}: {_candidate(verdict)}")
+            self.tell(f"{titles(self.searches)[verdict.key]}: {_candidate(verdict)}")
         return verdict
 
     def _affordable(self, look: Look, verdict: Verdict, ledger: Ledger) -> list[RunSpec]:
@@ -240,7 +240,7 @@ class Verification:
         timed = [run.result["device_s"] for spec in asked if (run := ledger.runs.get(spec.run_id)) and run.result]
         if timed:
             told += f", about {len(more) * fmean(timed) / 3600:.2g} device hours"
-        told = f"{look.search.title}: {told}"
+        told = f"{titles(self.searches)[verdict.key]}: {told}"
         if verdict.key not in self._declined and self.agree and self.agree(told):
             self._patience[verdict.key] = 2 * patience
             return wanted

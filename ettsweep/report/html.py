@@ -104,6 +104,7 @@ def _section(comparison: Comparison, images: Images, others: Mapping[Key, Sequen
         "spikes": {name: SPIKES[name] for name in occurring(f["spikes_all"] for f in families)},
         "finished": sum(f["spikes_all"].runs for f in families),
         "steps": sum(f["spikes_all"].steps for f in families),
+        "starving": [f for f in families if f["speed"] and f["speed"]["starves"]],
         "speed": {name: told for name, told in SPEED.items() if any(f["speed"] and f["speed"][name] for f in families)},
         "best": _best([family.verdict for family in comparison.families]),
     }
@@ -118,7 +119,7 @@ def _family(family: JudgedFamily, images: Images, others: Mapping[Key, Sequence[
         "verdict": verdict,
         "anchor": "-".join(verdict.key),
         "others": others.get(verdict.key, ()),
-        "mixture": mixture(verdict.runs),
+        "mixture": (mixture(verdict.runs) or ("",))[0],
         "colour": style.strategy_colour(verdict.strategy),
         "score": style.plus_minus(verdict.score, searched_std, metric),
         "fresh": style.plus_minus(*style.mean_std([*verdict.fresh.values()]), metric),

@@ -1,7 +1,7 @@
 """What is searched: points of a lattice in (log2 lr, log2 wd), requests, and the search of each family."""
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -246,6 +246,11 @@ class Search:
         return strategy_name(self.base.strategy.s)
 
     @property
+    def key(self) -> tuple[str, str]:
+        """Sweep and family: there is one search of both."""
+        return self.sweep, self.family
+
+    @property
     def title(self) -> str:
         """What people read of it: sweep and strategy."""
         return f"{self.sweep or self.model} {self.strategy}"
@@ -281,6 +286,17 @@ class Search:
         given = {"lr": lr, "wd": wd, "seed": seed}
         data = self.base.model_dump() | {key: value for key, value in given.items() if value is not None}
         return validate(RunSpec, data, "run")
+
+
+def titles(searches: Sequence[Search]) -> dict[tuple[str, str], str]:
+    """Return what people read of each of some searches, by its key: the model too, where they are of several."""
+    several = len({search.model for search in searches}) > 1
+    return {
+        search.key: f"{search.sweep} {search.model} {search.strategy}"
+        if several and search.model != search.sweep
+        else search.title
+        for search in searches
+    }
 
 
 def with_corpus(request: Request) -> Request:

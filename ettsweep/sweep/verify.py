@@ -74,7 +74,7 @@ class Verdict:
     @property
     def key(self) -> tuple[str, str]:
         """Sweep and family, to which a verdict belongs."""
-        return self.search.sweep, self.search.family
+        return self.search.key
 
     @property
     def family(self) -> str:

@@ -150,7 +150,7 @@ def test_runs_of_other_versions_are_named_in_a_verdict(call: Call, results: Path
     told = call("verify-optimum", "--dry-run", "--results", results).err
     assert (
         "w8 standard: runs of different versions are compared: 2 trained by ettsweep 0.9, code aaaa, "
-        f"{specs[1].run_id} by ettsweep 0.9, code bbbb (there torch was 2.a, is 2.b); "
+        f"{specs[1].run_id} by ettsweep 0.9, code bbbb (there torch was 2.a, is 2.b)\n"
         f"`ettsweep show {specs[1].run_id} --reproduce --results {results}` tells" in told
     )
     (verdict,) = verdicts(call, results).values()
@@ -409,7 +409,7 @@ def test_a_climb_stops_where_it_would_cost_more_than_was_asked_for(
         call("grid", "--grid", "far.yaml", "--launch-set", "slots=1", *follow)
         done = call("verify-optimum", *follow, "--format", "json", code=1)
         assert "far standard: 3 runs were asked for, the climb is 3 beyond, and its next round is 1, about " in done.err
-        assert "device hours: it stops here; `ettsweep verify-optimum --follow --max-runs N" in done.err
+        assert "device hours: it stops here\n`ettsweep verify-optimum --follow --max-runs N" in done.err
         assert len(runs_in(results)) == 6
         assert done.json[0]["verdict"] == "edge"
         asked = at_a_terminal("verify-optimum", *follow, answers={"go on? [y/N]": "\x04"})

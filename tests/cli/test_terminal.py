@@ -9,11 +9,14 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 from support.commandline import GRID, Call, keep, write_grid
+from support.made_sweep import digits_spec, imagenet_spec
 
+from ettsweep.cli.verdicts import score_note
 from ettsweep.launch.monitor import Monitor, picture
 from ettsweep.runs.folder import RunDir
 from ettsweep.spec import RunSpec
 from ettsweep.sweep.gridfile import load_request
+from ettsweep.sweep.search import Axis, Point, Search
 
 Ask = Callable[..., list[RunSpec]]
 OTHER = {"model": {**GRID["model"], "width": 4}}
@@ -117,3 +120,77 @@ def test_report_suggests_out_where_it_cannot_write(
     done = call("report", "--results", results, *(["--out", out] if out else []), code=1)
     told = rf"ettsweep: {re.escape(out or str(results / 'report'))}: cannot be written \(.+\); choose another folder with --out\n"
     assert re.fullmatch(told, done.err)
+
+
+# --- hints and names ------------------------------------------------------------------------------------------------
+
+
+def failed(results: Path, spec: RunSpec, why: str) -> None:
+    attempt = RunDir.create(results, spec).claim({}, after=0)
+    assert attempt
+    attempt.fail("error", why)
+
+
+@pytest.mark.parametrize("command", ["verify-optimum --dry-run", "grid --grid w8.yaml", "seeds --dry-run"])
+def test_a_hint_is_given_once(command: str, call: Call, results: Path, tmp_path: Path) -> None:
+    """Two of six runs failed alike, one otherwise: `retry` is for all three."""
+    request = load_request(write_grid(tmp_path / "w8.yaml", seeds=[0, 1]))
+    keep(results, request)
+    for spec, why in zip(request.specs(), ("", "", "a", "a", "", "b"), strict=True):
+        if why:
+            failed(results, spec, why)
+        else:
+            assert RunDir.create(results, spec).finish({"status": "done", "score": 1.0}, [])
+    done = call(*command.split(), "--results", results, code=None)
+    assert done.err.count("`ettsweep retry ") == 1
+    assert done.err.count("trains them again") == 1
+    if not command.startswith("seeds"):
+        assert re.search(r"^runs \w+, \w+ are failed: a$", done.err, re.MULTILINE)
+        assert bool(re.search(r"^run \w+ is failed: b$", done.err, re.MULTILINE)) == command.startswith("grid")
+
+
+def test_what_holds_for_several_families_is_said_once_and_names_their_models(
+    call: Call, ask: Ask, results: Path
+) -> None:
+    grid = {"lr": {"range": [0, 0]}, "wd": {"range": [0, 0]}, "strategies": ["standard", "ntk"]}
+    ask("one", **grid)
+    ask("two", **grid, **OTHER)
+    eight, four = "one vit-n8-l1-h2-p4-i8-c1-k10", "two vit-n4-l1-h2-p4-i8-c1-k10"
+    names = f"{eight} standard, {eight} ntk, {four} standard, {four} ntk"
+    told = f"{names}: edge: 6 of 6 neighbours had not been asked for\n"
+    for command, code in (("verify-optimum --dry-run", 1), ("seeds", 1), ("seeds --dry-run", 1), ("report", 0)):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("matplotlib.figure.Figure.savefig", lambda self, path, **options: Path(path).touch())
+            done = call(*command.split(), "--results", results, code=code)
+        assert told in done.err
+        assert done.err.count("had not been asked for") == 1
+        assert (f"not verified yet, so not rerun: {names}\n" in done.err) == command.startswith("seeds")
+    done = call("verify-optimum", "--dry-run", "-s", "two", "--results", results, code=1)
+    assert "two standard, two ntk: edge: 6 of 6" in done.err, "of one model, its sweep tells enough"
+    specs = [spec for name in ("one", "two") for spec in load_request(Path(f"{name}.yaml")).specs()]
+    others = [spec.at(spec.lr, spec.wd, 7) for spec in specs]
+    for spec in others:
+        failed(results, spec, "RuntimeError: out of luck")
+    monitor = Monitor(results, others, {})
+    (console := Console(file=io.StringIO(), width=200)).print(picture(monitor, monitor.look(), "all"))
+    assert {*re.findall(r"vit-n\d", console.file.getvalue())} == {"vit-n4", "vit-n8"}
+
+
+def test_a_score_says_of_which_models_it_is() -> None:
+    digits, imagenet = (
+        Search(spec, Axis(), Axis(), (0,), (Point(spec.lr, spec.wd),), "s")
+        for spec in (digits_spec(None), imagenet_spec(None))
+    )
+    assert score_note([digits]).startswith("best_loss: the lowest validation loss")
+    lines = score_note([digits, imagenet, digits]).splitlines()
+    assert [line.partition(": best_")[0] for line in lines] == [digits.model, imagenet.model]
+
+
+def test_data_that_several_sweeps_lack_are_told_of_all(call: Call, results: Path, tmp_path: Path) -> None:
+    task = {"kind": "cifar10"}
+    model = {"width": 8, "depth": 1, "heads": 2, "patch_size": 4, "image_size": 32, "channels": 3, "classes": 10}
+    for name, width in (("c8", 8), ("c16", 16)):
+        keep(results, load_request(write_grid(tmp_path / f"{name}.yaml", task=task, model={**model, "width": width})))
+    told = call("verify-optimum", "--results", results, code=1).err
+    assert "sweep c16 (vit-n16-l1-h2-p4-i32-k10), c8 (vit-n8-l1-h2-p4-i32-k10): " in told
+    assert told.count("no data set given") == 1

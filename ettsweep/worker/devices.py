@@ -5,9 +5,11 @@ Each has a process of its own: on this machine the leader starts the others, in 
 
 import contextlib
 import ctypes
+import ipaddress
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -31,6 +33,9 @@ if TYPE_CHECKING:
 
 GRACE_S = 30.0
 """Seconds that a process has to end by itself, or to learn that another has ended, before it is killed."""
+
+LOOPBACK = "127.0.0.1"
+"""Where those meet who are on one node."""
 
 START_POLL_S = 0.05
 """Seconds between looks for followers that start."""
@@ -147,6 +152,9 @@ def _await(followers: "list[subprocess.Popen[bytes]]", store: "FileStore") -> No
 def meet_in_job(device: "torch.device") -> "Peers":
     """Meet the other processes of a SLURM job, at the address that submitit finds in its environment.
 
+    The leader listens there alone, and at loopback where all are on one node: torch would on all interfaces, and asks
+    nobody for a password.
+
     Raises:
         LaunchError: the address cannot be used.
     """
@@ -156,14 +164,27 @@ def meet_in_job(device: "torch.device") -> "Peers":
     from ettsweep.training.distributed import DEVICE_WAIT, Peers, TCPStore
 
     where = TorchDistributedEnvironment()
+    leads, port = where.rank == 0, where.master_port
+    host = LOOPBACK if where.local_world_size == where.world_size else where.master_addr
     try:
-        store = TCPStore(
-            where.master_addr, where.master_port, where.world_size, is_master=where.rank == 0, timeout=DEVICE_WAIT
-        )
-    except (DistNetworkError, RuntimeError) as error:
-        address = f"{where.master_addr}:{where.master_port}"
-        raise LaunchError(f"the processes of this job cannot meet at {address}: {first_line(error)}") from None
+        host = _address_here(host) if leads else host
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listener = socket.create_server((host, port), family=family).detach() if leads else None
+        store = TCPStore(host, port, where.world_size, is_master=leads, timeout=DEVICE_WAIT, master_listen_fd=listener)
+    except (DistNetworkError, RuntimeError, OSError) as error:
+        raise LaunchError(f"the processes of this job cannot meet at {host}:{port}: {first_line(error)}") from None
     return Peers.join(device, store, where.rank, where.world_size)
+
+
+def _address_here(name: str) -> str:
+    """Return the address at which other nodes reach this one by its name, IPv4 where there is one.
+
+    A node may have its own name at loopback, such as 127.0.1.1; srun, which is here, is told where the others reach it.
+    """
+    found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    address = str(min(found, key=lambda one: one[0] != socket.AF_INET)[4][0])
+    reached = os.environ.get("SLURM_LAUNCH_NODE_IPADDR")
+    return reached if reached and ipaddress.ip_address(address).is_loopback and name != LOOPBACK else address
 
 
 def meet_leader(told: str) -> "tuple[torch.device, Peers]":

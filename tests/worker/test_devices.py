@@ -3,8 +3,12 @@
 Whatever happens to either process, a run that is finished has the bits of one that two processes trained in peace.
 """
 
+import contextlib
 import os
 import signal
+import socket
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +23,7 @@ from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.state import MAX_LOST_ATTEMPTS, State
 from ettsweep.sweep.gridfile import load_request
+from ettsweep.worker import devices
 
 pytestmark = [
     pytest.mark.skipif(not Path("/proc/locks").exists(), reason="looks at processes through Linux's /proc"),
@@ -283,3 +288,87 @@ def test_what_a_follower_alone_cannot_do_is_told_and_not_tried_again(
     failure = run.attempt(1).failure()
     assert failure is not None
     assert "in unreadable" in failure["details"]
+
+
+# --- where those of a job meet --------------------------------------------------------------------------------------
+
+MEET = """
+import sys, torch
+from ettsweep.worker.devices import meet_in_job
+group = meet_in_job(torch.device("cpu"))
+print(*group.agree(group.rank), flush=True)
+sys.stdin.read()
+"""
+
+
+def listening(pid: int) -> set[tuple[str, int]]:
+    """Return the addresses at which a process waits for connections, as the kernel lists them."""
+    mine = set()
+    for path in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):
+            mine.add(str(path.readlink()).removeprefix("socket:[").removesuffix("]"))
+    found = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+            _, local, _, state, *_, inode = line.split()[:10]
+            if state == "0A" and inode in mine:
+                address, port = local.split(":")
+                words = [bytes.fromhex(address[k : k + 8])[::-1] for k in range(0, len(address), 8)]
+                family = socket.AF_INET if table == "tcp" else socket.AF_INET6
+                found.add((socket.inet_ntop(family, b"".join(words)), int(port, 16)))
+    return found
+
+
+@pytest.mark.parametrize(("nodes", "named", "address"), [(1, "elsewhere", "127.0.0.1"), (2, "127.0.0.2", "127.0.0.2")])
+def test_processes_of_a_job_listen_where_the_others_reach_them_and_nowhere_else(
+    nodes: int, named: str, address: str
+) -> None:
+    with socket.socket() as free:
+        free.bind((address, 0))
+        port = free.getsockname()[1]
+    job = {
+        "SUBMITIT_EXECUTOR": "slurm",
+        "SLURM_JOB_ID": "7",
+        "SLURM_NTASKS": "2",
+        "SLURM_JOB_NODELIST": named,
+        "MASTER_PORT": str(port),
+    }
+    job |= {"SLURM_JOB_NUM_NODES": str(nodes), "SLURM_LOCALID": "0", "SLURM_NODEID": "0"}
+    with contextlib.ExitStack() as started:
+        peers = []
+        for rank in range(2):
+            env = os.environ | job | {"SLURM_PROCID": str(rank)}
+            env.pop("SLURM_LAUNCH_NODE_IPADDR", None)
+            peers.append(
+                started.enter_context(
+                    subprocess.Popen(
+                        [sys.executable, "-c", MEET], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+                    )
+                )
+            )
+        assert [peer.stdout and peer.stdout.readline() for peer in peers] == ["1\n", "1\n"], "they have met"
+        leader, follower = (listening(peer.pid) for peer in peers)
+        for peer in peers:
+            peer.communicate()
+    assert (address, port) in leader
+    assert not {"0.0.0.0", "::"} & {where for where, _ in leader | follower}
+
+
+@pytest.mark.parametrize(
+    ("name", "told", "address"),
+    [
+        ("localhost", "192.0.2.7", "192.0.2.7"),  # Debian has a node's own name at 127.0.1.1
+        ("127.0.1.1", "192.0.2.7", "192.0.2.7"),
+        ("127.0.0.1", "192.0.2.7", "127.0.0.1"),  # all are on one node
+        ("127.0.1.1", None, "127.0.1.1"),
+        ("192.0.2.1", "192.0.2.7", "192.0.2.1"),
+        ("2001:db8::1", "192.0.2.7", "2001:db8::1"),
+    ],
+)
+def test_a_node_listens_at_its_name_unless_that_is_known_to_itself_alone(
+    monkeypatch: pytest.MonkeyPatch, name: str, told: str | None, address: str
+) -> None:
+    monkeypatch.delenv("SLURM_LAUNCH_NODE_IPADDR", raising=False)
+    if told:
+        monkeypatch.setenv("SLURM_LAUNCH_NODE_IPADDR", told)
+    assert devices._address_here(name) == address

@@ -103,6 +103,7 @@ STYLES = {
     "edge": "yellow",
     "incomplete": "yellow",
     "tie": "yellow",
+    "held": "magenta",
     "unknown": "magenta",
     "ok": "green",
     "off": "red",

@@ -155,7 +155,7 @@ def cancel(
     chosen.need_some(all_)
     sweeps = chosen.load(results)
     found = chosen.runs(read_ledger(results), sweeps)
-    stoppable = (State.MISSING, State.QUEUED, State.RUNNING, State.INTERRUPTED, State.UNKNOWN)
+    stoppable = (State.MISSING, State.QUEUED, State.HELD, State.RUNNING, State.INTERRUPTED, State.UNKNOWN)
     runs = [run for run in found if run.state in stoppable]
     if chosen.sweep and not chosen.run:
         runs, left = spared(runs, chosen.sweep, sweeps)
@@ -273,6 +273,9 @@ def train(
 
 def _note_others(named: "list[Run]", done: Collection[str], what: str) -> None:
     """Say of runs that were named why nothing was done about them."""
+    from ettsweep.runs.state import State
+
     for run in named:
         if run.id not in done:
-            note(f"run {run.id} is {run.state}: {what}")
+            held = f"; {run.status.reason}" if run.state is State.HELD else ""
+            note(f"run {run.id} is {run.state}: {what}{held}")

@@ -132,7 +132,8 @@ def note_blocked(plan: Plan, verdicts: Sequence[Verdict] = ()) -> None:
     again = []
     for p in plan.blocked[:5]:
         alike.setdefault((p.state, p.reason), []).append(p.id)
-        if not p.reason.startswith(NO_ANSWER) and p.spec.family_id not in advised:
+        told = p.reason.startswith(NO_ANSWER) or p.state is State.HELD  # then the reason says what to do
+        if not told and p.spec.family_id not in advised:
             again.append(p.id)
     for (state, reason), ids in alike.items():
         what = f"{'run' if len(ids) == 1 else 'runs'} {', '.join(ids)} {'is' if len(ids) == 1 else 'are'} {state}"

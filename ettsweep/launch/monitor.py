@@ -67,11 +67,22 @@ class Snapshot:
 
     def summary(self) -> str:
         """Return one line: how many of all are finished, the states, and how long still."""
+    @property
+    def waits(self) -> str:
+        """Why nothing is in training; empty where something is, or nothing is to be."""
+        states = [s.state for s in self.statuses.values()]
+        if State.RUNNING in states:
+            return ""
+        waiting = [s for s in self.statuses.values() if s.state in (State.QUEUED, State.HELD)]
+        told = list(dict.fromkeys(s.reason for s in waiting if s.reason))
+        return " ".join([*told[:1], *([f"(and {len(told) - 1} more reasons)"] if len(told) > 1 else [])])
+
         counts = count_states(s.state for s in self.statuses.values())
         states = ", ".join(f"{count} {state}" for state, count in counts.items())
         left = f"; about {duration(self.remaining_s)} left" if self.remaining_s else ""
         silence = f"; {NO_ANSWER}: {self.silence}" if self.silence else ""
-        return f"{self.done}/{len(self.statuses)} runs finished ({states}){left}{silence}"
+        return f"{self.done}/{len(self.statuses)} runs finished ({states}){left}{waits}{silence}"
+        waits = f"; {self.waits}" if self.waits else ""
 
 
 def duration(seconds: float) -> str:
@@ -146,7 +157,7 @@ def picture(monitor: Monitor, snapshot: Snapshot, title: str) -> "RenderableType
     for column in ("run", *named, "strategy", "lr", "wd", "seed", "state", "step", "left", "where"):
         table.add_column(column, justify="right" if column in ("lr", "wd", "seed", "step", "left") else "left")
     shown = [run_id for run_id, s in statuses.items() if s.state is State.RUNNING]
-    shown += [run_id for run_id, s in statuses.items() if s.state in (State.FAILED, State.UNKNOWN)]
+    shown += [run_id for run_id, s in statuses.items() if s.state in (State.FAILED, State.HELD, State.UNKNOWN)]
     if len(shown) < SHOWN:  # then there is room to say what the next ones wait for
         shown += [run_id for run_id, s in statuses.items() if s.state is State.QUEUED and s.reason]
     for run_id in shown[:SHOWN]:
@@ -169,6 +180,8 @@ def picture(monitor: Monitor, snapshot: Snapshot, title: str) -> "RenderableType
 
 
 def follow(monitor: Monitor, title: str, console: "Console", relaunch: bool = True) -> Snapshot:
+    if snapshot.waits:
+        foot.append(f"  {snapshot.waits}", style="yellow")
     """Show the runs until none is queued or running; the terminal gets a live picture, a file a line now and then.
 
     With `relaunch`, return earlier where a run has waited for a worker for some time, so that it can have one.

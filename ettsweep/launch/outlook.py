@@ -100,8 +100,8 @@ class LiveOutlook:
     def prospect(self, run_id: str) -> Status | None:
         """Return what the newest submission that lists a run says of it; a job that will take it comes first."""
         found = [self._of(submission, run_id) for submission in reversed(self._listed.get(run_id, []))]
-        rank = {State.QUEUED: 0, State.UNKNOWN: 1}
-        return min(found, key=lambda told: rank.get(told.state, 2) if told else 2, default=None)
+        rank = {State.QUEUED: 0, State.UNKNOWN: 1, State.HELD: 2}
+        return min(found, key=lambda told: rank.get(told.state, 3) if told else 3, default=None)
 
     def _of(self, submission: Submission, run_id: str) -> Status | None:
         if submission.kind == "local":
@@ -122,6 +122,9 @@ class LiveOutlook:
             return self._forgotten(submission, index, id_)
         if task.waiting:
             start = f"expected to start {task.start.replace('T', ' ')}" if task.start else ""
+        if task.held:
+            why = task.reason or task.state
+            return Status(State.HELD, f"{why}: `scontrol release {id_}`, or `cancel` and `retry`", job=id_)
             if re.search(r"TimeLimit|WallDuration", task.reason):
                 start = "never starts so: `cancel` it, lower time_min, `retry`"
             return Status(State.QUEUED, ", ".join(filter(None, [task.reason, start])), job=id_)

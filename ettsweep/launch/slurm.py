@@ -19,7 +19,12 @@ from ettsweep.errors import NoAnswerError, NotHereError
 ANSWER_S = 20.0
 """Seconds after which a command of SLURM's counts as not answering; its own patience is 10 s by default."""
 
-WAITING = {"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"}
+HOLDS = {"REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"}
+HELD = re.compile(r"JobH[eo]ld|requeued[ _](in[ _])?(held|special)")
+"""States, and reasons in the state PENDING, of jobs that start when somebody says so: JobHeldUser, JobHeldAdmin,
+JobHoldMaxRequeue, `launch failed requeued held`, `job requeued in held state`; some versions have _ for blanks."""
+
+WAITING = {"PENDING", "REQUEUED", "REQUEUE_FED", *HOLDS}
 ACTIVE = {"RUNNING", "CONFIGURING", "COMPLETING", "STAGE_OUT", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING"}
 
 ENDS = {
@@ -65,6 +70,11 @@ class ArrayTask:
     def waiting(self) -> bool:
         """Whether it is yet to start, again or for the first time."""
         return self.state in WAITING
+
+    @property
+    def held(self) -> bool:
+        """Whether it waits, and will until somebody releases it."""
+        return self.state in HOLDS or (self.waiting and bool(HELD.search(self.reason)))
 
     @property
     def over(self) -> bool:

@@ -18,6 +18,7 @@ class State(StrEnum):
 
     MISSING = "missing"
     QUEUED = "queued"
+    HELD = "held"
     RUNNING = "running"
     DONE = "done"
     DIVERGED = "diverged"
@@ -79,7 +80,8 @@ class Outlook(Protocol):
     def prospect(self, run_id: str) -> Status | None:
         """Return what a run that nobody trains may hope for, as the newest submission that lists it tells, if any does.
 
-        Queued: a job will take it. Unknown: that cannot be asked. Cancelled, failed, interrupted: the job ended.
+        Queued: a job will take it. Held: one would, and a person must let it. Unknown: that cannot be asked. Cancelled,
+        failed, interrupted: the job ended.
         """
         return None
 
@@ -164,7 +166,7 @@ def unfinished_status(
 def _hoping(facts: Facts, prospect: Status) -> Status:
     """Return the status of a run that nobody trains, and that nothing keeps from being trained."""
     state, reason = prospect.state, prospect.reason
-    if state is State.QUEUED:
+    if state in (State.QUEUED, State.HELD):
         reason = "; ".join(filter(None, ["to be resumed" if facts.attempted else "", reason]))
     elif state in (State.INTERRUPTED, State.FAILED) and not facts.attempted:
         state = State.MISSING

@@ -163,7 +163,7 @@ class Plan:
         submit: never started.
         retry: interrupted; they go on from their checkpoints.
         keep: finished, running or queued.
-        blocked: failed, cancelled or unknown: a person decides.
+        blocked: failed, cancelled, held or unknown: a person decides.
     """
 
     submit: tuple[Planned, ...] = ()
@@ -196,7 +196,7 @@ ACTIONS = {
     State.MISSING: "submit",
     State.INTERRUPTED: "retry",
     **dict.fromkeys((State.DONE, State.DIVERGED, State.RUNNING, State.QUEUED), "keep"),
-    **dict.fromkeys((State.FAILED, State.CANCELLED, State.UNKNOWN), "blocked"),
+    **dict.fromkeys((State.FAILED, State.CANCELLED, State.HELD, State.UNKNOWN), "blocked"),
 }
 
 

@@ -24,6 +24,7 @@ when runs are so short that the decay does nothing."""
 URGENCY = (
     State.FAILED,
     State.CANCELLED,
+    State.HELD,
     State.UNKNOWN,
     State.MISSING,
     State.INTERRUPTED,
@@ -32,7 +33,7 @@ URGENCY = (
 )
 """What tells the state of a point: that of its seed that is farthest from done."""
 
-STUCK, TO_COME = frozenset(URGENCY[:3]), frozenset(URGENCY[3:])
+STUCK, TO_COME = frozenset(URGENCY[:4]), frozenset(URGENCY[4:])
 """States that a person must decide about, and those that end by themselves."""
 
 
@@ -289,10 +290,15 @@ class Look:
         if not stuck:
             return ""
         named = ", ".join(f"{run.id} {run.state}" for run in stuck[:3]) + (", ..." if len(stuck) > 3 else "")
-        many = f"--sweep {self.search.sweep} --strategy {self.search.strategy}"
-        ids = " ".join(run.id for run in stuck) if len(stuck) <= 3 else many
         what = "1 run stands" if len(stuck) == 1 else f"{len(stuck)} runs stand"
-        return f"; {what} still: {named}; `ettsweep retry {ids}` trains {'it' if len(stuck) == 1 else 'them'} again"
+        told = [f"; {what} still: {named}"]
+        many = f"--sweep {self.search.sweep} --strategy {self.search.strategy}"
+        if over := [run.id for run in stuck if run.state is not State.HELD]:
+            ids = " ".join(over) if len(over) <= 3 else many
+            told.append(f"`ettsweep retry {ids}` trains {'it' if len(over) == 1 else 'them'} again")
+        if len(over) < len(stuck):
+            told.append(f"`ettsweep status {many} --state held` says what lets the held ones start")
+        return "; ".join(told)
 
     # --- the next round ---
 

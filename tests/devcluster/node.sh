@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
-# node.sh DIR start|kill|freeze|thaw|pid NODE: one node, n1 to n3, of the cluster in DIR.
+# node.sh DIR start|kill|freeze|thaw|readonly|writable|pid NODE: one node, n1 to n3, of the cluster in DIR.
 #   start   start its slurmd if it does not run
 #   kill    its machine loses power: slurmd, its slurmstepds and all processes of jobs get SIGKILL at once
 #   freeze  SIGSTOP slurmd alone: the controller loses the node while its jobs run on, as when a network fails
 #   thaw    undo that
+#   readonly  its disk fails: slurmd cannot write down what a job is to do, and SLURM requeues the job, held
+#   writable  undo that
 #   pid     print slurmd's process id; exit 1 if it does not run
 # Where the system allows, a node has its own host name, process ids and mounts (it sees mounts made under DIR/disks).
 set -euo pipefail
-[ $# -eq 3 ] && [ -f "$1/etc/slurm.conf" ] || { sed -n '2,8s/^# //p' "$0" >&2; exit 2; }
+[ $# -eq 3 ] && [ -f "$1/etc/slurm.conf" ] || { sed -n '2,10s/^# //p' "$0" >&2; exit 2; }
 D=$(cd "$1" && pwd -P)
 what=$2 node=$3
 . "$(dirname "$(readlink -f "$0")")/lib.sh"
@@ -43,10 +45,13 @@ signal() { # signal NAME PID...
   for pid in "$@"; do kill "-$name" "$pid" 2>/dev/null || true; done
 }
 
+inside() { nsenter --target "$(slurmd_pid)" --mount "$@"; } # inside COMMAND...: with the node's mounts
+
 start() {
   ! slurmd_pid >/dev/null || return 0
   mkdir -p "$D/spool/$node"
   rm -f "$D/run/slurmd-$node.pid"
+  ulimit -c 0 # a slurmstepd that cannot write aborts
   # This bash is the node's first process: it reaps orphaned slurmstepds, which slurmd as process 1 does not. It
   # outlives slurmd, so that a crash of slurmd alone does not take the jobs with it.
   local init='hostname "$1" 2>/dev/null || true; slurmd -D -N "$1" & wait $!; exec sleep infinity' isolated=()
@@ -71,6 +76,8 @@ kill)
   ;;
 freeze) signal STOP $(slurmd_pid) ;;
 thaw) signal CONT $(slurmd_pid) ;;
+readonly) inside mount -t tmpfs -o ro none "$D/spool/$node" ;;
+writable) ! slurmd_pid >/dev/null || ! inside mountpoint -q "$D/spool/$node" || inside umount "$D/spool/$node" ;;
 pid) slurmd_pid ;;
-*) die "cannot '$what': start, kill, freeze, thaw or pid" ;;
+*) die "cannot '$what': start, kill, freeze, thaw, readonly, writable or pid" ;;
 esac

@@ -296,7 +296,16 @@ def test_an_owner_without_a_job_on_another_machine_is_known_by_its_heart(cluster
             {"state": "PENDING", "reason": "Resources", "start": "2027-11-21T10:01:05"},
             (State.QUEUED, "Resources, expected to start 2027-11-21 10:01:05", "7_0"),
         ),
-        ({"state": "PENDING", "reason": "JobHeldUser", "restarts": 3}, (State.QUEUED, "JobHeldUser", "7_0")),
+        *(
+            ({"state": "PENDING", "reason": reason}, (State.QUEUED, reason, "7_0"))
+            for reason in (
+                "Dependency",
+                "DependencyNeverSatisfied",
+                "PartitionDown",
+                "QOSUsageThreshold",
+                "AssocMaxJobs",
+            )
+        ),
         ({"state": "RUNNING", "node": "n2"}, (State.QUEUED, "its job runs on n2", "7_0")),
         ({"state": "CONFIGURING"}, (State.QUEUED, "its job starts", "7_0")),
         ({"state": "COMPLETING", "node": "n2", "restarts": 1}, (State.QUEUED, "its job is ending", "7_0")),
@@ -308,6 +317,31 @@ def test_a_job_that_waits_or_runs_will_take_the_run(
     submitted(results)
     cluster.has("7_0", **task)
     assert look(results) == expected
+
+
+@pytest.mark.parametrize(
+    ("state", "reason"),
+    [
+        ("PENDING", "JobHeldUser"),
+        ("PENDING", "JobHeldAdmin"),
+        ("PENDING", "JobHoldMaxRequeue"),
+        ("PENDING", "launch failed requeued held"),
+        ("PENDING", "launch_failed_requeued_held"),
+        ("PENDING", "job requeued in held state"),
+        ("SPECIAL_EXIT", "job requeued in held state"),
+        ("SPECIAL_EXIT", ""),
+        ("REQUEUE_HOLD", ""),
+        ("RESV_DEL_HOLD", "ReservationDeleted"),
+    ],
+)
+def test_a_job_that_is_held_says_what_lets_it_start(cluster: Cluster, results: Path, state: str, reason: str) -> None:
+    submitted(results)
+    cluster.has("7_0", state, reason=reason, restarts=3)
+    told = f"{reason or state}: `scontrol release 7_0`, or `cancel` and `retry`"
+    assert look(results) == (State.HELD, told, "7_0")
+    submitted(results, array="8", name="next")
+    cluster.has("8_0", "PENDING", name="next")
+    assert look(results) == (State.QUEUED, "", "8_0"), "another job will take it"
 
 
 @pytest.mark.parametrize("forgotten", [False, True], ids=["squeue tells", "sacct tells"])

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.arrays import asks, attempt_at_work, node_of, only_run, only_submission, workers
+from support.arrays import LATER, asks, attempt_at_work, node_of, only_run, only_submission, workers
 from support.commandline import (
     ETTSWEEP,
     PATIENCE_S,
@@ -203,16 +203,16 @@ def grid_submits_nothing(results: Path, asked: tuple[object, ...], said: str = "
 def test_a_submitter_killed_before_it_knew_of_its_jobs_leaves_no_orphans(
     cluster: Cluster, tmp_path: Path, results: Path, trained_once: Any, instead: Any
 ) -> None:
-    asked = asks(tmp_path, runs=2, steps=100, sbatch={"hold": True})
+    asked = asks(tmp_path, runs=2, steps=100, sbatch=LATER)
     killed = instead("sbatch", f'{ONLY_TRIED}\n$REAL "$@" >/dev/null\nkill -KILL $PPID')
     ended(start(*asked, env=killed), -signal.SIGKILL)
     submission = only_submission(results)
     assert submission.array() is None
     rows = look(results, "queued")
-    assert {row["reason"].partition(",")[0] for row in rows.values()} == {"JobHeldUser"}
+    assert {row["reason"].partition(",")[0] for row in rows.values()} == {"BeginTime"}
     grid_submits_nothing(results, asked, "2 under way")
     (array,) = {row["job"].partition("_")[0] for row in rows.values()}
-    cluster.run("scontrol", "release", array)
+    cluster.begin(array)
     wait_for_the_end(results)
     assert submission.array() == array  # the first job that started knew
     assert [run.numbers() for run in runs_in(results)] == [[1], [1]]
@@ -405,7 +405,7 @@ def test_what_cannot_be_submitted_leaves_nothing_behind(
 def test_jobs_that_come_after_sbatch_gave_up_are_found(
     cluster: Cluster, tmp_path: Path, results: Path, trained_once: Any, instead: Any
 ) -> None:
-    asked = asks(tmp_path, runs=2, steps=100, sbatch={"hold": True})
+    asked = asks(tmp_path, runs=2, steps=100, sbatch=LATER)
     pid = (cluster.folder / "run" / "slurmctld.pid").read_text().strip()
     failed = ettsweep(*asked, code=1, env=instead("sbatch", f'{ONLY_TRIED}\nkill -STOP {pid}\nexec $REAL "$@"'))
     assert "sbatch: Batch job submission failed: Socket timed out on send/recv operation" in failed.stderr
@@ -419,7 +419,7 @@ def test_jobs_that_come_after_sbatch_gave_up_are_found(
     rows = look(results, "queued")
     assert {row["job"] for row in rows.values()} == {job["id"] for job in jobs}
     grid_submits_nothing(results, asked, "2 under way")
-    cluster.run("scontrol", "release", jobs[0]["id"].partition("_")[0])
+    cluster.begin(jobs[0]["id"].partition("_")[0])
     wait_for_the_end(results)
     assert [run.numbers() for run in runs_in(results)] == [[1], [1]]
     grid_submits_nothing(results, asked, "2 finished, 0 under way")
@@ -429,7 +429,7 @@ def test_jobs_that_come_after_sbatch_gave_up_are_found(
 def test_jobs_that_come_minutes_after_sbatch_gave_up_are_found(
     cluster: Cluster, tmp_path: Path, results: Path, trained_once: Any, instead: Any
 ) -> None:
-    asked = asks(tmp_path, steps=100, sbatch={"hold": True})
+    asked = asks(tmp_path, steps=100, sbatch=LATER)
     timed_out = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation"
     late = f'{ONLY_TRIED}\nprintf %s "$*" > {tmp_path}/asked\necho {timed_out} >&2\nexit 1'
     failed = ettsweep(*asked, code=1, env=instead("sbatch", late))
@@ -437,7 +437,7 @@ def test_jobs_that_come_minutes_after_sbatch_gave_up_are_found(
     cluster.run("sbatch", *(tmp_path / "asked").read_text().split())  # the controller gets round to it
     look(results, "queued")
     grid_submits_nothing(results, asked)
-    cluster.run("scontrol", "release", cluster.squeue("--name", only_submission(results).name)[0]["id"])
+    cluster.begin(cluster.squeue("--name", only_submission(results).name)[0]["id"])
     wait_for_the_end(results)
     assert only_run(results).numbers() == [1]
     trained_once(results)
@@ -545,6 +545,61 @@ def jobs_ended(cluster: Cluster, submission: Submission) -> bool:
     states = {job["state"] for job in cluster.squeue("--name", submission.name)}
     assert not states & {"FAILED", "CANCELLED"}
     return states == {"COMPLETED"}
+
+
+# --- jobs that are held ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("by", ["its user", "SLURM"])
+def test_whoever_follows_a_held_job_is_told_what_releases_it(
+    cluster: Cluster, tmp_path: Path, results: Path, trained_once: Any, by: str
+) -> None:
+    asked = asks(tmp_path, steps=100, sbatch={"hold": by == "its user"})
+    if by == "SLURM":
+        cluster.let_nothing_start()
+    followed = ettsweep(*asked, "--follow", code=1)
+    (row,) = look(results, "held").values()
+    why = "JobHeldUser" if by == "its user" else "launch failed requeued held"
+    release = f"scontrol release {row['job']}"
+    assert row["reason"] == f"{why}: `{release}`, or `cancel` and `retry`"
+    assert "0/1 runs finished (1 held)" in followed.stderr
+    assert row["reason"] in followed.stderr
+    assert " left" not in followed.stderr
+    assert row["reason"] in ettsweep("watch", "--results", results, code=1).stderr
+    grid_submits_nothing(results, asked, f"run {row['run']} is held: {row['reason']}\n")
+    for node in cluster.nodes if by == "SLURM" else ():
+        cluster.node("writable", node)
+    cluster.run(*release.split())
+    wait_for_the_end(results)
+    assert only_run(results).numbers() == [1]
+    trained_once(results)
+
+
+def test_a_job_that_is_requeued_and_held_is_replaced_by_cancel_and_retry(
+    cluster: Cluster, tmp_path: Path, results: Path, trained_once: Any
+) -> None:
+    ettsweep(*asks(tmp_path, runs=2, steps=STEPS, runs_per_job=2))
+    (first,) = wait_for(lambda: started(results), "a checkpoint")
+    with held(results, first):
+        cluster.run("scontrol", "requeuehold", "State=SpecialExit", first.job_id())
+        rows = wait_for(lambda: (r := look(results, "queued", "running", "held")) and both_held(r) and r, "the hold")
+    reason = rows[first.run.name]["reason"]
+    assert reason.startswith("to be resumed; job requeued in held state: `scontrol release ")
+    refused = ettsweep("retry", first.run.name, "--results", results)
+    assert f"is held: nothing to retry; {reason}" in refused.stderr
+    cancelled = ettsweep("cancel", first.run.name, "--results", results)
+    assert_said(cancelled, "1 runs cancelled")
+    assert "1 taken on" in ettsweep("retry", first.run.name, "--results", results).stderr
+    wait_for(RunDir(first.run).result, "the end of a run whose first job is held")
+    assert sorted(row["state"] for row in look(results, "done", "held").values()) == ["done", "held"]
+    assert lineage(RunDir(first.run).attempt(2)) == [2, 1]
+    cluster.release()
+    wait_for_the_end(results)
+    trained_once(results)
+
+
+def both_held(rows: dict[str, dict[str, Any]]) -> bool:
+    return {row["state"] for row in rows.values()} == {"held"}
 
 
 # --- accounting that does not answer --------------------------------------------------------------------------------
@@ -787,14 +842,10 @@ class Terminal:
         return self.process.wait(PATIENCE_S)
 
 
-@pytest.mark.parametrize(
-    ("profile", "why"),
-    [({"sbatch": {"hold": True}}, "JobHeldUser"), ({"partition": "short", "time_min": 6}, "PartitionTimeLimit")],
-)
 def test_a_job_that_never_starts_says_why_until_it_is_cancelled(
-    cluster: Cluster, tmp_path: Path, results: Path, profile: dict[str, Any], why: str
+    cluster: Cluster, tmp_path: Path, results: Path
 ) -> None:
-    asked = asks(tmp_path, steps=100, **profile)
+    asked, why = asks(tmp_path, steps=100, partition="short", time_min=6), "PartitionTimeLimit"
     ettsweep(*asked)
     job = wait_for(
         lambda: (row := next(iter(look(results, "queued").values())))["reason"].startswith(why) and row["job"], why
@@ -817,7 +868,7 @@ def test_a_thousand_runs_are_arrays_of_the_size_that_the_site_allows(
     cluster: Cluster, tmp_path: Path, results: Path
 ) -> None:
     seeds = ",".join(map(str, range(1003)))
-    asked = (*asks(tmp_path, steps=100, sbatch={"hold": True}), "--seeds", seeds)
+    asked = (*asks(tmp_path, steps=100, sbatch=LATER), "--seeds", seeds)
     began_s = time.monotonic()
     assert "1003 runs submitted" in ettsweep(*asked).stderr
     submitted_s = time.monotonic()

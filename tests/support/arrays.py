@@ -24,6 +24,10 @@ PROFILE: dict[str, Any] = {
 """Jobs of one CPU that save a checkpoint several times a second."""
 
 
+LATER = {"begin": "now+1hour"}
+"""Options of sbatch that have jobs wait until `Cluster.begin`."""
+
+
 def write_profile(path: Path, **changes: Any) -> Path:
     """Write the launch profile, with other values for some keys."""
     path.write_text(yaml.safe_dump(PROFILE | changes))

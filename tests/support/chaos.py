@@ -81,6 +81,7 @@ class Chaos:
             "job cancelled by scancel": self._scancel,
             "node killed": lambda: self.cluster.node("kill", self._node()) and None,
             "node cut off": lambda: self.cluster.node("freeze", self._node()) and None,
+            "disk of a node failed": lambda: self.cluster.node("readonly", self._node()) and None,
             "nodes back": self._nodes_back,
             "controller restarted": lambda: self.cluster.ctl("restart", "slurmctld"),
             "controller killed": lambda: self.cluster.ctl("kill", "slurmctld"),
@@ -156,6 +157,9 @@ class Chaos:
     def _nodes_back(self) -> None:
         for node in self.cluster.nodes:
             self.cluster.node("thaw", node) if self._runs(node) else self.cluster.node("start", node)
+            self.cluster.node("writable", node)
+        self.cluster.resume()
+        self.cluster.release()
 
     def _runs(self, node: str) -> bool:
         try:

@@ -99,7 +99,7 @@ class Cluster:
 
     # ---------- faults
 
-    def node(self, what: Literal["kill", "start", "freeze", "thaw", "pid"], name: str) -> str:
+    def node(self, what: Literal["kill", "start", "freeze", "thaw", "readonly", "writable", "pid"], name: str) -> str:
         """Do to a node what `node.sh` does; return what it prints."""
         self._broken = True
         return self._script("node.sh", self.folder, what, name)
@@ -119,6 +119,31 @@ class Cluster:
         self._mounted.append(folder)
         return folder
 
+    def let_nothing_start(self) -> None:
+        """Have the disks of all nodes fail, so that SLURM requeues and holds what it starts; `heal` mends them."""
+        self.disk("64k")  # skips where mounting is not allowed
+        for node in self.nodes:
+            self.node("readonly", node)
+
+    def resume(self) -> list[str]:
+        """Take back nodes that are down or drained; return the states of all as they were."""
+        told = self.run("sinfo", "--noheader", "--Node", "--partition=main", "--format=%N %T", check=False).stdout
+        states = dict(line.split() for line in told.splitlines())
+        for node, state in states.items():
+            if state.startswith(("down", "drain")):
+                self.run("scontrol", "update", f"nodename={node}", "state=resume", check=False)
+        return list(states.values())
+
+    def begin(self, job: object) -> None:
+        """Let a job start now that was to start later."""
+        self.run("scontrol", "update", f"jobid={job}", "starttime=now")
+
+    def release(self) -> None:
+        """Let jobs start that are held."""
+        for job in self.squeue():
+            if "held" in job["reason"].lower():
+                self.run("scontrol", "release", job["id"], check=False)
+
     def _script(self, name: str, *arguments: object) -> str:
         return self.run(SCRIPTS / name, *arguments).stdout.strip()
 
@@ -133,6 +158,7 @@ class Cluster:
                 self.ctl("thaw", daemon)
             for node in self.nodes:
                 self.node("thaw", node)
+                self.node("writable", node)
             self.up()
             wait_for(self._idle, "the cluster to be idle")
             self._broken = False
@@ -157,11 +183,7 @@ class Cluster:
         if self.run("squeue", "--noheader", check=False).stdout:
             self.run("scancel", "--user", str(os.getuid()), check=False)
             return False
-        states = self.run("sinfo", "--noheader", "--Node", "--partition=main", "--format=%N %T", check=False).stdout
-        for node, state in map(str.split, states.splitlines()):
-            if state.startswith(("down", "drain")):
-                self.run("scontrol", "update", f"nodename={node}", "state=resume", check=False)
-        idle = [line.split()[1] for line in states.splitlines()] == ["idle"] * len(self.nodes)
+        idle = self.resume() == ["idle"] * len(self.nodes)
         return idle and self.run("sacctmgr", "--noheader", "show", "cluster", check=False).returncode == 0
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.arrays import PROFILE, asks, node_of, only_run, only_submission, wait_for_state, workers
+from support.arrays import LATER, PROFILE, asks, node_of, only_run, only_submission, wait_for_state, workers
 from support.commandline import assert_as_if_undisturbed, ettsweep, runs_in, status, typed, wait_for
 from support.devcluster import Cluster
 from support.onlooker import Onlooker
@@ -195,18 +195,20 @@ def assert_resumed(run: RunDir, *steps: int) -> None:
 def test_a_grid_is_an_array_whose_runs_wait_train_and_finish(
     cluster: Cluster, hold: Hold, tmp_path: Path, results: Path
 ) -> None:
-    command = asks(tmp_path, 3, STEPS, sbatch={"hold": True}, **hold.at("step"))
+    command = asks(tmp_path, 3, STEPS, sbatch=LATER, **hold.at("step"))
     assert "3 runs submitted" in ettsweep(*command).stderr
     number = array(results)
     assert {row["name"].rpartition(".")[0] for row in cluster.squeue()} >= {"vit-n8-l1-h2-p4-i8-c1-k10-standard"}
     assert {row["name"] for row in cluster.squeue("--jobs", number)} == {only_submission(results).name}
     runs = by_task(results)
     rows = status(results)
-    assert [(rows[r.id]["state"], rows[r.id]["reason"]) for r in runs] == [("queued", "JobHeldUser")] * 3
+    assert [(rows[r.id]["state"], rows[r.id]["reason"].partition(",")[0]) for r in runs] == [
+        ("queued", "BeginTime")
+    ] * 3
     assert [rows[run.id]["job"] for run in runs] == [f"{number}_{task}" for task in range(3)]
     assert "3 under way" in ettsweep(*command).stderr
 
-    cluster.run("scontrol", "release", number)
+    cluster.begin(number)
     for task in range(3):
         hold.wait(task)
     rows = status(results)
@@ -483,7 +485,7 @@ def by_first_submission(results: Path) -> list[RunDir]:
 def test_a_waiting_job_that_is_cancelled_and_that_slurm_forgets_waits_for_a_decision(
     cluster: Cluster, tmp_path: Path, results: Path
 ) -> None:
-    command = asks(tmp_path, 3, STEPS, sbatch={"hold": True})
+    command = asks(tmp_path, 3, STEPS, sbatch=LATER)
     ettsweep(*command)
     runs, number = by_task(results), array(results)
     cluster.run("scancel", f"{number}_1")
@@ -493,7 +495,7 @@ def test_a_waiting_job_that_is_cancelled_and_that_slurm_forgets_waits_for_a_deci
     ettsweep("retry", runs[1].id, "--launch", tmp_path / "slurm.yaml", "--results", results)
     assert submissions(results)[1].runs == (runs[1].id,)
     for submission in submissions(results):
-        cluster.run("scontrol", "release", submission.array())
+        cluster.begin(submission.array())
     wait_until_done(results)
     assert [run.numbers() for run in runs] == [[1]] * 3
     assert_all_as_if_undisturbed(results)
@@ -821,7 +823,7 @@ def test_a_cancelled_run_stops_with_a_checkpoint_and_its_job_takes_the_next(
 def test_waiting_jobs_of_cancelled_runs_are_withdrawn_and_no_others(
     cluster: Cluster, tmp_path: Path, results: Path
 ) -> None:
-    command = asks(tmp_path, 3, STEPS, sbatch={"hold": True})
+    command = asks(tmp_path, 3, STEPS, sbatch=LATER)
     ettsweep(*command)
     name, number = only_submission(results).name, array(results)
     others = {
@@ -861,7 +863,7 @@ def test_waiting_jobs_of_cancelled_runs_are_withdrawn_and_no_others(
     assert {row["state"] for row in status(results).values()} == {"cancelled"}
     ettsweep(*retry, "--yes")
     assert {row["state"] for row in status(results).values()} == {"queued"}
-    cluster.run("scontrol", "release", submissions(results)[1].array())
+    cluster.begin(submissions(results)[1].array())
     wait_until_done(results)
     assert [run.numbers() for run in runs] == [[1]] * 3
     assert pending(cluster) == others
@@ -870,9 +872,9 @@ def test_waiting_jobs_of_cancelled_runs_are_withdrawn_and_no_others(
 
 def test_a_family_is_cancelled_and_what_others_ask_for_is_not(cluster: Cluster, tmp_path: Path, results: Path) -> None:
     (tmp_path / "other").mkdir()
-    one = asks(tmp_path, 2, STEPS, sbatch={"hold": True})
+    one = asks(tmp_path, 2, STEPS, sbatch=LATER)
     ettsweep(*one)
-    other = asks(tmp_path / "other", 2, STEPS + 1, sbatch={"hold": True})
+    other = asks(tmp_path / "other", 2, STEPS + 1, sbatch=LATER)
     ettsweep(*other[:-1], results, "--name", "other")
     rows = status(results)
     families = {row["family"] for row in rows.values()}
@@ -889,8 +891,8 @@ def test_a_family_is_cancelled_and_what_others_ask_for_is_not(cluster: Cluster, 
     ettsweep("retry", "--family", mine, "--yes", "--launch", tmp_path / "slurm.yaml", "--results", results)
     third = submissions(results)[2].array()
     assert pending(cluster) == {f"{number}_{task}" for number in (second, third) for task in (0, 1)}
-    cluster.run("scontrol", "release", second)
-    cluster.run("scontrol", "release", third)
+    cluster.begin(second)
+    cluster.begin(third)
     wait_until_done(results)
     assert [run.numbers() for run in runs_in(results)] == [[1]] * 4
     assert_all_as_if_undisturbed(results)
@@ -899,7 +901,7 @@ def test_a_family_is_cancelled_and_what_others_ask_for_is_not(cluster: Cluster, 
 def test_a_run_retried_while_its_old_job_still_waits_is_trained_by_that(
     cluster: Cluster, tmp_path: Path, results: Path
 ) -> None:
-    ettsweep(*asks(tmp_path, 2, STEPS, runs_per_job=2, sbatch={"hold": True}))
+    ettsweep(*asks(tmp_path, 2, STEPS, runs_per_job=2, sbatch=LATER))
     first, second = by_task(results)
     job = f"{array(results)}_0"
     assert "withdrawn" not in ettsweep("cancel", first.id, "--results", results).stderr
@@ -910,7 +912,7 @@ def test_a_run_retried_while_its_old_job_still_waits_is_trained_by_that(
     assert len(submissions(results)) == 1
     row = status(results)[first.id]
     assert (row["state"], row["job"]) == ("queued", job)
-    cluster.run("scontrol", "release", job)
+    cluster.begin(job)
     wait_until_done(results)
     assert (lives(first), lives(second)) == ([(job, 0)], [(job, 0)])
     assert_all_as_if_undisturbed(results)

@@ -17,6 +17,7 @@ from ettsweep.errors import EttsweepError, StorageError
 from ettsweep.files import storage_errors, write_atomic
 from ettsweep.launch import slurm
 from ettsweep.launch.profiles import AnyProfile, LocalProfile, SlurmProfile, load_profile
+from ettsweep.launch.slots import held, lock_paths, slots_path
 from ettsweep.models.architectures import model_name
 from ettsweep.resources import shipped
 from ettsweep.sweep.gridfile import load_request
@@ -67,7 +68,9 @@ def _profile(name: str, launch_set: Sequence[str]) -> tuple[AnyProfile | None, C
 
 def _slots(profile: LocalProfile) -> str:
     slots = profile.resolve()
-    return f"{len(slots)} slots: {', '.join(slot.name for slot in slots)}; {slots[0].threads} threads each"
+    taken = [lock for slot in slots for lock in held(lock_paths(slot))]
+    told = [f"{len(slots)} slots: {', '.join(slot.name for slot in slots)}", f"{slots[0].threads} threads each"]
+    return "; ".join([*told, *map(str, taken), f"locks in {slots_path()}"])
 
 
 def _writable(results: Path) -> str:

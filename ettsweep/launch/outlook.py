@@ -34,6 +34,7 @@ class LiveOutlook:
         self._by_folder = {s.path.name: s for s in self._slurm}
         self._asked = False
         self._alive: dict[Path, bool] = {}
+        self._waits: dict[Path, str] = {}
 
     @property
     def silence(self) -> str:
@@ -106,8 +107,9 @@ class LiveOutlook:
     def _of(self, submission: Submission, run_id: str) -> Status | None:
         if submission.kind == "local":
             if submission.path not in self._alive:
-                self._alive[submission.path] = self._has_workers(submission)
-            return Status(State.QUEUED) if self._alive[submission.path] else None
+                self._alive[submission.path] = alive = self._has_workers(submission)
+                self._waits[submission.path] = submission.waits_for() if alive else ""
+            return Status(State.QUEUED, self._waits[submission.path]) if self._alive[submission.path] else None
         if problem := self._problem(submission.cluster, submission.user):
             return Status(State.UNKNOWN, problem)
         memory, index = self._memory, submission.task_of(run_id)

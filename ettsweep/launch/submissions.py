@@ -21,6 +21,7 @@ from pathlib import Path
 
 from ettsweep.errors import CorruptError
 from ettsweep.files import Json, dumps, json_or_empty, read_json, write_atomic
+from ettsweep.launch.slots import held
 from ettsweep.processes import Life, Process
 from ettsweep.runs.folder import RunDir, is_run_id, jobs_dir, runs_dir
 
@@ -82,13 +83,34 @@ class Submission:
         A worker speaks for itself once it has started; before, the job that starts it does, and before that the
         command that is starting the jobs. One that has taken its last look at the list says so, and does not count.
         """
+        return [worker for worker, _, _ in self.live_slots()]
+
+    def live_slots(self) -> list[tuple[Process, Json, Json]]:
+        """Return the same local workers with their slots, and what each says of itself."""
         found = []
         for slot, job in zip(self.slots, self.workers(), strict=False):
             said = self.said_by(str(slot.get("name")))
             worker = Process.from_json(said.get("process")) or job
             if worker and not said.get("leaving") and worker.liveness() != "dead":
-                found.append(worker)
+                found.append((worker, slot, said))
         return found
+
+    def at_work(self) -> int:
+        """Return how many local workers have their slots, and so may each train a run."""
+        return sum(bool(said) and not said.get("waits") for _, _, said in self.live_slots())
+
+    def waits_for(self) -> str:
+        """Say which slots local workers wait for, and who has them; empty where a worker does not wait for one."""
+        told = []
+        for worker, slot, said in self.live_slots():
+            if not isinstance(locks := said.get("waits"), list):
+                return ""
+            if worker.liveness() == "unknown":
+                told.append(f"slot {slot.get('name')} of {worker.host}")
+            else:
+                told += [str(lock) for lock in held(Path(str(path)) for path in locks) if lock.process != worker][:1]
+        more = f", or another of {len(told)}" if len(told) > 1 else ""
+        return f"waits for {told[0]}{more}" if told else ""
 
     # --- SLURM ------------------------------------------------------------------------------------------------------
 

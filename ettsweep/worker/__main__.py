@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from ettsweep.errors import EttsweepError, LaunchError, LostPeerError
 from ettsweep.launch.profiles import Slot
-from ettsweep.launch.slots import hold_slot, let_go
+from ettsweep.launch.slots import hold_slot, let_go, lock_paths
 from ettsweep.launch.submissions import Submission, read_submission
 from ettsweep.provenance import package_dir
 from ettsweep.runs.folder import RunDir
@@ -40,8 +40,10 @@ def run_in_slot(folder: Path, slot_name: str) -> int:
     slot = next(Slot.from_json(data) for data in submission.slots if data["name"] == slot_name)
     for number in SIGNALS:
         signal.signal(number, lambda number, frame: sys.exit(128 + number))
-    say(submission, slot.name, leaving=False)
-    lock = hold_slot(slot)  # waits in the kernel, without torch, while another worker has the slot
+    lock = hold_slot(slot, submission.results, wait=False)
+    if lock is None:
+        say(submission, slot.name, leaving=False, waits=lock_paths(slot))
+        lock = hold_slot(slot, submission.results)  # waits in the kernel, without torch
     assert lock is not None
     try:
         Worker(submission, slot, submission.run_dirs(submission.runs), Control()).serve()

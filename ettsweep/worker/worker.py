@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +21,7 @@ from ettsweep.launch import slurm
 from ettsweep.launch.memory import BEATS
 from ettsweep.launch.outlook import LiveOutlook
 from ettsweep.launch.profiles import PROFILES, LocalProfile, Slot
-from ettsweep.launch.slots import Lock, hold_slot, let_go
+from ettsweep.launch.slots import Lock, held, hold_slot, let_go, lock_paths
 from ettsweep.launch.submissions import Submission
 from ettsweep.processes import beside, process
 from ettsweep.provenance import provenance
@@ -53,12 +54,16 @@ def say(
     leaving: bool,
     saved: bool = False,
     idle_lives: int = 0,
+    waits: Sequence[Path] = (),
 ) -> None:
     """Say of this worker whether it has taken its last look at its list, and whether it has nothing to lose any more.
 
-    `idle_lives` are those of its job in a row that had no time for a step.
+    `idle_lives` are those of its job in a row that had no time for a step; `waits` are the
+    locks of its slot, while it waits for them.
     """
     said: Json = {"process": process().to_json(), "leaving": leaving}
+    if waits:
+        said["waits"] = list(map(str, waits))
     if job:
         said |= {"restart": job.restart, "saved": saved, "idle_lives": idle_lives}
     write_atomic(submission.path / f"worker-{worker}.json", dumps(said))
@@ -275,7 +280,7 @@ def train_in_foreground(results: Path, spec: RunSpec, profile: LocalProfile, dat
         run.retry()
     if run.status().state.finished:
         return True
-    lock, slot = _any_slot(profile.resolve())
+    lock, slot = _any_slot(profile.resolve(), results)
     try:
         device, info = prepare_device(slot)
         attempt = claim(run, info | {"heartbeat_s": profile.heartbeat_s}, outlook)
@@ -297,13 +302,14 @@ def train_in_foreground(results: Path, spec: RunSpec, profile: LocalProfile, dat
         let_go(lock)
 
 
-def _any_slot(slots: list[Slot]) -> tuple[Lock, Slot]:
+def _any_slot(slots: list[Slot], results: Path) -> tuple[Lock, Slot]:
     """Hold the first free slot, or wait for the first."""
     for slot in slots:
-        lock = hold_slot(slot, wait=False)
+        lock = hold_slot(slot, results, wait=False)
         if lock is not None:
             return lock, slot
-    print("all slots are taken: waiting for one", file=sys.stderr)
-    lock = hold_slot(slots[0])
+    told = "".join(f", for {one}" for one in held(lock_paths(slots[0]))[:1])
+    print(f"all slots are taken: waiting{told}", file=sys.stderr)
+    lock = hold_slot(slots[0], results)
     assert lock is not None
     return lock, slots[0]

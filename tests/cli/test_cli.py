@@ -11,6 +11,8 @@ from support.commandline import Call, ettsweep, keep, runs_in, write_grid
 from support.forks import Forks, warm_workers
 
 from ettsweep import cli
+from ettsweep.launch.profiles import LocalProfile
+from ettsweep.launch.slots import hold_slot, let_go
 from ettsweep.output import with_results
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.state import State
@@ -732,7 +734,14 @@ def test_one_run_trains_in_the_foreground_and_once(tmp_path: Path, results: Path
 
 
 def test_doctor_tells_what_works(call: Call, results: Path) -> None:
-    rows = {row["check"]: row for row in call("doctor", "--results", results, "--format", "json").json}
+    lock = hold_slot(LocalProfile(devices="cpu", slots=1).resolve()[0], Path("/other"))
+    assert lock
+    options = ("--launch-set", "devices=cpu", "--launch-set", "slots=2", "--results", results, "--format", "json")
+    rows = {row["check"]: row for row in call("doctor", *options).json}
+    let_go(lock)
+    told = rows["profile local"]["detail"]
+    assert told.startswith("2 slots: cpu-0, cpu-1; ")
+    assert f"; slot cpu-0, held by process {os.getpid()} of /other; locks in {os.environ['ETTSWEEP_SLOTS']}" in told
     assert rows["torch"]["state"] == rows["data digits"]["state"] == rows["grids"]["state"] == "ok"
     assert rows["data imagenet"]["state"] == "absent"
     assert not results.exists()

@@ -139,6 +139,9 @@ def test_a_gpu_hidden_from_this_process_is_refused(monkeypatch: pytest.MonkeyPat
         LocalProfile(devices=[1]).resolve()
 
 
+HERE = Path("results")
+
+
 # --- locks of slots -------------------------------------------------------------------------------------------------
 
 
@@ -173,9 +176,9 @@ def test_slot_locks_of_someone_else_are_refused(tmp_path: Path, monkeypatch: pyt
 
 def test_a_slot_is_held_once_and_free_ones_come_first() -> None:
     slots = LocalProfile(slots=3).resolve()
-    lock = hold_slot(slots[0], wait=False)
+    lock = hold_slot(slots[0], HERE, wait=False)
     assert lock is not None
-    assert hold_slot(slots[0], wait=False) is None
+    assert hold_slot(slots[0], HERE, wait=False) is None
     assert free_first(slots) == [slots[1], slots[2], slots[0]]
     let_go(lock)
     assert free_first(slots) == slots
@@ -207,14 +210,14 @@ def test_more_devices_for_a_run_than_there_are_is_refused(monkeypatch: pytest.Mo
 def test_a_group_of_slots_is_held_whole_or_not_at_all() -> None:
     (pair,) = LocalProfile(slots=2, devices_per_run=2).resolve()
     first, second = LocalProfile(slots=2).resolve()
-    lock = hold_slot(second, wait=False)
+    lock = hold_slot(second, HERE, wait=False)
     assert lock is not None
-    assert hold_slot(pair, wait=False) is None
+    assert hold_slot(pair, HERE, wait=False) is None
     assert free_first([second, first]) == [first, second], "the first was not kept"
     let_go(lock)
-    lock = hold_slot(pair, wait=False)
+    lock = hold_slot(pair, HERE, wait=False)
     assert lock is not None
-    assert hold_slot(first, wait=False) is hold_slot(second, wait=False) is None
+    assert hold_slot(first, HERE, wait=False) is hold_slot(second, HERE, wait=False) is None
     let_go(lock)
 
 

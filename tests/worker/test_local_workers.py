@@ -1,11 +1,13 @@
 """Real commands, real worker processes: what is killed, stopped, asked for twice or interrupted comes right."""
 
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +28,10 @@ from support.commandline import (
 )
 from support.slots import attempt_with_checkpoint, held, owner, wait_for_results, waiting
 
+from ettsweep.launch.slots import held as held_locks
 from ettsweep.launch.slots import slot_dir
 from ettsweep.launch.submissions import submission_folders
+from ettsweep.processes import process
 from ettsweep.runs.folder import RunDir
 from ettsweep.spec import RunSpec
 from ettsweep.sweep.gridfile import load_request
@@ -123,6 +127,48 @@ def test_commands_at_the_same_instant_train_each_run_once_on_the_slots_there_are
     assert {claim["process"]["pid"] for claim in claims} <= set(workers)
     wait_for(lambda: not any(alive(pid) for pid in workers), "the workers to end")
     assert all(row["state"] == "done" for row in status(results).values())
+
+
+@pytest.mark.usefixtures("warm")
+def test_who_waits_for_a_slot_says_who_has_it(grid: Any, tmp_path: Path, results: Path) -> None:
+    waiting_results = tmp_path / "waiting"
+    ettsweep(*grid(), *ONE_SLOT)
+    holding = attempt_with_checkpoint(results)
+    holder = owner(holding)
+    os.kill(holder, signal.SIGSTOP)
+    asked = (*grid(runs=2, recipe=GRID["recipe"])[:-1], waiting_results)
+    ettsweep(*asked, *ONE_SLOT)
+    who = f"slot cpu-0, held by process {holder} of {results}"
+    wait_for(lambda: {r["reason"] for r in status(waiting_results).values()} == {f"waits for {who}"}, "the reason")
+    assert {row["state"] for row in status(waiting_results).values()} == {"queued"}
+    (run, _) = runs_in(waiting_results)
+    assert f"waits for {who}" in ettsweep("show", run.id, "--results", waiting_results).stdout
+    for command in (("watch", "--results", waiting_results), (*asked, "--follow")):
+        onlooker = start(*command)
+        assert onlooker.stderr
+        assert f"0/2 runs finished (2 queued); waits for {who}\n" in onlooker.stderr.readline()
+        onlooker.send_signal(signal.SIGINT)
+        ended(onlooker, code=int(command[0] == "grid"))
+
+    os.kill(holder, signal.SIGKILL)  # it had no time to take its words back
+    wait_for_results(waiting_results, 2)
+    assert [row["reason"] for row in status(waiting_results).values()] == ["", ""]
+    wait_for(lambda: not any(map(alive, worker_pids(waiting_results))), "the workers to end")
+
+
+def test_only_a_lock_that_is_held_has_a_holder_and_only_one_that_lives_has_a_name(tmp_path: Path) -> None:
+    lock = slot_dir() / "cpu-0.lock"
+    absent = lock.with_name("cpu-1.lock")
+    gone = replace(process(), start_time="1")
+    assert held_locks([lock]) == []
+    for text in ("", "{", "[1]", '{"process": 3}', json.dumps({"process": gone.to_json(), "results": "/gone"})):
+        lock.write_text(text)
+        assert held_locks([lock]) == []
+        with lock.open() as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            assert [str(one) for one in held_locks([lock, absent])] == ["slot cpu-0, held by another process"]
+    lock.write_text(json.dumps({"process": process().to_json(), "results": "/here"}))
+    assert held_locks([lock]) == []
 
 
 # --- killed and stopped ---------------------------------------------------------------------------------------------

@@ -180,6 +180,17 @@ def read_lines(path: Path) -> list[Json]:
     return lines
 
 
+def first_line(path: Path) -> Json | None:
+    """Return the first whole line of a .jsonl file, or None where there is none."""
+    try:
+        with path.open("rb") as file:
+            line = file.readline(4096)
+        value = loads(line) if line.endswith(b"\n") else None
+    except (OSError, ValueError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
 def last_line(path: Path) -> Json | None:
     """Return the last whole line of a .jsonl file, or None where there is none."""
     try:

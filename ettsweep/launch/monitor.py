@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ettsweep.files import number
 from ettsweep.launch.memory import Memory
 from ettsweep.launch.outlook import NO_ANSWER, LiveOutlook
+from ettsweep.launch.pace import Pace
 from ettsweep.models.architectures import model_name
 from ettsweep.output import STYLES, power
 from ettsweep.runs.folder import RunDir, runs_dir
@@ -41,7 +43,7 @@ class Snapshot:
 
     Attributes:
         statuses: by run id.
-        remaining_s: estimated seconds until all are finished; None before there is a rate.
+        remaining_s: estimated seconds until all are finished; None while nothing runs, or before there is a rate.
         silence: why SLURM does not answer; empty if it does, or is not needed.
     """
 
@@ -65,8 +67,6 @@ class Snapshot:
         """Number of finished runs."""
         return sum(s.state.finished for s in self.statuses.values())
 
-    def summary(self) -> str:
-        """Return one line: how many of all are finished, the states, and how long still."""
     @property
     def waits(self) -> str:
         """Why nothing is in training; empty where something is, or nothing is to be."""
@@ -77,12 +77,14 @@ class Snapshot:
         told = list(dict.fromkeys(s.reason for s in waiting if s.reason))
         return " ".join([*told[:1], *([f"(and {len(told) - 1} more reasons)"] if len(told) > 1 else [])])
 
+    def summary(self) -> str:
+        """Return one line: how many of all are finished, the states, and how long still."""
         counts = count_states(s.state for s in self.statuses.values())
         states = ", ".join(f"{count} {state}" for state, count in counts.items())
         left = f"; about {duration(self.remaining_s)} left" if self.remaining_s else ""
+        waits = f"; {self.waits}" if self.waits else ""
         silence = f"; {NO_ANSWER}: {self.silence}" if self.silence else ""
         return f"{self.done}/{len(self.statuses)} runs finished ({states}){left}{waits}{silence}"
-        waits = f"; {self.waits}" if self.waits else ""
 
 
 def duration(seconds: float) -> str:
@@ -104,37 +106,41 @@ class Monitor:
         self.several = len({search.sweep for found in self._searches.values() for search in found}) > 1
         self._finished: dict[str, Status] = {}
         self._memory = Memory()
+        self._pace = Pace()
         self.watch(specs)
 
     def watch(self, specs: Sequence[RunSpec]) -> None:
-        """Look at these runs from now on; how fast they go is measured anew."""
+        """Look at these runs from now on."""
         self.specs = {spec.run_id: spec for spec in specs}
-        self._first: tuple[float, float] | None = None
 
     def look(self) -> Snapshot:
         """Take a snapshot."""
         outlook = LiveOutlook(self._results, self._memory)
         statuses = {}
         for run_id in self.specs:
-            status = self._finished.get(run_id) or RunDir(runs_dir(self._results) / run_id).status(outlook)
-            if status.state.finished:
+            run = RunDir(runs_dir(self._results) / run_id)
+            status = self._finished.get(run_id) or run.status(outlook)
+            if status.state.finished and run_id not in self._finished:
                 self._finished[run_id] = status
+                self._learn(run)
             statuses[run_id] = status
-        remaining_s = None if outlook.silence else self._remaining_s(statuses)
+        unfinished = statuses.keys() - self._finished.keys()
+        remaining_s = None
+        if unfinished and not outlook.silence:
+            remaining_s = self._pace.left_s(self.specs, statuses, outlook.at_once(unfinished))
         return Snapshot(statuses, remaining_s, outlook.silence)
+
+    def _learn(self, run: RunDir) -> None:
+        """Take note of how long a finished run took."""
+        result = run.result() or {}
+        wall_s, steps = number(result.get("wall_s")), number(result.get("steps"))
+        if wall_s and steps:
+            spec = self.specs[run.id]
+            self._pace.finished(run.id, spec, wall_s, steps / spec.schedule.last_step)
 
     def sweeps(self, spec: RunSpec) -> str:
         """Return the names of the sweeps that a run belongs to."""
         return held_by(self._searches, spec.family_id, spec)
-
-    def _remaining_s(self, statuses: dict[str, Status]) -> float | None:
-        moving = (State.QUEUED, State.RUNNING, State.UNKNOWN)
-        active = [s for s in statuses.values() if s.state.finished or s.state in moving]
-        progress, now_s = sum(s.progress for s in active), time.monotonic()
-        if self._first is None:
-            self._first = (progress, now_s)
-        gained, passed_s = progress - self._first[0], now_s - self._first[1]
-        return (len(active) - progress) * passed_s / gained if gained > 0 and len(active) > progress else None
 
 
 def picture(monitor: Monitor, snapshot: Snapshot, title: str) -> "RenderableType":
@@ -174,14 +180,14 @@ def picture(monitor: Monitor, snapshot: Snapshot, title: str) -> "RenderableType
         table.add_row(run_id, *told, *point, state, step, left, Text(where, overflow="ellipsis"))
     counts = count_states(s.state for s in statuses.values())
     foot = Text("  ".join(f"{count} {state}" for state, count in counts.items()), style="dim")
+    if snapshot.waits:
+        foot.append(f"  {snapshot.waits}", style="yellow")
     if snapshot.silence:
         foot.append(f"  {NO_ANSWER}: {snapshot.silence}", style="magenta")
     return Group(head, table, foot) if shown else Group(head, foot)
 
 
 def follow(monitor: Monitor, title: str, console: "Console", relaunch: bool = True) -> Snapshot:
-    if snapshot.waits:
-        foot.append(f"  {snapshot.waits}", style="yellow")
     """Show the runs until none is queued or running; the terminal gets a live picture, a file a line now and then.
 
     With `relaunch`, return earlier where a run has waited for a worker for some time, so that it can have one.

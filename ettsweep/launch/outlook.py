@@ -122,11 +122,11 @@ class LiveOutlook:
         task = memory.tasks.get(id_) or memory.history(id_, self._slurm)
         if task is None or task.name != submission.name:  # numbers can come again, names cannot
             return self._forgotten(submission, index, id_)
-        if task.waiting:
-            start = f"expected to start {task.start.replace('T', ' ')}" if task.start else ""
         if task.held:
             why = task.reason or task.state
             return Status(State.HELD, f"{why}: `scontrol release {id_}`, or `cancel` and `retry`", job=id_)
+        if task.waiting:
+            start = f"expected to start {task.start.replace('T', ' ')}" if task.start else ""
             if re.search(r"TimeLimit|WallDuration", task.reason):
                 start = "never starts so: `cancel` it, lower time_min, `retry`"
             return Status(State.QUEUED, ", ".join(filter(None, [task.reason, start])), job=id_)
@@ -183,6 +183,19 @@ class LiveOutlook:
                 if ours and all(run.cancel_path.exists() or run.result_path.exists() for run in runs):
                     found.append(f"{array}_{index}")
         return found, problems
+
+    def at_once(self, runs: Collection[str]) -> int:
+        """Return how many of some runs can train at a time now: workers that have their slots, and those of jobs."""
+        found, wanted = 0, set(runs)
+        for submission in self._submissions:
+            if wanted.isdisjoint(submission.runs):
+                continue
+            if submission.kind == "local":
+                found += submission.at_work()
+            elif not self._problem(submission.cluster, submission.user):
+                jobs = [t for t in self._memory.tasks.values() if t.name == submission.name and t.state == "RUNNING"]
+                found += len(jobs) * submission.runs_at_once
+        return found
 
     def live(self, submission: Submission) -> bool:
         """Say whether a submission has workers, or will have, or may have: then nothing of it is waste."""

@@ -164,9 +164,19 @@ class Submission:
         """Say whether all workers of a task have nothing to lose any more in this life of the job."""
         return all(said.get("leaving") or said.get("saved") for said in self._said_in(index, restarts))
 
+    @property
+    def workers_per_job(self) -> int:
+        """Workers that a task of the array has."""
+        return int(self.profile.get("nodes") or 1) * max(1, int(self.profile.get("gpus") or 0))
+
+    @property
+    def runs_at_once(self) -> int:
+        """Runs that a task of the array can train at a time."""
+        together = self.workers_per_job // max(1, int(self.profile.get("devices_per_run") or 1))
+        return max(1, min(self.runs_per_job, together))
+
     def _said_in(self, index: int, restarts: int) -> list[Json]:
-        count = int(self.profile.get("nodes") or 1) * max(1, int(self.profile.get("gpus") or 0))
-        said = [self.said_by(f"{index}-{rank}") for rank in range(count)]
+        said = [self.said_by(f"{index}-{rank}") for rank in range(self.workers_per_job)]
         return [s if s.get("restart") == restarts else {} for s in said]
 
     # --- workers ----------------------------------------------------------------------------------------------------

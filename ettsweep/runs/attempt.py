@@ -13,6 +13,7 @@ from ettsweep.errors import CorruptError
 from ettsweep.files import (
     Json,
     dumps,
+    first_line,
     json_or_empty,
     last_line,
     number,
@@ -179,14 +180,18 @@ class Attempt:
     def pace(self) -> tuple[float, float | None]:
         """Return the share of steps done, and the seconds that the rest takes at the rate so far, if there is one.
 
-        They are those of the last line that was written, in this attempt or in the one that it went on from.
+        The share is that of the last line that was written, in this attempt or in the one that it went on from. The
+        rate is that since the first line of this one: before that, starting took a part of the time.
         """
         for path in (self.timings_path, self.metrics_path):
-            last = last_line(path) or {}
+            first, last = first_line(path) or {}, last_line(path) or {}
             progress, wall_s = number(last.get("progress")), number(last.get("wall_s"))
             if progress is not None and 0 <= progress <= 1:
-                left_s = wall_s * (1 - progress) / progress if wall_s and progress else None
-                return progress, left_s if left_s is not None and 0 <= left_s < math.inf else None
+                before, before_s = number(first.get("progress")), number(first.get("wall_s"))
+                if before is None or before_s is None or wall_s is None or not before < progress:
+                    return progress, None
+                left_s = (wall_s - before_s) * (1 - progress) / (progress - before)
+                return progress, left_s if 0 <= left_s < math.inf else None
         parent = self.parent()
         return (parent.progress() if parent else 0.0), None
 

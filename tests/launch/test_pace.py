@@ -1,0 +1,126 @@
+"""How long runs still take: closed forms, on made ledgers and as the monitor reads them from real folders."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ettsweep.launch.monitor import Monitor, Snapshot
+from ettsweep.launch.pace import Pace, until_free
+from ettsweep.processes import process
+from ettsweep.runs.folder import RunDir
+from ettsweep.runs.state import State, Status
+from ettsweep.spec import RunSpec
+
+
+@pytest.mark.parametrize(
+    ("running", "waiting", "at_once", "seconds"),
+    [
+        ([60.0], [], 1, 60),
+        ([60.0], [100.0] * 3, 1, 360),
+        ([60.0], [100.0] * 3, 4, 100),  # three start at once beside it
+        ([60.0, 10.0], [100.0] * 3, 2, 210),  # 10+100, 60+100, 110+100
+        ([60.0, 10.0], [100.0] * 3, 0, 210),  # what runs counts, whoever counted
+        ([0.0] * 8, [50.0] * 80, 8, 500),
+        ([7.0] * 8, [50.0] * 81, 8, 557),
+    ],
+)
+def test_each_that_waits_starts_as_soon_as_one_has_ended(
+    running: list[float], waiting: list[float], at_once: int, seconds: float
+) -> None:
+    assert until_free(running, waiting, at_once) == pytest.approx(seconds)
+
+
+def left(pace: Pace, *runs: tuple[RunSpec, Status], at_once: int = 1) -> float | None:
+    specs = {spec.run_id: spec for spec, _ in runs}
+    return pace.left_s(specs, {spec.run_id: status for spec, status in runs}, at_once)
+
+
+QUEUED, STARTED = Status(State.QUEUED), Status(State.RUNNING)
+
+
+def test_time_left_is_measured_or_not_told(make_spec: Any) -> None:
+    first, second, third = (make_spec(seed=seed) for seed in range(3))
+    mup, wider = make_spec(strategy={"s": 1.0}), make_spec(model={"width": 16})
+    half = Status(State.RUNNING, progress=0.5, left_s=100.0)  # 200 s a run
+    pace = Pace()
+    assert left(pace, (first, STARTED), (second, QUEUED)) is None, "no rate"
+    assert left(pace, (first, half)) == 100
+    assert left(pace, (first, half), (second, QUEUED), (mup, Status(State.QUEUED, progress=0.75))) == 100 + 200 + 50
+    assert left(pace, (first, half), (second, STARTED), (mup, QUEUED)) == 100 + 200
+    assert left(pace, (first, half), (wider, QUEUED)) is None, "nothing like it was seen"
+    assert left(pace, (first, half), (second, Status(State.HELD)), (third, Status(State.FAILED))) == 100
+    pace.finished(third.run_id, third, 20.0, 0.25)  # it diverged
+    assert left(pace, (second, QUEUED)) is None, "nothing runs"
+    assert left(pace, (first, STARTED), (second, QUEUED)) == 80 + 80
+    assert left(pace, (first, half), (second, QUEUED)) == pytest.approx(100 + (20 + 100) / (0.25 + 0.5))
+
+
+# --- as the monitor sees it -----------------------------------------------------------------------------------------
+
+
+def submitted(results: Path, specs: list[RunSpec], workers: dict[str, dict[str, Any]]) -> None:
+    """Write a local submission whose workers are this process, with what each says of itself."""
+    folder = results / "jobs" / "000001-0123abcd"
+    folder.mkdir(parents=True)
+    me = process().to_json()
+    told = {"kind": "local", "runs": [spec.run_id for spec in specs], "profile": {}, "submitter": me}
+    (folder / "submission.json").write_text(json.dumps(told | {"slots": [{"name": name} for name in workers]}))
+    for name, said in workers.items():
+        (folder / f"worker-{name}.json").write_text(json.dumps({"process": me, "leaving": False} | said))
+
+
+def trains(results: Path, spec: RunSpec, *pace: tuple[float, float]) -> None:
+    """Write an attempt of this process with so many seconds at each share of its steps."""
+    attempt = RunDir(results / "runs" / spec.run_id).claim({}, after=0)
+    assert attempt
+    attempt.append(attempt.timings_path, [{"progress": share, "wall_s": seconds} for share, seconds in pace])
+
+
+def look(results: Path, specs: list[RunSpec]) -> Snapshot:
+    return Monitor(results, specs).look()
+
+
+@pytest.mark.parametrize("slots", [1, 4, 8])
+def test_the_first_look_counts_all_slots_and_not_how_long_a_run_took_to_start(
+    results: Path, make_spec: Any, slots: int
+) -> None:
+    specs = [make_spec(seed=seed) for seed in range(17)]
+    for spec in specs:
+        RunDir.create(results, spec)
+    submitted(results, specs, {f"cpu-{n}": {} for n in range(slots)})
+    assert look(results, specs).remaining_s is None, "nothing runs"
+    trains(results, specs[0], (0.001, 60.0))
+    assert look(results, specs).remaining_s is None, "a minute for the first step is no rate"
+    trains(results, specs[1], (0.001, 60.0), (0.201, 80.0))  # 100 s a run
+    snapshot = look(results, specs)
+    assert snapshot.statuses[specs[1].run_id].left_s == pytest.approx(79.9)
+    ends = sorted([99.9, 79.9] + [0.0] * (slots - 2))
+    for _ in range(15):
+        ends = sorted([ends[0] + 100, *ends[1:]])
+    assert snapshot.remaining_s == pytest.approx(ends[-1])
+
+
+def test_workers_that_wait_for_a_slot_are_no_help(results: Path, make_spec: Any) -> None:
+    specs = [make_spec(seed=seed) for seed in range(5)]
+    for spec in specs:
+        RunDir.create(results, spec)
+    submitted(results, specs, {"cpu-0": {}, "cpu-1": {"waits": ["/nowhere/cpu-1.lock"]}})
+    trains(results, specs[0], (0.1, 20.0), (0.2, 30.0))
+    assert look(results, specs).remaining_s == pytest.approx(80 + 4 * 100)
+
+
+def test_runs_that_are_finished_tell_how_long_the_others_take(results: Path, make_spec: Any) -> None:
+    specs = [make_spec(seed=seed) for seed in range(4)]
+    done, diverged, running, _ = (RunDir.create(results, spec) for spec in specs)
+    last_step = specs[0].schedule.last_step
+    assert done.finish({"status": "done", "score": 1.0, "wall_s": 30.0, "steps": last_step}, [])
+    assert diverged.finish(
+        {"status": "diverged", "diverged_step": 13, "score": None, "wall_s": 15.0, "steps": last_step // 2}, []
+    )
+    submitted(results, specs, {"cpu-0": {}})
+    assert look(results, specs).remaining_s is None, "nothing runs"
+    trains(results, specs[2])
+    assert look(results, specs).remaining_s == pytest.approx(60)
+    assert running.latest()

@@ -165,7 +165,8 @@ def picture(monitor: Monitor, snapshot: Snapshot, title: str) -> "RenderableType
     shown = [run_id for run_id, s in statuses.items() if s.state is State.RUNNING]
     shown += [run_id for run_id, s in statuses.items() if s.state in (State.FAILED, State.HELD, State.UNKNOWN)]
     if len(shown) < SHOWN:  # then there is room to say what the next ones wait for
-        shown += [run_id for run_id, s in statuses.items() if s.state is State.QUEUED and s.reason]
+        queued = {s.reason: run_id for run_id, s in reversed(statuses.items()) if s.state is State.QUEUED and s.reason}
+        shown += reversed(queued.values())
     for run_id in shown[:SHOWN]:
         spec, status = monitor.specs[run_id], statuses[run_id]
         last = spec.schedule.last_step
@@ -177,7 +178,8 @@ def picture(monitor: Monitor, snapshot: Snapshot, title: str) -> "RenderableType
         told = [monitor.sweeps(spec)] if monitor.several else []
         told += [model_name(spec.model)] if models else []
         told.append(strategy_name(spec.strategy.s))
-        table.add_row(run_id, *told, *point, state, step, left, Text(where, overflow="ellipsis"))
+        below = status.reason == snapshot.waits  # then it need not be told in full
+        table.add_row(run_id, *told, *point, state, step, left, Text(where, overflow="ellipsis", no_wrap=below))
     counts = count_states(s.state for s in statuses.values())
     foot = Text("  ".join(f"{count} {state}" for state, count in counts.items()), style="dim")
     if snapshot.waits:

@@ -109,7 +109,7 @@ class Submission:
                 told.append(f"slot {slot.get('name')} of {worker.host}")
             else:
                 told += [str(lock) for lock in held(Path(str(path)) for path in locks) if lock.process != worker][:1]
-        more = f", or another of {len(told)}" if len(told) > 1 else ""
+        more = f", or one of {len(told) - 1} more" if len(told) > 1 else ""
         return f"waits for {told[0]}{more}" if told else ""
 
     # --- SLURM ------------------------------------------------------------------------------------------------------

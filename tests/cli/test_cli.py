@@ -13,7 +13,7 @@ from support.forks import Forks, warm_workers
 from ettsweep import cli
 from ettsweep.launch.profiles import LocalProfile
 from ettsweep.launch.slots import hold_slot, let_go
-from ettsweep.output import with_results
+from ettsweep.output import typed, with_results
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.state import State
 from ettsweep.spec import RunSpec, StrategySpec
@@ -134,8 +134,8 @@ def test_the_map_prints_one_row(call: Call, form: str) -> None:
     done = call("map", "--lr", 1, "--wd", 1, "--from", "standard", "--to", "ntk", "--width", 16, "--format", form)
     (row,) = table(done.out, form)
     assert list(row) == ["lr", "wd"]
-    assert float(row["lr"]) == 64
-    assert float(row["wd"]) == pytest.approx(1 / 64, rel=1e-3)
+    assert typed(row["lr"]) == 64
+    assert typed(row["wd"]) == pytest.approx(1 / 64, rel=1e-3)
 
 
 def test_the_map_takes_the_width_of_a_model_and_the_optimizer(call: Call) -> None:
@@ -398,7 +398,7 @@ def test_an_optimum_is_verified_as_promised(trained: Path, call: Call) -> None:
 @pytest.mark.parametrize("form", ["csv", "markdown"])
 def test_verdicts_print_a_row_for_each_family(trained: Path, call: Call, form: str) -> None:
     (row,) = table(call("verify-optimum", "--results", trained, "--format", form).out, form)
-    assert (row["strategy"], row["verdict"], float(row["lr"])) == ("standard", "optimal", 0.25)
+    assert (row["strategy"], row["verdict"], typed(row["lr"])) == ("standard", "optimal", 0.25)
 
 
 @pytest.mark.parametrize(

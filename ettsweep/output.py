@@ -35,7 +35,7 @@ def show(rows: Sequence[Row], form: Format, columns: Sequence[str] | None = None
         case Format.CSV:
             writer = csv.DictWriter(sys.stdout, names, extrasaction="ignore", lineterminator="\n")
             writer.writeheader()
-            writer.writerows(rows)
+            writer.writerows({n: harmless(v) if isinstance(v := row.get(n), str) else v for n in names} for row in rows)
         case Format.MARKDOWN:
             print(_markdown(rows, names))
         case Format.TABLE:
@@ -50,8 +50,14 @@ def note(text: str) -> None:
 
 
 def harmless(text: str) -> str:
-    """Return a text with what a terminal would obey, such as colours and moves of its cursor, spelled out."""
-    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", lambda m: repr(m[0])[1:-1], text)
+    """Return a text with what a terminal would obey spelled out, such as colours and moves of its cursor.
+
+    So are halves of characters, which stand for bytes of a path and cannot be printed.
+    """
+    return _OBEYED.sub(lambda m: repr(m[0])[1:-1], text)
+
+
+_OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def with_results(text: str, argv: Sequence[str]) -> str:

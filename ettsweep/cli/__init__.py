@@ -17,7 +17,7 @@ from ettsweep import __version__
 from ettsweep.cli import completion, data, runs, sweep, sweeps, theory
 from ettsweep.cli.options import spread
 from ettsweep.errors import EttsweepError
-from ettsweep.output import note
+from ettsweep.output import harmless, note
 
 app = typer.Typer(
     name="ettsweep",
@@ -79,5 +79,6 @@ def main() -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what could not be written is not tried again at exit
-        print(f"ettsweep: {error.filename or 'standard output'}: {error.strerror or error}", file=sys.stderr)
+        told = f"ettsweep: {error.filename or 'standard output'}: {error.strerror or error}"
+        print(harmless(told), file=sys.stderr)
         sys.exit(1)

@@ -13,7 +13,7 @@ from ettsweep.launch.reproduce import reproduce
 from ettsweep.launch.rounds import Outcome, Verification
 from ettsweep.launch.submissions import read_submission, submissions
 from ettsweep.models.architectures import model_name
-from ettsweep.output import Format, note, show
+from ettsweep.output import Format, harmless, note, show
 from ettsweep.provenance import summary
 from ettsweep.runs.folder import runs_dir
 from ettsweep.runs.state import State
@@ -85,7 +85,7 @@ def show_plan(done: Outcome, form: Format, *, below: bool = False) -> None:
         one = table and len({search.sweep for search in done.how.searches}) < 2
         show(rows, form, [key for key in rows[0] if not (one and key == "sweep")] if rows else None)
     for script in done.scripts if table else []:
-        print(f"\n{script}", end="")
+        print(f"\n{harmless(script)}", end="")
     note(plan_summary(done.plan, "would be"))
 
 
@@ -248,7 +248,7 @@ def show_reproduction(run: Run, form: Format) -> None:
     found = reproduce(run.dir, run.spec, run.result)
     data = {"command": found.command, "commit": found.commit, "differs": found.differs}
     if form is Format.TABLE:
-        print(found.command)
+        print(harmless(found.command))
     else:
         show([{**data, "differs": "; ".join(found.differs)}], form, data=data)
     for line in (*found.notes, *(f"differs here: {line}" for line in found.differs)):

@@ -12,7 +12,7 @@ from ettsweep.launch.memory import Memory
 from ettsweep.launch.outlook import NO_ANSWER, LiveOutlook
 from ettsweep.launch.pace import Pace
 from ettsweep.models.architectures import model_name
-from ettsweep.output import STYLES, power
+from ettsweep.output import STYLES, cell, power
 from ettsweep.runs.folder import RunDir, runs_dir
 from ettsweep.runs.state import State, Status
 from ettsweep.scaling.strategies import strategy_name
@@ -155,7 +155,9 @@ def picture(monitor: Monitor, snapshot: Snapshot, title: str) -> "RenderableType
     progress = sum(s.progress for s in statuses.values())
     left = f"about {duration(snapshot.remaining_s)} left" if snapshot.remaining_s else ""
     bar = ProgressBar(total=max(1, len(statuses)), completed=progress, width=40)
-    head.add_row(Text(title, style="bold"), bar, f"{snapshot.done}/{len(statuses)} runs", Text(left, style="cyan"))
+    head.add_row(
+        Text(cell(title), style="bold"), bar, f"{snapshot.done}/{len(statuses)} runs", Text(left, style="cyan")
+    )
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     named = ["sweep"] if monitor.several else []
     models = len({model_name(spec.model) for spec in monitor.specs.values()}) > 1
@@ -174,18 +176,19 @@ def picture(monitor: Monitor, snapshot: Snapshot, title: str) -> "RenderableType
         point = (power(spec.lr), power(spec.wd), str(spec.seed))
         step = f"{round(status.progress * last)}/{last}"
         left = duration(status.left_s) if status.left_s is not None and status.state is State.RUNNING else ""
-        where = " ".join(filter(None, [status.where, status.job, status.reason]))
+        place = " ".join(filter(None, [status.where, status.job, status.reason]))
         told = [monitor.sweeps(spec)] if monitor.several else []
         told += [model_name(spec.model)] if models else []
-        told.append(strategy_name(spec.strategy.s))
+        told = [run_id, *told, strategy_name(spec.strategy.s)]
         below = status.reason == snapshot.waits  # then it need not be told in full
-        table.add_row(run_id, *told, *point, state, step, left, Text(where, overflow="ellipsis", no_wrap=below))
+        where = Text(cell(place), overflow="ellipsis", no_wrap=below)
+        table.add_row(*map(Text, map(cell, told)), *point, state, step, left, where)
     counts = count_states(s.state for s in statuses.values())
     foot = Text("  ".join(f"{count} {state}" for state, count in counts.items()), style="dim")
     if snapshot.waits:
-        foot.append(f"  {snapshot.waits}", style="yellow")
+        foot.append(f"  {cell(snapshot.waits)}", style="yellow")
     if snapshot.silence:
-        foot.append(f"  {NO_ANSWER}: {snapshot.silence}", style="magenta")
+        foot.append(f"  {NO_ANSWER}: {cell(snapshot.silence)}", style="magenta")
     return Group(head, table, foot) if shown else Group(head, foot)
 
 
@@ -206,7 +209,7 @@ def follow(monitor: Monitor, title: str, console: "Console", relaunch: bool = Tr
             if screen:
                 screen.update(picture(monitor, snapshot, title), refresh=True)
             elif snapshot.settled or time.monotonic() - printed_s >= LINE_EVERY_S:
-                console.print(f"{title}: {snapshot.summary()}", highlight=False)
+                console.out(cell(f"{title}: {snapshot.summary()}"), highlight=False)
                 printed_s = time.monotonic()
             if snapshot.settled:
                 return snapshot

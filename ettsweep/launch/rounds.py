@@ -15,7 +15,7 @@ from ettsweep.launch.outlook import NO_ANSWER, LiveOutlook
 from ettsweep.launch.profiles import AnyProfile, LocalProfile
 from ettsweep.launch.submissions import read_submission
 from ettsweep.launch.submit import scripts, submit
-from ettsweep.output import power
+from ettsweep.output import harmless, power
 from ettsweep.runs.folder import RunDir, runs_dir
 from ettsweep.runs.state import State
 from ettsweep.spec import RunSpec
@@ -144,12 +144,12 @@ def _submit_patiently(plan: Plan, how: How, console: "Console") -> Sequence[Path
         try:
             return submit(how.results, plan, how.profile, how.data)
         except UnansweredError as error:
-            console.print(str(error), highlight=False)
+            console.out(harmless(str(error)), highlight=False)
             return ()  # what it lists counts as unknown until SLURM answers
         except NotHereError:
             raise
         except NoAnswerError as error:
-            console.print(f"{NO_ANSWER}: {error}; asking again in {wait_s:.0f} s", highlight=False)
+            console.out(harmless(f"{NO_ANSWER}: {error}; asking again in {wait_s:.0f} s"), highlight=False)
             time.sleep(wait_s)
             wait_s = min(RETRY_LAST_S, 2 * wait_s)
 

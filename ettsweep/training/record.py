@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 
 from ettsweep.files import Json
+from ettsweep.output import harmless
 from ettsweep.runs.attempt import Attempt
 from ettsweep.training import checkpoint
 from ettsweep.training.sinks import Sink
@@ -60,7 +61,7 @@ class Record:
         """Append a dated line to log.txt; a full disk costs the line, not the run."""
         if not self._writes:
             return
-        logging.getLogger("ettsweep").info("%s %s", self._attempt.run.name, text)
+        logging.getLogger("ettsweep").info("%s %s", self._attempt.run.name, harmless(text))
         with contextlib.suppress(OSError), self._attempt.log_path.open("a") as file:
             file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {text}\n")
 

@@ -1,6 +1,5 @@
 """`ettsweep data text` as a user types it: what it prints, kills and Ctrl-C in the middle; and the doctor's view of it."""
 
-import contextlib
 import json
 import os
 import pty
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from support.commandline import ETTSWEEP, PATIENCE_S, alive, ended, ettsweep, start, wait_for
+from support.commandline import ETTSWEEP, PATIENCE_S, alive, at_a_terminal, ended, ettsweep, start, wait_for
 from support.pictures import wait_for_reader
 from support.texts import TOPICS, paragraphs, small_tokenizer, write_gpt2
 
@@ -130,21 +129,6 @@ def test_a_mistake_is_told_in_a_line_and_leaves_nothing(folder: Path, options: O
 # --- a corpus that is there ---------------------------------------------------------------------------------------------
 
 
-def at_a_terminal(answer: str, *arguments: object) -> tuple[int, str]:
-    """Run a command at a terminal where somebody types an answer to its first question."""
-    ours, theirs = pty.openpty()
-    process = subprocess.Popen([ETTSWEEP, *map(str, arguments)], stdin=theirs, stdout=theirs, stderr=theirs)
-    os.close(theirs)
-    seen = b""
-    with contextlib.suppress(OSError):  # the other end is closed
-        while more := os.read(ours, 2**16):
-            if b"[y/N]" in more:
-                os.write(ours, answer.encode() + b"\n")
-            seen += more
-    os.close(ours)
-    return process.wait(PATIENCE_S), seen.decode()
-
-
 @pytest.mark.parametrize(
     ("options", "how"),
     [
@@ -172,10 +156,10 @@ def test_a_corpus_that_was_made_otherwise_is_not_replaced_unasked(folder: Path, 
 def test_somebody_at_a_terminal_is_asked(folder: Path) -> None:
     ettsweep(*SMALL)
     digest = read_manifest(folder / "out").digest
-    code, told = at_a_terminal("n", *SMALL, "--val-fraction", 0.2)
+    code, told = at_a_terminal(*SMALL, "--val-fraction", 0.2, answer="n")
     assert (code, read_manifest(folder / "out").digest) == (1, digest)
     assert "replace it? [y/N]" in told
-    code, told = at_a_terminal("y", *SMALL, "--val-fraction", 0.2)
+    code, told = at_a_terminal(*SMALL, "--val-fraction", 0.2, answer="y")
     assert (code, f"replaces corpus {digest}" in told) == (0, True)
     assert read_manifest(folder / "out").digest != digest
 

@@ -6,6 +6,7 @@ import io
 import json
 import logging
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -93,6 +94,22 @@ Call = Callable[..., Done]
 def typed(*arguments: object, code: int = 0, **options: Any) -> "subprocess.CompletedProcess[str]":
     """Run a command to its end in a process of its own, as a user does."""
     return ended(start(*arguments, **options), code)
+
+
+def at_a_terminal(*arguments: object, answer: str = "") -> tuple[int, str]:
+    """Return how a command ended at a terminal, and what was seen there; somebody answers its questions."""
+    ours, theirs = pty.openpty()
+    env = os.environ | {"COLUMNS": "400", "TERM": "xterm"}
+    process = subprocess.Popen([ETTSWEEP, *map(str, arguments)], stdin=theirs, stdout=theirs, stderr=theirs, env=env)
+    os.close(theirs)
+    seen = b""
+    with contextlib.suppress(OSError):  # the other end is closed
+        while more := os.read(ours, 2**16):
+            if b"[y/N]" in more:
+                os.write(ours, answer.encode() + b"\n")
+            seen += more
+    os.close(ours)
+    return process.wait(PATIENCE_S), seen.decode()
 
 
 def ettsweep(

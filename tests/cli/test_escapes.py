@@ -1,0 +1,62 @@
+"""Texts that come from files, jobs and errors: a terminal does not obey them, and rich reads no markup in them."""
+
+from pathlib import Path
+
+import pytest
+from support.commandline import at_a_terminal, ettsweep, write_grid
+
+from ettsweep.runs.folder import RunDir
+from ettsweep.sweep.changes import extend
+from ettsweep.sweep.gridfile import load_request
+
+NASTY = "\x1b]0;mine\x07\x1b[2J\rgone\u202e [red]not red[/red] [/nope] [link=x :boom:"
+SPELLED = r"\x1b]0;mine\x07\x1b[2J\rgone\u202e [red]not red[/red] [/nope] [link=x :boom:"
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return the id of a failed run whose reason, log, owner and sweep say what a terminal would obey."""
+    monkeypatch.chdir(tmp_path)
+    request = load_request(write_grid(tmp_path / "grid.yaml"))
+    extend(Path("results"), "grid", request, None)
+    (spec, *_) = request.specs()
+    attempt = RunDir.create(Path("results"), spec).claim({"job": NASTY, "device_name": NASTY}, after=0)
+    assert attempt
+    attempt.log_path.write_text(f"{NASTY}\n")
+    attempt.fail("error", NASTY)
+    return spec.run_id
+
+
+def assert_harmless(seen: str) -> None:
+    assert SPELLED in seen
+    for obeyed in ("\x1b]0", "\x07", "\x1b[2Jgone", "\x1b[2J\r", "\u202e"):
+        assert obeyed not in seen
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("status", "status --format csv", "status --format markdown", "show RUN", "show RUN --format csv"),
+        *("logs RUN", "retry RUN --launch-set {nasty}=1"),
+    ],
+)
+def test_what_a_run_says_is_spelled_out(run: str, command: str) -> None:
+    words = [word.replace("RUN", run).replace("{nasty}", NASTY) for word in command.split(" ")]
+    done = ettsweep(*words, code=None)
+    assert_harmless(done.stdout + done.stderr)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["status", "show RUN", "logs RUN", "watch"])
+def test_nor_does_a_terminal_obey_it(run: str, command: str) -> None:
+    code, seen = at_a_terminal(*command.replace("RUN", run).split())
+    assert code in (0, 1)
+    assert "Traceback" not in seen
+    assert_harmless(seen)
+
+
+def test_a_folder_of_any_name_can_be_watched(run: str, tmp_path: Path) -> None:
+    Path("results").rename(folder := tmp_path / f"r{NASTY.replace('/', '')}")
+    done = ettsweep("watch", "--results", folder, code=1)
+    assert f"/r{SPELLED.replace('/', '')}: 0/1 runs finished" in done.stderr
+    assert run in ettsweep("show", run, "--results", folder).stdout

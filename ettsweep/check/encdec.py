@@ -8,12 +8,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ettsweep.check.probe import DRAWS, SAMPLES, Checkable, Probe
+from ettsweep.check.forward import rms
+from ettsweep.check.judgement import Layer
+from ettsweep.check.probe import DRAWS, SAMPLES, Checkable, Found, Probe
 from ettsweep.models.encdec import EncDec
 from ettsweep.models.encdec_spec import EncDecSpec, dims
 from ettsweep.scaling.kernels import Kernels, encdec_kernels
 from ettsweep.tasks.base import Batch
-from ettsweep.vocabulary import FIRST_BPE
+from ettsweep.vocabulary import FIRST_BPE, PAD
 
 TOKENS = 8
 VOCABULARY = 2048
@@ -69,4 +71,31 @@ def _kernels(models: Sequence[EncDecSpec], s: float | None, batch: Batch) -> lis
     return [encdec_kernels(model, dims(model), s, source_BT, previous_BT, draws=DRAWS) for model in models]
 
 
-CHECKABLE = Checkable(_small, _about, _probe, _logits, _loss, _kernels)
+def _ln_eps(model: EncDecSpec) -> float:
+    return model.ln_eps
+
+
+def _stems(network: EncDec, batch: Batch) -> dict[str, Tensor]:
+    """Return words and places, (B, T, D)."""
+    source_BT, previous_BT, _ = batch.inputs
+    encoder_BTD = network.we[source_BT] + network.encoder_pe
+    return {"encoder.stem": encoder_BTD, "decoder.stem": network.we[previous_BT] + network.decoder_pe}
+
+
+def _leaks(network: EncDec, batch: Batch) -> list[Found]:
+    """Return what the decoder's last token does to outputs before it, and what [pad] does after a source."""
+    source_BT, previous_BT, target_BT = batch.inputs
+    if source_BT.shape[1] == 1:
+        return []
+    other_BT = torch.cat((previous_BT[:, :-1], target_BT[:, -1:]), 1)  # what is to be predicted is never read
+    moved_BTK = network.logits(source_BT, other_BT) - network.logits(source_BT, previous_BT)
+    right_BTK = network.logits(source_BT[:, :-1], previous_BT)
+    padded_BT = torch.cat((source_BT[:, :-1], torch.full_like(source_BT[:, -1:], PAD)), 1)
+    padded_BTK = network.logits(padded_BT, previous_BT)
+    return [
+        (Layer.LATER, "decoder", rms(moved_BTK[:, :-1]) / rms(moved_BTK[:, -1])),
+        (Layer.PADDING, "encoder and decoder", rms(padded_BTK - right_BTK) / rms(right_BTK)),
+    ]
+
+
+CHECKABLE = Checkable(_small, _about, _probe, _logits, _loss, _kernels, _ln_eps, _stems, _leaks)

@@ -7,19 +7,11 @@ import numpy as np
 
 from ettsweep.check.powers import growth
 from ettsweep.models.architectures import dims, parameter_shapes
-from ettsweep.scaling.factors import (
-    BULK,
-    Dims,
-    Domain,
-    Group,
-    MlpFactor,
-    Optimizer,
-    adamw_order_one,
-    tangent_contribution,
-)
-from ettsweep.scaling.kernels import Kernels, output_scale
+from ettsweep.scaling.factors import Dims, Group, MlpFactor, Optimizer, adamw_order_one, tangent_contribution
+from ettsweep.scaling.kernels import Kernels
 from ettsweep.scaling.recursion import Array
 from ettsweep.scaling.strategies import bulk_exponent
+from ettsweep.scaling.theory import initial_std, output_scale
 from ettsweep.spec import ModelSpec
 
 HEAD = "head"
@@ -54,22 +46,27 @@ class Expected:
 class Prediction:
     """Kernels at leading order, and what they were computed for.
 
-    `counts` are the parameters of each group that have a gradient (`tangent_contribution`).
+    `sizes` are the numbers in each of a group's tensors, by name: those that one tensor holds have names of their own.
     """
 
     dims: Dims
-    counts: Mapping[Group, int]
+    sizes: Mapping[Group, Mapping[str, int]]
     kernels: Kernels
 
     @classmethod
     def of(cls, model: ModelSpec, kernels: Kernels) -> "Prediction":
-        """Return the prediction for a model; of a word embedding, the parameters of one word have a gradient."""
-        counts: dict[Group, int] = {}
+        """Return the prediction for a model."""
+        sizes: dict[Group, dict[str, int]] = {}
         for parameter in parameter_shapes(model):
+            module, fused = parameter.name.rpartition(".")[0], len(parameter.groups) > 1
             for group in parameter.groups:
-                size = model.width if group is Group.WE else parameter.size // len(parameter.groups)
-                counts[group] = counts.get(group, 0) + size
-        return cls(dims(model), counts, kernels)
+                name = f"{module}.{group}" if fused else parameter.name
+                sizes.setdefault(group, {})[name] = parameter.size // len(parameter.groups)
+        return cls(dims(model), sizes, kernels)
+
+    def count(self, group: Group) -> int:
+        """Return a group's parameters that have a gradient, for `tangent_contribution`: of words, those of one."""
+        return self.dims.width if group is Group.WE else sum(self.sizes[group].values())
 
 
 @dataclass(frozen=True)
@@ -92,12 +89,17 @@ class Expectations:
     @property
     def groups(self) -> list[Group]:
         """Return the model's groups, from the stem to the head."""
-        return [group for group in Group if group in self.predictions[-1].counts]
+        return [group for group in Group if group in self.predictions[-1].sizes]
 
     @property
     def stages(self) -> tuple[str, ...]:
         """Return the stages in the order of the forward pass."""
         return tuple(stage.name for stage in self.predictions[-1].kernels.stages)
+
+    def initial_std(self, group: Group) -> Expected:
+        """Return the std of a group's initial values, which has neither noise nor corrections."""
+        curve = tuple(initial_std(group, prediction.dims, self.s) for prediction in self.predictions)
+        return Expected(curve[-1], 0.0, 0.0, curve)
 
     def kernel(self, stage: str, mean: Callable[[Array], float]) -> Expected:
         """Return a mean of a stage's kernel, over positions or over pairs of them."""
@@ -118,7 +120,7 @@ class Expectations:
         if self.s is None:
             widest = self.predictions[-1]
             raw = own(widest.kernels.tangent[group].value)
-            scale = tangent_contribution(raw, 1.0, self.optimizer, widest.counts[group]) / value
+            scale = tangent_contribution(raw, 1.0, self.optimizer, widest.count(group)) / value
             value, error = value * scale, error * scale
         return Expected(value, error, self.outside, tuple(value for value, _ in curve))
 
@@ -165,35 +167,9 @@ class Expectations:
         if self.optimizer == "sgd":
             ignored = prediction.dims.mlp_ratio if group is Group.X and self.mlp_factor == "ignore" else 1
             return ignored * value, ignored * error
-        count = prediction.counts[group]
+        count = prediction.count(group)
         root = adamw_order_one(group, value, prediction.dims, count, self.mlp_factor)
         return root, root * error / (2 * value)
-
-
-def init_power(group: Group, domain: Domain, s: float | None) -> float:
-    """Return p, where the std of a group's initial values goes as n^p.
-
-    eq:init-preview-stem .. eq:init-preview-Meta-head; 0 for language, whose stds are the same at all widths
-    (table:SLUDGE).
-    """
-    if domain == "language":
-        return 0.0
-    if group is Group.HEAD:
-        return -(1 + (s or 0.0)) / 2
-    return -0.5 if group in BULK else 0.0
-
-
-def factor_power(group: Group, s: float | None, optimizer: Optimizer) -> float:
-    """Return p, where a group's learning-rate factor goes as n^p; 0 for standard.
-
-    eq:AdamWlambdaG-preview-*, eq:SGDlambdaG-preview-*, with s from foot:Meta2.
-    """
-    if s is None or group is Group.HEAD_BIAS:
-        return 0.0
-    if group is Group.HEAD:
-        return -1.0
-    embedding = (s - 1) / 2 if optimizer == "adamw" else s
-    return embedding - 1 if group in BULK else embedding
 
 
 def own(kernel: Array) -> float:

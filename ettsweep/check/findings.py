@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from ettsweep.check.judgement import GroupRow, Judgement, Quantity, Row
+from ettsweep.check.judgement import GroupRow, Judgement, Layer, Quantity, Row
 from ettsweep.check.powers import APART, Agreement, signed
 from ettsweep.scaling.factors import Group
 
@@ -13,6 +13,19 @@ READ_OFF = {
 }
 """What can be read off a network and its optimizer, in words."""
 
+OF_LAYERS = {
+    Layer.MEAN: "the mean of tokens after LayerNorm, relative to their rms,",
+    Layer.VARIANCE: "the variance of tokens after LayerNorm, over what it should be,",
+    Layer.WEIGHT: "the weight in the residual stream",
+    Layer.REST: "what is in the residual stream beside the branches",
+    Layer.LOGITS: "the scale of the logits, over 1/sqrt(C),",
+    Layer.ATTENTION: "what softmax of the logits, masked as it should be, does not make of attention",
+    Layer.ACTIVATION: "the difference from the GELU, relative to it,",
+    Layer.LATER: "the change of outputs by a later token, relative to its own,",
+    Layer.PADDING: "the change of outputs by [pad] after the source, relative to them,",
+}
+"""What layers are asked, in words."""
+
 
 def findings(judgement: Judgement, s: float | None) -> tuple[str, ...]:
     """Return what is wrong, causes before what follows from them, and what could not be told.
@@ -20,9 +33,11 @@ def findings(judgement: Judgement, s: float | None) -> tuple[str, ...]:
     Under standard (s is None), a group is off in comparison with the bulk.
     """
     starts, factors, decays = (list(_read_off(judgement, what)) for what in READ_OFF)
-    causes = [*starts, *_output_scale(judgement), *factors, *decays]
-    lines = [line for _, line in causes]
-    if not causes:
+    layers = list(_layers(judgement))
+    outputs = [] if layers else list(_output_scale(judgement))
+    causes = [*starts, *outputs, *factors, *decays]
+    lines = [*(line for _, line in starts), *layers, *(line for _, line in (*outputs, *factors, *decays))]
+    if not lines:
         lines += _behaviour(judgement, s)
     elif rest := _off(judgement, {group for group, _ in causes}):
         lines.append(f"off as well, as may follow from that: {', '.join(rest)}")
@@ -33,7 +48,19 @@ def _read_off(judgement: Judgement, what: str) -> Iterator[tuple[str, str]]:
     """Yield (group, line) for each group of which it is off."""
     for row in judgement.groups:
         if what in row.quantities and _is_off(row, what):
-            yield row.name, f"{row.name}: {READ_OFF[what]} {_instead(row.quantities[what])}"
+            quantity = row.quantities[what]
+            where = f", in {_listed(quantity.where)}" if quantity.where else ""
+            yield row.name, f"{row.name}: {READ_OFF[what]} {_instead(quantity)}{where}"
+
+
+def _layers(judgement: Judgement) -> Iterator[str]:
+    """Yield what is off in layers, with all places that show it; the one that is the farthest off speaks for them."""
+    for row in judgement.layers:
+        off = [place for place, quantity in row.quantities.items() if quantity.verdict is Agreement.OFF]
+        if off and row.name == Layer.GRADIENT:
+            yield f"no gradient reaches {_listed(off)}"
+        elif off:
+            yield f"{_listed(off)}: {OF_LAYERS[Layer(row.name)]} {_exactly(row.farthest[1])}"
 
 
 def _output_scale(judgement: Judgement) -> Iterator[tuple[str, str]]:
@@ -101,6 +128,13 @@ def _instead(quantity: Quantity) -> str:
     if quantity.measured is None or quantity.predicted is None:
         return "vanishes or is not finite"
     return f"is {quantity.measured:.3g} at the widest, not {quantity.predicted:.3g}"
+
+
+def _exactly(quantity: Quantity) -> str:
+    """Return what a layer shows instead of what it should."""
+    if quantity.measured is None:
+        return "cannot be told: not finite, or not made by F.linear of the weights"
+    return f"is {round(quantity.measured, 6) + 0.0:.4g}, not {quantity.predicted:g}"
 
 
 def _listed(names: Sequence[str], most: int = 4) -> str:

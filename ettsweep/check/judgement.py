@@ -1,15 +1,17 @@
 """What was measured at several widths held against what a scaling implies: a verdict per quantity."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from statistics import fmean
 
 import numpy as np
 
-from ettsweep.check.expectations import Expectations, Expected, between, factor_power, init_power, own
+from ettsweep.check.expectations import Expectations, Expected, between, own
 from ettsweep.check.powers import Agreement, Power, fit_power, growth, judge_power, relative_variances, worst
 from ettsweep.scaling.factors import Group, tangent_contribution
+from ettsweep.scaling.theory import factor_power
 
 KERNEL_ALLOWANCE, CONTRIBUTION_ALLOWANCE = 5.0, 10.0
 """Times 1/C, by which a value at the widest may differ from its leading order beside the errors.
@@ -21,10 +23,61 @@ VALUE_ERRORS = 4
 DIRECT_POWER = 0.1
 """How far the power of a factor or an initial std may be off: the former has no noise, the latter little."""
 
+STD_ERRORS, STD_ALLOWANCE = 5, 0.01
+"""By which the std of a tensor's N initial values may be off at the widest: standard errors, each at most 1/sqrt(2N)
+of it, and a part of it. The [pad] row of word embeddings is zero, which takes less."""
+
 DECAY_TOLERANCE = 0.01
+
+
+class Layer(StrEnum):
+    """What a layer is asked, where neither powers of the width nor noise but rounding are in the answer."""
+
+    MEAN = "mean after LayerNorm"
+    """Root mean square over tokens, relative to their channels'."""
+    VARIANCE = "variance after LayerNorm"
+    """Relative to v / (v + eps), where v is that of the token before it."""
+    WEIGHT = "weight"
+    """With which a branch, or what a block is given, is added to the block's output."""
+    REST = "rest of a block"
+    """What these do not make of its output, as a part of it."""
+    LOGITS = "scale of logits"
+    """Relative to q k / sqrt(C)."""
+    ATTENTION = "rest of attention"
+    """What softmax and mask do not make of attention, as a part of it."""
+    ACTIVATION = "activation"
+    """The rms difference of activations and the GELU of what they are made of, relative to the GELU."""
+    LATER = "later token"
+    """The change of the outputs before a token that is changed, relative to its own."""
+    PADDING = "padding"
+    """The change of the outputs by [pad] after the source, relative to them."""
+    GRADIENT = "gradient"
+    """Whether a gradient reaches a tensor: 1 or 0."""
+
+
+EXACT = {
+    Layer.MEAN: (0.0, 1e-4),
+    Layer.VARIANCE: (1.0, 2e-3),
+    Layer.WEIGHT: (1.0, 1e-3),
+    Layer.REST: (0.0, 1e-3),
+    Layer.LOGITS: (1.0, 1e-2),
+    Layer.ATTENTION: (0.0, 1e-3),
+    Layer.ACTIVATION: (0.0, 1e-6),
+    Layer.LATER: (0.0, 1e-5),
+    Layer.PADDING: (0.0, 1e-5),
+    Layer.GRADIENT: (1.0, 0.0),
+}
+"""What each should be, and by how much it may differ; rounding makes a tenth of that at most.
+
+Without its mean taken off, a token has 1/sqrt(n) or so left. GELU by tanh differs by 2e-4 where its arguments have the
+variance 2/5 of image models, and by 3e-6 in text models of width 16.
+"""
 
 Changes = Sequence[Mapping[str, float]]
 """Of each step, the rms change of each stage since before training."""
+
+PerTensor = Mapping[Group, tuple[float, ...]]
+"""Of each group, a number for each of its tensors, in the model's order."""
 
 
 @dataclass(frozen=True)
@@ -35,24 +88,28 @@ class Measured:
         width: n.
         seed: of its initial values.
         kernels: of each stage, the mean over tokens, and that over pairs of tokens of different samples.
-        stds: of each group's initial values.
-        factors: of each group, what the optimizer multiplies the learning rate of each of its tensors by.
-        gradients: of each group, the sum over its parameters of (df_i/dtheta)^2, mean over outputs i and samples.
+        stds: of each group's tensors, the root mean square of its initial values.
+        factors: of each group's tensors, what the optimizer multiplies its learning rate by.
+        gradients: of each group's tensors, the sum over its numbers of (df_i/dtheta)^2; mean over outputs i and
+            samples.
         changes: of its stages in training.
         function_changes: the rms change of the outputs that each group's steps make by themselves.
-        decay: of each group, the shrinkage in a step with zero gradients, divided by lr wd; empty if not measured.
+        layers: what is asked of layers, by place; empty if not measured.
+        decay: of each group's tensors, the shrinkage in a step with zero gradients, divided by lr wd; empty if not
+            measured.
         contact: mean logit of the token that the decoder reads, of language models.
     """
 
     width: int
     seed: int
     kernels: Mapping[str, tuple[float, float]]
-    stds: Mapping[Group, float]
-    factors: Mapping[Group, tuple[float, ...]]
-    gradients: Mapping[Group, float]
+    stds: PerTensor
+    factors: PerTensor
+    gradients: PerTensor
     changes: Changes
     function_changes: Mapping[Group, float]
-    decay: Mapping[Group, float]
+    layers: Mapping[Layer, Mapping[str, float]]
+    decay: PerTensor
     contact: float | None = None
 
 
@@ -66,6 +123,7 @@ class Quantity:
         predicted: at the widest; None where only the power is.
         power: of the width; None where there is none, since a value vanishes or is not finite.
         implied: power; None where the theory has none.
+        where: of a group with several tensors, those that are off; the farthest speaks for it.
     """
 
     measured: float | None
@@ -74,6 +132,7 @@ class Quantity:
     power: Power | None
     implied: float | None
     verdict: Agreement
+    where: tuple[str, ...] = ()
 
     @property
     def off_by(self) -> float | None:
@@ -110,18 +169,33 @@ class GroupRow(Row):
         return contribution.off_by if change.off_by is None else change.off_by
 
 
+class LayerRow(Row):
+    """What is judged of one thing that layers are asked, by the place that answers."""
+
+    @property
+    def farthest(self) -> tuple[str, Quantity]:
+        """Return the place that is the farthest off; places that could not answer are."""
+
+        def distance(item: tuple[str, Quantity]) -> float:
+            measured, right = item[1].measured, item[1].predicted
+            return math.inf if measured is None or right is None else abs(measured - right)
+
+        return max(self.quantities.items(), key=distance)
+
+
 @dataclass(frozen=True)
 class Judgement:
     """All rows, and the contact term of a tied head, (predicted, measured), which is not judged."""
 
     stages: tuple[Row, ...]
     groups: tuple[GroupRow, ...]
+    layers: tuple[LayerRow, ...]
     contact: tuple[float, float] | None = None
 
     @property
     def verdict(self) -> Agreement:
         """Return the worst of the rows' verdicts."""
-        return worst([row.verdict for row in (*self.stages, *self.groups)])
+        return worst([row.verdict for row in (*self.stages, *self.groups, *self.layers)])
 
 
 def judge(expected: Expectations, measured: Sequence[Measured], heads: int, samples: int) -> Judgement:
@@ -129,11 +203,12 @@ def judge(expected: Expectations, measured: Sequence[Measured], heads: int, samp
     table = _Table(expected.widths, [n // heads for n in expected.widths], measured)
     stages = tuple(_stage(name, expected, table, samples) for name in expected.stages)
     groups = tuple(_group(group, expected, table) for group in expected.groups)
+    layers = tuple(_layers(expected, measured))
     contact = expected.predictions[-1].kernels.contact
     if contact is None:
-        return Judgement(stages, groups)
+        return Judgement(stages, groups, layers)
     logit, _ = table.widest(lambda m: math.nan if m.contact is None else m.contact)
-    return Judgement(stages, groups, (float(contact.logit.value.mean()), math.nan if logit is None else logit))
+    return Judgement(stages, groups, layers, (float(contact.logit.value.mean()), math.nan if logit is None else logit))
 
 
 Read = Callable[[Measured], float]
@@ -206,41 +281,93 @@ def _stage(name: str, expected: Expectations, table: _Table, samples: int) -> Ro
 
 def _group(group: Group, expected: Expectations, table: _Table) -> GroupRow:
     contribution = expected.contribution(group)
-    counts = {prediction.dims.width: prediction.counts[group] for prediction in expected.predictions}
+    counts = {prediction.dims.width: prediction.count(group) for prediction in expected.predictions}
 
     def contributed(m: Measured) -> float:
         factor = fmean(m.factors[group])
-        return tangent_contribution(m.gradients[group], factor, expected.optimizer, counts[m.width])
+        return tangent_contribution(sum(m.gradients[group]), factor, expected.optimizer, counts[m.width])
 
-    quantities = {}
-    if group is not Group.HEAD_BIAS:  # it starts from 0
-        implied = init_power(group, expected.predictions[-1].dims.domain, expected.s)
-        quantities["initial std"] = table.direct(lambda m: m.stds[group], implied)
+    quantities = {} if group is Group.HEAD_BIAS else {"initial std": _std(group, expected, table)}  # it starts from 0
     quantities |= {
         "learning-rate factor": _factor(group, expected, table),
         "tangent contribution": table.fitted(contributed, contribution, CONTRIBUTION_ALLOWANCE),
         "function change": table.fitted(lambda m: m.function_changes[group], replace(contribution, value=None)),
-        "decay": _decay(group, table),
+        "decay": _decay(group, expected, table),
     }
     return GroupRow(group.value, quantities)
 
 
+def _std(group: Group, expected: Expectations, table: _Table) -> Quantity:
+    """Judge the stds of a group's tensors by their power and their value at the widest."""
+    right, (*_, widest) = expected.initial_std(group), expected.predictions
+    assert right.value is not None
+    seeds, found = len(table.measured) / len(table.widths), dict[str, Quantity]()
+    for index, (name, size) in enumerate(widest.sizes[group].items()):
+        quantity, error = (
+            table.direct(_of(lambda m: m.stds, group, index), right.implied(table.widths)),
+            1 / math.sqrt(2 * size * seeds),
+        )
+        far = quantity.measured is None or abs(quantity.measured / right.value - 1) > STD_ERRORS * error + STD_ALLOWANCE
+        verdict = Agreement.OFF if far else quantity.verdict
+        found[name] = replace(
+            quantity, error=error * (quantity.measured or 0.0), predicted=right.value, verdict=verdict
+        )
+    return _farthest(found)
+
+
 def _factor(group: Group, expected: Expectations, table: _Table) -> Quantity:
-    """Judge the learning-rate factors of a group's tensors; the one whose power is the farthest off speaks for all."""
+    """Judge the learning-rate factors of a group's tensors by their power."""
     implied = factor_power(group, expected.s, expected.optimizer)
-
-    def of_tensor(index: int) -> Quantity:
-        return table.direct(lambda m: m.factors[group][index], implied)
-
-    judged = map(of_tensor, range(len(table.measured[0].factors[group])))
-    return max(judged, key=lambda quantity: math.inf if quantity.off_by is None else abs(quantity.off_by))
+    names = expected.predictions[-1].sizes[group]
+    reads = (_of(lambda m: m.factors, group, index) for index in range(len(names)))
+    return _farthest({name: table.direct(read, implied) for name, read in zip(names, reads, strict=True)})
 
 
-def _decay(group: Group, table: _Table) -> Quantity:
-    """Judge that a step shrinks a group by lr wd at every width, and the head bias not at all."""
-    implied = 0.0 if group is Group.HEAD_BIAS else 1.0
+def _decay(group: Group, expected: Expectations, table: _Table) -> Quantity:
+    """Judge that a step shrinks each tensor by lr wd at every width, and the head bias not at all."""
+    implied, found = 0.0 if group is Group.HEAD_BIAS else 1.0, dict[str, Quantity]()
     seen = replace(table, measured=[m for m in table.measured if m.decay])
-    ratios = [value for row in seen.values(lambda m: m.decay[group]) for value in row]
-    right = all(abs(ratio - implied) <= DECAY_TOLERANCE for ratio in ratios)
-    power = seen.power(lambda m: m.decay[group]) if implied else None
-    return Quantity(ratios[-1], 0.0, implied, power, 0.0, Agreement.OK if right else Agreement.OFF)
+    for index, name in enumerate(expected.predictions[-1].sizes[group]):
+        read = _of(lambda m: m.decay, group, index)
+        ratios = [value for row in seen.values(read) for value in row]
+        right = all(abs(ratio - implied) <= DECAY_TOLERANCE for ratio in ratios)
+        power = seen.power(read) if implied else None
+        found[name] = Quantity(ratios[-1], 0.0, implied, power, 0.0, Agreement.OK if right else Agreement.OFF)
+    return _farthest(found)
+
+
+def _of(values: Callable[[Measured], PerTensor], group: Group, index: int) -> Read:
+    """Return what reads the number of one of a group's tensors."""
+    return lambda m: values(m)[group][index]
+
+
+def _farthest(found: Mapping[str, Quantity]) -> Quantity:
+    """Return the quantity of the tensor that is the farthest off, with all that are."""
+
+    def distance(quantity: Quantity) -> tuple[bool, float]:
+        power = quantity.off_by
+        return quantity.verdict is Agreement.OFF, math.inf if power is None else abs(power)
+
+    off = tuple(name for name, quantity in found.items() if quantity.verdict is Agreement.OFF)
+    return replace(max(found.values(), key=distance), where=off if len(found) > 1 else ())
+
+
+def _layers(expected: Expectations, measured: Sequence[Measured]) -> Iterator[LayerRow]:
+    """Yield what layers show, in the order of what can be asked."""
+    for layer in Layer:
+        found = {place: value for m in measured for place, value in m.layers.get(layer, {}).items()}
+        if layer is Layer.GRADIENT:
+            found = {
+                name: float(all(m.gradients[group][i] > 0 for m in measured))
+                for group, sizes in expected.predictions[-1].sizes.items()
+                for i, name in enumerate(sizes)
+            }
+        judged = {place: _exact(value, *EXACT[layer]) for place, value in found.items()}
+        if judged:
+            yield LayerRow(layer.value, judged)
+
+
+def _exact(value: float, right: float, tolerance: float) -> Quantity:
+    """Judge what has nothing but rounding in it."""
+    verdict = Agreement.OK if abs(value - right) <= tolerance else Agreement.OFF
+    return Quantity(value if math.isfinite(value) else None, 0.0, right, None, None, verdict)

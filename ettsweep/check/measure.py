@@ -1,21 +1,20 @@
 """What a network is at its initial values and does in its first steps, measured on the parts that train.
 
-B batch, T tokens, D width, K outputs of one position.
+B batch, K outputs of one position.
 """
 
 import copy
-import math
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
+from operator import add
 
 import torch
-from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
+from torch import Tensor
 
 from ettsweep.check.expectations import HEAD
+from ettsweep.check.forward import contact, kernel, logits, observe, rms
 from ettsweep.check.judgement import Changes, Measured
+from ettsweep.check.layers import layers
 from ettsweep.check.probe import Probe, checkable
 from ettsweep.models.architectures import parameter_shapes
 from ettsweep.models.blocks import Network
@@ -35,9 +34,10 @@ DECAY = 2.0**-4
 """lr wd of the step that shows the decay: a power of two, far from where fp32 rounds."""
 
 
-def measure(spec: RunSpec, probe: Probe, steps: int, *, decay: bool) -> Measured:
-    """Return what a new network shows in so many steps, and its decay if that is asked for."""
+def measure(spec: RunSpec, probe: Probe, steps: int, *, decay: bool, by_layer: bool) -> Measured:
+    """Return what a new network shows in so many steps, and its decay and what its layers show if that is asked for."""
     network = initial_network(spec, CPU)
+    of_layers = layers(network, probe) if by_layer else {}
     gradients = squared_gradients(network, probe, spec.seed)
     before = {name: parameter.detach().clone() for name, parameter in network.named_parameters()}
     start, changes, factors = train(network, spec, probe, steps)
@@ -45,11 +45,12 @@ def measure(spec: RunSpec, probe: Probe, steps: int, *, decay: bool) -> Measured
         width=spec.model.width,
         seed=spec.seed,
         kernels={name: kernel(x if name != HEAD else x[..., probe.quiet_K]) for name, x in start.items()},
-        stds=stds(before, spec.model),
+        stds=per_tensor(lambda x: x.square().mean().sqrt().item(), before, spec.model),
         factors=factors,
         gradients=gradients,
         changes=changes,
         function_changes=function_changes(network, probe, before),
+        layers=of_layers,
         decay=shrinkage(network, spec) if decay else {},
         contact=contact(start[HEAD], probe),
     )
@@ -58,68 +59,6 @@ def measure(spec: RunSpec, probe: Probe, steps: int, *, decay: bool) -> Measured
 def activation_changes(spec: RunSpec, probe: Probe, steps: int) -> Changes:
     """Return the rms change of each stage after each step, of a new network in training."""
     return train(initial_network(spec, CPU), spec, probe, steps)[1]
-
-
-# --- forward pass ---------------------------------------------------------------------------------------------------
-
-
-def logits(network: Network, probe: Probe) -> Tensor:
-    """Return what a network makes of a batch: (B, K) for images, (B, T, K) for text."""
-    return checkable(probe.model).logits(network, probe.batch.inputs)
-
-
-@torch.no_grad()
-def observe(network: Network, probe: Probe) -> dict[str, Tensor]:
-    """Return the residual stream after each part, (B, T, D), and the outputs, by stage in the order of the pass."""
-    seen: dict[str, Tensor] = {}
-    stacks = {name: module for name, module in network.named_children() if isinstance(module, nn.ModuleList)}
-    with ExitStack() as hooks:
-        for name, blocks in stacks.items():
-            for hook in _watch(blocks, name, "stem" if len(stacks) == 1 else f"{name}.stem", seen):
-                hooks.enter_context(hook)
-        seen[HEAD] = logits(network, probe)
-    return seen
-
-
-def _watch(blocks: nn.ModuleList, stack: str, stem: str, seen: dict[str, Tensor]) -> Iterator[RemovableHandle]:
-    """Hook into blocks, so that a forward pass leaves behind what it makes of the residual stream."""
-
-    def enter(module: nn.Module, inputs: tuple[Tensor, ...], *, name: str) -> None:
-        seen[name] = inputs[0]
-
-    def add(module: nn.Module, inputs: object, update: Tensor, *, name: str, after: str) -> None:
-        seen[name] = seen[after] + update
-
-    def leave(module: nn.Module, inputs: object, output: Tensor, *, name: str) -> None:
-        seen[name] = output
-
-    stage = stem
-    yield blocks[0].register_forward_pre_hook(partial(enter, name=stem))
-    for number, block in enumerate(blocks):
-        for part, module in block.named_children():
-            after, stage = stage, f"{stack}.{number}.{part}"
-            yield module.register_forward_hook(partial(add, name=stage, after=after))
-        yield block.register_forward_hook(partial(leave, name=stage))  # what the next block is given
-
-
-def kernel(x: Tensor) -> tuple[float, float]:
-    """Return (1/D) sum_i z_i z_i of (B, T, D) or (B, D), mean over tokens, and over pairs from different samples."""
-    x_BTD = x.double() if x.dim() == 3 else x.double()[:, None]
-    B, T, D = x_BTD.shape
-    sums_BD = x_BTD.sum(1)
-    pairs = sums_BD.sum(0).square().sum() - sums_BD.square().sum()
-    return x_BTD.square().mean().item(), pairs.item() / (D * B * (B - 1) * T**2)
-
-
-def contact(outputs: Tensor, probe: Probe) -> float | None:
-    """Return the mean logit of the token that a tied head's outputs are made from; None for another head."""
-    if probe.read_BT is None:
-        return None
-    return outputs.gather(-1, probe.read_BT[..., None]).mean().item()
-
-
-def _rms(x: Tensor) -> float:
-    return x.double().square().mean().sqrt().item()
 
 
 # --- parameters -----------------------------------------------------------------------------------------------------
@@ -135,30 +74,31 @@ def by_group(tensors: Mapping[str, Tensor], model: ModelSpec) -> dict[Group, lis
     return found
 
 
-def stds(tensors: Mapping[str, Tensor], model: ModelSpec) -> dict[Group, float]:
-    """Return the root mean square of each group's values."""
-    return {
-        group: math.sqrt(sum(part.square().sum().item() for part in parts) / sum(part.numel() for part in parts))
-        for group, parts in by_group(tensors, model).items()
-    }
+def per_tensor(
+    values: Callable[[Tensor], float], tensors: Mapping[str, Tensor], model: ModelSpec
+) -> dict[Group, tuple[float, ...]]:
+    """Return a number of each tensor of each group."""
+    return {group: tuple(map(values, parts)) for group, parts in by_group(tensors, model).items()}
 
 
-def squared_gradients(network: Network, probe: Probe, seed: int) -> dict[Group, float]:
-    """Return, of each group, the sum of (df_i/dtheta)^2 over its parameters; mean over outputs i, tokens and samples.
+def squared_gradients(network: Network, probe: Probe, seed: int) -> dict[Group, tuple[float, ...]]:
+    """Return, of each tensor, the sum of (df_i/dtheta)^2 over its parameters; mean over outputs i, tokens and samples.
 
     The gradient of the outputs' sum with random signs has it as its mean square: cross terms cancel, those of two
     samples within these few passes.
     """
     names, parameters = zip(*network.named_parameters(), strict=True)
-    total: dict[Group, float] = {}
+    total: dict[Group, tuple[float, ...]] = {}
     for signs_B in torch.tensor(SIGNS, dtype=torch.float32):
         outputs_BK = logits(network, probe)[..., probe.quiet_K].flatten(1)
         signed = signs_B @ outputs_BK @ _random_signs(outputs_BK.shape[1], seed)
-        gradients = dict(zip(names, torch.autograd.grad(signed, parameters), strict=True))
-        for group, parts in by_group(gradients, probe.model).items():
-            squares = sum(part.square().sum().item() for part in parts)
-            total[group] = total.get(group, 0.0) + squares / (len(SIGNS) * outputs_BK.numel())
-    return total
+        gradients = torch.autograd.grad(signed, parameters, allow_unused=True, materialize_grads=True)
+        by_name = dict(zip(names, gradients, strict=True))
+        squares = per_tensor(lambda x: x.square().sum().item(), by_name, probe.model)
+        for group, values in squares.items():
+            total[group] = tuple(map(add, total.get(group, [0.0 for _ in values]), values))
+    count = len(SIGNS) * outputs_BK.numel()
+    return {group: tuple(value / count for value in values) for group, values in total.items()}
 
 
 def _random_signs(count: int, seed: int) -> Tensor:
@@ -190,7 +130,7 @@ def train(
 def _change(start: Mapping[str, Tensor], now: Mapping[str, Tensor], probe: Probe) -> dict[str, float]:
     moved = {name: now[name] - start[name] for name in start}
     moved[HEAD] = moved[HEAD][..., probe.trained_K]
-    return {name: _rms(x) for name, x in moved.items()}
+    return {name: rms(x) for name, x in moved.items()}
 
 
 def _factors(network: Network, optimizer: torch.optim.Optimizer, spec: RunSpec) -> dict[Group, tuple[float, ...]]:
@@ -219,18 +159,15 @@ def function_changes(network: Network, probe: Probe, before: Mapping[str, Tensor
     for group, parts in values.items():
         for part, new in zip(parts, now[group], strict=True):
             part.copy_(new)
-        changes[group] = _rms(logits(trial, probe)[..., probe.trained_K] - start)
+        changes[group] = rms(logits(trial, probe)[..., probe.trained_K] - start)
         for part, kept in zip(parts, old[group], strict=True):
             part.copy_(kept)
     return changes
 
 
 @torch.no_grad()
-def shrinkage(network: Network, spec: RunSpec) -> dict[Group, float]:
-    """Return by how much a step with zero gradients shrinks each group, divided by lr wd; the network is used up.
-
-    Of several tensors, the one that is the farthest from 1 speaks for the group.
-    """
+def shrinkage(network: Network, spec: RunSpec) -> dict[Group, tuple[float, ...]]:
+    """Return by how much a step with zero gradients shrinks each tensor, divided by lr wd; the network is used up."""
     parameters = dict(network.named_parameters())
     for parameter in parameters.values():
         parameter.fill_(1.0)
@@ -238,8 +175,4 @@ def shrinkage(network: Network, spec: RunSpec) -> dict[Group, float]:
     optimizer = build_optimizer(network, spec.at(spec.lr, DECAY / spec.lr, spec.seed))
     set_lr(optimizer, spec.lr)
     optimizer.step()
-    ratios = {
-        group: [(1 - part).mean().item() / DECAY for part in parts]
-        for group, parts in by_group(parameters, spec.model).items()
-    }
-    return {group: max(values, key=lambda ratio: abs(ratio - 1)) for group, values in ratios.items()}
+    return per_tensor(lambda x: (1 - x).mean().item() / DECAY, parameters, spec.model)

@@ -118,10 +118,10 @@ def _train_and_measure(
     total = len(lrs) * len(plan.seeds) * sum(n**2 for n in plan.widths)
     with progress(f"width {plan.widths[0]}", total, "share") as advance:  # narrow networks say nothing of wide ones
         for probe, seed, s in product(probes, plan.seeds, lrs):
-            n, steps = probe.model.width, plan.question.steps
+            n, steps, first = probe.model.width, plan.question.steps, seed == plan.seeds[0]
             spec = plan.spec(probe.model, seed, s, lrs[s])
             if s == plan.s:
-                measured.append(measure(spec, probe, steps, decay=seed == plan.seeds[0]))
+                measured.append(measure(spec, probe, steps, decay=first, by_layer=first and n == plan.widths[-1]))
                 changes[s].append(measured[-1].changes)
             else:
                 changes[s].append(activation_changes(spec, probe, steps))

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ettsweep.check.judgement import Layer
 from ettsweep.errors import InputError
 from ettsweep.models.architectures import architecture
 from ettsweep.scaling.kernels import Kernels
@@ -16,6 +17,9 @@ from ettsweep.spec import ModelSpec
 from ettsweep.tasks.base import Batch
 
 SAMPLES = 4
+
+Found = tuple[Layer, str, float]
+"""What a layer was asked, the place that answers, and the number."""
 
 DRAWS = 64
 """Samples of each attention for the predictions: their errors are then far below those of the measurements."""
@@ -55,6 +59,9 @@ class Checkable:
         logits: of a network, given its inputs: (B, K), or (B, T, K) for text.
         loss: the mean over a batch, given what the network returns in training.
         kernels: of several models that differ in width alone, given s and the batch.
+        ln_eps: of its LayerNorms.
+        stems: of a network, what the LayerNorms of its stems are given, by stage; none if stems have none.
+        leaks: of a network, how its outputs change with what they must not depend on.
     """
 
     small: Callable[[Any, int | None], ModelSpec]
@@ -63,6 +70,9 @@ class Checkable:
     logits: Callable[[Any, tuple[Tensor, ...]], Tensor]
     loss: Callable[[Tensor, Batch], Tensor]
     kernels: Callable[[Sequence[Any], float | None, Batch], list[Kernels]]
+    ln_eps: Callable[[Any], float]
+    stems: Callable[[Any, Batch], dict[str, Tensor]] = lambda network, batch: {}
+    leaks: Callable[[Any, Batch], list[Found]] = lambda network, batch: []
 
 
 def checkable(model: ModelSpec) -> Checkable:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ettsweep.check.figure import coordinates_figure
-from ettsweep.check.judgement import CONTRIBUTION_ALLOWANCE, KERNEL_ALLOWANCE, VALUE_ERRORS, Quantity, Row
+from ettsweep.check.judgement import CONTRIBUTION_ALLOWANCE, KERNEL_ALLOWANCE, VALUE_ERRORS, LayerRow, Quantity, Row
 from ettsweep.check.outcome import CheckResult
 from ettsweep.check.powers import APART, ENOUGH, ERRORS, Agreement, signed
 from ettsweep.files import Json, dumps, storage_errors, write_atomic
@@ -19,7 +19,7 @@ from ettsweep.report.style import save
 LEGEND = (
     f"ok: within {APART:g} of the implied power, with an error of at most {ENOUGH:g}; off: beyond {APART:g} and "
     f"{ERRORS} errors, or a value misses theory by {VALUE_ERRORS} errors and {KERNEL_ALLOWANCE:g}/C of itself "
-    f"(tangent: {CONTRIBUTION_ALLOWANCE:g}/C; C channels a head), or initial std, factor or decay is wrong; unclear: "
+    f"(tangent: {CONTRIBUTION_ALLOWANCE:g}/C; C channels a head), or initial std, factor, decay or a layer is wrong; unclear: "
     "neither; off by: power of the change less the implied one"
 )
 
@@ -35,7 +35,7 @@ NARROW_GROUPS = ("group", "tangent", "theory", "power", "change", "off by", "ver
 
 
 def show_check(check: CheckResult, form: Format) -> None:
-    """Print a check: two tables and what they mean, one long table as CSV, or all of it as JSON."""
+    """Print a check: three tables and what they mean, one long table as CSV, or all of it as JSON."""
     match form:
         case Format.JSON:
             show([], form, data=check_json(check))
@@ -47,6 +47,8 @@ def show_check(check: CheckResult, form: Format) -> None:
             show(list(_stage_rows(check)), form, NARROW_BLOCKS if narrow else None)
             print()
             show(list(_group_rows(check)), form, NARROW_GROUPS if narrow else None)
+            print()
+            show(list(_layer_rows(check)), form)
             for line in (*_contact(check), *check.findings, LEGEND):
                 note(line)
 
@@ -119,9 +121,23 @@ def _group_rows(check: CheckResult) -> Iterator[dict[str, str]]:
         }
 
 
+def _layer_rows(check: CheckResult) -> Iterator[dict[str, str]]:
+    """Yield what layers show, at the place that is the farthest off."""
+    for row in check.judgement.layers:
+        place, quantity = row.farthest
+        yield {
+            "layers": row.name,
+            "farthest off": "none" if quantity.measured is None else f"{quantity.measured:.4g}",
+            "theory": cell(quantity.predicted),
+            "in": place if row.verdict is Agreement.OFF else f"any of {len(row.quantities)}",
+            "verdict": row.verdict.value,
+        }
+
+
 def _quantity_rows(check: CheckResult) -> Iterator[dict[str, Any]]:
     """Yield a row for each quantity that is judged."""
-    for kind, rows in (("block", check.judgement.stages), ("group", check.judgement.groups)):
+    judgement = check.judgement
+    for kind, rows in (("block", judgement.stages), ("group", judgement.groups), ("layers", judgement.layers)):
         for row in rows:
             for what, quantity in row.quantities.items():
                 yield {"kind": kind, "name": row.name, "quantity": what, **_numbers(quantity)}
@@ -149,6 +165,7 @@ def check_json(check: CheckResult) -> Json:
         "about": check.about,
         "verdict": check.verdict.value,
         "findings": list(check.findings),
+        "layers": [_layer_json(row) for row in judgement.layers],
         "blocks": [{"block": row.name, "verdict": row.verdict.value} | _parts(row) for row in judgement.stages],
         "groups": [
             {"group": row.name, "verdict": row.verdict.value, "off_by": row.off_by} | _parts(row)
@@ -171,6 +188,11 @@ def check_json(check: CheckResult) -> Json:
             for curves in check.curves
         ],
     }
+
+
+def _layer_json(row: LayerRow) -> Json:
+    places = [{"place": place, **_numbers(quantity)} for place, quantity in row.quantities.items()]
+    return {"layers": row.name, "verdict": row.verdict.value, "places": places}
 
 
 def _parts(row: Row) -> Json:

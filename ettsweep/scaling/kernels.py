@@ -5,7 +5,7 @@ Vision: B samples of T patches. Language: B sources of S tokens (R = B S positio
 s is the meta-parameter of a strategy, None for standard.
 
 Nothing here reads the init stds or learning-rate factors that models are trained with (`factors`): what is predicted is
-what the paper says that they achieve, so that `check-scaling` can hold them to it.
+what the paper says that they achieve (`theory`), so that `check-scaling` can hold them to it.
 """
 
 import math
@@ -16,9 +16,10 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ettsweep.scaling.factors import BULK, C_QKV, C_U, C_W, C_X, LANGUAGE_STD, PE_STD, Dims, Group
+from ettsweep.scaling.factors import Dims, Group
 from ettsweep.scaling.gaussian import GELU, Activation
 from ettsweep.scaling.recursion import BRANCHES, Array, Recursion, Stream
+from ettsweep.scaling.theory import fan_in, group_variances, output_scale
 
 REPLICAS = 5
 """Times that the whole recursion is sampled: errors are the scatter between them, which has all that adds up."""
@@ -210,51 +211,6 @@ def _contact(
     return own_P, term_PP + term_PP.T
 
 
-# --- what scales with the width ---------------------------------------------------------------------------------------
-
-
-def group_variances(dims: Dims, s: float | None) -> dict[Group, float]:
-    """Return the C_G of each group: variance of the initial values times fan-in (eq:init-preview-stem and following).
-
-    Of order one in the vision experiments; of language models, all stds but that of the family's word embedding are
-    0.02 at every width (table:SLUDGE), so that C_G grows with the width. The head's is without n^-s.
-    """
-    if dims.domain == "vision":
-        attention = dict.fromkeys((Group.Q, Group.K, Group.V), C_QKV)
-        stem_and_head = {Group.PATCH: 1.0, Group.PE: PE_STD**2, Group.HEAD: 1.0}
-        return stem_and_head | attention | {Group.U: C_U, Group.W: C_W, Group.X: C_X}
-    variance = LANGUAGE_STD**2
-    bulk = dict.fromkeys(BULK, dims.width * variance) | {Group.X: dims.mlp_ratio * dims.width * variance}
-    return bulk | {Group.WE: variance if s is None else 1.0, Group.PE: variance}
-
-
-def output_scale(dims: Dims, s: float | None) -> float:
-    """Return what the outputs' kernel has beside C F: n^-s in the family.
-
-    Vision: eq:init-preview-Meta-head. Language: N^2 n, where N is the output rescale, 1 in the standard strategy.
-    """
-    if s is None:
-        return float(dims.width) if dims.domain == "language" else 1.0
-    return float(dims.width**-s)
-
-
-def gradient_scale(group: Group, dims: Dims) -> float:
-    """Return the power of widths in a group's squared gradient: the inverse of its SGD factor at s = 0, with M.
-
-    eq:NTK-vision-stem1 .. eq:additiveNTK-head; the inverse of eq:SGDlambdaG-preview-stem .. eq:SGDlambdaG-preview-head.
-    """
-    match group:
-        case Group.PATCH:
-            assert dims.n_patch is not None
-            return float(dims.n_patch)
-        case Group.WE | Group.PE | Group.HEAD_BIAS:
-            return 1.0
-        case Group.Q | Group.K | Group.V | Group.U | Group.W | Group.HEAD:
-            return float(dims.width)
-        case Group.X:
-            return float(dims.mlp_ratio * dims.width)
-
-
 # --- passes through the recursion, and their mean ---------------------------------------------------------------------
 
 
@@ -303,7 +259,7 @@ def _tangent(order_one: Mapping[Group, Estimate], dims: Dims, s: float | None) -
 
     def scale(group: Group) -> float:
         through_head = group not in (Group.HEAD, Group.HEAD_BIAS)
-        return gradient_scale(group, dims) * (output_scale(dims, s) if through_head else 1.0)
+        return fan_in(group, dims) * (output_scale(dims, s) if through_head else 1.0)
 
     return {group: _scaled(estimate, scale(group)) for group, estimate in order_one.items()}
 

@@ -38,8 +38,8 @@ def test_standard_has_the_power_of_the_bulk_everywhere(optimizer: str, bulk: flo
 @pytest.mark.parametrize("s", [None, 0.5])
 def test_a_predicted_contribution_has_the_factor_that_models_train_with(s: float | None, optimizer: str) -> None:
     expected = expectations(s, optimizer)  # type: ignore[arg-type]
-    assert expected.predictions[-1].counts == counts(IMAGES)
     for group, count in counts(IMAGES).items():
+        assert expected.predictions[-1].count(group) == count
         raw = own(kernels(IMAGES, s).tangent[group].value)
         factor = lr_factor(group, dims(IMAGES), s, optimizer, "ignore")  # type: ignore[arg-type]
         value = tangent_contribution(raw, factor, optimizer, count)  # type: ignore[arg-type]

@@ -1,5 +1,6 @@
 """Measurements as theory has them pass; each that is spoilt is judged off, and said to be."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -9,7 +10,7 @@ from support.perfect import HEADS, SAMPLES, TEXT, expectations, perfect
 
 from ettsweep.check.expectations import Expectations, own
 from ettsweep.check.findings import findings
-from ettsweep.check.judgement import Judgement, Measured, judge
+from ettsweep.check.judgement import EXACT, Judgement, Layer, Measured, judge
 from ettsweep.check.powers import Agreement
 from ettsweep.scaling.factors import BULK, Group
 
@@ -33,7 +34,7 @@ def scaled(field: str, key: Any, power: float, factor: float = 1.0) -> Spoil:
 
 
 def is_off(judgement: Judgement) -> set[str]:
-    rows = (*judgement.groups, *judgement.stages)
+    rows = (*judgement.groups, *judgement.stages, *judgement.layers)
     return {f"{row.name}: {what}" for row in rows for what, q in row.quantities.items() if q.verdict is Agreement.OFF}
 
 
@@ -59,6 +60,11 @@ def test_what_follows_the_theory_passes(s: float, optimizer: str, model: str) ->
             scaled("stds", Group.V, -0.5),
             {"v: initial std"},
             "v: the std of initial values goes as width^-1.00, not width^-0.50 (off by -0.50)",
+        ),
+        (
+            scaled("stds", Group.PE, 0.0, factor=1.2),
+            {"pe: initial std"},
+            "pe: the std of initial values is 0.024 at the widest, not 0.02",
         ),
         (
             scaled("gradients", Group.W, 1.0),
@@ -88,6 +94,53 @@ def test_a_spoilt_group_is_named(spoil: Spoil, off: set[str], line: str) -> None
     assert findings(judgement, 0.0)[0].startswith(line)
 
 
+def test_one_of_several_tensors_speaks_for_its_group_and_is_named() -> None:
+    expected = expectations(0.0, model=TEXT)
+    (encoder, decoder, cross) = expected.predictions[-1].sizes[Group.V]
+    assert (encoder, decoder, cross) == ("encoder.0.attention.v", "decoder.0.attention.v", "decoder.0.cross.v")
+
+    def spoil(field: str) -> Spoil:
+        def change(m: Measured) -> Measured:
+            first, second, third = getattr(m, field)[Group.V]
+            return replace(m, **{field: {**getattr(m, field), Group.V: (first, second, 1.1 * m.width**0.5 * third)}})
+
+        return change
+
+    for field, what in (("stds", "the std of initial values"), ("factors", "the learning-rate factor")):
+        line = findings(judged(expected, spoil(field)), 0.0)[0]
+        assert line.startswith(f"v: {what} goes as width^")
+        assert line.endswith("in decoder.0.cross.v")
+
+
+def test_a_std_may_be_off_by_what_so_many_numbers_leave() -> None:
+    expected = expectations(0.0)
+    size = expected.predictions[-1].sizes[Group.PE]["pe"]  # of each of three networks
+    allowed = 1.01 + 5 / math.sqrt(2 * size * 3)
+    for factor, off in ((allowed - 0.001, set()), (allowed + 0.001, {"pe: initial std"})):
+        assert is_off(judged(expected, scaled("stds", Group.PE, 0.0, factor))) == off
+
+
+@pytest.mark.parametrize("layer", Layer)
+def test_what_layers_show_is_judged_at_each_place(layer: Layer) -> None:
+    right, tolerance = EXACT[layer]
+
+    def spoil(value: float) -> Spoil:
+        def change(m: Measured) -> Measured:
+            if layer is Layer.GRADIENT:
+                return replace(m, gradients={**m.gradients, Group.U: (right - value,)})
+            return replace(m, layers={**m.layers, layer: {"blocks.0": right, "blocks.1": value}})
+
+        return change
+
+    place = "blocks.0.attention.u" if layer is Layer.GRADIENT else "blocks.1"
+    for value in (right + 2 * tolerance or 1.0, math.nan):
+        judgement = judged(expectations(0.0), spoil(value))
+        assert f"{layer}: {place}" in is_off(judgement)
+        assert judgement.verdict is Agreement.OFF
+        lines = [line for line in findings(judgement, 0.0) if place in line]
+        assert lines[0].startswith(place) or lines[0] == f"no gradient reaches {place}"
+
+
 def test_decay_must_be_right_at_every_width_and_zero_for_the_bias() -> None:
     def one_width(m: Measured) -> Measured:
         return scaled("decay", Group.X, 0.0, 1.1)(m) if m.width == 64 and m.decay else m
@@ -95,7 +148,7 @@ def test_decay_must_be_right_at_every_width_and_zero_for_the_bias() -> None:
     assert is_off(judged(expectations(0.0), one_width)) == {"x: decay"}
 
     def bias(m: Measured) -> Measured:
-        return replace(m, decay={**m.decay, Group.HEAD_BIAS: 1.0}) if m.decay else m
+        return replace(m, decay={**m.decay, Group.HEAD_BIAS: (1.0,)}) if m.decay else m
 
     judgement = judged(expectations(0.0), bias)
     assert findings(judgement, 0.0) == ("head_bias: the decay of a step, divided by lr wd, is 1 at the widest, not 0",)

@@ -12,16 +12,15 @@ from torch.nn import functional as F
 
 from ettsweep.check import measure as coordinates
 from ettsweep.check.expectations import HEAD
+from ettsweep.check.forward import kernel, logits, observe
 from ettsweep.check.measure import (
     CPU,
     by_group,
     function_changes,
-    kernel,
     measure,
-    observe,
+    per_tensor,
     shrinkage,
     squared_gradients,
-    stds,
     train,
 )
 from ettsweep.check.probe import Probe, make_probe, small_model
@@ -129,22 +128,22 @@ def test_squared_gradients_are_those_of_each_output(
     probe = replace(probe, quiet_K=probe.quiet_K[: 3 if name == "vit-digits" else 1])
     network = network_of(spec)
     names, parameters = zip(*network.named_parameters(), strict=True)
-    outputs = coordinates.logits(network, probe)[..., probe.quiet_K].flatten()
-    exact = dict[Group, float]()
+    outputs = logits(network, probe)[..., probe.quiet_K].flatten()
+    exact = dict[tuple[Group, int], float]()
     for output in outputs:
         gradients = torch.autograd.grad(
             output, parameters, retain_graph=True, allow_unused=True, materialize_grads=True
         )
         by_name = dict(zip(names, gradients, strict=True))
         for group, members in by_group(by_name, spec.model).items():
-            squares = sum(part.square().sum().item() for part in members)
-            exact[group] = exact.get(group, 0.0) + squares / len(outputs)
+            for i, part in enumerate(members):
+                exact[group, i] = exact.get((group, i), 0.0) + part.square().sum().item() / len(outputs)
     patterns = itertools.product((1.0, -1.0), repeat=outputs_of_a_sample)  # of random signs, each as likely
     drawn = []
     for pattern in patterns:
         monkeypatch.setattr(coordinates, "_random_signs", lambda count, seed, p=pattern: torch.tensor(p))
         drawn.append(squared_gradients(network, probe, seed=0))
-    mean = {group: sum(d[group] for d in drawn) / len(drawn) for group in exact}
+    mean = {(group, i): sum(d[group][i] for d in drawn) / len(drawn) for group, i in exact}
     assert mean == pytest.approx(exact, rel=1e-4)
 
 
@@ -181,7 +180,7 @@ def test_changes_that_fp32_would_not_show_are_seen() -> None:
 
 def test_small_changes_add_up_to_that_of_the_outputs() -> None:
     spec, probe = small_run("vit-digits", lr=1e-5, optimizer=SgdSpec())
-    found = measure(spec, probe, 1, decay=False)
+    found = measure(spec, probe, 1, decay=False, by_layer=False)
     assert sum(found.function_changes.values()) >= found.changes[-1][HEAD] > max(found.function_changes.values())
 
 
@@ -206,7 +205,7 @@ def test_training_is_that_of_torch_alone() -> None:
 
 def test_factors_are_read_off_the_optimizer() -> None:
     spec, probe = small_run("vit-digits", strategy=StrategySpec(s=0.5))
-    found = measure(spec, probe, 1, decay=False)
+    found = measure(spec, probe, 1, decay=False, by_layer=False)
     parts = by_group(dict(network_of(spec).named_parameters()), spec.model)
     for group, factors in found.factors.items():
         expected = lr_factor(group, dims(spec.model), 0.5, "adamw", "ignore")
@@ -220,13 +219,14 @@ def test_a_step_without_gradient_shrinks_all_groups_alike(name: str, optimizer: 
     network = network_of(spec)
     groups = by_group(dict(network.named_parameters()), spec.model)
     found = shrinkage(network, spec)
-    expected = {group: 0.0 if group is Group.HEAD_BIAS else 1.0 for group in groups}
-    assert found == pytest.approx(expected, abs=1e-4)
+    for group, tensors in groups.items():
+        right = 0.0 if group is Group.HEAD_BIAS else 1.0
+        assert found[group] == pytest.approx([right] * len(tensors), abs=1e-4)
 
 
-def test_stds_are_those_of_the_parts_of_fused_parameters() -> None:
+def test_numbers_of_tensors_are_those_of_the_parts_of_fused_parameters() -> None:
     spec, _ = small_run("vit-digits")
     tensors = {name: torch.zeros_like(p) for name, p in network_of(spec).named_parameters()}
-    for block in range(2):
-        tensors[f"blocks.{block}.attention.qkv"][16:32] = 3.0
-    assert {group: std for group, std in stds(tensors, spec.model).items() if std} == {Group.K: 3.0}
+    tensors["blocks.1.attention.qkv"][16:32] = 3.0
+    greatest = per_tensor(lambda x: x.max().item(), tensors, spec.model)
+    assert {group: values for group, values in greatest.items() if any(values)} == {Group.K: (0.0, 3.0)}

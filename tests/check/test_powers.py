@@ -1,10 +1,8 @@
 import math
-from typing import Literal
 
 import numpy as np
 import pytest
 
-from ettsweep.check.expectations import factor_power, init_power
 from ettsweep.check.powers import (
     Agreement,
     Power,
@@ -14,11 +12,9 @@ from ettsweep.check.powers import (
     relative_variances,
     worst,
 )
-from ettsweep.scaling.factors import BULK, Dims, Group, init_std, lr_factor
 
 WIDTHS = (32, 64, 128, 256)
 CHANNELS = (8, 16, 32, 64)
-VISION = [group for group in Group if group is not Group.WE]
 
 
 def power(values: list[list[float]]) -> Power:
@@ -113,60 +109,3 @@ def test_the_worst_of_parts_speaks_for_all() -> None:
 def test_growth_is_the_slope_of_a_plain_fit() -> None:
     assert growth(WIDTHS, [n**2 for n in WIDTHS]) == pytest.approx(2)
     assert growth(WIDTHS, [5.0] * 4) == pytest.approx(0)
-
-
-# --- what the theory implies: numbers of the paper's table, and the functions that models are built with ---------------
-
-
-@pytest.mark.parametrize(
-    ("group", "s", "adamw", "sgd"),
-    [
-        (Group.PATCH, 0.0, -0.5, 0.0),
-        (Group.PE, 1.0, 0.0, 1.0),
-        (Group.WE, 0.5, -0.25, 0.5),
-        (Group.U, 0.0, -1.5, -1.0),
-        (Group.X, 1.0, -1.0, 0.0),
-        (Group.W, 0.25, -1.375, -0.75),
-        (Group.HEAD, 1.0, -1.0, -1.0),
-        (Group.HEAD_BIAS, 1.0, 0.0, 0.0),
-        (Group.Q, None, 0.0, 0.0),
-    ],
-)
-def test_powers_of_the_factors(group: Group, s: float | None, adamw: float, sgd: float) -> None:
-    assert factor_power(group, s, "adamw") == adamw
-    assert factor_power(group, s, "sgd") == sgd
-
-
-def test_powers_of_the_initial_stds() -> None:
-    assert {group: init_power(group, "vision", None) for group in BULK} == dict.fromkeys(BULK, -0.5)
-    assert [init_power(Group.HEAD, "vision", s) for s in (None, 0.0, 0.5, 1.0)] == [-0.5, -0.5, -0.75, -1.0]
-    assert init_power(Group.PATCH, "vision", 1.0) == init_power(Group.PE, "vision", 1.0) == 0
-    assert init_power(Group.U, "language", 1.0) == init_power(Group.WE, "language", None) == 0
-
-
-def wide(width: int, domain: Literal["vision", "language"]) -> Dims:
-    return Dims(domain, width, n_patch=48 if domain == "vision" else None, n_out=10, mlp_ratio=4)
-
-
-def slope(f: list[float]) -> float:
-    return math.log2(f[1] / f[0])
-
-
-@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
-@pytest.mark.parametrize("s", [None, 0.0, 0.25, 1.0])
-def test_powers_are_those_of_the_factors_that_models_train_with(
-    s: float | None, optimizer: Literal["adamw", "sgd"]
-) -> None:
-    for group in VISION:
-        factors = [lr_factor(group, wide(n, "vision"), s, optimizer, "include") for n in (64, 128)]
-        assert slope(factors) == pytest.approx(factor_power(group, s, optimizer))
-
-
-@pytest.mark.parametrize("s", [None, 0.0, 0.25, 1.0])
-def test_powers_are_those_of_the_stds_that_models_start_with(s: float | None) -> None:
-    for group in VISION[:-1]:  # the head bias starts from 0
-        assert slope([init_std(group, wide(n, "vision"), s) for n in (64, 128)]) == pytest.approx(
-            init_power(group, "vision", s)
-        )
-    for group in (Group.WE, Group.PE, *BULK):
-        assert slope([init_std(group, wide(n, "language"), s) for n in (64, 128)]) == init_power(group, "language", s)

@@ -12,7 +12,7 @@ import pytest
 from support.made_check import made_check
 from support.perfect import TEXT
 
-from ettsweep.check.judgement import Measured
+from ettsweep.check.judgement import Layer, Measured
 from ettsweep.check.tables import prepared, show_check, write_check
 from ettsweep.errors import StorageError
 from ettsweep.output import Format
@@ -20,6 +20,9 @@ from ettsweep.scaling.factors import Group
 
 BLOCKS = ["stem", "blocks.0.attention", "blocks.0.mlp", "head"]
 GROUPS = ["patch", "pe", "q", "k", "v", "u", "w", "x", "head", "head_bias"]
+
+
+LAYERS = [layer.value for layer in Layer]
 
 
 def still(m: Measured) -> Measured:
@@ -33,13 +36,16 @@ def blown_up(m: Measured) -> Measured:
     return replace(m, changes=changes, function_changes=dict.fromkeys(m.function_changes, math.nan))
 
 
-def test_people_get_two_tables_and_what_they_mean(capsys: pytest.CaptureFixture[str]) -> None:
+def test_people_get_three_tables_and_what_they_mean(capsys: pytest.CaptureFixture[str]) -> None:
     show_check(made_check(), Format.TABLE)
     out, err = capsys.readouterr()
-    blocks, groups = out.split("\n\n")
+    blocks, groups, layers = out.split("\n\n")
     assert [line.split()[0] for line in blocks.splitlines()] == ["block", *BLOCKS]
     assert [line.split()[0] for line in groups.splitlines()] == ["group", *GROUPS]
-    assert all(line.endswith("ok") for line in (*blocks.splitlines()[1:], *groups.splitlines()[1:]))
+    assert [line.split("  ")[0] for line in layers.splitlines()] == ["layers", *LAYERS]
+    assert all(
+        line.endswith("ok") for line in (*layers.splitlines()[1:], *blocks.splitlines()[1:], *groups.splitlines()[1:])
+    )
     x = next(line for line in groups.splitlines() if line.startswith("x "))
     assert "+0.00 ± 0.03" in x
     assert x.split()[-5:] == ["-0.50", "-1.50", "1", "+0.00", "ok"]  # init, factor, decay, off by, verdict
@@ -69,7 +75,9 @@ def test_csv_has_a_row_for_each_quantity(capsys: pytest.CaptureFixture[str]) -> 
     out, err = capsys.readouterr()
     rows = list(csv.DictReader(io.StringIO(out)))
     assert err == ""
-    assert len(rows) == 3 * len(BLOCKS) + 5 * len(GROUPS) - 1  # the head bias starts from 0
+    assert len(rows) == 3 * len(BLOCKS) + 5 * len(GROUPS) - 1 + len(LAYERS) - 1 + len(
+        GROUPS
+    )  # the head bias starts from 0
     assert [row["quantity"] for row in rows if row["verdict"] == "off"] == ["function change"]
     head = next(row for row in rows if (row["name"], row["quantity"]) == ("head", "learning-rate factor"))
     assert float(head["power"]) == pytest.approx(-1)
@@ -92,6 +100,8 @@ def test_json_has_all_of_it_and_nothing_that_is_not_finite(spoil: Any, tmp_path:
     assert data["findings"] == list(check.findings)
     assert [row["block"] for row in data["blocks"]] == BLOCKS
     assert [row["group"] for row in data["groups"]] == GROUPS
+    assert [row["layers"] for row in data["layers"]] == LAYERS
+    assert data["layers"][-1]["places"][0]["place"] == "patch"
     kernel = data["blocks"][0]["kernel"]
     assert kernel["measured"] == kernel["predicted"]
     assert data["groups"][0]["function_change"]["power"] == (pytest.approx(0.0) if spoil is None else None)

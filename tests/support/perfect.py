@@ -1,12 +1,12 @@
 """Measurements that follow the theory to the letter, for tests to spoil."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 
 import numpy as np
 
 from ettsweep.check.expectations import Expectations, Prediction, between, own
-from ettsweep.check.judgement import Measured
+from ettsweep.check.judgement import EXACT, Measured
 from ettsweep.models.architectures import dims, parameter_shapes
 from ettsweep.models.encdec_spec import EncDecSpec
 from ettsweep.models.vit_spec import VitSpec
@@ -55,7 +55,11 @@ def perfect(expected: Expectations) -> list[Measured]:
 
 def _network(expected: Expectations, i: int, seed: int) -> Measured:
     prediction, n = expected.predictions[i], expected.widths[i]
-    sizes, model = prediction.counts, prediction.dims
+    sizes, model = prediction.sizes, prediction.dims
+
+    def each(value: Callable[[Group], float]) -> dict[Group, tuple[float, ...]]:
+        return {group: (value(group),) * len(tensors) for group, tensors in sizes.items()}
+
     changes = {stage: expected.change(stage) for stage in expected.stages}
     contributions = {group: expected.contribution(group) for group in sizes}
     return Measured(
@@ -65,11 +69,12 @@ def _network(expected: Expectations, i: int, seed: int) -> Measured:
             stage.name: (own(stage.kernel.value), between(SAMPLES)(stage.kernel.value))
             for stage in prediction.kernels.stages
         },
-        stds={group: init_std(group, model, expected.s) for group in sizes},
-        factors={group: (lr_factor(group, model, expected.s, expected.optimizer, "ignore"),) for group in sizes},
-        gradients={group: own(prediction.kernels.tangent[group].value) for group in sizes},
+        stds=each(lambda group: init_std(group, model, expected.s)),
+        factors=each(lambda group: lr_factor(group, model, expected.s, expected.optimizer, "ignore")),
+        gradients=each(lambda group: own(prediction.kernels.tangent[group].value) / len(sizes[group])),
         changes=[{stage: n ** (0.0 if e is None else e.power) for stage, e in changes.items()}],
         function_changes={group: 0.01 * e.shape[i] * n**e.power for group, e in contributions.items()},
-        decay={group: float(group is not Group.HEAD_BIAS) for group in sizes} if seed == 0 else {},
+        layers={layer: {"blocks.0": right} for layer, (right, _) in EXACT.items()} if seed == 0 else {},
+        decay=each(lambda group: float(group is not Group.HEAD_BIAS)) if seed == 0 else {},
         contact=None if prediction.kernels.contact is None else 5.0,
     )

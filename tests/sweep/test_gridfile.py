@@ -470,8 +470,7 @@ def test_more_runs_than_commands_could_list_are_refused(path: Path) -> None:
         ("seeds: [3, 5]", "strategies: [ntk]", "g.yaml: line 11: key 'strategies' is given twice"),
         ("wd: 0.5}", "wd: 0.5, lr: 1.0}", "g.yaml: line 7: key 'lr' is given twice"),
         ("seeds: [3, 5]", "? [a, b]\n: 1", "g.yaml: line 11: found unhashable key"),
-        ("seeds: [3, 5]", "x: !!python/name:os.system ''", "g.yaml: line 11: could not determine a constructor for the tag "
-         "'tag:yaml.org,2002:python/name:os.system'"),
+        ("seeds: [3, 5]", "x: !!python/name:os.system ''", "g.yaml: line 11: could not determine a constructor for the tag"),
     ],
 )  # fmt: skip
 def test_a_bad_grid_file_is_refused_with_its_place(path: Path, old: str, new: str, message: str) -> None:

@@ -52,7 +52,8 @@ def test_a_broken_folder_is_described_by_what_is_wrong(results: Path, spec: RunS
 def test_a_status_row_says_what_the_run_is_and_how_far(results: Path, spec: RunSpec) -> None:
     attempt = start(results, spec)
     evaluate(attempt, 6, 0.9, 0.8)
-    attempt.append(attempt.timings_path, [{"step": 6, "progress": 0.25, "wall_s": 1.0}])
+    first, last = {"step": 3, "progress": 0.125, "wall_s": 9.0}, {"step": 6, "progress": 0.25, "wall_s": 9.5}
+    attempt.append(attempt.timings_path, [first, last])  # 4 s a run, once it has started
     row = status_row(load_ledger(results).runs[spec.run_id], "w8")
     assert row == {
         "run": spec.run_id,

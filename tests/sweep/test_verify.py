@@ -271,6 +271,15 @@ def test_a_neighbour_that_stands_still_is_named_with_what_to_type(search: Search
     assert verdict.verdict not in FINAL
 
 
+def test_a_held_neighbour_is_not_to_be_retried(search: Search) -> None:
+    runs = with_neighbour(search, "held")
+    told = f"; 1 run stands still: {runs[-1].id} held; `ettsweep status --sweep {search.sweep} "
+    verdict = verify(search, runs)
+    assert told in verdict.reason
+    assert verdict.reason.endswith(" --state held` says what lets the held ones start")
+    assert "retry" not in verdict.reason
+
+
 def test_an_optimum_tells_of_points_that_failed_elsewhere(search_of: Callable[..., Search]) -> None:
     search = search_of(lr="{range: [0, 3]}")
     failed = [run_at(search, (i, 0), state="failed") for i in (2, 3)]

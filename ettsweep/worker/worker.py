@@ -58,8 +58,8 @@ def say(
 ) -> None:
     """Say of this worker whether it has taken its last look at its list, and whether it has nothing to lose any more.
 
-    `idle_lives` are those of its job in a row that had no time for a step; `waits` are the
-    locks of its slot, while it waits for them.
+    `idle_lives` are those of its job in a row that had no time for a step; `waits` are the locks of its slot, while it
+    waits for them.
     """
     said: Json = {"process": process().to_json(), "leaving": leaving}
     if waits:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ettsweep.check.forward import rms
-from ettsweep.check.judgement import Layer
+from ettsweep.check.measured import Layer
 from ettsweep.check.probe import DRAWS, SAMPLES, Checkable, Found, Probe
 from ettsweep.models.encdec import EncDec
 from ettsweep.models.encdec_spec import EncDecSpec, dims

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
-from ettsweep.check.judgement import GroupRow, Judgement, Layer, Quantity, Row
+from ettsweep.check.judgement import GroupRow, Judgement, Quantity, Row
+from ettsweep.check.measured import Layer
 from ettsweep.check.powers import APART, Agreement, signed
 from ettsweep.scaling.factors import Group
 

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from ettsweep.check.forward import observe, rms
-from ettsweep.check.judgement import EXACT, Layer
+from ettsweep.check.measured import EXACT, Layer
 from ettsweep.check.probe import Found, Probe, checkable
 from ettsweep.models.architectures import parameter_shapes
 from ettsweep.models.blocks import Network

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from ettsweep.check.expectations import HEAD
 from ettsweep.check.forward import contact, kernel, logits, observe, rms
-from ettsweep.check.judgement import Changes, Measured
 from ettsweep.check.layers import layers
+from ettsweep.check.measured import Changes, Measured
 from ettsweep.check.probe import Probe, checkable
 from ettsweep.models.architectures import parameter_shapes
 from ettsweep.models.blocks import Network

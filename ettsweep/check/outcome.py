@@ -11,8 +11,9 @@ import torch
 
 from ettsweep.check.expectations import HEAD, Expectations, Prediction
 from ettsweep.check.findings import findings
-from ettsweep.check.judgement import Changes, Judgement, Measured, judge
+from ettsweep.check.judgement import Judgement, judge
 from ettsweep.check.measure import activation_changes, measure
+from ettsweep.check.measured import Changes, Measured
 from ettsweep.check.plan import CheckPlan
 from ettsweep.check.powers import Agreement
 from ettsweep.check.probe import SAMPLES, Probe, checkable, make_probe

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ettsweep.check.judgement import Layer
+from ettsweep.check.measured import Layer
 from ettsweep.errors import InputError
 from ettsweep.models.architectures import architecture
 from ettsweep.scaling.kernels import Kernels

@@ -143,11 +143,19 @@ def never_called(patch: Patch) -> None:
     patch.setattr(DecoderBlock, "forward", forward)
 
 
+@pytest.fixture
+def fast(theory: Theory, monkeypatch: Patch) -> None:
+    """Make checks of text quick, too."""
+    monkeypatch.setattr(encdec, "VOCABULARY", 64)
+    monkeypatch.setattr(outcome, "expect", theory)
+
+
 STD = "the std of initial values is"
 MEAN, VARIANCE = "the mean of tokens after LayerNorm", "the variance of tokens after LayerNorm"
 UNLIKE_GELU = "blocks.0.mlp: the difference from the GELU, relative to it, is"
 
 
+@pytest.mark.usefixtures("fast")
 @pytest.mark.parametrize(
     ("model", "plant", "line"),
     [
@@ -187,3 +195,19 @@ def test_a_planted_fault_is_named_first(
     found = check(model)
     assert found.verdict is Agreement.OFF
     assert found.findings[0].startswith(line), found.findings
+
+
+@pytest.mark.usefixtures("fast")
+@pytest.mark.parametrize(
+    ("model", "strategy"),
+    [
+        (IMAGES, "mup"),
+        (TEXT, "ntk"),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in ((IMAGES, "standard"), (TEXT, "standard"), (TEXT, "mup"))),
+    ],
+)  # fmt: skip
+def test_nothing_is_found_in_layers_and_initial_values_that_are_right(model: str, strategy: str) -> None:
+    found = check(model, strategy).judgement
+    assert {row.name: row.verdict for row in found.layers} == dict.fromkeys([row.name for row in found.layers], "ok")
+    starts = {row.name: row.quantities["initial std"] for row in found.groups if "initial std" in row.quantities}
+    assert {group: start.verdict for group, start in starts.items()} == dict.fromkeys(starts, "ok")

@@ -10,7 +10,8 @@ from support.perfect import HEADS, SAMPLES, TEXT, expectations, perfect
 
 from ettsweep.check.expectations import Expectations, own
 from ettsweep.check.findings import findings
-from ettsweep.check.judgement import EXACT, Judgement, Layer, Measured, judge
+from ettsweep.check.judgement import Judgement, judge
+from ettsweep.check.measured import EXACT, Layer, Measured
 from ettsweep.check.powers import Agreement
 from ettsweep.scaling.factors import BULK, Group
 

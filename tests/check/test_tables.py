@@ -12,7 +12,7 @@ import pytest
 from support.made_check import made_check
 from support.perfect import TEXT
 
-from ettsweep.check.judgement import Layer, Measured
+from ettsweep.check.measured import Layer, Measured
 from ettsweep.check.tables import prepared, show_check, write_check
 from ettsweep.errors import StorageError
 from ettsweep.output import Format

@@ -6,7 +6,7 @@ from functools import cache
 import numpy as np
 
 from ettsweep.check.expectations import Expectations, Prediction, between, own
-from ettsweep.check.judgement import EXACT, Measured
+from ettsweep.check.measured import EXACT, Measured
 from ettsweep.models.architectures import dims, parameter_shapes
 from ettsweep.models.encdec_spec import EncDecSpec
 from ettsweep.models.vit_spec import VitSpec

@@ -73,7 +73,7 @@ def _check_extent(text: str, where: str) -> None:
             continue
         if isinstance(event, yaml.AliasEvent):
             if any(event.anchor == anchor for anchor, _ in within):
-                raise InputError(f"{at}: *{event.anchor} stands within itself")
+                raise InputError(f"{at}: an alias stands within what it repeats")
             name, values = None, known.get(str(event.anchor), 0)
         elif isinstance(event, yaml.ScalarEvent):
             name, values = event.anchor, 1
@@ -90,15 +90,20 @@ def _check_extent(text: str, where: str) -> None:
             raise InputError(f"{at}: more than {MOST:,} values, aliases counted")
 
 
+UNREADABLE = (ValueError, KeyError, IndexError, AttributeError, TypeError)
+"""What yaml raises for a value that is not of the type that its form or its tag (!!int) says."""
+
+
 def parse_yaml(text: str, where: str) -> Any:
     """Parse YAML safely; an InputError has the line."""
     try:
-        with contextlib.suppress(yaml.YAMLError, ValueError):
+        with contextlib.suppress(yaml.YAMLError, *UNREADABLE):
             _check_extent(text, where)
             return yaml.load(text, Loader=_FAST)
         return yaml.load(text, Loader=_LOADER)
-    except ValueError:
-        raise InputError(f"{where}: has a date or a number that is none; put quotes around what is meant") from None
+    except UNREADABLE:
+        told = "a date, a number or a value with !! is none; put quotes around what is meant"
+        raise InputError(f"{where}: {told}") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f" line {mark.line + 1}:" if mark else ""
@@ -155,8 +160,8 @@ def split_override(
 
 
 def hidden(override: str) -> str:
-    """Return `key=value` as it may be shown and kept: without the value of an environment variable."""
-    found = re.match(r"\s*environment\b[^\s:=]*", override)
+    """Return `key=value`, or an option with it, as it may be shown and kept: without a variable's value."""
+    found = re.match(r"\s*(--[a-z-]+=)?[\w.]*\benvironment\b[^\s:=]*", override)
     return f"{found[0]}={HIDDEN}" if found and found.end() < len(override) else override
 
 

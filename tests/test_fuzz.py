@@ -31,7 +31,7 @@ PATIENCE_S = 120
 ABSURD = [
     *("NaN", "Infinity", "-Infinity", "1e308", "-1e308", "1e999", "1" + "0" * 400, "-1", "0", "0.5", "1e-320", "true"),
     *("null", '""', '"x"', '"\\u0000"', '"\\u001b[31m"', '"../../etc"', "[]", "{}", '{"a": 1}'),
-    *("[" * 5000, '{"a":' * 5000),
+    *("[" * 5000, '{"a":' * 5000, "!!bool x", "!!timestamp x", "!!int ''"),
 ]
 """Values that stand for a number, a text or an object of a file."""
 

@@ -306,7 +306,9 @@ def retyped_with(option: str) -> Iterator[None]:
     try:
         yield
     except TakenError as error:
-        words = sys.argv[1:]
+        from ettsweep.config import hidden
+
+        words = [hidden(word) for word in sys.argv[1:]]
         for k, word in enumerate(words):
             if word == option or word.startswith(f"{option}="):
                 del words[k : k + 1 + (word == option)]

@@ -124,7 +124,8 @@ class LiveOutlook:
             return self._forgotten(submission, index, id_)
         if task.held:
             why = task.reason or task.state
-            return Status(State.HELD, f"{why}: `scontrol release {id_}`, or `cancel` and `retry`", job=id_)
+            by = " by an administrator" if why == "JobHeldAdmin" else ""
+            return Status(State.HELD, f"{why}: `scontrol release {id_}`{by}, or `cancel` and `retry`", job=id_)
         if task.waiting:
             start = f"expected to start {task.start.replace('T', ' ')}" if task.start else ""
             if re.search(r"TimeLimit|WallDuration", task.reason):

@@ -113,7 +113,7 @@ def held(paths: Iterable[Path]) -> list[Held]:
 def _holder(path: Path) -> Held | None:
     """Return who holds a lock, or None where nobody does; the file alone could be of one that is gone."""
     try:
-        descriptor = os.open(path, os.O_RDONLY)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # whatever lies there
     except (OSError, ValueError):
         return None
     try:

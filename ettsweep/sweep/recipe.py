@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any
 
-from ettsweep.config import split_override
+from ettsweep.config import hidden, split_override
 from ettsweep.errors import InputError, located
 from ettsweep.models.architectures import model_spec
 from ettsweep.models.cost import check_size
@@ -15,7 +15,7 @@ from ettsweep.tasks.kinds import check_fits, steps_per_epoch, task_spec
 
 def with_sets(where: str, overrides: Sequence[str]) -> str:
     """Return where data are from, with what was set in them."""
-    return f"{where} with --set {' '.join(overrides)}" if overrides else where
+    return f"{where} with --set {' '.join(map(hidden, overrides))}" if overrides else where
 
 
 def resolve_recipe(
@@ -107,7 +107,7 @@ def _check_warmup(schedule: object, written: object, data: dict[str, Any], where
 
 OPTIONS = {
     **{"lr": "--lr-range", "wd": "--wd-range", "strategy": "--strategy", "strategies": "--strategy"},
-    **{"seed": "--seeds", "seeds": "--seeds", "data": "--data"},
+    **{"seed": "--seeds", "seeds": "--seeds", "data": "--data", "environment": "--launch-set"},
 }
 """What is set otherwise than by --set, and how."""
 
@@ -116,7 +116,7 @@ def apply_override(data: dict[str, Any], override: str) -> None:
     """Set `a.b=value` in nested plain data; the schema judges key and value afterwards."""
     key, value = split_override(override)
     if option := OPTIONS.get(key.partition(".")[0]):
-        raise InputError(f"--set {override}: {key} is not of the recipe; use {option}")
+        raise InputError(f"--set {hidden(override)}: {key} is not of the recipe; use {option}")
     *parents, last = key.split(".")
     for parent in parents:
         inner = data.setdefault(parent, {})

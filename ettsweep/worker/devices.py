@@ -165,7 +165,7 @@ def meet_in_job(device: "torch.device") -> "Peers":
 
     where = TorchDistributedEnvironment()
     leads, port = where.rank == 0, where.master_port
-    host = LOOPBACK if where.local_world_size == where.world_size else where.master_addr
+    host = LOOPBACK if where.local_world_size == where.world_size else _reached_at(where.master_addr)
     try:
         host = _address_here(host) if leads else host
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -176,15 +176,22 @@ def meet_in_job(device: "torch.device") -> "Peers":
     return Peers.join(device, store, where.rank, where.world_size)
 
 
-def _address_here(name: str) -> str:
-    """Return the address at which other nodes reach this one by its name, IPv4 where there is one.
+def _reached_at(name: str) -> str:
+    """Return where a job's first node is reached by the others: where srun, which runs there, is; else its name.
 
-    A node may have its own name at loopback, such as 127.0.1.1; srun, which is here, is told where the others reach it.
+    A name may stand for another interface on each node, or for loopback on its own, such as 127.0.1.1.
     """
+    told = os.environ.get("SLURM_LAUNCH_NODE_IPADDR", "")
+    with contextlib.suppress(ValueError):
+        if not ipaddress.ip_address(told).is_loopback:
+            return told
+    return name
+
+
+def _address_here(name: str) -> str:
+    """Return the address at which other nodes reach this one by its name, IPv4 where there is one."""
     found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-    address = str(min(found, key=lambda one: one[0] != socket.AF_INET)[4][0])
-    reached = os.environ.get("SLURM_LAUNCH_NODE_IPADDR")
-    return reached if reached and ipaddress.ip_address(address).is_loopback and name != LOOPBACK else address
+    return str(min(found, key=lambda one: one[0] != socket.AF_INET)[4][0])
 
 
 def meet_leader(told: str) -> "tuple[torch.device, Peers]":

@@ -23,6 +23,7 @@ from ettsweep.launch.outlook import LiveOutlook
 from ettsweep.launch.profiles import PROFILES, LocalProfile, Slot
 from ettsweep.launch.slots import Lock, held, hold_slot, let_go, lock_paths
 from ettsweep.launch.submissions import Submission
+from ettsweep.output import note
 from ettsweep.processes import beside, process
 from ettsweep.provenance import provenance
 from ettsweep.runs.attempt import Attempt
@@ -58,8 +59,7 @@ def say(
 ) -> None:
     """Say of this worker whether it has taken its last look at its list, and whether it has nothing to lose any more.
 
-    `idle_lives` are those of its job in a row that had no time for a step; `waits` are the locks of its slot, while it
-    waits for them.
+    `idle_lives` are those of its job in a row that had no time for a step; `waits` are the locks that it waits for.
     """
     said: Json = {"process": process().to_json(), "leaving": leaving}
     if waits:
@@ -308,8 +308,8 @@ def _any_slot(slots: list[Slot], results: Path) -> tuple[Lock, Slot]:
         lock = hold_slot(slot, results, wait=False)
         if lock is not None:
             return lock, slot
-    told = "".join(f", for {one}" for one in held(lock_paths(slots[0]))[:1])
-    print(f"all slots are taken: waiting{told}", file=sys.stderr)
+    told = "".join(f" for {one}" for one in held(lock_paths(slots[0]))[:1])
+    note(f"all slots are taken: waiting{told}")
     lock = hold_slot(slots[0], results)
     assert lock is not None
     return lock, slots[0]

@@ -337,7 +337,8 @@ def test_a_job_that_waits_or_runs_will_take_the_run(
 def test_a_job_that_is_held_says_what_lets_it_start(cluster: Cluster, results: Path, state: str, reason: str) -> None:
     submitted(results)
     cluster.has("7_0", state, reason=reason, restarts=3)
-    told = f"{reason or state}: `scontrol release 7_0`, or `cancel` and `retry`"
+    by = " by an administrator" if reason == "JobHeldAdmin" else ""
+    told = f"{reason or state}: `scontrol release 7_0`{by}, or `cancel` and `retry`"
     assert look(results) == (State.HELD, told, "7_0")
     submitted(results, array="8", name="next")
     cluster.has("8_0", "PENDING", name="next")

@@ -591,7 +591,7 @@ def test_a_variable_that_yaml_would_rewrite_is_refused_unless_it_is_quoted(value
         ("{TOKEN: 12.5}", "TOKEN: YAML reads another number than is written; put quotes around what is meant"),
         ("{TOKEN: *hunter2}", "found undefined alias"),
         ("{TOKEN: !hunter2 x}", "could not determine a constructor for the tag"),
-        ("{TOKEN: 2024-12-50}", "has a date or a number that is none; put quotes around what is meant"),
+        ("{TOKEN: 2024-12-50}", "a date, a number or a value with !! is none; put quotes around what is meant"),
         ("{TOKEN: {hunter2", "expected ',' or '}'"),
     ],
 )

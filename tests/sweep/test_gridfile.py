@@ -122,7 +122,7 @@ LAUGHS = "".join(f"l{i}: &l{i} [{f'*l{i - 1}, *l{i - 1}' if i else '1'}]\n" for 
     [
         ("[" * 100_000, "line 1: nested too deeply"),
         ("\n- " * 2 + "- " * 100_000 + "x", "line 3: nested too deeply"),
-        ("a: 1\nb: &b [1, {c: *b}]", r"line 2: \*b stands within itself"),
+        ("a: 1\nb: &b [1, {c: *b}]", "line 2: an alias stands within what it repeats"),
         (LAUGHS, "line 20: more than 1,000,000 values, aliases counted"),
     ],
 )

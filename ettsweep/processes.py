@@ -88,6 +88,10 @@ def process(pid: int | None = None) -> Process:
     return Process(socket.gethostname(), boot_id(), pid, start_time(pid) or "gone", pid_namespace())
 
 
+GIB = 2**30
+"""Bytes."""
+
+
 def cores() -> int:
     """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

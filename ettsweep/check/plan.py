@@ -7,12 +7,12 @@ from ettsweep.check.powers import ENOUGH, least_error
 from ettsweep.check.probe import SAMPLES, small_model
 from ettsweep.errors import DeviceMemoryError, InputError
 from ettsweep.models.architectures import model_spec, parameter_count
+from ettsweep.processes import GIB
 from ettsweep.scaling.factors import MlpFactor, Optimizer
 from ettsweep.scaling.optimizers import OPTIMIZERS
 from ettsweep.scaling.strategies import parse_strategy, strategy_name
 from ettsweep.spec import ModelSpec, RunSpec, ScheduleSpec, StrategySpec, indivisible
 from ettsweep.tasks.images.spec import DigitsTask
-from ettsweep.training.memory import GIB
 
 CHANNELS = (8, 16, 32, 64)
 """Channels per head of the widths, unless they are given."""

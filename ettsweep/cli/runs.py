@@ -249,7 +249,8 @@ def train(
     """Train one run in the foreground; Ctrl-C saves a checkpoint, and the same command goes on from it."""
     from ettsweep.launch.demand import ask_one
     from ettsweep.launch.rounds import read_ledger
-    from ettsweep.runs.folder import read_spec
+    from ettsweep.runs.folder import RunDir, read_spec, runs_dir
+    from ettsweep.runs.state import State
     from ettsweep.sweep.gridfile import which_grid
     from ettsweep.sweep.ledger import intact
     from ettsweep.worker.worker import train_in_foreground
@@ -268,6 +269,8 @@ def train(
         spec, place = ask_one(path, strategy, set_ or [], lr, wd, seed, place)
     finished = train_in_foreground(results, spec, *place.here(spec))
     status(chosen=Runs(run=[spec.run_id]), results=results)
+    if RunDir(runs_dir(results) / spec.run_id).status().state is State.INTERRUPTED:
+        note("stopped: the same command goes on from the last checkpoint")
     raise typer.Exit(0 if finished else 1)
 
 

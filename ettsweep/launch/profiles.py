@@ -15,7 +15,7 @@ from ettsweep.launch.fields import Count, Devices, LoaderCount, Scalar, Switch, 
 from ettsweep.launch.gpus import gpu_bytes, visible_gpus
 from ettsweep.launch.variables import Variables
 from ettsweep.output import count
-from ettsweep.processes import cores, memory_bytes
+from ettsweep.processes import GIB, cores, memory_bytes
 from ettsweep.resources import shipped
 from ettsweep.schema import Frozen, NonNegative, Positive, PositiveFloat, is_whole, validate
 
@@ -155,8 +155,6 @@ CROWD = 64
 
 WORKER_BYTES = 2**28
 """Memory of a worker that has imported torch, at the very least."""
-
-GIB = 2**30
 
 
 OWN_FIELDS = {

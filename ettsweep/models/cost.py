@@ -4,6 +4,7 @@ import re
 
 from ettsweep.errors import InputError
 from ettsweep.models.architectures import architecture, parameter_count
+from ettsweep.processes import GIB
 from ettsweep.scaling.optimizers import OPTIMIZERS
 from ettsweep.spec import ModelSpec, OptimizerSpec
 
@@ -46,8 +47,6 @@ def check_size(model: ModelSpec, optimizer: OptimizerSpec, most_bytes: int = 2**
             f"{most_bytes / GIB:,.0f} GiB of {of}"
         )
 
-
-GIB = 2**30
 
 # Dense peaks in TFLOP/s from the makers' data sheets: without sparsity, fp32 accumulation, boost clock. None: there
 # are no units for it. Cards whose matrix units know no TF32 compute it as fp32.

@@ -18,6 +18,7 @@ from ettsweep.errors import DeviceMemoryError
 from ettsweep.models.architectures import model_name, named_models, parameter_count, parameter_shapes
 from ettsweep.models.build import example_inputs, speed_up
 from ettsweep.models.cost import activation_bytes
+from ettsweep.processes import GIB
 from ettsweep.spec import ModelSpec, RunSpec
 from ettsweep.tasks.base import Batch, SameBatch, Share
 from ettsweep.training.optimizer import build_optimizer
@@ -31,8 +32,6 @@ ROOM = 0.85
 
 TRIAL_SIZES = (8, 24)
 """Samples in the two steps that tell how memory grows with them, unless these are large."""
-
-GIB = 2**30
 
 
 @contextlib.contextmanager

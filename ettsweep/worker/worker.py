@@ -283,6 +283,7 @@ def train_in_foreground(results: Path, spec: RunSpec, profile: LocalProfile, dat
     lock, slot = _any_slot(profile.resolve(), results)
     try:
         device, info = prepare_device(slot)
+        control = Control()  # Ctrl-C waits for the next step from here on: who has claimed a run says how it ended
         attempt = claim(run, info | {"heartbeat_s": profile.heartbeat_s}, outlook)
         if attempt is None:
             status = run.status(outlook)
@@ -296,7 +297,7 @@ def train_in_foreground(results: Path, spec: RunSpec, profile: LocalProfile, dat
         logger.setLevel(logging.INFO)
         how = execution(profile, slot, data)
         with gathered(slot, device) as group:
-            train(run, attempt, device, how, Control(), group, profile.heartbeat_s)
+            train(run, attempt, device, how, control, group, profile.heartbeat_s)
         return run.status().state.finished
     finally:
         let_go(lock)

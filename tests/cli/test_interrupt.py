@@ -1,12 +1,15 @@
 """Ctrl-C while a command is still being imported: it ends, and prints no traceback."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from support.commandline import ETTSWEEP, PATIENCE_S, write_grid
+from support.commandline import ETTSWEEP, LONG, PATIENCE_S, runs_in, wait_for, write_grid
+
+from ettsweep.runs.state import State
 
 HOOK = Path(__file__).parents[1] / "support" / "ctrl_c"
 MODULE = f"{sys.executable} -m ettsweep"
@@ -42,6 +45,23 @@ def test_ctrl_c_at_any_import_ends_the_command_without_a_traceback(
     )
     assert (done.returncode, done.stdout) == (130, "")
     assert done.stderr in ("", "ettsweep: interrupted\n")
+
+
+def test_a_run_that_is_trained_here_is_stopped_and_gone_on_with_by_the_same_command(tmp_path: Path) -> None:
+    write_grid(tmp_path / "grid.yaml", recipe=LONG)
+    command = [ETTSWEEP, *TRAIN.split()]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    results = tmp_path / "results"
+    wait_for(lambda: list(results.glob("runs/*/attempts/0001/claim.json")), "the claim of the run")
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 1
+    assert "interrupted" in out
+    assert err.endswith("stopped: the same command goes on from the last checkpoint\n")
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    (run,) = runs_in(results)
+    assert run.status().state is State.DONE
+    assert run.attempt(1).failure()["kind"] == "interrupted"
 
 
 def test_the_module_is_the_command() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from support.arrays import asks
-from support.commandline import ettsweep, typed
+from support.commandline import ettsweep, typed, write_grid
 from support.devcluster import Cluster
 
 PASSWORD, TOKEN = "hunter2-of-the-profile", "hunter3-of-the-command"
@@ -48,3 +48,19 @@ def test_values_reach_jobs_and_are_neither_shown_nor_kept_for_others(cluster: Cl
     assert [path.relative_to(results).parts[::2] for path in held] == [("jobs", "environment.sh")]
     assert [path.stat().st_mode & 0o777 for path in held] == [0o600]
     assert (results / "jobs").stat().st_mode & 0o055 == 0o055, "the folder hides nothing"
+
+
+def test_what_was_typed_is_repeated_without_values(tmp_path: Path) -> None:
+    """Where a command is told back to its user: under another name, and where --launch-set was meant."""
+    (tmp_path / "slurm.yaml").write_text("kind: slurm\n")
+    asked = ("grid", "--grid", write_grid(tmp_path / "grid.yaml"), "--results", tmp_path / "results")
+    ettsweep(*asked, "--follow")
+    other = (*asked, "--launch", tmp_path / "slurm.yaml", "--dry-run", "--set", "batch_size=16")
+    for option in (AGAIN, (f"--launch-set=environment.TOKEN={TOKEN}",)):
+        refused = typed(*other, *option, code=2)
+        assert "--name" in refused.stderr
+        assert "environment.TOKEN=***" in refused.stderr
+        assert TOKEN not in refused.stderr
+    misplaced = typed(*asked, "--set", f"environment.TOKEN={TOKEN}", code=2)
+    assert "environment.TOKEN=***: environment.TOKEN is not of the recipe; use --launch-set" in misplaced.stderr
+    assert TOKEN not in misplaced.stderr

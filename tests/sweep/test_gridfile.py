@@ -138,6 +138,12 @@ def test_one_strategy_or_seed_is_a_list_of_one(path: Path) -> None:
     assert (list(request.centres), request.seeds) == (["ntk"], (3,))
 
 
+@pytest.mark.parametrize("text", ["!!bool maybe", "!!timestamp maybe", "!!int ''", "!!float ''", "2024-12-50"])
+def test_a_value_that_is_not_what_its_tag_or_form_says_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match="here: a date, a number or a value with !! is none"):
+        parse_yaml(text, "here")
+
+
 # --- centres --------------------------------------------------------------------------------------------------------
 
 

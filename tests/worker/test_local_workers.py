@@ -169,6 +169,8 @@ def test_only_a_lock_that_is_held_has_a_holder_and_only_one_that_lives_has_a_nam
             assert [str(one) for one in held_locks([lock, absent])] == ["slot cpu-0, held by another process"]
     lock.write_text(json.dumps({"process": process().to_json(), "results": "/here"}))
     assert held_locks([lock]) == []
+    os.mkfifo(absent)
+    assert held_locks([absent]) == [], "whatever lies there, nobody waits for it"
 
 
 # --- killed and stopped ---------------------------------------------------------------------------------------------

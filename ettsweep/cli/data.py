@@ -103,8 +103,9 @@ def data_text(
 ) -> None:
     """Tokenise text for the task `text`, on all cores; what a killed command has finished is kept.
 
-    It asks before it replaces a corpus that was made otherwise.
+    It asks before it replaces a corpus by another, be that made otherwise or of text that has changed.
     """
+    from ettsweep.tasks.text.manifest import Manifest
     from ettsweep.tasks.text.preparation.folder import corpus_there
     from ettsweep.tasks.text.preparation.request import (
         CorpusRequest,
@@ -119,11 +120,19 @@ def data_text(
         tuple(inputs), out, tokenizer, bpe_tokens, val_fraction, text_field, documents, shard_mib, workers
     )
     check_request(request)
+    agreed: list[str] = []
+
+    def agree(there: Manifest, why: str = "made of text that has changed since, or by another version") -> None:
+        """Ask whether a corpus may be replaced, unless that was asked before its text was tokenised."""
+        if there.digest not in agreed:
+            told = f"{out} holds corpus {there.digest}, {why}; runs made for it cannot go on without it"
+            note(f"{told}; another --out keeps both")
+            confirm("replace it?", yes)
+            agreed.append(there.digest)
+
     if (there := corpus_there(out)) and (how := made_otherwise(request, there)):
-        told = f"{out} holds corpus {there.digest}, made with {how}; runs made for it cannot go on without it"
-        note(f"{told}; another --out keeps both")
-        confirm("replace it?", yes)
-    outcome = tokenise(request)
+        agree(there, f"made with {how}")
+    outcome = tokenise(request, agree)
     rows = corpus_rows(outcome.manifest)
     show(rows, form, data={"digest": outcome.manifest.digest, "n_vocab": outcome.manifest.n_vocab, "parts": rows})
     note(corpus_summary(request, outcome))

@@ -152,6 +152,27 @@ def test_a_corpus_that_was_made_otherwise_is_not_replaced_unasked(folder: Path, 
     ettsweep(*options)  # the same again
 
 
+def test_a_corpus_whose_text_has_changed_is_not_replaced_unasked(folder: Path) -> None:
+    changed = json.dumps({"text": "A text that nobody had written before."}) + "\n"
+    ettsweep(*SMALL)
+    before, old = files(folder / "out"), read_manifest(folder / "out")
+    with (folder / "a.jsonl").open("a") as text:
+        text.write(changed)
+    told = ettsweep(*SMALL, code=2).stderr
+    assert f"out holds corpus {old.digest}, made of text that has changed since" in told
+    assert "another --out keeps both" in told
+    assert "ettsweep: nobody answered; --yes says yes beforehand" in told
+    assert before.items() <= files(folder / "out").items()
+    assert open_corpus(folder / "out").digest == old.digest
+    told = ettsweep(*SMALL, "--yes").stderr
+    assert f"replaces corpus {old.digest}" in told
+    assert "all of it was there already" in told, "what was tokenised before the question is kept"
+    assert (
+        read_manifest(folder / "out").train.documents + read_manifest(folder / "out").val.documents == len(TOPICS) + 1
+    )
+    assert "holds corpus" not in ettsweep(*SMALL).stderr
+
+
 @pytest.mark.slow
 def test_somebody_at_a_terminal_is_asked(folder: Path) -> None:
     ettsweep(*SMALL)
@@ -160,8 +181,15 @@ def test_somebody_at_a_terminal_is_asked(folder: Path) -> None:
     assert (code, read_manifest(folder / "out").digest) == (1, digest)
     assert "replace it? [y/N]" in told
     code, told = at_a_terminal(*SMALL, "--val-fraction", 0.2, answer="y")
-    assert (code, f"replaces corpus {digest}" in told) == (0, True)
+    assert (code, f"replaces corpus {digest}" in told, told.count("replace it?")) == (0, True, 1)
     assert read_manifest(folder / "out").digest != digest
+    digest = read_manifest(folder / "out").digest
+    with (folder / "a.jsonl").open("a") as text:
+        text.write(json.dumps({"text": TOPICS[0] + " And more."}) + "\n")
+    code, told = at_a_terminal(*SMALL, "--val-fraction", 0.2, answer="n")
+    assert (code, told.count("replace it? [y/N]"), read_manifest(folder / "out").digest) == (1, 1, digest)
+    code, told = at_a_terminal(*SMALL, "--val-fraction", 0.2, answer="y")
+    assert (code, f"replaces corpus {digest}" in told) == (0, True)
 
 
 # --- kills ------------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ of and how, so that a command that was killed goes on where it was. The manifest
 import hashlib
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from functools import lru_cache
@@ -59,8 +59,11 @@ class Work(NamedTuple):
         return self.shards / f"{digest([made_by, self.val_below, self.shard_bytes, unit.identity], 24)}.json"
 
 
-def tokenise(request: CorpusRequest) -> Tokenised:
+def tokenise(request: CorpusRequest, agree: Callable[[Manifest], None] = lambda _: None) -> Tokenised:
     """Make a corpus, or what is missing of it.
+
+    Another corpus that is there is only replaced after `agree` was given it; what that raises keeps it, and the parts
+    that are finished.
 
     Raises:
         InputError: an option or the text is not as it must be; the message says what would work.
@@ -70,12 +73,12 @@ def tokenise(request: CorpusRequest) -> Tokenised:
         StoppedError: Ctrl-C.
     """
     try:
-        return _tokenise(request)
+        return _tokenise(request, agree)
     except KeyboardInterrupt:
         raise StoppedError("interrupted; the same command goes on from what is finished") from None
 
 
-def _tokenise(request: CorpusRequest) -> Tokenised:
+def _tokenise(request: CorpusRequest, agree: Callable[[Manifest], None]) -> Tokenised:
     start_s = time.monotonic()
     check_request(request)
     check_folder(request.out)
@@ -83,17 +86,20 @@ def _tokenise(request: CorpusRequest) -> Tokenised:
     tokenizer = read_tokenizer(request.tokenizer) if request.tokenizer else None
     val_below = split(request, units)
     workers = min(request.workers or cores(), len(units))
-    with (
-        corpus_folder(request.out) as shards,
-        open_pool(workers, "spawn", _prepare, workers) as pool,  # the tokenizers library starts threads
-        progress("tokenising", sum(unit.size for unit in units), "bytes") as advance,
-    ):
-        path = tokenizer_file(shards, request, units, tokenizer, pool)
-        work = Work(shards, path, request.rule, val_below, request.shard_bytes)
-        done = _run(pool, work, units, advance)
+    with corpus_folder(request.out) as shards:
+        with (
+            open_pool(workers, "spawn", _prepare, workers) as pool,  # the tokenizers library starts threads
+            progress("tokenising", sum(unit.size for unit in units), "bytes") as advance,
+        ):
+            path = tokenizer_file(shards, request, units, tokenizer, pool)
+            work = Work(shards, path, request.rule, val_below, request.shard_bytes)
+            done = _run(pool, work, units, advance)
         records = [record for record, _ in done]
         manifest = _manifest(request, val_below, cached_tokenizer(path), records)
         before = corpus_there(request.out)
+        replaced = before if before and before.digest != manifest.digest else None
+        if replaced:
+            agree(replaced)
         finish(request.out, manifest, path, records)
     made = [record for record, fresh in done if fresh]
     tokens = sum(counts.tokens for record in made for shard in record.shards for counts in (shard.train, shard.val))
@@ -105,7 +111,7 @@ def _tokenise(request: CorpusRequest) -> Tokenised:
         workers=workers,
         wall_s=time.monotonic() - start_s,
         text_files=any(piece.file.kind == "text" for unit in units for piece in unit.pieces),
-        replaced=before.digest if before and before.digest != manifest.digest else None,
+        replaced=replaced.digest if replaced else None,
     )
 
 

@@ -127,13 +127,13 @@ def note_left(sweeps: Sweeps, name: str, plan: Plan) -> None:
 
 def note_blocked(plan: Plan, verdicts: Sequence[Verdict] = ()) -> None:
     """Name the runs that a person must decide about, with what to type where no verdict has said it."""
-    advised = {v.family for v in verdicts if "`ettsweep retry " in v.reason}
+    advised = {run for v in verdicts for run in v.stuck}
     alike: dict[tuple[State, str], list[str]] = {}
     again = []
     for p in plan.blocked[:5]:
         alike.setdefault((p.state, p.reason), []).append(p.id)
         told = p.reason.startswith(NO_ANSWER) or p.state is State.HELD  # then the reason says what to do
-        if not told and p.spec.family_id not in advised:
+        if not told and p.id not in advised:
             again.append(p.id)
     for (state, reason), ids in alike.items():
         what = f"{'run' if len(ids) == 1 else 'runs'} {', '.join(ids)} {'is' if len(ids) == 1 else 'are'} {state}"

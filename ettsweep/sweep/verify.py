@@ -60,6 +60,7 @@ class Verdict:
         outside: points reached beyond the ranges that were asked for.
         path: candidates that a climb passed through, first to last.
         runs: the finished ones that were compared, of candidate and neighbours over the search's seeds.
+        stuck: ids of the runs that a person must decide about, of which the reason says what to type.
     """
 
     search: Search
@@ -71,6 +72,7 @@ class Verdict:
     outside: tuple[Point, ...] = ()
     path: tuple[Point, ...] = ()
     runs: tuple[Run, ...] = field(default=(), compare=False)
+    stuck: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def key(self) -> tuple[str, str]:
@@ -184,8 +186,10 @@ class Look:
         outside = tuple(point for point in reached if point in self._runs and point not in self._asked)
         compared = [one.point for one in (*([candidate] if candidate else []), *around) if one.state.finished]
         members = [self._runs[point][seed] for point in compared for seed in search.seeds]
-        verdict, reason = self._judge(candidate, around)
-        return Verdict(search, verdict, reason, candidate, tuple(around), fresh, outside, tuple(path), tuple(members))
+        verdict, reason, stuck = self._judge(candidate, around)
+        reason += self._cure(stuck)
+        seen = tuple(around), fresh, outside, tuple(path), tuple(members), tuple(run.id for run in stuck)
+        return Verdict(search, verdict, reason, candidate, *seen)
 
     def at(self, point: Point) -> Scored:
         """Return the mean score and the state of a point: that of its seed that is farthest from done."""
@@ -230,36 +234,37 @@ class Look:
 
     # --- judgement ---
 
-    def _judge(self, candidate: Scored | None, around: Sequence[Scored]) -> tuple[str, str]:
-        """Return the verdict and the reason for it."""
+    def _judge(self, candidate: Scored | None, around: Sequence[Scored]) -> tuple[str, str, Sequence[Run]]:
+        """Return the verdict, the reason for it, and the runs standing still that are to be named with it."""
         pending = len(self._pending())
         stuck = self._stuck([*around, *([candidate] if candidate else [])])
         if candidate is None or (not candidate.state.finished and self.search.free):
             what = f"{candidate.point} is {candidate.state}" if candidate else "no finished point yet"
-            return "incomplete", f"{what}; {pending} of {len(self._asked)} points asked for are to come{stuck}"
+            return "incomplete", f"{what}; {pending} of {len(self._asked)} points asked for are to come", stuck
         if not self.search.free:
-            return "unsearched", "both axes are fixed: a single point has no neighbours"
+            return "unsearched", "both axes are fixed: a single point has no neighbours", ()
         better = [n for n in around if n.state.finished and self.search.measure.better(n.score, candidate.score)]
         if better:
-            return "refuted", f"{_count(better)} better"
+            return "refuted", f"{_count(better)} better", ()
         if pending:
-            return "incomplete", f"{pending} of {len(self._asked)} points that were asked for are to come{stuck}"
+            return "incomplete", f"{pending} of {len(self._asked)} points that were asked for are to come", stuck
         new = [n.point for n in around if not self._is_asked(n.point)]
         if self._too_far(new):
-            return "edge", (
+            told = (
                 f"the climb is {REACH} steps beyond the ranges asked for and stops there; if the score still improves, "
                 f"widen them by asking for the grid again, with --lr-range or --wd-range; else fix the axis that does "
                 f"not matter in a sweep of its own, with --wd-range fixed --name NAME"
             )
+            return "edge", told, ()
         if new:
-            return "edge", f"{len(new)} of {len(around)} neighbours had not been asked for{stuck}"
+            return "edge", f"{len(new)} of {len(around)} neighbours had not been asked for", stuck
         unfinished = [n for n in around if not n.state.finished]
         if unfinished:
-            return "incomplete", f"{_count(unfinished)} to come{stuck}"
+            return "incomplete", f"{_count(unfinished)} to come", stuck
         if any(n.score == candidate.score for n in around):
             diverged = candidate.score is None
-            return "tie", "all diverged; try a centre with a lower lr" if diverged else "an equal neighbour"
-        return "optimal", f"better than all {len(around)} neighbours{stuck}"
+            return "tie", "all diverged; try a centre with a lower lr" if diverged else "an equal neighbour", ()
+        return "optimal", f"better than all {len(around)} neighbours", stuck
 
     def _pending(self) -> list[Point]:
         """Return the points that were asked for and are still to come by themselves."""
@@ -278,15 +283,18 @@ class Look:
                     return True
         return False
 
-    def _stuck(self, first: Iterable[Scored]) -> str:
-        """Name the runs that a person must decide about, those of the candidate and its neighbours first."""
+    def _stuck(self, first: Iterable[Scored]) -> list[Run]:
+        """Return the runs that a person must decide about, those of the candidate and its neighbours first."""
         points = dict.fromkeys(one.point for one in first) | self._asked
-        stuck = [
+        return [
             run
             for point in points
             for seed, run in self._runs.get(point, {}).items()
             if run.state in STUCK and seed in self.search.seeds
         ]
+
+    def _cure(self, stuck: Sequence[Run]) -> str:
+        """Name some runs that a person must decide about, with what to type."""
         if not stuck:
             return ""
         named = ", ".join(f"{run.id} {run.state}" for run in stuck[:3]) + (", ..." if len(stuck) > 3 else "")

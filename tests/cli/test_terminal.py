@@ -149,6 +149,29 @@ def test_a_hint_is_given_once(command: str, call: Call, results: Path, tmp_path:
         assert bool(re.search(r"^run \w+ is failed: b$", done.err, re.MULTILINE)) == command.startswith("grid")
 
 
+def test_a_hint_for_one_sweep_does_not_stand_for_another_of_the_family(
+    call: Call, results: Path, tmp_path: Path
+) -> None:
+    """Over seed 0 a run of three failed, which the verdict says; over seed 1 a better neighbour hides the one that did."""
+    one = load_request(write_grid(tmp_path / "one.yaml", seeds=[0]))
+    point = {"lr": {"range": [0, 0]}, "wd": {"range": [0, 0]}}
+    other = load_request(write_grid(tmp_path / "other.yaml", seeds=[1], **point))
+    for request in (one, other):
+        keep(results, request)
+    (asked,) = other.specs()
+    better, worse = (asked.at(asked.lr * x, asked.wd, 1) for x in (2.0, 0.5))
+    first, *rest = one.specs()
+    for spec, score in ((asked, 2.0), (better, 1.0), *((spec, 2.0) for spec in rest)):
+        assert RunDir.create(results, spec).finish({"status": "done", "score": score}, [])
+    for spec in (first, worse):
+        failed(results, spec, "a")
+    assert first.family_id == worse.family_id
+    done = call("verify-optimum", "--dry-run", "--results", results, code=1)
+    assert "1 neighbour is better\n" in done.err
+    for spec in (first, worse):
+        assert done.err.count(f"`ettsweep retry {spec.run_id} --results") == 1
+
+
 def test_what_holds_for_several_families_is_said_once_and_names_their_models(
     call: Call, ask: Ask, results: Path
 ) -> None:

@@ -14,7 +14,7 @@ from jinja2 import Environment, StrictUndefined
 
 from ettsweep import __version__
 from ettsweep.launch.reproduce import mixture
-from ettsweep.output import count
+from ettsweep.output import POINTS, count, power
 from ettsweep.report import style, tables
 from ettsweep.report.families import Comparison, JudgedFamily, of_families
 from ettsweep.report.spikes import SPIKES, occurring, spikes_of
@@ -62,7 +62,7 @@ def render(
     """
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {"short": style.short, "metric": style.metric_name, "point": style.point_text}
-    environment.filters |= {"log2": log2, "png": _data_uri}
+    environment.filters |= {"power": power, "png": _data_uri}
     template = environment.from_string(
         resources.files("ettsweep.report").joinpath("page.html.j2").read_text(encoding="utf-8")
     )
@@ -143,11 +143,7 @@ def _others(verdicts: Sequence[Verdict]) -> dict[Key, list[str]]:
     told: dict[Key, list[str]] = {}
     for one, other, why in side_by_side(verdicts):
         for mine, theirs in ((one, other), (other, one)):
-            at = (
-                f" at lr {style.short(theirs.lr)}, wd {style.short(theirs.wd)}"
-                if theirs.lr and theirs.wd is not None
-                else ""
-            )
+            at = f" at lr {power(theirs.lr)}, wd {power(theirs.wd)}" if theirs.lr and theirs.wd is not None else ""
             words = f"In sweep {theirs.search.sweep}, the same family is {theirs.verdict}{at}"
             sweeps = f"{one.search.sweep} / {other.search.sweep}"
             told.setdefault(mine.key, []).append(f"{words}. What the two ask ({sweeps}): {'; '.join(why)}.")
@@ -257,6 +253,8 @@ def _cell(name: str, value: Any) -> str:
         return ""
     if name in tables.METRICS:
         return style.score_text(value, name)
+    if name in POINTS:
+        return power(value)
     if name in ("utilisation", "data_wait"):
         return f"{100 * value:.3g}%"
     return style.short(value) if isinstance(value, float) else str(value)

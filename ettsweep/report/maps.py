@@ -14,7 +14,16 @@ from matplotlib.figure import Figure
 from matplotlib.patches import RegularPolygon
 from matplotlib.ticker import ScalarFormatter
 
-from ettsweep.report.style import axis_of, is_accuracy, metric_name, new_figure, short, strategy_colour, titled
+from ettsweep.report.style import (
+    axis_of,
+    is_accuracy,
+    metric_name,
+    new_figure,
+    short,
+    strategy_colour,
+    tick_text,
+    titled,
+)
 from ettsweep.sweep.search import Point, snap
 from ettsweep.sweep.verify import Verdict
 
@@ -177,10 +186,10 @@ def _hexagon_axes(panel: Axes, lattice: Lattice, lr_range: tuple[int, int], wd_r
     small: dict[str, Any] = {"fontsize": 7, "color": INK, "ha": "right"}
     for j in range(j0, j1 + 1):
         x, y = hexagon_xy(i0, j)
-        panel.text(x - 0.62, y, short(wd0 * 2.0 ** (j * lattice.wd_step)), va="center", **small)
+        panel.text(x - 0.62, y, tick_text(wd0 * 2.0 ** (j * lattice.wd_step)), va="center", **small)
     for i in range(i0, i1 + 1):
         x, y = hexagon_xy(i, j0)
-        lr = short(lr0 * 2.0 ** (i * lattice.lr_step))
+        lr = tick_text(lr0 * 2.0 ** (i * lattice.lr_step))
         panel.text(x - 0.1, y - 0.66, lr, va="top", rotation=60, rotation_mode="anchor", **small)
     left, bottom = hexagon_xy(i0, j0)
     right, top = hexagon_xy(i1, j1)
@@ -223,10 +232,10 @@ def _line_map(title: str, verdict: Verdict, cells: Sequence[Cell], along_lr: boo
         room = 0.12 * (high - low)
         panel.set_ylim(factor * (low - room), factor * (high + room))
     ticks = [along(cell) for cell in cells]
-    panel.set_xticks(ticks, [short(t) for t in ticks], fontsize=7, rotation=45 if len(ticks) > 6 else 0)
+    panel.set_xticks(ticks, [tick_text(t) for t in ticks], fontsize=7, rotation=45 if len(ticks) > 6 else 0)
     panel.set_xticks([], minor=True)
     other = {cell.point.wd if along_lr else cell.point.lr for cell in cells}
-    fixed = f" at {'wd' if along_lr else 'lr'} {short(next(iter(other)))}" if len(other) == 1 else ""
+    fixed = f" at {'wd' if along_lr else 'lr'} {tick_text(next(iter(other)))}" if len(other) == 1 else ""
     panel.set_xlabel(("lr" if along_lr else "wd") + fixed)
     panel.set_ylabel(name)
     if factor == 1:

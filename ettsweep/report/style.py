@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 
 from ettsweep.errors import InputError
 from ettsweep.files import write_atomic
+from ettsweep.output import power
 from ettsweep.scaling.strategies import parse_strategy
 from ettsweep.sweep.search import Point
 
@@ -46,8 +47,14 @@ def short(value: float) -> str:
 
 
 def point_text(point: Point) -> str:
-    """Return a point to three digits: (0.0156, 0.5)."""
-    return f"({short(point.lr)}, {short(point.wd)})"
+    """Return a point as the terminal has it: (2^-6, 2^-1)."""
+    return f"({power(point.lr, 3)}, {power(point.wd, 3)})"
+
+
+def tick_text(value: float) -> str:
+    """Return an lr or wd for an axis: a power of two as a formula, other numbers to three digits."""
+    text = power(value, 3)
+    return f"$2^{{{text[2:]}}}$" if text.startswith("2^") else short(value)
 
 
 def is_accuracy(metric: str) -> bool:

@@ -9,6 +9,7 @@ import pandas as pd
 
 from ettsweep.files import write_atomic
 from ettsweep.models.architectures import model_name
+from ettsweep.output import POINTS, power
 from ettsweep.report.families import JudgedFamily, judged, of_families, points_of
 from ettsweep.report.spikes import SPIKES, rate_columns, spikes_of
 from ettsweep.report.style import mean_std
@@ -198,12 +199,15 @@ def known(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def markdown(frame: pd.DataFrame) -> str:
-    """Return the frame as a Markdown table, numbers to six digits, empty where a value is missing.
+    """Return the frame as a Markdown table, empty where a value is missing.
+
+    Numbers have six digits; an lr or wd is a power of two, as the terminal has it.
 
     Written here: pandas has tabulate look at each cell, seconds for thousands of runs.
     """
     columns = []
-    for (name, cells), dtype in zip(_cells(frame).items(), frame.dtypes, strict=True):
+    powers = frame.assign(**{name: frame[name].map(_power, na_action="ignore") for name in POINTS & {*frame.columns}})
+    for (name, cells), dtype in zip(_cells(powers).items(), frame.dtypes, strict=True):
         texts = [text.replace("|", "\\|").replace("\n", " ") for text in (str(name), *cells)]
         width, left = max(3, *map(len, texts)), dtype == "str"
         head, *rest = (text.ljust(width) if left else text.rjust(width) for text in texts)
@@ -234,6 +238,10 @@ def latex(frame: pd.DataFrame) -> str:
     body = "\n".join(" & ".join(cell.translate(_LATEX) for cell in row) + r" \\" for row in rows)
     head = f"\\toprule\n{header} \\\\\n\\midrule\n" + ("\\endhead\n" if environment == "longtable" else "")
     return f"\\begin{{{environment}}}{{{columns}}}\n{head}{body}\n\\bottomrule\n\\end{{{environment}}}\n"
+
+
+def _power(value: float) -> str:
+    return power(value, 6)
 
 
 def _cells(frame: pd.DataFrame) -> pd.DataFrame:

@@ -50,10 +50,10 @@ def test_legend_names_the_optimum_first_and_neighbours_by_score() -> None:
     named = [Point(2.0, 0.5), Point(0.5, 0.5), Point(4.0, 0.5)]
     figure = curves_figure("t", judged_at("ntk", LOSS, Point(1.0, 0.5), named), points)
     assert legend(figure) == [
-        "(1, 0.5) [0.1]",
-        "(0.5, 0.5) [0.2]",
-        "(2, 0.5) [0.3]",
-        "(4, 0.5) [diverged]",
+        "(2^0, 2^-1) [0.1]",
+        "(2^-1, 2^-1) [0.2]",
+        "(2^1, 2^-1) [0.3]",
+        "(2^2, 2^-1) [diverged]",
         "1 other point",
     ]
 
@@ -62,7 +62,7 @@ def test_best_accuracy_comes_first_and_in_percent() -> None:
     points = [point(0, 0.8), point(1, 0.7), point(2, 0.75)]
     named = [Point(2.0, 0.5), Point(4.0, 0.5)]
     figure = curves_figure("t", judged_at("mup", Score("best_accuracy", "max"), Point(1.0, 0.5), named), points)
-    assert legend(figure) == ["(1, 0.5) [80.00%]", "(4, 0.5) [75.00%]", "(2, 0.5) [70.00%]"]
+    assert legend(figure) == ["(2^0, 2^-1) [80.00%]", "(2^2, 2^-1) [75.00%]", "(2^1, 2^-1) [70.00%]"]
 
 
 def test_one_line_a_point_and_the_optimum_on_top_in_its_colour() -> None:
@@ -101,7 +101,7 @@ def test_seeds_figure_has_a_line_a_seed_and_a_strip_of_scores() -> None:
     drawn = sorted(float(y) for c in dots for y in np.asarray(c.get_offsets())[:, 1])
     assert drawn == [0.1, 0.1, 0.11, 0.12, 0.14]
     assert legend(figure) == [
-        "standard (0.1, 0.5) [0.130 ± 0.014, 2 fresh seeds]",
+        "standard (0.1, 2^-1) [0.130 ± 0.014, 2 fresh seeds]",
         "ntk (3, 0.01) [0.1, 1 search seed]",
     ]
 

@@ -58,6 +58,14 @@ def test_the_answer_is_on_the_page(made: Made) -> None:
     assert "1 missing" in text
 
 
+def test_points_are_named_as_the_terminal_names_them(made: Made) -> None:
+    text = Page(page_of(made)).text
+    assert "standard at lr 2^-6, wd 2^-1 , lowest" in text
+    assert "candidate 2^-6 2^-1 0.10040" in text
+    assert "(2 lr, wd / 2) 2^-5 2^-2" in text
+    assert re.search(r"digits standard adamw \S+ 2\^-6 2\^-1 0 done", text), "the runs"
+
+
 @pytest.mark.parametrize(
     ("fresh", "words"),
     [

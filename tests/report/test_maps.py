@@ -72,7 +72,7 @@ def test_map_names_values_and_states() -> None:
     found = texts(figure)
     assert found.count(".200") == 6, "six neighbours of the candidate, all with i^2 + ij + j^2 = 1"
     assert found.count(".100") == 1
-    assert {"diverged", "failed", "lr", "wd", "0.25", "12", "±.010"} <= set(found)
+    assert {"diverged", "failed", "lr", "wd", "$2^{-2}$", "12", "±.010"} <= set(found)
 
 
 def test_map_of_accuracies_is_in_percent() -> None:

@@ -14,6 +14,7 @@ from ettsweep.report.figures import Curve, PointCurves, StrategyCurves, curves_f
 from ettsweep.report.html import Key
 from ettsweep.report.maps import Cell, lattice_figure
 from ettsweep.report.style import mean_std, save
+from ettsweep.report.written import settle
 from ettsweep.runs.state import State
 from ettsweep.sweep.ledger import Run
 from ettsweep.sweep.search import Point
@@ -65,6 +66,8 @@ def write_report(
 ) -> list[Path]:
     """Write tables, figures and report.html into a folder; return the files, report.html first.
 
+    What an earlier report wrote there and this one does not is removed.
+
     Verdicts are those of the families that were asked for, searches those of all sweeps by family. `tell` takes a line
     for each run whose metrics cannot be used, as the page has it.
 
@@ -87,7 +90,9 @@ def write_report(
         tell(problem)
     page = html.render(str(results), comparisons, images, runs, searches, histories.corrupt)
     write_atomic(out / "report.html", page)
-    return [out / "report.html", *paths]
+    paths.insert(0, out / "report.html")
+    settle(out, paths)
+    return paths
 
 
 # --- what is drawn ----------------------------------------------------------------------------------------

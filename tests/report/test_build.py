@@ -1,13 +1,16 @@
 """The whole report, from run folders to files."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 from support.made_sweep import FRESH, Made, digits_spec, finish, imagenet_spec, loss_at, read, search
 
 from ettsweep.errors import StorageError
-from ettsweep.report import build
+from ettsweep.files import sha256_of
+from ettsweep.report import build, written
 from ettsweep.report.build import Histories, cells_of, point_curves, strategy_curves, write_report
 from ettsweep.report.families import JudgedFamily, compare, judged
 from ettsweep.runs.folder import RunDir
@@ -25,7 +28,7 @@ def test_report_writes_everything_it_returns(made: Made, tmp_path: Path) -> None
     before = {p: p.stat().st_mtime_ns for p in made.results.rglob("*")}
     paths = write_report(made.results, out, made.runs, made.verdicts, made.searches)
     assert {p: p.stat().st_mtime_ns for p in made.results.rglob("*")} == before, "results are only read"
-    assert sorted(paths) == sorted(p for p in out.rglob("*") if p.is_file())
+    assert sorted(paths) == sorted(p for p in out.rglob("*") if p.is_file() and p.name != written.NAME)
     assert paths[0] == out / "report.html"
     names = {p.name for p in paths}
     for stem in ("seeds", "standard-map", "standard-curves", "ntk-map", "hybrid-map", "hybrid-curves"):
@@ -114,10 +117,33 @@ def test_only_the_histories_that_figures_need_are_read(
 
     monkeypatch.setattr(RunDir, "history", counted)
     monkeypatch.setattr(build, "MAX_OTHER_POINTS", 1)
-    monkeypatch.setattr(build, "save", lambda *_: [Path(__file__)])
+    blank = tmp_path / "blank.png"
+    blank.touch()
+    monkeypatch.setattr(build, "save", lambda *_: [blank])
     write_report(made.results, tmp_path, made.runs, made.verdicts, made.searches)
     # standard: candidate and fresh seeds, 6 neighbours, 1 other; ntk: the same, one neighbour unfinished; hybrid: 3.
     assert len(asked) == len(set(asked)) == (8 * 3 + 2) + 7 * 3 + 3 * 3
+
+
+def test_what_an_earlier_report_wrote_is_gone_and_nothing_else(
+    made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Figure, "savefig", lambda self, path, **options: path.write_bytes(b"drawn"))
+    out, figures, outside = tmp_path / "report", tmp_path / "report" / "figures", tmp_path / "other" / "drawn.png"
+    outside.parent.mkdir()
+    outside.write_bytes(b"drawn")
+    first = write_report(made.results, out, made.runs, made.verdicts, made.searches)
+    (figures / "mine-map.png").write_bytes(b"drawn")
+    (figures / "vit-digits-ntk-map.png").write_bytes(b"drawn over")
+    listed = json.loads((out / written.NAME).read_text())
+    strange = dict.fromkeys(("../other/drawn.png", str(outside), "figures/../../other/drawn.png", "figures/.."))
+    listed |= dict.fromkeys(strange, sha256_of(outside))
+    (out / written.NAME).write_text(json.dumps(listed))
+    second = write_report(made.results, out, made.runs, [made.verdict("standard")], made.searches)
+    assert outside.exists()
+    left = {path for path in out.rglob("*") if path.is_file()} - {out / written.NAME}
+    assert left == {*second, figures / "mine-map.png", figures / "vit-digits-ntk-map.png"}
+    assert figures / "vit-digits-hybrid-map.png" in set(first) - left
 
 
 @pytest.mark.slow

@@ -7,8 +7,8 @@ import typer
 
 from ettsweep.cli import completion
 from ettsweep.cli.options import DEFAULT_RESULTS, Form, Results
-from ettsweep.errors import InputError
-from ettsweep.output import Format, note, show
+from ettsweep.errors import CorruptError, InputError
+from ettsweep.output import Format, count, note, show
 
 app = typer.Typer(
     name="sweeps",
@@ -52,6 +52,8 @@ def list_sweeps(
         note(f"sweep {name} is left out: {problem}")
     hidden = len(sweeps.named) - len(shown)
     note(f"{hidden} archived: `ettsweep sweeps --all` lists them too" if hidden else "")
+    if sweeps.broken and not sweeps.named:
+        raise CorruptError(f"{results}: {count(len(sweeps.broken), 'sweep')} cannot be read, and there is no other")
     note("" if sweeps.named else f"{results}: no sweeps yet; `ettsweep grid --model vit-digits` makes one")
 
 

@@ -314,6 +314,16 @@ def test_a_damaged_sweep_is_named_and_others_go_on(call: Call, results: Path, as
         assert str(path) in call("grid", "--grid", "bad.yaml", "--results", results, code=1).err
 
 
+def test_sweeps_none_of_which_can_be_read_are_a_failure(call: Call, results: Path, ask: Ask) -> None:
+    for name, told in (("bad", "1 sweep cannot be read"), ("worse", "2 sweeps cannot be read")):
+        ask(name)
+        (results / "sweeps" / name / "0001.yaml").write_bytes(bytes(200))
+        done = call("sweeps", "--results", results, code=1)
+        assert told in done.err
+        assert f"sweep {name} is left out" in done.err
+        assert "makes one" not in done.err
+
+
 # --- runs that are shared, and those of nobody ----------------------------------------------------------------------
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ettsweep.config import hidden
-from ettsweep.errors import DataMissingError, EttsweepError, InputError
+from ettsweep.errors import DataMissingError, EttsweepError, InputError, TakenError
 from ettsweep.launch.memory import watch_pulses
 from ettsweep.launch.profiles import AnyProfile, LocalProfile, load_profile
 from ettsweep.launch.rounds import How, looks, read_ledger
@@ -55,7 +55,8 @@ class Place:
         A new sweep trains where all others of the folder do, if they agree.
 
         Raises:
-            TakenError: the sweep of this name asks for something else.
+            TakenError: the sweep of this name asks for something else, and this could be asked for under another name.
+            InputError: it could not, for its profile or the size of its model.
             DataMissingError: its runs are bound to data that are not there.
         """
         sweeps = load_sweeps(results)
@@ -67,7 +68,12 @@ class Place:
         if name in sweeps.named and request.data is None:
             request = request.model_copy(update={"data": known[0].requests[-1].data})
         settled = with_corpus(self.of(request))
-        agreeing(sweeps, name, settled)
+        try:
+            agreeing(sweeps, name, settled)
+        except TakenError:
+            profile, _ = trained_by(settled)
+            check_room([search.base for search in settled.searches()], profile)
+            raise
         return settled
 
     def of_searches(

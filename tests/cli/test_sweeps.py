@@ -199,6 +199,25 @@ def test_another_question_is_answered_with_a_command_that_asks_it(
     assert call(*command[1:]).out.startswith("run")
 
 
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--launch", "nope"], "unknown launch profile 'nope'"),
+        (["--launch-set", "slot=2"], "slot: unknown key; did you mean slots?"),
+        (["--launch-set", "slots=100000"], "slots: 100000 are too many"),
+        (["--set", "model.depth=1000000000"], "model: width 8 at depth 1000000000 makes"),
+    ],
+)
+def test_what_no_name_would_mend_is_told_before_that_the_name_is_taken(
+    call: Call, results: Path, ask: Ask, options: list[str], told: str
+) -> None:
+    ask("w8")
+    asked = ("grid", "--grid", "w8.yaml", "--dry-run", "--results", results, "--set", "batch_size=64")
+    done = call(*asked, *options, code=2)
+    assert told in done.err
+    assert "asks for something else" not in done.err
+
+
 def test_two_grid_files_of_one_stem_are_told_apart(call: Call, results: Path, ask: Ask, tmp_path: Path) -> None:
     ask("w8")
     (tmp_path / "other").mkdir()

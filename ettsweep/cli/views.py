@@ -171,13 +171,19 @@ def status_row(run: Run, sweeps: str) -> Json:
         "log2_wd": log2(spec.wd),
         "seed": spec.seed,
         "state": run.state.value,
-        "progress": run.status.progress,
+        "progress": trained(run),
         "best_score": best_score(run),
         "reason": run.status.reason,
         "where": run.status.where or None,
         "job": run.status.job or None,
         "left_s": run.status.left_s,
     }
+
+
+def trained(run: Run) -> float:
+    """Return the share of its steps that a run has trained: one that diverged has nothing left to do, and no more."""
+    step = as_number(run.result.get("diverged_step")) if run.result else None
+    return run.status.progress if step is None else step / run.spec.schedule.last_step
 
 
 def best_score(run: Run) -> float | None:

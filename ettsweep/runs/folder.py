@@ -266,7 +266,8 @@ class RunDir:
         try:
             result = self.result()
         except CorruptError as error:
-            return Status(State.FAILED, str(error)), None
+            latest = self.latest()
+            return Status(State.FAILED, str(error), latest.progress() if latest else 0.0), None
         if result is None:
             return self._unfinished(outlook), None
         reason = f"at step {result['diverged_step']}" if result["status"] == "diverged" else ""

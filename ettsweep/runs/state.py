@@ -39,7 +39,7 @@ class Status:
 
     Attributes:
         reason: why it is in this state, for people.
-        progress: share of the steps done, 0 to 1.
+        progress: share of the steps done, 0 to 1; a finished run has none left, so 1 where it diverged too.
         where: node or host that trains it.
         job: the scheduler's id of the job that trains it, or will.
         left_s: seconds until it is finished, at the rate so far.

@@ -77,6 +77,22 @@ def test_a_status_row_says_what_the_run_is_and_how_far(results: Path, spec: RunS
     }
 
 
+def test_progress_is_of_the_steps_that_were_trained(results: Path, spec: RunSpec) -> None:
+    """Whether the run diverged, or its result cannot be read: then the last attempt says both how far and how well."""
+    attempt = start(results, spec)
+    evaluate(attempt, 6, 0.9, 0.8)
+    attempt.append(attempt.timings_path, [{"step": 6, "progress": 0.25}])
+    assert RunDir(attempt.run).finish({"status": "diverged", "score": None, "diverged_step": 6}, [])
+
+    def told() -> dict[str, object]:
+        row = status_row(load_ledger(results).runs[spec.run_id], "-")
+        return {key: row[key] for key in ("state", "progress", "best_score")}
+
+    assert told() == {"state": "diverged", "progress": 6 / spec.schedule.total_steps, "best_score": None}
+    RunDir(attempt.run).result_path.write_text("{")
+    assert told() == {"state": "failed", "progress": 0.25, "best_score": 0.8}
+
+
 def test_wd_zero_has_no_log2(results: Path, make_spec: MakeSpec) -> None:
     spec = make_spec(wd=0.0)
     RunDir.create(results, spec)

@@ -184,10 +184,10 @@ def problems(error: ValidationError, where: str, known: Sequence[Key] = ()) -> l
             unknown.append(f"{where}: {'.'.join(key)}: unknown key{hint}")
             meant += near
     rest = [e for e in told if e["type"] != "extra_forbidden" and not (e["type"] == "missing" and e["loc"] in meant)]
-    return [*unknown, *(f"{where}: {_problem(dict(e))}" for e in rest)]
+    return [*unknown, *(f"{where}: {_problem(dict(e), known)}" for e in rest)]
 
 
-def _problem(e: dict[str, Any]) -> str:
+def _problem(e: dict[str, Any], known: Sequence[Key]) -> str:
     key = ".".join(str(part) for part in e["loc"])
     at = f"{key}: " if key else ""
     match e["type"]:
@@ -197,6 +197,11 @@ def _problem(e: dict[str, Any]) -> str:
             return f"{at}must not be empty"
         case "value_error":
             return f"{at}{e['ctx']['error']}"
+        case "model_type" | "model_attributes_type" | "dict_type":
+            fields = dict.fromkeys(k[-1] for k in known if k[:-1] == tuple(map(str, e["loc"])))
+            few = 0 < len(fields) <= 3
+            form = f"{{{', '.join(f'{name}: ...' for name in fields)}}}" if few else "a mapping of keys to values"
+            return f"{at}{form} is expected, got {e['input']!r}"
         case _:
             message = e["msg"][0].lower() + e["msg"][1:]
             return f"{at}{message}, got {e['input']!r}"

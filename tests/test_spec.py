@@ -277,7 +277,7 @@ def test_missing_keys_are_named() -> None:
 
 def test_what_is_no_mapping_is_refused() -> None:
     (line,) = message(["lr", 1.0])
-    assert "valid dictionary" in line
+    assert "a mapping of keys to values is expected" in line
 
 
 def test_spec_cannot_be_changed(make_spec: MakeSpec) -> None:

@@ -17,7 +17,7 @@ from ettsweep.scaling.strategies import map_point, parse_strategy, strategy_name
 from ettsweep.schema import Frozen, ListOfOne, expect, keys_of, validate
 from ettsweep.spec import DEFAULT_OPTIMIZER, Recipe
 from ettsweep.sweep.recipe import IN_EPOCHS, apply_override, resolve_recipe, with_sets
-from ettsweep.sweep.search import Axis, Centre, Centres, Request, Seeds
+from ettsweep.sweep.search import FARTHEST, Axis, Centre, Centres, Request, Seeds
 
 NameOrFields = Annotated[
     str | dict[str, Any], expect("a name, or a mapping of fields,", lambda v: isinstance(v, str | dict))
@@ -53,11 +53,13 @@ class GridFile(Frozen):
         """Accept `fixed`, and `{range: [low, high], step: s}` for `{low, high, step}`."""
         if value == "fixed":
             return {"fixed": True}
-        if isinstance(value, dict) and "range" in value:
+        if not isinstance(value, dict):
+            raise ValueError(f"{{range: [-1, 1], step: 1}} or fixed is expected, got {value!r}")
+        if "range" in value:
             rest = {k: v for k, v in value.items() if k != "range"}
             bounds = value["range"]
-            if not (isinstance(bounds, list) and len(bounds) == 2):
-                raise ValueError(f"range: two numbers [low, high] are expected, got {bounds!r}")
+            if not (isinstance(bounds, list) and len(bounds) == 2 and all(map(_is_offset, bounds))):
+                raise ValueError(f"range: [low, high] from -{FARTHEST} to {FARTHEST} is expected, got {bounds!r}")
             return {"low": bounds[0], "high": bounds[1], **rest}
         return value
 
@@ -239,5 +241,11 @@ def parse_range(text: str, where: str, current: object = None) -> object:
         numbers = []
     if len(numbers) not in (2, 3):
         raise InputError(f"{where}: low:high, low:high:step or fixed is expected (log2 from the centre), got {text!r}")
+    if not all(map(_is_offset, numbers[:2])):
+        raise InputError(f"{where}: low and high from -{FARTHEST} to {FARTHEST} are expected, got {text!r}")
     step = numbers[2] if len(numbers) == 3 else current.get("step", 1.0) if isinstance(current, dict) else 1.0
     return {"low": numbers[0], "high": numbers[1], "step": step}
+
+
+def _is_offset(bound: object) -> bool:
+    return isinstance(bound, int | float) and not isinstance(bound, bool) and abs(bound) <= FARTHEST

@@ -65,7 +65,10 @@ def snap(point: Point, known: Collection[Point], within: float = ROUNDED) -> Poi
     return nearest if point.apart(nearest) <= within else point
 
 
-Offset = Annotated[float, Field(ge=-64, le=64)]  # beyond, lr and wd leave the range of floats
+FARTHEST = 64
+"""Offset from a centre in log2, beyond which lr and wd would leave the range of floats."""
+
+Offset = Annotated[float, Field(ge=-FARTHEST, le=FARTHEST)]
 
 
 class Axis(Frozen):

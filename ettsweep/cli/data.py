@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from ettsweep.cli.conduct import confirm
 from ettsweep.cli.options import (
     DEFAULT_RESULTS,
     Data,
@@ -16,7 +17,6 @@ from ettsweep.cli.options import (
     Results,
     Sets,
     Yes,
-    confirm,
 )
 from ettsweep.errors import InputError
 from ettsweep.output import Format, note, show

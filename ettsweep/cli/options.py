@@ -1,10 +1,7 @@
 """Options that commands share, alone or in groups, and what is read from them."""
 
-import contextlib
 import inspect
-import shlex
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
 from itertools import chain
@@ -14,12 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from ettsweep.cli import completion
-from ettsweep.errors import CorruptError, InputError, TakenError, unknown_name
-from ettsweep.output import Format, harmless, note
+from ettsweep.errors import CorruptError, InputError, unknown_name
+from ettsweep.output import Format, note
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from ettsweep.launch.demand import Place
     from ettsweep.sweep.ledger import Ledger, Run
     from ettsweep.sweep.search import Search
@@ -133,7 +128,7 @@ class Families:
         """Return the searches that have been asked for and are meant.
 
         Raises:
-            InputError: there is none.
+            InputError: there is none, or none of a model, strategy or family.
             CorruptError: none that is meant can be read.
         """
         known = [search for sweep in self.sweeps(sweeps) for search in sweep.searches]
@@ -145,37 +140,26 @@ class Families:
             raise InputError(
                 f"{sweeps.results}: no grid has been asked for yet; `ettsweep grid --model vit-digits` asks for one"
             )
+        self._check("search", chain.from_iterable(sweeps.searches.values()))
         found = self._among(known)
         if not found:
             told = ", ".join(f"{s.sweep} {s.model} {s.strategy} ({s.family})" for s in known)
-            raise InputError(f"no search fits these options; there are: {told}")
+            given = " ".join(f"{option} {name}" for option, _, names in self._narrowing() for name in names)
+            raise InputError(f"{given}: no search that is meant is of all of it; there are: {told}")
         return found
 
     def runs(self, ledger: "Ledger", sweeps: "Sweeps") -> "list[Run]":
         """Return the runs that are meant: those that belong to the sweeps and, where none is named, to none.
 
         Raises:
-            InputError: a sweep or a family is not there.
+            InputError: a sweep is not there, or nothing is of a model, strategy or family.
         """
         from ettsweep.sweep.sweeps import holders
 
         meant = {sweep.name for sweep in self.sweeps(sweeps)}
+        self._check_runs(ledger, sweeps)
         belong = {run.id: set(holders(sweeps.searches, run.family, run.spec)) for run in ledger.runs.values()}
         runs = [r for r in ledger.runs.values() if belong[r.id] & meant or not (self.sweep or belong[r.id])]
-        known = {run.family for run in runs}
-        for prefix in self.family or []:
-            if not any(family.startswith(prefix) for family in known):
-                raise unknown_name("family", prefix, known)
-        asked = [search for found in sweeps.searches.values() for search in found]
-        there: list[Run | Search] = [*ledger.runs.values(), *asked]
-        models = {one.model for one in there}
-        for name in self.model or []:
-            if name not in models:
-                raise unknown_name("model", name, models)
-        strategies = {one.strategy for one in there}
-        for name in _strategies(self.strategy):
-            if name not in strategies:
-                raise InputError(f"no run is of strategy {name}; there are: {', '.join(sorted(strategies)) or 'none'}")
         return self._among(runs)
 
     def holding(self, runs: "Sequence[Run]", sweeps: "Sweeps") -> "list[Search]":
@@ -187,21 +171,36 @@ class Families:
             if any(run.family == search.family and search.holds(run.point) for run in runs)
         ]
 
+    def _narrowing(self) -> list[tuple[str, str, list[str]]]:
+        """Return each option that was given and narrows: its name, the attribute that it is about, and its values."""
+        from ettsweep.scaling.strategies import parse_strategy, strategy_name
+
+        strategies = [strategy_name(parse_strategy(name)) for name in self.strategy or []]
+        options = [("model", self.model), ("strategy", strategies), ("family", self.family)]
+        return [(f"--{attribute}", attribute, names) for attribute, names in options if names]
+
+    def _check_runs(self, ledger: "Ledger", sweeps: "Sweeps") -> None:
+        """Check that there is a run, or a search for one, of each value of each option."""
+        self._check("run or search", chain(ledger.runs.values(), *sweeps.searches.values()))
+
+    def _check(self, what: str, there: "Iterable[Run | Search]") -> None:
+        """Check that each value of each option is that of something that is there, in whatever sweep."""
+        there = list(there)
+        for option, attribute, names in self._narrowing():
+            known = sorted({getattr(one, attribute) for one in there})
+            for name in names:
+                if not any(_fits(value, attribute, [name]) for value in known):
+                    told = f"there are: {', '.join(known)}" if known else "there is none yet"
+                    raise InputError(f"{option} {name}: no {what} is of it; {told}")
+
     def _among(self, found: Sequence[RunOrSearch]) -> list[RunOrSearch]:
-        strategies = _strategies(self.strategy)
-        return [
-            one
-            for one in found
-            if (not self.model or one.model in self.model)
-            and (not strategies or one.strategy in strategies)
-            and (not self.family or one.family.startswith(tuple(self.family)))
-        ]
+        narrowing = self._narrowing()
+        return [one for one in found if all(_fits(getattr(one, what), what, names) for _, what, names in narrowing)]
 
 
-def _strategies(given: Sequence[str] | None) -> set[str]:
-    from ettsweep.scaling.strategies import parse_strategy, strategy_name
-
-    return {strategy_name(parse_strategy(name)) for name in given or []}
+def _fits(value: str, attribute: str, names: Sequence[str]) -> bool:
+    """Say whether a model, strategy or family is one of some; of a family the start will do."""
+    return value.startswith(tuple(names)) if attribute == "family" else value in names
 
 
 @dataclass(frozen=True)
@@ -221,7 +220,7 @@ class Runs(Families):
         """Return the runs that are meant; those that are named may be of any sweep.
 
         Raises:
-            InputError: a run, a sweep or a family is not there, or there is no such state.
+            InputError: a run or a sweep is not there, nothing is of a model, strategy or family, or no such state is.
         """
         from ettsweep.runs.state import State
         from ettsweep.sweep.ledger import find_run
@@ -231,6 +230,7 @@ class Runs(Families):
                 raise unknown_name("state", name, [s.value for s in State])
         ids = {find_run(ledger, prefix) for prefix in self.run or []}
         if ids and not self.sweep:
+            self._check_runs(ledger, sweeps)
             found = self._among([ledger.runs[run] for run in ids if run in ledger.runs])
         else:
             found = [run for run in super().runs(ledger, sweeps) if not ids or run.id in ids]
@@ -276,66 +276,3 @@ class Training:
             check_sinks(self.log)
             sets.append(f"log=[{', '.join(self.log)}]")
         return Place(self.launch, tuple(sets), self.data)
-
-
-# --- conduct --------------------------------------------------------------------------------------------------------
-
-
-def console() -> "Console":
-    """Return the console that progress is shown on."""
-    from rich.console import Console
-
-    return Console(stderr=True, soft_wrap=not sys.stderr.isatty())  # a file has no edge to wrap at
-
-
-@contextlib.contextmanager
-def detaching(follows: bool = True, code: int = 1) -> Iterator[None]:
-    """Have Ctrl-C leave a command that follows runs, with exit code 1, not yet: what was submitted goes on."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        if not follows:
-            raise
-        note("detached; the runs go on: `ettsweep watch` shows them")
-        raise typer.Exit(code) from None
-
-
-@contextlib.contextmanager
-def retyped_with(option: str) -> Iterator[None]:
-    """Where a name is taken, say the same command with a free one."""
-    try:
-        yield
-    except TakenError as error:
-        from ettsweep.config import hidden
-
-        words = [hidden(word) for word in sys.argv[1:]]
-        for k, word in enumerate(words):
-            if word == option or word.startswith(f"{option}="):
-                del words[k : k + 1 + (word == option)]
-                break
-        raise InputError(
-            f"{error}; for a sweep of its own:\n  {shlex.join(['ettsweep', *words, option, error.free])}"
-        ) from None
-
-
-def go_on(told: str) -> bool:
-    """Ask a person whether a climb may go on, given what that costs; where nobody is there, it may not."""
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        return False
-    try:
-        return typer.confirm(f"{told}; go on?", err=True)
-    except typer.Abort:  # what the climb has found is shown all the same
-        note("")
-        return False
-
-
-def confirm(question: str, yes: bool) -> None:
-    """Ask before something is done, unless --yes was said; a no ends the command."""
-    if yes:
-        return
-    try:
-        agreed = typer.confirm(harmless(question), err=True)
-    except typer.Abort:
-        raise InputError("nobody answered; --yes says yes beforehand") from None
-    if not agreed:
-        raise typer.Exit(1)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ettsweep.cli import completion
+from ettsweep.cli.conduct import confirm, console, detaching
 from ettsweep.cli.numbers import power_option
 from ettsweep.cli.options import (
     DEFAULT_RESULTS,
@@ -21,9 +22,6 @@ from ettsweep.cli.options import (
     Sets,
     Training,
     Yes,
-    confirm,
-    console,
-    detaching,
 )
 from ettsweep.errors import EttsweepError, InputError
 from ettsweep.output import Format, cell, harmless, note, show

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from ettsweep.cli import completion
+from ettsweep.cli.conduct import console, detaching, go_on, retyped_with
 from ettsweep.cli.options import (
     DEFAULT_RESULTS,
     DryRun,
@@ -18,10 +19,6 @@ from ettsweep.cli.options import (
     Sets,
     Strategies,
     Training,
-    console,
-    detaching,
-    go_on,
-    retyped_with,
 )
 from ettsweep.errors import InputError
 from ettsweep.files import chosen_by

@@ -3,12 +3,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.commandline import GRID, Call, keep, write_grid
 
 from ettsweep.cli.options import Runs
 from ettsweep.errors import InputError
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.state import State
 from ettsweep.spec import RunSpec
+from ettsweep.sweep.gridfile import load_request
 from ettsweep.sweep.ledger import load_ledger
 from ettsweep.sweep.sweeps import load_sweeps
 
@@ -36,7 +38,27 @@ def test_a_selection_narrows_by_each_of_its_parts(results: Path, make_spec: Make
     assert chosen(model=["vit-n16-l1-h2-p4-i8-c1-k10"]) == {wide.run_id}
     assert chosen(state=[State.CANCELLED]) == {wide.run_id}
     assert chosen(state=[State.CANCELLED], strategy=["standard"]) == set()
-    with pytest.raises(InputError, match="unknown family 'zzz'"):
+    with pytest.raises(InputError, match="--family zzz: no run or search is of it; there are: "):
         chosen(family=["zzz"])
+    with pytest.raises(InputError, match="--model nope: no run or search is of it; there are: "):
+        chosen(run=[ntk.run_id], model=["nope"])
     with pytest.raises(InputError, match="unknown strategy 'nkt'; did you mean 'ntk'"):
         chosen(strategy=["nkt"])
+
+
+def test_options_that_nothing_fits_together_are_named(tmp_path: Path, call: Call) -> None:
+    """Two searches, and what is asked for is the model of one and the strategy of the other."""
+    results, wide = tmp_path / "results", GRID["model"] | {"width": 16}
+    centre = {"centre": {"ntk": {"lr": 1.0, "wd": 1.0}}, "strategies": ["ntk"]}
+    for request in (
+        load_request(write_grid(tmp_path / "a.yaml")),
+        load_request(write_grid(tmp_path / "b.yaml", model=wide, **centre)),
+    ):
+        keep(results, request)
+    model = "vit-n8-l1-h2-p4-i8-c1-k10"
+    told = call("verify-optimum", "--model", model, "--strategy", "ntk", "--results", results, code=2).err
+    assert told.startswith(
+        f"ettsweep: --model {model} --strategy ntk: no search that is meant is of all of it; there are: "
+    )
+    assert f"a {model} standard (" in told
+    assert "b vit-n16-l1-h2-p4-i8-c1-k10 ntk (" in told

@@ -1,0 +1,75 @@
+"""How commands deal with whoever typed them: progress, questions, Ctrl-C, what to type instead."""
+
+import contextlib
+import shlex
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import typer
+
+from ettsweep.errors import InputError, TakenError
+from ettsweep.output import harmless, note
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def console() -> "Console":
+    """Return the console that progress is shown on."""
+    from rich.console import Console
+
+    return Console(stderr=True, soft_wrap=not sys.stderr.isatty())  # a file has no edge to wrap at
+
+
+@contextlib.contextmanager
+def detaching(follows: bool = True, code: int = 1) -> Iterator[None]:
+    """Have Ctrl-C leave a command that follows runs, with exit code 1, not yet: what was submitted goes on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not follows:
+            raise
+        note("detached; the runs go on: `ettsweep watch` shows them")
+        raise typer.Exit(code) from None
+
+
+@contextlib.contextmanager
+def retyped_with(option: str) -> Iterator[None]:
+    """Where a name is taken, say the same command with a free one."""
+    try:
+        yield
+    except TakenError as error:
+        from ettsweep.config import hidden
+
+        words = [hidden(word) for word in sys.argv[1:]]
+        for k, word in enumerate(words):
+            if word == option or word.startswith(f"{option}="):
+                del words[k : k + 1 + (word == option)]
+                break
+        raise InputError(
+            f"{error}; for a sweep of its own:\n  {shlex.join(['ettsweep', *words, option, error.free])}"
+        ) from None
+
+
+def go_on(told: str) -> bool:
+    """Ask a person whether a climb may go on, given what that costs; where nobody is there, it may not."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    try:
+        return typer.confirm(f"{told}; go on?", err=True)
+    except typer.Abort:  # what the climb has found is shown all the same
+        note("")
+        return False
+
+
+def confirm(question: str, yes: bool) -> None:
+    """Ask before something is done, unless --yes was said; a no ends the command."""
+    if yes:
+        return
+    try:
+        agreed = typer.confirm(harmless(question), err=True)
+    except typer.Abort:
+        raise InputError("nobody answered; --yes says yes beforehand") from None
+    if not agreed:
+        raise typer.Exit(1)

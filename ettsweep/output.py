@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
 
@@ -21,6 +22,8 @@ class Format(StrEnum):
 
 
 Row = Mapping[str, Any]
+
+DEFAULT_RESULTS = Path("results")
 
 
 def show(rows: Sequence[Row], form: Format, columns: Sequence[str] | None = None, data: object = None) -> None:
@@ -64,9 +67,12 @@ def with_results(text: str, argv: Sequence[str]) -> str:
     """Add the --results of this command line to the commands that a text tells to type."""
     given = [b for a, b in pairwise(argv) if a == "--results"]
     given += [a.partition("=")[2] for a in argv if a.startswith("--results=")]
-    if not given:
-        return text
-    return re.sub(r"`(ettsweep (?!data )[^`]*)`", lambda m: f"`{m[1]} --results {shlex.quote(given[-1])}`", text)
+    return at_results(text, given[-1]) if given else text
+
+
+def at_results(text: str, results: str) -> str:
+    """Add --results to the commands that a text tells to type."""
+    return re.sub(r"`(ettsweep (?!data )[^`]*)`", lambda m: f"`{m[1]} --results {shlex.quote(results)}`", text)
 
 
 def _markdown(rows: Iterable[Row], names: Sequence[str]) -> str:

@@ -12,6 +12,7 @@ import typer
 
 from ettsweep.cli import completion
 from ettsweep.errors import CorruptError, InputError, unknown_name
+from ettsweep.output import DEFAULT_RESULTS as DEFAULT_RESULTS
 from ettsweep.output import Format, note
 
 if TYPE_CHECKING:
@@ -66,8 +67,6 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and chan
 Follow = Annotated[bool, typer.Option("--follow", help="Stay and show progress; Ctrl-C only detaches.")]
 Form = Annotated[Format, typer.Option("--format", help="How to print.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-
-DEFAULT_RESULTS = Path("results")
 
 
 # --- groups ---------------------------------------------------------------------------------------------------------

@@ -3,18 +3,22 @@
 import base64
 import math
 import platform
+import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from importlib import resources
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup, escape
 
 from ettsweep import __version__
 from ettsweep.launch.reproduce import mixture
-from ettsweep.output import POINTS, count, power
+from ettsweep.output import DEFAULT_RESULTS, POINTS, at_results, count, power
 from ettsweep.report import style, tables
 from ettsweep.report.families import Comparison, JudgedFamily, of_families
 from ettsweep.report.spikes import SPIKES, occurring, spikes_of
@@ -62,7 +66,7 @@ def render(
     """
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {"short": style.short, "metric": style.metric_name, "point": style.point_text}
-    environment.filters |= {"power": power, "png": _data_uri}
+    environment.filters |= {"power": power, "png": _data_uri, "said": partial(_said, results)}
     template = environment.from_string(
         resources.files("ettsweep.report").joinpath("page.html.j2").read_text(encoding="utf-8")
     )
@@ -189,6 +193,13 @@ def _lead(winner: Verdict, second: Verdict) -> str | None:
 
 
 # --- cells ------------------------------------------------------------------------------------------------
+
+
+def _said(results: str, text: str) -> Markup:
+    """Return a text with its commands set as code, as they are typed for this results folder."""
+    told = text if Path(results) == DEFAULT_RESULTS else at_results(text, results)
+    parts = re.split("`([^`]*)`", told)
+    return Markup("").join(Markup("<code>{}</code>").format(p) if i % 2 else escape(p) for i, p in enumerate(parts))
 
 
 def _data_uri(png: bytes) -> str:

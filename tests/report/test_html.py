@@ -140,6 +140,17 @@ def test_hostile_names_are_escaped(made: Made) -> None:
     assert not [a for _, attrs in parsed.tags for a in attrs if a.startswith("on")]
 
 
+@pytest.mark.parametrize(("results", "folder"), [("results", ""), ("my <rc>", " --results &#39;my &lt;rc&gt;&#39;")])
+def test_commands_are_set_as_they_are_typed(made: Made, results: str, folder: str) -> None:
+    verdicts = [replace(v, reason="1 failed: `ettsweep retry a<b` helps & ` not", fresh={}) for v in made.verdicts]
+    other = "`ettsweep data check x` says"
+    page = page_of(Made(made.results, made.runs, verdicts), results, {"0123456789ab": other})
+    assert f"<p>1 failed: <code>ettsweep retry a&lt;b{folder}</code> helps &amp; ` not." in page
+    assert f"from <code>ettsweep seeds{folder}</code>, would not" in page
+    assert "</code>: <code>ettsweep data check x</code> says</li>" in page
+    assert f"<code>ettsweep grid{folder}</code>" in render(results, [], {}, [], {}, {})
+
+
 def test_nothing_is_fetched_and_nothing_runs(made: Made) -> None:
     page = page_of(made)
     parsed = Page(page)

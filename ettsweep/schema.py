@@ -180,11 +180,18 @@ def problems(error: ValidationError, where: str, known: Sequence[Key] = ()) -> l
             beside = dict.fromkeys(k[-1] for k in known if k[:-1] == key[:-1])
             hint = f"; known: {', '.join(beside)}" if beside else ""
             if near:
-                hint = f"; did you mean {' or '.join('.'.join(k) for k in near)}?"
-            unknown.append(f"{where}: {'.'.join(key)}: unknown key{hint}")
+                hint = f"; did you mean {' or '.join(_told(k, dotted='.' in key[-1]) for k in near)}?"
+            inner = {k[-1] for k in near} & set(e["input"] if isinstance(e["input"], dict) else ())
+            shown = (*key, *inner) if len(inner) == 1 else key  # what stands under the key is known, and not the key
+            unknown.append(f"{where}: {'.'.join(shown)}: unknown key{hint}")
             meant += near
     rest = [e for e in told if e["type"] != "extra_forbidden" and not (e["type"] == "missing" and e["loc"] in meant)]
     return [*unknown, *(f"{where}: {_problem(dict(e), known)}" for e in rest)]
+
+
+def _told(key: Key, *, dotted: bool) -> str:
+    """Return a key for people; to whoever wrote dots in a file, where one of them says under what it stands."""
+    return f"{key[-1]} under {'.'.join(key[:-1])}" if dotted and key[1:] else ".".join(key)
 
 
 def _problem(e: dict[str, Any], known: Sequence[Key]) -> str:
@@ -232,6 +239,10 @@ def nearest_keys(key: Key, value: object, known: Sequence[Key]) -> list[Key]:
     """
     from difflib import get_close_matches
 
+    if "." in key[-1]:  # only --set has dots
+        key = (*key[:-1], *key[-1].split("."))
+        if key in known:
+            return [key]
     elsewhere = [k for k in known if k[-1] == key[-1]]
     if elsewhere:
         return elsewhere[:3]

@@ -113,10 +113,18 @@ OPTIONS = {
 
 
 def apply_override(data: dict[str, Any], override: str) -> None:
-    """Set `a.b=value` in nested plain data; the schema judges key and value afterwards."""
+    """Set `a.b=value` in nested plain data; the schema judges key and value afterwards.
+
+    Raises:
+        InputError: the key is, or is like, what an option is for.
+    """
+    from difflib import get_close_matches
+
     key, value = split_override(override)
-    if option := OPTIONS.get(key.partition(".")[0]):
-        raise InputError(f"--set {hidden(override)}: {key} is not of the recipe; use {option}")
+    first = key.partition(".")[0]
+    known = first in Recipe.model_fields
+    if meant := get_close_matches(first, () if known else OPTIONS, n=1, cutoff=0.8):
+        raise InputError(f"--set {hidden(override)}: {key} is not of the recipe; use {OPTIONS[meant[0]]}")
     *parents, last = key.split(".")
     for parent in parents:
         inner = data.setdefault(parent, {})

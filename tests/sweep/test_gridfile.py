@@ -357,8 +357,8 @@ def test_stopping_at_the_last_step_is_not_stopping(path: Path) -> None:
         ("batchsize=64", "batchsize: unknown key; did you mean batch_size?"),
         ("epoch=3", "epoch: unknown key; did you mean schedule.epochs?"),
         ("schedule.epoch=3", "schedule.epoch: unknown key; did you mean schedule.epochs?"),
-        ("recipe.batch_size=64", "recipe: unknown key; did you mean batch_size?"),
-        ("reciepe.batch_size=64", "reciepe: unknown key; did you mean batch_size?"),
+        ("recipe.batch_size=64", "recipe.batch_size: unknown key; did you mean batch_size?"),
+        ("reciepe.batch_size=64", "reciepe.batch_size: unknown key; did you mean batch_size?"),
         ("reciepe=64", "reciepe: unknown key; known: model, task, optimizer, schedule, batch_size, precision, spikes"),
         ("modle.width=64", "modle: unknown key; did you mean model?"),
     ],
@@ -377,6 +377,7 @@ def test_set_without_key_and_value_is_refused(path: Path, override: str) -> None
     [
         *(("lr=1", "--lr-range"), ("wd.low=1", "--wd-range"), ("seed=1", "--seeds"), ("seeds=0", "--seeds")),
         *(("strategy=ntk", "--strategy"), ("strategy.s=0.5", "--strategy"), ("strategies=ntk", "--strategy")),
+        *(("strateges=ntk", "--strategy"), ("sees=0", "--seeds")),
     ],
 )
 def test_what_is_not_of_the_recipe_has_its_own_option(path: Path, override: str, option: str) -> None:
@@ -455,6 +456,8 @@ def test_more_runs_than_commands_could_list_are_refused(path: Path) -> None:
         ("total_steps: 240", "epoch: 20", "g.yaml: schedule.epoch: unknown key; did you mean schedule.epochs?\n"
          "g.yaml: schedule.total_steps: is required"),
         ("seeds: [3, 5]", "batch_size: 64", "g.yaml: batch_size: unknown key; did you mean recipe.batch_size?"),
+        ("seeds: [3, 5]", "recipe.batch_size: 4", "g.yaml: recipe.batch_size: unknown key; did you mean batch_size under recipe?"),
+        ("seeds: [3, 5]", "recip.batch_size: 4", "g.yaml: recip.batch_size: unknown key; did you mean batch_size under recipe?"),
         ("seeds: [3, 5]", "epoch: 64", "g.yaml: epoch: unknown key; did you mean recipe.schedule.epochs?"),
         ("  batch_size: 64", "  batch_size: 64\n  seeds: 3", "g.yaml: recipe: seeds belongs beside the recipe, not in it"),
         ("task: digits", "task: {knd: digits}", "g.yaml: task.knd: unknown key; did you mean task.kind?"),

@@ -55,7 +55,7 @@ def grid(
     from ettsweep.launch.demand import ask_grid, trained_by
     from ettsweep.launch.rounds import How, carry_out
     from ettsweep.sweep.changes import check_name, check_note, followed
-    from ettsweep.sweep.gridfile import load_request, which_grid
+    from ettsweep.sweep.gridfile import load_request, seed_alone, which_grid
     from ettsweep.sweep.sweeps import load_sweeps
 
     path = which_grid(grid, model, "say which grid, with one of --model NAME and --grid FILE")
@@ -68,6 +68,7 @@ def grid(
         request = training.place().settle(asked, results, name)
         how = How(results, *trained_by(request), dry_run, console() if follow else None, name, request.searches(name))
         plan, obstacle = ask_grid(request, how, name, words, tell=note)
+    note(seed_alone(path, given_seeds))
     with detaching(how.follows), followed(results, [name] if how.follows else ()):
         done = carry_out(plan, how)
     show_outcome(done, form)

@@ -14,7 +14,7 @@ from ettsweep.models.architectures import model_spec
 from ettsweep.resources import shipped
 from ettsweep.scaling.optimizers import OPTIMIZERS, factors_of
 from ettsweep.scaling.strategies import map_point, parse_strategy, strategy_name
-from ettsweep.schema import Frozen, ListOfOne, expect, keys_of, validate
+from ettsweep.schema import Frozen, ListOfOne, expect, is_whole, keys_of, validate
 from ettsweep.spec import DEFAULT_OPTIMIZER, Recipe
 from ettsweep.sweep.recipe import IN_EPOCHS, apply_override, resolve_recipe, with_sets
 from ettsweep.sweep.search import FARTHEST, Axis, Centre, Centres, Request, Seeds
@@ -229,6 +229,20 @@ def load_request(
         seeds=grid.seeds,
         data=grid.data,
     )
+
+
+def seed_alone(path: Path, given: Sequence[int] = ()) -> str:
+    """Say of one seed that stands for a list of it alone how many seeds would be written; else nothing.
+
+    Args:
+        path: a grid file that can be read.
+        given: the seeds that are given beside it, with commas between them.
+    """
+    number = read_yaml(path).get("seeds") if not given else given[0] if len(given) == 1 else None
+    if not is_whole(number, 2):  # who writes 1 means one either way
+        return ""
+    many = ",".join(map(str, range(number))) if number <= 5 else f"0,1,...,{number - 1}"
+    return f"seed {number} alone; {number} seeds are {many}"
 
 
 def parse_range(text: str, where: str, current: object = None) -> object:

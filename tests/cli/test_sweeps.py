@@ -238,6 +238,24 @@ def test_a_part_of_a_sweep_can_be_asked_for_alone(call: Call, results: Path, ask
         assert ({row["strategy"] for row in rows}, {row["seed"] for row in rows}) == (strategies, seeds)
 
 
+@pytest.mark.parametrize(
+    ("written", "options", "told"),
+    [
+        (3, [], "seed 3 alone; 3 seeds are 0,1,2\n"),
+        ([0], ["--seeds", "12"], "seed 12 alone; 12 seeds are 0,1,...,11\n"),
+        ([3], [], None),
+        (3, ["--seeds", "3,4"], None),
+        (3, ["--seeds", "0"], None),
+    ],
+)
+def test_a_seed_that_could_be_meant_as_a_number_of_seeds_is_told(
+    call: Call, tmp_path: Path, written: object, options: list[str], told: str | None
+) -> None:
+    write_grid(tmp_path / "w8.yaml", seeds=written)
+    said = call("grid", "--grid", "w8.yaml", "--dry-run", *options).err
+    assert said.count(told or "alone") == (told is not None)
+
+
 @pytest.mark.parametrize("name", ["../up", "a/b", ".", "-x", "a\nb", "a\x1b[31mb", "0123456789ab", "x" * 65, ""])
 def test_a_name_that_could_be_a_path_or_a_run_is_refused(call: Call, results: Path, tmp_path: Path, name: str) -> None:
     write_grid(tmp_path / "w8.yaml")

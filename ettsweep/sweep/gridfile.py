@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, create_model, field_validator, model_validator
+from pydantic import Field, ValidationInfo, create_model, field_validator, model_validator
 
 from ettsweep.config import read_yaml
 from ettsweep.errors import EttsweepError, InputError
@@ -16,8 +16,9 @@ from ettsweep.scaling.optimizers import OPTIMIZERS, factors_of
 from ettsweep.scaling.strategies import map_point, parse_strategy, strategy_name
 from ettsweep.schema import Frozen, ListOfOne, expect, is_whole, keys_of, validate
 from ettsweep.spec import DEFAULT_OPTIMIZER, Recipe
-from ettsweep.sweep.recipe import IN_EPOCHS, apply_override, resolve_recipe, with_sets
+from ettsweep.sweep.recipe import IN_EPOCHS, apply_override, recipe_problems, resolve_recipe, with_sets
 from ettsweep.sweep.search import FARTHEST, Axis, Centre, Centres, Request, Seeds
+from ettsweep.tasks.kinds import task_spec
 
 NameOrFields = Annotated[
     str | dict[str, Any], expect("a name, or a mapping of fields,", lambda v: isinstance(v, str | dict))
@@ -46,6 +47,16 @@ class GridFile(Frozen):
     mlp_factor: Literal["ignore", "include"] = "ignore"
     seeds: Annotated[Seeds, ListOfOne] = (0,)
     data: str | None = None
+
+    @field_validator("model", "task")
+    @classmethod
+    def _known(cls, value: object, info: ValidationInfo) -> object:
+        if isinstance(value, str):
+            try:
+                model_spec(value) if info.field_name == "model" else task_spec(value)
+            except InputError as error:
+                raise ValueError(str(error)) from None
+        return value
 
     @field_validator("lr", "wd", mode="before")
     @classmethod
@@ -212,8 +223,12 @@ def load_request(
         apply_override(data, override.removeprefix("strategy."))
     inner = [("recipe", *key) for key in (*keys_of(Recipe, data.get("recipe")), *IN_EPOCHS)]
     also = [key for key in inner if key[1] not in _File.model_fields]
-    grid = validate(_File, data, with_sets(str(path), of_centres), also)
     others = [o for o in overrides if o not in of_centres and o not in of_factors]
+    try:
+        grid = validate(_File, data, with_sets(str(path), of_centres), also)
+    except InputError as error:
+        parts = (_rest(data.get("recipe")), data.get("model"), data.get("task"))
+        raise InputError.of([str(error), *recipe_problems(*parts, others, str(path))]) from None
     recipe = resolve_recipe(grid.recipe, grid.model, grid.task, others, str(path))
     if start is None:
         starts = grid.starts(recipe, with_sets(str(path), overrides))
@@ -229,6 +244,11 @@ def load_request(
         seeds=grid.seeds,
         data=grid.data,
     )
+
+
+def _rest(recipe: object) -> object:
+    """Return a recipe without what belongs beside it."""
+    return {k: v for k, v in recipe.items() if k not in _File.model_fields} if isinstance(recipe, dict) else recipe
 
 
 def seed_alone(path: Path, given: Sequence[int] = ()) -> str:

@@ -49,6 +49,35 @@ def resolve_recipe(
     return resolved
 
 
+def recipe_problems(
+    written: object,
+    model: object,
+    task: object,
+    overrides: Sequence[str],
+    where: str,
+) -> list[str]:
+    """Return what is wrong with the recipe of a file that is refused anyway, so that a user mends all of it at once.
+
+    Another stands for a model, a task or a schedule that cannot be judged alone: a name, or a number of epochs.
+    """
+    if not isinstance(written, dict):
+        return []
+    data = {
+        **deepcopy(written),
+        "model": dict(model) if isinstance(model, dict) else model_spec("vit-digits"),
+        "task": dict(task) if isinstance(task, dict) else task_spec("digits"),
+    }
+    try:
+        for override in overrides:
+            apply_override(data, override)
+        if isinstance(schedule := data.get("schedule"), dict) and EPOCHS.keys() & schedule.keys():
+            data["schedule"] = _SOME_SCHEDULE
+        validate(Recipe, data, with_sets(where, overrides), IN_EPOCHS)
+    except InputError as error:
+        return str(error).splitlines()
+    return []
+
+
 EPOCHS = {
     "epochs": "total_steps",
     "warmup_epochs": "warmup_steps",

@@ -492,8 +492,8 @@ def test_a_bad_grid_file_is_refused_with_its_place(path: Path, old: str, new: st
 @pytest.mark.parametrize(
     ("old", "new", "start"),
     [
-        ("model: vit-digits", "model: vit-digit", "g.yaml: unknown model 'vit-digit'; did you mean 'vit-digits'? Known: "),
-        ("task: digits", "task: digit", "g.yaml: unknown task 'digit'; did you mean 'digits'? Known: "),
+        ("model: vit-digits", "model: vit-digit", "g.yaml: model: unknown model 'vit-digit'; did you mean 'vit-digits'? Known: "),
+        ("task: digits", "task: digit", "g.yaml: task: unknown task 'digit'; did you mean 'digits'? Known: "),
         ("strategies: [standard]", "strategies: [nkt]", "g.yaml: unknown strategy 'nkt'; did you mean 'ntk'? Known: "),
         ("  standard:", "  standrad:", "g.yaml: unknown strategy 'standrad'; did you mean 'standard'? Known: "),
     ],
@@ -508,6 +508,16 @@ def test_all_problems_are_told_at_once(path: Path) -> None:
     change(path, "lr: 0.0078125", "lr: -1")
     change(path, "seeds:", "sedes:")
     assert len(refusal(path).splitlines()) == 3
+
+
+def test_what_is_wrong_with_the_recipe_is_told_with_the_rest_of_the_file(path: Path) -> None:
+    change(path, "task: digits", "task: digitz")
+    change(path, "batch_size: 64", "batch_size: 0")
+    change(path, "total_steps: 240", "total_steps: 0")
+    change(path, "seeds: [3, 5]", "seeds: [-1]")
+    keys = [line.split(": ")[1] for line in refusal(path).splitlines()]
+    assert keys == ["task", "seeds.0", "schedule.total_steps", "batch_size"]
+    assert len(refusal(path, overrides=["batch_size=32", "schedule.epochs=5"]).splitlines()) == 2
 
 
 def test_heads_must_divide_the_width(path: Path) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 from ettsweep.check.probe import DRAWS, SAMPLES, Checkable, Probe
 from ettsweep.models.vit import Vit, patchify
 from ettsweep.models.vit_spec import VitSpec, dims, patches
+from ettsweep.output import count
 from ettsweep.scaling.kernels import Kernels, at_width, vit_kernels
 from ettsweep.tasks.base import Batch, Classification
 
@@ -24,7 +25,7 @@ def _small(model: VitSpec, depth: int | None) -> VitSpec:
 
 
 def _about(model: VitSpec) -> str:
-    return f"{model.depth} blocks, {SAMPLES} images of {patches(model)} patches"
+    return f"{count(model.depth, 'block')}, {SAMPLES} images of {patches(model)} patches"
 
 
 def _probe(model: VitSpec, generator: torch.Generator) -> Probe:

@@ -24,7 +24,7 @@ from ettsweep.cli.options import (
     Yes,
 )
 from ettsweep.errors import EttsweepError, InputError
-from ettsweep.output import Format, cell, harmless, note, show
+from ettsweep.output import Format, cell, count, harmless, note, show
 
 if TYPE_CHECKING:
     from ettsweep.sweep.ledger import Run
@@ -62,12 +62,13 @@ def status(
         show(rows, form, STATUS_KEYS)
     if form is Format.TABLE:
         counts = count_states(r.state for r in runs)
-        note(f"{len(runs)} runs in {results}: " + (", ".join(f"{n} {s}" for s, n in counts.items()) or "none"))
+        note(f"{count(len(runs), 'run')} in {results}: " + (", ".join(f"{n} {s}" for s, n in counts.items()) or "none"))
         if not results.is_dir():
             note(f"{results.resolve()} is no folder: is this the right one? --results DIR names another")
         idle = [r for r in runs if r.state in (State.INTERRUPTED, State.MISSING)]
         if idle:
-            note(f"{len(idle)} runs wait for a worker: the command that asked for them starts one, and so does")
+            waiting = f"{count(len(idle), 'run')} {'waits' if len(idle) == 1 else 'wait'}"
+            note(f"{waiting} for a worker: the command that asked for them starts one, and so does")
             note("`ettsweep retry --state interrupted --state missing`" + why_idle(results, idle))
     for name, problem in ledger.broken.items():
         note(f"run folder {name} is broken: {problem}")
@@ -157,17 +158,18 @@ def cancel(
     runs = [run for run in found if run.state in stoppable]
     if chosen.sweep and not chosen.run:
         runs, left = spared(runs, chosen.sweep, sweeps)
-        for name, count in left.items():
-            note(f"{count} runs are left alone: sweep {name} wants them too")
+        for name, number in left.items():
+            left_out = f"{count(number, 'run')} {'is' if number == 1 else 'are'} left alone"
+            note(f"{left_out}: sweep {name} wants {'it' if number == 1 else 'them'} too")
     ids = {run.id for run in runs}
     confirm(f"cancel {len(runs)} runs?", yes or len(runs) < 2)
     for run in runs:
         run.dir.cancel()
-    note(f"{len(runs)} runs cancelled")
+    note(f"{count(len(runs), 'run')} cancelled")
     if running := sum(run.state is State.RUNNING for run in runs):
         note(f"{running} of them stop at their next step, with a checkpoint")
     if jobs := withdraw(results, ids):
-        note(f"{len(jobs)} waiting jobs withdrawn from SLURM")
+        note(f"{count(len(jobs), 'waiting job')} withdrawn from SLURM")
     _note_others(found if chosen.run else [], ids, "nothing to cancel")
 
 
@@ -219,7 +221,7 @@ def clean(
     if dry_run or form is not Format.TABLE:
         show(rows, form, ("path", "bytes", "reason"))
     total = sum(w.size for w in waste)
-    note(f"{len(waste)} items, {total / 2**20:.1f} MiB {'would be removed' if dry_run else 'removed'}")
+    note(f"{count(len(waste), 'item')}, {total / 2**20:.1f} MiB {'would be removed' if dry_run else 'removed'}")
 
 
 def train(

@@ -23,6 +23,7 @@ from ettsweep.cli.options import (
 from ettsweep.errors import InputError
 from ettsweep.files import chosen_by
 from ettsweep.output import Format, note
+from ettsweep.output import count as counted
 
 
 def grid(
@@ -129,7 +130,8 @@ def verify_optimum(
     else:
         note_submitted(done)
     if done.held_back:
-        note(f"{done.held_back} more runs are needed than --max-runs {max_runs} allows")
+        needed = f"{counted(done.held_back, 'more run')} {'is' if done.held_back == 1 else 'are'} needed"
+        note(f"{needed} than --max-runs {max_runs} allows")
     for told in done.stopped:
         note(f"{told}: it stops here")
     note("`ettsweep verify-optimum --follow --max-runs N` allows N more" if done.stopped else "")

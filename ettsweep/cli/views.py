@@ -13,7 +13,7 @@ from ettsweep.launch.reproduce import reproduce
 from ettsweep.launch.rounds import Outcome, Verification
 from ettsweep.launch.submissions import read_submission, submissions
 from ettsweep.models.architectures import model_name
-from ettsweep.output import Format, harmless, note, show
+from ettsweep.output import Format, count, harmless, note, show
 from ettsweep.provenance import summary
 from ettsweep.runs.folder import runs_dir
 from ettsweep.runs.state import State
@@ -51,7 +51,7 @@ def plan_summary(plan: Plan, tense: str, where: str = "") -> str:
     """Return one line of how many runs are submitted, taken on, kept or blocked."""
     parts = []
     if plan.submit:
-        parts.append(f"{len(plan.submit)} runs {tense} submitted")
+        parts.append(f"{count(len(plan.submit), 'run')} {tense} submitted")
     if plan.retry:
         parts.append(f"{len(plan.retry)} {tense} taken on")
     parts = [", ".join(parts) + where] if parts else []
@@ -68,7 +68,7 @@ def show_outcome(done: Outcome, form: Format) -> None:
     if done.how.dry_run:
         show_plan(done, form)
     elif done.how.follows:
-        note(f"{len(done.plan.keep)} of {len(done.plan.wanted)} runs finished")
+        note(f"{len(done.plan.keep)} of {count(len(done.plan.wanted), 'run')} finished")
     else:
         note(plan_summary(done.plan, "", where_to(done.folders)))
 
@@ -94,7 +94,7 @@ def note_submitted(done: Verification) -> None:
     if done.planned and not done.problem:
         outcome = done.outcome
         how = "" if outcome.how.follows else "; ask again when they are finished, or stay with --follow"
-        note(f"{done.planned} runs submitted{where_to(outcome.folders)}{how}")
+        note(f"{count(done.planned, 'run')} submitted{where_to(outcome.folders)}{how}")
         note_ended(outcome.how.results, outcome.plan)
 
 
@@ -122,7 +122,8 @@ def note_left(sweeps: Sweeps, name: str, plan: Plan) -> None:
     ids = {spec.run_id for spec in sweeps.named[name].specs()} - planned
     missing = sum(not (runs_dir(sweeps.results) / run).is_dir() for run in ids)
     if missing:
-        note(f"{missing} other runs of sweep {name} are missing: `ettsweep verify-optimum --sweep {name}` submits them")
+        what = f"{count(missing, 'other run')} of sweep {name} {'is' if missing == 1 else 'are'} missing"
+        note(f"{what}: `ettsweep verify-optimum --sweep {name}` submits {'it' if missing == 1 else 'them'}")
 
 
 def note_blocked(plan: Plan, verdicts: Sequence[Verdict] = ()) -> None:

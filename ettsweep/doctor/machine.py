@@ -19,6 +19,7 @@ from ettsweep.launch import slurm
 from ettsweep.launch.profiles import AnyProfile, LocalProfile, SlurmProfile, load_profile
 from ettsweep.launch.slots import held, lock_paths, slots_path
 from ettsweep.models.architectures import model_name
+from ettsweep.output import count
 from ettsweep.resources import shipped
 from ettsweep.sweep.gridfile import load_request
 from ettsweep.sweep.search import Request
@@ -69,7 +70,10 @@ def _profile(name: str, launch_set: Sequence[str]) -> tuple[AnyProfile | None, C
 def _slots(profile: LocalProfile) -> str:
     slots = profile.resolve()
     taken = [lock for slot in slots for lock in held(lock_paths(slot))]
-    told = [f"{len(slots)} slots: {', '.join(slot.name for slot in slots)}", f"{slots[0].threads} threads each"]
+    told = [
+        f"{count(len(slots), 'slot')}: {', '.join(slot.name for slot in slots)}",
+        f"{count(slots[0].threads, 'thread')} each",
+    ]
     return "; ".join([*told, *map(str, taken), f"locks in {slots_path()}"])
 
 

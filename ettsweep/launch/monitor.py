@@ -12,7 +12,7 @@ from ettsweep.launch.memory import Memory
 from ettsweep.launch.outlook import NO_ANSWER, LiveOutlook
 from ettsweep.launch.pace import Pace
 from ettsweep.models.architectures import model_name
-from ettsweep.output import STYLES, cell, power
+from ettsweep.output import STYLES, cell, count, power
 from ettsweep.runs.folder import RunDir, runs_dir
 from ettsweep.runs.state import State, Status
 from ettsweep.scaling.strategies import strategy_name
@@ -84,7 +84,7 @@ class Snapshot:
         left = f"; about {duration(self.remaining_s)} left" if self.remaining_s else ""
         waits = f"; {self.waits}" if self.waits else ""
         silence = f"; {NO_ANSWER}: {self.silence}" if self.silence else ""
-        return f"{self.done}/{len(self.statuses)} runs finished ({states}){left}{waits}{silence}"
+        return f"{self.done}/{count(len(self.statuses), 'run')} finished ({states}){left}{waits}{silence}"
 
 
 def duration(seconds: float) -> str:
@@ -156,7 +156,7 @@ def picture(monitor: Monitor, snapshot: Snapshot, title: str) -> "RenderableType
     left = f"about {duration(snapshot.remaining_s)} left" if snapshot.remaining_s else ""
     bar = ProgressBar(total=max(1, len(statuses)), completed=progress, width=40)
     head.add_row(
-        Text(cell(title), style="bold"), bar, f"{snapshot.done}/{len(statuses)} runs", Text(left, style="cyan")
+        Text(cell(title), style="bold"), bar, f"{snapshot.done}/{count(len(statuses), 'run')}", Text(left, style="cyan")
     )
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     named = ["sweep"] if monitor.several else []

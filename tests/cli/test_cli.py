@@ -475,7 +475,7 @@ def test_sweeps_launched_differently_need_a_choice(results: Path, call: Call, tm
 def test_no_more_runs_are_submitted_than_allowed(results: Path, asked: Any, call: Call) -> None:
     asked([1.0, 2.0, 3.0])
     done = call("verify-optimum", "--max-runs", 0, "--results", results, code=1)
-    assert "1 more runs are needed than --max-runs 0 allows" in done.err
+    assert "1 more run is needed than --max-runs 0 allows" in done.err
     assert not (results / "jobs").exists()
 
 
@@ -658,7 +658,7 @@ def test_a_failed_run_is_not_cancelled(call: Call, results: Path, asked: Any) ->
     failed(results, specs[1])
     RunDir.create(results, specs[2])
     done = call("cancel", "--all", "--yes", "--results", results)
-    assert done.err.splitlines() == ["1 runs cancelled"]
+    assert done.err.splitlines() == ["1 run cancelled"]
     rows = call("status", "--results", results, "--format", "json").json
     assert [row["state"] for row in rows] == ["done", "failed", "cancelled"]
 

@@ -58,5 +58,5 @@ def test_nor_does_a_terminal_obey_it(run: str, command: str) -> None:
 def test_a_folder_of_any_name_can_be_watched(run: str, tmp_path: Path) -> None:
     Path("results").rename(folder := tmp_path / f"r{NASTY.replace('/', '')}")
     done = ettsweep("watch", "--results", folder, code=1)
-    assert f"/r{SPELLED.replace('/', '')}: 0/1 runs finished" in done.stderr
+    assert f"/r{SPELLED.replace('/', '')}: 0/1 run finished" in done.stderr
     assert run in ettsweep("show", run, "--results", folder).stdout

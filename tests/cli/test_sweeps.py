@@ -385,7 +385,7 @@ def test_a_run_of_another_sweeps_climb_is_left_alone(call: Call, results: Path, 
     RunDir.create(results, climbed := first.at(first.lr * 16, first.wd, 0))
     assert states(call, results)[climbed.run_id][0] == "w8, wider"
     done = call("cancel", "--sweep", "wider", "--yes", "--results", results)
-    assert "1 runs are left alone: sweep w8 wants them too" in done.err
+    assert "1 run is left alone: sweep w8 wants it too" in done.err
     assert states(call, results)[climbed.run_id][1] == "missing"
 
 

@@ -227,7 +227,7 @@ def test_runs_of_a_submitter_killed_before_sbatch_are_submitted_by_the_next_comm
     assert not cluster.squeue("--name", only_submission(results).name)
     (row,) = look(results, "missing").values()
     assert row["reason"] == "its submission was cut short"
-    assert "1 runs submitted" in ettsweep(*asked).stderr
+    assert "1 run submitted" in ettsweep(*asked).stderr
     wait_for_the_end(results)
     assert only_run(results).numbers() == [1]
     trained_once(results)
@@ -382,7 +382,7 @@ def test_one_who_looks_on_sees_by_its_heart_that_a_run_goes_on(
             watch.wait_for("(1 running)")
         cluster.ctl("start", "slurmctld")
     watch.ended()
-    assert watch.says("1/1 runs finished (1 done)")
+    assert watch.says("1/1 run finished (1 done)")
     trained_once(results)
 
 
@@ -396,7 +396,7 @@ def test_what_cannot_be_submitted_leaves_nothing_behind(
     assert not results.exists()
     cluster.ctl("start", "slurmctld")
     wait_for(lambda: nodes_are_up(cluster), "the nodes to be back")
-    assert "1 runs submitted" in ettsweep(*asked).stderr
+    assert "1 run submitted" in ettsweep(*asked).stderr
     wait_for_the_end(results)
     assert only_run(results).numbers() == [1]
     trained_once(results)
@@ -447,7 +447,7 @@ def test_nodes_in_maintenance_are_no_reason_to_refuse(
     cluster: Cluster, tmp_path: Path, results: Path, trained_once: Any
 ) -> None:
     cluster.run("scontrol", "update", f"nodename={','.join(cluster.nodes)}", "state=drain", "reason=maintenance")
-    assert "1 runs submitted" in ettsweep(*asks(tmp_path, steps=100)).stderr
+    assert "1 run submitted" in ettsweep(*asks(tmp_path, steps=100)).stderr
     (row,) = look(results, "queued").values()
     assert row["reason"]
     cluster.run("scontrol", "update", f"nodename={','.join(cluster.nodes)}", "state=resume")
@@ -562,7 +562,7 @@ def test_whoever_follows_a_held_job_is_told_what_releases_it(
     why = "JobHeldUser" if by == "its user" else "launch failed requeued held"
     release = f"scontrol release {row['job']}"
     assert row["reason"] == f"{why}: `{release}`, or `cancel` and `retry`"
-    assert "0/1 runs finished (1 held)" in followed.stderr
+    assert "0/1 run finished (1 held)" in followed.stderr
     assert row["reason"] in followed.stderr
     assert " left" not in followed.stderr
     assert row["reason"] in ettsweep("watch", "--results", results, code=1).stderr
@@ -588,7 +588,7 @@ def test_a_job_that_is_requeued_and_held_is_replaced_by_cancel_and_retry(
     refused = ettsweep("retry", first.run.name, "--results", results)
     assert f"is held: nothing to retry; {reason}" in refused.stderr
     cancelled = ettsweep("cancel", first.run.name, "--results", results)
-    assert_said(cancelled, "1 runs cancelled")
+    assert_said(cancelled, "1 run cancelled")
     assert "1 taken on" in ettsweep("retry", first.run.name, "--results", results).stderr
     wait_for(RunDir(first.run).result, "the end of a run whose first job is held")
     assert sorted(row["state"] for row in look(results, "done", "held").values()) == ["done", "held"]
@@ -648,14 +648,14 @@ def test_all_works_without_accounting(
         assert "why is not known: sacct" in row["reason"]
         assert no_accounting in row["reason"]
         cancelled = ettsweep("cancel", stays.id, "--results", results)
-        assert_said(cancelled, "1 runs cancelled", "1 waiting jobs withdrawn")
+        assert_said(cancelled, "1 run cancelled", "1 waiting job withdrawn")
         told = ettsweep("status", "--results", results)
         assert "Traceback" not in told.stdout
         assert look(results, "running", "missing", "cancelled")[stays.id]["state"] == "cancelled"
     wait_for(RunDir(first.run).result, "the end of the first run")
     said = ettsweep(*asked).stderr
-    assert re.search(r"1 runs submitted to SLURM as job \d+, 1 finished, 0 under way, 1 need a decision", said)
-    assert "1 runs submitted" in ettsweep("retry", stays.id, "--results", results).stderr
+    assert re.search(r"1 run submitted to SLURM as job \d+, 1 finished, 0 under way, 1 need a decision", said)
+    assert "1 run submitted" in ettsweep("retry", stays.id, "--results", results).stderr
     wait_for_the_end(results)
     assert [run.numbers() for run in runs_in(results)] == [[1]] * 3
     trained_once(results)
@@ -858,7 +858,7 @@ def test_a_job_that_never_starts_says_why_until_it_is_cancelled(
     assert len(submission_folders(results)) == 1
     look(results, "queued")
     cancelled = ettsweep("cancel", "--all", "--yes", "--results", results)
-    assert_said(cancelled, "1 runs cancelled", "1 waiting jobs withdrawn")
+    assert_said(cancelled, "1 run cancelled", "1 waiting job withdrawn")
     assert not [job for job in cluster.squeue() if job["state"] == "PENDING"]
     look(results, "cancelled")
     assert only_run(results).numbers() == []

@@ -199,7 +199,7 @@ def test_following_replaces_a_worker_that_was_killed(grid: Any, results: Path, t
     lost = attempt_with_checkpoint(results)
     os.kill(owner(lost), signal.SIGKILL)
     assert RunDir(lost.run).result() is None
-    assert "1 of 1 runs finished" in ended(command).stderr
+    assert "1 of 1 run finished" in ended(command).stderr
     assert RunDir(lost.run).numbers() == [1, 2]
     assert RunDir(lost.run).attempt(2).resumed_from()[1] >= 25
     assert len(submission_folders(results)) == 2

@@ -706,7 +706,7 @@ def test_a_job_killed_before_it_hears_leaves_its_run_to_the_next_command(
     (row,) = wait_for_state(results, "missing").values()
     assert (row["reason"], row["job"]) == (f"job {job} failed (NonZeroExitCode)", job)
     hold.let_go()
-    assert "1 runs submitted" in ettsweep(*command).stderr
+    assert "1 run submitted" in ettsweep(*command).stderr
     wait_until_done(results)
     assert len(only_run(results).numbers()) == 1
     assert_all_as_if_undisturbed(results)
@@ -743,7 +743,7 @@ def test_a_job_ended_between_two_runs_leaves_the_second_to_the_next_command(
     row = status(results)[second.id]
     assert (row["state"], row["reason"]) == ("missing", f"job {job} failed (NonZeroExitCode)")
     hold.let_go()
-    assert re.search(r"1 runs submitted to SLURM as job \d+, 1 finished, 0 under way", ettsweep(*command).stderr)
+    assert re.search(r"1 run submitted to SLURM as job \d+, 1 finished, 0 under way", ettsweep(*command).stderr)
     wait_until_done(results)
     assert (first.numbers(), second.numbers()) == ([1], [1])
     assert_all_as_if_undisturbed(results)
@@ -792,7 +792,7 @@ def test_a_cancelled_run_stops_with_a_checkpoint_and_its_job_takes_the_next(
     first, second = by_task(results)
     job = f"{array(results)}_0"
     told = ettsweep("cancel", first.id, "--results", results).stderr
-    assert "1 runs cancelled" in told
+    assert "1 run cancelled" in told
     assert "1 of them stop at their next step, with a checkpoint" in told
     assert "withdrawn" not in told
     row = status(results)[first.id]
@@ -847,7 +847,7 @@ def test_waiting_jobs_of_cancelled_runs_are_withdrawn_and_no_others(
     assert {row["state"] for row in status(results).values()} == {"queued"}
 
     runs = by_task(results)
-    assert "1 waiting jobs withdrawn" in ettsweep("cancel", runs[1].id, "--results", results).stderr
+    assert "1 waiting job withdrawn" in ettsweep("cancel", runs[1].id, "--results", results).stderr
     assert pending(cluster) == ours - {f"{number}_1"} | others
     with answer(tmp_path, "y\n") as yes:
         assert "2 waiting jobs withdrawn" in ettsweep(*cancel, stdin=yes).stderr

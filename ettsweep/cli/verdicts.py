@@ -76,10 +76,11 @@ def show_spikes(families: "Sequence[JudgedFamily]") -> None:
     from ettsweep.report.spikes import occurring, spikes_of
 
     counted = [(family.verdict, spikes_of(family.optimum)) for family in families]
-    runs, steps = (sum(getattr(spikes, what) for _, spikes in counted) for what in ("runs", "steps"))
+    runs, diverged, steps = (sum(getattr(s, what) for _, s in counted) for what in ("runs", "diverged", "steps"))
     kinds = occurring(spikes for _, spikes in counted)
     if not kinds:
-        note(f"no spikes at the candidates: {count(runs, 'run')}, {steps:,} steps" if runs else "")
+        told = f", of which {diverged} diverged" if diverged else ""
+        note(f"no spikes at the candidates: {count(runs, 'run')}{told}, {steps:,} steps" if runs else "")
         return
     rows = []
     for verdict, spikes in counted:

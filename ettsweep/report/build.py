@@ -99,18 +99,20 @@ def write_report(
 
 
 def _figures(comparison: Comparison, histories: Histories, used: set[str]) -> Iterator[tuple[Key, str, str, Figure]]:
-    """Draw a comparison: yield whose, kind, file name and figure; that of seeds is the first family's."""
+    """Draw a comparison: yield whose, kind, file name and figure; that of seeds is the first family's.
+
+    What has no score at all is not drawn.
+    """
     if optima := [curves for family in comparison.families if (curves := strategy_curves(family, histories))]:
         first = comparison.families[0].verdict
         figure = seeds_figure(comparison.title, comparison.measure.metric, optima)
         yield first.key, "seeds", _file_name(f"{_series(first)}-seeds", first.family, used), figure
     for family in comparison.families:
-        verdict = family.verdict
-        if not family.points:
+        verdict, cells = family.verdict, cells_of(family)
+        if all(cell.score is None for cell in cells.values()):
             continue
         name = _file_name(f"{_series(verdict)}-{verdict.strategy}", verdict.family, used)
         title = f"{comparison.title}: {verdict.strategy}"
-        cells = cells_of(family)
         yield verdict.key, "map", f"{name}-map", lattice_figure(title, verdict, cells.values())
         if points := point_curves(family, cells, histories):
             yield verdict.key, "curves", f"{name}-curves", curves_figure(title, verdict, points)
@@ -173,8 +175,9 @@ def strategy_curves(family: JudgedFamily, histories: Histories) -> StrategyCurve
     verdict = family.verdict
     fresh, search = [run for run in family.optimum if run.spec.seed in verdict.fresh], family.searched(family.optimum)
     curves = histories.curves(fresh or search)
-    if verdict.point is None or not curves:
+    if not curves or all(run.score is None for run in (*search, *fresh)):
         return None
+    assert verdict.point is not None
     return StrategyCurves(
         verdict.strategy,
         verdict.point,

@@ -67,6 +67,7 @@ def render(
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {"short": style.short, "metric": style.metric_name, "point": style.point_text}
     environment.filters |= {"power": power, "png": _data_uri, "said": partial(_said, results)}
+    environment.filters |= {"runs": lambda number: count(number, "finished run")}
     template = environment.from_string(
         resources.files("ettsweep.report").joinpath("page.html.j2").read_text(encoding="utf-8")
     )
@@ -106,6 +107,8 @@ def _section(comparison: Comparison, images: Images, others: Mapping[Key, Sequen
             "diverged": any(f["spikes_all"].diverged for f in families),
         },
         "spikes": {name: SPIKES[name] for name in occurring(f["spikes_all"] for f in families)},
+        "unsearched": all(f["verdict"].verdict == "unsearched" for f in families),
+        "diverged": sum(f["spikes_all"].diverged for f in families),
         "finished": sum(f["spikes_all"].runs for f in families),
         "steps": sum(f["spikes_all"].steps for f in families),
         "starving": [f for f in families if f["speed"] and f["speed"]["starves"]],

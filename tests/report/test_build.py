@@ -15,7 +15,7 @@ from ettsweep.report.build import Histories, cells_of, point_curves, strategy_cu
 from ettsweep.report.families import JudgedFamily, compare, judged
 from ettsweep.runs.folder import RunDir
 from ettsweep.sweep.ledger import load_ledger
-from ettsweep.sweep.search import Point
+from ettsweep.sweep.search import Axis, Point
 from ettsweep.sweep.verify import Look
 
 
@@ -123,6 +123,17 @@ def test_only_the_histories_that_figures_need_are_read(
     write_report(made.results, tmp_path, made.runs, made.verdicts, made.searches)
     # standard: candidate and fresh seeds, 6 neighbours, 1 other; ntk: the same, one neighbour unfinished; hybrid: 3.
     assert len(asked) == len(set(asked)) == (8 * 3 + 2) + 7 * 3 + 3 * 3
+
+
+def test_what_has_no_score_is_not_drawn_and_the_page_says_why(tmp_path: Path) -> None:
+    base, fixed = digits_spec(None), Axis(fixed=True)
+    finish(tmp_path, base, 0.1, diverged=True)
+    single = replace(search(base, seeds=(0,)), lr=fixed, wd=fixed, points=(Point(base.lr, base.wd),))
+    made = read(tmp_path, [single])
+    paths = write_report(tmp_path, tmp_path / "report", made.runs, made.verdicts, made.searches)
+    assert [path for path in paths if path.parent.name == "figures"] == []
+    page = paths[0].read_text()
+    assert "Nothing was searched, as both axes are fixed; of 1 finished run, 1 diverged.</p>" in page
 
 
 def test_what_an_earlier_report_wrote_is_gone_and_nothing_else(

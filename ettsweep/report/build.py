@@ -112,10 +112,14 @@ def _figures(comparison: Comparison, histories: Histories, used: set[str]) -> It
         if all(cell.score is None for cell in cells.values()):
             continue
         name = _file_name(f"{_series(verdict)}-{verdict.strategy}", verdict.family, used)
-        title = f"{comparison.title}: {verdict.strategy}"
-        yield verdict.key, "map", f"{name}-map", lattice_figure(title, verdict, cells.values())
+        yield verdict.key, "map", f"{name}-map", lattice_figure(comparison.title, verdict, cells.values())
         if points := point_curves(family, cells, histories):
-            yield verdict.key, "curves", f"{name}-curves", curves_figure(title, verdict, points)
+            yield (
+                verdict.key,
+                "curves",
+                f"{name}-curves",
+                curves_figure(f"{comparison.title}: {verdict.strategy}", verdict, points),
+            )
 
 
 def _series(verdict: Verdict) -> str:

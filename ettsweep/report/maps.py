@@ -68,6 +68,11 @@ def hexagon_xy(lr_index: float, wd_index: float) -> tuple[float, float]:
     return lr_index + wd_index / 2, wd_index * math.sqrt(3) / 2
 
 
+def headline(verdict: Verdict) -> str:
+    """Return whose map it is: sweep and strategy."""
+    return f"{verdict.search.sweep}: {verdict.strategy}" if verdict.search.sweep else verdict.strategy
+
+
 def lattice_figure(title: str, verdict: Verdict, cells: Collection[Cell]) -> Figure:
     """Draw the map of a family: hexagons on two free axes, a line plot on one.
 
@@ -80,7 +85,9 @@ def lattice_figure(title: str, verdict: Verdict, cells: Collection[Cell]) -> Fig
     one_lr = len({i for i, _ in placed}) <= 1
     one_wd = len({j for _, j in placed}) <= 1
     if one_lr or one_wd:
-        return _line_map(title, verdict, list(placed.values()), along_lr=one_wd)
+        return _line_map(
+            title, verdict, list(placed.values()), along_lr=one_wd, step=lattice.lr_step if one_wd else lattice.wd_step
+        )
     off = sum(lattice.index(cell.point) is None for cell in cells)
     return _hexagon_map(title, verdict, lattice, placed, off)
 
@@ -133,7 +140,7 @@ def _hexagon_map(
     if measure.mode == "min":
         bar.ax.invert_yaxis()
     note = f"; {off} point{'s' * (off > 1)} off this lattice not drawn" if off else ""
-    titled(figure, title, f"red: candidate, black: its neighbours{note}")
+    titled(figure, headline(verdict), f"red: candidate, black: its neighbours{note}", small=title)
     return figure
 
 
@@ -202,7 +209,7 @@ def _hexagon_axes(panel: Axes, lattice: Lattice, lr_range: tuple[int, int], wd_r
     panel.set_axis_off()
 
 
-def _line_map(title: str, verdict: Verdict, cells: Sequence[Cell], along_lr: bool) -> Figure:
+def _line_map(title: str, verdict: Verdict, cells: Sequence[Cell], along_lr: bool, step: float) -> Figure:
     """Plot score against the one free axis; diverged and unfinished points are named at the worse edge."""
 
     def along(cell: Cell) -> float:
@@ -215,6 +222,8 @@ def _line_map(title: str, verdict: Verdict, cells: Sequence[Cell], along_lr: boo
     cells = sorted(cells, key=along)
     done = [(along(cell), cell.score, cell.std or 0.0) for cell in cells if cell.score is not None]
     panel.set_xscale("log", base=2)
+    half = 2.0 ** (step / 2)  # a margin for the states at both ends
+    panel.set_xlim(along(cells[0]) / half, along(cells[-1]) * half)
     line: dict[str, Any] = {"marker": "o", "markersize": 4, "capsize": 2.5, "linewidth": 1.2}
     xs, scores, stds = np.array(done).reshape(-1, 3).T
     panel.errorbar(xs, factor * scores, factor * stds, color=strategy_colour(verdict.strategy), **line)
@@ -240,5 +249,5 @@ def _line_map(title: str, verdict: Verdict, cells: Sequence[Cell], along_lr: boo
     panel.set_ylabel(name)
     if factor == 1:
         panel.yaxis.set_major_formatter(ScalarFormatter(useOffset=False))
-    titled(figure, title, "red: candidate")
+    titled(figure, headline(verdict), "red: candidate", small=title)
     return figure

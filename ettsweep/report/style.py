@@ -138,10 +138,13 @@ def new_figure(width_inch: float, height_inch: float) -> Figure:
     return figure
 
 
-def titled(figure: Figure, title: str, subtitle: str = "") -> None:
-    """Put a title over a finished figure, and give all its axes the same look."""
+def titled(figure: Figure, title: str, subtitle: str = "", small: str = "") -> None:
+    """Put a title over a finished figure, small words below it, and give all its axes the same look."""
     lines = [line for text in (title, subtitle) for line in textwrap.wrap(text, int(12 * figure.get_figwidth()))]
     text = figure.suptitle("\n".join(lines), fontsize=9)
+    if small:
+        below = figure.supxlabel("\n".join(textwrap.wrap(small, int(16 * figure.get_figwidth()))), fontsize=6.5)
+        plain_text([below])
     plain_text([text])
     for axes in figure.axes:
         axes.spines[["top", "right"]].set_visible(axes.get_label() == "<colorbar>")

@@ -101,6 +101,8 @@ def test_one_free_axis_is_a_line() -> None:
     panel = figure.axes[0]
     assert panel.get_xscale() == "log"
     assert "wd 3" in panel.get_xlabel()
+    assert panel.get_xlim() == pytest.approx((0.25 / math.sqrt(2), 4 * math.sqrt(2))), "half a step at both ends"
+    assert (figure.get_suptitle(), figure.get_supxlabel()) == ("ntk\nred: candidate", "a $title_ & more")
     x, y = panel.lines[0].get_data()
     assert list(x) == [0.25, 0.5, 1.0, 2.0, 4.0]
     assert list(y) == pytest.approx([0.5, 0.2, 0.1, 0.2, 0.5])

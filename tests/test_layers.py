@@ -1,6 +1,7 @@
 """Which module may import which: the planner starts without torch, and the layers stay apart."""
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -75,6 +76,20 @@ def ours(module: str) -> bool:
 
 def test_every_module_has_a_layer() -> None:
     assert {part(name) for name in MODULES} == set(LEVEL)
+
+
+def test_the_map_for_contributors_names_every_module() -> None:
+    text = (PACKAGE.parent / "CONTRIBUTING.md").read_text()
+    lines = text[text.index("    errors files") : text.index("A module imports only")]
+    told: dict[str, str] = {}
+    for entry in re.split(r"\n    (?! )", lines):
+        folder, _, rest = entry.strip().partition("/ ")
+        where = folder if rest else ""
+        told[where] = f"{told.get(where, '')} {rest or entry}"
+    for path in sorted(PACKAGE.rglob("*.py")):
+        where = path.parent.relative_to(PACKAGE).as_posix().removeprefix(".")
+        if path.name != "__init__.py" and not where.startswith("tasks/"):  # their folders are named
+            assert re.search(rf"(?<!\w){path.stem}(?!\w)", told[where]), f"{where}/{path.name}"
 
 
 @pytest.mark.parametrize("module", MODULES)

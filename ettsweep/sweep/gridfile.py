@@ -258,7 +258,7 @@ def seed_alone(path: Path, given: Sequence[int] = ()) -> str:
         path: a grid file that can be read.
         given: the seeds that are given beside it, with commas between them.
     """
-    number = read_yaml(path).get("seeds") if not given else given[0] if len(given) == 1 else None
+    number: Any = read_yaml(path).get("seeds") if not given else given[0] if len(given) == 1 else None
     if not is_whole(number, 2):  # who writes 1 means one either way
         return ""
     many = ",".join(map(str, range(number))) if number <= 5 else f"0,1,...,{number - 1}"

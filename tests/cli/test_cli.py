@@ -522,7 +522,7 @@ def test_seeds_are_rerun_for_verified_optima_only(results: Path, asked: Any, cal
         ("grid --grid grid.yaml --dry-run --set model.width=1000000", "GiB of this machine"),
         ("train --grid grid.yaml --set model.width=1000000", "GiB of this machine"),
         ("grid --grid grid.yaml --dry-run --launch slurm-cpu --set model.width=20000", "8 GiB of 1 node with that mem_gb"),
-        ("grid --grid grid.yaml --set recipe.batch_size=8", "recipe: unknown key; did you mean batch_size?"),
+        ("grid --grid grid.yaml --set recipe.batch_size=8", "recipe.batch_size: unknown key; did you mean batch_size?"),
         ("grid --grid grid.yaml --lr-range -1.5:1", "lr: -1.5 is no multiple of the step 1; nearest: -2, -1"),
         ("grid --grid grid.yaml --set model.width=7", "width 7 is not divisible by heads 2; nearest width: 6, 8"),
         ("grid --grid grid.yaml --set model.widht=8", "model.widht: unknown key"),

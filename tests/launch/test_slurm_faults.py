@@ -500,7 +500,7 @@ def test_a_claim_of_a_machine_that_cannot_be_asked_is_given_up_only_when_its_hea
     )
     (row,) = look(results, "unknown").values()
     assert (row["reason"], row["where"]) == (why, "gone")
-    told = f"run {lost.run.name} is unknown: {why}; `ettsweep retry {lost.run.name} --results"
+    told = f"run {lost.run.name} is unknown: {why}\n`ettsweep retry {lost.run.name} --results"
     grid_submits_nothing(results, asked, told, code=1)
     retry = ("retry", lost.run.name, "--results", results)
     with beating(lost):

@@ -446,7 +446,7 @@ def test_a_run_whose_job_is_cancelled_in_slurm_waits_for_a_decision(
 
     again = ettsweep(*command).stderr
     assert "2 finished, 0 under way, 1 need a decision" in again
-    assert f"run {runs[1].id} is cancelled: job {job} was cancelled in SLURM; `ettsweep retry {runs[1].id}" in again
+    assert f"run {runs[1].id} is cancelled: job {job} was cancelled in SLURM\n`ettsweep retry {runs[1].id}" in again
     assert len(submissions(results)) == 1
 
     ettsweep("retry", runs[1].id, "--launch", tmp_path / "slurm.yaml", "--results", results)

@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -255,7 +256,9 @@ def test_running_and_queued_runs_are_cancelled_and_retried(grid: Any, results: P
     assert queued.numbers() == []
     again = ettsweep(*grid(runs=2), *ONE_SLOT)
     assert "2 need a decision" in again.stderr
-    assert f"`ettsweep retry {queued.id} --results {results}`" in again.stderr
+    both = " ".join(re.findall(r"[0-9a-f]{12}", again.stderr.splitlines()[1]))
+    assert set(both.split()) == {queued.id, running.run.name}
+    assert f"`ettsweep retry {both} --results {results}` trains them again" in again.stderr
     ettsweep("retry", "--all", "--yes", *ONE_SLOT, "--results", results)
     wait_for_results(results, 2)
     assert (RunDir(running.run).numbers(), queued.numbers()) == ([1, 2], [1])

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 
@@ -17,8 +17,9 @@ from ettsweep.output import Format, note
 
 if TYPE_CHECKING:
     from ettsweep.launch.demand import Place
+    from ettsweep.sweep.criterion import Stated
     from ettsweep.sweep.ledger import Ledger, Run
-    from ettsweep.sweep.search import Search
+    from ettsweep.sweep.search import Request, Search
     from ettsweep.sweep.sweeps import Sweep, Sweeps
 
 RunOrSearch = TypeVar("RunOrSearch", "Run", "Search")
@@ -275,3 +276,44 @@ class Training:
             check_sinks(self.log)
             sets.append(f"log=[{', '.join(self.log)}]")
         return Place(self.launch, tuple(sets), self.data)
+
+
+@dataclass(frozen=True)
+class Judging:
+    """How verdicts are given; what is not given here stays as the sweep has it, or the grid file."""
+
+    rule: Annotated[
+        Literal["bound", "paper"] | None,
+        typer.Option(
+            help="What makes a point optimal: a bound, or the paper's comparison of means. Kept in the sweep."
+        ),
+    ] = None
+    confidence: Annotated[
+        str | None,
+        typer.Option(help="Confidence of a bound: 0.95, or 95%. Kept in the sweep.", metavar="SHARE"),
+    ] = None
+    margin: Annotated[
+        str | None,
+        typer.Option(
+            help="By how much a neighbour may be better: 0.02, or 2%, of a loss; 0.002, or 0.2%, is 0.2 points of an "
+            "accuracy. Kept in the sweep.",
+            metavar="SHARE",
+        ),
+    ] = None
+
+    def stated(self) -> "Stated":
+        """Return what these options say.
+
+        Raises:
+            InputError: it is no confidence, or no margin.
+        """
+        from ettsweep.schema import validate
+        from ettsweep.sweep.criterion import Stated
+
+        return validate(Stated, vars(self), "criterion")
+
+    def of(self, request: "Request") -> "Request":
+        """Return a grid's request with what the options say in place of what the file does."""
+        from ettsweep.sweep.criterion import Stated
+
+        return request.model_copy(update={"criterion": self.stated().over(request.criterion or Stated()) or None})

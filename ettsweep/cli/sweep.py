@@ -14,6 +14,7 @@ from ettsweep.cli.options import (
     Follow,
     Form,
     Grid,
+    Judging,
     Model,
     Results,
     Sets,
@@ -44,6 +45,7 @@ def grid(
         ),
     ] = None,
     words: Annotated[str | None, typer.Option("--note", help="A note that the sweep carries.", metavar="TEXT")] = None,
+    judging: Judging,
     training: Training,
     dry_run: DryRun = False,
     follow: Follow = False,
@@ -61,7 +63,7 @@ def grid(
 
     path = which_grid(grid, model, "say which grid, with one of --model NAME and --grid FILE")
     given_seeds = parse_numbers(seeds, "--seeds", "0,1,2")
-    asked = load_request(path, strategy or [], set_ or [], lr_range, wd_range, given_seeds)
+    asked = judging.of(load_request(path, strategy or [], set_ or [], lr_range, wd_range, given_seeds))
     name = check_name(path.stem if name is None else name)
     if words is not None:
         check_note(words)
@@ -97,6 +99,7 @@ def verify_optimum(
         typer.Option(help="Judge this point, not the best one; with --follow, climb from it.", metavar="LR,WD"),
     ] = None,
     max_runs: Annotated[int | None, typer.Option(min=0, help="Submit no more than this many runs.")] = None,
+    judging: Judging,
     training: Training,
     dry_run: DryRun = False,
     follow: Follow = False,
@@ -107,11 +110,11 @@ def verify_optimum(
     from ettsweep.cli.verdicts import note_outside, score_note, show_verdicts
     from ettsweep.cli.views import note_blocked, note_submitted, show_plan
     from ettsweep.launch.rounds import How, verify_rounds
-    from ettsweep.sweep.changes import followed
+    from ettsweep.sweep.changes import followed, judge_by
     from ettsweep.sweep.search import parse_point
 
-    sweeps = families.load(results)
-    searches = families.searches(sweeps)
+    stated, sweeps = judging.stated(), families.load(results)
+    searches = [search.judged_by(stated) for search in families.searches(sweeps)]
     ways = training.place().of_searches(searches, sweeps, dry_run=dry_run)
     how = How(results, *ways, dry_run, console() if follow else None, "verify", searches)
     if at is not None and len(searches) > 1:
@@ -120,6 +123,8 @@ def verify_optimum(
             f"--at names a point of one search, and there are {len(searches)}: {told}; narrow with --sweep, --strategy"
         )
     point = None if at is None else parse_point(at, "--at")
+    if not dry_run:
+        note(judge_by(results, dict.fromkeys(search.sweep for search in searches), stated))
     tell, agree = (note, go_on) if follow else (None, None)
     with detaching(), followed(results, {search.sweep for search in searches} if how.follows else ()):
         done = verify_rounds(searches, how, at=point, max_runs=max_runs, tell=tell, agree=agree)

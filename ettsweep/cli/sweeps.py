@@ -47,7 +47,8 @@ def list_sweeps(
     sweeps, ledger = load_sweeps(results), read_ledger(results)
     shown = [sweep for sweep in sweeps.named.values() if all_ or not sweep.archived]
     rows = [sweep_row(sweep, sweeps, ledger, judge(sweep.searches, ledger)) for sweep in shown]
-    show(rows, form, [name for name in rows[0] if all_ or name != "archived" or form is Format.CSV] if rows else None)
+    needless = {"archived": not all_, "criterion": not any(row["criterion"] for row in rows)}
+    show(rows, form, [name for name in rows[0] if form is Format.CSV or not needless.get(name)] if rows else None)
     for name, problem in sweeps.broken.items():
         note(f"sweep {name} is left out: {problem}")
     hidden = len(sweeps.named) - len(shown)

@@ -179,6 +179,7 @@ def sweep_row(sweep: Sweep, sweeps: Sweeps, ledger: Ledger, verdicts: Sequence[V
         "runs": ", ".join(f"{n} {state}" for state, n in count_states(states).items()),
         "device h": round(seconds / 3600, 4),
         "verdicts": ", ".join(f"{v.strategy} {v.verdict}" for v in verdicts),
+        "criterion": sweep.criterion.told(sweep.measure),
         "last change": changed and datetime.fromtimestamp(changed, UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "archived": sweep.archived,
     }

@@ -54,6 +54,8 @@ def unlike(one: Search, other: Search) -> list[str]:
             told.append(f"{name} was asked for from {' / '.join(ranges)}")
     if not told and set(one.points) != set(other.points):
         told.append(f"{len(one.points)} / {len(other.points)} points were asked for")
+    judged = one.criterion.unlike(other.criterion, one.measure)
+    told += [f"{name} is {here} / {there}" for name, (here, there) in judged.items()]
     seeds = [", ".join(map(str, sorted(search.seeds))) for search in (one, other)]
     return told + ([f"seeds are {' / '.join(seeds)}"] if seeds[0] != seeds[1] else [])
 

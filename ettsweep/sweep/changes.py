@@ -1,4 +1,4 @@
-"""Changes to sweeps: more is asked for, a name or a note is given, one is archived; and who follows one."""
+"""Changes to sweeps: more is asked for, a criterion, a name or a note given, one archived; and who follows one."""
 
 import contextlib
 import uuid
@@ -11,6 +11,7 @@ from ettsweep.files import dumps, json_or_empty, storage_errors, write_atomic
 from ettsweep.processes import Process, process
 from ettsweep.runs.folder import is_run_id, sweeps_dir
 from ettsweep.sweep.agreement import differences
+from ettsweep.sweep.criterion import Stated
 from ettsweep.sweep.search import Request
 from ettsweep.sweep.sweeps import NAME, Entry, Sweep, Sweeps, load_sweeps, numbered, plain
 
@@ -81,7 +82,12 @@ def extend(results: Path, name: str, request: Request, note: str | None = None) 
             return ""
         if append(results, sweeps, name, entry):
             done = "extended" if sweep and entry.asked else "changed" if sweep else "made"
-            return f"sweep {name} is {done}" + (", and no longer archived" if entry.archived is False else "")
+            judged = sweep.criterion_with(request.criterion) if sweep else ""
+            return (
+                f"sweep {name} is {done}"
+                + (", and no longer archived" if entry.archived is False else "")
+                + (f"; {judged} from now on" if judged else "")
+            )
 
 
 def add(results: Path, name: str, entry: Entry) -> None:
@@ -96,6 +102,26 @@ def add(results: Path, name: str, entry: Entry) -> None:
         sweeps.chosen([name])
         if append(results, sweeps, name, entry):
             return
+
+
+def judge_by(results: Path, names: Iterable[str], stated: Stated) -> str:
+    """Keep with sweeps what is stated of how their verdicts are given, where that is new; return what is, for people.
+
+    Raises:
+        InputError: there is none of a name.
+        CorruptError: one cannot be read.
+    """
+    changed: dict[str, list[str]] = {}
+    for name in names:
+        while True:
+            sweeps = load_sweeps(results)
+            (sweep,) = sweeps.chosen([name])
+            news = sweep.criterion_with(stated)
+            if not news or append(results, sweeps, name, Entry(criterion=stated)):
+                break
+        if news:
+            changed.setdefault(news, []).append(name)
+    return "\n".join(f"sweep {', '.join(judged)}: {news} from now on" for news, judged in changed.items())
 
 
 def rename_sweep(results: Path, name: str, new: str) -> None:

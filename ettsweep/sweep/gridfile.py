@@ -16,6 +16,7 @@ from ettsweep.scaling.optimizers import OPTIMIZERS, factors_of
 from ettsweep.scaling.strategies import map_point, parse_strategy, strategy_name
 from ettsweep.schema import Frozen, ListOfOne, expect, is_whole, keys_of, validate
 from ettsweep.spec import DEFAULT_OPTIMIZER, Recipe
+from ettsweep.sweep.criterion import Stated
 from ettsweep.sweep.recipe import IN_EPOCHS, apply_override, recipe_problems, resolve_recipe, with_sets
 from ettsweep.sweep.search import FARTHEST, Axis, Centre, Centres, Request, Seeds
 from ettsweep.tasks.kinds import task_spec
@@ -46,6 +47,7 @@ class GridFile(Frozen):
     strategies: Annotated[tuple[str, ...], Field(min_length=1, strict=False), ListOfOne]
     mlp_factor: Literal["ignore", "include"] = "ignore"
     seeds: Annotated[Seeds, ListOfOne] = (0,)
+    criterion: Stated = Stated()
     data: str | None = None
 
     @field_validator("model", "task")
@@ -242,6 +244,7 @@ def load_request(
         lr=grid.lr,
         wd=grid.wd,
         seeds=grid.seeds,
+        criterion=grid.criterion or None,
         data=grid.data,
     )
 

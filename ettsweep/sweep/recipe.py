@@ -137,6 +137,8 @@ def _check_warmup(schedule: object, written: object, data: dict[str, Any], where
 OPTIONS = {
     **{"lr": "--lr-range", "wd": "--wd-range", "strategy": "--strategy", "strategies": "--strategy"},
     **{"seed": "--seeds", "seeds": "--seeds", "data": "--data", "environment": "--launch-set"},
+    **{"rule": "--rule", "confidence": "--confidence", "margin": "--margin"},
+    "criterion": "--rule, --confidence and --margin",
 }
 """What is set otherwise than by --set, and how."""
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
 from typing import Annotated
@@ -17,6 +17,7 @@ from ettsweep.output import power, typed
 from ettsweep.scaling.strategies import parse_strategy, strategy_name
 from ettsweep.schema import Frozen, NonNegative, PositiveFloat, validate
 from ettsweep.spec import LOG2_DIGITS, MAX_SEED, Recipe, RunSpec, StrategySpec, log2
+from ettsweep.sweep.criterion import Criterion, Stated, resolve
 from ettsweep.tasks.kinds import Score, bound, task_kind
 
 ROUNDED, PRINTED = 1e-6, 2e-3
@@ -181,7 +182,7 @@ class Request(Frozen):
     """What was asked for, resolved: recipe, a centre for each strategy, axes and seeds; and where it trains.
 
     `launch`, `launch_set` and `data` are where later commands train by default; they are in no run's id. The values of
-    environment variables are not kept.
+    environment variables are not kept. `criterion` is what is stated of how verdicts are given; it is in no id either.
     """
 
     grid: str
@@ -191,6 +192,7 @@ class Request(Frozen):
     lr: Axis
     wd: Axis
     seeds: Seeds
+    criterion: Stated | None = None
     data: str | None = None
     launch: str = "local"
     launch_set: Annotated[tuple[str, ...], Field(strict=False)] = ()
@@ -212,7 +214,7 @@ class Request(Frozen):
             strategy = validate(StrategySpec, scaling, "mlp_factor")
             base = RunSpec(**dict(self.recipe), **dict(centre), strategy=strategy, seed=self.seeds[0])
             points = expand(Point(centre.lr, centre.wd), self.lr, self.wd)
-            found.append(Search(base, self.lr, self.wd, self.seeds, tuple(points), sweep))
+            found.append(Search(base, self.lr, self.wd, self.seeds, tuple(points), sweep, resolve([self.criterion])))
         return found
 
     def specs(self) -> list[RunSpec]:
@@ -227,6 +229,7 @@ class Search:
 
     Attributes:
         sweep: the name under which it was asked for; empty before it has one.
+        criterion: what makes its verdict optimal.
     """
 
     base: RunSpec
@@ -235,6 +238,7 @@ class Search:
     seeds: Seeds
     points: tuple[Point, ...]
     sweep: str = ""
+    criterion: Criterion = Criterion()
 
     @cached_property
     def family(self) -> str:
@@ -279,6 +283,10 @@ class Search:
     def measure(self) -> Score:
         """What its runs are compared by."""
         return task_kind(self.base.task).score
+
+    def judged_by(self, stated: Stated) -> "Search":
+        """Return the same search with what is stated in place of what its criterion has."""
+        return replace(self, criterion=stated.over(self.criterion))
 
     def run(self, lr: float | None = None, wd: float | None = None, seed: int | None = None) -> RunSpec:
         """Return one run; what is not given is the centre's, or the first seed.

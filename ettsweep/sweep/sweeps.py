@@ -1,6 +1,6 @@
 """Sweeps by name: what was asked for under each, in numbered files that are written once.
 
-    sweeps/<name>/0001.yaml, 0002.yaml, ...   what was asked, or a note, or that the sweep is archived
+    sweeps/<name>/0001.yaml, 0002.yaml, ...   what was asked, or a criterion, a note, or that the sweep is archived
 
 Which file is later goes by its number alone. Whoever writes creates the next number exclusively: of two commands at the
 same instant one is the next.
@@ -23,8 +23,10 @@ from ettsweep.runs.folder import requests_dir, sweeps_dir
 from ettsweep.schema import Frozen, validate
 from ettsweep.spec import RunSpec
 from ettsweep.sweep.agreement import differences
+from ettsweep.sweep.criterion import Criterion, Stated, resolve
 from ettsweep.sweep.ledger import Run
 from ettsweep.sweep.search import Point, Request, Search, snap
+from ettsweep.tasks.kinds import Score, task_kind
 
 VERSION = 1
 """Of the files; one of a later version is not guessed at."""
@@ -39,6 +41,7 @@ class Entry(Frozen):
     Attributes:
         asked: a request.
         adopted: the digest under which an earlier version kept it.
+        criterion: what is stated of how verdicts are given; of each field, the last statement counts.
         note: a person's words.
         archived: whether the sweep is left out where none is named.
     """
@@ -46,6 +49,7 @@ class Entry(Frozen):
     version: int = VERSION
     asked: Request | None = None
     adopted: str | None = None
+    criterion: Stated | None = None
     note: str | None = None
     archived: bool | None = None
 
@@ -69,6 +73,21 @@ class Sweep:
         return tuple(entry.asked for entry in (*self.entries, *self.unnamed) if entry.asked)
 
     @property
+    def measure(self) -> Score:
+        """What its runs are compared by."""
+        return task_kind(self.requests[0].recipe.task).score
+
+    @cached_property
+    def criterion(self) -> Criterion:
+        """What makes its verdicts optimal: what was stated last, with a question or by itself."""
+        entries = (*self.entries, *self.unnamed)
+        return resolve(stated for e in entries for stated in (e.asked and e.asked.criterion, e.criterion))
+
+    def criterion_with(self, stated: Stated | None) -> str:
+        """Return, in words, what would change where a criterion is stated; nothing where it is so already."""
+        return stated.over(self.criterion).told(self.measure, self.criterion) if stated else ""
+
+    @property
     def note(self) -> str:
         """A person's words."""
         return next((entry.note for entry in reversed(self.entries) if entry.note is not None), "")
@@ -85,7 +104,7 @@ class Sweep:
         merged: dict[str, Search] = {}
         for request in self.requests:
             for search in request.searches(self.name):
-                first = merged.setdefault(search.family, replace(search, seeds=seeds))
+                first = merged.setdefault(search.family, replace(search, seeds=seeds, criterion=self.criterion))
                 points = dict.fromkeys(first.points)
                 points |= dict.fromkeys(snap(point, points) for point in search.points)
                 merged[search.family] = replace(first, points=tuple(points))
@@ -99,9 +118,9 @@ class Sweep:
                     yield search.base.at(lr, wd, seed)
 
     def implies(self, request: Request) -> bool:
-        """Say whether a request, which agrees, adds nothing: no point, no seed, and no other place to train."""
+        """Say whether a request, which agrees, adds nothing: no point, no seed, no other criterion or place to train."""
         last = self.requests[-1]
-        if last.place != request.place:
+        if last.place != request.place or self.criterion_with(request.criterion):
             return False
         mine = {search.family: search for search in self.searches}
         return all(

@@ -284,9 +284,7 @@ class Judging:
 
     rule: Annotated[
         Literal["bound", "paper"] | None,
-        typer.Option(
-            help="What makes a point optimal: a bound, or the paper's comparison of means. Kept in the sweep."
-        ),
+        typer.Option(help="What makes a point optimal: a bound, or the comparison of means. Kept in the sweep."),
     ] = None
     confidence: Annotated[
         str | None,

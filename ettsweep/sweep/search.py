@@ -238,7 +238,7 @@ class Search:
     seeds: Seeds
     points: tuple[Point, ...]
     sweep: str = ""
-    criterion: Criterion = Criterion()
+    criterion: Criterion = field(default_factory=Criterion)
 
     @cached_property
     def family(self) -> str:

@@ -81,7 +81,7 @@ class Sweep:
     def criterion(self) -> Criterion:
         """What makes its verdicts optimal: what was stated last, with a question or by itself."""
         entries = (*self.entries, *self.unnamed)
-        return resolve(stated for e in entries for stated in (e.asked and e.asked.criterion, e.criterion))
+        return resolve(stated for e in entries for stated in (e.asked.criterion if e.asked else None, e.criterion))
 
     def criterion_with(self, stated: Stated | None) -> str:
         """Return, in words, what would change where a criterion is stated; nothing where it is so already."""
@@ -118,7 +118,7 @@ class Sweep:
                     yield search.base.at(lr, wd, seed)
 
     def implies(self, request: Request) -> bool:
-        """Say whether a request, which agrees, adds nothing: no point, no seed, no other criterion or place to train."""
+        """Say whether a request, which agrees, adds nothing: no point, no seed, no other criterion or place."""
         last = self.requests[-1]
         if last.place != request.place or self.criterion_with(request.criterion):
             return False

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, get_args
 
 import pytest
 from support.commandline import ETTSWEEP, keep, typed, write_grid
@@ -18,6 +18,7 @@ from ettsweep.runs.folder import RunDir
 from ettsweep.runs.state import State
 from ettsweep.scaling.strategies import STRATEGIES
 from ettsweep.spec import RunSpec
+from ettsweep.sweep.criterion import Rule
 from ettsweep.sweep.gridfile import find_grid, load_request
 from ettsweep.sweep.sweeps import load_sweeps
 from ettsweep.training.sinks import SINKS
@@ -133,6 +134,7 @@ def test_runs_are_offered(command: str, folder: Path, offered: Offer, spec: RunS
         ("map --from", STRATEGIES),
         ("map --to", STRATEGIES),
         ("check-scaling --strategy", STRATEGIES),
+        ("verify-optimum --rule", get_args(Rule)),
         ("cancel --state", [state.value for state in State]),
         ("retry --log", SINKS),
         ("status --model", named_models()),

@@ -12,6 +12,7 @@ from ettsweep.resources import shipped
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.state import State, Status
 from ettsweep.spec import MAX_SEED, RunSpec
+from ettsweep.sweep.criterion import Criterion
 from ettsweep.sweep.gridfile import load_request
 from ettsweep.sweep.ledger import Run
 from ettsweep.sweep.search import Axis, Point, Search, parse_point
@@ -394,13 +395,16 @@ def test_two_sweeps_of_one_family_say_in_what_they_differ(search_of: Callable[..
     free, held = replace(search_of(wide), sweep="free"), replace(search_of(wide, "fixed"), sweep="held")
     more = replace(free, seeds=(0, 1), sweep="more")
     far = replace(free, points=(*free.points, CENTRE.moved(9, 0)), sweep="far")
+    strict = replace(free, criterion=Criterion(confidence=0.99, margin=0.015), sweep="strict")
     runs = runs_on(free, BOWL | {(0, 1): 0.5})
     verdicts = [verify(search, runs) for search in (free, held, more, far)]
+    verdicts.append(replace(verdicts[1], search=strict))
     assert [v.verdict for v in verdicts[:2]] == ["edge", "optimal"]
     told = {(one.search.sweep, other.search.sweep): why for one, other, why in side_by_side(verdicts)}
     assert told["free", "held"] == ["wd is searched in steps of 1 / fixed at 2^-1"]
     assert told["free", "more"] == ["seeds are 0 / 0, 1"]
     assert told["held", "more"] == ["wd is fixed at 2^-1 / searched in steps of 1", "seeds are 0 / 0, 1"]
+    assert told["free", "strict"] == ["confidence is 0.95 / 0.99", "margin is 2% / 1.5%"]
     assert told["free", "far"] == ["lr was asked for from 2^-8 to 2^-6 / 2^-8 to 2^2"]
     assert list(side_by_side([verdicts[0], replace(verdicts[0], search=more)])) == [], "they say the same"
 

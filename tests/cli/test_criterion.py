@@ -1,0 +1,102 @@
+"""A criterion as people state it: in a grid file, with `grid`, with `verify-optimum`; and where they see it again."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.commandline import Call, keep, write_grid
+
+from ettsweep.runs.folder import RunDir
+from ettsweep.sweep.criterion import Criterion
+from ettsweep.sweep.gridfile import load_request
+from ettsweep.sweep.sweeps import load_sweeps
+
+Ask = Callable[..., None]
+
+
+@pytest.fixture
+def ask(tmp_path: Path, results: Path) -> Ask:
+    """Return a function that asks for a grid under a name; its runs are finished, and the centre is the best."""
+
+    def asked(name: str, **changes: Any) -> None:
+        keep(results, request := load_request(write_grid(tmp_path / f"{name}.yaml", **changes)))
+        for spec in request.specs():
+            run = RunDir.create(results, spec)
+            if run.claim({}, after=0):
+                assert run.finish({"status": "done", "score": 1 + abs(spec.lr - 0.25), "device_s": 36.0}, [])
+
+    return asked
+
+
+def criteria(results: Path) -> dict[str, Criterion]:
+    return {name: sweep.criterion for name, sweep in load_sweeps(results).named.items()}
+
+
+def test_what_grid_is_told_wins_over_the_file_and_is_kept(call: Call, results: Path, ask: Ask, tmp_path: Path) -> None:
+    ask("w8", criterion={"margin": "5%"})
+    grid = ("grid", "--grid", "w8.yaml", "--results", results)
+    told = call(*grid, "--rule", "paper", "--margin", "1%", "--dry-run")
+    assert "from now on" not in told.err
+    assert criteria(results) == {"w8": Criterion(margin=0.05)}, "a dry run keeps nothing"
+    told = call(*grid, "--rule", "paper", "--margin", "1%")
+    assert "sweep w8 is extended; rule paper, margin 1% from now on" in told.err
+    told = call(*grid, "--name", "other", "--confidence", "90%")
+    assert "sweep other is made\n" in told.err
+    assert criteria(results) == {
+        "w8": Criterion(rule="paper", margin=0.01),
+        "other": Criterion(confidence=0.9, margin=0.05),
+    }
+
+
+def test_what_verify_optimum_is_told_is_kept_in_the_sweeps_that_it_is_about(
+    call: Call, results: Path, ask: Ask
+) -> None:
+    for name in ("a", "b", "c"):
+        ask(name)
+    verify = ("verify-optimum", "--results", results)
+    dry = call(*verify, "--margin", "5%", "--dry-run")
+    assert "from now on" not in dry.err
+    assert set(criteria(results).values()) == {Criterion()}
+    call(*verify, "-s", "b", "--margin", "0.05")
+    told = call(*verify, "-s", "a", "-s", "b", "--margin", "5%").err
+    assert "sweep a: margin 5% from now on\n" in told
+    assert criteria(results) == {"a": Criterion(margin=0.05), "b": Criterion(margin=0.05), "c": Criterion()}
+    assert "from now on" not in call(*verify, "-s", "a", "--margin", "5%").err
+    assert {len(sweep.entries) for sweep in load_sweeps(results).named.values()} == {1, 2}
+
+
+def test_sweeps_show_a_criterion_that_is_not_the_default(call: Call, results: Path, ask: Ask) -> None:
+    ask("a", criterion={"margin": "2%", "confidence": 0.95})
+    ask("b")
+    assert "criterion" not in call("sweeps", "--results", results).out
+    call("verify-optimum", "-s", "b", "--confidence", ".9", "--rule", "paper", "--results", results)
+    assert "rule paper, confidence 0.9" in call("sweeps", "--results", results).out
+    rows = call("sweeps", "--results", results, "--format", "json").json
+    assert {row["sweep"]: row["criterion"] for row in rows} == {"a": "", "b": "rule paper, confidence 0.9"}
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--margin", "5"], "criterion: margin: 5 is 500%; 5% would be 0.05"),
+        (["--margin", "-1%"], "criterion: margin: input should be greater than or equal to 0, got -0.01"),
+        (["--margin", "wide"], "criterion: margin: a share such as 0.02 or 2% is expected, got 'wide'"),
+        (["--confidence", "50%"], "criterion: confidence: input should be greater than 0.5, got 0.5"),
+        (["--rule", "papr"], "'papr' is not one of 'bound', 'paper'"),
+    ],
+)
+def test_an_option_that_is_no_criterion_is_refused(
+    call: Call, results: Path, ask: Ask, options: list[str], told: str
+) -> None:
+    ask("w8")
+    for command in (["grid", "--grid", "w8.yaml"], ["verify-optimum"]):
+        assert told in call(*command, *options, "--results", results, code=2).err
+    assert len(load_sweeps(results).named["w8"].entries) == 1
+
+
+def test_set_says_which_option_a_criterion_has(call: Call, ask: Ask, results: Path) -> None:
+    ask("w8")
+    for key, option in (("margin", "--margin"), ("criterion.margin", "--rule, --confidence and --margin")):
+        done = call("grid", "--grid", "w8.yaml", "--set", f"{key}=0.05", "--results", results, code=2)
+        assert f"{key} is not of the recipe; use {option}\n" in done.err

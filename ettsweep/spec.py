@@ -178,6 +178,11 @@ class RunSpec(Recipe):
     seed: Annotated[int, Field(ge=0, le=MAX_SEED)]
 
     @property
+    def kind(self) -> tuple[object, ...]:
+        """Return what runs share that differ only in strategy, lr, wd and seed, and so take equally long."""
+        return tuple(getattr(self, name) for name in Recipe.model_fields)
+
+    @property
     def run_id(self) -> str:
         """Return 12 hex digits that name the run and its folder."""
         return digest(self._identity() | point_identity(self.lr, self.wd) | {"seed": self.seed})

@@ -195,7 +195,7 @@ def retry(
     runs = retryable(found, named=bool(chosen.run))
     confirm(f"retry {len(runs)} runs?", yes or len(runs) < 2)
     searches = chosen.holding(runs, sweeps)
-    how = How(results, *training.place().of_searches(searches, sweeps), searches=searches)
+    how = How(results, *training.place().of_searches(searches, sweeps), searches=searches, tell=note)
     plan, alive = ask_again(runs, how, tell=note)
     show_outcome(carry_out(plan, how), Format.TABLE)
     for run in alive:
@@ -247,12 +247,13 @@ def train(
     results: Results = DEFAULT_RESULTS,
 ) -> None:
     """Train one run in the foreground; Ctrl-C saves a checkpoint, and the same command goes on from it."""
+    from ettsweep.launch.cost import Account
     from ettsweep.launch.demand import ask_one
     from ettsweep.launch.rounds import read_ledger
     from ettsweep.runs.folder import RunDir, read_spec, runs_dir
     from ettsweep.runs.state import State
     from ettsweep.sweep.gridfile import which_grid
-    from ettsweep.sweep.ledger import intact
+    from ettsweep.sweep.ledger import intact, make_plan
     from ettsweep.worker.worker import train_in_foreground
 
     place = training.place()
@@ -267,7 +268,11 @@ def train(
     else:
         path = which_grid(grid, model, "say what to train: a run id, --model NAME, --grid FILE, or --spec FILE")
         spec, place = ask_one(path, strategy, set_ or [], lr, wd, seed, place)
-    finished = train_in_foreground(results, spec, *place.here(spec))
+    profile, data = place.here(spec)
+    account = Account(profile)
+    note(account.before(make_plan([spec], read_ledger(results), insist={spec.run_id})))
+    finished = train_in_foreground(results, spec, profile, data)
+    note(account.after(read_ledger(results)))
     status(chosen=Runs(run=[spec.run_id]), results=results)
     if RunDir(runs_dir(results) / spec.run_id).status().state is State.INTERRUPTED:
         note("stopped: the same command goes on from the last checkpoint")

@@ -69,7 +69,8 @@ def grid(
         check_note(words)
     with retyped_with("--name"):
         request = training.place().settle(asked, results, name)
-        how = How(results, *trained_by(request), dry_run, console() if follow else None, name, request.searches(name))
+        searches, screen = request.searches(name), console() if follow else None
+        how = How(results, *trained_by(request), dry_run, screen, name, searches, tell=note)
         plan, obstacle = ask_grid(request, how, name, words, tell=note)
     note(seed_alone(path, given_seeds))
     with detaching(how.follows), followed(results, [name] if how.follows else ()):
@@ -116,7 +117,7 @@ def verify_optimum(
     stated, sweeps = judging.stated(), families.load(results)
     searches = [search.judged_by(stated) for search in families.searches(sweeps)]
     ways = training.place().of_searches(searches, sweeps, dry_run=dry_run)
-    how = How(results, *ways, dry_run, console() if follow else None, "verify", searches)
+    how = How(results, *ways, dry_run, console() if follow else None, "verify", searches, tell=note)
     if at is not None and len(searches) > 1:
         told = ", ".join(f"{search.sweep} {search.model} {search.strategy}" for search in searches)
         raise InputError(
@@ -168,7 +169,7 @@ def seeds(
     sweeps = families.load(results)
     searches = families.searches(sweeps)
     ways = training.place().of_searches(searches, sweeps, dry_run=dry_run)
-    how = How(results, *ways, dry_run, console() if follow else None, "seeds", searches)
+    how = How(results, *ways, dry_run, console() if follow else None, "seeds", searches, tell=note)
     plan, unverified = ask_seeds(searches, results, count)
     with detaching(how.follows), followed(results, {search.sweep for search in searches} if how.follows else ()):
         done = carry_out(plan, how)
@@ -193,6 +194,7 @@ def report(
 ) -> None:
     """Write tables (CSV, Parquet, Markdown, LaTeX), figures (PNG, PDF) and one self-contained HTML page."""
     from ettsweep.cli.verdicts import show_spikes, show_verdicts
+    from ettsweep.launch.cost import cost_so_far
     from ettsweep.launch.rounds import judge, read_ledger
     from ettsweep.report.build import write_report
     from ettsweep.report.families import judged
@@ -207,4 +209,5 @@ def report(
     show_verdicts(verdicts, form)
     if form is Format.TABLE:
         show_spikes(judged(runs, verdicts))
+        note(cost_so_far(runs, sweeps.searches))
     note(f"wrote {paths[0]} and, beside it, {len(paths) - 1} tables and figures")

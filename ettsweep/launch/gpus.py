@@ -15,16 +15,21 @@ def gpu_bytes() -> int:
     return 2**20 * max((int(mib) for mib in told.split() if mib.isdigit()), default=0)
 
 
+def gpu_names() -> dict[str, str]:
+    """Return what the GPUs of this machine are, such as NVIDIA H200, by UUID; empty where the driver tells nothing."""
+    try:
+        listing = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=20, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        listing = ""
+    return {uuid: name for name, uuid in re.findall(r"^GPU \d+: (.*) \(UUID: ([\w-]+)\)", listing, re.MULTILINE)}
+
+
 def visible_gpus() -> list[str]:
     """Return the GPUs that this process may use, by UUID where the driver tells, without importing torch.
 
     A UUID names the same card whatever CUDA_VISIBLE_DEVICES is, so that all commands meet at one slot.
     """
-    try:
-        listing = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=20, check=True).stdout
-    except (OSError, subprocess.SubprocessError):
-        listing = ""
-    found = re.findall(r"^GPU \d+: .*\(UUID: ([\w-]+)\)", listing, re.MULTILINE)
+    found = list(gpu_names())
     if "CUDA_VISIBLE_DEVICES" not in os.environ:
         return found
     named = [gpu.strip() for gpu in os.environ["CUDA_VISIBLE_DEVICES"].split(",")]

@@ -136,7 +136,7 @@ class Monitor:
         wall_s, steps = number(result.get("wall_s")), number(result.get("steps"))
         if wall_s and steps:
             spec = self.specs[run.id]
-            self._pace.finished(run.id, spec, wall_s, steps / spec.schedule.last_step)
+            self._pace.finished(spec, wall_s, steps / spec.schedule.last_step)
 
     def sweeps(self, spec: RunSpec) -> str:
         """Return the names of the sweeps that a run belongs to."""

@@ -2,35 +2,30 @@
 
 import heapq
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 
 from ettsweep.runs.state import State, Status
-from ettsweep.spec import RunSpec, StrategySpec
+from ettsweep.spec import RunSpec
 
 NOTHING = (0.0, 0.0)
 """Seconds and shares of runs, where none was seen."""
 
 
 class Pace:
-    """What is known of how long runs take.
-
-    Runs that differ only in strategy, lr, wd and seed take as long as each other, whatever share of them was seen.
-    """
+    """What is known of how long runs take: those of a kind as long as each other, whatever share of them was seen."""
 
     def __init__(self) -> None:
-        self._finished: dict[str, tuple[float, float]] = defaultdict(lambda: NOTHING)
-        self._kinds: dict[str, str] = {}
+        self._finished: dict[Hashable, tuple[float, float]] = defaultdict(lambda: NOTHING)
 
-    def finished(self, run_id: str, spec: RunSpec, wall_s: float, share: float) -> None:
+    def finished(self, spec: RunSpec, seconds: float, share: float) -> None:
         """Take note of a run that ended after a share of its steps, 0 to 1."""
-        seconds, shares = self._finished[self._kind(run_id, spec)]
-        self._finished[self._kind(run_id, spec)] = seconds + wall_s, shares + share
+        before, shares = self._finished[spec.kind]
+        self._finished[spec.kind] = before + seconds, shares + share
 
-    def _kind(self, run_id: str, spec: RunSpec) -> str:
-        """Return what runs have in common that take equally long."""
-        if run_id not in self._kinds:
-            self._kinds[run_id] = spec.model_copy(update={"strategy": StrategySpec(s=None)}).family_id
-        return self._kinds[run_id]
+    def whole_s(self, spec: RunSpec) -> float | None:
+        """Return the seconds that all steps of a run take; None where none of its kind has ended."""
+        seconds, shares = self._finished.get(spec.kind, NOTHING)
+        return seconds / shares if shares else None
 
     def left_s(self, specs: Mapping[str, RunSpec], statuses: Mapping[str, Status], at_once: int) -> float | None:
         """Return the seconds until all that run or wait are finished; None where nothing runs, or a rate is missing.
@@ -42,12 +37,12 @@ class Pace:
         running = {run: s for run, s in active.items() if s.state is State.RUNNING}
         for run, s in running.items():
             if s.left_s is not None and 0 < s.progress < 1:
-                kind = self._kind(run, specs[run])
+                kind = specs[run].kind
                 seconds, shares = spent.get(kind, NOTHING)
                 spent[kind] = seconds + s.left_s * s.progress / (1 - s.progress), shares + s.progress
         left: dict[str, float] = {}
         for run, s in active.items():
-            seconds, shares = spent.get(self._kind(run, specs[run]), NOTHING)
+            seconds, shares = spent.get(specs[run].kind, NOTHING)
             if s.state is State.RUNNING and s.left_s is not None:
                 left[run] = s.left_s
             elif shares:

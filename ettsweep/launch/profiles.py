@@ -251,6 +251,11 @@ class SlurmProfile(Profile):
         """Workers of a job on each of its nodes."""
         return max(1, self.gpus)
 
+    @property
+    def runs_at_once(self) -> int:
+        """Runs that a job can train at a time."""
+        return min(self.runs_per_job, self.nodes * self.workers // self.devices_per_run)
+
 
 LARGEST_GPU_BYTES, LARGEST_NODE_BYTES = 2**40, 2**46
 """Memory that no GPU and no node has, at a few times that of the largest of 2026: 1 TiB and 64 TiB."""

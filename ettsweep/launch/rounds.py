@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from statistics import fmean
 from typing import TYPE_CHECKING
 
 from ettsweep.errors import LaunchError, NoAnswerError, NotHereError, UnansweredError
+from ettsweep.launch.cost import Account, Times, device_hours
 from ettsweep.launch.monitor import Monitor, follow
 from ettsweep.launch.outlook import NO_ANSWER, LiveOutlook
 from ettsweep.launch.profiles import AnyProfile, LocalProfile
@@ -43,6 +43,7 @@ class How:
         console: stay, and show on it how far the runs are; None leaves them to the background.
         title: put before what is shown.
         searches: those of the sweeps that its runs are for, where they are to be named.
+        tell: takes a line on what the runs will cost and, where they are followed, one on what they have cost.
     """
 
     results: Path
@@ -52,6 +53,7 @@ class How:
     console: "Console | None" = None
     title: str = ""
     searches: Sequence[Search] = ()
+    tell: Callable[[str], None] = lambda text: None
 
     @property
     def follows(self) -> bool:
@@ -88,7 +90,7 @@ def read_ledger(results: Path) -> Ledger:
 
 
 def carry_out(plan: Plan, how: How, replan: Callable[[Ledger], Plan] | None = None) -> Outcome:
-    """Submit a plan, or only show what would be submitted; where `how` says so, follow it to its end.
+    """Say what a plan will cost and submit it, or only show what would be; where `how` says so, follow it to its end.
 
     `replan` makes the plan of the next round from what is on disk; by default it is for the same runs.
 
@@ -96,14 +98,20 @@ def carry_out(plan: Plan, how: How, replan: Callable[[Ledger], Plan] | None = No
         StorageError: the results folder cannot be written.
         LaunchError: no worker could be started, or workers end without having started a run.
     """
+    account = Account(how.profile, rounds=replan is not None)
+    how.tell(account.before(plan))
     if how.dry_run:
         return Outcome(plan, how, scripts=scripts(how.results, plan, how.profile))
     if how.console is None:
         return Outcome(plan, how, submit(how.results, plan, how.profile, how.data))
-    return Outcome(_follow_rounds(plan, how, how.console, replan), how)
+    last = _follow_rounds(plan, how, how.console, replan, account)
+    how.tell(account.after(last.ledger))
+    return Outcome(last, how)
 
 
-def _follow_rounds(plan: Plan, how: How, console: "Console", replan: Callable[[Ledger], Plan] | None) -> Plan:
+def _follow_rounds(
+    plan: Plan, how: How, console: "Console", replan: Callable[[Ledger], Plan] | None, account: Account
+) -> Plan:
     """Submit, wait, look and plan again until no run is left that a worker could take, and return the last plan.
 
     A worker that dies is replaced; a run whose attempts keep dying becomes failed, so this ends.
@@ -130,6 +138,7 @@ def _follow_rounds(plan: Plan, how: How, console: "Console", replan: Callable[[L
         plan = replan(ledger) if replan else make_plan(everything, ledger)
         if not plan.under_way:
             return plan
+        how.tell(account.before(plan))
 
 
 def _attempts(results: Path, plan: Plan) -> list[tuple[str, int]]:
@@ -237,9 +246,8 @@ class Verification:
         told = (
             f"{len(asked)} runs were asked for, the climb is {len(climbed)} beyond, and its next round is {len(more)}"
         )
-        timed = [run.result["device_s"] for spec in asked if (run := ledger.runs.get(spec.run_id)) and run.result]
-        if timed:
-            told += f", about {len(more) * fmean(timed) / 3600:.2g} device hours"
+        if device_s := Times(ledger).total_s(more):
+            told += f", about {device_hours(device_s)}"
         told = f"{titles(self.searches)[verdict.key]}: {told}"
         if verdict.key not in self._declined and self.agree and self.agree(told):
             self._patience[verdict.key] = 2 * patience

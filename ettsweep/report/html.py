@@ -17,6 +17,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup, escape
 
 from ettsweep import __version__
+from ettsweep.launch.cost import cost_so_far
 from ettsweep.launch.reproduce import mixture
 from ettsweep.output import DEFAULT_RESULTS, POINTS, at_results, count, power
 from ettsweep.report import style, tables
@@ -84,7 +85,7 @@ def render(
         other_families=len({run.family for run in runs} - {family.verdict.family for family in families}),
         metrics=sorted((measure.metric, measure.mode) for measure in measures),
         corrupt=sorted(corrupt.items()),
-        provenance=_provenance(runs, families),
+        provenance=[*_provenance(families), ("cost", cost_so_far(runs, searches))],
     )
 
 
@@ -274,7 +275,7 @@ def _cell(name: str, value: Any) -> str:
     return style.short(value) if isinstance(value, float) else str(value)
 
 
-def _provenance(runs: Sequence[Run], families: Sequence[JudgedFamily]) -> list[tuple[str, str]]:
+def _provenance(families: Sequence[JudgedFamily]) -> list[tuple[str, str]]:
     """Return what made the report, and what trained the optima, as their claims recorded it."""
     claims: dict[str, set[str]] = {}
     for family in families:
@@ -283,11 +284,9 @@ def _provenance(runs: Sequence[Run], families: Sequence[JudgedFamily]) -> list[t
             for key, value in (attempt.claim() if attempt else {}).items():
                 if key in ("torch", "device_name", "instruction_set", "threads", "ettsweep", "python", "git"):
                     claims.setdefault(key, set()).add(str(value))
-    hours = {key: sum((run.result or {}).get(key) or 0.0 for run in runs) / 3600 for key in ("wall_s", "device_s")}
     made_by = (
         f"ettsweep {__version__}, Python {platform.python_version()}, pandas {version('pandas')}, "
         f"matplotlib {version('matplotlib')}"
     )
     trained = [(f"optima trained with: {key.replace('_', ' ')}", ", ".join(sorted(claims[key]))) for key in claims]
-    time = f"{style.short(hours['wall_s'])} h; on devices {style.short(hours['device_s'])} h"
-    return [("report made by", made_by), *trained, ("time of all finished runs", time)]
+    return [("report made by", made_by), *trained]

@@ -3,7 +3,7 @@
 import os
 from collections import Counter
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -164,12 +164,14 @@ class Plan:
         retry: interrupted; they go on from their checkpoints.
         keep: finished, running or queued.
         blocked: failed, cancelled, held or unknown: a person decides.
+        ledger: what it was made from.
     """
 
     submit: tuple[Planned, ...] = ()
     retry: tuple[Planned, ...] = ()
     keep: tuple[Planned, ...] = ()
     blocked: tuple[Planned, ...] = ()
+    ledger: Ledger = field(default=Ledger({}, {}), compare=False, repr=False)
 
     @property
     def to_launch(self) -> tuple[Planned, ...]:
@@ -215,4 +217,4 @@ def make_plan(wanted: Iterable[RunSpec], ledger: Ledger, insist: Collection[str]
         if action == "blocked" and run_id in insist:
             action = "retry"
         plan[action].append(Planned(run_id, spec, status.state, status.reason))
-    return Plan(**{action: tuple(members) for action, members in plan.items()})
+    return Plan(**{action: tuple(members) for action, members in plan.items()}, ledger=ledger)

@@ -1,0 +1,240 @@
+"""What runs will cost, and what they did cost: only from what was measured of runs of their kind on such devices."""
+
+import time
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ettsweep.errors import InputError
+from ettsweep.files import Json, number
+from ettsweep.launch.gpus import gpu_names
+from ettsweep.launch.monitor import duration
+from ettsweep.launch.pace import Pace, until_free
+from ettsweep.launch.profiles import AnyProfile, LocalProfile
+from ettsweep.output import count
+from ettsweep.runs.folder import RunDir
+from ettsweep.runs.state import State
+from ettsweep.sweep.ledger import Ledger, Plan, Planned, Run
+from ettsweep.sweep.search import Point
+from ettsweep.sweep.sweeps import Searches
+
+HOUR_S = 3600
+
+
+def device_hours(seconds: float) -> str:
+    """Return 1440 s as `0.4 device hours`; no more digits than anybody wants to know."""
+    hours = seconds / HOUR_S
+    told = f"{hours:.0f}" if hours >= 10 else f"{max(hours, 1e-4) if hours else 0:.2g}"
+    return f"{told} device hours"
+
+
+# --- measured -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Devices:
+    """What a run trains on, as far as it changes how long that takes.
+
+    Attributes:
+        kind: cpu or cuda.
+        each: how many train a run together.
+        threads: of each on the CPU.
+        names: what the GPUs are; empty where that is not known.
+        slots: of this machine; 0 where a scheduler has the devices.
+    """
+
+    kind: str
+    each: int
+    threads: int
+    names: frozenset[str] = frozenset()
+    slots: int = 0
+
+    @classmethod
+    def of(cls, profile: AnyProfile) -> "Devices":
+        """Return what a profile trains a run on.
+
+        Raises:
+            InputError: it is for this machine, and there are no such devices.
+        """
+        if not isinstance(profile, LocalProfile):
+            return cls("cuda" if profile.gpus else "cpu", profile.devices_per_run, profile.cpus)
+        slots = profile.resolve()
+        known = gpu_names() if slots[0].device == "cuda" else {}
+        names = frozenset(known.get(slot.gpu or "", "") for slot in slots)
+        where = slots[0].device, profile.devices_per_run, slots[0].threads
+        return cls(*where, names if all(names) else frozenset(), len(slots))
+
+    def trained(self, result: Json) -> bool:
+        """Say whether a result says that it is of such devices."""
+        where, how = result.get("environment") or {}, result.get("execution") or {}
+        if str(where.get("device")).partition(":")[0] != self.kind or how.get("processes") != self.each:
+            return False
+        if self.kind == "cpu":
+            return bool(where.get("threads") == self.threads)
+        return not self.names or where.get("device_name") in self.names
+
+
+class Times:
+    """How many device seconds runs take by kind, from the finished ones of a ledger; with `devices`, those of such."""
+
+    def __init__(self, ledger: Ledger, devices: Devices | None = None) -> None:
+        self._pace = Pace()
+        self._timed: Counter[Hashable] = Counter()
+        for run in ledger.runs.values():
+            device_s, share = cost_s(run), _share_trained(run)
+            if run.result and device_s and share and (devices is None or devices.trained(run.result)):
+                self._pace.finished(run.spec, device_s, share)
+                self._timed[run.spec.kind] += 1
+
+    def of(self, planned: Planned, share: float = 1.0) -> float | None:
+        """Return the device seconds of a share of a run's steps; None where none of its kind was timed."""
+        whole_s = self._pace.whole_s(planned.spec)
+        return None if whole_s is None else share * whole_s
+
+    def total_s(self, planned: Iterable[Planned]) -> float | None:
+        """Return the device seconds of some whole runs; None where one is of a kind that was not timed."""
+        found = [self.of(p) for p in planned]
+        return None if None in found else sum(seconds or 0.0 for seconds in found)
+
+    def runs(self, planned: Iterable[Planned]) -> int:
+        """Return how many finished runs were timed that are of the kind of one of these."""
+        return sum(self._timed[kind] for kind in {p.spec.kind for p in planned})
+
+
+def cost_s(run: Run) -> float:
+    """Return the device seconds that a run has taken; 0 before it is finished."""
+    return (number(run.result.get("device_s")) if run.result else None) or 0.0
+
+
+def _share_trained(run: Run) -> float:
+    """Return the share of its steps that a finished run has trained: one that diverged ends early."""
+    if run.state is State.DONE:
+        return 1.0
+    steps = number(run.result.get("steps")) if run.result else None
+    return (steps or 0) / run.spec.schedule.last_step
+
+
+def share_left(run: RunDir) -> float:
+    """Return the share of its steps that a run has yet to train, after the last attempt that has saved."""
+    for attempt in map(run.attempt, reversed(run.numbers())):
+        if attempt.has_checkpoint():
+            return 1 - attempt.progress()
+    return 1.0
+
+
+# --- before and after -----------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Account:
+    """What the runs of a command will cost, as each plan of it is carried out, and what they have cost at its end.
+
+    Attributes:
+        profile: that they train by.
+        rounds: whether the plan is one round of several.
+    """
+
+    profile: AnyProfile
+    rounds: bool = False
+    _began_s: float = field(default_factory=time.monotonic)
+    _left: dict[str, float] = field(default_factory=dict)  # of each run, the share that was to be trained
+    _there: tuple[Run, ...] | None = None
+
+    def before(self, plan: Plan) -> str:
+        """Return a line on the runs of a plan that no earlier one has started; empty where there are none."""
+        runs = plan.ledger.runs
+        first = self._there is None
+        if self._there is None:
+            self._there = tuple(runs[p.id] for p in plan.keep if p.state.finished)
+        new = [p for p in plan.to_launch if p.id not in self._left]
+        if not new:
+            return ""
+        self._left |= {p.id: share_left(runs[p.id].dir) if p.id in runs else 1.0 for p in new}
+        head = f"{count(len(new), 'run')} to train"
+        if self.rounds:
+            head = f"{'this round' if first else 'the next'} trains {count(len(new), 'run')}"
+        return ": ".join(filter(None, [head, self._price(new, plan.ledger, tersely=not first)]))
+
+    def _price(self, planned: Sequence[Planned], ledger: Ledger, *, tersely: bool) -> str:
+        """Return the device hours of some runs, their wall time where it is known, and how many were timed."""
+        try:
+            devices = Devices.of(self.profile)
+        except InputError:
+            return ""  # it is for another machine
+        times = Times(ledger, devices)
+        found = {p.id: s for p in planned if (s := times.of(p, self._left[p.id])) is not None}
+        if not found:
+            return ""
+        told = f"about {device_hours(sum(found.values()))}"
+        if len(found) < len(planned):
+            told += f" for {len(found)} of them"
+        else:
+            told += self._wall(list(found.values()), devices)
+        if tersely:
+            return told
+        timed = times.runs(planned)
+        return f"{told} ({count(timed, 'run')} of the kind {'was' if timed == 1 else 'were'} timed)"
+
+    def _wall(self, device_s: Sequence[float], devices: Devices) -> str:
+        """Return how long some runs take one beside the other; a scheduler without a bound decides it itself."""
+        profile = self.profile
+        if isinstance(profile, LocalProfile):
+            at_once = min(len(device_s), devices.slots)
+            where = f"on {count(at_once, 'slot')}"
+        elif profile.max_parallel:
+            jobs = min(profile.max_parallel, -(-len(device_s) // profile.runs_per_job))
+            at_once = jobs * profile.runs_at_once
+            where = f"with {count(jobs, 'job')} at a time"
+        else:
+            return ""
+        wall_s = until_free([], [seconds / profile.devices_per_run for seconds in device_s], at_once)
+        return f", {duration(wall_s)} {where}"
+
+    def after(self, ledger: Ledger) -> str:
+        """Return a line on what the runs have cost, and on what those saved that were finished before."""
+        trained = [run for run_id in self._left if (run := ledger.runs.get(run_id)) and run.result]
+        told = []
+        if trained:
+            device_s = sum(self._left[run.id] * cost_s(run) for run in trained)
+            what = count(len(self._left), "run")
+            what = what if len(trained) == len(self._left) else f"{len(trained)} of {what}"
+            told.append(f"{what} trained: {device_hours(device_s)} in {duration(time.monotonic() - self._began_s)}")
+        if self._there and not self.rounds:  # of a round, its candidate's are there, which saves nothing
+            were = f"{count(len(self._there), 'run')} {'was' if len(self._there) == 1 else 'were'} there already"
+            told.append(f"{were}: {device_hours(sum(map(cost_s, self._there)))} saved")
+        return "; ".join(told)
+
+
+# --- saved ----------------------------------------------------------------------------------------------------------
+
+
+def cost_so_far(runs: Iterable[Run], searches: Searches) -> str:
+    """Return a line on what finished runs have cost, and on what those saved that several sweeps ask for.
+
+    They would have been trained once for each. `searches` are those of all sweeps, by family.
+    """
+    finished = [run for run in runs if run.result]
+    told = f"{count(len(finished), 'finished run')}: {device_hours(sum(map(cost_s, finished)))}"
+    shared = [(run, asking) for run in finished if (asking := _asking(run, searches)) > 1]
+    if shared:
+        saved_s = sum((asking - 1) * cost_s(run) for run, asking in shared)
+        told += f"; {len(shared)} of them for several sweeps: {device_hours(saved_s)} saved"
+    return told
+
+
+def _asking(run: Run, searches: Searches) -> int:
+    """Return how many sweeps ask for a run."""
+    return len({s.sweep for s in searches.get(run.family, ()) if s.asks(run.point, run.spec.seed)})
+
+
+def saved_by_racing(counted: Mapping[Point, int], compared: Iterable[Point]) -> int:
+    """Return how many more runs a family would have taken with one number of seeds for all of its points.
+
+    That number is the most that a compared point got; where other points got more, the answer may be negative.
+
+    Args:
+        counted: number of runs that count, by point.
+        compared: the candidate and its neighbours.
+    """
+    seeds = max((counted.get(point, 0) for point in compared), default=0)
+    return seeds * len(counted) - sum(counted.values())

@@ -250,7 +250,7 @@ def train(
     from ettsweep.launch.cost import Account
     from ettsweep.launch.demand import ask_one
     from ettsweep.launch.rounds import read_ledger
-    from ettsweep.runs.folder import RunDir, read_spec, runs_dir
+    from ettsweep.runs.folder import RunDir, read_spec
     from ettsweep.runs.state import State
     from ettsweep.sweep.gridfile import which_grid
     from ettsweep.sweep.ledger import intact, make_plan
@@ -269,12 +269,12 @@ def train(
         path = which_grid(grid, model, "say what to train: a run id, --model NAME, --grid FILE, or --spec FILE")
         spec, place = ask_one(path, strategy, set_ or [], lr, wd, seed, place)
     profile, data = place.here(spec)
-    account = Account(profile)
+    folder, account = RunDir.create(results, spec), Account(profile)
     note(account.before(make_plan([spec], read_ledger(results), insist={spec.run_id})))
     finished = train_in_foreground(results, spec, profile, data)
     note(account.after(read_ledger(results)))
     status(chosen=Runs(run=[spec.run_id]), results=results)
-    if RunDir(runs_dir(results) / spec.run_id).status().state is State.INTERRUPTED:
+    if folder.status().state is State.INTERRUPTED:
         note("stopped: the same command goes on from the last checkpoint")
     raise typer.Exit(0 if finished else 1)
 

@@ -209,5 +209,5 @@ def report(
     show_verdicts(verdicts, form)
     if form is Format.TABLE:
         show_spikes(judged(runs, verdicts))
-        note(cost_so_far(runs, sweeps.searches))
+    note(cost_so_far(runs, sweeps.searches))
     note(f"wrote {paths[0]} and, beside it, {len(paths) - 1} tables and figures")

@@ -1,15 +1,15 @@
 """What runs will cost, and what they did cost: only from what was measured of runs of their kind on such devices."""
 
 import time
-from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ettsweep.errors import InputError
 from ettsweep.files import Json, number
 from ettsweep.launch.gpus import gpu_names
 from ettsweep.launch.monitor import duration
-from ettsweep.launch.pace import Pace, until_free
+from ettsweep.launch.pace import until_free
 from ettsweep.launch.profiles import AnyProfile, LocalProfile
 from ettsweep.output import count
 from ettsweep.runs.folder import RunDir
@@ -25,7 +25,7 @@ def device_hours(seconds: float) -> str:
     """Return 1440 s as `0.4 device hours`; no more digits than anybody wants to know."""
     hours = seconds / HOUR_S
     told = f"{hours:.0f}" if hours >= 10 else f"{max(hours, 1e-4) if hours else 0:.2g}"
-    return f"{told} device hours"
+    return f"{told} device hour{'s' * (told != '1')}"
 
 
 # --- measured -------------------------------------------------------------------------------------------------------
@@ -74,22 +74,33 @@ class Devices:
         return not self.names or where.get("device_name") in self.names
 
 
+@dataclass
+class Timed:
+    """Finished runs of a kind: how many, their device seconds, and the shares of their steps that these took."""
+
+    runs: int = 0
+    device_s: float = 0.0
+    shares: float = 0.0
+
+    def add(self, device_s: float, share: float) -> None:
+        """Count one more."""
+        self.runs, self.device_s, self.shares = self.runs + 1, self.device_s + device_s, self.shares + share
+
+
 class Times:
     """How many device seconds runs take by kind, from the finished ones of a ledger; with `devices`, those of such."""
 
     def __init__(self, ledger: Ledger, devices: Devices | None = None) -> None:
-        self._pace = Pace()
-        self._timed: Counter[Hashable] = Counter()
+        self._timed: dict[Hashable, Timed] = defaultdict(Timed)
         for run in ledger.runs.values():
             device_s, share = cost_s(run), _share_trained(run)
             if run.result and device_s and share and (devices is None or devices.trained(run.result)):
-                self._pace.finished(run.spec, device_s, share)
-                self._timed[run.spec.kind] += 1
+                self._timed[run.spec.kind].add(device_s, share)
 
     def of(self, planned: Planned, share: float = 1.0) -> float | None:
         """Return the device seconds of a share of a run's steps; None where none of its kind was timed."""
-        whole_s = self._pace.whole_s(planned.spec)
-        return None if whole_s is None else share * whole_s
+        timed = self._timed.get(planned.spec.kind)
+        return None if timed is None else share * timed.device_s / timed.shares
 
     def total_s(self, planned: Iterable[Planned]) -> float | None:
         """Return the device seconds of some whole runs; None where one is of a kind that was not timed."""
@@ -98,7 +109,7 @@ class Times:
 
     def runs(self, planned: Iterable[Planned]) -> int:
         """Return how many finished runs were timed that are of the kind of one of these."""
-        return sum(self._timed[kind] for kind in {p.spec.kind for p in planned})
+        return sum(self._timed[kind].runs for kind in {p.spec.kind for p in planned})
 
 
 def cost_s(run: Run) -> float:
@@ -136,9 +147,12 @@ class Account:
 
     profile: AnyProfile
     rounds: bool = False
-    _began_s: float = field(default_factory=time.monotonic)
+    clock: Callable[[], float] = time.monotonic
     _left: dict[str, float] = field(default_factory=dict)  # of each run, the share that was to be trained
     _there: tuple[Run, ...] | None = None
+
+    def __post_init__(self) -> None:
+        self._began_s = self.clock()
 
     def before(self, plan: Plan) -> str:
         """Return a line on the runs of a plan that no earlier one has started; empty where there are none."""
@@ -198,7 +212,7 @@ class Account:
             device_s = sum(self._left[run.id] * cost_s(run) for run in trained)
             what = count(len(self._left), "run")
             what = what if len(trained) == len(self._left) else f"{len(trained)} of {what}"
-            told.append(f"{what} trained: {device_hours(device_s)} in {duration(time.monotonic() - self._began_s)}")
+            told.append(f"{what} trained: {device_hours(device_s)} in {duration(self.clock() - self._began_s)}")
         if self._there and not self.rounds:  # of a round, its candidate's are there, which saves nothing
             were = f"{count(len(self._there), 'run')} {'was' if len(self._there) == 1 else 'were'} there already"
             told.append(f"{were}: {device_hours(sum(map(cost_s, self._there)))} saved")

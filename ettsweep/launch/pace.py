@@ -22,11 +22,6 @@ class Pace:
         before, shares = self._finished[spec.kind]
         self._finished[spec.kind] = before + seconds, shares + share
 
-    def whole_s(self, spec: RunSpec) -> float | None:
-        """Return the seconds that all steps of a run take; None where none of its kind has ended."""
-        seconds, shares = self._finished.get(spec.kind, NOTHING)
-        return seconds / shares if shares else None
-
     def left_s(self, specs: Mapping[str, RunSpec], statuses: Mapping[str, Status], at_once: int) -> float | None:
         """Return the seconds until all that run or wait are finished; None where nothing runs, or a rate is missing.
 

@@ -11,6 +11,7 @@ from support.commandline import Call, ettsweep, keep, runs_in, write_grid
 from support.forks import Forks, warm_workers
 
 from ettsweep import cli
+from ettsweep.launch.cost import device_hours
 from ettsweep.launch.profiles import LocalProfile
 from ettsweep.launch.slots import hold_slot, let_go
 from ettsweep.output import typed, with_results
@@ -726,10 +727,14 @@ def test_one_run_trains_in_the_foreground_and_once(tmp_path: Path, results: Path
     options = ("train", "--grid", grid, "--lr", 0.125, "--seed", 5, "--results", results)
     done = ettsweep(*options)
     assert "step 24/24" in done.stderr
+    assert done.stderr.startswith("1 run to train\n")
     (folder,) = (results / "runs").iterdir()
+    seconds = json.loads((folder / "result.json").read_text())["device_s"]
+    assert f"1 run trained: {device_hours(seconds)} in " in done.stderr
     again = ettsweep("train", folder.name[:6], "--results", results)
     assert again.stdout == done.stdout
     assert "step" not in again.stderr
+    assert " to train" not in again.stderr
     assert [path.name for path in (folder / "attempts").iterdir()] == ["0001"]
     assert json.loads((folder / "spec.json").read_text())["seed"] == 5
     assert not (results / "jobs").exists()

@@ -136,6 +136,8 @@ def test_the_report_says_of_which_sweep_a_run_is_as_status_does(call: Call, resu
     assert sorted(known.values()) == ["high", "high, low", "high, low", "low"]
     assert known[climbed.run_id] == "high, low", "which nobody asks for"
     assert told("report") == known
+    cost = "4 finished runs: 0.04 device hours; 1 of them for several sweeps: 0.01 device hours saved"
+    assert cost in (results / "report" / "report.html").read_text()
     assert told("report -s high").items() <= known.items()
     assert "<td>high, low" in (results / "report" / "report.html").read_text()
 
@@ -455,6 +457,8 @@ def test_a_climb_stops_where_it_would_cost_more_than_was_asked_for(
     with warm_workers(forks):
         call("grid", "--grid", "far.yaml", "--launch-set", "slots=1", *follow)
         done = call("verify-optimum", *follow, "--format", "json", code=1)
+        rounds = [line.split(":")[0] for line in done.err.splitlines() if " trains " in line]
+        assert rounds == ["this round trains 1 run", "the next trains 1 run", "the next trains 1 run"]
         assert "far standard: 3 runs were asked for, the climb is 3 beyond, and its next round is 1, about " in done.err
         assert "device hours: it stops here\n`ettsweep verify-optimum --follow --max-runs N" in done.err
         assert len(runs_in(results)) == 6

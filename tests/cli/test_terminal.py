@@ -99,7 +99,9 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("undrawn")
 def test_report_prints_the_spikes_of_the_candidates(call: Call, ask: Ask, results: Path) -> None:
     ask("w8")
-    assert "no spikes at the candidates: 1 run, 24 steps" in call("report", "--results", results).err
+    told = call("report", "--results", results).err
+    assert "no spikes at the candidates: 1 run, 24 steps" in told
+    assert "\n3 finished runs: 0 device hours\n" in told
     ask("w4", seeds=[0, 1], spikes=3, **OTHER)
     done = call("report", "--results", results)
     assert re.findall(r"^(w.) .* (\d+) +(\d+) +(\d \(.*\))$", done.out, re.MULTILINE) == [

@@ -1,0 +1,44 @@
+"""Every command that trains says what it will cost and, where it stays, what it has cost: beside its output."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from support.commandline import Call, runs_in, write_grid
+from support.forks import Forks, warm_workers
+
+from ettsweep.launch.cost import device_hours
+from ettsweep.runs.folder import RunDir
+
+TIMED = r"about [\d.]+ device hours, \d+ s on 1 slot \(3 runs of the kind were timed\)"
+
+
+def cost(runs: list[RunDir]) -> str:
+    return device_hours(sum(json.loads(run.result_path.read_text())["device_s"] for run in runs))
+
+
+@pytest.mark.usefixtures("process")
+def test_commands_that_train_say_what_it_costs(call: Call, results: Path, forks: Forks, tmp_path: Path) -> None:
+    write_grid(tmp_path / "grid.yaml", centre={"standard": {"lr": 0.125, "wd": 0.25}})
+    where = ("--launch-set", "slots=1", "--results", results)
+    asked = ("grid", "--grid", "grid.yaml", *where)
+    with warm_workers(forks):
+        assert "3 runs to train\n" in call(*asked, "--dry-run").err, "nothing was timed yet"
+        followed = call(*asked, "--follow").err
+        grid = runs_in(results)
+        assert followed.index("3 runs to train\n") < followed.index(f"3 runs trained: {cost(grid)} in ")
+        assert f"3 runs were there already: {cost(grid)} saved\n" in call(*asked, "--follow").err
+
+        verified = call("verify-optimum", "--follow", "--results", results, "--format", "json")
+        assert re.search(rf"this round trains 1 run: {TIMED}\n", verified.err)
+        (climbed,) = (run for run in runs_in(results) if run.id not in {run.id for run in grid})
+        assert f"1 run trained: {cost([climbed])} in " in verified.err
+        assert verified.json[0]["verdict"] == "optimal"
+        timed = TIMED.replace("3 runs", "4 runs")
+        cancelled = RunDir.create(results, grid[0].spec().model_copy(update={"seed": 7}))
+        cancelled.cancel()
+        assert re.search(rf"1 run to train: {timed}\n", call("retry", cancelled.id, "--results", results).err)
+        fresh = call("seeds", "--dry-run", "--results", results, "--format", "json")
+    assert re.search(rf"3 runs to train: {timed}\n", fresh.err)
+    assert len(fresh.json) == 3

@@ -1,0 +1,227 @@
+"""What runs will cost and have cost: closed forms, from result files as they lie in real folders."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ettsweep.launch.cost import Account, Times, cost_so_far, device_hours, saved_by_racing
+from ettsweep.launch.profiles import AnyProfile, LocalProfile, SlurmProfile
+from ettsweep.runs.attempt import Attempt
+from ettsweep.runs.folder import RunDir
+from ettsweep.spec import RunSpec
+from ettsweep.sweep.ledger import load_ledger, make_plan
+from ettsweep.sweep.search import Axis, Point, Search
+from ettsweep.sweep.sweeps import by_family
+
+HERE = LocalProfile(devices="cpu", slots=2, threads=1)
+CPU: dict[str, Any] = {"device": "cpu", "threads": 1}
+
+Specs = Callable[..., RunSpec]
+
+
+def finish(results: Path, spec: RunSpec, device_s: float, share: float = 1.0, where: Any = CPU, each: int = 1) -> None:
+    """Write a finished run, diverged if it did not train all of its steps."""
+    status = {"status": "done"} if share == 1 else {"status": "diverged", "diverged_step": 1}
+    told = {"score": 1.0 if share == 1 else None, "steps": share * spec.schedule.last_step, "device_s": device_s}
+    result = status | told | {"environment": where, "execution": {"processes": each}}
+    assert RunDir.create(results, spec).finish(result, [])
+
+
+def stop(results: Path, spec: RunSpec, progress: float, saved: bool = True) -> Attempt:
+    """Write an attempt that ended there, with or without a checkpoint."""
+    run = RunDir.create(results, spec)
+    attempt = run.claim({}, after=len(run.numbers()))
+    assert attempt
+    attempt.append(attempt.timings_path, [{"progress": progress, "wall_s": 1.0}])
+    attempt.fail("interrupted", "terminated")
+    if saved:
+        attempt.save_checkpoint(lambda path: path.write_bytes(b"weights"))
+    return attempt
+
+
+def before(results: Path, specs: list[RunSpec], profile: AnyProfile = HERE) -> str:
+    return Account(profile).before(make_plan(specs, load_ledger(results)))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "hours"),
+    [
+        (0, "0 device hours"),
+        (0.1, "0.0001 device hours"),
+        (36, "0.01 device hours"),
+        (1440, "0.4 device hours"),
+        (3600, "1 device hour"),
+        (12240, "3.4 device hours"),
+        (86400, "24 device hours"),
+        (4.321e6, "1200 device hours"),
+    ],
+)
+def test_device_hours_have_as_many_digits_as_anybody_wants(seconds: float, hours: str) -> None:
+    assert device_hours(seconds) == hours
+
+
+def test_runs_take_as_long_as_those_of_their_kind_did(results: Path, make_spec: Specs) -> None:
+    new = [make_spec(seed=seed, strategy={"s": 1.0}, lr=2.0) for seed in range(5)]
+    assert before(results, []) == ""
+    assert before(results, new) == "5 runs to train"
+    finish(results, make_spec(batch_size=16), 7200)
+    assert before(results, new) == "5 runs to train", "nothing like them was timed"
+    finish(results, make_spec(), 700)
+    assert before(results, new[:1]) == (
+        "1 run to train: about 0.19 device hours, 11 min 40 s on 1 slot (1 run of the kind was timed)"
+    )
+    finish(results, make_spec(lr=4.0), 200, share=0.25)  # 900 s of 1.25 runs: 720 s a run
+    assert before(results, new) == (
+        "5 runs to train: about 1 device hour, 36 min 0 s on 2 slots (2 runs of the kind were timed)"
+    )
+    wider = make_spec(model={"width": 16})
+    assert before(results, [*new, wider]) == (
+        "6 runs to train: about 1 device hour for 5 of them (2 runs of the kind were timed)"
+    )
+    times = Times(load_ledger(results))
+    planned = make_plan([*new, make_spec(batch_size=16, seed=1)], load_ledger(results)).to_launch
+    assert times.total_s(planned) == pytest.approx(5 * 720 + 7200)
+    assert times.total_s(make_plan([*new, wider], load_ledger(results)).to_launch) is None
+
+
+GPU = {"device": "cuda", "device_name": "NVIDIA H200", "threads": 4}
+
+
+@pytest.mark.parametrize(
+    ("where", "each", "profile", "fits"),
+    [
+        (CPU, 1, HERE, True),
+        (CPU | {"threads": 2}, 1, HERE, False),
+        (CPU, 2, HERE, False),
+        (CPU, 2, HERE.model_copy(update={"devices_per_run": 2}), True),
+        (GPU, 1, HERE, False),
+        ({}, 1, HERE, False),
+        (GPU, 1, LocalProfile(devices=[0]), True),
+        (GPU | {"device_name": "NVIDIA L4"}, 1, LocalProfile(devices=[0]), False),
+        (CPU, 1, LocalProfile(devices=[0]), False),
+        (CPU, 1, LocalProfile(devices=[7]), False),  # there is no such GPU
+        (GPU | {"device": "cuda:0", "device_name": "NVIDIA L4"}, 1, SlurmProfile(kind="slurm"), True),
+        (CPU | {"threads": 4}, 1, SlurmProfile(kind="slurm"), False),
+        (CPU | {"threads": 4}, 1, SlurmProfile(kind="slurm", gpus=0), True),
+    ],
+)
+def test_only_such_devices_are_a_measure(
+    results: Path,
+    make_spec: Specs,
+    where: Any,
+    each: int,
+    profile: AnyProfile,
+    fits: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho 'GPU 0: NVIDIA H200 (UUID: GPU-a1)'\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    finish(results, make_spec(), 3600, where=where, each=each)
+    told = before(results, [make_spec(seed=1)], profile)
+    assert told.startswith("1 run to train: about 1 device hour" if fits else "1 run to train")
+    assert ("about" in told) == fits
+
+
+@pytest.mark.parametrize(
+    ("changes", "wall"),
+    [
+        ({}, ""),
+        ({"max_parallel": 2}, ", 5 h 0 min with 2 jobs at a time"),
+        ({"max_parallel": 100}, ", 1 h 0 min with 10 jobs at a time"),
+        ({"max_parallel": 100, "runs_per_job": 4}, ", 4 h 0 min with 3 jobs at a time"),
+        ({"max_parallel": 1, "runs_per_job": 4, "gpus": 2}, ", 5 h 0 min with 1 job at a time"),
+        ({"max_parallel": 2, "gpus": 4, "devices_per_run": 4}, ", 1 h 15 min with 2 jobs at a time"),
+    ],
+)
+def test_on_a_cluster_wall_time_is_told_where_jobs_are_bounded(
+    results: Path, make_spec: Specs, changes: dict[str, Any], wall: str
+) -> None:
+    profile = SlurmProfile(kind="slurm", **changes)
+    finish(results, make_spec(seed=99), 3600, where=GPU, each=profile.devices_per_run)
+    told = before(results, [make_spec(seed=seed) for seed in range(10)], profile)
+    assert told == f"10 runs to train: about 10 device hours{wall} (1 run of the kind was timed)"
+
+
+def test_a_run_that_is_taken_on_costs_what_is_left_of_it(results: Path, make_spec: Specs) -> None:
+    first, second, third = (make_spec(seed=seed) for seed in range(3))
+    finish(results, make_spec(lr=2.0), 3600)
+    stop(results, first, 0.75)
+    stop(results, second, 0.5)
+    stop(results, second, 0.6, saved=False)  # what it did after the checkpoint is lost
+    stop(results, third, 0.9, saved=False)
+    told = [before(results, [spec]).partition(" device hour")[0] for spec in (first, second, third)]
+    assert told == [f"1 run to train: about {hours}" for hours in ("0.25", "0.5", "1")]
+
+
+def test_at_the_end_it_is_told_what_runs_cost_and_saved(results: Path, make_spec: Specs) -> None:
+    there, fresh, taken_on, failed = (make_spec(seed=seed) for seed in range(4))
+    finish(results, there, 1800)
+    stop(results, taken_on, 0.75)
+    plan = make_plan([there, fresh, taken_on, failed], load_ledger(results))
+    now_s = iter([100.0, 1000.0])
+    account = Account(HERE, clock=lambda: next(now_s))
+    assert account.before(plan).startswith("3 runs to train: about 1.1 device hours")
+    assert account.before(plan) == "", "they are the same, whose worker died"
+    assert account.after(plan.ledger) == "1 run was there already: 0.5 device hours saved"
+    finish(results, fresh, 3600)
+    finish(results, taken_on, 3600)  # a quarter of it by this command
+    assert account.after(load_ledger(results)) == (
+        "2 of 3 runs trained: 1.2 device hours in 15 min 0 s; 1 run was there already: 0.5 device hours saved"
+    )
+
+
+def test_rounds_after_the_first_are_told_in_few_words(results: Path, make_spec: Specs) -> None:
+    finish(results, make_spec(), 3600)
+    account = Account(HERE, rounds=True)
+
+    def told(*seeds: int) -> str:
+        return account.before(make_plan([make_spec(seed=seed) for seed in seeds], load_ledger(results)))
+
+    assert told(0, 1, 2) == (
+        "this round trains 2 runs: about 2 device hours, 1 h 0 min on 2 slots (1 run of the kind was timed)"
+    )
+    assert told(2, 3) == "the next trains 1 run: about 1 device hour, 1 h 0 min on 1 slot"
+    assert account.after(load_ledger(results)) == ""
+
+
+# --- saved ----------------------------------------------------------------------------------------------------------
+
+
+def test_what_several_sweeps_ask_for_is_trained_once(results: Path, make_spec: Specs) -> None:
+    specs = [make_spec(lr=lr, seed=seed) for lr in (1.0, 2.0) for seed in (0, 1)]
+    for spec in specs:
+        finish(results, spec, 1800)
+    fixed, base = Axis(fixed=True), specs[0]
+    low, high = Point(1.0, base.wd), Point(2.0, base.wd)
+
+    def told(*asked: tuple[str, tuple[int, ...], tuple[Point, ...]]) -> str:
+        searches = [
+            Search(base, Axis(low=0, high=1), fixed, seeds, points, sweep=name) for name, seeds, points in asked
+        ]
+        return cost_so_far(load_ledger(results).runs.values(), by_family(searches))
+
+    assert told(("one", (0, 1), (low, high))) == "4 finished runs: 2 device hours"
+    both = ("one", (0, 1), (low, high)), ("two", (0,), (low, high)), ("three", (0,), (high,))
+    assert told(*both) == "4 finished runs: 2 device hours; 2 of them for several sweeps: 1.5 device hours saved"
+
+
+@pytest.mark.parametrize(
+    ("counted", "compared", "saved"),
+    [
+        ([3, 3, 3, 3], [0, 1], 0),  # each point the same number of seeds
+        ([2, 8, 8, 2, 2], [1, 2], 5 * 8 - 22),
+        ([2, 8, 9, 2], [0, 1], 4 * 8 - 21),  # 9 seeds where it did not matter in the end
+        ([2, 2, 9], [0, 1], 3 * 2 - 13),  # racing took more
+        ([3, 3], [0, 5], 0),  # a neighbour that has no run
+        ([], [], 0),
+    ],
+)
+def test_racing_saves_the_seeds_that_decide_nothing(counted: list[int], compared: list[int], saved: int) -> None:
+    points = [Point(2.0**n, 1.0) for n in range(6)]
+    assert saved_by_racing(dict(zip(points, counted, strict=False)), [points[n] for n in compared]) == saved

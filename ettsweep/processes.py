@@ -36,7 +36,7 @@ class Process:
         try:
             names = str(data["host"]), str(data["boot_id"])
             return cls(*names, int(data["pid"]), str(data["start_time"]), str(data.get("namespace", "")))
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, OverflowError):
             return None
 
     def to_json(self) -> Json:

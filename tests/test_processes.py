@@ -1,11 +1,14 @@
 """Processes are told apart, and alive from dead."""
 
 import json
+import math
 import os
 import subprocess
 import sys
 import time
 from dataclasses import replace
+
+import pytest
 
 from ettsweep.files import dumps
 from ettsweep.processes import Process, process, start_time
@@ -53,3 +56,9 @@ def test_a_process_number_of_another_namespace_says_nothing() -> None:
     older = Process.from_json(without)
     assert older is not None
     assert (older.namespace, older.liveness()) == ("", "alive")
+
+
+@pytest.mark.parametrize("pid", [math.inf, math.nan, 1e308, 10**400, None, "seven"])
+def test_a_number_that_no_process_has_names_none_that_lives(pid: object) -> None:
+    named = Process.from_json(process().to_json() | {"pid": pid})
+    assert named is None or named.liveness() == "dead"

@@ -1,3 +1,3 @@
-"""ettsweep finds, and proves, the best learning rate and weight decay of a Transformer."""
+"""ettsweep finds the best learning rate and weight decay of a Transformer, and says how sure that is."""
 
 __version__ = "0.1.0"

@@ -99,8 +99,13 @@ def _table(rows: Sequence[Row], names: Sequence[str]) -> None:
     for name in names:
         table.add_column(name, justify="right" if name in numeric else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(cell(row[name], name), style=STYLES.get(str(row[name]), "")) for name in names))
+        table.add_row(*(Text(cell(row[name], name), style=_style(row[name])) for name in names))
     Console().print(table)
+
+
+def _style(value: object) -> str:
+    """Return the style of a cell: that of its first word, if what it says goes by that."""
+    return STYLES.get(str(value).partition(" ")[0].rstrip(":"), "") if isinstance(value, str) else ""
 
 
 COLOURED_ROWS = 1000
@@ -115,6 +120,7 @@ STYLES = {
     "edge": "yellow",
     "incomplete": "yellow",
     "tie": "yellow",
+    "unresolved": "yellow",
     "held": "magenta",
     "unknown": "magenta",
     "ok": "green",
@@ -206,3 +212,10 @@ def progress(what: str, total: float, measure: Literal["count", "bytes", "share"
     with bars.Progress(*first, *columns[measure], console=Console(stderr=True), transient=True) as shown:
         bar = shown.add_task(what, total=total)
         yield lambda amount, what=None: shown.update(bar, advance=amount, description=what)
+
+
+def device_hours(seconds: float) -> str:
+    """Return 1440 s as `0.4 device hours`; no more digits than anybody wants to know."""
+    hours = seconds / 3600
+    told = f"{hours:.0f}" if hours >= 10 else f"{max(hours, 1e-4) if hours else 0:.2g}"
+    return f"{told} device hour{'s' * (told != '1')}"

@@ -280,8 +280,8 @@ def test_an_earlier_folder_is_gone_on_with(call: Call, unpacked: Path, tmp_path:
     results = tmp_path / "mine"
     shutil.copytree(unpacked / "near", results)
     requests = sorted((results / "requests").iterdir())
-    done = call("verify-optimum", "--follow", "--results", results, "--format", "json")
-    assert [(row["sweep"], row["verdict"]) for row in done.json] == [("grid", "optimal")]
+    done = call("verify-optimum", "--follow", "--max-runs", 0, "--results", results, "--format", "json")
+    assert [(row["sweep"], row["verdict"]) for row in done.json] == [("grid", "unresolved")]
     assert [path.name for path in sorted((results / "sweeps" / "grid").iterdir())] == ["0001.yaml"]
     assert sorted((results / "requests").iterdir()) == requests
 
@@ -415,7 +415,7 @@ def test_the_demo_gives_the_results_and_verdicts_that_it_gave(results: Path) -> 
         rows = json.loads(out) if out else None
         return [without(row, "versions") for row in rows] if rows else None  # of the code as it is now
 
-    follow("grid")
+    follow("grid", "--rule", "paper")  # which runs a race takes depends on how long those before it took
     found = {"verify-optimum": follow("verify-optimum"), "seeds": follow("seeds", "--count", 3)}
     ettsweep("report", "--results", results)
     assert (results / "report" / "report.html").exists()

@@ -38,6 +38,7 @@ GRID = {
     "lr": {"range": [-1, 1]},
     "wd": "fixed",
     "strategies": ["standard"],
+    "criterion": {"rule": "paper"},
 }
 
 Call = Callable[..., tuple[int, str]]

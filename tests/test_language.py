@@ -52,7 +52,7 @@ def test_from_text_files_to_a_report(tmp_path: Path, results: Path) -> None:
         done = ettsweep(*arguments, "--results", results, "--format", "json", code=code, cwd=tmp_path)
         return json.loads(done.stdout) if done.stdout else done.stderr
 
-    asked = ("grid", "--model", "bart-large", "--strategy", "ntk", "--lr-range=0:8:4", *sets())
+    asked = ("grid", "--model", "bart-large", "--strategy", "ntk", "--lr-range=0:8:4", "--rule", "paper", *sets())
     assert "3 of 3 runs finished" in command(*asked, "--data", "tokens", "--follow")
     lr = 1e-3 * 32**1.5
     assert [row["lr"] for row in command("status")] == pytest.approx([lr, 16 * lr, 256 * lr])

@@ -31,7 +31,8 @@ def test_from_jpeg_files_to_a_report(tmp_path: Path, results: Path) -> None:
         return json.loads(done.stdout) if done.stdout else done.stderr
 
     sets = [f"--set={key}={value}" for key, value in SMALL.items()]
-    asked = ("grid", "--model", "vit-b16", "--strategy", "ntk", "--lr-range=-6:0:3", "--wd-range=fixed", *sets)
+    grid = ("grid", "--model", "vit-b16", "--strategy", "ntk", "--lr-range=-6:0:3", "--wd-range=fixed")
+    asked = (*grid, "--rule", "paper", *sets)
     assert "3 of 3 runs finished" in command(*asked, "--data", "data", "--launch-set=loader_workers=1", "--follow")
     assert {row["lr"] for row in command("status")} == {20 / 64, 20 / 8, 20}
 

@@ -14,14 +14,14 @@ from typing import Annotated
 import typer
 
 from ettsweep import __version__
-from ettsweep.cli import completion, data, runs, sweep, sweeps, theory
+from ettsweep.cli import completion, data, runs, simulate, sweep, sweeps, theory
 from ettsweep.cli.options import spread
 from ettsweep.errors import EttsweepError
 from ettsweep.output import harmless, note
 
 app = typer.Typer(
     name="ettsweep",
-    help="Find, and prove, the best learning rate and weight decay of a Transformer under a scaling strategy.",
+    help="Find the best learning rate and weight decay of a Transformer, and say how sure that is.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -55,6 +55,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "map": theory.map_,
     "scales": theory.scales,
     "check-scaling": theory.check_scaling,
+    "simulate": simulate.simulate,
     "doctor": data.doctor,
 }
 """In the order in which `--help` lists them."""

@@ -95,6 +95,11 @@ def sinks() -> list[str]:
     return list(SINKS)
 
 
+def surfaces() -> list[str]:
+    """Offer the surfaces that simulated sweeps may be on, as the help of their option lists them."""
+    return ["bowl", "ridge", "plateau", "cliff", "several", "rough", "growing"]
+
+
 def _results(context: typer.Context) -> Path:
     """Return the results folder, which a shell gives as it was typed."""
     return Path(os.path.expandvars(context.params["results"])).expanduser()

@@ -100,6 +100,8 @@ def verify_optimum(
         typer.Option(help="Judge this point, not the best one; with --follow, climb from it.", metavar="LR,WD"),
     ] = None,
     max_runs: Annotated[int | None, typer.Option(min=0, help="Submit no more than this many runs.")] = None,
+    max_seeds: Annotated[int | None, typer.Option(min=1, help="Race with at most this many seeds a point.")] = None,
+    max_hours: Annotated[float | None, typer.Option(min=0, help="Submit at most this many device hours.")] = None,
     judging: Judging,
     training: Training,
     dry_run: DryRun = False,
@@ -107,12 +109,17 @@ def verify_optimum(
     form: Form = Format.TABLE,
     results: Results = DEFAULT_RESULTS,
 ) -> None:
-    """Judge each family's best point by its six neighbours; submit those that are missing."""
-    from ettsweep.cli.verdicts import note_outside, score_note, show_verdicts
+    """Judge each family's best point by its six neighbours; submit those that are missing.
+
+    With --follow, train what decides most, seed by seed, until the verdicts stand; without a budget, each family up to
+    twice what was asked for.
+    """
+    from ettsweep.cli.verdicts import note_outside, note_saved, score_note, show_verdicts
     from ettsweep.cli.views import note_blocked, note_submitted, show_plan
     from ettsweep.launch.rounds import How, verify_rounds
     from ettsweep.sweep.changes import followed, judge_by
     from ettsweep.sweep.search import parse_point
+    from ettsweep.sweep.verify import Budget
 
     stated, sweeps = judging.stated(), families.load(results)
     searches = [search.judged_by(stated) for search in families.searches(sweeps)]
@@ -124,28 +131,34 @@ def verify_optimum(
             f"--at names a point of one search, and there are {len(searches)}: {told}; narrow with --sweep, --strategy"
         )
     point = None if at is None else parse_point(at, "--at")
+    budget = Budget(max_runs, max_seeds, max_hours).checked(searches)
     if not dry_run:
         note(judge_by(results, dict.fromkeys(search.sweep for search in searches), stated))
     tell, agree = (note, go_on) if follow else (None, None)
     with detaching(), followed(results, {search.sweep for search in searches} if how.follows else ()):
-        done = verify_rounds(searches, how, at=point, max_runs=max_runs, tell=tell, agree=agree)
-    show_verdicts(done.verdicts, form)
-    note_outside(done.verdicts)
+        done = verify_rounds(searches, how, at=point, budget=budget, tell=tell, agree=agree)
+    asked = done.verification
+    show_verdicts(asked.verdicts, form)
+    note_outside(asked.verdicts)
+    if how.follows:
+        note_saved(asked.verdicts)
     if dry_run:
         show_plan(done.outcome, form, below=True)
     else:
         note_submitted(done)
-    if done.held_back:
-        needed = f"{counted(done.held_back, 'more run')} {'is' if done.held_back == 1 else 'are'} needed"
-        note(f"{needed} than --max-runs {max_runs} allows")
-    for told in done.stopped:
+    if asked.held_back:
+        needed = f"{counted(asked.held_back, 'more run')} {'is' if asked.held_back == 1 else 'are'} needed"
+        note(f"{needed} than {budget} allows")
+    for told in asked.stopped:
         note(f"{told}: it stops here")
-    note("`ettsweep verify-optimum --follow --max-runs N` allows N more" if done.stopped else "")
-    note_blocked(done.outcome.plan, done.verdicts)
+    note("`ettsweep verify-optimum --follow --max-runs N` allows N more" if asked.stopped else "")
+    if not follow and any(v.bound and v.bound.more for v in asked.verdicts):
+        note("`ettsweep verify-optimum --follow` trains what decides most, seed by seed; --max-runs N sets a limit")
+    note_blocked(done.outcome.plan, asked.verdicts)
     if done.problem:
         raise done.problem
     note(score_note(searches))
-    raise typer.Exit(0 if all(v.verdict == "optimal" for v in done.verdicts) else 1)
+    raise typer.Exit(0 if all(v.verdict == "optimal" for v in asked.verdicts) else 1)
 
 
 def seeds(
@@ -162,9 +175,10 @@ def seeds(
     from ettsweep.cli.verdicts import note_reasons, show_verdicts
     from ettsweep.cli.views import note_blocked, plan_summary, show_plan
     from ettsweep.launch.demand import ask_seeds
-    from ettsweep.launch.rounds import How, carry_out, judge, read_ledger
+    from ettsweep.launch.rounds import How, carry_out, read_ledger
     from ettsweep.sweep.changes import followed
     from ettsweep.sweep.search import titles
+    from ettsweep.sweep.verify import judge
 
     sweeps = families.load(results)
     searches = families.searches(sweeps)
@@ -195,9 +209,10 @@ def report(
     """Write tables (CSV, Parquet, Markdown, LaTeX), figures (PNG, PDF) and one self-contained HTML page."""
     from ettsweep.cli.verdicts import show_spikes, show_verdicts
     from ettsweep.launch.cost import cost_so_far
-    from ettsweep.launch.rounds import judge, read_ledger
+    from ettsweep.launch.rounds import read_ledger
     from ettsweep.report.build import write_report
     from ettsweep.report.families import judged
+    from ettsweep.sweep.verify import judge
 
     ledger, sweeps = read_ledger(results), families.load(results)
     searches, runs = families.searches(sweeps), families.runs(ledger, sweeps)

@@ -41,8 +41,9 @@ def list_sweeps(
                 raise InputError(f"options of `sweeps {context.invoked_subcommand}` go after its name")
         return
     from ettsweep.cli.verdicts import sweep_row
-    from ettsweep.launch.rounds import judge, read_ledger
+    from ettsweep.launch.rounds import read_ledger
     from ettsweep.sweep.sweeps import load_sweeps
+    from ettsweep.sweep.verify import judge
 
     sweeps, ledger = load_sweeps(results), read_ledger(results)
     shown = [sweep for sweep in sweeps.named.values() if all_ or not sweep.archived]

@@ -5,13 +5,15 @@ from datetime import UTC, datetime
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from ettsweep.launch.cost import saved_by_racing
 from ettsweep.launch.reproduce import mixture, versions
 from ettsweep.output import Format, Row, cell, count, note, show
 from ettsweep.runs.folder import sweeps_dir
+from ettsweep.sweep.evidence import Difference
 from ettsweep.sweep.ledger import Ledger, count_states
 from ettsweep.sweep.search import Point, Search, titles
 from ettsweep.sweep.sweeps import Sweep, Sweeps, holders
-from ettsweep.sweep.verify import Verdict, side_by_side
+from ettsweep.sweep.verdict import Verdict, side_by_side
 from ettsweep.tasks.kinds import Score
 
 if TYPE_CHECKING:
@@ -27,7 +29,7 @@ def score_note(searches: Sequence[Search]) -> str:
     lines = []
     for k, models in kinds.items():
         whose = f"{', '.join(models)}: " if len(kinds) > 1 else ""
-        what = f"{words[k.metric]} along the trajectory, the mean over shared seeds"
+        what = f"{words[k.metric]} along the trajectory, the mean over seeds"
         lines.append(f"{whose}{k.metric}: {what}; {k.mode} is best")
     return "\n".join(lines)
 
@@ -59,6 +61,17 @@ def note_reasons(verdicts: Sequence[Verdict]) -> None:
             alike.setdefault(f"{v.verdict}: {v.reason}", []).append(names[v.key])
     for reason, families in alike.items():
         note(f"{', '.join(families)}: {reason}")
+    for v in verdicts:
+        if v.bound and v.bound.caveat:
+            smooth = v.bound.evidence is None or v.bound.evidence.surface.smooth
+            pairs = "" if smooth else ": points are compared pair by pair, with pooled noise"
+            note(f"{names[v.key]}: {v.bound.caveat}{pairs}")
+        if v.bound and v.bound.noise.known == "inferred":
+            note(f"{names[v.key]}: one seed a point: the noise is inferred from what the surface leaves over")
+        if v.bound and v.bound.plateau:
+            as_good = ", ".join(map(str, v.bound.plateau))
+            middle = f"; in the middle of these is {v.bound.recommended}" if v.bound.recommended != v.point else ""
+            note(f"{names[v.key]}: as good within the margin: {as_good}{middle}")
 
 
 def _show_families(rows: Sequence[Row], searches: Sequence[Search], form: Format, data: object = None) -> None:
@@ -95,6 +108,16 @@ def show_spikes(families: "Sequence[JudgedFamily]") -> None:
     _show_families(rows, [verdict.search for verdict, _ in counted], Format.TABLE)
 
 
+def note_saved(verdicts: Sequence[Verdict]) -> None:
+    """Say how many runs racing has saved against as many seeds at each point as the most that a compared one got."""
+    saved = sum(
+        saved_by_racing(v.counted, (v.candidate.point, *(n.point for n in v.neighbours)))
+        for v in verdicts
+        if v.bound and v.candidate
+    )
+    note(f"racing saved {count(saved, 'run')} against one number of seeds for all points" if saved > 0 else "")
+
+
 def note_outside(verdicts: Sequence[Verdict]) -> None:
     """Name the points that were reached beyond the ranges of the grid."""
     names = titles([v.search for v in verdicts])
@@ -125,12 +148,42 @@ def _headline(v: Verdict) -> dict[str, Any]:
 def verdict_row(v: Verdict) -> dict[str, Any]:
     """Return what the table shows of a verdict."""
     fresh = [score for score in v.fresh.values() if score is not None]
+    neighbours = f"{len(v.neighbours) - len(v.missing)}/{len(v.neighbours)}"
     return {
         **_headline(v),
+        "verdict": v.statement,
         v.search.measure.metric: v.score,
-        "best neighbour": v.rival and v.rival.score,
-        "neighbours": f"{len(v.neighbours) - len(v.missing)}/{len(v.neighbours)}",
+        "seeds": v.candidate and v.candidate.runs,
+        **_compared(v),
+        "neighbours": neighbours if v.missing or not v.neighbours else None,
         "fresh seeds": f"{fmean(fresh):.4g} ({len(fresh)})" if fresh else None,
+    }
+
+
+def _compared(v: Verdict) -> dict[str, Any]:
+    """Return what the table shows of the neighbour that comes nearest to the candidate."""
+    if v.search.criterion.rule == "paper":
+        return {"best neighbour": v.rival and v.rival.score}
+    behind = min((d for d in v.bound.differences if d), key=lambda d: d.mean, default=None) if v.bound else None
+    said = v.search.measure.said
+    where = "behind" if behind and behind.mean >= 0 else "ahead"
+    return {"nearest neighbour": behind and f"{said(abs(behind.mean))} ± {said(behind.error)} {where}"}
+
+
+def bound_json(v: Verdict) -> dict[str, Any] | None:
+    """Return what a verdict rests on, as programs read it: shares of the candidate's loss, or of all samples."""
+    if (b := v.bound) is None:
+        return None
+    return {
+        "bound": b.value,
+        "margin": b.margin,
+        "beats_all": b.best,
+        "noise": {"sd": b.noise.sd, "dof": b.noise.dof, "known": b.noise.known},
+        "caveat": b.caveat,
+        "as_good": [_point(point) for point in b.plateau],
+        "recommended": _point(b.recommended),
+        "paper": b.paper,
+        "more_runs": b.more,
     }
 
 
@@ -141,7 +194,14 @@ def verdict_json(v: Verdict) -> dict[str, Any]:
         "score": v.score,
         "metric": v.search.measure.metric,
         "mode": v.search.measure.mode,
-        "neighbours": [{**_point(n.point), "score": n.score, "state": n.state.value} for n in v.neighbours],
+        "rule": v.search.criterion.rule,
+        "confidence": v.search.criterion.confidence,
+        "statement": v.statement,
+        "evidence": bound_json(v),
+        "neighbours": [
+            {**_point(n.point), "score": n.score, "state": n.state.value, **_worse(d)}
+            for n, d in zip(v.neighbours, v.bound.differences if v.bound else [None] * len(v.neighbours), strict=True)
+        ],
         "missing": [_point(point) for point in v.missing],
         "seeds": list(v.search.seeds),
         "fresh": [{"seed": seed, "score": score} for seed, score in v.fresh.items()],
@@ -150,6 +210,10 @@ def verdict_json(v: Verdict) -> dict[str, Any]:
         "versions": [{"version": name, "runs": [run.id for run in runs]} for name, runs in versions(v.runs).items()],
         "reason": v.reason,
     }
+
+
+def _worse(difference: Difference | None) -> dict[str, float | None]:
+    return {"worse_by": difference.mean if difference else None, "error": difference.error if difference else None}
 
 
 def _point(point: Point) -> dict[str, float]:
@@ -178,7 +242,7 @@ def sweep_row(sweep: Sweep, sweeps: Sweeps, ledger: Ledger, verdicts: Sequence[V
         "families": len(sweep.searches),
         "runs": ", ".join(f"{n} {state}" for state, n in count_states(states).items()),
         "device h": round(seconds / 3600, 4),
-        "verdicts": ", ".join(f"{v.strategy} {v.verdict}" for v in verdicts),
+        "verdicts": ", ".join(f"{v.strategy} {v.statement}" for v in verdicts),
         "criterion": sweep.criterion.told(sweep.measure),
         "last change": changed and datetime.fromtimestamp(changed, UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "archived": sweep.archived,

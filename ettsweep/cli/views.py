@@ -10,7 +10,7 @@ from ettsweep.files import number as as_number
 from ettsweep.launch.monitor import duration
 from ettsweep.launch.outlook import NO_ANSWER
 from ettsweep.launch.reproduce import reproduce
-from ettsweep.launch.rounds import Outcome, Verification
+from ettsweep.launch.rounds import Outcome, Verified
 from ettsweep.launch.submissions import read_submission, submissions
 from ettsweep.models.architectures import model_name
 from ettsweep.output import Format, count, harmless, note, show
@@ -22,7 +22,7 @@ from ettsweep.spec import log2
 from ettsweep.sweep.ledger import Ledger, Plan, Run
 from ettsweep.sweep.search import Search
 from ettsweep.sweep.sweeps import Searches, Sweeps, by_family, held_by
-from ettsweep.sweep.verify import Verdict
+from ettsweep.sweep.verdict import Verdict
 from ettsweep.tasks.kinds import task_kind
 
 
@@ -89,12 +89,13 @@ def show_plan(done: Outcome, form: Format, *, below: bool = False) -> None:
     note(plan_summary(done.plan, "would be"))
 
 
-def note_submitted(done: Verification) -> None:
+def note_submitted(done: Verified) -> None:
     """Say how many runs verdicts have had submitted, if any."""
-    if done.planned and not done.problem:
+    planned = done.verification.planned
+    if planned and not done.problem:
         outcome = done.outcome
         how = "" if outcome.how.follows else "; ask again when they are finished, or stay with --follow"
-        note(f"{count(done.planned, 'run')} submitted{where_to(outcome.folders)}{how}")
+        note(f"{count(planned, 'run')} submitted{where_to(outcome.folders)}{how}")
         note_ended(outcome.how.results, outcome.plan)
 
 

@@ -11,22 +11,12 @@ from ettsweep.launch.gpus import gpu_names
 from ettsweep.launch.monitor import duration
 from ettsweep.launch.pace import until_free
 from ettsweep.launch.profiles import AnyProfile, LocalProfile
-from ettsweep.output import count
+from ettsweep.output import count, device_hours
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.state import State
-from ettsweep.sweep.ledger import Ledger, Plan, Planned, Run
+from ettsweep.sweep.ledger import Ledger, Plan, Planned, Run, cost_s
 from ettsweep.sweep.search import Point
 from ettsweep.sweep.sweeps import Searches
-
-HOUR_S = 3600
-
-
-def device_hours(seconds: float) -> str:
-    """Return 1440 s as `0.4 device hours`; no more digits than anybody wants to know."""
-    hours = seconds / HOUR_S
-    told = f"{hours:.0f}" if hours >= 10 else f"{max(hours, 1e-4) if hours else 0:.2g}"
-    return f"{told} device hour{'s' * (told != '1')}"
-
 
 # --- measured -------------------------------------------------------------------------------------------------------
 
@@ -110,11 +100,6 @@ class Times:
     def runs(self, planned: Iterable[Planned]) -> int:
         """Return how many finished runs were timed that are of the kind of one of these."""
         return sum(self._timed[kind].runs for kind in {p.spec.kind for p in planned})
-
-
-def cost_s(run: Run) -> float:
-    """Return the device seconds that a run has taken; 0 before it is finished."""
-    return (number(run.result.get("device_s")) if run.result else None) or 0.0
 
 
 def _share_trained(run: Run) -> float:

@@ -8,7 +8,7 @@ from ettsweep.config import hidden
 from ettsweep.errors import DataMissingError, EttsweepError, InputError, TakenError
 from ettsweep.launch.memory import watch_pulses
 from ettsweep.launch.profiles import AnyProfile, LocalProfile, load_profile
-from ettsweep.launch.rounds import How, looks, read_ledger
+from ettsweep.launch.rounds import How, read_ledger
 from ettsweep.launch.submit import check, check_room
 from ettsweep.models.architectures import model_name
 from ettsweep.runs.state import State
@@ -18,8 +18,10 @@ from ettsweep.sweep.changes import agreeing, extend
 from ettsweep.sweep.gridfile import load_request
 from ettsweep.sweep.ledger import Plan, Run, make_plan
 from ettsweep.sweep.search import Centre, Request, Search, with_corpus
+from ettsweep.sweep.seeds import fresh_seeds
 from ettsweep.sweep.sweeps import Sweeps, load_sweeps
-from ettsweep.sweep.verify import Verdict, fresh_seeds
+from ettsweep.sweep.verdict import Verdict
+from ettsweep.sweep.verify import looks
 from ettsweep.tasks.data import resolve, said
 from ettsweep.tasks.kinds import TASKS, check_data
 

@@ -4,31 +4,32 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ettsweep.errors import LaunchError, NoAnswerError, NotHereError, UnansweredError
-from ettsweep.launch.cost import Account, Times, device_hours
+from ettsweep.launch.cost import Account, Times
 from ettsweep.launch.monitor import Monitor, follow
 from ettsweep.launch.outlook import NO_ANSWER, LiveOutlook
 from ettsweep.launch.profiles import AnyProfile, LocalProfile
 from ettsweep.launch.submissions import read_submission
 from ettsweep.launch.submit import scripts, submit
-from ettsweep.output import harmless, power
+from ettsweep.output import harmless
 from ettsweep.runs.folder import RunDir, runs_dir
 from ettsweep.runs.state import State
-from ettsweep.spec import RunSpec
-from ettsweep.sweep.ledger import Ledger, Plan, load_ledger, make_plan
-from ettsweep.sweep.search import Point, Search, titles
+from ettsweep.sweep.ledger import Ledger, Plan, Planned, load_ledger, make_plan
+from ettsweep.sweep.search import Point, Search
 from ettsweep.sweep.sweeps import by_family
-from ettsweep.sweep.verify import Look, Verdict
+from ettsweep.sweep.verify import NO_BUDGET, Budget, Verification
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 RETRY_FIRST_S, RETRY_LAST_S = 5.0, 60.0
 """Seconds between attempts to submit to a scheduler that does not answer."""
+
+ARRAY = 16
+"""Runs that a race submits to a scheduler at once, where its profile does not say how many train at a time."""
 
 LOCAL_TRIES, SLURM_TRIES = 1, 3
 """Submissions of a run, without its being started, after which a command gives up: a cluster may have a bad node."""
@@ -163,98 +164,21 @@ def _submit_patiently(plan: Plan, how: How, console: "Console") -> Sequence[Path
             wait_s = min(RETRY_LAST_S, 2 * wait_s)
 
 
-# --- until every verdict is final -----------------------------------------------------------------------------------
-
-
-def looks(searches: Sequence[Search], ledger: Ledger) -> list[Look]:
-    """Return each family as it is on disk."""
-    return [Look(search, ledger.family(search.family)) for search in searches]
-
-
-def judge(searches: Sequence[Search], ledger: Ledger) -> list[Verdict]:
-    """Return the verdict of each family of each sweep on what is on disk."""
-    return [look.verdict() for look in looks(searches, ledger)]
+# --- until every verdict stands -------------------------------------------------------------------------------------
 
 
 @dataclass
-class Verification:
-    """Climbs of some families from candidate to better neighbour, which each look at what is on disk takes on.
+class Verified:
+    """What became of a verification.
 
     Attributes:
-        at: the point at which the climb of each family begins; None for its best.
-        max_runs: runs that may be planned in all.
-        tell: takes a line for each step of a climb.
-        agree: asked, with what the next round would cost, whether a climb may go on that far; None: no.
-        verdicts: one for each family, of the last look.
-        planned: runs planned so far.
-        held_back: runs that `max_runs` kept out of the last plan.
-        stopped: a line for each climb that went too far to go on unasked, with what its next round would cost.
-        outcome: what became of the last plan.
-        problem: why the only round could not be submitted.
-        follows: go on from better neighbours of `at`; without `max_runs`, stop each climb that would train more runs
-            than its family was asked for.
+        outcome: what became of its last plan.
+        problem: why its only round could not be submitted; its verdicts stand all the same.
     """
 
-    searches: Sequence[Search]
-    at: Point | None
-    max_runs: int | None
-    tell: Callable[[str], None] | None
-    agree: Callable[[str], bool] | None = None
-    verdicts: list[Verdict] = field(default_factory=list)
-    planned: int = 0
-    held_back: int = 0
-    stopped: list[str] = field(default_factory=list)
-    outcome: Outcome = field(init=False)
+    verification: Verification
+    outcome: Outcome
     problem: LaunchError | None = None
-    follows: bool = False
-    _patience: dict[tuple[str, str], int] = field(default_factory=dict)
-    _declined: set[tuple[str, str]] = field(default_factory=set)
-
-    def plan(self, ledger: Ledger) -> Plan:
-        """Climb as far as what is on disk allows, and return the plan for what the verdicts lack."""
-        found = looks(self.searches, ledger)
-        before: Sequence[Verdict | None] = self.verdicts or [None] * len(found)
-        self.verdicts = [self._climb(look, last) for look, last in zip(found, before, strict=True)]
-        self.stopped = []
-        wanted = [self._affordable(look, verdict, ledger) for look, verdict in zip(found, self.verdicts, strict=True)]
-        plan = make_plan(chain.from_iterable(wanted), ledger)
-        if self.max_runs is not None:
-            whole, plan = plan, plan.limited(max(0, self.max_runs - self.planned))
-            self.held_back = len(whole.to_launch) - len(plan.to_launch)
-        self.planned += len(plan.to_launch)
-        return plan
-
-    def _climb(self, look: Look, last: Verdict | None) -> Verdict:
-        """Return the verdict that a climb has come to; say so where it is farther than at the look before."""
-        at = self.at and look.snap(self.at)
-        verdict = look.verdict(at) if at and not self.follows else look.climb(at)
-        if self.tell and verdict.point and (last is None or verdict.way != last.way):
-            self.tell(f"{titles(self.searches)[verdict.key]}: {_candidate(verdict)}")
-        return verdict
-
-    def _affordable(self, look: Look, verdict: Verdict, ledger: Ledger) -> list[RunSpec]:
-        """Return the runs that a family lacks; none where its climb would then have trained more than was asked for."""
-        wanted = look.wanted(verdict)
-        if not (self.follows and self.max_runs is None and verdict.path):
-            return wanted
-        asked, climbed = look.specs(look.search.points), look.specs(verdict.outside)
-        known = {spec.run_id for spec in (*asked, *climbed)}
-        more = make_plan((spec for spec in wanted if spec.run_id not in known), ledger).to_launch
-        patience = self._patience.get(verdict.key, 1)
-        if not more or len(climbed) + len(more) <= patience * len(asked):
-            return wanted
-        told = (
-            f"{len(asked)} runs were asked for, the climb is {len(climbed)} beyond, and its next round is {len(more)}"
-        )
-        if device_s := Times(ledger).total_s(more):
-            told += f", about {device_hours(device_s)}"
-        told = f"{titles(self.searches)[verdict.key]}: {told}"
-        if verdict.key not in self._declined and self.agree and self.agree(told):
-            self._patience[verdict.key] = 2 * patience
-            return wanted
-        self._declined.add(verdict.key)
-        self.stopped.append(told)
-        return []
 
 
 def verify_rounds(
@@ -262,10 +186,10 @@ def verify_rounds(
     how: How,
     *,
     at: Point | None = None,
-    max_runs: int | None = None,
+    budget: Budget = NO_BUDGET,
     tell: Callable[[str], None] | None = None,
     agree: Callable[[str], bool] | None = None,
-) -> Verification:
+) -> Verified:
     """Judge each family and submit the runs that its verdict lacks: one round or, where `how` follows, all.
 
     With `at`, that point is judged instead of each family's best; where `how` follows, a climb begins there.
@@ -274,20 +198,25 @@ def verify_rounds(
     Raises:
         InputError: `at` lies off a fixed axis.
     """
-    done = Verification(searches, at, max_runs, tell, agree, follows=how.follows)
-    plan = done.plan(read_ledger(how.results))
-    done.outcome = Outcome(plan, how)
-    if plan.under_way or not how.follows:
-        try:
-            done.outcome = carry_out(plan, how, done.plan)
-        except LaunchError as problem:
-            if how.follows:
-                raise
-            done.problem = problem  # the verdicts stand all the same
-    return done
+
+    def device_s(ledger: Ledger, planned: Sequence[Planned]) -> float | None:
+        return Times(ledger).total_s(planned)
+
+    most = at_once(how.profile) if how.follows else 1
+    asking = Verification(searches, at, budget, tell, agree, device_s, most, how.follows)
+    plan = asking.plan(read_ledger(how.results))
+    if not plan.under_way and how.follows:
+        return Verified(asking, Outcome(plan, how))
+    try:
+        return Verified(asking, carry_out(plan, how, asking.plan))
+    except LaunchError as problem:
+        if how.follows:
+            raise
+        return Verified(asking, Outcome(plan, how), problem)
 
 
-def _candidate(verdict: Verdict) -> str:
-    assert verdict.point is not None
-    score = "diverged" if verdict.score is None else f"{verdict.search.measure.metric} {verdict.score:.4g}"
-    return f"candidate lr {power(verdict.point.lr)} wd {power(verdict.point.wd)}, {score}"
+def at_once(profile: AnyProfile) -> int:
+    """Return how many runs a profile trains at a time; where the scheduler alone decides, `ARRAY`."""
+    if isinstance(profile, LocalProfile):
+        return len(profile.resolve())
+    return (profile.max_parallel or ARRAY) * profile.runs_per_job

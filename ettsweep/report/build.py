@@ -9,17 +9,16 @@ from matplotlib.figure import Figure
 from ettsweep.errors import CorruptError
 from ettsweep.files import storage_errors, write_atomic
 from ettsweep.report import html, tables
+from ettsweep.report.claims import Key
 from ettsweep.report.families import Comparison, JudgedFamily, compare, judged
 from ettsweep.report.figures import Curve, PointCurves, StrategyCurves, curves_figure, seeds_figure
-from ettsweep.report.html import Key
 from ettsweep.report.maps import Cell, lattice_figure
-from ettsweep.report.style import mean_std, save
+from ettsweep.report.style import save, standard_error
 from ettsweep.report.written import settle
-from ettsweep.runs.state import State
 from ettsweep.sweep.ledger import Run
 from ettsweep.sweep.search import Point
 from ettsweep.sweep.sweeps import Searches
-from ettsweep.sweep.verify import Verdict
+from ettsweep.sweep.verdict import Verdict
 from ettsweep.tasks.kinds import curve_unit
 
 MAX_OTHER_POINTS = 12
@@ -140,21 +139,13 @@ def _file_name(name: str, family: str, used: set[str]) -> str:
 
 
 def cells_of(family: JudgedFamily) -> dict[Point, Cell]:
-    """Return the state and score of every point over the search's seeds, and of neighbours not yet run."""
-    seeds = family.verdict.search.seeds
-    around = [n for n in family.verdict.neighbours if n.point not in family.points]
-    cells = {n.point: Cell(n.point, None, None, n.state.value) for n in around}
-    for point, members in family.points.items():
-        runs = family.searched(members) or members
-        states = [run.state for run in runs]
-        if waiting := [state for state in states if not state.finished]:
-            cells[point] = Cell(point, None, None, waiting[0].value)
-        elif len(runs) < len(seeds):
-            cells[point] = Cell(point, None, None, f"{len(runs)}/{len(seeds)}")
-        elif State.DIVERGED in states:
-            cells[point] = Cell(point, None, None, "diverged")
-        else:
-            cells[point] = Cell(point, *mean_std([run.score for run in runs]), "done")
+    """Return the state of every point, of those finished the score over the seeds that count, and of neighbours."""
+    cells = {}
+    for point in dict.fromkeys([*family.points, *(n.point for n in family.verdict.neighbours)]):
+        scored = family.look.at(point)
+        counted = [run.score for run in family.counted(family.points.get(point, ())) if run.state.finished]
+        error = None if scored.score is None else standard_error(counted)
+        cells[point] = Cell(point, scored.score, error, scored.runs, scored.state.value)
     return cells
 
 
@@ -169,15 +160,15 @@ def point_curves(family: JudgedFamily, cells: dict[Point, Cell], histories: Hist
     for cell in ranked:
         if cell.point in special or cell.point in others:
             members = family.points.get(cell.point, [])
-            if curves := histories.curves(family.searched(members) or members):
+            if curves := histories.curves(family.counted(members) or members):
                 drawn.append(PointCurves(cell.point, cell.score, curves))
     return drawn
 
 
 def strategy_curves(family: JudgedFamily, histories: Histories) -> StrategyCurves | None:
-    """Return the optimum's curves over fresh seeds, over the search's where there are none."""
+    """Return the optimum's curves over fresh seeds, over those that count where there are none."""
     verdict = family.verdict
-    fresh, search = [run for run in family.optimum if run.spec.seed in verdict.fresh], family.searched(family.optimum)
+    fresh, search = [run for run in family.optimum if run.spec.seed in verdict.fresh], family.counted(family.optimum)
     curves = histories.curves(fresh or search)
     if not curves or all(run.score is None for run in (*search, *fresh)):
         return None

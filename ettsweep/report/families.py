@@ -2,12 +2,15 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from ettsweep.report.style import strategy_rank
 from ettsweep.spec import Recipe, RunSpec
 from ettsweep.sweep.ledger import Run, by_point
+from ettsweep.sweep.look import Look
 from ettsweep.sweep.search import Point, Search
-from ettsweep.sweep.verify import Verdict
+from ettsweep.sweep.verdict import Verdict
+from ettsweep.sweep.verify import look_at
 from ettsweep.tasks.kinds import Score
 
 Points = dict[Point, list[Run]]
@@ -31,9 +34,14 @@ class JudgedFamily:
         """Runs of the candidate, over whichever seeds."""
         return self.points.get(self.verdict.point, []) if self.verdict.point else []
 
-    def searched(self, runs: Iterable[Run]) -> list[Run]:
-        """Return those of some runs that are of the search's seeds."""
-        return [run for run in runs if run.spec.seed in self.verdict.search.seeds]
+    @cached_property
+    def look(self) -> Look:
+        """The family as the rule of its sweep sees it."""
+        return look_at(self.verdict.search, self.runs)
+
+    def counted(self, runs: Iterable[Run]) -> list[Run]:
+        """Return those of some runs whose seeds count: the sweep's, and with a bound those of racing too."""
+        return [run for run in runs if self.look.counts(run.spec.seed)]
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ettsweep.output import count
 from ettsweep.report import style
 from ettsweep.sweep.search import Point
-from ettsweep.sweep.verify import Verdict
+from ettsweep.sweep.verdict import Verdict
 
 NAMED_COLOURS = ("#e69f00", "#009e73", "#56b4e9", "#8c510a", "#0072b2", "#d55e00", "#cc79a7")
 """Okabe and Ito's palette and a brown, for the points that a legend names beside the optimum."""

@@ -1,7 +1,6 @@
 """The page: one HTML file with everything in it, no scripts and nothing from the network."""
 
 import base64
-import math
 import platform
 import re
 from collections.abc import Mapping, Sequence
@@ -20,13 +19,14 @@ from ettsweep import __version__
 from ettsweep.launch.cost import cost_so_far
 from ettsweep.launch.reproduce import mixture
 from ettsweep.output import DEFAULT_RESULTS, POINTS, at_results, count, power
-from ettsweep.report import style, tables
+from ettsweep.report import claims, style, tables
+from ettsweep.report.claims import Key, Row
 from ettsweep.report.families import Comparison, JudgedFamily, of_families
+from ettsweep.report.fitted import place_of
 from ettsweep.report.spikes import SPIKES, occurring, spikes_of
-from ettsweep.spec import log2
+from ettsweep.sweep.criterion import Criterion
 from ettsweep.sweep.ledger import Run, count_states
 from ettsweep.sweep.sweeps import Searches
-from ettsweep.sweep.verify import Scored, Verdict, side_by_side
 from ettsweep.tasks.kinds import task_kind
 
 MAX_RUN_ROWS = 300
@@ -43,11 +43,6 @@ SPEED = {
 
 MUCH_WAITING = 0.1
 """Share of the time in which devices wait for data that is worth a word."""
-
-Row = dict[str, Any]
-
-Key = tuple[str, str]
-"""Sweep and family, to which a verdict belongs."""
 
 Images = Mapping[tuple[Key, str], bytes]
 """PNG images by a verdict's key and kind: map, curves; seeds, of the first family of a comparison."""
@@ -73,8 +68,9 @@ def render(
         resources.files("ettsweep.report").joinpath("page.html.j2").read_text(encoding="utf-8")
     )
     families = [family for comparison in comparisons for family in comparison.families]
-    others = _others([family.verdict for family in families])
+    others = claims.others([family.verdict for family in families])
     measures = {comparison.measure for comparison in comparisons}
+    rules = {family.verdict.search.criterion.rule for family in families} or {Criterion().rule}
     return template.render(
         results=results,
         made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
@@ -84,6 +80,7 @@ def render(
         states=[(state.value, number) for state, number in count_states(run.state for run in runs).items()],
         other_families=len({run.family for run in runs} - {family.verdict.family for family in families}),
         metrics=sorted((measure.metric, measure.mode) for measure in measures),
+        rules=rules,
         corrupt=sorted(corrupt.items()),
         provenance=[*_provenance(families), ("cost", cost_so_far(runs, searches))],
     )
@@ -102,7 +99,9 @@ def _section(comparison: Comparison, images: Images, others: Mapping[Key, Sequen
             "point": any(f["verdict"].point for f in families),
             "score": any(f["score"] for f in families),
             "fresh": any(f["fresh"] or f["fresh_diverged"] for f in families),
-            "margin": any(f["margin"] for f in families),
+            "lead": any(f["lead"] for f in families) and not any(f["known"] for f in families),
+            "bound": any(f["known"] for f in families),
+            "more": any(f["known"] and f["known"]["more"] for f in families),
             "accuracy": any(f["accuracy"] for f in families) and not style.is_accuracy(measure.metric),
             "bits": any(f["bits"] for f in families),
             "diverged": any(f["spikes_all"].diverged for f in families),
@@ -114,14 +113,14 @@ def _section(comparison: Comparison, images: Images, others: Mapping[Key, Sequen
         "steps": sum(f["spikes_all"].steps for f in families),
         "starving": [f for f in families if f["speed"] and f["speed"]["starves"]],
         "speed": {name: told for name, told in SPEED.items() if any(f["speed"] and f["speed"][name] for f in families)},
-        "best": _best([family.verdict for family in comparison.families]),
+        "best": claims.best([family.verdict for family in comparison.families]),
     }
 
 
 def _family(family: JudgedFamily, images: Images, others: Mapping[Key, Sequence[str]]) -> Row:
     """Return a verdict, and what is computed of the runs of its family."""
     verdict, metric = family.verdict, family.verdict.search.measure.metric
-    _, searched_std = style.mean_std([run.score for run in family.searched(family.optimum)])
+    _, searched_std = style.mean_std([run.score for run in family.counted(family.optimum)])
     optimum = tables.runs_table(family.optimum)
     return {
         "verdict": verdict,
@@ -130,12 +129,15 @@ def _family(family: JudgedFamily, images: Images, others: Mapping[Key, Sequence[
         "mixture": (mixture(verdict.runs) or ("",))[0],
         "colour": style.strategy_colour(verdict.strategy),
         "score": style.plus_minus(verdict.score, searched_std, metric),
+        "seeds": claims.seeds(verdict),
         "fresh": style.plus_minus(*style.mean_std([*verdict.fresh.values()]), metric),
         "fresh_diverged": sum(score is None for score in verdict.fresh.values()),
-        "margin": None if verdict.margin is None else _difference(verdict.margin, verdict),
+        "lead": None if verdict.lead is None else claims.difference(verdict.lead, verdict),
+        "known": claims.known(verdict),
         "accuracy": _mean(optimum, "best_accuracy"),
         "bits": _mean(optimum, "best_bits"),
-        "neighbours": [_neighbour(n, verdict) for n in verdict.neighbours],
+        "neighbours": claims.neighbours(verdict),
+        "place": place_of(verdict),
         "map": images.get((verdict.key, "map")),
         "curves": images.get((verdict.key, "curves")),
         "spikes_optimum": spikes_of(family.optimum),
@@ -146,54 +148,10 @@ def _family(family: JudgedFamily, images: Images, others: Mapping[Key, Sequence[
     }
 
 
-def _others(verdicts: Sequence[Verdict]) -> dict[Key, list[str]]:
-    """Say of each verdict what other sweeps say of the same family, and why."""
-    told: dict[Key, list[str]] = {}
-    for one, other, why in side_by_side(verdicts):
-        for mine, theirs in ((one, other), (other, one)):
-            at = f" at lr {power(theirs.lr)}, wd {power(theirs.wd)}" if theirs.lr and theirs.wd is not None else ""
-            words = f"In sweep {theirs.search.sweep}, the same family is {theirs.verdict}{at}"
-            sweeps = f"{one.search.sweep} / {other.search.sweep}"
-            told.setdefault(mine.key, []).append(f"{words}. What the two ask ({sweeps}): {'; '.join(why)}.")
-    return told
-
-
 def _mean(runs: pd.DataFrame, metric: str) -> str | None:
     """Return the mean of a metric over the runs that have it."""
     values = runs[metric].dropna()
     return style.score_text(values.mean(), metric) if len(values) else None
-
-
-def _best(verdicts: Sequence[Verdict]) -> Row | None:
-    """Return the best of the verified optima: by fresh seeds where all have them, else by the search's."""
-    verified = [v for v in verdicts if v.verdict == "optimal" and v.score is not None]
-    if not verified:
-        return None
-    fresh = {v.family: style.mean_std([*v.fresh.values()]) for v in verified}
-    by_fresh = all(mean is not None for mean, _ in fresh.values())
-    measure = verified[0].search.measure
-    ranked = sorted(verified, key=lambda v: measure.rank(fresh[v.family][0] if by_fresh else v.score))
-    winner = ranked[0]
-    mean, std = fresh[winner.family] if by_fresh else (winner.score, None)
-    return {
-        "verdict": winner,
-        "score": style.plus_minus(mean, std, measure.metric),
-        "seeds": count(len(winner.fresh), "fresh seed") if by_fresh else count(len(winner.search.seeds), "search seed"),
-        "of": len(verified),
-        "lead": _lead(winner, ranked[1]) if by_fresh and len(ranked) > 1 else None,
-    }
-
-
-def _lead(winner: Verdict, second: Verdict) -> str | None:
-    """Return how far fresh seeds put the best optimum ahead of the next, if beyond its standard error."""
-    (first_mean, first_std), (mean, std) = (style.mean_std([*v.fresh.values()]) for v in (winner, second))
-    if first_mean is None or mean is None or first_std is None or std is None:
-        return None
-    error = math.hypot(first_std / math.sqrt(len(winner.fresh)), std / math.sqrt(len(second.fresh)))
-    ahead = winner.search.measure.worse_by(mean, first_mean)
-    gap = style.plus_minus(ahead, error, winner.search.measure.metric)
-    told = f"ahead of {second.strategy} by" if ahead > error else f"not told apart from {second.strategy}:"
-    return f"{told} {gap} (standard error)"
 
 
 # --- cells ------------------------------------------------------------------------------------------------
@@ -208,37 +166,6 @@ def _said(results: str, text: str) -> Markup:
 
 def _data_uri(png: bytes) -> str:
     return "data:image/png;base64," + base64.b64encode(png).decode()
-
-
-def _difference(worse_by: float, verdict: Verdict) -> Row:
-    """Return a difference in the metric's own unit, and relative to a loss."""
-    accuracy = style.is_accuracy(verdict.search.measure.metric)
-    text = f"{100 * worse_by:+.2f} points" if accuracy else f"{worse_by:+.4f}"
-    relative = worse_by / verdict.score if verdict.score and not accuracy else None
-    return {
-        "text": text.replace("-", "−"),
-        "relative": None if relative is None else f"{100 * relative:+.1f}%".replace("-", "−"),
-        "better": worse_by < 0,
-    }
-
-
-def _neighbour(neighbour: Scored, verdict: Verdict) -> Row:
-    measure, difference = verdict.search.measure, None
-    if neighbour.score is not None and verdict.score is not None:
-        difference = _difference(measure.worse_by(neighbour.score, verdict.score), verdict)
-    (lr, wd), centre = neighbour.point, verdict.point or neighbour.point
-    return {
-        "move": f"{_move('lr', lr, centre.lr)}, {_move('wd', wd, centre.wd)}",
-        "scored": neighbour,
-        "score": None if neighbour.score is None else style.score_text(neighbour.score, measure.metric),
-        "difference": difference,
-    }
-
-
-def _move(name: str, new: float, old: float) -> str:
-    if log2(new) == log2(old):
-        return name
-    return f"{style.short(new / old)} {name}" if new > old else f"{name} / {style.short(old / new)}"
 
 
 def _speed(runs: pd.DataFrame) -> Row | None:
@@ -277,16 +204,16 @@ def _cell(name: str, value: Any) -> str:
 
 def _provenance(families: Sequence[JudgedFamily]) -> list[tuple[str, str]]:
     """Return what made the report, and what trained the optima, as their claims recorded it."""
-    claims: dict[str, set[str]] = {}
+    recorded: dict[str, set[str]] = {}
     for family in families:
         for run in family.optimum[:1]:
             attempt = run.dir.latest()
             for key, value in (attempt.claim() if attempt else {}).items():
                 if key in ("torch", "device_name", "instruction_set", "threads", "ettsweep", "python", "git"):
-                    claims.setdefault(key, set()).add(str(value))
+                    recorded.setdefault(key, set()).add(str(value))
     made_by = (
         f"ettsweep {__version__}, Python {platform.python_version()}, pandas {version('pandas')}, "
         f"matplotlib {version('matplotlib')}"
     )
-    trained = [(f"optima trained with: {key.replace('_', ' ')}", ", ".join(sorted(claims[key]))) for key in claims]
+    trained = [(f"optima trained with: {key.replace('_', ' ')}", ", ".join(sorted(recorded[key]))) for key in recorded]
     return [("report made by", made_by), *trained]

@@ -12,8 +12,10 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import RegularPolygon
+from matplotlib.patheffects import withStroke
 from matplotlib.ticker import ScalarFormatter
 
+from ettsweep.report.fitted import draw_contours, draw_curve, surface_of
 from ettsweep.report.style import (
     axis_of,
     is_accuracy,
@@ -25,7 +27,7 @@ from ettsweep.report.style import (
     titled,
 )
 from ettsweep.sweep.search import Point, snap
-from ettsweep.sweep.verify import Verdict
+from ettsweep.sweep.verdict import Verdict
 
 INK = "#1c1c1e"
 CANDIDATE = "#d62728"
@@ -33,11 +35,19 @@ CANDIDATE = "#d62728"
 
 @dataclass(frozen=True)
 class Cell:
-    """A lattice point on a map. `state` is done, diverged, or that of an unfinished run."""
+    """A lattice point on a map.
+
+    Attributes:
+        score: the mean over the seeds that count; None where it is not finished, or diverged.
+        error: the standard error of that; None of one seed.
+        seeds: those that count and are finished.
+        state: done, diverged, or that of an unfinished run.
+    """
 
     point: Point
     score: float | None
-    std: float | None
+    error: float | None
+    seeds: int
     state: str
 
 
@@ -59,7 +69,7 @@ class Lattice:
         return (i, j) if snap(self.origin.moved(i * self.lr_step, j * self.wd_step), [point]) == point else None
 
 
-def hexagon_xy(lr_index: float, wd_index: float) -> tuple[float, float]:
+def hexagon_xy(lr_index: Any, wd_index: Any) -> tuple[Any, Any]:
     """Return the centre of the hexagon of a lattice position, counted in steps.
 
     One step along each axis is a unit vector, 60 degrees apart, so that (+1, -1) is as long. The six neighbours of a
@@ -130,6 +140,7 @@ def _hexagon_map(
             style = {"facecolor": "none", "edgecolor": colour, "linewidth": width, "zorder": layer}
             panel.add_patch(_hexagon((0, 0), 0.92, **style))
     _hexagon_axes(panel, lattice, (i0, i1), (j0, j1))
+    surface = _draw_surface(panel, verdict, placed)
     bar = figure.colorbar(colours, ax=panel, shrink=0.75, aspect=22, pad=0.02, extend=_extend(scores, low, high))
     better = "lower" if measure.mode == "min" else "higher"
     bar.set_label(f"{metric_name(measure.metric)} ({better} is better)", fontsize=7.5)
@@ -140,8 +151,19 @@ def _hexagon_map(
     if measure.mode == "min":
         bar.ax.invert_yaxis()
     note = f"; {off} point{'s' * (off > 1)} off this lattice not drawn" if off else ""
-    titled(figure, headline(verdict), f"red: candidate, black: its neighbours{note}", small=title)
+    subtitle = f"red: candidate, black: its neighbours; mean ± standard error, n seeds{note}"
+    titled(figure, headline(verdict), f"{subtitle}\n{surface}", small=title)
     return figure
+
+
+def _draw_surface(panel: Axes, verdict: Verdict, placed: Collection[tuple[int, int]]) -> str:
+    """Draw the fitted surface on the hexagons of the points that it is fitted to; return what is drawn, in words."""
+    if (found := surface_of(verdict)) is None:
+        return ""
+    fitted = {(round(i), round(j)) for i, j in found[0].positions}
+    hexagons = [_hexagon(index) for index in placed if index in fitted]
+    paths = [one.get_path().transformed(one.get_patch_transform()) for one in hexagons]
+    return draw_contours(panel, verdict, hexagon_xy, paths, layer=3)
 
 
 def _extend(scores: Sequence[float], low: float, high: float) -> str:
@@ -163,10 +185,12 @@ def _draw_cell(
         luminance = 0.299 * colour[0] + 0.587 * colour[1] + 0.114 * colour[2]
         centred["color"] = "black" if luminance > 0.5 else "white"
         panel.add_patch(_hexagon(index, facecolor=colour, edgecolor="white", linewidth=0.8, zorder=2))
-        lift = 0.1 if cell.std is not None else 0.0
-        panel.text(x, y + lift, _cell_text(cell.score, metric), fontsize=font, **centred)
-        if cell.std is not None:
-            panel.text(x, y - 0.2, "±" + _cell_text(cell.std, metric), fontsize=0.74 * font, **centred)
+        centred["path_effects"] = [withStroke(linewidth=1.6, foreground=colour)]  # contours run below
+        lines = [(_cell_text(cell.score, metric), 1.0), (f"n={cell.seeds}", 0.68)]
+        if cell.error is not None:
+            lines.insert(1, ("±" + _cell_text(cell.error, metric), 0.74))
+        for (text, size), down in zip(lines, (-0.2, 0.04, 0.25)[3 - len(lines) :], strict=True):
+            panel.text(x, y - down, text, fontsize=size * font, **centred)
         return
     if cell.state == "diverged":
         scale, style = 0.96, {"facecolor": "#e4e4e4", "edgecolor": "#9a9a9a", "hatch": "/////", "linewidth": 0.6}
@@ -220,13 +244,18 @@ def _line_map(title: str, verdict: Verdict, cells: Sequence[Cell], along_lr: boo
     mode = verdict.search.measure.mode
     name, factor = axis_of(verdict.search.measure.metric)
     cells = sorted(cells, key=along)
-    done = [(along(cell), cell.score, cell.std or 0.0) for cell in cells if cell.score is not None]
+    done = [(along(cell), cell.score, cell.error or 0.0) for cell in cells if cell.score is not None]
     panel.set_xscale("log", base=2)
     half = 2.0 ** (step / 2)  # a margin for the states at both ends
     panel.set_xlim(along(cells[0]) / half, along(cells[-1]) * half)
-    line: dict[str, Any] = {"marker": "o", "markersize": 4, "capsize": 2.5, "linewidth": 1.2}
-    xs, scores, stds = np.array(done).reshape(-1, 3).T
-    panel.errorbar(xs, factor * scores, factor * stds, color=strategy_colour(verdict.strategy), **line)
+    colour, fitted = strategy_colour(verdict.strategy), surface_of(verdict) is not None
+    curve = "; curve: fitted, with its standard error; cross: its optimum" if fitted else ""
+    line: dict[str, Any] = {"marker": "o", "markersize": 4, "capsize": 2.5, "elinewidth": 1.2}
+    xs, scores, errors = np.array(done).reshape(-1, 3).T
+    panel.errorbar(xs, factor * scores, factor * errors, color=colour, linewidth=0 if fitted else 1.2, **line)
+    if fitted and verdict.point:
+        origin = verdict.point.lr if along_lr else verdict.point.wd
+        draw_curve(panel, verdict, lambda steps: origin * 2.0 ** (step * steps), factor, colour)
     for cell in cells:
         if cell.point == verdict.point and cell.score is not None:
             ring: dict[str, Any] = {"marker": "o", "markersize": 11, "markerfacecolor": "none", "markeredgewidth": 2}
@@ -236,7 +265,7 @@ def _line_map(title: str, verdict: Verdict, cells: Sequence[Cell], along_lr: boo
             turned: dict[str, Any] = {"rotation": 90, "ha": "center", "va": va, "fontsize": 6.5, "color": "#666666"}
             panel.text(along(cell), edge, cell.state, transform=panel.get_xaxis_transform(), **turned)
     if done:
-        ends = [score + sign * std for _, score, std in done for sign in (-1, 1)]
+        ends = [score + sign * error for _, score, error in done for sign in (-1, 1)]
         low, high = clipped_range(ends, mode, reach=8)
         room = 0.12 * (high - low)
         panel.set_ylim(factor * (low - room), factor * (high + room))
@@ -249,5 +278,5 @@ def _line_map(title: str, verdict: Verdict, cells: Sequence[Cell], along_lr: boo
     panel.set_ylabel(name)
     if factor == 1:
         panel.yaxis.set_major_formatter(ScalarFormatter(useOffset=False))
-    titled(figure, headline(verdict), "red: candidate", small=title)
+    titled(figure, headline(verdict), f"red: candidate; mean ± standard error{curve}", small=title)
     return figure

@@ -80,6 +80,12 @@ def mean_std(scores: Sequence[float | None]) -> tuple[float | None, float | None
     return mean, math.sqrt(math.fsum((x - mean) ** 2 for x in known) / (len(known) - 1))
 
 
+def standard_error(scores: Sequence[float | None]) -> float | None:
+    """Return that of the mean; None where a score is, or there are fewer than two."""
+    _, std = mean_std(scores)
+    return None if std is None else std / math.sqrt(len(scores))
+
+
 def plus_minus(mean: float | None, std: float | None, metric: str) -> str | None:
     """Return mean ± standard deviation, a loss with as many decimals as two digits of its deviation need."""
     if mean is None:
@@ -140,7 +146,8 @@ def new_figure(width_inch: float, height_inch: float) -> Figure:
 
 def titled(figure: Figure, title: str, subtitle: str = "", small: str = "") -> None:
     """Put a title over a finished figure, small words below it, and give all its axes the same look."""
-    lines = [line for text in (title, subtitle) for line in textwrap.wrap(text, int(12 * figure.get_figwidth()))]
+    texts = (title, *subtitle.splitlines())
+    lines = [line for text in texts for line in textwrap.wrap(text, int(12 * figure.get_figwidth()))]
     text = figure.suptitle("\n".join(lines), fontsize=9)
     if small:
         below = figure.supxlabel("\n".join(textwrap.wrap(small, int(16 * figure.get_figwidth()))), fontsize=6.5)

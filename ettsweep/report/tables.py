@@ -18,7 +18,7 @@ from ettsweep.spec import StrategySpec
 from ettsweep.sweep.ledger import Run
 from ettsweep.sweep.search import Point
 from ettsweep.sweep.sweeps import Searches, held_by
-from ettsweep.sweep.verify import Verdict
+from ettsweep.sweep.verdict import Verdict
 from ettsweep.tasks.kinds import task_label
 
 METRICS = ("best_accuracy", "final_accuracy", "best_loss", "final_loss", "best_bits", "final_bits")
@@ -30,11 +30,18 @@ RESULT_COLUMNS = (*METRICS, *SPIKES, "steps", "wall_s", "device_s", *TRAINING)
 FAMILY = ("sweep", "family", "model", "strategy", "optimizer")
 RECIPE = ("family", "model", "task", "strategy", "optimizer", "precision")
 RUN_COLUMNS = ("run", "sweep", *RECIPE, "lr", "wd", "seed", "state", *RESULT_COLUMNS)
-SCORES = ("metric", "seeds", "score", "std", "fresh_seeds", "fresh_score", "fresh_std", "margin")
-OPTIMUM_COLUMNS = (*FAMILY, "verdict", "lr", "wd", *SCORES, "runs", "steps", *RATES)
+SCORES = ("metric", "seeds", "score", "std", "fresh_seeds", "fresh_score", "fresh_std", "lead")
+BOUND = ("rule", "confidence", "margin", "bound", "p_best", "noise", "noise_known", "more_runs", "caveat")
+RECOMMENDED = ("as_good", "recommended_lr", "recommended_wd")
+OPTIMUM_COLUMNS = (*FAMILY, "verdict", "lr", "wd", *SCORES, *BOUND, *RECOMMENDED, "runs", "steps", *RATES)
+IN_PAPER = (
+    *("sweep", "model", "strategy", "optimizer", "verdict", "lr", "wd", "bound", "confidence"),
+    *("metric", "seeds", "score", "std", "fresh_seeds", "fresh_score", "fresh_std"),
+)
+"""Columns of optima that belong into a paper; those alone are in LaTeX."""
 
-TEXTS = {"run", "sweep", *RECIPE, "state", "verdict", "metric"}
-COUNTS = {"seed", "seeds", "fresh_seeds", "runs", *SPIKES, "steps", "devices", "corrupt_images"}
+TEXTS = {"run", "sweep", *RECIPE, "state", "verdict", "metric", "rule", "noise_known", "caveat"}
+COUNTS = {"seed", "seeds", "fresh_seeds", "more_runs", "as_good", "runs", *SPIKES, "steps", "devices", "corrupt_images"}
 
 LOG2_DECIMALS = 6
 """Of log2(lr) and log2(wd) in the table of points."""
@@ -83,7 +90,7 @@ def runs_table(runs: Sequence[Run], searches: Searches | None = None) -> pd.Data
 def points_table(table: pd.DataFrame, runs: Sequence[Run], families: Sequence[JudgedFamily] = ()) -> pd.DataFrame:
     """Return one row a lattice point of a sweep: how many seeds finished and diverged, mean and deviation of the rest.
 
-    `table` is of the same runs. Of a sweep, only the seeds that it was searched with count: fresh ones, which only the
+    `table` is of the same runs. Of a sweep, only the seeds that its verdict goes by count: fresh ones, which only the
     optimum has, are left out. Standard deviations are the sample's (n - 1), and missing for one seed. A mean leaves
     diverged runs out: read it beside `diverged`. Spikes are of all finished runs: in all, per
     run and per 1,000 of the steps that these trained.
@@ -92,7 +99,7 @@ def points_table(table: pd.DataFrame, runs: Sequence[Run], families: Sequence[Ju
         (run.id, family.verdict.search.sweep, *_log2(point))
         for family in families
         for point, members in family.points.items()
-        for run in family.searched(members)
+        for run in family.counted(members)
     ]
     held = {run.id for family in families for run in family.runs}
     places += [
@@ -132,18 +139,22 @@ def _log2(point: Point) -> list[float | None]:
 
 
 def optima_table(families: Iterable[JudgedFamily]) -> pd.DataFrame:
-    """Return one row a family: its verdict, the optimum, and what fresh seeds say of it.
+    """Return one row a family: its verdict, the optimum, what is known of it, and what fresh seeds say of it.
 
-    `score` is the mean over the search's seeds, which chose the point and so flatter it; `fresh_score` the
-    mean over reruns with other seeds, missing if one of them diverged. `margin` is how much worse the best
-    neighbour is, in the metric's own unit. Spikes are of all finished runs of the optimum: in all, per run, and per
-    1,000 of the steps that these trained.
+    `score` is the mean over the seeds that count, which chose the point and so flatter it; `fresh_score` the mean over
+    reruns with other seeds, missing if one of them diverged. `lead` is how much worse the best neighbour is, in the
+    metric's own unit. With the `confidence`, no neighbour is better by more than `bound`, which is within the `margin`
+    where the verdict is optimal; these, and the `noise` of a run, are shares of the loss, or of all samples where
+    accuracies are compared. `p_best` is the probability that the candidate beats all its neighbours, `as_good` the
+    number of other points that are no worse by more than the margin, and the recommended one is in their middle.
+    Spikes are of all finished runs of the optimum: in all, per run, and per 1,000 of the steps that these trained.
     """
     rows = []
     for family in families:
         verdict, search = family.verdict, family.verdict.search
         spikes = spikes_of(family.optimum)
-        _, std = mean_std([run.score for run in family.searched(family.optimum)])
+        counted = family.counted(family.optimum)
+        _, std = mean_std([run.score for run in counted])
         fresh_mean, fresh_std = mean_std([*verdict.fresh.values()])
         rows.append(
             (
@@ -155,13 +166,30 @@ def optima_table(families: Iterable[JudgedFamily]) -> pd.DataFrame:
                     search.base.optimizer.kind if family.runs else None,
                 ),
                 *(verdict.verdict, verdict.lr, verdict.wd),
-                *(search.measure.metric, len(search.seeds), verdict.score, std),
-                *(len(verdict.fresh), fresh_mean, fresh_std, verdict.margin),
+                *(search.measure.metric, verdict.candidate.runs if verdict.candidate else 0, verdict.score, std),
+                *(len(verdict.fresh), fresh_mean, fresh_std, verdict.lead),
+                *_bound(verdict),
                 *((spikes.runs, spikes.steps) if spikes.runs else (None, None)),
                 *(rate for name in SPIKES for rate in spikes.rates(name)),
             )
         )
     return _frame(rows, OPTIMUM_COLUMNS)
+
+
+def _bound(verdict: Verdict) -> tuple[Any, ...]:
+    """Return what is known of a candidate: the columns `BOUND` and `RECOMMENDED`."""
+    criterion, bound = verdict.search.criterion, verdict.bound
+    if criterion.rule == "paper":
+        return criterion.rule, *[None] * (len(BOUND) + len(RECOMMENDED) - 1)
+    asked = criterion.rule, criterion.confidence, criterion.margin_for(verdict.search.measure)
+    if bound is None:
+        return *asked, *[None] * (len(BOUND) + len(RECOMMENDED) - 3)
+    known = bound.noise.known != "unknown"
+    return (
+        *(*asked, bound.value, bound.best if known else None, bound.noise.sd if known else None, bound.noise.known),
+        *(bound.more, bound.caveat or None),
+        *((len(bound.plateau), *bound.recommended) if known else (None, None, None)),
+    )
 
 
 def write_tables(folder: Path, runs: Sequence[Run], verdicts: Sequence[Verdict], searches: Searches) -> list[Path]:
@@ -181,12 +209,18 @@ def write_tables(folder: Path, runs: Sequence[Run], verdicts: Sequence[Verdict],
             "csv": frame.to_csv(index=False),
             "parquet": frame.to_parquet(index=False),
             "md": markdown(known(frame)),
-            "tex": latex(known(frame).drop(columns=list(TRAINING), errors="ignore")),
+            "tex": latex(_for_paper(name, known(frame))),
         }
         for suffix, content in files.items():
             paths.append(folder / f"{name}.{suffix}")
             write_atomic(paths[-1], content)
     return paths
+
+
+def _for_paper(name: str, frame: pd.DataFrame) -> pd.DataFrame:
+    if name == "optima":
+        return frame[[column for column in IN_PAPER if column in frame.columns]]
+    return frame.drop(columns=list(TRAINING), errors="ignore")
 
 
 def known(frame: pd.DataFrame) -> pd.DataFrame:
@@ -206,7 +240,8 @@ def markdown(frame: pd.DataFrame) -> str:
     Written here: pandas has tabulate look at each cell, seconds for thousands of runs.
     """
     columns = []
-    powers = frame.assign(**{name: frame[name].map(_power, na_action="ignore") for name in POINTS & {*frame.columns}})
+    axes = [name for name in frame.columns if name.removeprefix("recommended_") in POINTS]
+    powers = frame.assign(**{name: frame[name].map(_power, na_action="ignore") for name in axes})
     for (name, cells), dtype in zip(_cells(powers).items(), frame.dtypes, strict=True):
         texts = [text.replace("|", "\\|").replace("\n", " ") for text in (str(name), *cells)]
         width, left = max(3, *map(len, texts)), dtype == "str"

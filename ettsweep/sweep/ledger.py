@@ -50,7 +50,7 @@ class Run:
     def state(self) -> State:
         return self.status.state
 
-    @property
+    @cached_property
     def score(self) -> float | None:
         """Return what verdicts compare; None where the run diverged or is unfinished."""
         return number(self.result.get("score")) if self.result else None
@@ -75,6 +75,11 @@ class Ledger:
     def family(self, family: str) -> list[Run]:
         """Return the runs of a family."""
         return [run for run in self.runs.values() if run.family == family]
+
+
+def cost_s(run: Run) -> float:
+    """Return the device seconds that a run has taken; 0 before it is finished."""
+    return (number(run.result.get("device_s")) if run.result else None) or 0.0
 
 
 def by_point(runs: Iterable[Run], asked: Iterable[Point] = ()) -> dict[Point, list[Run]]:

@@ -34,6 +34,16 @@ class Score:
         """Return by how much score `a` is worse than `b`; negative where it is better."""
         return a - b if self.mode == "min" else b - a
 
+    def said(self, share: float) -> str:
+        """Return for people a share of a loss, or of all samples where accuracies differ by it.
+
+        It is rounded up to two digits, for a bound holds up to it.
+        """
+        percent = 100 * share
+        digits = 1 - math.floor(math.log10(abs(percent))) if percent else 0
+        up = math.ceil(round(percent * 10.0**digits, 6)) / 10.0**digits
+        return f"{up:g}%" if self.mode == "min" else f"{up:g} points"
+
     def rank(self, score: float | None) -> float:
         """Return what sorts scores, the best first and diverged ones last."""
         return math.inf if score is None else self.worse_by(score, 0.0)

@@ -19,8 +19,9 @@ Ask = Callable[..., None]
 def ask(tmp_path: Path, results: Path) -> Ask:
     """Return a function that asks for a grid under a name; its runs are finished, and the centre is the best."""
 
-    def asked(name: str, **changes: Any) -> None:
-        keep(results, request := load_request(write_grid(tmp_path / f"{name}.yaml", **changes)))
+    def asked(name: str, criterion: object = None, **changes: Any) -> None:
+        path = write_grid(tmp_path / f"{name}.yaml", criterion=criterion or {}, **changes)
+        keep(results, request := load_request(path))
         for spec in request.specs():
             run = RunDir.create(results, spec)
             if run.claim({}, after=0):
@@ -55,14 +56,14 @@ def test_what_verify_optimum_is_told_is_kept_in_the_sweeps_that_it_is_about(
     for name in ("a", "b", "c"):
         ask(name)
     verify = ("verify-optimum", "--results", results)
-    dry = call(*verify, "--margin", "5%", "--dry-run")
+    dry = call(*verify, "--margin", "5%", "--dry-run", code=1)
     assert "from now on" not in dry.err
     assert set(criteria(results).values()) == {Criterion()}
-    call(*verify, "-s", "b", "--margin", "0.05")
-    told = call(*verify, "-s", "a", "-s", "b", "--margin", "5%").err
+    call(*verify, "-s", "b", "--margin", "0.05", code=1)
+    told = call(*verify, "-s", "a", "-s", "b", "--margin", "5%", code=1).err
     assert "sweep a: margin 5% from now on\n" in told
     assert criteria(results) == {"a": Criterion(margin=0.05), "b": Criterion(margin=0.05), "c": Criterion()}
-    assert "from now on" not in call(*verify, "-s", "a", "--margin", "5%").err
+    assert "from now on" not in call(*verify, "-s", "a", "--margin", "5%", code=1).err
     assert {len(sweep.entries) for sweep in load_sweeps(results).named.values()} == {1, 2}
 
 

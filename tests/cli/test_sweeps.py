@@ -10,6 +10,7 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Callable
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -115,9 +116,9 @@ def test_no_later_question_changes_a_verdict(call: Call, results: Path, ask: Ask
     assert verdicts(call, tmp_path / "elsewhere") == both
     pages = [call("report", "--results", results, "--format", "json").json]
     assert [row["verdict"] for row in pages[0]] == ["edge", "optimal"]
-    page = (results / "report" / "report.html").read_text()
+    page = unescape((results / "report" / "report.html").read_text())
     assert "sweep both" in page
-    assert "In sweep held, the same family is optimal at lr 2^-2, wd 2^-3." in page
+    assert "In sweep held, the same family is optimal by the paper's comparison of means at lr 2^-2, wd 2^-3." in page
     assert "wd is searched in steps of 1 / fixed at 2^-3" in page
 
 
@@ -276,7 +277,10 @@ def test_sweeps_are_listed_with_what_people_ask_of_them(call: Call, results: Pat
     call("sweeps", "note", "w8", "the narrow one", "--results", results)
     w8, wide = call("sweeps", "--results", results, "--format", "json").json
     assert (w8["sweep"], w8["note"], w8["families"], w8["runs"]) == ("w8", "the narrow one", 1, "3 done")
-    assert (w8["device h"], w8["verdicts"]) == (round(len(specs) * 0.01, 4), "standard optimal")
+    assert (w8["device h"], w8["verdicts"]) == (
+        round(len(specs) * 0.01, 4),
+        "standard optimal by the paper's comparison of means",
+    )
     asked = (results / "sweeps" / "w8" / "0002.yaml").stat()
     os.utime(results / "sweeps" / "w8" / "0002.yaml", (10**10, 10**10))
     (changed, _) = call("sweeps", "--results", results, "--format", "json").json
@@ -459,14 +463,14 @@ def test_a_climb_stops_where_it_would_cost_more_than_was_asked_for(
         done = call("verify-optimum", *follow, "--format", "json", code=1)
         rounds = [line.split(":")[0] for line in done.err.splitlines() if " trains " in line]
         assert rounds == ["this round trains 1 run", "the next trains 1 run", "the next trains 1 run"]
-        assert "far standard: 3 runs were asked for, the climb is 3 beyond, and its next round is 1, about " in done.err
+        assert "far standard: 3 runs were asked for, 3 more are trained, and the next round is 1, about " in done.err
         assert "device hours: it stops here\n`ettsweep verify-optimum --follow --max-runs N" in done.err
         assert len(runs_in(results)) == 6
         assert done.json[0]["verdict"] == "edge"
         asked = at_a_terminal("verify-optimum", *follow, answers={"go on? [y/N]": "\x04"})
         assert "it stops here" in asked, "nothing is lost where the question is not answered"
         asked = at_a_terminal("verify-optimum", *follow, answers={"go on? [y/N]": "n"})
-        assert "far standard: 3 runs were asked for, the climb is 3 beyond, and its next round is 1, about " in asked
+        assert "far standard: 3 runs were asked for, 3 more are trained, and the next round is 1, about " in asked
         assert "it stops here" in asked
         assert len(runs_in(results)) == 6
         call("verify-optimum", *follow, "--max-runs", 2, code=1)
@@ -490,7 +494,7 @@ def test_a_climb_that_is_agreed_to_goes_on_as_far_again(results: Path, forks: Fo
     with warm_workers(forks):
         done = verify_rounds(sweep.searches, how, agree=agree)
     assert [count for _, count in told] == [6, 9], "3 were asked for; 3 more need no word, 3 more need one"
-    assert done.stopped == [told[-1][0]]
-    done.plan(read_ledger(results))
-    assert done.stopped == [told[-1][0]], "whoever said no is not asked again"
+    assert done.verification.stopped == [told[-1][0]]
+    done.verification.plan(read_ledger(results))
+    assert done.verification.stopped == [told[-1][0]], "whoever said no is not asked again"
     assert len(runs_in(results)) == 9

@@ -1,17 +1,24 @@
-"""The made sweep, built once."""
+"""Made sweeps, each built once."""
 
+import math
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
 import pytest
 from support.made_sweep import FRESH, SEEDS, Made, digits_spec, finish, loss_at, read, search
 
 from ettsweep.runs.folder import RunDir
-from ettsweep.sweep.search import Point
+from ettsweep.sweep.criterion import Criterion
+from ettsweep.sweep.search import Axis, Point
+from ettsweep.sweep.seeds import RACING
 
 
 @pytest.fixture(scope="session")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     """Standard: nine points, optimal, fresh seeds. ntk: an unfinished neighbour. hybrid: one axis. mup: none yet.
 
-    Two neighbours of standard's corner diverged for one seed each.
+    Two neighbours of standard's corner diverged for one seed each. Hybrid is judged by the paper's rule.
     """
     results = tmp_path_factory.mktemp("made") / "results"
     standard, ntk, hybrid, mup = (digits_spec(s) for s in (None, 0.0, 0.5, 1.0))
@@ -29,5 +36,29 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
                     finish(results, hybrid.at(*at, seed), loss_at(i, j, seed), diverged=i == 1)
     for seed in FRESH:
         finish(results, standard.at(standard.lr, standard.wd, seed), loss_at(0, 0, seed) + 0.01)
-    searches = [search(standard), search(ntk), search(hybrid, wd_fixed=True), search(mup)]
-    return read(results, searches)
+    by_paper = replace(search(hybrid, wd_fixed=True), criterion=Criterion(rule="paper"))
+    return read(results, [search(standard), search(ntk), by_paper, search(mup)])
+
+
+@pytest.fixture(scope="session")
+def noisy(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """Noise of 1% around bowls: standard's optimum lies a third of a step in lr and -0.2 in wd from the candidate.
+
+    Racing ran two seeds more of standard's candidate and neighbours. hybrid has one axis, mup one seed.
+    """
+    results, draw = tmp_path_factory.mktemp("noisy") / "results", np.random.default_rng(3)
+    standard, hybrid, mup = (digits_spec(s) for s in (None, 0.5, 1.0))
+    for i, j in product(range(-2, 3), repeat=2):
+        bowl = 0.1 * (1 + 0.06 * ((i - 1 / 3) ** 2 + (i - 1 / 3) * (j + 0.2) + (j + 0.2) ** 2))
+        raced = [RACING[0], RACING[1]] if (i, j) == (0, 0) or (i + j in (-1, 0, 1) and max(abs(i), abs(j)) < 2) else []
+        for base, seeds in (
+            (standard, [*SEEDS, *raced]),
+            (hybrid, [*SEEDS] if j == 0 else []),
+            (mup, [0] if max(abs(i), abs(j)) < 2 else []),
+        ):
+            for seed in seeds:
+                at = Point(base.lr, base.wd).moved(i, j)
+                finish(results, base.at(*at, seed), bowl * math.exp(draw.normal(0, 0.01)))
+    axis = Axis(low=-2, high=2)
+    asked = search(standard), search(hybrid, wd_fixed=True), search(mup, seeds=(0,))
+    return read(results, [replace(one, lr=axis, wd=one.wd if one.wd.fixed else axis) for one in asked])

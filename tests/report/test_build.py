@@ -1,6 +1,8 @@
 """The whole report, from run folders to files."""
 
 import json
+import math
+import statistics
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,9 +16,10 @@ from ettsweep.report import build, written
 from ettsweep.report.build import Histories, cells_of, point_curves, strategy_curves, write_report
 from ettsweep.report.families import JudgedFamily, compare, judged
 from ettsweep.runs.folder import RunDir
+from ettsweep.sweep.criterion import Stated
 from ettsweep.sweep.ledger import load_ledger
 from ettsweep.sweep.search import Axis, Point
-from ettsweep.sweep.verify import Look
+from ettsweep.sweep.verify import look_at
 
 
 def family(made: Made, strategy: str) -> JudgedFamily:
@@ -45,8 +48,23 @@ def test_cells_are_the_points_over_the_seeds_of_the_search(made: Made) -> None:
     assert cells[Point(2.0**-5, 1.0)].state == "diverged", "one of three seeds did"
     assert cells[Point(2.0**-5, 1.0)].score is None
     assert sum(c.state == "done" for c in cells.values()) == 8
-    assert cells_of(family(made, "ntk"))[Point(2.0**-5, 0.5)].state == "missing"
+    assert centre.error == pytest.approx(statistics.stdev(loss_at(0, 0, s) for s in (0, 1, 2)) / math.sqrt(3))
+    by_bound = cells_of(family(made, "ntk"))[Point(2.0**-5, 0.5)]
+    assert (by_bound.state, by_bound.seeds) == ("done", 2), "the third is to come"
+    paper = replace(made.verdict("ntk"), search=made.verdict("ntk").search.judged_by(Stated(rule="paper")))
+    assert cells_of(judged(made.runs, [paper])[0])[Point(2.0**-5, 0.5)].state == "missing"
     assert cells_of(family(made, "mup")) == {}
+
+
+def test_racing_counts_and_fresh_seeds_are_the_others(noisy: Made) -> None:
+    standard = family(noisy, "standard")
+    centre = cells_of(standard)[Point(2.0**-6, 0.5)]
+    own = [run.score or math.nan for run in standard.optimum]
+    assert centre.seeds == 5
+    assert centre.score == pytest.approx(statistics.fmean(own))
+    curves = strategy_curves(standard, Histories())
+    assert curves is not None
+    assert (len(curves.search_scores), curves.fresh_scores) == (5, ())
 
 
 def test_neighbours_without_a_run_are_on_the_map(tmp_path: Path) -> None:
@@ -121,8 +139,8 @@ def test_only_the_histories_that_figures_need_are_read(
     blank.touch()
     monkeypatch.setattr(build, "save", lambda *_: [blank])
     write_report(made.results, tmp_path, made.runs, made.verdicts, made.searches)
-    # standard: candidate and fresh seeds, 6 neighbours, 1 other; ntk: the same, one neighbour unfinished; hybrid: 3.
-    assert len(asked) == len(set(asked)) == (8 * 3 + 2) + 7 * 3 + 3 * 3
+    # standard: candidate and fresh seeds, 6 neighbours, 1 other; ntk: a neighbour has two of three; hybrid: 3.
+    assert len(asked) == len(set(asked)) == (8 * 3 + 2) + (7 * 3 + 2) + 3 * 3
 
 
 def test_what_has_no_score_is_not_drawn_and_the_page_says_why(tmp_path: Path) -> None:
@@ -183,7 +201,7 @@ def test_an_optimum_beyond_the_grid_is_found_however_its_runs_were_rounded(tmp_p
     asked = search(base)
     runs = list(load_ledger(tmp_path).runs.values())
     for found in (runs, runs[::-1]):
-        (only,) = judged(found, [Look(asked, found).verdict()])
+        (only,) = judged(found, [look_at(asked, found).verdict()])
         assert [run.spec.seed for run in only.optimum] == [0, 1, 2, 3]
         assert len(only.points) == 2
 

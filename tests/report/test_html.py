@@ -10,6 +10,7 @@ from support.made_sweep import Made
 from ettsweep.report.families import Comparison, judged
 from ettsweep.report.html import MAX_RUN_ROWS, render
 from ettsweep.report.spikes import SPIKES
+from ettsweep.sweep.search import Point
 
 HOSTILE = '<script>alert("x")</script>&\'"'
 
@@ -35,7 +36,7 @@ class Page(HTMLParser):
 
 
 def page_of(made: Made, results: str = "results", corrupt: dict[str, str] | None = None) -> str:
-    images = {(made.verdict("standard").family, kind): b"\x89PNG" for kind in ("seeds", "map", "curves")}
+    images = {(made.verdicts[0].family, kind): b"\x89PNG" for kind in ("seeds", "map", "curves")}
     return render(results, [comparison(made, "vit-digits on digits")], images, made.runs, made.searches, corrupt or {})
 
 
@@ -45,11 +46,14 @@ def comparison(made: Made, title: str) -> Comparison:
 
 def test_the_answer_is_on_the_page(made: Made) -> None:
     text = Page(page_of(made)).text
-    assert "Best of 2 verified optima" in text, "hybrid's line of three points, and standard"
+    assert "Best, by seeds that chose the points, of 2 verified optima" in text, (
+        "hybrid's line of three points, and standard"
+    )
     assert "over 3 search seeds" in text, "hybrid has no fresh ones"
     assert "0.10040 ± 0.00040" in text, "the search's seeds: 0.1000, 0.1004, 0.1008"
     assert "0.11060 ± 0.00028" in text, "the fresh seeds: 0.1104, 0.1108"
-    assert "+0.0170" in text, "the margin to (lr / 2, wd)"
+    assert "optimal by the paper's comparison of means" in text, "hybrid"
+    assert text.count("+0.0170") == 2, "(lr / 2, wd) of ntk and hybrid; where a bound is known, shares with errors"
     for verdict in made.verdicts:
         assert verdict.strategy in text
         assert verdict.reason[1:] in text
@@ -60,7 +64,7 @@ def test_the_answer_is_on_the_page(made: Made) -> None:
 
 def test_points_are_named_as_the_terminal_names_them(made: Made) -> None:
     text = Page(page_of(made)).text
-    assert "standard at lr 2^-6, wd 2^-1 , lowest" in text
+    assert "at lr 2^-6, wd 2^-1 , optimal within 0% (95%): lowest" in text
     assert "candidate 2^-6 2^-1 0.10040" in text
     assert "(2 lr, wd / 2) 2^-5 2^-2" in text
     assert re.search(r"digits standard adamw \S+ 2\^-6 2\^-1 0 done", text), "the runs"
@@ -70,13 +74,14 @@ def test_points_are_named_as_the_terminal_names_them(made: Made) -> None:
     ("fresh", "words"),
     [
         ((0.20, 0.22), "ahead of ntk by 0.099 ± 0.010 (standard error)"),
+        ((0.14, 0.16), "not told apart from ntk: 0.039 ± 0.010 (standard error)"),
         ((0.11, 0.12), "not told apart from ntk: 0.0044 ± 0.0050 (standard error)"),
         ((0.2,), None),
         ((0.2, None), None),
     ],
 )
 def test_ahead_is_said_only_beyond_the_error(made: Made, fresh: tuple[float | None, ...], words: str | None) -> None:
-    """Standard's fresh seeds are 0.1104 and 0.1108; the error is that of both means."""
+    """Standard's fresh seeds are 0.1104 and 0.1108; of two seeds, 6.3 errors are beyond doubt (95%), 3.9 are not."""
     other = replace(made.verdict("standard"), fresh=dict(enumerate(fresh, 10)))
     vars(other).update(search=replace(other.search))
     vars(other.search).update(strategy="ntk", family="0" * 12)
@@ -86,7 +91,7 @@ def test_ahead_is_said_only_beyond_the_error(made: Made, fresh: tuple[float | No
 
 def test_what_is_empty_or_never_happened_is_left_out(made: Made) -> None:
     page = Page(page_of(made)).text
-    assert "fresh seeds best neighbour is worse by best accuracy" in page
+    assert "fresh seeds beats all neighbours best accuracy" in page
     assert "number steps diverged train loss gradient norm in all per run per 1,000 steps in all" in page
     assert "standard at the candidate 5 1,200 0 6 1.2 5 5 1 4.17 whole search 29" in page
     for absent in ("unrecovered in all", "overflow steps", "bits"):
@@ -96,9 +101,9 @@ def test_what_is_empty_or_never_happened_is_left_out(made: Made) -> None:
     quiet = [replace(v, fresh={}, neighbours=(), candidate=v.candidate) for v in made.verdicts]
     page = Page(page_of(Made(made.results, runs, quiet))).text
     assert "No spikes, and nothing diverged: 60 finished runs, 14,400 steps." in page
-    for absent in ("at the candidate", "fresh seeds best", "worse by", "utilisation waits"):
+    for absent in ("at the candidate", "fresh seeds beats", "worse by", "utilisation waits"):
         assert absent not in page
-    nothing = [replace(v, fresh={}, neighbours=(), candidate=None) for v in made.verdicts]
+    nothing = [replace(v, fresh={}, neighbours=(), candidate=None, bound=None) for v in made.verdicts]
     assert "strategy verdict points runs" in Page(page_of(Made(made.results, [], nothing))).text
 
 
@@ -108,6 +113,31 @@ def test_all_six_neighbours_are_listed_with_differences(made: Made) -> None:
         assert move in text
     # loss_at: (2 lr, wd) is 0.1 * 0.23 worse.
     assert "+0.0230" in text
+
+
+def test_what_is_known_is_told_with_its_errors(noisy: Made) -> None:
+    text = Page(page_of(noisy)).text
+    verdict = noisy.verdict("standard")
+    assert verdict.bound is not None
+    assert text.count(verdict.statement) >= 2, "in the table, and over what is known"
+    for one in verdict.bound.differences:
+        assert one is not None
+        told = re.search(rf"\{100 * one.mean:+.2f} ± {100 * one.error:.2f}%", text)
+        assert told, "in percent of the candidate's loss, with a standard error"
+    assert verdict.bound.best > 0.999
+    assert "with a probability of more than 99.9%; by the paper's comparison of means it is optimal" in text
+    assert re.search(r"Noise of a run: [\d.]+%, measured by repeated seeds \(\d+ degrees of freedom\)", text)
+    assert "unresolved: noise unknown" in text
+    known = noisy.verdict("hybrid").bound
+    assert known is not None
+    few = replace(known, caveat="no smooth surface fits: there is a cliff", more=24, plateau=(Point(2.0**-5, 0.5),))
+    open_ = [replace(noisy.verdict("hybrid"), verdict="unresolved", bound=replace(few, value=0.031))]
+    text = Page(page_of(Made(noisy.results, noisy.runs, open_))).text
+    assert "unresolved: within 3.1% (95%), 2% asked" in text
+    assert "Points are compared pair by pair: no smooth surface fits: there is a cliff." in text
+    assert "As good within 2% (95%): (2^-5, 2^-1). Recommended: (2^-6, 2^-1) , the one in the middle" in text
+    assert "more runs would tell" in text
+    assert "verified optim" not in text.lower()
 
 
 def test_speed_is_told_by_medians_and_starving_in_words(made: Made) -> None:

@@ -56,7 +56,7 @@ def lattice(measure: Score = Score("best_loss", "min")) -> Map:  # noqa: B008 (f
         for j in range(-2, 3):
             score = 0.1 * (1 + i * i + i * j + j * j)
             lower = measure.mode == "min"
-            cells.append(Cell(Point(2.0**i, 3 * 2.0**j), score if lower else 0.9 - score / 10, 0.01, "done"))
+            cells.append(Cell(Point(2.0**i, 3 * 2.0**j), score if lower else 0.9 - score / 10, 0.01, 3, "done"))
     cells[0] = replace(cells[0], score=None, state="diverged")
     cells[-1] = replace(cells[-1], score=None, state="failed")
     return Map(tuple(cells), measure)
@@ -72,7 +72,7 @@ def test_map_names_values_and_states() -> None:
     found = texts(figure)
     assert found.count(".200") == 6, "six neighbours of the candidate, all with i^2 + ij + j^2 = 1"
     assert found.count(".100") == 1
-    assert {"diverged", "failed", "lr", "wd", "$2^{-2}$", "12", "±.010"} <= set(found)
+    assert {"diverged", "failed", "lr", "wd", "$2^{-2}$", "12", "±.010", "n=3"} <= set(found)
 
 
 def test_map_of_accuracies_is_in_percent() -> None:
@@ -81,8 +81,8 @@ def test_map_of_accuracies_is_in_percent() -> None:
 
 def test_points_off_the_lattice_are_noted() -> None:
     made = lattice()
-    odd = replace(made, cells=(*made.cells, Cell(Point(1.3, 3.0), 0.5, None, "done")))
-    title = odd.figure().get_suptitle()
+    odd = replace(made, cells=(*made.cells, Cell(Point(1.3, 3.0), 0.5, None, 1, "done")))
+    title = odd.figure().get_suptitle().replace("\n", " ")
     assert "1 point off this lattice" in title
     assert "off this lattice" not in made.figure().get_suptitle()
 
@@ -102,7 +102,10 @@ def test_one_free_axis_is_a_line() -> None:
     assert panel.get_xscale() == "log"
     assert "wd 3" in panel.get_xlabel()
     assert panel.get_xlim() == pytest.approx((0.25 / math.sqrt(2), 4 * math.sqrt(2))), "half a step at both ends"
-    assert (figure.get_suptitle(), figure.get_supxlabel()) == ("ntk\nred: candidate", "a $title_ & more")
+    assert (figure.get_suptitle(), figure.get_supxlabel()) == (
+        "ntk\nred: candidate; mean ± standard error",
+        "a $title_ & more",
+    )
     x, y = panel.lines[0].get_data()
     assert list(x) == [0.25, 0.5, 1.0, 2.0, 4.0]
     assert list(y) == pytest.approx([0.5, 0.2, 0.1, 0.2, 0.5])
@@ -112,7 +115,7 @@ def test_one_free_axis_is_a_line() -> None:
 
 def test_nothing_finished_is_still_a_map() -> None:
     made = lattice()
-    cells = tuple(replace(c, score=None, std=None, state="queued") for c in made.cells)
+    cells = tuple(replace(c, score=None, error=None, state="queued") for c in made.cells)
     figure = replace(made, cells=cells, candidate=None, around=()).figure()
     figure.canvas.draw()
     assert texts(figure).count("queued") == 25

@@ -19,6 +19,7 @@ from ettsweep.report.families import judged
 from ettsweep.report.style import mean_std
 from ettsweep.report.tables import RUN_COLUMNS, latex, markdown, runs_table
 from ettsweep.runs.folder import RunDir
+from ettsweep.sweep.criterion import Stated
 from ettsweep.sweep.ledger import Run
 from ettsweep.tasks.kinds import Score
 
@@ -135,21 +136,52 @@ def test_optima_state_search_and_fresh_seeds_apart(made: Made) -> None:
     assert row["fresh_score"] == pytest.approx(statistics.fmean(fresh))
     assert row["fresh_std"] == pytest.approx(statistics.stdev(fresh))
     # The best of the six neighbours is (lr / 2, wd), loss 0.1 * (1 + 0.2 - 0.03), and the centre 0.1.
-    assert row["margin"] == pytest.approx(0.017)
+    assert row["lead"] == pytest.approx(0.017)
     assert row["loss_spikes"] == 0 + 1 + 2 + 1 + 2
     assert row["grad_spikes"] == 5
-    assert pd.isna(table.loc["mup"][["lr", "score", "margin", "loss_spikes"]]).all()
+    assert pd.isna(table.loc["mup"][["lr", "score", "lead", "loss_spikes"]]).all()
     assert table.loc["ntk"]["verdict"] == "incomplete"
     assert pd.isna(table.loc["ntk"]["fresh_score"])
 
 
-def test_margin_is_negative_for_a_better_neighbour(made: Made) -> None:
+def test_optima_have_what_is_known_of_them(noisy: Made) -> None:
+    """By the bound over the sweep's seeds and racing's; where one seed leaves the noise unknown, next to nothing."""
+    table = tables.optima_table(judged(noisy.runs, noisy.verdicts)).set_index("strategy")
+    row, bound = table.loc["standard"], noisy.verdict("standard").bound
+    assert bound is not None
+    assert (row["seeds"], row["rule"], row["confidence"], row["margin"]) == (5, "bound", 0.95, 0.02)
+    assert (row["bound"], row["p_best"], row["as_good"]) == (bound.value, bound.best, len(bound.plateau))
+    assert row["bound"] <= 0.02
+    assert (row["noise"], row["noise_known"]) == (pytest.approx(0.01, rel=0.3), "measured")
+    assert (row["recommended_lr"], row["recommended_wd"]) == tuple(bound.recommended)
+    row = table.loc["mup"]
+    assert (row["seeds"], row["noise_known"]) == (1, "unknown")
+    assert pd.isna(row[["bound", "p_best", "noise", "as_good", "recommended_lr"]]).all()
+
+
+def test_points_and_optima_go_by_the_seeds_that_count(noisy: Made) -> None:
+    table = tables.points_table(runs_table(noisy.runs), noisy.runs, judged(noisy.runs, noisy.verdicts))
+    standard = table[table["strategy"] == "standard"]
+    assert sorted(standard["seeds"]) == [3] * 18 + [5] * 7, "racing's seeds count"
+    paper = [replace(v, search=v.search.judged_by(Stated(rule="paper"))) for v in noisy.verdicts]
+    table = tables.points_table(runs_table(noisy.runs), noisy.runs, judged(noisy.runs, paper))
+    assert set(table[table["strategy"] == "standard"]["seeds"]) == {3}, "by the paper's rule those of the sweep alone"
+
+
+def test_latex_of_optima_has_what_belongs_into_a_paper(made: Made, tmp_path: Path) -> None:
+    tables.write_tables(tmp_path, made.runs, made.verdicts, made.searches)
+    header = (tmp_path / "optima.tex").read_text().split("\\midrule")[0]
+    assert "sweep & model & strategy & optimizer & verdict & lr & wd & bound & confidence & metric" in header
+    assert not [name for name in ("family", "noise", "p\\_best", "steps", "loss\\_spikes") if name in header]
+
+
+def test_lead_is_negative_for_a_better_neighbour(made: Made) -> None:
     verdict = made.verdict("standard")
     assert verdict.candidate is not None
     assert verdict.candidate.score is not None
     higher = replace(verdict, candidate=replace(verdict.candidate, score=1.0))
     table = tables.optima_table(judged(made.runs, [verdict, higher]))
-    assert table["margin"].tolist() == [pytest.approx(0.017), pytest.approx(0.017 + verdict.candidate.score - 1)]
+    assert table["lead"].tolist() == [pytest.approx(0.017), pytest.approx(0.017 + verdict.candidate.score - 1)]
 
 
 def test_of_an_accuracy_less_is_worse() -> None:

@@ -12,7 +12,8 @@ from ettsweep.spec import RunSpec, ScheduleSpec, StrategySpec
 from ettsweep.sweep.ledger import Run, load_ledger
 from ettsweep.sweep.search import Axis, Point, Search, expand
 from ettsweep.sweep.sweeps import by_family
-from ettsweep.sweep.verify import Look, Scored, Verdict
+from ettsweep.sweep.verdict import Scored, Verdict
+from ettsweep.sweep.verify import look_at
 from ettsweep.tasks.images.spec import DigitsTask, ImageNetTask
 from ettsweep.tasks.kinds import Score
 
@@ -133,7 +134,7 @@ class Made:
 
 def read(results: Path, searches: list[Search]) -> Made:
     ledger = load_ledger(results)
-    verdicts = [Look(s, ledger.family(s.family)).verdict() for s in searches]
+    verdicts = [look_at(s, ledger.family(s.family)).verdict() for s in searches]
     return Made(results, list(ledger.runs.values()), verdicts)
 
 

@@ -25,8 +25,7 @@ def ask(tmp_path: Path) -> Ask:
     """Return a function that makes a request of the small grid, with a criterion in its file."""
 
     def make(criterion: object = None, **changes: Any) -> Request:
-        stated = {} if criterion is None else {"criterion": criterion}
-        return load_request(write_grid(tmp_path / "w8.yaml", **stated, **changes))
+        return load_request(write_grid(tmp_path / "w8.yaml", criterion=criterion or {}, **changes))
 
     return make
 

@@ -15,8 +15,11 @@ from ettsweep.spec import MAX_SEED, RunSpec
 from ettsweep.sweep.criterion import Criterion
 from ettsweep.sweep.gridfile import load_request
 from ettsweep.sweep.ledger import Run
+from ettsweep.sweep.look import REACH
 from ettsweep.sweep.search import Axis, Point, Search, parse_point
-from ettsweep.sweep.verify import FINAL, REACH, Look, Verdict, fresh_seeds, side_by_side
+from ettsweep.sweep.seeds import fresh_seeds
+from ettsweep.sweep.verdict import FINAL, Verdict, side_by_side
+from ettsweep.sweep.verify import look_at
 from ettsweep.tasks.kinds import Score
 
 Offset = tuple[float, float]
@@ -43,6 +46,7 @@ def search_of(tmp_path: Path) -> Callable[..., Search]:
             wd: {wd}
             strategies: [standard]
             seeds: {list(seeds)}
+            criterion: {{rule: paper}}
             """
         )
         return load_request(path).searches()[0]
@@ -76,11 +80,11 @@ BOWL: dict[Offset, float | None] = {offset: bowl(offset) for offset in [(0, 0), 
 
 
 def verify(search: Search, runs: Sequence[Run], at: Point | None = None) -> Verdict:
-    return Look(search, runs).verdict(at)
+    return look_at(search, runs).verdict(at)
 
 
 def wanted(search: Search, runs: Sequence[Run], at: Point | None = None) -> list[RunSpec]:
-    look = Look(search, runs)
+    look = look_at(search, runs)
     return look.wanted(look.verdict(at))
 
 
@@ -103,7 +107,7 @@ def test_a_point_better_than_its_six_neighbours_is_optimal(search: Search) -> No
     assert {offset_of(n.point): n.score for n in verdict.neighbours} == {o: bowl(o) for o in SIX}
     assert verdict.missing == []
     assert wanted(search, runs_on(search, BOWL)) == []
-    assert Look(search, runs_on(search, BOWL)).climb() == verdict
+    assert look_at(search, runs_on(search, BOWL)).climb() == verdict
 
 
 def test_the_diagonals_left_out_need_not_be_there(search: Search) -> None:
@@ -159,7 +163,7 @@ def test_runs_of_one_point_that_were_rounded_otherwise_are_read_as_one(
         assert verdict.outside == ()
         assert wanted(search, found) == []
     missing = run_at(search, (0, 0), 1, state="interrupted")
-    look = Look(search, [*runs[:4], near(first[1], apart, 1), near(missing, apart, 3)])
+    look = look_at(search, [*runs[:4], near(first[1], apart, 1), near(missing, apart, 3)])
     assert near(first[1], apart, 1).spec in look.specs([CENTRE]), "what is there is not trained again"
 
 
@@ -167,7 +171,7 @@ def test_points_of_the_finest_lattice_are_never_joined(search_of: Callable[..., 
     step = 2.0**-10
     search = search_of(lr=f"{{range: [0, {20 * step}], step: {step}}}", wd="fixed")
     runs = [near(run_at(search, (i * step, 0), 0, 1.0 + i), 1e-7, 0) for i in range(24)]
-    look = Look(search, runs)
+    look = look_at(search, runs)
     assert [look.at(point).score for point in search.points] == [1.0 + i for i in range(21)]
     assert [look.at(CENTRE.moved(i * step, 0)).score for i in range(21, 24)] == [22.0, 23.0, 24.0]
     beyond = CENTRE.moved(24 * step, 0)
@@ -323,7 +327,7 @@ def test_of_many_runs_that_stand_still_three_are_named_the_nearest_first(search_
 
 def test_a_failed_rerun_over_a_fresh_seed_does_not_stand_in_the_way(search: Search) -> None:
     verdict = verify(search, [*runs_on(search, BOWL), run_at(search, (0, 0), 5, state="failed")])
-    assert (verdict.verdict, verdict.reason) == ("optimal", "better than all 6 neighbours")
+    assert (verdict.verdict, verdict.reason) == ("optimal", "its mean is better than those of all 6 neighbours")
 
 
 def test_points_asked_for_come_before_new_neighbours(search_of: Callable[..., Search]) -> None:
@@ -359,7 +363,7 @@ def test_a_point_with_a_better_neighbour_is_refuted_and_climbs_to_the_best_one(s
     runs = runs_on(search, BOWL | {(0, 1): 0.9, (1, -1): 0.8})
     verdict = verify(search, runs, at=CENTRE)
     assert (verdict.verdict, verdict.reason) == ("refuted", "2 neighbours are better")
-    climbed = Look(search, runs).climb(CENTRE)
+    climbed = look_at(search, runs).climb(CENTRE)
     assert (offset_of(climbed.point), climbed.path) == ((1, -1), (CENTRE,))
 
 
@@ -387,7 +391,7 @@ def test_runs_off_the_lattice_and_off_a_fixed_axis_are_not_looked_at(search_of: 
     assert {offset_of(run.point) for run in verdict.runs} == set(calm)
     for offset in other:
         with pytest.raises(InputError, match=r"--at: (lr|wd)"):
-            Look(search, runs_on(search, calm | other)).snap(CENTRE.moved(*offset))
+            look_at(search, runs_on(search, calm | other)).snap(CENTRE.moved(*offset))
 
 
 def test_two_sweeps_of_one_family_say_in_what_they_differ(search_of: Callable[..., Search]) -> None:
@@ -395,7 +399,7 @@ def test_two_sweeps_of_one_family_say_in_what_they_differ(search_of: Callable[..
     free, held = replace(search_of(wide), sweep="free"), replace(search_of(wide, "fixed"), sweep="held")
     more = replace(free, seeds=(0, 1), sweep="more")
     far = replace(free, points=(*free.points, CENTRE.moved(9, 0)), sweep="far")
-    strict = replace(free, criterion=Criterion(confidence=0.99, margin=0.015), sweep="strict")
+    strict = replace(free, criterion=Criterion(rule="paper", confidence=0.99, margin=0.015), sweep="strict")
     runs = runs_on(free, BOWL | {(0, 1): 0.5})
     verdicts = [verify(search, runs) for search in (free, held, more, far)]
     verdicts.append(replace(verdicts[1], search=strict))
@@ -427,7 +431,7 @@ def test_the_path_of_a_climb_is_kept(search_of: Callable[..., Search]) -> None:
     runs = runs_on(search, {(i, 0): 4.0 - i for i in range(-1, 4)})
     way = [CENTRE.moved(i, 0) for i in range(4)]
     for first in range(4):
-        verdict = Look(search, runs).climb(way[first])
+        verdict = look_at(search, runs).climb(way[first])
         assert (verdict.path, verdict.way) == (tuple(way[first:3]), tuple(way[first:]))
 
 
@@ -436,19 +440,19 @@ def test_a_point_typed_as_a_table_prints_it_is_the_known_one(search_of: Callable
     runs = runs_on(search, BOWL)
     new = Point(CENTRE.lr * 2**9, CENTRE.wd / 2**9)
     for point in (*(CENTRE.moved(*offset) for offset in BOWL), new):
-        assert Look(search, runs).snap(Point(float(f"{point.lr:.4g}"), float(f"{point.wd:.4g}"))) == point
-        assert Look(search, runs).snap(parse_point(str(point).strip("()"), "--at")) == point
+        assert look_at(search, runs).snap(Point(float(f"{point.lr:.4g}"), float(f"{point.wd:.4g}"))) == point
+        assert look_at(search, runs).snap(parse_point(str(point).strip("()"), "--at")) == point
     with pytest.raises(
         InputError, match=r"--at: lr 0\.007891 is no point of vit-digits standard; the nearest is 2\^-7"
     ):
-        Look(search, runs).snap(Point(CENTRE.lr * 1.01, CENTRE.wd))
+        look_at(search, runs).snap(Point(CENTRE.lr * 1.01, CENTRE.wd))
 
 
 def test_a_point_typed_in_full_is_itself_on_the_finest_lattice(search_of: Callable[..., Search]) -> None:
     step = 2.0**-10
     search = search_of(lr=f"{{range: [0, {4 * step}], step: {step}}}", wd="fixed")
     for point in search.points:
-        assert Look(search, []).snap(point) == point
+        assert look_at(search, []).snap(point) == point
 
 
 def test_a_point_of_wd_zero_is_found_where_wd_is_fixed_at_zero(search: Search) -> None:
@@ -456,17 +460,17 @@ def test_a_point_of_wd_zero_is_found_where_wd_is_fixed_at_zero(search: Search) -
     zero = Point(CENTRE.lr, 0.0)
     base = search.base.at(*zero, 0)
     without_decay = replace(search, base=base, wd=fixed, points=(zero,))
-    assert Look(without_decay, []).snap(zero) == zero
+    assert look_at(without_decay, []).snap(zero) == zero
     with pytest.raises(InputError, match=r"--at: wd is fixed at 0 in "):
-        Look(without_decay, []).snap(CENTRE)
+        look_at(without_decay, []).snap(CENTRE)
 
 
 def test_a_point_off_a_fixed_axis_cannot_be_judged(search_of: Callable[..., Search]) -> None:
     search = search_of(wd="fixed")
     with pytest.raises(InputError, match=r"--at: wd is fixed at 2\^-1 in vit-digits standard, got 2\^0"):
-        Look(search, []).snap(Point(CENTRE.lr, 1.0))
+        look_at(search, []).snap(Point(CENTRE.lr, 1.0))
     far = Point(CENTRE.lr * 8, CENTRE.wd)
-    assert Look(search, []).snap(far) == far, "along the free axis any point can be"
+    assert look_at(search, []).snap(far) == far, "along the free axis any point can be"
 
 
 # --- ties and divergence --------------------------------------------------------------------------------------------
@@ -476,7 +480,7 @@ def test_an_exactly_equal_neighbour_is_a_tie_without_a_climb(search: Search) -> 
     runs = runs_on(search, BOWL | {(1, 0): 1.0})
     verdict = verify(search, runs, at=CENTRE)
     assert (verdict.verdict, verdict.reason) == ("tie", "an equal neighbour")
-    assert Look(search, runs).climb(CENTRE) == verdict
+    assert look_at(search, runs).climb(CENTRE) == verdict
     assert wanted(search, runs, at=CENTRE) == []
 
 
@@ -507,7 +511,7 @@ def test_a_diverged_point_loses_to_a_neighbour_that_did_not(search: Search) -> N
     runs = runs_on(search, dict.fromkeys(BOWL, None) | {(-1, 0): 3.0})
     verdict = verify(search, runs, at=CENTRE)
     assert verdict.verdict == "refuted"
-    assert offset_of(Look(search, runs).climb(CENTRE).point) == (-1, 0)
+    assert offset_of(look_at(search, runs).climb(CENTRE).point) == (-1, 0)
 
 
 def test_all_diverged_is_a_tie_that_says_what_to_try(search: Search) -> None:
@@ -560,7 +564,7 @@ def test_fresh_seeds_are_not_those_of_the_search(search_of: Callable[..., Search
 def test_fresh_seeds_begin_anew_after_the_last_that_can_be(search_of: Callable[..., Search]) -> None:
     assert fresh_seeds(search_of(seeds=[MAX_SEED, 1]), 3) == [0, 2, 3]
     assert fresh_seeds(search_of(seeds=[MAX_SEED - 2, 0]), 4) == [MAX_SEED - 1, MAX_SEED, 1, 2]
-    (spec,) = Look(search_of(seeds=[0]), []).specs([CENTRE], [MAX_SEED])
+    (spec,) = look_at(search_of(seeds=[0]), []).specs([CENTRE], [MAX_SEED])
     assert RunSpec.model_validate(spec.model_dump()).seed == 2**31 - 1
 
 
@@ -569,6 +573,7 @@ def test_fresh_seeds_begin_anew_after_the_last_that_can_be(search_of: Callable[.
 
 def test_accuracy_is_best_where_it_is_highest() -> None:
     search = load_request(shipped("grids") / "vit-b16.yaml", ["ntk"], lr_range="0:0", wd_range="0:0").searches()[0]
+    search = replace(search, criterion=Criterion(rule="paper"))
     centre = Point(20.0, 4e-5)
 
     def run(offset: Offset, accuracy: float | None) -> Run:
@@ -583,7 +588,7 @@ def test_accuracy_is_best_where_it_is_highest() -> None:
     runs[1], runs[2] = run(SIX[0], 0.79), run(SIX[1], None)
     refuted = verify(search, runs, at=centre)
     assert refuted.verdict == "refuted"
-    assert Look(search, runs).climb(centre).point == centre.moved(*SIX[0])
+    assert look_at(search, runs).climb(centre).point == centre.moved(*SIX[0])
 
 
 # --- the whole climb ------------------------------------------------------------------------------------------------
@@ -600,7 +605,7 @@ def search_for(search: Search, surface: Callable[[Offset], float]) -> tuple[Verd
             runs[spec.run_id] = run_at(search, offset, spec.seed, surface(offset))
         return len(new)
 
-    train(Look(search, []).specs(search.points))
+    train(look_at(search, []).specs(search.points))
     while True:
         found = list(runs.values())
         verdict = verify(search, found)

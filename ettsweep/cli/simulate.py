@@ -1,0 +1,76 @@
+"""The command simulate: what a rule does on sweeps whose truth is known."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from ettsweep.cli import completion
+from ettsweep.cli.options import Form, Judging
+from ettsweep.errors import InputError
+from ettsweep.output import Format, note, progress, show
+
+
+def simulate(
+    *,
+    table: Annotated[
+        Path | None,
+        typer.Option(help="Recorded lattice: JSON with columns and rows, maybe gzipped.", metavar="FILE"),
+    ] = None,
+    surface: Annotated[
+        str | None,
+        typer.Option(
+            help="Made surface: bowl, ridge, plateau, cliff, several, rough or growing.",
+            autocompletion=completion.surfaces,
+        ),
+    ] = None,
+    noise: Annotated[
+        float | None, typer.Option(min=0, max=1, help="Noise of a run on a made surface, as a share of its loss; 0.06.")
+    ] = None,
+    tails: Annotated[
+        Literal["normal", "heavy"] | None, typer.Option(help="Tails of that noise; heavy: Student's t of 3 degrees.")
+    ] = None,
+    sweeps: Annotated[int, typer.Option(min=1, help="Sweeps of each rule.")] = 100,
+    seeds: Annotated[str, typer.Option(help="Seeds that each sweep asks for, such as 0,1,2.")] = "0,1",
+    slots: Annotated[int, typer.Option(min=1, help="Runs that train at a time.")] = 1,
+    judging: Judging,
+    max_runs: Annotated[int | None, typer.Option(min=0, help="Race up to this many runs a sweep.")] = 300,
+    max_seeds: Annotated[int | None, typer.Option(min=1, help="Race with at most this many seeds a point.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of all draws.")] = 0,
+    form: Form = Format.TABLE,
+) -> None:
+    """Simulate sweeps on a recorded lattice or a made surface: how often is a verdict right, and for how many runs?
+
+    Each asks for the centre alone and goes on as `verify-optimum --follow` does. A row for each rule, or for the one
+    that is named: the share of sweeps declared optimal, of these that of right ones, how often the bound holds, the
+    runs of a sweep, its wall time in times of one run, and how much worse than the best its candidate is.
+    """
+    from ettsweep.config import parse_numbers
+    from ettsweep.processes import cores
+    from ettsweep.sweep.criterion import Rule, resolve
+    from ettsweep.sweep.recorded import Recorded, read_table
+    from ettsweep.sweep.simulate import Series, centre_alone, open_workers, outcomes, summary
+    from ettsweep.sweep.verify import Budget
+    from ettsweep.sweep.worlds import Made
+
+    if (table is None) == (surface is None):
+        raise InputError("say what is searched, with one of --table FILE and --surface NAME")
+    if table and (noise is not None or tails):
+        raise InputError("--noise and --tails are those of a made surface; a table has its own")
+    stated = judging.stated()
+    asked = parse_numbers(seeds, "--seeds", "0,1,2")
+    recorded = read_table(table) if table else None
+    made = Made(surface or "bowl", 0.06 if noise is None else noise, tails or "normal", seed=seed)
+    world = Recorded(recorded, seed=seed) if recorded else made
+    most = recorded.seeds(max_seeds) if recorded else max_seeds
+    criterion, rows = resolve([stated]), []
+    rules: list[Rule] = [stated.rule] if stated.rule else ["bound", "paper"]
+    with progress("simulating", len(rules) * sweeps) as advance, open_workers(cores()) as pool:
+        for rule in rules:
+            search = centre_alone(asked, criterion.model_copy(update={"rule": rule}), recorded)
+            series = Series(search, world, Budget(max_runs, most).checked([search]), slots)
+            rows.append({"rule": rule, **summary(outcomes(pool, series, sweeps, advance))})
+    show(rows, form)
+    if form is Format.TABLE:
+        margin = search.measure.said(criterion.margin_for(search.measure))
+        note(f"{sweeps} sweeps a rule; margin {margin}, confidence {criterion.confidence:g}")

@@ -1,0 +1,232 @@
+"""The rule of the bound: with a confidence, no neighbour is better than the candidate by more than the margin."""
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from statistics import fmean
+
+from ettsweep.output import count, device_hours
+from ettsweep.runs.state import State
+from ettsweep.spec import RunSpec
+from ettsweep.sweep.evidence import INFERRED_DOF, MEASURED_DOF, Evidence, Position, evidence
+from ettsweep.sweep.ledger import Run, cost_s
+from ettsweep.sweep.look import TO_COME, Look
+from ettsweep.sweep.means import Means
+from ettsweep.sweep.race import MOST, Question, next_runs, runs_needed
+from ettsweep.sweep.search import Point, Search, neighbours, snap
+from ettsweep.sweep.seeds import RACING, counts, in_turn
+from ettsweep.sweep.surface import student_quantile
+from ettsweep.sweep.verdict import Bound, Scored, Verdict
+
+REACH_OF_FIT = {1: 3, 2: 2}
+"""Steps from the candidate, along each of one or two free axes, up to which scores are fitted with its own."""
+
+FIRST_SEEDS = 2
+"""Seeds that a neighbour is run with first; racing gives it more where it decides."""
+
+
+class Bounded(Look):
+    """A family judged by the posterior of a surface that is fitted to its scores."""
+
+    def __init__(self, search: Search, runs: Iterable[Run]) -> None:
+        self._all = list(runs)
+        super().__init__(search, self._all)
+        self.new_seeds = search.seeds[:FIRST_SEEDS]
+        self._scored: dict[Point, Scored] = {}
+        self._found: dict[Point, Evidence | None] = {}
+
+    def counts(self, seed: int) -> bool:
+        return counts(self.search, seed)
+
+    def at(self, point: Point) -> Scored:
+        """Return the mean of a point's finished scores; a point with a diverged run has none, and is the worst."""
+        point = snap(point, self._known)
+        if point not in self._scored:
+            self._scored[point] = self._score(point)
+        return self._scored[point]
+
+    def _score(self, point: Point) -> Scored:
+        finished = self._finished(point)
+        scores = [run.score for run in finished if run.score is not None]
+        if len(scores) < len(finished):
+            return Scored(point, None, State.DIVERGED, len(finished))
+        if scores:
+            return Scored(point, fmean(scores), State.DONE, len(scores))
+        return Scored(point, None, self._unfinished(point, self.new_seeds) or State.MISSING)
+
+    def climb(self, at: Point | None = None) -> Verdict:
+        """Judge a point, by default the best that was asked for, and go on to a neighbour that is better.
+
+        Better is the posterior mean, among points that were run: where a climb ends is a matter of what was asked for
+        and of scores alone.
+        """
+        if at is None and not self.search.free:
+            at = self.search.points[0]
+        here = self._best() if at is None else self.at(at)
+        path: list[Point] = []
+        while here and self.search.free and (better := self._better(here)) and better.point not in path:
+            path.append(here.point)
+            here = better
+        passed = [n for point in path for n in neighbours(point, self.search.lr, self.search.wd)]
+        return self._verdict(here, path, passed)
+
+    def _better(self, here: Scored) -> Scored | None:
+        """Return the neighbour, or point asked for, of the best posterior mean; None where the point itself has it."""
+        around = [self.at(p) for p in neighbours(here.point, self.search.lr, self.search.wd)]
+        known = [one for one in around if one.score is not None]
+        if here.score is None:
+            return min(known, key=lambda one: self.search.measure.rank(one.score), default=None)
+        found = self.evidence(here.point)
+        if found is None or found.noise.known == "unknown":
+            best = min([here, *known], key=lambda one: self.search.measure.rank(one.score))
+            return None if best is here else best
+        near = {self._position(here.point, one.point): one for one in known}
+        near |= {self._position(here.point, p): self.at(p) for p in self._asked}
+        best_of = next(position for position in found.order if position in near or not any(position))
+        return near[best_of] if any(best_of) else None
+
+    # --- what is known ---
+
+    def evidence(self, candidate: Point) -> Evidence | None:
+        """Return what the scores around a point say of it and its neighbours; None where they are too few."""
+        if candidate not in self._found:
+            self._found[candidate] = self._evidence(candidate)
+        return self._found[candidate]
+
+    def _evidence(self, candidate: Point) -> Evidence | None:
+        reach = REACH_OF_FIT[len(self._axes)]
+        scores: dict[Position, dict[int, float]] = {}
+        for point in self._runs:
+            position = self._position(candidate, point)
+            if max(map(abs, position)) <= reach and self.at(point).state is State.DONE:
+                scores[position] = {r.spec.seed: r.score for r in self._finished(point) if r.score is not None}
+        if self._here not in scores:
+            return None
+        return evidence(scores, self._here, loss=self.search.measure.mode == "min")
+
+    @cached_property
+    def _axes(self) -> list[int]:
+        return [k for k, axis in enumerate((self.search.lr, self.search.wd)) if not axis.fixed]
+
+    def _position(self, origin: Point, point: Point) -> Position:
+        """Return the steps from one point to another along the free axes."""
+        axes, (here, there) = (self.search.lr, self.search.wd), (origin.log2(), point.log2())
+        return tuple(round((there[k] - here[k]) / axes[k].step, 6) for k in self._axes)
+
+    @cached_property
+    def _here(self) -> Position:
+        return (0.0,) * len(self._axes)
+
+    def _positions(self, candidate: Scored, around: Sequence[Scored]) -> list[Position]:
+        """Return where the neighbours are that did not diverge."""
+        return [self._position(candidate.point, n.point) for n in around if n.score is not None]
+
+    # --- judgement ---
+
+    def _refuted(self, candidate: Scored, around: Sequence[Scored]) -> str:
+        confidence = self.search.criterion.confidence
+        if candidate.score is None:
+            better = [n for n in around if n.score is not None]
+            return "it diverged, and a neighbour did not" if better else ""
+        found, others = self.evidence(candidate.point), self._positions(candidate, around)
+        if found is None or not others or found.noise.known == "unknown":
+            return ""
+        surely = max(found.better(self._here, others))
+        return f"a neighbour is better, with a probability of {surely:.3g}" if surely >= confidence else ""
+
+    def _concluded(self, candidate: Scored, around: Sequence[Scored]) -> tuple[str, str, Bound | None]:
+        if candidate.score is None:
+            return "unresolved", "all diverged; try a centre with a lower lr", None
+        paper = Means(self.search, self._all).verdict(candidate.point).verdict
+        beside = f"; by the paper's comparison of means it is {paper}"
+        found = self.evidence(candidate.point)
+        if found is None:
+            return "unresolved", f"noise unknown: there is one score in all{beside}", None
+        bound = self._bound(found, candidate, around, paper)
+        said = self.search.measure.said
+        if bound.value is None:
+            what = f"noise unknown: {found.noise.dof:.2g} degrees of freedom are left for it"
+            enough = f"{MEASURED_DOF} of repeated seeds or {INFERRED_DOF} of the fit would do"
+            return "unresolved", f"{what}; {enough}{beside}", bound
+        sure = f"{100 * bound.confidence:.10g}%"
+        if bound.value <= bound.margin:
+            return "optimal", f"no neighbour is better by more than {said(bound.value)} ({sure} sure)", bound
+        up_to, margin = said(bound.value), said(bound.margin)
+        what = f"a neighbour may be better by up to {up_to} ({sure} sure), the margin is {margin}"
+        more = f"some {count(bound.more, 'more run')}" if bound.more else f"more than {MOST} more runs"
+        each_s = fmean(cost_s(run) for run in self._finished(candidate.point))
+        hours = f", about {device_hours((bound.more or MOST) * each_s)}," if each_s else ""
+        return "unresolved", f"{what}; {more}{hours} would tell", bound
+
+    def _bound(self, found: Evidence, candidate: Scored, around: Sequence[Scored], paper: str) -> Bound:
+        """Return what is known of a candidate whose neighbours are all known."""
+        criterion = self.search.criterion
+        margin = criterion.margin_for(self.search.measure)
+        here, others = self._here, self._positions(candidate, around)
+        each = dict(zip(others, found.differences(here, others), strict=True)) if others else {}
+        known = found.noise.known != "unknown"
+        value = 0.0 if not others else found.bound(here, others, criterion.confidence) if known else None
+        plateau = self._as_good(found, candidate, margin) if known else []
+        return Bound(
+            value=value,
+            confidence=criterion.confidence,
+            margin=margin,
+            best=found.best_of(here, others) if others else 1.0,
+            differences=tuple(
+                None if n.score is None else each[self._position(candidate.point, n.point)] for n in around
+            ),
+            noise=found.noise,
+            caveat=found.caveat,
+            plateau=tuple(plateau),
+            recommended=_middle([candidate.point, *plateau]),
+            paper=paper,
+            more=runs_needed(self._question(found, candidate, others)) if value and value > margin else None,
+            evidence=found,
+        )
+
+    def _as_good(self, found: Evidence, candidate: Scored, margin: float) -> list[Point]:
+        """Return the points that, with the confidence, are no worse than the candidate by more than the margin."""
+        z = student_quantile(self.search.criterion.confidence, found.surface.dof)
+        points = {self._position(candidate.point, point): point for point in self._runs}
+        others = [position for position in found.positions if any(position)]
+        worse = found.differences(self._here, others) if others else []
+        return [points[p] for p, d in zip(others, worse, strict=True) if d.mean + z * d.error <= margin]
+
+    # --- racing ---
+
+    def further(self, verdict: Verdict, number: int, most_seeds: int | None = None) -> list[RunSpec]:
+        """Return the runs under way around an unresolved candidate, and those that tell most: that many in all."""
+        if verdict.verdict != "unresolved" or verdict.candidate is None or verdict.score is None:
+            return []
+        candidate = verdict.candidate
+        if (found := self.evidence(candidate.point)) is None:
+            return []
+        question = self._question(found, candidate, self._positions(candidate, verdict.neighbours), most_seeds)
+        points = {self._position(candidate.point, point): point for point in self._runs}
+        chosen = [*question.under_way, *next_runs(question, max(0, number - len(question.under_way)))]
+        return [self.specs([points[position]], [seed])[0] for position, seed in chosen]
+
+    def _question(
+        self, found: Evidence, candidate: Scored, others: Sequence[Position], most_seeds: int | None = None
+    ) -> Question:
+        criterion, taken, under_way = self.search.criterion, {}, []
+        for point, runs in self._runs.items():
+            position = self._position(candidate.point, point)
+            if position in found.positions:
+                taken[position] = [seed for seed in runs if self.counts(seed)]
+                under_way += [(position, seed) for seed in taken[position] if runs[seed].state in TO_COME]
+        return Question(
+            found,
+            self._here,
+            others,
+            criterion.confidence,
+            criterion.margin_for(self.search.measure),
+            in_turn(self.search),
+            taken,
+            under_way,
+            len(RACING) if most_seeds is None else most_seeds,
+        )
+
+
+def _middle(points: Sequence[Point]) -> Point:
+    """Return the point that is nearest to all others; of several that with the lowest lr, then wd."""
+    return min(points, key=lambda one: (sum(one.apart(other) for other in points), one.lr, one.wd))

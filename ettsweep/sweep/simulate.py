@@ -1,0 +1,194 @@
+"""Simulated sweeps: the real rounds of `grid` and `verify-optimum --follow`, on worlds whose truth is known.
+
+What plans, judges and races is what real sweeps use; only runs and clock are made up: a run is over at once, and takes
+as long as any other.
+"""
+
+import math
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from ettsweep.errors import InputError
+from ettsweep.pool import Pool, open_pool
+from ettsweep.resources import shipped
+from ettsweep.runs.folder import RunDir
+from ettsweep.runs.state import State, Status
+from ettsweep.spec import MAX_SEED
+from ettsweep.sweep.criterion import Criterion
+from ettsweep.sweep.gridfile import load_request
+from ettsweep.sweep.ledger import Ledger, Plan, Run, make_plan
+from ettsweep.sweep.recorded import Recorded, Table
+from ettsweep.sweep.search import Axis, Point, Search, neighbours
+from ettsweep.sweep.seeds import in_turn
+from ettsweep.sweep.verify import NO_BUDGET, Budget, Verification
+from ettsweep.sweep.worlds import Made, Place, World
+
+CHUNK = 4
+"""Sweeps that a process gets at a time."""
+
+GRIDS = {"best_loss": "vit-digits.yaml", "best_accuracy": "vit-b16.yaml"}
+"""Grid files whose runs are simulated, by the metric that their verdicts compare."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a simulated sweep.
+
+    Attributes:
+        verdict: on its only family.
+        runs: that it trained.
+        wall: how long it took, in times of one run.
+        advantage: of the best neighbour over the candidate, in truth; None without a candidate.
+        allowed: the same, less what the truth may be off by.
+        margin: of its criterion.
+        bound: that it stated on the advantage; None where it stated none.
+        regret: of the candidate, against the best of the lattice.
+        caveat: why points were compared pair by pair, where they were.
+    """
+
+    verdict: str
+    runs: int
+    wall: int
+    advantage: float | None
+    allowed: float | None
+    margin: float
+    bound: float | None
+    regret: float | None
+    caveat: str
+
+    @property
+    def declared(self) -> bool:
+        return self.verdict == "optimal"
+
+    @property
+    def right(self) -> bool:
+        """Whether the candidate is an optimum within the margin, as far as the truth can tell."""
+        return self.allowed is not None and self.allowed <= self.margin
+
+    @property
+    def holds(self) -> bool | None:
+        """Whether the bound holds, as far as the truth can tell; None where there is none."""
+        return None if self.bound is None or self.allowed is None else self.allowed <= self.bound
+
+
+def centre_alone(seeds: Sequence[int], criterion: Criterion, table: Table | None = None) -> Search:
+    """Return the search of a sweep that asks for the centre of a lattice and leaves the rest to racing.
+
+    Raises:
+        InputError: seeds are none, or repeat.
+    """
+    if len(set(seeds)) < len(seeds) or not all(0 <= seed <= MAX_SEED for seed in seeds):
+        told = ", ".join(map(str, seeds))
+        raise InputError(f"--seeds: different whole numbers from 0 to {MAX_SEED} are expected, got {told}")
+    grid = shipped("grids") / GRIDS[table.metric if table else "best_loss"]
+    base, lr, wd = load_request(grid, ["ntk"]).searches()[0].base, Axis(), Axis()
+    if table:
+        i, j = table.centre
+        base = base.at(2.0 ** table.log2_lr[i], 2.0 ** table.log2_wd[j], seeds[0])
+        lr, wd = (Axis(step=v[1] - v[0]) if len(v) > 1 else Axis(fixed=True) for v in (table.log2_lr, table.log2_wd))
+    return Search(base, lr, wd, tuple(seeds), (Point(base.lr, base.wd),), "simulated", criterion)
+
+
+def simulate(search: Search, world: World, budget: Budget = NO_BUDGET, slots: int = 1) -> Outcome:
+    """Run a sweep: what was asked for, then all rounds until its verdict stands, with some runs at a time."""
+    rank = {seed: number for number, seed in enumerate(in_turn(search))}
+    asking = Verification([search], budget=budget, at_once=slots, follows=True)
+    ledger, wall = Ledger({}, {}), 0
+    plan = make_plan(
+        (search.base.at(point.lr, point.wd, seed) for point in search.points for seed in search.seeds), ledger
+    )
+    while plan.to_launch:
+        ledger = Ledger(ledger.runs | dict(_train(plan, search, world, rank)), {})
+        wall += math.ceil(len(plan.to_launch) / slots)
+        plan = asking.plan(ledger)
+    (verdict,) = asking.verdicts
+    advantage = allowed = regret = None
+    if verdict.point:
+        around = [_place(search, n) for n in neighbours(verdict.point, search.lr, search.wd)]
+        advantage, allowed = world.advantage(_place(search, verdict.point), around)
+        regret = world.regret(_place(search, verdict.point))
+    margin, bound = search.criterion.margin_for(search.measure), verdict.bound
+    stated = (bound.value, bound.caveat) if bound else (None, "")
+    return Outcome(verdict.verdict, len(ledger.runs), wall, advantage, allowed, margin, stated[0], regret, stated[1])
+
+
+def _train(plan: Plan, search: Search, world: World, rank: dict[int, int]) -> Iterator[tuple[str, Run]]:
+    for planned in plan.to_launch:
+        spec = planned.spec
+        score = world.score(_place(search, Point(spec.lr, spec.wd)), rank[spec.seed])
+        state = State.DIVERGED if score is None else State.DONE
+        yield planned.id, Run(RunDir(Path(planned.id)), spec, Status(state), {"score": score, "device_s": 1.0})
+
+
+def _place(search: Search, point: Point) -> Place:
+    """Return how many steps a point is from the centre."""
+    pairs = ((search.lr, point.lr, search.base.lr), (search.wd, point.wd, search.base.wd))
+    lr, wd = (0 if axis.fixed else round(math.log2(there / here) / axis.step) for axis, there, here in pairs)
+    return lr, wd
+
+
+# --- many of them ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Series:
+    """Sweeps that differ in their worlds alone, of which each is another number of one kind."""
+
+    search: Search
+    world: Made | Recorded
+    budget: Budget = NO_BUDGET
+    slots: int = 1
+
+    def outcome(self, number: int) -> Outcome:
+        """Run one of them."""
+        return simulate(self.search, replace(self.world, number=number), self.budget, self.slots)
+
+
+def _nobody(amount: float) -> None:
+    """Tell nobody how far it is."""
+
+
+def outcomes(pool: Pool, series: Series, sweeps: int, advance: Callable[[float], None] = _nobody) -> list[Outcome]:
+    """Run the first of the sweeps of a series, that many."""
+    found = []
+    for one in pool.map(series.outcome, range(sweeps), chunksize=CHUNK):
+        advance(1)
+        found.append(one)
+    return found
+
+
+@contextmanager
+def open_workers(number: int) -> Iterator[Pool]:
+    """Give a pool of processes that keep to one thread each: their matrices are small."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    with open_pool(number, "spawn", _ready) as pool:
+        yield pool
+
+
+def _ready() -> None:
+    """Do nothing: what is needed is imported with the work."""
+
+
+def summary(found: Sequence[Outcome]) -> dict[str, float | None]:
+    """Return what became of sweeps, as shares of all; right ones as a share of those that were declared optimal.
+
+    A bound is counted wherever one was stated; runs, wall and regret are those of all sweeps.
+    """
+    declared = [one for one in found if one.declared]
+    held = [one.holds for one in found if one.holds is not None]
+    runs = np.array([one.runs for one in found])
+    return {
+        "declared": len(declared) / len(found),
+        "right": sum(one.right for one in declared) / len(declared) if declared else None,
+        "bound holds": sum(held) / len(held) if held else None,
+        "runs": float(runs.mean()),
+        "median": float(np.median(runs)),
+        "90%": float(np.quantile(runs, 0.9)),
+        "wall": float(np.mean([one.wall for one in found])),
+        "regret": float(np.mean([one.regret for one in found if one.regret is not None] or [math.nan])),
+    }

@@ -1,0 +1,47 @@
+"""Write what a results folder has of whole lattices as tables: `python -m bench.lattice RESULTS FOLDER`.
+
+One file a strategy, `MODEL-STRATEGY.json.gz`, which `ettsweep simulate --table` and `make bench-verdicts` read. Made of
+`ettsweep grid --model vit-digits --strategy ntk --lr-range -3:3 --wd-range -3:3 --seeds 100,101,...,119`.
+"""
+
+import argparse
+import gzip
+import json
+from itertools import groupby
+from pathlib import Path
+
+from ettsweep.errors import InputError
+from ettsweep.spec import log2
+from ettsweep.sweep.ledger import load_ledger
+from ettsweep.sweep.recorded import METRICS, read_table
+
+COLUMNS = ("log2_lr", "log2_wd", "seed", *METRICS)
+
+
+def main() -> None:
+    """Write the tables, and say of each how large it is; one with holes is left out."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("results", type=Path)
+    parser.add_argument("folder", type=Path)
+    options = parser.parse_args()
+    runs = sorted(load_ledger(options.results).runs.values(), key=lambda run: (run.model, run.strategy))
+    for (model, strategy), members in groupby(runs, lambda run: (run.model, run.strategy)):
+        finished = [(run.spec, run.result) for run in members if run.result]
+        rows = sorted(
+            [log2(spec.lr), log2(spec.wd), spec.seed, *(result.get(name) for name in METRICS)]
+            for spec, result in finished
+        )
+        path = options.folder / f"{model.removeprefix('vit-')}-{strategy}.json.gz"
+        table = {"what": f"{model}, {strategy}: scores of all points over all seeds", "columns": COLUMNS, "rows": rows}
+        path.write_bytes(gzip.compress(json.dumps(table).encode(), mtime=0))
+        try:
+            found = read_table(path)
+        except InputError as error:
+            path.unlink()
+            print(f"left out: {error}")
+        else:
+            print(f"{path}: {len(found.log2_lr)} x {len(found.log2_wd)} points, {found.seeds()} seeds")
+
+
+if __name__ == "__main__":
+    main()

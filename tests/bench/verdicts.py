@@ -1,0 +1,145 @@
+"""Measure whether verdicts are as sure as they say, on worlds whose truth is known: `make bench-verdicts`.
+
+It prints a row for each surface, margin and confidence, and as many for the paper's rule. Each row is of simulated
+sweeps that ask for the centre alone, with two seeds, and go on through the real rounds.
+"""
+
+import argparse
+import json
+import math
+import os
+import platform
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from scipy.stats import beta
+
+from ettsweep.pool import Pool
+from ettsweep.sweep.criterion import Criterion
+from ettsweep.sweep.recorded import Recorded, Table, read_table
+from ettsweep.sweep.simulate import Outcome, Series, centre_alone, open_workers, outcomes, summary
+from ettsweep.sweep.verify import Budget
+from ettsweep.sweep.worlds import Made
+
+CONFIDENCES = (0.8, 0.9, 0.95, 0.99)
+MARGINS = (0.01, 0.02, 0.05)
+PAPER_SEEDS = (1, 3, 6, 10)
+MADE = {
+    "bowl .04": Made("bowl", 0.04),
+    "bowl .12": Made("bowl", 0.12),
+    "ridge .06": Made("ridge", 0.06),
+    "plateau .06": Made("plateau", 0.06),
+    "cliff .06": Made("cliff", 0.06),
+    "several .06": Made("several", 0.06),
+    "rough .06": Made("rough", 0.06),
+    "growing .06": Made("growing", 0.06),
+    "heavy .06": Made("bowl", 0.06, "heavy"),
+}
+RECORDED = Path(__file__).parents[2] / "results" / "benchmarks"
+MAX_RUNS = 300
+DOUBT = 0.01
+"""Of the one-sided bound that a share of bounds that hold is given, from below and from above."""
+
+COLUMNS = ("world", "rule", "stated", "margin", "sweeps", "declared", "right", "holds", "from", "to", "caveat")
+COLUMNS += ("runs", "median", "90%", "regret")
+
+Row = dict[str, float | str | None]
+
+
+def worlds() -> dict[str, tuple[Made | Recorded, Table | None]]:
+    """Return all worlds by name, each with the table that it was recorded in."""
+    found: dict[str, tuple[Made | Recorded, Table | None]] = {name: (world, None) for name, world in MADE.items()}
+    for path in sorted(RECORDED.glob("digits-*.json.gz")):
+        table = read_table(path)
+        found[f"recorded {path.name.removesuffix('.json.gz')}"] = Recorded(table), table
+    return found
+
+
+def row(name: str, rule: str, stated: float | None, margin: float, found: Sequence[Outcome]) -> Row:
+    """Return what became of sweeps; `from` and `to` hold the share of bounds that hold, each with a doubt of 1%."""
+    held = [one.holds for one in found if one.holds is not None]
+    n, k = len(held), sum(held)
+    told = summary(found)
+    return {
+        "world": name,
+        "rule": rule,
+        "stated": stated,
+        "margin": margin,
+        "sweeps": len(found),
+        "declared": told["declared"],
+        "right": told["right"],
+        "holds": told["bound holds"],
+        "from": (float(beta.ppf(DOUBT, k, n - k + 1)) if k else 0.0) if n else None,
+        "to": (float(beta.ppf(1 - DOUBT, k + 1, n - k)) if k < n else 1.0) if n else None,
+        "caveat": float(np.mean([bool(one.caveat) for one in found])) if rule == "bound" else None,
+        **{key: told[key] for key in ("runs", "median", "90%", "regret")},
+    }
+
+
+def rows(pool: Pool, options: argparse.Namespace) -> Iterator[Row]:
+    for name, (world, table) in worlds().items():
+        if options.only and not any(part in name for part in options.only):
+            continue
+        for margin in options.margins:
+            for stated in options.confidences:
+                search = centre_alone((0, 1), Criterion(confidence=stated, margin=margin), table)
+                budget = Budget(MAX_RUNS, table.seeds() if table else None)
+                found = outcomes(pool, Series(search, world, budget), options.sweeps)
+                yield row(name, "bound", stated, margin, found)
+        for seeds in options.paper_seeds:
+            search = centre_alone(tuple(range(seeds)), Criterion(rule="paper"), table)
+            found = outcomes(pool, Series(search, world, Budget(10 * MAX_RUNS)), options.sweeps)
+            for margin in options.margins:  # means ask for none
+                judged = [replace(one, margin=margin) for one in found]
+                yield row(name, f"paper, {seeds} seed{'s' * (seeds > 1)}", None, margin, judged)
+
+
+def told(column: str, value: float | str | None) -> str:
+    """Return a cell as the table has it."""
+    if value is None or isinstance(value, str):
+        return value or ""
+    if column in ("runs", "median", "90%", "sweeps"):
+        return f"{value:.0f}"
+    return f"{100 * value:.3g}%" if column in ("margin", "regret") else f"{value:.2f}"
+
+
+def short(found: Row) -> bool:
+    """Say whether bounds hold less often than stated, beyond what chance explains."""
+    return found["stated"] is not None and found["to"] is not None and float(found["to"]) < float(found["stated"])
+
+
+def main() -> None:
+    """Print the table as markdown, flag what falls short, and write all of it as JSON where that is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sweeps", type=int, default=200)
+    parser.add_argument("--only", nargs="*", default=[], help="worlds whose names hold one of these")
+    parser.add_argument("--confidences", type=float, nargs="*", default=list(CONFIDENCES))
+    parser.add_argument("--margins", type=float, nargs="*", default=list(MARGINS))
+    parser.add_argument("--paper-seeds", type=int, nargs="*", default=list(PAPER_SEEDS))
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    start_s, found = time.perf_counter(), []
+    print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}")
+    with open_workers(options.workers) as pool:
+        for one in rows(pool, options):
+            found.append(one)
+            cells = [told(column, one[column]) for column in COLUMNS]
+            print(f"| {' | '.join(cells)} |{' falls short' if short(one) else ''}", flush=True)
+    versions = {
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "cores": len(os.sched_getaffinity(0)),
+        "load": os.getloadavg()[0],
+        "wall_s": math.ceil(time.perf_counter() - start_s),
+    }
+    print(json.dumps(versions))
+    if options.json:
+        options.json.write_text(json.dumps({"versions": versions, "rows": found}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

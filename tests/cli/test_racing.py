@@ -1,0 +1,199 @@
+"""Verdicts that are bounds, as people ask for them: what is bought, what a budget stops, what outlives a kill."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.commandline import LONG, PATIENCE_S, Call, Done, keep, runs_in, start, wait_for, write_grid
+from support.forks import Forks, warm_workers
+
+from ettsweep.runs.folder import RunDir
+from ettsweep.runs.state import State
+from ettsweep.spec import RunSpec
+from ettsweep.sweep.gridfile import load_request
+from ettsweep.sweep.seeds import RACING
+
+Ask = Callable[..., list[RunSpec]]
+
+NOISE = (0.0, 0.01, -0.01, 0.02)
+"""What seeds add to scores, in turn, one step further at each point: 1% or so."""
+
+
+def noisy(spec: RunSpec, slope: float = 1.0) -> float:
+    """Lowest at lr 2^-2; a neighbour is worse by `slope` times an eighth or a quarter."""
+    return 1 + slope * abs(spec.lr - 0.25) + NOISE[(spec.seed + round(8 * spec.lr)) % len(NOISE)]
+
+
+def finish(results: Path, spec: RunSpec, score: float) -> None:
+    run = RunDir.create(results, spec)
+    assert run.claim({}, after=0)
+    assert run.finish({"status": "done", "score": score, "device_s": 36.0}, [])
+
+
+@pytest.fixture
+def ask(tmp_path: Path, results: Path) -> Ask:
+    """Return a function that asks for the small grid, judged by a bound, and finishes its runs with noisy scores."""
+
+    def asked(slope: float = 1.0, **changes: Any) -> list[RunSpec]:
+        path = write_grid(tmp_path / "w8.yaml", **({"criterion": {}, "seeds": [0, 1, 2]} | changes))
+        keep(results, request := load_request(path))
+        for spec in request.specs():
+            finish(results, spec, noisy(spec, slope))
+        return request.specs()
+
+    return asked
+
+
+def verify(call: Call, results: Path, *options: object, code: int | None = None) -> Done:
+    return call("verify-optimum", "--results", results, "--format", "json", *options, code=code)
+
+
+def bought(call: Call, results: Path) -> list[tuple[str, str]]:
+    """Return lr and seed of the runs that would be submitted."""
+    shown = call("verify-optimum", "--dry-run", "--results", results, code=None).out
+    return re.findall(r"^\w+ +submit .* (2\^\S+) +2\^-2 +(\d+) +missing", shown, re.MULTILINE)
+
+
+def specs(results: Path) -> list[RunSpec]:
+    return [run.spec() for run in runs_in(results)]
+
+
+# --- verdicts and what they say -------------------------------------------------------------------------------------
+
+
+def test_a_clear_optimum_is_one_by_either_rule(call: Call, results: Path, ask: Ask) -> None:
+    ask()
+    assert verify(call, results, "--dry-run", code=0).json[0]["verdict"] == "optimal"
+    assert verify(call, results, "--dry-run", "--rule", "paper", code=0).json[0]["verdict"] == "optimal"
+
+
+def test_a_mean_alone_is_an_optimum_by_the_papers_rule_only(call: Call, results: Path, ask: Ask) -> None:
+    ask(slope=0.1, seeds=[0])
+    done = verify(call, results, "--dry-run", "--rule", "paper", code=0)
+    assert done.json[0]["reason"] == "its mean is better than those of all 2 neighbours"
+    done = verify(call, results, "--dry-run", code=1)
+    assert done.json[0]["verdict"] == "unresolved"
+    assert "noise unknown" in done.json[0]["reason"]
+    assert "by the paper's comparison of means it is optimal" in done.json[0]["reason"]
+
+
+def test_fresh_seeds_move_no_bound_and_are_those_of_no_race(call: Call, results: Path, ask: Ask) -> None:
+    asked = ask()
+    before = verify(call, results, "--dry-run").json[0]
+    rows = call("seeds", "--count", 4, "--dry-run", "--results", results, "--format", "json").json
+    fresh = [row["seed"] for row in rows]
+    assert fresh == [3, 4, 5, 6]
+    assert not {*fresh} & {*RACING}
+    best = asked[0].at(before["lr"], before["wd"], 0)
+    for number, seed in enumerate(fresh):
+        finish(results, best.at(best.lr, best.wd, seed), 9.0 + number)
+    after = verify(call, results, "--dry-run").json[0]
+    assert [one["score"] for one in after.pop("fresh")] == [9.0, 10.0, 11.0, 12.0]
+    assert before.pop("fresh") == []
+    assert after == before
+
+
+def test_no_fresh_seed_is_one_of_a_race(call: Call, results: Path, ask: Ask) -> None:
+    """Also where a sweep's own seeds end just below those of races."""
+    ask(seeds=[RACING.start - 3, RACING.start - 2, RACING.start - 1])
+    rows = call("seeds", "--count", 2, "--dry-run", "--results", results, "--format", "json").json
+    assert [row["seed"] for row in rows] == [RACING.stop, RACING.stop + 1]
+
+
+# --- what is bought -------------------------------------------------------------------------------------------------
+
+
+def test_without_follow_only_missing_neighbours_are_bought(call: Call, results: Path, ask: Ask) -> None:
+    """Two seeds of each, of the sweep's four; a verdict that is open for want of seeds asks for none."""
+    ask(slope=0.1, lr={"range": [-1, 0]}, seeds=[0, 1, 2, 3], criterion={"margin": "0.1%"})
+    assert bought(call, results) == [("2^-1", "0"), ("2^-1", "1")]
+    for seed in (0, 1):
+        finish(results, spec := specs(results)[0].at(0.5, 0.25, seed), noisy(spec, 0.1))
+    done = verify(call, results, code=1)
+    assert done.json[0]["verdict"] == "unresolved"
+    assert not (results / "jobs").exists()
+
+
+def test_a_neighbour_that_another_sweep_trained_with_one_seed_gets_its_second(
+    call: Call, results: Path, ask: Ask
+) -> None:
+    asked = ask(lr={"range": [-1, 0]}, seeds=[0, 1])
+    finish(results, spec := asked[0].at(0.5, 0.25, 0), noisy(spec))
+    assert verify(call, results, "--dry-run", code=1).json[0]["verdict"] == "edge"
+    assert bought(call, results) == [("2^-1", "1")]
+    finish(results, spec := asked[0].at(0.5, 0.25, 1), noisy(spec))
+    assert verify(call, results, "--dry-run").json[0]["verdict"] != "edge"
+
+
+# --- budgets --------------------------------------------------------------------------------------------------------
+
+
+def test_fewer_seeds_than_were_asked_for_are_refused(call: Call, results: Path, ask: Ask) -> None:
+    ask()
+    done = call("verify-optimum", "--follow", "--max-seeds", 2, "--results", results, code=2)
+    assert done.err == "ettsweep: --max-seeds 2: w8 standard asks for 3 seeds a point already\n"
+    call("verify-optimum", "--max-seeds", 3, "--dry-run", "--results", results, code=None)
+
+
+@pytest.mark.parametrize(
+    ("budget", "told"),
+    [
+        (("--max-hours", 0), "than --max-hours 0 allows"),
+        (("--max-runs", 0), "it stops here"),
+        (("--max-seeds", 3), "--max-seeds 3 allows no further seed"),
+    ],
+)
+def test_a_budget_that_is_spent_trains_nothing(
+    call: Call, results: Path, ask: Ask, budget: tuple[str, int], told: str
+) -> None:
+    ask(slope=0.1, criterion={"margin": "0.1%"})
+    before = len(runs_in(results))
+    done = verify(call, results, "--follow", *budget, code=1)
+    assert done.json[0]["verdict"] == "unresolved"
+    assert told in done.err
+    assert len(runs_in(results)) == before
+    assert not (results / "jobs").exists()
+
+
+# --- a race ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("process")
+def test_a_race_ends_in_an_optimum_with_seeds_of_its_own(
+    call: Call, results: Path, forks: Forks, tmp_path: Path
+) -> None:
+    write_grid(tmp_path / "w8.yaml", criterion={"margin": "20%"}, lr={"range": [-2, 2]})
+    with warm_workers(forks):
+        call("grid", "--grid", "w8.yaml", "--follow", "--launch-set", "slots=1", "--results", results)
+        (row,) = verify(call, results, "--dry-run", code=1).json
+        assert row["verdict"] == "unresolved", "one seed a point says nothing of the noise"
+        (row,) = verify(call, results, "--follow", "--max-runs", 30, code=0).json
+    raced = [spec for spec in specs(results) if spec.seed != 0]
+    assert raced
+    assert {spec.seed for spec in raced} <= {*RACING}
+    assert {spec.lr for spec in raced} <= {row["lr"], row["lr"] / 2, row["lr"] * 2}
+
+
+@pytest.mark.usefixtures("process")
+def test_a_race_goes_on_after_its_command_is_killed(results: Path, ask: Ask, tmp_path: Path) -> None:
+    """Its worker lives on; the same command waits for the runs that are under way, and starts none in their place."""
+    asked = {spec.run_id for spec in ask(recipe=LONG, seeds=[0])}
+    follow = ("verify-optimum", "--follow", "--results", results, "--launch-set", "slots=1")
+    command = start(*follow, cwd=tmp_path)
+
+    def begun() -> list[RunDir]:
+        return [run for run in runs_in(results) if run.id not in asked and run.numbers()]
+
+    wait_for(begun, "the first run of the race")
+    command.kill()
+    command.communicate()
+    raced = {run.id for run in runs_in(results)} - asked
+    assert len(raced) == 3, "one more seed of each point"
+    done = start(*follow, "--max-runs", 0, cwd=tmp_path)
+    done.communicate(timeout=PATIENCE_S)
+    assert {run.id for run in runs_in(results)} == asked | raced
+    assert {run.id: (run.numbers(), run.status().state) for run in runs_in(results)} == dict.fromkeys(
+        asked | raced, ([1], State.DONE)
+    )

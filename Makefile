@@ -10,6 +10,7 @@
 # make bench   set up, then the speed of the tool itself
 # make bench-data  images/s that a core makes ready for training, and how many cores a GPU needs
 # make bench-text  tokens/s that cores make of text, peak memory, and how fast blocks are found and read
+# make bench-verdicts   simulated sweeps: are verdicts as sure as they say? (BENCH="--sweeps 100 --only bowl")
 # make bench-vit   a training step of vit-b16 beside timm's, on the GPU if there is one (BENCH="--json FILE")
 # make bench-encdec  a training step of bart-large beside Hugging Face's MBart; on a GPU, r2c2 too (BENCH="--json FILE")
 # make bench-gpu   vit-b16 for some hundred steps on a GPU, all strategies in fp16 and bf16, on made images
@@ -25,7 +26,7 @@ CLUSTERS ?= 1
 PROCESSES ?= auto
 
 .PHONY: help install demo test test-all lint check slurm-up slurm-down chaos fuzz clean
-.PHONY: bench bench-data bench-text bench-vit bench-encdec bench-gpu bench-gpu-text
+.PHONY: bench bench-data bench-text bench-verdicts bench-vit bench-encdec bench-gpu bench-gpu-text
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -44,7 +45,7 @@ $(READY): pyproject.toml
 demo: $(READY)
 	@echo "== 1/4 grid: the sweep vit-digits, a small Vision Transformer on scikit-learn's digits under four strategies"
 	@$(BIN)/ettsweep grid --model vit-digits --note "the demo" --follow --results $(RESULTS)
-	@echo "== 2/4 verify-optimum: is each best point better than its six neighbours? If not, climb"
+	@echo "== 2/4 verify-optimum: by how much could a neighbour be better? Climb, and race, until it is within the margin"
 	-@$(BIN)/ettsweep verify-optimum --sweep vit-digits --follow --results $(RESULTS)
 	@echo "== 3/4 seeds: each optimum again, over three fresh seeds"
 	-@$(BIN)/ettsweep seeds --sweep vit-digits --count 3 --follow --results $(RESULTS) > /dev/null
@@ -91,6 +92,9 @@ bench-data: $(READY)
 
 bench-text: $(READY)
 	@PYTHONPATH=tests $(BIN)/python -m bench.text $(BENCH)
+
+bench-verdicts: $(READY)
+	@PYTHONPATH=tests $(BIN)/python -m bench.verdicts $(BENCH)
 
 bench-vit: $(READY)
 	@PYTHONPATH=tests $(BIN)/python -m bench.vit $(BENCH)

@@ -44,12 +44,14 @@ spawn() {
 # port_taken PORT: something on this machine listens there
 port_taken() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
 
-# name_nodes [LINE]: put our line into /etc/hosts, or take it out; several clusters may do so at once
+# name_nodes [LINE]: put our line into /etc/hosts, or take it out; several clusters may do so at once, and whoever looks
+# a name up meanwhile finds all others: the file is replaced, or written in place where it is mounted
 name_nodes() {
-  local tag="# ettsweep-devcluster $D" rest
+  local tag="# ettsweep-devcluster $D" new=/etc/.hosts.ettsweep
   (
     flock 8
-    rest=$(grep -v " $tag\$" /etc/hosts) || true
-    printf '%s\n' "$rest" ${1:+"$1 $tag"} >/etc/hosts
-  ) 8</etc/hosts
+    { grep -v " $tag\$" /etc/hosts || true; printf '%s' "${1:+$1 $tag$'\n'}"; } >"$new"
+    chmod --reference=/etc/hosts "$new"
+    mv -f "$new" /etc/hosts 2>/dev/null || { cat "$new" >/etc/hosts && rm "$new"; }
+  ) 8</etc
 }

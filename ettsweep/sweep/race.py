@@ -53,7 +53,9 @@ class Race:
         self.variance_H = surface.variance_H
         self.cov_HPP = surface.cov_HPP
         self.of, self.others = found.index(question.of), [found.index(other) for other in question.others]
-        self.ahead_HQ = surface.mean_HP[:, [self.of]] - surface.mean_HP[:, self.others]
+        ahead_HQ = surface.mean_HP[:, [self.of]] - surface.mean_HP[:, self.others]
+        self.ahead_Q = self.weight_H @ ahead_HQ
+        self.among_Q = self.weight_H @ (ahead_HQ - self.ahead_Q) ** 2
         self.margin = found.fitted(question.margin)
         self.start_Q = self._within()
         scored_PS = surface.layout.scored_PS
@@ -90,10 +92,9 @@ class Race:
 
         Components come together as each of them gets narrower: further runs tell the length scales, too.
         """
-        within_Q, mean_Q = self._within(), self.weight_H @ self.ahead_HQ
-        among_Q = self.weight_H @ (self.ahead_HQ - mean_Q) ** 2
-        var_Q = within_Q + among_Q * within_Q / np.maximum(self.start_Q, 1e-300)
-        z_Q = (mean_Q - self.margin) / np.sqrt(np.maximum(var_Q, 1e-300))
+        within_Q = self._within()
+        var_Q = within_Q + self.among_Q * within_Q / np.maximum(self.start_Q, 1e-300)
+        z_Q = (self.ahead_Q - self.margin) / np.sqrt(np.maximum(var_Q, 1e-300))
         return sum(map(NormalDist().cdf, z_Q.tolist())) <= 1 - self.question.confidence
 
     def _within(self) -> Array:
@@ -105,11 +106,10 @@ class Race:
 
         These would have the candidate less each other known to so much, in units of the noise's variance.
         """
-        mean_Q = self.weight_H @ self.ahead_HQ
-        among_Q = self.weight_H @ (self.ahead_HQ - mean_Q) ** 2
-        sd_QO = np.sqrt(np.tensordot(self.weight_H * self.variance_H, np.maximum(cov_HQO, 0.0), 1) + among_Q[:, None])
+        within_QO = np.tensordot(self.weight_H * self.variance_H, np.maximum(cov_HQO, 0.0), 1)
+        sd_QO = np.sqrt(within_QO + self.among_Q[:, None])
         z = NormalDist().inv_cdf((1 + self.question.confidence) / 2)
-        return np.asarray((np.maximum(mean_Q[:, None] + z * sd_QO - AIM * self.margin, 0.0) ** 2).sum(0))
+        return np.asarray((np.maximum(self.ahead_Q[:, None] + z * sd_QO - AIM * self.margin, 0.0) ** 2).sum(0))
 
     def _options(self) -> Iterator[list[tuple[int, int]]]:
         """Yield single runs of seeds that other points have, and pairs of runs of a new one."""

@@ -4,13 +4,16 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import combinations
+from typing import TYPE_CHECKING
 
 from ettsweep.runs.state import State
 from ettsweep.sweep.agreement import unlike
-from ettsweep.sweep.evidence import Difference, Evidence, Noise
 from ettsweep.sweep.ledger import Run
 from ettsweep.sweep.search import Point, Search
 from ettsweep.tasks.kinds import Score
+
+if TYPE_CHECKING:
+    from ettsweep.sweep.evidence import Difference, Evidence, Noise
 
 FINAL = frozenset({"optimal", "tie", "unsearched"})
 """Verdicts that more runs of the same plan cannot change."""
@@ -52,14 +55,14 @@ class Bound:
     confidence: float
     margin: float
     best: float
-    differences: tuple[Difference | None, ...]
-    noise: Noise
+    differences: "tuple[Difference | None, ...]"
+    noise: "Noise"
     caveat: str
     plateau: tuple[Point, ...]
     recommended: Point
     paper: str
     more: int | None = None
-    evidence: Evidence | None = field(default=None, compare=False, repr=False)
+    evidence: "Evidence | None" = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,11 @@ from itertools import chain
 from ettsweep.errors import InputError
 from ettsweep.output import device_hours, power
 from ettsweep.spec import RunSpec
-from ettsweep.sweep.bound import Bounded
 from ettsweep.sweep.ledger import Ledger, Plan, Planned, Run, cost_s, make_plan
 from ettsweep.sweep.look import Look
 from ettsweep.sweep.means import Means
 from ettsweep.sweep.search import Point, Search, titles
 from ettsweep.sweep.verdict import Verdict
-
-RULES: dict[str, type[Look]] = {"bound": Bounded, "paper": Means}
 
 ROUND_S = 5.0
 """Seconds that a round of racing has workers busy, who take about as long to start."""
@@ -26,7 +23,11 @@ HOPE = 8
 
 def look_at(search: Search, runs: Iterable[Run]) -> Look:
     """Return a family as it is, to be judged by the rule of its sweep."""
-    return RULES[search.criterion.rule](search, runs)
+    if search.criterion.rule == "paper":
+        return Means(search, runs)
+    from ettsweep.sweep.bound import Bounded  # numpy: commands that judge nothing start without it
+
+    return Bounded(search, runs)
 
 
 def looks(searches: Sequence[Search], ledger: Ledger) -> list[Look]:

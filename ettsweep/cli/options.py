@@ -308,7 +308,10 @@ class Judging:
         from ettsweep.schema import validate
         from ettsweep.sweep.criterion import Stated
 
-        return validate(Stated, vars(self), "criterion")
+        try:
+            return validate(Stated, vars(self), "criterion")
+        except InputError as error:
+            raise InputError(str(error).replace("criterion: ", "--")) from None
 
     def of(self, request: "Request") -> "Request":
         """Return a grid's request with what the options say in place of what the file does."""

@@ -111,7 +111,7 @@ def show_spikes(families: "Sequence[JudgedFamily]") -> None:
 def note_saved(verdicts: Sequence[Verdict]) -> None:
     """Say how many runs racing has saved against as many seeds at each point as the most that a compared one got."""
     saved = sum(
-        saved_by_racing(v.counted, (v.candidate.point, *(n.point for n in v.neighbours)))
+        saved_by_racing(v.counted, (v.candidate.point, *(n.point for n in v.neighbours))) - v.beside
         for v in verdicts
         if v.bound and v.candidate
     )

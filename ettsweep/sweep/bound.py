@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from functools import cached_property
+from itertools import product
 from statistics import fmean
 
 from ettsweep.output import count, device_hours
@@ -9,16 +10,16 @@ from ettsweep.runs.state import State
 from ettsweep.spec import RunSpec
 from ettsweep.sweep.evidence import INFERRED_DOF, MEASURED_DOF, Evidence, Position, evidence
 from ettsweep.sweep.ledger import Run, cost_s
-from ettsweep.sweep.look import TO_COME, Look
+from ettsweep.sweep.look import STUCK, TO_COME, Look
 from ettsweep.sweep.means import Means
-from ettsweep.sweep.race import MOST, Question, next_runs, runs_needed
+from ettsweep.sweep.race import Question, next_runs, runs_needed
 from ettsweep.sweep.search import Point, Search, neighbours, snap
 from ettsweep.sweep.seeds import RACING, counts, in_turn
 from ettsweep.sweep.surface import student_quantile
-from ettsweep.sweep.verdict import Bound, Scored, Verdict
+from ettsweep.sweep.verdict import COMPARED, MOST, Bound, Scored, Verdict
 
-REACH_OF_FIT = {1: 3, 2: 2}
-"""Steps from the candidate, along each of one or two free axes, up to which scores are fitted with its own."""
+REACH_OF_FIT = {0: 0, 1: 3, 2: 2}
+"""Steps from the candidate, along each free axis, up to which scores are fitted with its own: by how many are free."""
 
 FIRST_SEEDS = 2
 """Seeds that a neighbour is run with first; racing gives it more where it decides."""
@@ -54,7 +55,7 @@ class Bounded(Look):
         return Scored(point, None, self._unfinished(point, self.new_seeds) or State.MISSING)
 
     def climb(self, at: Point | None = None) -> Verdict:
-        """Judge a point, by default the best that was asked for, and go on to a neighbour that is better.
+        """Judge a point, by default the best that was asked for, and go on to one near it that is better.
 
         Better is the posterior mean, among points that were run: where a climb ends is a matter of what was asked for
         and of scores alone.
@@ -67,10 +68,10 @@ class Bounded(Look):
             path.append(here.point)
             here = better
         passed = [n for point in path for n in neighbours(point, self.search.lr, self.search.wd)]
-        return self._verdict(here, path, passed)
+        return self._verdict(here, path, passed, self._near(here.point) if here else ())
 
     def _better(self, here: Scored) -> Scored | None:
-        """Return the neighbour, or point asked for, of the best posterior mean; None where the point itself has it."""
+        """Return the point of the best posterior mean among those near one; None where it is that one."""
         around = [self.at(p) for p in neighbours(here.point, self.search.lr, self.search.wd)]
         known = [one for one in around if one.score is not None]
         if here.score is None:
@@ -79,10 +80,8 @@ class Bounded(Look):
         if found is None or found.noise.known == "unknown":
             best = min([here, *known], key=lambda one: self.search.measure.rank(one.score))
             return None if best is here else best
-        near = {self._position(here.point, one.point): one for one in known}
-        near |= {self._position(here.point, p): self.at(p) for p in self._asked}
-        best_of = next(position for position in found.order if position in near or not any(position))
-        return near[best_of] if any(best_of) else None
+        best_of = found.order[0]
+        return self.at(self._point(here.point, best_of)) if any(best_of) else None
 
     # --- what is known ---
 
@@ -93,15 +92,32 @@ class Bounded(Look):
         return self._found[candidate]
 
     def _evidence(self, candidate: Point) -> Evidence | None:
-        reach = REACH_OF_FIT[len(self._axes)]
         scores: dict[Position, dict[int, float]] = {}
-        for point in self._runs:
-            position = self._position(candidate, point)
-            if max(map(abs, position)) <= reach and self.at(point).state is State.DONE:
-                scores[position] = {r.spec.seed: r.score for r in self._finished(point) if r.score is not None}
+        for point in self._near(candidate):
+            if self.at(point).state is State.DONE:
+                of = {run.spec.seed: run.score for run in self._finished(point) if run.score is not None}
+                scores[self._position(candidate, point)] = of
         if self._here not in scores:
             return None
         return evidence(scores, self._here, loss=self.search.measure.mode == "min")
+
+    def _near(self, candidate: Point) -> list[Point]:
+        """Return the points with runs whose scores are fitted with a candidate's, itself among them."""
+        reach = REACH_OF_FIT[len(self._axes)]
+        return [point for point in self._runs if max(map(abs, self._position(candidate, point)), default=0) <= reach]
+
+    def _unrun(self, candidate: Point) -> list[Position]:
+        """Return where there is no score near a candidate and a run may be had: nothing failed, or diverged before."""
+        reach = REACH_OF_FIT[len(self._axes)]
+        diverged = [self._position(candidate, p) for p in self._near(candidate) if self.at(p).state is State.DIVERGED]
+        found = []
+        for position in product(map(float, range(-reach, reach + 1)), repeat=len(self._axes)):
+            point = self._point(candidate, position)
+            stuck = any(run.state in STUCK for run in self._runs.get(point, {}).values())
+            beyond = any(_beyond(position, other) for other in diverged)
+            if not (self.at(point).state.finished or stuck or beyond or self._too_far([point])):
+                found.append(position)
+        return found
 
     @cached_property
     def _axes(self) -> list[int]:
@@ -111,6 +127,13 @@ class Bounded(Look):
         """Return the steps from one point to another along the free axes."""
         axes, (here, there) = (self.search.lr, self.search.wd), (origin.log2(), point.log2())
         return tuple(round((there[k] - here[k]) / axes[k].step, 6) for k in self._axes)
+
+    def _point(self, origin: Point, position: Position) -> Point:
+        """Return the point that is so many steps from another along the free axes."""
+        steps = [0.0, 0.0]
+        for k, moved in zip(self._axes, position, strict=True):
+            steps[k] = moved * (self.search.lr, self.search.wd)[k].step
+        return snap(origin.moved(*steps), self._known)
 
     @cached_property
     def _here(self) -> Position:
@@ -136,8 +159,9 @@ class Bounded(Look):
     def _concluded(self, candidate: Scored, around: Sequence[Scored]) -> tuple[str, str, Bound | None]:
         if candidate.score is None:
             return "unresolved", "all diverged; try a centre with a lower lr", None
-        paper = Means(self.search, self._all).verdict(candidate.point).verdict
-        beside = f"; by the paper's comparison of means it is {paper}"
+        said_by_means = Means(self.search, self._all).verdict(candidate.point).verdict
+        paper = said_by_means if said_by_means in COMPARED else None
+        beside = f"; by the paper's comparison of means it is {paper}" if paper else ""
         found = self.evidence(candidate.point)
         if found is None:
             return "unresolved", f"noise unknown: there is one score in all{beside}", None
@@ -148,16 +172,16 @@ class Bounded(Look):
             enough = f"{MEASURED_DOF} of repeated seeds or {INFERRED_DOF} of the fit would do"
             return "unresolved", f"{what}; {enough}{beside}", bound
         sure = f"{100 * bound.confidence:.10g}%"
-        if bound.value <= bound.margin:
+        if not bound.wide:
             return "optimal", f"no neighbour is better by more than {said(bound.value)} ({sure} sure)", bound
         up_to, margin = said(bound.value), said(bound.margin)
         what = f"a neighbour may be better by up to {up_to} ({sure} sure), the margin is {margin}"
         more = f"some {count(bound.more, 'more run')}" if bound.more else f"more than {MOST} more runs"
         each_s = fmean(cost_s(run) for run in self._finished(candidate.point))
-        hours = f", about {device_hours((bound.more or MOST) * each_s)}," if each_s else ""
+        hours = f", about {device_hours(bound.needed * each_s)}," if each_s else ""
         return "unresolved", f"{what}; {more}{hours} would tell", bound
 
-    def _bound(self, found: Evidence, candidate: Scored, around: Sequence[Scored], paper: str) -> Bound:
+    def _bound(self, found: Evidence, candidate: Scored, around: Sequence[Scored], paper: str | None) -> Bound:
         """Return what is known of a candidate whose neighbours are all known."""
         criterion = self.search.criterion
         margin = criterion.margin_for(self.search.measure)
@@ -201,21 +225,21 @@ class Bounded(Look):
         if (found := self.evidence(candidate.point)) is None:
             return []
         question = self._question(found, candidate, self._positions(candidate, verdict.neighbours), most_seeds)
-        points = {self._position(candidate.point, point): point for point in self._runs}
         chosen = [*question.under_way, *next_runs(question, max(0, number - len(question.under_way)))]
-        return [self.specs([points[position]], [seed])[0] for position, seed in chosen]
+        return [self.specs([self._point(candidate.point, position)], [seed])[0] for position, seed in chosen]
 
     def _question(
         self, found: Evidence, candidate: Scored, others: Sequence[Position], most_seeds: int | None = None
     ) -> Question:
+        """Return what a race around a candidate is about; it may go to points that have not been run, as well."""
         criterion, taken, under_way = self.search.criterion, {}, []
-        for point, runs in self._runs.items():
-            position = self._position(candidate.point, point)
-            if position in found.positions:
-                taken[position] = [seed for seed in runs if self.counts(seed)]
-                under_way += [(position, seed) for seed in taken[position] if runs[seed].state in TO_COME]
+        wider = found.wider(self._unrun(candidate.point))
+        for position in wider.positions:
+            runs = self._runs.get(self._point(candidate.point, position), {})
+            taken[position] = [seed for seed in runs if self.counts(seed)]
+            under_way += [(position, seed) for seed in taken[position] if runs[seed].state in TO_COME]
         return Question(
-            found,
+            wider,
             self._here,
             others,
             criterion.confidence,
@@ -225,6 +249,11 @@ class Bounded(Look):
             under_way,
             len(RACING) if most_seeds is None else most_seeds,
         )
+
+
+def _beyond(position: Position, other: Position) -> bool:
+    """Say whether a position lies behind another one, as seen from the candidate: no nearer along any axis."""
+    return all(b == 0 or (a * b > 0 and abs(a) >= abs(b)) for a, b in zip(position, other, strict=True))
 
 
 def _middle(points: Sequence[Point]) -> Point:

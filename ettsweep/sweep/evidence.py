@@ -1,7 +1,7 @@
 """What scores say of a point and its neighbours: by how much one of these could be better, at a stated confidence."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Literal
 
@@ -50,7 +50,7 @@ class Evidence:
     """The posterior of a candidate and the points around it.
 
     Attributes:
-        positions: those that the model is fitted to, the candidate's among them.
+        positions: those that the model is fitted to, the candidate's among them; and those that it is asked about.
         seeds: those of their scores, in the order of the layout.
         surface: what is known of them; lower is better.
         log: whether scores were fitted in log.
@@ -76,6 +76,13 @@ class Evidence:
 
     def index(self, position: Position) -> int:
         return self.positions.index(position)
+
+    def wider(self, further: Sequence[Position]) -> "Evidence":
+        """Return it with what it says of further points, which have not been run; as it is where that is nothing."""
+        if not further or not self.surface.smooth:
+            return self
+        surface = fit(self.surface.layout.wider(np.array(further, dtype=float)))
+        return replace(self, positions=(*self.positions, *further), surface=surface)
 
     def share(self, difference: float) -> float:
         """Return a difference of fitted values as a share of the candidate's loss, or as one of accuracies."""

@@ -15,6 +15,9 @@ from ettsweep.sweep.surface import Array, Surface
 MESH = 0.1
 """Steps of the lattice between positions at which the optimum is looked for, before a parabola refines it."""
 
+CURVED = 2.0
+"""Standard errors by which the surface has to be curved along each direction for the error of the optimum's place."""
+
 
 @dataclass(frozen=True)
 class Optimum:
@@ -41,7 +44,7 @@ def optimum(evidence: Evidence) -> Optimum | None:
     """Return the optimum of a surface; None where there is no surface to vouch for it.
 
     The position is that at which the gradient is zero; so its covariance is H^-1 cov(gradient) H^-1, with the Hessian H
-    of the posterior mean and the posterior covariance of the gradient.
+    of the posterior mean and the posterior covariance of the gradient. That holds where H is known well enough.
     """
     if not evidence.vouches:
         return None
@@ -50,16 +53,15 @@ def optimum(evidence: Evidence) -> Optimum | None:
     mesh = mesh_over(low_D, high_D)
     at_D = mesh[int(np.argmin(surface.means_at(mesh)))]
     for _ in range(2):
-        gradient_D, hessian_DD, _ = _parabola(surface, at_D)
-        if _inside(at_D, low_D, high_D, MESH / 2) and np.linalg.eigvalsh(hessian_DD).min() > 0:
-            at_D = at_D - np.clip(np.linalg.solve(hessian_DD, gradient_D), -MESH, MESH)
+        here = _Parabola(surface, at_D)
+        if _inside(at_D, low_D, high_D, MESH / 2) and here.curvature > 0:
+            at_D = at_D - np.clip(np.linalg.solve(here.hessian_DD, here.gradient_D), -MESH, MESH)
     at_D = np.clip(at_D, low_D, high_D)
-    _, hessian_DD, cov_DD = _parabola(surface, at_D)
-    f = float(surface.means_at(at_D[None])[0])
-    if not _inside(at_D, low_D, high_D, MESH / 2) or np.linalg.eigvalsh(hessian_DD).min() <= 0:
+    here, f = _Parabola(surface, at_D), float(surface.means_at(at_D[None])[0])
+    if not _inside(at_D, low_D, high_D, MESH / 2) or here.curvature <= CURVED * here.curvature_error:
         return Optimum(at_D, f, None)
-    inverse_DD = np.linalg.inv(hessian_DD)
-    found = Optimum(at_D, f, np.asarray(inverse_DD @ cov_DD @ inverse_DD))
+    inverse_DD = np.linalg.inv(here.hessian_DD)
+    found = Optimum(at_D, f, np.asarray(inverse_DD @ here.gradient_cov_DD @ inverse_DD))
     return found if _inside(at_D, low_D, high_D, found.error) else Optimum(at_D, f, None)
 
 
@@ -73,16 +75,28 @@ def _inside(at_D: Array, low_D: Array, high_D: Array, by: Array | float | None) 
     return by is not None and bool(np.all(at_D - low_D >= by) and np.all(high_D - at_D >= by))
 
 
-def _parabola(surface: Surface, at_D: Array) -> tuple[Array, Array, Array]:
-    """Return gradient and Hessian of the posterior mean, and the covariance of the gradient."""
-    axes = len(at_D)
-    near_ZD = MESH * np.array(list(product((-1, 0, 1), repeat=axes)), dtype=float)
-    pairs = [(a, b) for a in range(axes) for b in range(a, axes)]
-    squares = [near_ZD[:, a] * near_ZD[:, b] / (1 + (a == b)) for a, b in pairs]
-    to_terms = np.linalg.pinv(np.column_stack([np.ones(len(near_ZD)), near_ZD, *squares]))
-    to_gradient_DZ, to_squares = to_terms[1 : axes + 1], to_terms[axes + 1 :]
-    f_Z = surface.means_at(at_D + near_ZD)
-    hessian_DD = np.empty((axes, axes))
-    for (a, b), value in zip(pairs, to_squares @ f_Z, strict=True):
-        hessian_DD[a, b] = hessian_DD[b, a] = value
-    return to_gradient_DZ @ f_Z, hessian_DD, to_gradient_DZ @ surface.covariance_at(at_D + near_ZD) @ to_gradient_DZ.T
+class _Parabola:
+    """The one through a surface around a position.
+
+    Attributes:
+        gradient_D, hessian_DD: of the posterior mean.
+        gradient_cov_DD: the posterior covariance of the gradient.
+        curvature, curvature_error: along the direction in which it is least, and the standard error of that.
+    """
+
+    def __init__(self, surface: Surface, at_D: Array) -> None:
+        axes = len(at_D)
+        near_ZD = MESH * np.array(list(product((-1, 0, 1), repeat=axes)), dtype=float)
+        pairs = [(a, b) for a in range(axes) for b in range(a, axes)]
+        squares = [near_ZD[:, a] * near_ZD[:, b] / (1 + (a == b)) for a, b in pairs]
+        to_terms = np.linalg.pinv(np.column_stack([np.ones(len(near_ZD)), near_ZD, *squares]))
+        to_gradient_DZ, to_squares = to_terms[1 : axes + 1], to_terms[axes + 1 :]
+        f_Z, cov_ZZ = surface.means_at(at_D + near_ZD), surface.covariance_at(at_D + near_ZD)
+        self.gradient_D, self.gradient_cov_DD = to_gradient_DZ @ f_Z, to_gradient_DZ @ cov_ZZ @ to_gradient_DZ.T
+        self.hessian_DD = np.empty((axes, axes))
+        for (a, b), value in zip(pairs, to_squares @ f_Z, strict=True):
+            self.hessian_DD[a, b] = self.hessian_DD[b, a] = value
+        curvatures, directions = np.linalg.eigh(self.hessian_DD)
+        least = directions[:, 0]
+        to_least_Z = np.array([least[a] * least[b] * (1 + (a != b)) for a, b in pairs]) @ to_squares
+        self.curvature, self.curvature_error = float(curvatures[0]), float(np.sqrt(to_least_Z @ cov_ZZ @ to_least_Z))

@@ -10,12 +10,10 @@ import numpy as np
 from ettsweep.sweep.evidence import Evidence, Position
 from ettsweep.sweep.seeds import RACING
 from ettsweep.sweep.surface import Array, contrast
+from ettsweep.sweep.verdict import MOST
 
 AIM = 0.8
 """Share of the margin to which the bounds of single neighbours are to be brought, so that the joint one is within."""
-
-MOST = 2000
-"""Runs beyond which nobody asks how many it would take."""
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,11 @@
 """A model of a family's surface: a Gaussian process over the lattice, under the two-way layout of points and seeds.
 
     y_ps = f(p) + b_s + e_ps,   e ~ N(0, sigma^2),   f ~ GP(0, g sigma^2 k)
-    k(p, q) = exp(-sum_d (p_d - q_d)^2 / 2 l_d^2)
+    k(p, q) = (1 - v) exp(-sum_d (p_d - q_d)^2 / 2 l_d^2) + v [p = q]
 
-Seeds' own effects b have flat priors, as has log sigma; both are integrated in closed form. The length scales l, in
-steps of the lattice, and the ratio g of signal to noise are integrated over a grid, each value weighted by its marginal
+So f is smooth but for a share v of its variance, by which each point is off by something of its own. Seeds' own effects
+b have flat priors, as has log sigma; both are integrated in closed form. The length scales l, in steps of the lattice,
+the ratio g of signal to noise and the share v are integrated over a grid, each value weighted by its marginal
 likelihood. What is then known of f is a mixture of multivariate Student t, one component for each value that counts.
 
 Without the process, that is with k of points that know nothing of each other, the same equations are those of paired
@@ -23,14 +24,17 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
-LENGTHS = (0.7, 1.2, 2.0, 3.5, 6.0)
+LENGTHS = (1.0, 2.0, 4.0)
 """Length scales, in steps: from points that know little of each other to almost a parabola."""
 
 TYPICAL_LENGTH, LENGTH_SPREAD = 2.5, 1.4
 """Of their prior, a log-normal one."""
 
-RATIOS = tuple(4.0**k for k in range(-2, 13))
+RATIOS = tuple(4.0**k for k in range(2, 11))
 """Signal to noise, as ratios of variances, each as likely beforehand."""
+
+OWN = (0.0, 0.05)
+"""Shares of f's variance that points have each of their own, each as likely beforehand."""
 
 NEGLIGIBLE = 1e-3
 """Weight, as a share, below which a component is left out."""
@@ -54,7 +58,7 @@ class Layout:
 
     Attributes:
         x_PD: positions in steps of the lattice.
-        scored_PS: whether there is a score.
+        scored_PS: whether there is a score; of a point that is asked about, and has not been run, there is none.
         y_PS: scores, lower is better; 0 where there is none.
     """
 
@@ -92,6 +96,12 @@ class Layout:
         """Degrees of freedom that are left where every point has a value of its own: noise alone."""
         return self.dof - int(np.linalg.matrix_rank(self.information, tol=1e-6))
 
+    def wider(self, x_ZD: Array) -> "Layout":
+        """Return it with further positions, of which there are no scores."""
+        none_ZS = np.zeros((len(x_ZD), self.y_PS.shape[1]))
+        scored_PS, y_PS = np.vstack([self.scored_PS, none_ZS]), np.vstack([self.y_PS, none_ZS])
+        return Layout(np.vstack([self.x_PD, x_ZD]), scored_PS, y_PS)
+
 
 @dataclass(frozen=True)
 class Process:
@@ -100,10 +110,12 @@ class Process:
     Attributes:
         ratio_H: g.
         length_HD: l, in steps.
+        own_H: v.
     """
 
     ratio_H: Array
     length_HD: Array
+    own_H: Array
 
 
 @dataclass(frozen=True)
@@ -172,37 +184,42 @@ class Surface:
     # --- between the points ---
 
     def means_at(self, z_ZD: Array) -> Array:
-        """Return f at any positions, up to the same constant, [Z]. The surface must be smooth."""
+        """Return the smooth part of f at any positions, up to the same constant, [Z]. The surface must be smooth."""
         _, told_HPZ = self._told(z_ZD)
         return np.asarray(np.einsum("h,hp,hpz->z", self.weight_H, self.mean_HP, told_HPZ, optimize=True))
 
     def covariance_at(self, z_ZD: Array) -> Array:
-        """Return the covariance of f at any positions, up to the same constant, [Z, Z]. The surface must be smooth."""
+        """Return the covariance of the smooth part of f at any positions, up to the same constant, [Z, Z]."""
         assert self.process is not None
         k_HPZ, told_HPZ = self._told(z_ZD)
         told_HZP = np.swapaxes(told_HPZ, 1, 2)
-        alone_HZZ = _k(z_ZD, z_ZD, self.process.length_HD) - told_HZP @ k_HPZ
+        alone_HZZ = _smooth(z_ZD, z_ZD, self.process.length_HD, self.process.own_H) - told_HZP @ k_HPZ
         cov_HZZ = self.process.ratio_H[:, None, None] * alone_HZZ + told_HZP @ self.cov_HPP @ told_HPZ
         off_HZ = np.einsum("hp,hpz->hz", self.mean_HP, told_HPZ) - self.means_at(z_ZD)
         widened_H = self.weight_H * self.variance_H * self.dof / max(self.dof - 2, 1)
         return np.asarray(np.tensordot(widened_H, cov_HZZ, 1) + (off_HZ.T * self.weight_H) @ off_HZ)
 
     def _told(self, z_ZD: Array) -> tuple[Array, Array]:
-        """Return k of points and any positions, and what f at the points tells of f there: k(p, q)^-1 k(q, z)."""
+        """Return smooth k of points and any positions, and what f at the points tells of its smooth part there.
+
+        That is k(p, q)^-1 times the former.
+        """
         assert self.process is not None
-        x_PD, length_HD = self.layout.x_PD, self.process.length_HD
-        k_HPZ = _k(x_PD, z_ZD, length_HD)
-        k_HPP = _k(x_PD, x_PD, length_HD) + JITTER * np.eye(len(x_PD))
-        return k_HPZ, np.asarray(np.linalg.solve(k_HPP, k_HPZ), dtype=np.float64)
+        x_PD, length_HD, own_H = self.layout.x_PD, self.process.length_HD, self.process.own_H
+        k_HPZ = _smooth(x_PD, z_ZD, length_HD, own_H)
+        return k_HPZ, np.asarray(np.linalg.solve(_k(x_PD, length_HD, own_H), k_HPZ), dtype=np.float64)
 
     # --- does it fit? ---
 
     def misfits(self) -> Array:
         """Return how far the scores of each point lie from what the others let expect, in standard errors.
 
-        That is the test of a shift of its mean; positive where it is worse than expected.
+        That is the test of a shift of its mean, from the likeliest surface of which points have nothing of their own;
+        positive where it is worse than expected.
         """
-        h = int(np.argmax(self.weight_H))
+        own_H = self.process.own_H if self.process else np.zeros(len(self.weight_H))
+        plain = np.flatnonzero(own_H == own_H.min())
+        h = int(plain[np.argmax(self.weight_H[plain])])
         information = self.layout.information
         rest = self.layout.weighted - information @ self.mean_HP[h]
         var = np.diag(information - information @ self.cov_HPP[h] @ information)
@@ -244,7 +261,7 @@ def student_quantile(probability: float, dof: float) -> float:
 
 def fit(layout: Layout) -> Surface:
     """Fit the process to the scores of a layout with at least one degree of freedom."""
-    root_HPP, prior_H, length_HD = _kernels(layout.x_PD.tobytes(), layout.x_PD.shape)
+    root_HPP, prior_H, length_HD, own_H = _kernels(layout.x_PD.tobytes(), layout.x_PD.shape)
     information, dof = layout.information, layout.dof
     values_HP, vectors = np.linalg.eigh(np.swapaxes(root_HPP, 1, 2) @ information @ root_HPP)
     basis_HPP = root_HPP @ vectors
@@ -256,12 +273,15 @@ def fit(layout: Layout) -> Surface:
     log_HG = -0.5 * dof * np.log(square_HG) + 0.5 * np.log(kept_HGP).sum(2) + prior_H[:, None]
     weight_HG = np.exp(log_HG - log_HG.max())
     evidence = float(log_HG.max() + np.log(weight_HG.mean()))
-    h, g = np.nonzero(weight_HG >= NEGLIGIBLE * weight_HG.max())
+    counts_HG = weight_HG >= NEGLIGIBLE * weight_HG.max()
+    plain_HG = np.where(own_H[:, None] == own_H.min(), log_HG, -np.inf)
+    counts_HG[np.unravel_index(np.argmax(plain_HG), plain_HG.shape)] = True  # that it may be told where it does not fit
+    h, g = np.nonzero(counts_HG)
     basis, kept = basis_HPP[h], ratio[g, None] * kept_HGP[h, g]
     cov = (basis * kept[:, None, :]) @ np.swapaxes(basis, 1, 2)
     weight = weight_HG[h, g] / weight_HG[h, g].sum()
     variance = square_HG[h, g] / dof
-    process = Process(ratio[g], length_HD[h])
+    process = Process(ratio[g], length_HD[h], own_H[h])
     return Surface(layout, weight, cov @ layout.weighted, cov, variance, dof, evidence, process)
 
 
@@ -279,19 +299,28 @@ def pairs(layout: Layout) -> Surface:
 
 
 @lru_cache(maxsize=64)
-def _kernels(x: bytes, shape: tuple[int, int]) -> tuple[Array, Array, Array]:
-    """Return a square root of k for each combination of length scales, the log of their prior, and these."""
+def _kernels(x: bytes, shape: tuple[int, int]) -> tuple[Array, Array, Array, Array]:
+    """Return a square root of k for each combination of length scales and own shares, the log of their prior, these."""
     x_PD = np.frombuffer(x).reshape(shape)
-    length_HD = np.stack(np.meshgrid(*[LENGTHS] * shape[1], indexing="ij"), -1).reshape(-1, shape[1])
+    grid = np.stack(np.meshgrid(*[LENGTHS] * shape[1], OWN, indexing="ij"), -1).reshape(-1, shape[1] + 1)
+    length_HD, own_H = grid[:, :-1], grid[:, -1]
     prior_H = -0.5 * (np.log(length_HD / TYPICAL_LENGTH) ** 2).sum(1) / LENGTH_SPREAD**2
-    root_HPP = np.linalg.cholesky(_k(x_PD, x_PD, length_HD) + JITTER * np.eye(shape[0]))
-    return np.asarray(root_HPP, dtype=np.float64), prior_H, length_HD
+    root_HPP = np.linalg.cholesky(_k(x_PD, length_HD, own_H))
+    return np.asarray(root_HPP, dtype=np.float64), prior_H, length_HD, own_H
 
 
-def _k(p_PD: Array, q_QD: Array, length_HD: Array) -> Array:
-    """Return k between positions, [H, P, Q]."""
+def _k(x_PD: Array, length_HD: Array, own_H: Array) -> Array:
+    """Return k between positions that differ, [H, P, P]."""
+    own_HPP = (own_H[:, None, None] + JITTER) * np.eye(len(x_PD))
+    return np.asarray(_smooth(x_PD, x_PD, length_HD, own_H) + own_HPP)
+
+
+def _smooth(p_PD: Array, q_QD: Array, length_HD: Array, own_H: Array) -> Array:
+    """Return the smooth part of k between positions, [H, P, Q]."""
     squared_PQD = (p_PD[:, None] - q_QD[None]) ** 2
-    return np.asarray(np.exp(-0.5 * np.einsum("pqd,hd->hpq", squared_PQD, length_HD**-2.0)))
+    return np.asarray(
+        (1 - own_H)[:, None, None] * np.exp(-0.5 * np.einsum("pqd,hd->hpq", squared_PQD, length_HD**-2.0))
+    )
 
 
 @lru_cache

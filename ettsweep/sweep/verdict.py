@@ -18,6 +18,13 @@ if TYPE_CHECKING:
 FINAL = frozenset({"optimal", "tie", "unsearched"})
 """Verdicts that more runs of the same plan cannot change."""
 
+COMPARED = frozenset({"optimal", "tie", "refuted"})
+"""What the comparison of means says where it has all scores."""
+
+
+MOST = 2000
+"""Runs beyond which nobody asks how many it would take."""
+
 
 @dataclass(frozen=True)
 class Scored:
@@ -46,8 +53,8 @@ class Bound:
         caveat: why points are compared pair by pair, and not by a surface; else nothing.
         plateau: other points that, with the confidence, are no worse than the candidate by more than the margin.
         recommended: of these and the candidate the one in their middle.
-        paper: the verdict of the paper's rule on the same point.
-        more: runs that it would still take, as things look; None where it is too many to count, or none are needed.
+        paper: the verdict of the paper's rule on the same point; None where it lacks scores.
+        more: runs that it would still take, as things look; None where it is more than `MOST`, or none are needed.
         evidence: the posterior that all this is read from; None in what is made by hand.
     """
 
@@ -60,9 +67,19 @@ class Bound:
     caveat: str
     plateau: tuple[Point, ...]
     recommended: Point
-    paper: str
+    paper: str | None
     more: int | None = None
     evidence: "Evidence | None" = field(default=None, compare=False, repr=False)
+
+    @property
+    def wide(self) -> bool:
+        """Whether the bound is there, and beyond the margin."""
+        return self.value is not None and self.value > self.margin
+
+    @property
+    def needed(self) -> int:
+        """Runs that it would still take: at least so many, where that is `MOST`; none where nobody can tell."""
+        return (self.more or MOST) if self.wide else 0
 
 
 @dataclass(frozen=True)
@@ -81,6 +98,7 @@ class Verdict:
         runs: the finished ones that were compared, of candidate and neighbours over the seeds that count.
         bound: what is known by the rule of the bound, once all neighbours are known.
         stuck: ids of the runs that a person must decide about, of which the reason says what to type.
+        beside: how many finished runs racing has of points that are neither asked for nor reached by the climb.
     """
 
     search: Search
@@ -94,6 +112,7 @@ class Verdict:
     runs: tuple[Run, ...] = field(default=(), compare=False)
     stuck: tuple[str, ...] = field(default=(), compare=False)
     bound: Bound | None = field(default=None, compare=False)
+    beside: int = field(default=0, compare=False)
 
     @property
     def key(self) -> tuple[str, str]:
@@ -112,7 +131,7 @@ class Verdict:
     def statement(self) -> str:
         """What is claimed, in a few words: the verdict, and how far it holds."""
         if self.search.criterion.rule == "paper":
-            by = " by the paper's comparison of means" if self.verdict in ("optimal", "tie", "refuted") else ""
+            by = " by the paper's comparison of means" if self.verdict in COMPARED else ""
             return self.verdict + by
         if self.verdict not in ("optimal", "unresolved"):
             return self.verdict

@@ -12,7 +12,7 @@ from ettsweep.sweep.ledger import Ledger, Plan, Planned, Run, cost_s, make_plan
 from ettsweep.sweep.look import Look
 from ettsweep.sweep.means import Means
 from ettsweep.sweep.search import Point, Search, titles
-from ettsweep.sweep.verdict import Verdict
+from ettsweep.sweep.verdict import MOST, Verdict
 
 ROUND_S = 5.0
 """Seconds that a round of racing has workers busy, who take about as long to start."""
@@ -159,11 +159,12 @@ class Verification:
             return wanted  # the neighbours of the best point that was asked for are always trained
         asked = {spec.run_id for spec in look.specs(look.search.points)}
         more = make_plan((spec for spec in wanted if spec.run_id not in asked), ledger).to_launch
-        needed = max(len(more), (verdict.bound and verdict.bound.more) or 0)
+        needed = max(len(more), verdict.bound.needed if verdict.bound else 0)
         if not more or len(more) + (needed - len(more)) // HOPE <= self._left(look, verdict, len(asked)):
             return wanted
-        told = f"{len(asked)} runs were asked for, {len(look.beyond(verdict))} more are trained, "
-        told += f"and the next round is {len(more)}" if needed == len(more) else f"and some {needed} would be needed"
+        some = f"{'more than' if needed >= MOST else 'some'} {needed} would be needed"
+        further = f"the next round is {len(more)}" if needed == len(more) else some
+        told = f"{len(asked)} runs were asked for, {len(look.beyond(verdict))} more are trained, and {further}"
         if seconds := self.device_s(ledger, more):
             told += f", about {device_hours(seconds * needed / len(more))}"
         told = f"{titles(self.searches)[verdict.key]}: {told}"

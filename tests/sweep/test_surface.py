@@ -1,5 +1,7 @@
 """The surface against the same model written out in full, ordinary least squares, and scipy's distributions."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -20,18 +22,21 @@ def layout_of(seed: int, noise: float = 0.1, missing: float = 0.3, seeds: int = 
     return Layout(X, scored, y * scored)
 
 
-def written_out(layout: Layout, lengths: tuple[float, float], ratio: float) -> tuple[Array, Array, float, float]:
+def written_out(
+    layout: Layout, lengths: tuple[float, float], ratio: float, own: float
+) -> tuple[Array, Array, float, float]:
     """Return mean and covariance (sigma 1) of f less its value at the first point, square and log determinant.
 
     As one Gaussian of all scores, seeds' effects with a variance so large that it stands for a flat prior.
     """
     at = np.argwhere(layout.scored_PS > 0)
     y = layout.y_PS[at[:, 0], at[:, 1]]
-    k = np.exp(-0.5 * (((X[:, None] - X[None]) / np.array(lengths)) ** 2).sum(2))
+    x = layout.x_PD
+    k = (1 - own) * np.exp(-0.5 * (((x[:, None] - x[None]) / np.array(lengths)) ** 2).sum(2)) + own * np.eye(len(x))
     flat = 1e7
     cov = ratio * k[np.ix_(at[:, 0], at[:, 0])] + flat * (at[:, None, 1] == at[None, :, 1]) + np.eye(len(y))
     across = ratio * k[:, at[:, 0]]
-    signs = np.eye(len(X)) - np.eye(len(X))[0]
+    signs = np.eye(len(x)) - np.eye(len(x))[0]
     mean = signs @ across @ np.linalg.solve(cov, y)
     left = signs @ (ratio * k - across @ np.linalg.solve(cov, across.T)) @ signs.T
     seeds = layout.scored_PS.shape[1]
@@ -39,22 +44,27 @@ def written_out(layout: Layout, lengths: tuple[float, float], ratio: float) -> t
 
 
 @pytest.fixture
-def known_unknowns(monkeypatch: pytest.MonkeyPatch) -> tuple[float, float]:
-    """Have the fit integrate over one value of each unknown: length scale 2, ratio 5."""
+def known_unknowns(monkeypatch: pytest.MonkeyPatch) -> tuple[float, float, float]:
+    """Have the fit integrate over one value of each unknown: length scale 2, ratio 5, own share 0.1."""
     monkeypatch.setattr(module, "LENGTHS", (2.0,))
     monkeypatch.setattr(module, "RATIOS", (5.0,))
+    monkeypatch.setattr(module, "OWN", (0.1,))
     module._kernels.cache_clear()
-    yield 2.0, 5.0
+    yield 2.0, 5.0, 0.1
     module._kernels.cache_clear()
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_posterior_is_that_of_the_model_written_out(seed: int, known_unknowns: tuple[float, float]) -> None:
-    length, ratio = known_unknowns
-    layout = layout_of(seed)
+@pytest.mark.parametrize("further", [0, 2])
+def test_the_posterior_is_that_of_the_model_written_out(
+    seed: int, further: int, known_unknowns: tuple[float, float, float]
+) -> None:
+    """Also of points that have no score."""
+    length, ratio, own = known_unknowns
+    layout = layout_of(seed).wider(np.array([[2.0, 0.0], [-1.0, -1.0]])[:further])
     surface = fit(layout)
-    mean, cov, square, _ = written_out(layout, (length, length), ratio)
-    signs = np.eye(len(X)) - np.eye(len(X))[0]
+    mean, cov, square, _ = written_out(layout, (length, length), ratio, own)
+    signs = np.eye(len(layout.x_PD)) - np.eye(len(layout.x_PD))[0]
     assert signs @ surface.mean == pytest.approx(mean, abs=1e-5)
     assert signs @ surface.cov_HPP[0] @ signs.T == pytest.approx(cov, abs=1e-5)
     assert surface.variance_H[0] * layout.dof == pytest.approx(square, rel=1e-4)
@@ -63,16 +73,14 @@ def test_the_posterior_is_that_of_the_model_written_out(seed: int, known_unknown
 def test_values_of_the_unknowns_are_weighed_by_their_marginal_likelihood(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LENGTHS", (1.0, 3.0))
     monkeypatch.setattr(module, "RATIOS", (2.0, 20.0))
+    monkeypatch.setattr(module, "OWN", (0.0, 0.1))
     module._kernels.cache_clear()
     layout = layout_of(1)
     weights = {}
-    for lengths in ((a, b) for a in (1.0, 3.0) for b in (1.0, 3.0)):
-        for ratio in (2.0, 20.0):
-            _, _, square, logdet = written_out(layout, lengths, ratio)
-            prior = (
-                -0.5 * sum(np.log(length / module.TYPICAL_LENGTH) ** 2 for length in lengths) / module.LENGTH_SPREAD**2
-            )
-            weights[lengths, ratio] = np.exp(-0.5 * layout.dof * np.log(square) - 0.5 * logdet + prior)
+    for a, b, ratio, own in product((1.0, 3.0), (1.0, 3.0), (2.0, 20.0), (0.0, 0.1)):
+        _, _, square, logdet = written_out(layout, (a, b), ratio, own)
+        prior = -0.5 * sum(np.log(length / module.TYPICAL_LENGTH) ** 2 for length in (a, b)) / module.LENGTH_SPREAD**2
+        weights[a, b, ratio, own] = np.exp(-0.5 * layout.dof * np.log(square) - 0.5 * logdet + prior)
     expected = np.array(sorted(weights.values())) / sum(weights.values())
     found = sorted(fit(layout).weight_H)
     module._kernels.cache_clear()

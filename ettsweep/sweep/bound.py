@@ -1,5 +1,6 @@
 """The rule of the bound: with a confidence, no neighbour is better than the candidate by more than the margin."""
 
+import math
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import product
@@ -34,16 +35,22 @@ class Bounded(Look):
         self.new_seeds = search.seeds[:FIRST_SEEDS]
         self._scored: dict[Point, Scored] = {}
         self._found: dict[Point, Evidence | None] = {}
+        self._snapped: dict[Point, Point] = {}
 
     def counts(self, seed: int) -> bool:
         return counts(self.search, seed)
 
     def at(self, point: Point) -> Scored:
         """Return the mean of a point's finished scores; a point with a diverged run has none, and is the worst."""
-        point = snap(point, self._known)
+        point = self._snap(point)
         if point not in self._scored:
             self._scored[point] = self._score(point)
         return self._scored[point]
+
+    def _snap(self, point: Point) -> Point:
+        if point not in self._snapped:
+            self._snapped[point] = snap(point, self._known)
+        return self._snapped[point]
 
     def _score(self, point: Point) -> Scored:
         finished = self._finished(point)
@@ -68,7 +75,18 @@ class Bounded(Look):
             path.append(here.point)
             here = better
         passed = [n for point in path for n in neighbours(point, self.search.lr, self.search.wd)]
+        if here and self.search.free and (better := self._better(here)):
+            # each of some points has another one ahead, as scores around itself have it: that least behind
+            here = self.at(min([*path[path.index(better.point) :], here.point], key=self._behind))
+            path = path[: path.index(here.point)] if here.point in path else path
         return self._verdict(here, path, passed, self._near(here.point) if here else ())
+
+    def _behind(self, point: Point) -> float:
+        """Return by how much the best posterior mean around a point is better than its own, as a share."""
+        if (found := self.evidence(point)) is None:
+            return math.inf
+        mean = found.surface.mean
+        return found.share(float(mean[found.index(self._here)] - mean.min()))
 
     def _better(self, here: Scored) -> Scored | None:
         """Return the point of the best posterior mean among those near one; None where it is that one."""
@@ -133,7 +151,7 @@ class Bounded(Look):
         steps = [0.0, 0.0]
         for k, moved in zip(self._axes, position, strict=True):
             steps[k] = moved * (self.search.lr, self.search.wd)[k].step
-        return snap(origin.moved(*steps), self._known)
+        return self._snap(origin.moved(*steps))
 
     @cached_property
     def _here(self) -> Position:

@@ -30,10 +30,10 @@ LENGTHS = (1.0, 2.0, 4.0)
 TYPICAL_LENGTH, LENGTH_SPREAD = 2.5, 1.4
 """Of their prior, a log-normal one."""
 
-RATIOS = tuple(4.0**k for k in range(2, 11))
+RATIOS = tuple(2.0**k for k in range(4, 21))
 """Signal to noise, as ratios of variances, each as likely beforehand."""
 
-OWN = (0.0, 0.05)
+OWN = (0.0, 0.01)
 """Shares of f's variance that points have each of their own, each as likely beforehand."""
 
 NEGLIGIBLE = 1e-3

@@ -258,9 +258,9 @@ def test_fresh_seeds_never_meet_those_of_racing_and_never_move_a_verdict(search_
 # --- racing ---------------------------------------------------------------------------------------------------------
 
 
-def question_of(search: Search, runs: Sequence[Run], at: Point | None = None) -> Question:
+def question_of(search: Search, runs: Sequence[Run]) -> Question:
     look = Bounded(search, runs)
-    verdict = look.verdict(at)
+    verdict = look.verdict()
     assert verdict.candidate is not None
     found = look.evidence(verdict.candidate.point)
     assert found is not None
@@ -326,7 +326,7 @@ def test_the_runs_needed_grow_with_the_noise(search_of: Callable[..., Search]) -
     search = search_of(margin="2%")
     needed = []
     for noise in (0.01, 0.1, 0.2):
-        questions = [question_of(search, noisy(search, WIDE, noise, 0.03, seed), CENTRE) for seed in range(5)]
+        questions = [question_of(search, noisy(search, WIDE, noise, 0.03, seed)) for seed in range(5)]
         needed.append(median(runs_needed(question) or math.inf for question in questions))
     assert needed == sorted(needed)
     assert math.inf > needed[-1] > needed[0] == 1

@@ -81,6 +81,8 @@ def _show_families(rows: Sequence[Row], searches: Sequence[Search], form: Format
     needless |= {"sweep"} if len({s.sweep for s in searches}) < 2 else set()
     needless |= {"optimizer"} if len({s.base.optimizer.kind for s in searches}) < 2 else set()
     columns = [c for c in dict.fromkeys(c for row in rows for c in row) if c not in needless]
+    if form is Format.TABLE:
+        columns = [c for c in columns if any(row.get(c) is not None for row in rows)]
     show([{c: row.get(c) for c in columns} for row in rows], form, columns, data=data)
 
 

@@ -90,12 +90,12 @@ def show_plan(done: Outcome, form: Format, *, below: bool = False) -> None:
 
 
 def note_submitted(done: Verified) -> None:
-    """Say how many runs verdicts have had submitted, if any."""
-    planned = done.verification.planned
+    """Say how many runs verdicts have had submitted, if any; of those that were followed, their cost has said it."""
+    planned, outcome = done.verification.planned, done.outcome
     if planned and not done.problem:
-        outcome = done.outcome
-        how = "" if outcome.how.follows else "; ask again when they are finished, or stay with --follow"
-        note(f"{count(planned, 'run')} submitted{where_to(outcome.folders)}{how}")
+        if not outcome.how.follows:
+            what = f"{count(planned, 'run')} submitted{where_to(outcome.folders)}"
+            note(f"{what}; ask again when they are finished, or stay with --follow")
         note_ended(outcome.how.results, outcome.plan)
 
 

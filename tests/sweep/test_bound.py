@@ -313,6 +313,38 @@ def test_runs_under_way_are_reckoned_with_and_failed_ones_passed_over(search_of:
     assert not set(asked(after.further(after.verdict(), 4))) & set(asked(first))
 
 
+def test_a_race_goes_to_points_that_were_not_run_where_they_tell_more(search_of: Callable[..., Search]) -> None:
+    """On a bowl, points farther out tell more of where its bottom is; none is raced beyond one that diverged."""
+    search = search_of(seeds=range(4), margin="1%")
+    runs = noisy(search, SEVEN, 0.05, 0.02)
+    look = Bounded(search, runs)
+    raced = {offset for offset, _ in asked(look.further(look.verdict(CENTRE), 12))}
+    assert {o for o in raced if o not in SEVEN} >= {(2.0, 0.0)}
+    assert max(abs(a) for offset in raced for a in offset) == 2
+    fallen = [run_at(search, (1, 0), s, None) for s in search.seeds]
+    cliff = Bounded(search, [run for run in runs if offset_of(run.point) != (1, 0)] + fallen)
+    beside = {offset for offset, _ in asked(cliff.further(cliff.verdict(CENTRE), 12))}
+    assert beside
+    assert max(lr for lr, _ in beside) <= 0
+    told = Bounded(search, [*runs, run_at(search, (2, 0), 0, 1.1), run_at(search, (2, 0), 9, 1.1)])
+    assert told.climb().beside == 1, "of seeds that count"
+    assert CENTRE.moved(2, 0) in told.climb().outside
+
+
+def test_a_climb_that_swings_ends_at_the_point_least_behind(search_of: Callable[..., Search]) -> None:
+    """Windows of scores move with the candidate, so that each of two points may have the other one ahead."""
+    search, swings = search_of(), 0
+    for seed in range(60):
+        look = Bounded(search, noisy(search, [*product(range(-4, 5), repeat=2)], 0.3, 0.002, seed))
+        verdict = look.climb()
+        assert verdict.point is not None
+        if better := look._better(look.at(verdict.point)):
+            swings += 1
+            assert look._behind(verdict.point) <= look._behind(better.point)
+            assert verdict.point not in verdict.path
+    assert swings
+
+
 def test_where_the_noise_is_unknown_each_point_gets_another_seed(search_of: Callable[..., Search]) -> None:
     search = search_of(seeds=[0])
     runs = noisy(search, SEVEN, 0.1)

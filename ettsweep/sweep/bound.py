@@ -67,19 +67,17 @@ class Bounded(Look):
         Better is the posterior mean, among points that were run: where a climb ends is a matter of what was asked for
         and of scores alone.
         """
-        if at is None and not self.search.free:
-            at = self.search.points[0]
-        here = self._best() if at is None else self.at(at)
-        path: list[Point] = []
-        while here and self.search.free and (better := self._better(here)) and better.point not in path:
-            path.append(here.point)
-            here = better
-        passed = [n for point in path for n in neighbours(point, self.search.lr, self.search.wd)]
-        if here and self.search.free and (better := self._better(here)):
-            # each of some points has another one ahead, as scores around itself have it: that least behind
-            here = self.at(min([*path[path.index(better.point) :], here.point], key=self._behind))
-            path = path[: path.index(here.point)] if here.point in path else path
-        return self._verdict(here, path, passed, self._near(here.point) if here else ())
+        if not self.search.free:
+            return self._verdict(self.at(at or self.search.points[0]), ())
+        if (start := self._best() if at is None else self.at(at)) is None:
+            return self._verdict(None, ())
+        way = [start]
+        while (better := self._better(way[-1])) and better not in way:
+            way.append(better)
+        # what scores around a point say moves with it: of points of which each has another ahead, that least behind
+        end = min(way[way.index(better) :] if better else way[-1:], key=lambda one: self._behind(one.point))
+        passed = [n for one in way for n in neighbours(one.point, self.search.lr, self.search.wd)]
+        return self._verdict(end, [one.point for one in way[: way.index(end)]], passed, self._near(end.point))
 
     def _behind(self, point: Point) -> float:
         """Return by how much the best posterior mean around a point is better than its own, as a share."""

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import product
-from statistics import fmean
+from statistics import fmean, median
 
 from ettsweep.output import count, device_hours
 from ettsweep.runs.state import State
@@ -193,7 +193,7 @@ class Bounded(Look):
         up_to, margin = said(bound.value), said(bound.margin)
         what = f"a neighbour may be better by up to {up_to} ({sure} sure), the margin is {margin}"
         more = f"some {count(bound.more, 'more run')}" if bound.more else f"more than {MOST} more runs"
-        each_s = fmean(cost_s(run) for run in self._finished(candidate.point))
+        each_s = median(cost_s(run) for point in self._near(candidate.point) for run in self._finished(point))
         hours = f", about {device_hours(bound.needed * each_s)}," if each_s else ""
         return "unresolved", f"{what}; {more}{hours} would tell", bound
 

@@ -111,6 +111,15 @@ def short(found: Row) -> bool:
     return found["stated"] is not None and found["to"] is not None and float(found["to"]) < float(found["stated"])
 
 
+def beside(path: Path, found: Sequence[Row]) -> list[Row]:
+    """Return rows with those of a file that were not measured again, so that it may be made in parts."""
+    there = json.loads(path.read_text())["rows"] if path.exists() else []
+    rows = {tuple(row[key] for key in ("world", "rule", "stated", "margin")): row for row in [*there, *found]}
+    return [
+        rows[key] for key in sorted(rows, key=lambda key: ([*worlds()].index(key[0]), key[1:2], key[3], key[2] or 0))
+    ]
+
+
 def main() -> None:
     """Print the table as markdown, flag what falls short, and write all of it as JSON where that is asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -120,7 +129,7 @@ def main() -> None:
     parser.add_argument("--margins", type=float, nargs="*", default=list(MARGINS))
     parser.add_argument("--paper-seeds", type=int, nargs="*", default=list(PAPER_SEEDS))
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=Path, help="a file for all of it; other rows that it has are kept")
     options = parser.parse_args()
     start_s, found = time.perf_counter(), []
     print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}")
@@ -138,7 +147,9 @@ def main() -> None:
     }
     print(json.dumps(versions))
     if options.json:
-        options.json.write_text(json.dumps({"versions": versions, "rows": found}, indent=1) + "\n")
+        options.json.write_text(
+            json.dumps({"versions": versions, "rows": beside(options.json, found)}, indent=1) + "\n"
+        )
 
 
 if __name__ == "__main__":

@@ -62,9 +62,11 @@ def main() -> None:
     parser.add_argument("json", type=Path)
     parser.add_argument("png", type=Path)
     parser.add_argument("--margin", type=float, default=0.02, help="of the rows that are drawn")
+    parser.add_argument("--only", nargs="*", default=[""], help="worlds whose names hold one of these")
     options = parser.parse_args()
     rows = json.loads(options.json.read_text())["rows"]
-    drawn = [row for row in rows if row["stated"] and row["margin"] == options.margin]
+    asked = [row for row in rows if any(part in row["world"] for part in options.only)]
+    drawn = [row for row in asked if row["stated"] and row["margin"] == options.margin]
     if not drawn:
         parser.error(f"{options.json} has no bounds with a margin of {options.margin:g}")
     figure_of(drawn).savefig(options.png, dpi=DPI)

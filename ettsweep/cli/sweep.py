@@ -141,7 +141,7 @@ def verify_optimum(
     show_verdicts(asked.verdicts, form)
     note_outside(asked.verdicts)
     if how.follows:
-        note_saved(asked.verdicts)
+        note_saved(asked.verdicts, asked.beyond)
     if dry_run:
         show_plan(done.outcome, form, below=True)
     else:
@@ -152,7 +152,7 @@ def verify_optimum(
     for told in asked.stopped:
         note(f"{told}: it stops here")
     note("`ettsweep verify-optimum --follow --max-runs N` allows N more" if asked.stopped else "")
-    if not follow and any(v.bound and v.bound.more for v in asked.verdicts):
+    if not follow and any(v.bound and v.bound.wide for v in asked.verdicts):
         note("`ettsweep verify-optimum --follow` trains what decides most, seed by seed; --max-runs N sets a limit")
     note_blocked(done.outcome.plan, asked.verdicts)
     if done.problem:

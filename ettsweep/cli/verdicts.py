@@ -1,6 +1,6 @@
 """What commands say of verdicts and of whole sweeps: rows of tables, JSON, and notes beside them."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -9,6 +9,7 @@ from ettsweep.launch.cost import saved_by_racing
 from ettsweep.launch.reproduce import mixture, versions
 from ettsweep.output import Format, Row, cell, count, note, show
 from ettsweep.runs.folder import sweeps_dir
+from ettsweep.spec import RunSpec
 from ettsweep.sweep.evidence import Difference
 from ettsweep.sweep.ledger import Ledger, count_states
 from ettsweep.sweep.search import Point, Search, titles
@@ -110,13 +111,17 @@ def show_spikes(families: "Sequence[JudgedFamily]") -> None:
     _show_families(rows, [verdict.search for verdict, _ in counted], Format.TABLE)
 
 
-def note_saved(verdicts: Sequence[Verdict]) -> None:
-    """Say how many runs racing has saved against as many seeds at each point as the most that a compared one got."""
-    saved = sum(
-        saved_by_racing(v.counted, (v.candidate.point, *(n.point for n in v.neighbours))) - v.beside
-        for v in verdicts
-        if v.bound and v.candidate
-    )
+def note_saved(verdicts: Sequence[Verdict], beyond: Mapping[tuple[str, str], Collection[RunSpec]]) -> None:
+    """Say how many runs racing has saved against as many seeds at each point as the most that a compared one got.
+
+    `beyond` are those that it has trained, by sweep and family; of points that are not compared, they count as well.
+    """
+    saved = 0
+    for v in verdicts:
+        if v.bound and v.candidate:
+            compared = [v.candidate.point, *(n.point for n in v.neighbours)]
+            beside = [spec for spec in beyond.get(v.key, ()) if Point(spec.lr, spec.wd) not in {*compared, *v.outside}]
+            saved += saved_by_racing(v.counted, compared) - len(beside)
     note(f"racing saved {count(saved, 'run')} against one number of seeds for all points" if saved > 0 else "")
 
 

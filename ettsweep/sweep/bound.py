@@ -76,15 +76,15 @@ class Bounded(Look):
             way.append(better)
         # what scores around a point say moves with it: of points of which each has another ahead, that least behind
         end = min(way[way.index(better) :] if better else way[-1:], key=lambda one: self._behind(one.point))
-        passed = [n for one in way for n in neighbours(one.point, self.search.lr, self.search.wd)]
-        return self._verdict(end, [one.point for one in way[: way.index(end)]], passed, self._near(end.point))
+        passed = [n for one in way for n in (one.point, *neighbours(one.point, self.search.lr, self.search.wd))]
+        return self._verdict(end, [one.point for one in way[: way.index(end)]], passed)
 
     def _behind(self, point: Point) -> float:
         """Return by how much the best posterior mean around a point is better than its own, as a share."""
         if (found := self.evidence(point)) is None:
             return math.inf
-        mean = found.surface.mean
-        return found.share(float(mean[found.index(self._here)] - mean.min()))
+        mean, here = found.surface.mean, found.index(self._here)
+        return found.share(float(mean[here] - mean[found.index(self._leader(found))]))
 
     def _better(self, here: Scored) -> Scored | None:
         """Return the point of the best posterior mean among those near one; None where it is that one."""
@@ -96,8 +96,14 @@ class Bounded(Look):
         if found is None or found.noise.known == "unknown":
             best = min([here, *known], key=lambda one: self.search.measure.rank(one.score))
             return None if best is here else best
-        best_of = found.order[0]
-        return self.at(self._point(here.point, best_of)) if any(best_of) else None
+        leader = self._leader(found)
+        return self.at(self._point(here.point, leader)) if any(leader) else None
+
+    def _leader(self, found: Evidence) -> Position:
+        """Return the best of the posterior means: of neighbours alone, where others are not linked by a surface."""
+        origin = self.search.points[0]
+        beside = {self._position(origin, n) for n in neighbours(origin, self.search.lr, self.search.wd)} | {self._here}
+        return next(position for position in found.order if found.surface.smooth or position in beside)
 
     # --- what is known ---
 
@@ -129,7 +135,7 @@ class Bounded(Look):
         found = []
         for position in product(map(float, range(-reach, reach + 1)), repeat=len(self._axes)):
             point = self._point(candidate, position)
-            stuck = any(run.state in STUCK for run in self._runs.get(point, {}).values())
+            stuck = any(run.state in STUCK and self.counts(s) for s, run in self._runs.get(point, {}).items())
             beyond = any(_beyond(position, other) for other in diverged)
             if not (self.at(point).state.finished or stuck or beyond or self._too_far([point])):
                 found.append(position)
@@ -192,10 +198,11 @@ class Bounded(Look):
             return "optimal", f"no neighbour is better by more than {said(bound.value)} ({sure} sure)", bound
         up_to, margin = said(bound.value), said(bound.margin)
         what = f"a neighbour may be better by up to {up_to} ({sure} sure), the margin is {margin}"
-        more = f"some {count(bound.more, 'more run')}" if bound.more else f"more than {MOST} more runs"
+        if bound.more is None:
+            return "unresolved", f"{what}; more than {MOST} more runs would tell", bound
         each_s = median(cost_s(run) for point in self._near(candidate.point) for run in self._finished(point))
-        hours = f", about {device_hours(bound.needed * each_s)}," if each_s else ""
-        return "unresolved", f"{what}; {more}{hours} would tell", bound
+        hours = f", about {device_hours(bound.more * each_s)}," if each_s else ""
+        return "unresolved", f"{what}; some {count(bound.more, 'more run')}{hours} would tell", bound
 
     def _bound(self, found: Evidence, candidate: Scored, around: Sequence[Scored], paper: str | None) -> Bound:
         """Return what is known of a candidate whose neighbours are all known."""

@@ -80,22 +80,15 @@ class Look(ABC):
         """Judge the point `at`, or else the one at which a climb from the best point asked for ends."""
         return self.climb() if at is None else self._verdict(self.at(at), ())
 
-    def _verdict(
-        self,
-        candidate: Scored | None,
-        path: Sequence[Point],
-        passed: Sequence[Point] = (),
-        raced: Sequence[Point] = (),
-    ) -> Verdict:
-        """Judge a candidate, at the end of a path whose points had the neighbours `passed`; others were raced, too."""
+    def _verdict(self, candidate: Scored | None, path: Sequence[Point], passed: Sequence[Point] = ()) -> Verdict:
+        """Judge a candidate, at the end of a path whose points had the neighbours `passed`."""
         search = self.search
         around = [self.at(p) for p in neighbours(candidate.point, search.lr, search.wd)] if candidate else []
         runs = self._runs.get(candidate.point, {}) if candidate else {}
         fresh = {seed: run.score for seed, run in sorted(runs.items()) if not self.counts(seed) and run.state.finished}
         here = [one.point for one in ([candidate] if candidate else []) + around]
         reached = dict.fromkeys([*path, *passed, *here])
-        beside = [point for point in raced if point not in reached and point not in self._asked]
-        outside = tuple(point for point in [*reached, *beside] if point in self._runs and point not in self._asked)
+        outside = tuple(point for point in reached if point in self._runs and point not in self._asked)
         compared = [one.point for one in (*([candidate] if candidate else []), *around) if one.state.finished]
         members = [run for point in compared for run in self._finished(point)]
         verdict, reason, stuck = self._judge(candidate, around)
@@ -104,7 +97,7 @@ class Look(ABC):
             verdict, reason, bound = self._concluded(candidate, around)
         reason += self._cure(stuck)
         seen = tuple(around), fresh, outside, tuple(path), tuple(members), tuple(run.id for run in stuck)
-        return Verdict(search, verdict, reason, candidate, *seen, bound, sum(len(self._finished(p)) for p in beside))
+        return Verdict(search, verdict, reason, candidate, *seen, bound)
 
     def snap(self, typed: Point) -> Point:
         """Return the point of the lattice that a typed one was read from, the known one if there is one.
@@ -233,7 +226,7 @@ class Look(ABC):
         return self.specs(dict.fromkeys([candidate.point, *verdict.missing, *new]), self.new_seeds)
 
     def beyond(self, verdict: Verdict) -> list[Run]:
-        """Return the runs that a climb or a race has trained beyond what was asked for."""
+        """Return the runs that points have, which a climb reached, beyond what was asked for."""
         members = [run for point in verdict.outside for run in self._runs[point].values()]
         members += [run for point in self._asked for run in self._runs.get(point, {}).values()]
         return [run for run in members if self.counts(run.spec.seed) and not self.search.asks(run.point, run.spec.seed)]

@@ -170,4 +170,4 @@ def runs_needed(question: Question) -> int | None:
             return None
         race.take(option, times)
         needed += times * len(option)
-    return max(1, needed)
+    return max(1, needed) if needed <= MOST else None

@@ -30,7 +30,7 @@ LENGTHS = (1.0, 2.0, 4.0)
 TYPICAL_LENGTH, LENGTH_SPREAD = 2.5, 1.4
 """Of their prior, a log-normal one."""
 
-RATIOS = tuple(2.0**k for k in range(4, 21))
+RATIOS = tuple(2.0**k for k in range(4, 25))
 """Signal to noise, as ratios of variances, each as likely beforehand."""
 
 OWN = (0.0, 0.01)

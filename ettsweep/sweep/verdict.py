@@ -98,7 +98,6 @@ class Verdict:
         runs: the finished ones that were compared, of candidate and neighbours over the seeds that count.
         bound: what is known by the rule of the bound, once all neighbours are known.
         stuck: ids of the runs that a person must decide about, of which the reason says what to type.
-        beside: how many finished runs racing has of points that are neither asked for nor reached by the climb.
     """
 
     search: Search
@@ -112,7 +111,6 @@ class Verdict:
     runs: tuple[Run, ...] = field(default=(), compare=False)
     stuck: tuple[str, ...] = field(default=(), compare=False)
     bound: Bound | None = field(default=None, compare=False)
-    beside: int = field(default=0, compare=False)
 
     @property
     def key(self) -> tuple[str, str]:

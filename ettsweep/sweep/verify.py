@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 
 from ettsweep.errors import InputError
 from ettsweep.output import device_hours, power
@@ -93,6 +92,7 @@ class Verification:
         follows: race, and go on from better neighbours of `at`.
         verdicts: one for each family, of the last look.
         planned: runs planned so far.
+        beyond: those of them that were not asked for, of each sweep and family.
         held_back: runs that the budget kept out of the last plan.
         stopped: a line for each family that does not go on, and why.
     """
@@ -107,6 +107,7 @@ class Verification:
     follows: bool = False
     verdicts: list[Verdict] = field(default_factory=list)
     planned: int = 0
+    beyond: dict[tuple[str, str], list[RunSpec]] = field(default_factory=dict)
     held_back: int = 0
     stopped: list[str] = field(default_factory=list)
     _patience: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -123,11 +124,16 @@ class Verification:
         racing = [(look, v) for look, v, _ in lacking if self.follows and v.verdict == "unresolved"]
         each = math.ceil(self._batch(racing, ledger) / max(1, len(racing)))
         lacking += [(look, v, self._further(look, v, each)) for look, v in racing]
-        whole = make_plan(chain.from_iterable(self._affordable(*one, ledger) for one in lacking), ledger)
+        chosen = [(look, v, self._affordable(look, v, wanted, ledger)) for look, v, wanted in lacking]
+        whole = make_plan((spec for _, _, specs in chosen for spec in specs), ledger)
         plan = whole.limited(self._room(whole, ledger))
         self.held_back = len(whole.to_launch) - len(plan.to_launch)
         self.planned += len(plan.to_launch)
-        self._trained.update(p.id for p in plan.to_launch)
+        launched = {p.id for p in plan.to_launch}
+        self._trained |= launched
+        for look, v, specs in chosen:
+            new = [s for s in specs if s.run_id in launched and not look.search.asks(Point(s.lr, s.wd), s.seed)]
+            self.beyond[v.key] = [*self.beyond.get(v.key, ()), *new]
         return plan
 
     def _batch(self, racing: Sequence[tuple[Look, Verdict]], ledger: Ledger) -> int:
@@ -164,7 +170,7 @@ class Verification:
             return wanted
         some = f"{'more than' if needed >= MOST else 'some'} {needed} would be needed"
         further = f"the next round is {len(more)}" if needed == len(more) else some
-        told = f"{len(asked)} runs were asked for, {len(look.beyond(verdict))} more are trained, and {further}"
+        told = f"{len(asked)} runs were asked for, {self._more(look, verdict)} more are trained, and {further}"
         if seconds := self.device_s(ledger, more):
             told += f", about {device_hours(seconds * needed / len(more))}"
         told = f"{titles(self.searches)[verdict.key]}: {told}"
@@ -180,7 +186,13 @@ class Verification:
         """Return how many runs a family may still train: without a budget, as many as were asked for."""
         if self.budget.stated:
             return math.inf if self.budget.runs is None else self.budget.runs - self.planned
-        return self._patience.get(verdict.key, 1) * asked - len(look.beyond(verdict))
+        return self._patience.get(verdict.key, 1) * asked - self._more(look, verdict)
+
+    def _more(self, look: Look, verdict: Verdict) -> int:
+        """Return how many runs a family has beyond what was asked for: of points that it reached, or trained here."""
+        return len(
+            {run.id for run in look.beyond(verdict)} | {spec.run_id for spec in self.beyond.get(verdict.key, ())}
+        )
 
     def _room(self, plan: Plan, ledger: Ledger) -> int:
         """Return how many runs of a plan the whole budget allows."""

@@ -17,11 +17,12 @@ from ettsweep.sweep.bound import Bounded
 from ettsweep.sweep.criterion import Criterion
 from ettsweep.sweep.evidence import Evidence, evidence
 from ettsweep.sweep.gridfile import load_request
-from ettsweep.sweep.ledger import Run
+from ettsweep.sweep.ledger import Ledger, Run
 from ettsweep.sweep.race import Question, Race, next_runs, runs_needed
 from ettsweep.sweep.search import Point, Search
 from ettsweep.sweep.seeds import RACING, fresh_seeds, in_turn
 from ettsweep.sweep.verdict import Verdict
+from ettsweep.sweep.verify import Verification
 
 Offset = tuple[int, int]
 SIX: list[Offset] = [(1, 0), (0, 1), (1, -1), (-1, 1), (0, -1), (-1, 0)]
@@ -326,9 +327,18 @@ def test_a_race_goes_to_points_that_were_not_run_where_they_tell_more(search_of:
     beside = {offset for offset, _ in asked(cliff.further(cliff.verdict(CENTRE), 12))}
     assert beside
     assert max(lr for lr, _ in beside) <= 0
-    told = Bounded(search, [*runs, run_at(search, (2, 0), 0, 1.1), run_at(search, (2, 0), 9, 1.1)])
-    assert told.climb().beside == 1, "of seeds that count"
-    assert CENTRE.moved(2, 0) in told.climb().outside
+
+
+def test_what_other_sweeps_had_trained_is_none_of_a_races_budget(search_of: Callable[..., Search]) -> None:
+    search = search_of(margin="2%")
+    seven = replace(search, points=tuple(CENTRE.moved(*offset) for offset in SEVEN))
+    runs = {run.spec.run_id: run for run in noisy(search, WIDE, 0.1, curvature=0.06)}
+    asking = Verification([seven], follows=True)
+    plan = asking.plan(Ledger(runs, {}))
+    assert asking.verdicts[0].verdict == "unresolved"
+    assert 0 < len(plan.to_launch) <= 2
+    assert asking.stopped == []
+    assert [spec.run_id for spec in asking.beyond[seven.key]] == [p.id for p in plan.to_launch]
 
 
 def test_a_climb_that_swings_ends_at_the_point_least_behind(search_of: Callable[..., Search]) -> None:

@@ -1,6 +1,7 @@
 """Verdicts that are bounds, as people ask for them: what is bought, what a budget stops, what outlives a kill."""
 
 import re
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -142,7 +143,6 @@ def test_fewer_seeds_than_were_asked_for_are_refused(call: Call, results: Path, 
     [
         (("--max-hours", 0), "than --max-hours 0 allows"),
         (("--max-runs", 0), "it stops here"),
-        (("--max-seeds", 3), "--max-seeds 3 allows no further seed"),
     ],
 )
 def test_a_budget_that_is_spent_trains_nothing(
@@ -155,6 +155,20 @@ def test_a_budget_that_is_spent_trains_nothing(
     assert told in done.err
     assert len(runs_in(results)) == before
     assert not (results / "jobs").exists()
+
+
+@pytest.mark.usefixtures("process")
+def test_no_point_gets_more_seeds_than_allowed(call: Call, results: Path, ask: Ask, forks: Forks) -> None:
+    """Points near the candidate that were never run may have as many; once all have, there is no further run."""
+    ask(slope=0.1, criterion={"margin": "0.1%"})
+    before = len(runs_in(results))
+    with warm_workers(forks):
+        done = verify(call, results, "--follow", "--max-seeds", 3, code=1)
+    assert done.json[0]["verdict"] == "unresolved"
+    assert "--max-seeds 3 allows no further seed" in done.err
+    specs = [run.spec() for run in runs_in(results)]
+    assert len(specs) > before
+    assert max(Counter((spec.lr, spec.wd) for spec in specs).values()) == 3
 
 
 # --- a race ---------------------------------------------------------------------------------------------------------

@@ -100,10 +100,14 @@ class Bounded(Look):
         return self.at(self._point(here.point, leader)) if any(leader) else None
 
     def _leader(self, found: Evidence) -> Position:
-        """Return the best of the posterior means: of neighbours alone, where others are not linked by a surface."""
-        origin = self.search.points[0]
+        """Return the position of the best posterior mean, among neighbours and points that have as many seeds as they.
+
+        Where no surface links points, it is among neighbours alone.
+        """
+        origin, runs_P = self.search.points[0], found.surface.layout.scored_PS.sum(1)
         beside = {self._position(origin, n) for n in neighbours(origin, self.search.lr, self.search.wd)} | {self._here}
-        return next(position for position in found.order if found.surface.smooth or position in beside)
+        enough = len(self.new_seeds) if found.surface.smooth else math.inf
+        return next(p for p in found.order if p in beside or runs_P[found.index(p)] >= enough)
 
     # --- what is known ---
 

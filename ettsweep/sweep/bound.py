@@ -35,6 +35,7 @@ class Bounded(Look):
         self.new_seeds = search.seeds[:FIRST_SEEDS]
         self._scored: dict[Point, Scored] = {}
         self._found: dict[Point, Evidence | None] = {}
+        self._wider: dict[Point, Evidence] = {}
         self._snapped: dict[Point, Point] = {}
 
     def counts(self, seed: int) -> bool:
@@ -104,10 +105,9 @@ class Bounded(Look):
 
         Where no surface links points, it is among neighbours alone.
         """
-        origin, runs_P = self.search.points[0], found.surface.layout.scored_PS.sum(1)
-        beside = {self._position(origin, n) for n in neighbours(origin, self.search.lr, self.search.wd)} | {self._here}
+        runs_P = found.surface.layout.scored_PS.sum(1)
         enough = len(self.new_seeds) if found.surface.smooth else math.inf
-        return next(p for p in found.order if p in beside or runs_P[found.index(p)] >= enough)
+        return next(p for p in found.order if p in self._next_to_here or runs_P[found.index(p)] >= enough)
 
     # --- what is known ---
 
@@ -164,6 +164,12 @@ class Bounded(Look):
     @cached_property
     def _here(self) -> Position:
         return (0.0,) * len(self._axes)
+
+    @cached_property
+    def _next_to_here(self) -> set[Position]:
+        """The positions of a candidate and its neighbours."""
+        origin = self.search.points[0]
+        return {self._here, *(self._position(origin, n) for n in neighbours(origin, self.search.lr, self.search.wd))}
 
     def _positions(self, candidate: Scored, around: Sequence[Scored]) -> list[Position]:
         """Return where the neighbours are that did not diverge."""
@@ -260,7 +266,9 @@ class Bounded(Look):
     ) -> Question:
         """Return what a race around a candidate is about; it may go to points that have not been run, as well."""
         criterion, taken, under_way = self.search.criterion, {}, []
-        wider = found.wider(self._unrun(candidate.point))
+        if candidate.point not in self._wider:  # asked for what is needed, and again for what is next
+            self._wider[candidate.point] = found.wider(self._unrun(candidate.point))
+        wider = self._wider[candidate.point]
         for position in wider.positions:
             runs = self._runs.get(self._point(candidate.point, position), {})
             taken[position] = [seed for seed in runs if self.counts(seed)]

@@ -21,7 +21,6 @@ FINAL = frozenset({"optimal", "tie", "unsearched"})
 COMPARED = frozenset({"optimal", "tie", "refuted"})
 """What the comparison of means says where it has all scores."""
 
-
 MOST = 2000
 """Runs beyond which nobody asks how many it would take."""
 

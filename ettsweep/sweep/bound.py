@@ -19,11 +19,11 @@ from ettsweep.sweep.seeds import RACING, counts, in_turn
 from ettsweep.sweep.surface import student_quantile
 from ettsweep.sweep.verdict import COMPARED, MOST, Bound, Scored, Verdict
 
-REACH_OF_FIT = {0: 0, 1: 3, 2: 2}
-"""Steps from the candidate, along each free axis, up to which scores are fitted with its own: by how many are free."""
+REACH_OF_FIT = 3
+"""Steps from the candidate, along each free axis, up to which scores are fitted with its own."""
 
-FIRST_SEEDS = 2
-"""Seeds that a neighbour is run with first; racing gives it more where it decides."""
+SEEN_TWICE = 2
+"""Seeds of a point farther off than a neighbour, from which on a climb may go to it: one may have been lucky."""
 
 
 class Bounded(Look):
@@ -32,7 +32,7 @@ class Bounded(Look):
     def __init__(self, search: Search, runs: Iterable[Run]) -> None:
         self._all = list(runs)
         super().__init__(search, self._all)
-        self.new_seeds = search.seeds[:FIRST_SEEDS]
+        self.new_seeds = search.seeds[:1]  # racing gives more where it decides
         self._scored: dict[Point, Scored] = {}
         self._found: dict[Point, Evidence | None] = {}
         self._wider: dict[Point, Evidence] = {}
@@ -101,12 +101,12 @@ class Bounded(Look):
         return self.at(self._point(here.point, leader)) if any(leader) else None
 
     def _leader(self, found: Evidence) -> Position:
-        """Return the position of the best posterior mean, among neighbours and points that have as many seeds as they.
+        """Return the position of the best posterior mean, among neighbours and points that were run more than once.
 
         Where no surface links points, it is among neighbours alone.
         """
         runs_P = found.surface.layout.scored_PS.sum(1)
-        enough = len(self.new_seeds) if found.surface.smooth else math.inf
+        enough = SEEN_TWICE if found.surface.smooth else math.inf
         return next(p for p in found.order if p in self._next_to_here or runs_P[found.index(p)] >= enough)
 
     # --- what is known ---
@@ -129,15 +129,13 @@ class Bounded(Look):
 
     def _near(self, candidate: Point) -> list[Point]:
         """Return the points with runs whose scores are fitted with a candidate's, itself among them."""
-        reach = REACH_OF_FIT[len(self._axes)]
-        return [point for point in self._runs if max(map(abs, self._position(candidate, point)), default=0) <= reach]
+        return [p for p in self._runs if max(map(abs, self._position(candidate, p)), default=0) <= REACH_OF_FIT]
 
     def _unrun(self, candidate: Point) -> list[Position]:
         """Return where there is no score near a candidate and a run may be had: nothing failed, or diverged before."""
-        reach = REACH_OF_FIT[len(self._axes)]
         diverged = [self._position(candidate, p) for p in self._near(candidate) if self.at(p).state is State.DIVERGED]
         found = []
-        for position in product(map(float, range(-reach, reach + 1)), repeat=len(self._axes)):
+        for position in product(map(float, range(-REACH_OF_FIT, REACH_OF_FIT + 1)), repeat=len(self._axes)):
             point = self._point(candidate, position)
             stuck = any(run.state in STUCK and self.counts(s) for s, run in self._runs.get(point, {}).items())
             beyond = any(_beyond(position, other) for other in diverged)

@@ -12,7 +12,7 @@ from ettsweep.sweep.seeds import RACING
 from ettsweep.sweep.surface import Array, contrast
 from ettsweep.sweep.verdict import MOST
 
-AIM = 0.8
+AIM = 0.5
 """Share of the margin to which the bounds of single neighbours are to be brought, so that the joint one is within."""
 
 
@@ -161,11 +161,11 @@ def next_runs(question: Question, number: int) -> list[tuple[Position, int]]:
 def runs_needed(question: Question) -> int | None:
     """Return how many further runs a question would take, as things look; None where that is more than `MOST`.
 
-    As the number grows, so does the number of runs that are reckoned alike.
+    As the number grows, so does that of runs that are reckoned alike: to one in sixteen.
     """
     race, needed = Race(question), 0
     while not race.closed():
-        option, times = race.best(), 1 + needed // 4
+        option, times = race.best(), 1 + needed // 16
         if not option or needed > MOST:
             return None
         race.take(option, times)

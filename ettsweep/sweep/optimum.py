@@ -15,7 +15,10 @@ from ettsweep.sweep.surface import Array, Surface
 MESH = 0.1
 """Steps of the lattice between positions at which the optimum is looked for, before a parabola refines it."""
 
-CURVED = 2.0
+SPAN = 1.0
+"""Steps from the optimum at which the surface says how it is curved: closer by, less is known of that."""
+
+CURVED = 1.0
 """Standard errors by which the surface has to be curved along each direction for the error of the optimum's place."""
 
 
@@ -86,7 +89,7 @@ class _Parabola:
 
     def __init__(self, surface: Surface, at_D: Array) -> None:
         axes = len(at_D)
-        near_ZD = MESH * np.array(list(product((-1, 0, 1), repeat=axes)), dtype=float)
+        near_ZD = SPAN * np.array(list(product((-1, 0, 1), repeat=axes)), dtype=float)
         pairs = [(a, b) for a in range(axes) for b in range(a, axes)]
         squares = [near_ZD[:, a] * near_ZD[:, b] / (1 + (a == b)) for a, b in pairs]
         to_terms = np.linalg.pinv(np.column_stack([np.ones(len(near_ZD)), near_ZD, *squares]))

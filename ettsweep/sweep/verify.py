@@ -151,7 +151,9 @@ class Verification:
         return verdict
 
     def _further(self, look: Look, verdict: Verdict, number: int) -> list[RunSpec]:
-        """Return the next runs of a race; none, and why, where what it would take is out of reach."""
+        """Return the next runs of a race, up to a number, no more than it needs or may have; say why there are none."""
+        needed = verdict.bound.needed if verdict.bound else 0
+        number = max(1, int(min(number, needed or number, self._left(look, verdict))))
         specs = look.further(verdict, number, self.budget.seeds)
         if not specs and verdict.score is not None:
             most = f"--max-seeds {self.budget.seeds} allows no further seed" if self.budget.seeds else ""
@@ -166,7 +168,7 @@ class Verification:
         asked = {spec.run_id for spec in look.specs(look.search.points)}
         more = make_plan((spec for spec in wanted if spec.run_id not in asked), ledger).to_launch
         needed = max(len(more), verdict.bound.needed if verdict.bound else 0)
-        if not more or len(more) + (needed - len(more)) // HOPE <= self._left(look, verdict, len(asked)):
+        if not more or max(len(more), needed // HOPE) <= self._left(look, verdict):
             return wanted
         some = f"{'more than' if needed >= MOST else 'some'} {needed} would be needed"
         further = f"the next round is {len(more)}" if needed == len(more) else some
@@ -182,10 +184,11 @@ class Verification:
         ids = {planned.id for planned in more}
         return [spec for spec in wanted if spec.run_id not in ids]  # what is under way is waited for
 
-    def _left(self, look: Look, verdict: Verdict, asked: int) -> float:
+    def _left(self, look: Look, verdict: Verdict) -> float:
         """Return how many runs a family may still train: without a budget, as many as were asked for."""
         if self.budget.stated:
             return math.inf if self.budget.runs is None else self.budget.runs - self.planned
+        asked = len(look.specs(look.search.points))
         return self._patience.get(verdict.key, 1) * asked - self._more(look, verdict)
 
     def _more(self, look: Look, verdict: Verdict) -> int:

@@ -22,7 +22,7 @@ from ettsweep.sweep.race import Question, Race, next_runs, runs_needed
 from ettsweep.sweep.search import Point, Search
 from ettsweep.sweep.seeds import RACING, fresh_seeds, in_turn
 from ettsweep.sweep.verdict import Verdict
-from ettsweep.sweep.verify import Verification
+from ettsweep.sweep.verify import NO_BUDGET, Budget, Verification
 
 Offset = tuple[int, int]
 SIX: list[Offset] = [(1, 0), (0, 1), (1, -1), (-1, 1), (0, -1), (-1, 0)]
@@ -339,6 +339,25 @@ def test_what_other_sweeps_had_trained_is_none_of_a_races_budget(search_of: Call
     assert 0 < len(plan.to_launch) <= 2
     assert asking.stopped == []
     assert [spec.run_id for spec in asking.beyond[seven.key]] == [p.id for p in plan.to_launch]
+
+
+def test_a_round_has_no_more_runs_than_a_race_needs_or_may_have(search_of: Callable[..., Search]) -> None:
+    search = search_of(margin="2%")
+    wide = replace(search, points=tuple(CENTRE.moved(*offset) for offset in WIDE))
+    ledger = Ledger({run.spec.run_id: run for run in noisy(search, WIDE, 0.12, curvature=0.06)}, {})
+
+    def first_round(budget: Budget = NO_BUDGET) -> tuple[int, int]:
+        asking = Verification([wide], budget=budget, at_once=1000, follows=True)
+        launched = len(asking.plan(ledger).to_launch)
+        bound = asking.verdicts[0].bound
+        assert bound is not None
+        return launched, bound.needed
+
+    launched, needed = first_round()
+    assert needed > 16
+    assert launched in (needed, needed + 1), "a new seed comes with two runs"
+    assert first_round(Budget(runs=needed // 2)) == (needed // 2, needed)
+    assert first_round(Budget(runs=needed // 16)) == (0, needed), "that is out of reach"
 
 
 def test_a_climb_that_swings_ends_at_the_point_least_behind(search_of: Callable[..., Search]) -> None:

@@ -73,4 +73,4 @@ def simulate(
     show(rows, form)
     if form is Format.TABLE:
         margin = search.measure.said(criterion.margin_for(search.measure))
-        note(f"{sweeps} sweeps a rule; margin {margin}, confidence {criterion.confidence:g}")
+        note(f"{sweeps} sweeps a rule; {search.measure.metric}, margin {margin}, confidence {criterion.confidence:g}")

@@ -118,7 +118,7 @@ def note_saved(verdicts: Sequence[Verdict], beyond: Mapping[tuple[str, str], Col
     """
     saved = 0
     for v in verdicts:
-        if v.bound and v.candidate:
+        if v.bound and v.candidate and beyond.get(v.key):
             compared = [v.candidate.point, *(n.point for n in v.neighbours)]
             beside = [spec for spec in beyond.get(v.key, ()) if Point(spec.lr, spec.wd) not in {*compared, *v.outside}]
             saved += saved_by_racing(v.counted, compared) - len(beside)
@@ -199,6 +199,7 @@ def verdict_json(v: Verdict) -> dict[str, Any]:
     return {
         **_headline(v),
         "score": v.score,
+        "runs": v.candidate.runs if v.candidate else 0,
         "metric": v.search.measure.metric,
         "mode": v.search.measure.mode,
         "rule": v.search.criterion.rule,
@@ -206,7 +207,7 @@ def verdict_json(v: Verdict) -> dict[str, Any]:
         "statement": v.statement,
         "evidence": bound_json(v),
         "neighbours": [
-            {**_point(n.point), "score": n.score, "state": n.state.value, **_worse(d)}
+            {**_point(n.point), "score": n.score, "state": n.state.value, "runs": n.runs, **_worse(d)}
             for n, d in zip(v.neighbours, v.bound.differences if v.bound else [None] * len(v.neighbours), strict=True)
         ],
         "missing": [_point(point) for point in v.missing],

@@ -117,6 +117,8 @@ def _follow_rounds(
 
     A worker that dies is replaced; a run whose attempts keep dying becomes failed, so this ends.
     """
+    if not plan.wanted:
+        return plan
     everything = [p.spec for p in plan.wanted]
     monitor = Monitor(how.results, searches=by_family(how.searches))
     most = LOCAL_TRIES if isinstance(how.profile, LocalProfile) else SLURM_TRIES

@@ -78,7 +78,17 @@ class Bounded(Look):
         # what scores around a point say moves with it: of points of which each has another ahead, that least behind
         end = min(way[way.index(better) :] if better else way[-1:], key=lambda one: self._behind(one.point))
         passed = [n for one in way for n in (one.point, *neighbours(one.point, self.search.lr, self.search.wd))]
-        return self._verdict(end, [one.point for one in way[: way.index(end)]], passed)
+        way = way[: way.index(end) + 1]
+        if len(way) > 1 and self._leads_nowhere(way[-2], end):
+            way.pop()
+        return self._verdict(way[-1], [one.point for one in way[:-1]], passed)
+
+    def _leads_nowhere(self, here: Scored, there: Scored) -> bool:
+        """Say whether a step leads to where no climb goes on, for less than the margin: such as on a plateau."""
+        around = neighbours(there.point, self.search.lr, self.search.wd)
+        if not self._too_far([point for point in around if not self._is_asked(point)]):
+            return False
+        return self._behind(here.point) <= self.search.criterion.margin_for(self.search.measure)
 
     def _behind(self, point: Point) -> float:
         """Return by how much the best posterior mean around a point is better than its own, as a share."""
@@ -183,8 +193,12 @@ class Bounded(Look):
         found, others = self.evidence(candidate.point), self._positions(candidate, around)
         if found is None or not others or found.noise.known == "unknown":
             return ""
-        surely = max(found.better(self._here, others))
-        return f"a neighbour is better, with a probability of {surely:.3g}" if surely >= confidence else ""
+        surely, position = max(zip(found.better(self._here, others), others, strict=True))
+        margin = self.search.criterion.margin_for(self.search.measure)
+        if surely < confidence or found.bound(self._here, others, confidence) <= margin:
+            return ""
+        told = "more than 0.999" if surely > 0.999 else f"{surely:.3g}"
+        return f"{self._point(candidate.point, position)} is better, with a probability of {told}"
 
     def _concluded(self, candidate: Scored, around: Sequence[Scored]) -> tuple[str, str, Bound | None]:
         if candidate.score is None:

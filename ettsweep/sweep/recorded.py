@@ -81,14 +81,19 @@ def read_table(path: Path) -> Table:
     scores: dict[tuple[float, float, int], float] = {}
     for number, row in enumerate(rows, 1):
         values = [row[k] for k in at] if isinstance(row, list) and len(row) == len(names) else []
-        if not values or not all(isinstance(v, int | float) and math.isfinite(v) for v in values):
+        if not values or not all(type(v) in (int, float) and math.isfinite(v) for v in values):
             raise InputError(f"{path}: row {number}: {len(names)} finite numbers are expected, got {row}")
         lr, wd, seed, score = values
         if metric == "best_loss" and score <= 0:
             raise InputError(f"{path}: row {number}: a loss above 0 is expected, got {score:g}")
         if not (float(seed).is_integer() and 0 <= seed <= MAX_SEED):
             raise InputError(f"{path}: row {number}: a seed is expected, got {seed:g}")
-        scores[round(lr, 6), round(wd, 6), int(seed)] = score
+        key = round(lr, 6), round(wd, 6), int(seed)
+        if key in scores:
+            raise InputError(
+                f"{path}: row {number}: there is one of log2_lr {lr:g}, log2_wd {wd:g}, seed {seed:g} already"
+            )
+        scores[key] = score
     return _lattice(path, metric, scores)
 
 

@@ -155,6 +155,8 @@ class Verification:
         needed = verdict.bound.needed if verdict.bound else 0
         number = max(1, int(min(number, needed or number, self._left(look, verdict))))
         specs = look.further(verdict, number, self.budget.seeds)
+        if specs and 0 < (left := self._left(look, verdict)) < len(specs):
+            specs = specs[: int(left)]
         if not specs and verdict.score is not None:
             most = f"--max-seeds {self.budget.seeds} allows no further seed" if self.budget.seeds else ""
             why = most or "no further run would tell"
@@ -175,6 +177,8 @@ class Verification:
         told = f"{len(asked)} runs were asked for, {self._more(look, verdict)} more are trained, and {further}"
         if seconds := self.device_s(ledger, more):
             told += f", about {device_hours(seconds * needed / len(more))}"
+        if self.budget.runs is not None:
+            told += f"; of --max-runs {self.budget.runs}, {max(0, self.budget.runs - self.planned)} are left"
         told = f"{titles(self.searches)[verdict.key]}: {told}"
         if not self.budget.stated and verdict.key not in self._declined and self.agree and self.agree(told):
             self._patience[verdict.key] = 2 * self._patience.get(verdict.key, 1)

@@ -52,6 +52,28 @@ def test_slots_cost_runs_and_save_time() -> None:
     assert eight.wall < one.wall / 3
 
 
+class Slope:
+    """A loss that falls by a thousandth with each step of wd, for ever, under next to no noise."""
+
+    def score(self, at: tuple[int, int], seed: int) -> float:
+        noise = np.random.default_rng((seed, at[0] + 99, at[1] + 99)).normal(0, 1e-5)
+        return float(np.exp(0.05 * at[0] ** 2 - 0.001 * at[1] + noise))
+
+    def advantage(self, of: tuple[int, int], others: list[tuple[int, int]]) -> tuple[float, float]:
+        return 0.001, 0.001
+
+    def regret(self, at: tuple[int, int]) -> float:
+        return 0.0
+
+
+@pytest.mark.parametrize(("margin", "verdict"), [(0.02, "optimal"), (0.0, "edge")])
+def test_a_climb_that_gains_less_than_the_margin_ends_on_the_lattice_with_a_verdict(
+    margin: float, verdict: str
+) -> None:
+    search = centre_alone((0,), Criterion(margin=margin))
+    assert simulate(search, Slope(), Budget(runs=80)).verdict == verdict
+
+
 def recorded(y_LWS: list[list[list[float]]]) -> Table:
     scores = np.array(y_LWS)
     return Table("best_loss", *(tuple(map(float, range(n))) for n in scores.shape[:2]), scores)

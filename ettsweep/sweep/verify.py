@@ -115,10 +115,16 @@ class Verification:
     _trained: set[str] = field(default_factory=set)
 
     def plan(self, ledger: Ledger) -> Plan:
-        """Climb as far as what is on disk allows, and return the plan for what the verdicts lack."""
+        """Climb as far as what is on disk allows, and return the plan for what the verdicts lack.
+
+        Raises:
+            InputError: a point that is compared has more seeds than the budget allows before anything is trained.
+        """
         found = looks(self.searches, ledger)
         before: Sequence[Verdict | None] = self.verdicts or [None] * len(found)
         self.verdicts = [self._climb(look, last) for look, last in zip(found, before, strict=True)]
+        if before[0] is None:
+            self._check_seeds()
         self.stopped = []
         lacking = [(look, v, look.wanted(v)) for look, v in zip(found, self.verdicts, strict=True)]
         racing = [(look, v) for look, v, _ in lacking if self.follows and v.verdict == "unresolved"]
@@ -135,6 +141,15 @@ class Verification:
             new = [s for s in specs if s.run_id in launched and not look.search.asks(Point(s.lr, s.wd), s.seed)]
             self.beyond[v.key] = [*self.beyond.get(v.key, ()), *new]
         return plan
+
+    def _check_seeds(self) -> None:
+        if (most := self.budget.seeds) is None:
+            return
+        for v in self.verdicts:
+            for one in [*([v.candidate] if v.candidate else []), *v.neighbours]:
+                if one.runs > most:
+                    title = titles(self.searches)[v.key]
+                    raise InputError(f"--max-seeds {most}: {title} has {one.runs} seeds at {one.point} already")
 
     def _batch(self, racing: Sequence[tuple[Look, Verdict]], ledger: Ledger) -> int:
         """Return how many runs a round of racing has: those at once or, of short ones, as many as are worth a round."""

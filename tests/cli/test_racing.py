@@ -126,6 +126,16 @@ def test_fewer_seeds_than_were_asked_for_are_refused(call: Call, results: Path, 
     call("verify-optimum", "--max-seeds", 3, "--dry-run", "--results", results, code=None)
 
 
+def test_fewer_seeds_than_are_there_are_refused(call: Call, results: Path, ask: Ask) -> None:
+    asked = ask(seeds=[0, 1])
+    centre = asked[len(asked) // 2]
+    for seed in (RACING[0], RACING[1]):
+        finish(results, spec := centre.at(centre.lr, centre.wd, seed), noisy(spec))
+    done = call("verify-optimum", "--follow", "--max-seeds", 3, "--results", results, code=2)
+    assert done.err.splitlines()[-1] == "ettsweep: --max-seeds 3: w8 standard has 4 seeds at (2^-2, 2^-2) already"
+    call("verify-optimum", "--max-seeds", 4, "--dry-run", "--results", results, code=None)
+
+
 @pytest.mark.parametrize(
     ("budget", "told"),
     [

@@ -102,7 +102,5 @@ class _Parabola:
         curvatures, directions = np.linalg.eigh(self.hessian_DD)
         least = directions[:, 0]
         to_least_Z = np.array([least[a] * least[b] * (1 + (a != b)) for a, b in pairs]) @ to_squares
-        self.curvature, self.curvature_error = (
-            float(curvatures[0]),
-            float(np.sqrt(max(float(to_least_Z @ cov_ZZ @ to_least_Z), 0.0))),
-        )
+        self.curvature = float(curvatures[0])
+        self.curvature_error = float(np.sqrt(max(float(to_least_Z @ cov_ZZ @ to_least_Z), 0.0)))

@@ -121,9 +121,10 @@ class Verification:
             InputError: a point that is compared has more seeds than the budget allows before anything is trained.
         """
         found = looks(self.searches, ledger)
+        first = not self.verdicts
         before: Sequence[Verdict | None] = self.verdicts or [None] * len(found)
         self.verdicts = [self._climb(look, last) for look, last in zip(found, before, strict=True)]
-        if before[0] is None:
+        if first:
             self._check_seeds()
         self.stopped = []
         lacking = [(look, v, look.wanted(v)) for look, v in zip(found, self.verdicts, strict=True)]
@@ -167,10 +168,9 @@ class Verification:
 
     def _further(self, look: Look, verdict: Verdict, number: int) -> list[RunSpec]:
         """Return the next runs of a race, up to a number, no more than it needs or may have; say why there are none."""
-        needed = verdict.bound.needed if verdict.bound else 0
-        number = max(1, int(min(number, needed or number, self._left(look, verdict))))
-        specs = look.further(verdict, number, self.budget.seeds)
-        if specs and 0 < (left := self._left(look, verdict)) < len(specs):
+        left, needed = self._left(look, verdict), verdict.bound.needed if verdict.bound else 0
+        specs = look.further(verdict, max(1, int(min(number, needed or number, left))), self.budget.seeds)
+        if 0 < left < len(specs):
             specs = specs[: int(left)]
         if not specs and verdict.score is not None:
             most = f"--max-seeds {self.budget.seeds} allows no further seed" if self.budget.seeds else ""

@@ -29,6 +29,7 @@ MARKING = ("process", "cluster", "statistics")
 
 # Before torch is imported, here and in child processes: on one thread, sums keep their order.
 os.environ["OMP_NUM_THREADS"] = "1"
+os.environ["OMP_WAIT_POLICY"] = "passive"  # workers of several threads that wait spinning take minutes beside others
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(LEAN), os.environ.get("PYTHONPATH")]))
 
 # Compiling the package anew costs each process half a second.

@@ -192,7 +192,16 @@ def test_a_race_ends_in_an_optimum_with_seeds_of_its_own(
 def test_a_race_goes_on_after_its_command_is_killed(results: Path, ask: Ask, tmp_path: Path) -> None:
     """Its worker lives on; the same command waits for the runs that are under way, and starts none in their place."""
     asked = {spec.run_id for spec in ask(recipe=LONG, seeds=[0])}
-    follow = ("verify-optimum", "--follow", "--results", results, "--launch-set", "slots=1")
+    follow = (
+        "verify-optimum",
+        "--follow",
+        "--results",
+        results,
+        "--launch-set",
+        "slots=1",
+        "--launch-set",
+        "threads=1",
+    )
     command = start(*follow, cwd=tmp_path)
 
     def begun() -> list[RunDir]:

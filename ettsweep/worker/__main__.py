@@ -102,7 +102,7 @@ def run_task(folder: Path) -> int:
     if profile.get("devices_per_run", 1) > 1:
         # At once, whether or not there is anything to train: the others cannot know.
         device, _ = prepare_device(slot)
-        group = meet_in_job(device)
+        group = meet_in_job(device, submission.name)
         if not group.leads:
             say(submission, slot.name, job, leaving=False)
             _follow(group, device, control)

@@ -24,6 +24,7 @@ from ettsweep.errors import LaunchError, first_line
 from ettsweep.files import Json
 from ettsweep.launch.profiles import AnyProfile, Slot
 from ettsweep.processes import beside
+from ettsweep.seeding import derive_seed
 
 if TYPE_CHECKING:
     import torch
@@ -36,6 +37,9 @@ GRACE_S = 30.0
 
 LOOPBACK = "127.0.0.1"
 """Where those meet who are on one node."""
+
+PORTS = range(10_000, 25_000)
+"""Of those who meet in a job: below those that the system gives to whoever asks for any, who may hold one for hours."""
 
 START_POLL_S = 0.05
 """Seconds between looks for followers that start."""
@@ -149,11 +153,12 @@ def _await(followers: "list[subprocess.Popen[bytes]]", store: "FileStore") -> No
             time.sleep(START_POLL_S)
 
 
-def meet_in_job(device: "torch.device") -> "Peers":
-    """Meet the other processes of a SLURM job, at the address that submitit finds in its environment.
+def meet_in_job(device: "torch.device", name: str) -> "Peers":
+    """Meet the other processes of a SLURM job, at the node that submitit finds in its environment.
 
     The leader listens there alone, and at loopback where all are on one node: torch would on all interfaces, and asks
-    nobody for a password.
+    nobody for a password. The port is MASTER_PORT where that is set, else one of `PORTS` that the job alone has: its
+    number, and the `name` of its submission, since jobs of two clusters on one machine may have the same number.
 
     Raises:
         LaunchError: the address cannot be used.
@@ -165,6 +170,8 @@ def meet_in_job(device: "torch.device") -> "Peers":
 
     where = TorchDistributedEnvironment()
     leads, port = where.rank == 0, where.master_port
+    if "MASTER_PORT" not in os.environ:
+        port = PORTS[derive_seed(0, "port", name, os.environ["SLURM_JOB_ID"]) % len(PORTS)]
     host = LOOPBACK if where.local_world_size == where.world_size else _reached_at(where.master_addr)
     try:
         host = _address_here(host) if leads else host

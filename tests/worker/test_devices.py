@@ -295,7 +295,7 @@ def test_what_a_follower_alone_cannot_do_is_told_and_not_tried_again(
 MEET = """
 import sys, torch
 from ettsweep.worker.devices import meet_in_job
-group = meet_in_job(torch.device("cpu"))
+group = meet_in_job(torch.device("cpu"), sys.argv[1])
 print(*group.agree(group.rank), flush=True)
 sys.stdin.read()
 """
@@ -319,6 +319,26 @@ def listening(pid: int) -> set[tuple[str, int]]:
     return found
 
 
+@contextlib.contextmanager
+def meeting(
+    name: str, nodes: int = 1, named: str = "elsewhere", **also: str
+) -> "Iterator[list[subprocess.Popen[str]]]":
+    """Start both processes of job 7 of a cluster, in a submission of that name, and end them."""
+    job = {"SUBMITIT_EXECUTOR": "slurm", "SLURM_JOB_ID": "7", "SLURM_NTASKS": "2", "SLURM_JOB_NODELIST": named}
+    job |= {"SLURM_JOB_NUM_NODES": str(nodes), "SLURM_LOCALID": "0", "SLURM_NODEID": "0"} | also
+    with contextlib.ExitStack() as started:
+        peers = []
+        for rank in range(2):
+            env = os.environ | job | {"SLURM_PROCID": str(rank)}
+            env.pop("SLURM_LAUNCH_NODE_IPADDR", None)
+            command = [sys.executable, "-c", MEET, name]
+            peer = subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            started.enter_context(peer)
+            started.callback(peer.kill)
+            peers.append(peer)
+        yield peers
+
+
 @pytest.mark.parametrize(("nodes", "named", "address"), [(1, "elsewhere", "127.0.0.1"), (2, "127.0.0.2", "127.0.0.2")])
 def test_processes_of_a_job_listen_where_the_others_reach_them_and_nowhere_else(
     nodes: int, named: str, address: str
@@ -326,32 +346,23 @@ def test_processes_of_a_job_listen_where_the_others_reach_them_and_nowhere_else(
     with socket.socket() as free:
         free.bind((address, 0))
         port = free.getsockname()[1]
-    job = {
-        "SUBMITIT_EXECUTOR": "slurm",
-        "SLURM_JOB_ID": "7",
-        "SLURM_NTASKS": "2",
-        "SLURM_JOB_NODELIST": named,
-        "MASTER_PORT": str(port),
-    }
-    job |= {"SLURM_JOB_NUM_NODES": str(nodes), "SLURM_LOCALID": "0", "SLURM_NODEID": "0"}
-    with contextlib.ExitStack() as started:
-        peers = []
-        for rank in range(2):
-            env = os.environ | job | {"SLURM_PROCID": str(rank)}
-            env.pop("SLURM_LAUNCH_NODE_IPADDR", None)
-            peers.append(
-                started.enter_context(
-                    subprocess.Popen(
-                        [sys.executable, "-c", MEET], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-                    )
-                )
-            )
+    with meeting("vit.1a2b3c4d", nodes, named, MASTER_PORT=str(port)) as peers:
         assert [peer.stdout and peer.stdout.readline() for peer in peers] == ["1\n", "1\n"], "they have met"
         leader, follower = (listening(peer.pid) for peer in peers)
-        for peer in peers:
-            peer.communicate()
     assert (address, port) in leader
     assert not {"0.0.0.0", "::"} & {where for where, _ in leader | follower}
+
+
+def test_jobs_of_one_number_meet_side_by_side() -> None:
+    """Two clusters on a machine count their jobs from 1; nor may a port be one that the system gives to anybody."""
+    with meeting("vit.1a2b3c4d") as here, meeting("vit.5e6f7a8b") as there:
+        for peer in (here[0], there[0], here[1], there[1]):
+            assert peer.stdout
+            assert peer.stdout.readline() == "1\n", "they have met"
+        ports = [{port for _, port in listening(peers[0].pid)} & {*devices.PORTS} for peers in (here, there)]
+    assert [len(own) for own in ports] == [1, 1]
+    assert ports[0] != ports[1]
+    assert devices.PORTS.stop <= int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,37 @@
+"""What a command that goes on until its verdicts stand says at its end."""
+
+from ettsweep.cli.verdicts import note_outside, note_saved, score_note, show_verdicts
+from ettsweep.cli.views import note_blocked, note_submitted, show_plan
+from ettsweep.launch.rounds import Verified
+from ettsweep.output import Format, count, note
+from ettsweep.sweep.verify import Budget
+
+
+def show_verified(done: Verified, budget: Budget, form: Format) -> int:
+    """Print verdicts, what was submitted for them, and why it did not go on; return the exit code.
+
+    Raises:
+        LaunchError: the only round could not be submitted.
+    """
+    asked, how = done.verification, done.outcome.how
+    show_verdicts(asked.verdicts, form)
+    note_outside(asked.verdicts)
+    if how.follows:
+        note_saved(asked.verdicts, asked.beyond)
+    if how.dry_run:
+        show_plan(done.outcome, form, below=True)
+    else:
+        note_submitted(done)
+    if asked.held_back:
+        needed = f"{count(asked.held_back, 'more run')} {'is' if asked.held_back == 1 else 'are'} needed"
+        note(f"{needed} than {budget} allows")
+    for told in asked.stopped:
+        note(f"{told}: it stops here")
+    note("`ettsweep verify-optimum --follow --max-runs N` allows N more" if asked.stopped else "")
+    if how.console is None and any(v.bound and v.bound.wide for v in asked.verdicts):
+        note("`ettsweep verify-optimum --follow` trains what decides most, seed by seed; --max-runs N sets a limit")
+    note_blocked(done.outcome.plan, asked.verdicts)
+    if done.problem:
+        raise done.problem
+    note(score_note([v.search for v in asked.verdicts]))
+    return 0 if all(v.verdict == "optimal" for v in asked.verdicts) else 1

@@ -1,0 +1,182 @@
+"""What a proposer knows of a family; and the surface's own: where a further run is expected to gain most.
+
+A proposer is a function of what is known alone, so a search that is killed goes on as if it had not been: nothing is
+kept of one but the places that it has named. Places are whole steps from the centre along each free axis.
+
+Shapes: P positions of a fit, Q candidates, H components.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from statistics import fmean
+
+import numpy as np
+from scipy.special import ndtr
+
+from ettsweep.sweep.evidence import Position, Scores, fit_scores
+from ettsweep.sweep.surface import Array, Surface, contrast, fit
+
+Place = tuple[int, ...]
+
+AROUND = {1: ((0.5,), (-0.5,)), 2: ((0.5, -0.25), (-0.25, 0.5), (-0.25, -0.25))}
+"""Where a search looks around its start before a surface can be fitted, by its axes: shares of half the box."""
+
+INNER = 0.75
+"""Share of the box within which further first looks lie, where more runs than these train at once."""
+
+WORTH = 0.5
+"""Share of the margin that a further place must be expected to gain."""
+
+AT_A_TIME = 128
+"""Candidates that are weighed together: a box may have thousands of places."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a proposer knows of a family.
+
+    Attributes:
+        low, high: opposite corners of the box.
+        start: where the search begins.
+        scores: finished ones by place and seed; those beyond the box as well. All losses, or all accuracies.
+        diverged: places with a diverged run.
+        awaited: places whose first score is to come.
+        taken: all places that were proposed or run, whatever became of them.
+        margin: by how much a place may be better, a share of a loss or of all samples.
+        loss: whether the least is best.
+    """
+
+    low: Place
+    high: Place
+    start: Place
+    scores: Mapping[Place, Mapping[int, float]]
+    diverged: Collection[Place]
+    awaited: Collection[Place]
+    taken: Collection[Place]
+    margin: float
+    loss: bool
+
+    @cached_property
+    def free(self) -> list[Place]:
+        """Places of the box that may be proposed."""
+        box = product(*(range(low, high + 1) for low, high in zip(self.low, self.high, strict=True)))
+        return [place for place in box if place not in self.taken]
+
+    @cached_property
+    def values(self) -> dict[Place, float]:
+        """The mean score of each place, less is better; one that diverged is as bad as the worst."""
+        sign = 1 if self.loss else -1
+        means = {place: sign * fmean(scores.values()) for place, scores in self.scores.items()}
+        return means | dict.fromkeys(self.diverged, max(means.values(), default=0.0))
+
+
+Proposer = Callable[[Known, int], list[Place]]
+"""Returns free places, up to a number that are run at once; none where no further run is worth it."""
+
+
+def surface(known: Known, number: int) -> list[Place]:
+    """Return the places that are expected to gain most over the best one, by the surface that verdicts rest on.
+
+    Each is chosen as if those before it, and those awaited, had scored as expected. None is returned once no place is
+    expected to gain `WORTH` of the margin: the rest is for the race around the best one.
+    """
+    first = _first_looks(known)
+    if len(known.scores) < min(len(first), 1 + len(AROUND[len(known.low)])):
+        return [place for place in first if place not in known.taken][:number]
+    if not known.free or (found := fit_scores(_with_diverged(known), loss=known.loss)) is None:
+        return known.free[:number]
+    fitted, level = found
+    shortlist = sorted(_ranked(known, fitted), key=lambda pair: -pair[1])[:AT_A_TIME]
+    design = _Design(fitted, [*known.awaited, *(place for place, _ in shortlist)], len(known.awaited))
+    chosen: list[Place] = []
+    while len(chosen) < number and (best := design.best(WORTH * known.margin * level)) is not None:
+        chosen.append(best)
+    return chosen
+
+
+def _first_looks(known: Known) -> list[Place]:
+    """Return the start, places around it, and then those of the inner box that are farthest from all of these."""
+    half = [(high - low) / 2 for low, high in zip(known.low, known.high, strict=True)]
+    found = [known.start]
+    for shares in AROUND[len(half)]:
+        moved = (s + _away(share * h) for s, share, h in zip(known.start, shares, half, strict=True))
+        found.append(tuple(map(_clip, moved, known.low, known.high)))
+    middle = [(high + low) / 2 for low, high in zip(known.low, known.high, strict=True)]
+    inner = [p for p in known.free if all(abs(x - m) <= INNER * h for x, m, h in zip(p, middle, half, strict=True))]
+    found = list(dict.fromkeys(found))
+    while left := [place for place in inner if place not in found]:
+        found.append(max(left, key=lambda p: min(sum((a - b) ** 2 for a, b in zip(p, q, strict=True)) for q in found)))
+    return found
+
+
+def _away(x: float) -> int:
+    """Round to the whole number that is farther from zero, where both are as near."""
+    return int(np.sign(x) * np.floor(abs(x) + 0.5))
+
+
+def _clip(x: int, low: int, high: int) -> int:
+    return max(low, min(high, x))
+
+
+def _with_diverged(known: Known) -> Scores:
+    """Return scores, with the worst of all where a run diverged."""
+    scores: dict[Position, Mapping[int, float]] = dict(known.scores.items())
+    values = [score for of in scores.values() for score in of.values()]
+    worst = max(values) if known.loss else min(values)
+    seed = min(seed for of in scores.values() for seed in of)
+    return scores | {place: {seed: worst} for place in known.diverged}
+
+
+def _ranked(known: Known, fitted: Surface) -> Iterator[tuple[Place, float]]:
+    """Yield each free place with what it is expected to gain."""
+    for k in range(0, len(known.free), AT_A_TIME):
+        places = known.free[k : k + AT_A_TIME]
+        yield from zip(places, _Design(fitted, places).gains(), strict=True)
+
+
+class _Design:
+    """A fitted surface that is told of further runs, each of which scores as is expected of it."""
+
+    def __init__(self, fitted: Surface, places: Sequence[Place], awaited: int = 0) -> None:
+        self._places = places
+        self._known = len(fitted.layout.x_PD)
+        self._surface = fit(fitted.layout.wider(np.array(places, dtype=float))) if places else fitted
+        self._cov_HPP = self._surface.cov_HPP
+        runs_P = self._surface.layout.scored_PS.sum(1)
+        self._share_P = runs_P / runs_P.sum()
+        self._left = list(range(len(places)))
+        for k in range(awaited):
+            self._tell(k)
+
+    def gains(self) -> list[float]:
+        """Return what each place that is left is expected to gain over the best one that was run.
+
+        That is E max(f(best) - f(place), 0), over the components.
+        """
+        found, others = self._surface, [self._known + k for k in self._left]
+        best = int(np.argmin(found.mean[: self._known]))
+        ahead_HQ = found.mean_HP[:, [best]] - found.mean_HP[:, others]
+        widened = found.dof / max(found.dof - 2, 1)
+        sd_HQ = np.sqrt(widened * found.variance_H[:, None] * contrast(self._cov_HPP, best, others) + 1e-300)
+        z_HQ = ahead_HQ / sd_HQ
+        density_HQ = np.exp(-0.5 * z_HQ**2) / np.sqrt(2 * np.pi)
+        return [float(gain) for gain in found.weight_H @ (ahead_HQ * ndtr(z_HQ) + sd_HQ * density_HQ)]
+
+    def best(self, worth: float) -> Place | None:
+        """Return the place that is expected to gain most, and tell of its run; None where that is not worth it."""
+        gains = self.gains()
+        if not gains or max(gains) < worth:
+            return None
+        chosen = self._left[int(np.argmax(gains))]
+        self._tell(chosen)
+        return self._places[chosen]
+
+    def _tell(self, k: int) -> None:
+        told_P = -self._share_P
+        told_P[self._known + k] += 1
+        along_HP: Array = self._cov_HPP @ told_P
+        told_H = 1 + 1 / self._surface.layout.scored_PS.sum() + along_HP @ told_P
+        self._cov_HPP = self._cov_HPP - along_HP[:, :, None] * along_HP[:, None, :] / told_H[:, None, None]
+        self._left.remove(k)

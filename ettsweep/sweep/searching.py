@@ -1,0 +1,123 @@
+"""Searching: proposers name points of families, round after round, until none is worth a run or enough were named."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from ettsweep.output import count
+from ettsweep.sweep.ledger import Ledger
+from ettsweep.sweep.look import Look
+from ettsweep.sweep.proposers import Known, Place, Proposer
+from ettsweep.sweep.search import Centre, Point, Search, titles
+from ettsweep.sweep.sweeps import Proposal
+from ettsweep.sweep.verify import look_at
+
+Key = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a family's search starts, and why there."""
+
+    point: Point
+    reason: str = ""
+
+
+@dataclass
+class Searching:
+    """Families whose points a proposer names; each look at what is on disk takes that on.
+
+    Attributes:
+        sampler: the proposer's name.
+        propose: the proposer.
+        trials: points that it may name for each family.
+        starts: where families start, where that is not their centre.
+        over: families for which it has named all that is worth a run.
+        keep: takes what was named in a round, by the sweep's name, before it is run.
+        tell: takes a line on it.
+    """
+
+    sampler: str
+    propose: Proposer
+    trials: int
+    starts: Mapping[Key, Start] = field(default_factory=dict)
+    over: set[Key] = field(default_factory=set)
+    keep: Callable[[str, Sequence[Proposal]], None] = lambda sweep, proposals: None
+    tell: Callable[[str], None] = lambda text: None
+
+    def further(self, searches: Sequence[Search], ledger: Ledger, number: int) -> list[Search]:
+        """Return the searches with the points that are to be run next, some `number` of all that are under way.
+
+        They stay as they are once all are named.
+        """
+        active = [s for s in searches if s.key not in self.over and len(s.proposed) < self.trials]
+        each = math.ceil(number / max(1, len(active)))
+        news: dict[str, list[Proposal]] = {}
+        named: dict[Key, list[Point]] = {}
+        for search in active:
+            look = look_at(search, ledger.family(search.family))
+            known = known_of(look, self._start(search).point)
+            room = min(each - len(known.awaited), self.trials - len(search.proposed))
+            if room > 0:
+                points = [look.place(place) for place in self.propose(known, room)]
+                news.setdefault(search.sweep, []).append(self._proposal(search, points))
+                named[search.key] = points
+        for sweep, proposals in news.items():
+            self.keep(sweep, proposals)
+        for search in active:
+            self._tell(searches, search, named.get(search.key))
+        return [replace(s, proposed=(*s.proposed, *named.get(s.key, ()))) for s in searches]
+
+    def _start(self, search: Search) -> Start:
+        return self.starts.get(search.key) or Start(search.centre)
+
+    def _proposal(self, search: Search, points: Sequence[Point]) -> Proposal:
+        centres = tuple(Centre(lr=lr, wd=wd) for lr, wd in points)
+        reason = "" if search.proposed else self._start(search).reason
+        return Proposal(strategy=search.strategy, sampler=self.sampler, points=centres, reason=reason)
+
+    def _tell(self, searches: Sequence[Search], search: Search, points: Sequence[Point] | None) -> None:
+        """Say what was named; of a family of which nothing was, that it is over."""
+        if points is None:
+            return
+        title, number = titles(searches)[search.key], len(search.proposed)
+        if points:
+            self.tell(f"{title}: {self.sampler} proposes {', '.join(map(str, points))}")
+        else:
+            self.over.add(search.key)
+            self.tell(f"{title}: after {count(number, 'point')} no further one is worth a run: on to the verdict")
+
+
+def known_of(look: Look, start: Point) -> Known:
+    """Return what a proposer knows of a family as it is on disk, in the order in which points were asked for."""
+    search, runs = look.search, look.runs()
+    scores: dict[Place, dict[int, float]] = {}
+    diverged, awaited = list[Place](), list[Place]()
+    points = dict.fromkeys((*search.asked, *runs))
+    for point in points:
+        finished = {run.spec.seed: run.score for run in runs.get(point, ()) if run.state.finished}
+        place = _whole(look.steps(point))
+        if None in finished.values():
+            diverged.append(place)
+        elif finished:
+            scores[place] = {seed: score for seed, score in finished.items() if score is not None}
+        elif look.awaits(point, search.asked.get(point, search.seeds)):
+            awaited.append(place)
+    corners = [_whole(look.steps(point)) for point in search.box or search.asked]
+    low, high = (tuple(edge(along) for along in zip(*corners, strict=True)) for edge in (min, max))
+    at = zip(low, high, _whole(look.steps(start)), strict=True)
+    return Known(
+        low,
+        high,
+        tuple(max(least, min(most, x)) for least, most, x in at),
+        scores,
+        diverged,
+        awaited,
+        {_whole(look.steps(point)) for point in points},
+        search.criterion.margin_for(search.measure),
+        search.measure.mode == "min",
+    )
+
+
+def _whole(steps: Iterable[float]) -> Place:
+    return tuple(map(round, steps))

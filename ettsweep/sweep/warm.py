@@ -1,0 +1,110 @@
+"""Warm starts: where a search starts from a verified optimum of another strategy or width, through the map."""
+
+from collections.abc import Iterable, Sequence
+
+from ettsweep.errors import InputError, unknown_name
+from ettsweep.output import power
+from ettsweep.scaling.optimizers import factors_of
+from ettsweep.scaling.strategies import STRATEGIES, map_point, parse_strategy
+from ettsweep.sweep.ledger import Ledger
+from ettsweep.sweep.search import Point, Search
+from ettsweep.sweep.searching import Key, Start
+from ettsweep.sweep.sweeps import Sweeps
+from ettsweep.sweep.verdict import Verdict
+from ettsweep.sweep.verify import judge
+
+TRANSFERS = STRATEGIES["mup"]
+"""The s of the strategy under which (lr, wd) are meant to stay as they are when the width changes."""
+
+
+def starts(searches: Sequence[Search], sweeps: Sweeps, ledger: Ledger, source: str | None = None) -> dict[Key, Start]:
+    """Return where families start: at the map of a verified optimum, the nearest point of their lattice.
+
+    `source` names a strategy of the same sweep, or a sweep; without it, a family starts from another strategy of its
+    sweep where one is verified, else at its centre.
+
+    Raises:
+        InputError: there is no such strategy or sweep, or no verified optimum of it that can be mapped.
+    """
+    if source is None:
+        mine = [verdict for name in {s.sweep for s in searches} for verdict in _verdicts(sweeps, name, ledger)]
+        found = {
+            search.key: _nearest(search, (v for v in mine if v.search.sweep == search.sweep)) for search in searches
+        }
+        return {key: start for key, start in found.items() if start}
+    if source in sweeps.named and not _is_strategy(source):
+        told, verdicts = f"sweep {source}", _verdicts(sweeps, source, ledger)
+    elif _is_strategy(source):
+        told = f"strategy {source}"
+        names = {search.sweep for search in searches}
+        verdicts = [v for name in names for v in _verdicts(sweeps, name, ledger) if v.strategy == source]
+    else:
+        raise unknown_name("strategy or sweep", source, [*STRATEGIES, *sweeps.named])
+    begun = {}
+    for search in searches:
+        if search.strategy == source:
+            continue
+        if (start := _nearest(search, verdicts)) is None:
+            raise InputError(f"--from {source}: {_why(told, verdicts, search)}")
+        begun[search.key] = start
+    return begun
+
+
+def _is_strategy(name: str) -> bool:
+    try:
+        parse_strategy(name)
+    except InputError:
+        return False
+    return True
+
+
+def _verdicts(sweeps: Sweeps, name: str, ledger: Ledger) -> list[Verdict]:
+    """Return the verdicts of a sweep; none of one that is yet to be made."""
+    return judge(sweeps.named[name].searches, ledger) if name in sweeps.named else []
+
+
+def _nearest(search: Search, verdicts: Iterable[Verdict]) -> Start | None:
+    """Return the start from the verified optimum of the strategy that is nearest: itself, then one of the s family."""
+    here = search.base.strategy.s
+    usable = [v for v in verdicts if v.verdict == "optimal" and _maps(v.search, search)]
+    if not usable:
+        return None
+
+    def apart(verdict: Verdict) -> float:
+        there = verdict.search.base.strategy.s
+        return 0.0 if here == there else 2.0 if here is None or there is None else abs(here - there)
+
+    return _mapped(min(usable, key=apart), search)
+
+
+def _maps(one: Search, other: Search) -> bool:
+    """Say whether the map holds between two searches, which are not the same one."""
+    return one.family != other.family and one.base.optimizer.kind == other.base.optimizer.kind
+
+
+def _mapped(verdict: Verdict, search: Search) -> Start:
+    """Return where the optimum of a verdict lies under the strategy and width of a search."""
+    assert verdict.point is not None
+    base, other = search.base, verdict.search.base
+    factors = factors_of(base.optimizer)
+    (lr, wd), s, width = verdict.point, other.strategy.s, other.model.width
+    if width != base.model.width:
+        lr, wd = map_point(lr, wd, s, TRANSFERS, width, factors)
+        s, width = TRANSFERS, base.model.width
+    lr, wd = map_point(lr, wd, s, base.strategy.s, width, factors)
+    near = Point(search.lr.nearest(base.lr, lr), search.wd.nearest(base.wd, wd))
+    wide = f" at width {other.model.width}" if other.model.width != base.model.width else ""
+    where = f" of sweep {verdict.search.sweep}" if verdict.search.sweep != search.sweep else ""
+    told = f"the optimum {verdict.point} of {verdict.strategy}{wide}{where}"
+    mapped = f"({power(lr)}, {power(wd)})"
+    return Start(near, f"from {told}, mapped to {mapped}, nearest {near}")
+
+
+def _why(told: str, verdicts: Sequence[Verdict], search: Search) -> str:
+    """Say why nothing can be started from."""
+    if not verdicts:
+        return f"{told}: nothing was asked for there yet"
+    stands = ", ".join(f"{v.strategy} is {v.statement}" for v in verdicts)
+    if not any(v.verdict == "optimal" for v in verdicts):
+        return f"{told} has no verified optimum: {stands}; `ettsweep verify-optimum --follow` goes on"
+    return f"{told}: the map to {search.title} needs the same optimizer, and another family: {stands}"

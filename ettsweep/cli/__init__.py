@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from ettsweep import __version__
-from ettsweep.cli import completion, data, runs, simulate, sweep, sweeps, theory
+from ettsweep.cli import completion, data, runs, search, simulate, sweep, sweeps, theory
 from ettsweep.cli.options import spread
 from ettsweep.errors import EttsweepError
 from ettsweep.output import harmless, note
@@ -41,6 +41,7 @@ def root(
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "grid": sweep.grid,
+    "search": search.search,
     "verify-optimum": sweep.verify_optimum,
     "seeds": sweep.seeds,
     "report": sweep.report,

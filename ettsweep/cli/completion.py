@@ -100,6 +100,11 @@ def surfaces() -> list[str]:
     return ["bowl", "ridge", "plateau", "cliff", "several", "rough", "growing"]
 
 
+def samplers() -> list[str]:
+    """Offer the proposers of a search, as the help of their option lists them."""
+    return ["surface", "tpe", "gp", "cmaes", "random", "qmc"]
+
+
 def _results(context: typer.Context) -> Path:
     """Return the results folder, which a shell gives as it was typed."""
     return Path(os.path.expandvars(context.params["results"])).expanduser()

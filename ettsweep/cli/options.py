@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ettsweep.sweep.ledger import Ledger, Run
     from ettsweep.sweep.search import Request, Search
     from ettsweep.sweep.sweeps import Sweep, Sweeps
+    from ettsweep.sweep.verify import Budget
 
 RunOrSearch = TypeVar("RunOrSearch", "Run", "Search")
 
@@ -276,6 +277,25 @@ class Training:
             check_sinks(self.log)
             sets.append(f"log=[{', '.join(self.log)}]")
         return Place(self.launch, tuple(sets), self.data)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a command that goes on by itself may train."""
+
+    max_runs: Annotated[int | None, typer.Option(min=0, help="Submit no more than this many runs.")] = None
+    max_seeds: Annotated[int | None, typer.Option(min=1, help="Race with at most this many seeds a point.")] = None
+    max_hours: Annotated[float | None, typer.Option(min=0, help="Submit at most this many device hours.")] = None
+
+    def budget(self, searches: "Sequence[Search]") -> "Budget":
+        """Return them as a budget for some searches.
+
+        Raises:
+            InputError: one asks for more seeds a point than they allow.
+        """
+        from ettsweep.sweep.verify import Budget
+
+        return Budget(self.max_runs, self.max_seeds, self.max_hours).checked(searches)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from ettsweep.cli import completion
+from ettsweep.cli.asking import Asking
 from ettsweep.cli.conduct import console, detaching, go_on, retyped_with
 from ettsweep.cli.options import (
     DEFAULT_RESULTS,
@@ -13,38 +13,19 @@ from ettsweep.cli.options import (
     Families,
     Follow,
     Form,
-    Grid,
     Judging,
-    Model,
+    Limits,
     Results,
-    Sets,
-    Strategies,
     Training,
 )
 from ettsweep.errors import InputError
 from ettsweep.files import chosen_by
 from ettsweep.output import Format, note
-from ettsweep.output import count as counted
 
 
 def grid(
     *,
-    model: Model = None,
-    grid: Grid = None,
-    strategy: Strategies = None,
-    lr_range: Annotated[str | None, typer.Option(help="low:high[:step] in log2 from the centre, or fixed.")] = None,
-    wd_range: Annotated[str | None, typer.Option(help="The same for wd.")] = None,
-    seeds: Annotated[str | None, typer.Option(help="Seeds, such as 0,1,2.")] = None,
-    set_: Sets = None,
-    name: Annotated[
-        str | None,
-        typer.Option(
-            "--name",
-            help="Name of the sweep that this makes or extends; the grid file's by default.",
-            autocompletion=completion.sweeps,
-        ),
-    ] = None,
-    words: Annotated[str | None, typer.Option("--note", help="A note that the sweep carries.", metavar="TEXT")] = None,
+    asking: Asking,
     judging: Judging,
     training: Training,
     dry_run: DryRun = False,
@@ -54,25 +35,18 @@ def grid(
 ) -> None:
     """Make a sweep of a grid file, or extend it, and submit the runs that are missing."""
     from ettsweep.cli.views import note_blocked, note_ended, note_left, show_outcome
-    from ettsweep.config import parse_numbers
     from ettsweep.launch.demand import ask_grid, trained_by
     from ettsweep.launch.rounds import How, carry_out
-    from ettsweep.sweep.changes import check_name, check_note, followed
-    from ettsweep.sweep.gridfile import load_request, seed_alone, which_grid
+    from ettsweep.sweep.changes import followed
     from ettsweep.sweep.sweeps import load_sweeps
 
-    path = which_grid(grid, model, "say which grid, with one of --model NAME and --grid FILE")
-    given_seeds = parse_numbers(seeds, "--seeds", "0,1,2")
-    asked = judging.of(load_request(path, strategy or [], set_ or [], lr_range, wd_range, given_seeds))
-    name = check_name(path.stem if name is None else name)
-    if words is not None:
-        check_note(words)
+    name, asked, told = asking.request(judging)
     with retyped_with("--name"):
         request = training.place().settle(asked, results, name)
         searches, screen = request.searches(name), console() if follow else None
         how = How(results, *trained_by(request), dry_run, screen, name, searches, tell=note)
-        plan, obstacle = ask_grid(request, how, name, words, tell=note)
-    note(seed_alone(path, given_seeds))
+        plan, obstacle = ask_grid(request, how, name, asking.words, tell=note)
+    note(told)
     with detaching(how.follows), followed(results, [name] if how.follows else ()):
         done = carry_out(plan, how)
     show_outcome(done, form)
@@ -99,9 +73,7 @@ def verify_optimum(
         str | None,
         typer.Option(help="Judge this point, not the best one; with --follow, climb from it.", metavar="LR,WD"),
     ] = None,
-    max_runs: Annotated[int | None, typer.Option(min=0, help="Submit no more than this many runs.")] = None,
-    max_seeds: Annotated[int | None, typer.Option(min=1, help="Race with at most this many seeds a point.")] = None,
-    max_hours: Annotated[float | None, typer.Option(min=0, help="Submit at most this many device hours.")] = None,
+    limits: Limits,
     judging: Judging,
     training: Training,
     dry_run: DryRun = False,
@@ -114,12 +86,10 @@ def verify_optimum(
     With --follow, train what decides most, seed by seed, until the verdicts stand; without a budget, each family up to
     twice what was asked for.
     """
-    from ettsweep.cli.verdicts import note_outside, note_saved, score_note, show_verdicts
-    from ettsweep.cli.views import note_blocked, note_submitted, show_plan
+    from ettsweep.cli.verified import show_verified
     from ettsweep.launch.rounds import How, verify_rounds
     from ettsweep.sweep.changes import followed, judge_by
     from ettsweep.sweep.search import parse_point
-    from ettsweep.sweep.verify import Budget
 
     stated, sweeps = judging.stated(), families.load(results)
     searches = [search.judged_by(stated) for search in families.searches(sweeps)]
@@ -131,34 +101,13 @@ def verify_optimum(
             f"--at names a point of one search, and there are {len(searches)}: {told}; narrow with --sweep, --strategy"
         )
     point = None if at is None else parse_point(at, "--at")
-    budget = Budget(max_runs, max_seeds, max_hours).checked(searches)
+    budget = limits.budget(searches)
     if not dry_run:
         note(judge_by(results, dict.fromkeys(search.sweep for search in searches), stated))
     tell, agree = (note, go_on) if follow else (None, None)
     with detaching(), followed(results, {search.sweep for search in searches} if how.follows else ()):
         done = verify_rounds(searches, how, at=point, budget=budget, tell=tell, agree=agree)
-    asked = done.verification
-    show_verdicts(asked.verdicts, form)
-    note_outside(asked.verdicts)
-    if how.follows:
-        note_saved(asked.verdicts, asked.beyond)
-    if dry_run:
-        show_plan(done.outcome, form, below=True)
-    else:
-        note_submitted(done)
-    if asked.held_back:
-        needed = f"{counted(asked.held_back, 'more run')} {'is' if asked.held_back == 1 else 'are'} needed"
-        note(f"{needed} than {budget} allows")
-    for told in asked.stopped:
-        note(f"{told}: it stops here")
-    note("`ettsweep verify-optimum --follow --max-runs N` allows N more" if asked.stopped else "")
-    if not follow and any(v.bound and v.bound.wide for v in asked.verdicts):
-        note("`ettsweep verify-optimum --follow` trains what decides most, seed by seed; --max-runs N sets a limit")
-    note_blocked(done.outcome.plan, asked.verdicts)
-    if done.problem:
-        raise done.problem
-    note(score_note(searches))
-    raise typer.Exit(0 if all(v.verdict == "optimal" for v in asked.verdicts) else 1)
+    raise typer.Exit(show_verified(done, budget, form))
 
 
 def seeds(

@@ -172,16 +172,17 @@ def ask_grid(
 ) -> tuple[Plan, str]:
     """Return the plan for the runs of a grid; unless it is only to be shown, keep what was asked for under a name.
 
-    `words` are a note for the sweep; `tell` takes a line on what became of it. With the plan comes what would keep one
-    that is only shown from being submitted;
-    SLURM is not asked about that.
+    For what is searched, the run of each centre stands for all that may be proposed. `words` are a note for the sweep;
+    `tell` takes a line on what became of it. With the plan comes what would keep one that is only shown from being
+    submitted; SLURM is not asked about that.
 
     Raises:
         InputError: a run cannot be trained so.
         DataMissingError: the data are not there, or not those that the runs need.
         LaunchError: SLURM refuses the profile, or does not answer.
     """
-    plan = make_plan(request.specs(), read_ledger(how.results))
+    wanted = request.specs() or [search.base for search in request.searches()]
+    plan = make_plan(wanted, read_ledger(how.results))
     task, model = request.recipe.task, request.recipe.model
     check_room([planned.spec for planned in plan.to_launch], how.profile)
     try:

@@ -191,11 +191,12 @@ def verify_rounds(
     budget: Budget = NO_BUDGET,
     tell: Callable[[str], None] | None = None,
     agree: Callable[[str], bool] | None = None,
+    propose: Callable[[Sequence[Search], Ledger, int], Sequence[Search]] | None = None,
 ) -> Verified:
     """Judge each family and submit the runs that its verdict lacks: one round or, where `how` follows, all.
 
     With `at`, that point is judged instead of each family's best; where `how` follows, a climb begins there.
-    `tell` takes a line for each step of a climb.
+    `tell` takes a line for each step of a climb; `propose` returns the searches with some points more.
 
     Raises:
         InputError: `at` lies off a fixed axis.
@@ -205,7 +206,7 @@ def verify_rounds(
         return Times(ledger).total_s(planned)
 
     most = at_once(how.profile) if how.follows else 1
-    asking = Verification(searches, at, budget, tell, agree, device_s, most, how.follows)
+    asking = Verification(searches, at, budget, tell, agree, device_s, most, how.follows, propose)
     plan = asking.plan(read_ledger(how.results))
     if not plan.under_way and how.follows:
         return Verified(asking, Outcome(plan, how))

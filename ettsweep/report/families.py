@@ -60,7 +60,7 @@ class Comparison:
 def points_of(runs: Iterable[Run], search: Search | None = None) -> Points:
     """Group runs of one family by point: of a search those on its lattice, at the points that it asks for."""
     held = [run for run in runs if search is None or search.holds(run.point)]
-    groups = by_point(held, search.points if search else ())
+    groups = by_point(held, search.asked if search else ())
     return {point: sorted(members, key=lambda run: run.spec.seed) for point, members in groups.items()}
 
 

@@ -43,7 +43,7 @@ def unlike(one: Search, other: Search) -> list[str]:
     told = []
     for name in ("lr", "wd"):
         axes: list[Axis] = [getattr(search, name) for search in (one, other)]
-        values = [[getattr(point, name) for point in search.points] for search in (one, other)]
+        values = [[getattr(point, name) for point in _corners(search)] for search in (one, other)]
         here, there = (_kind(axis, asked) for axis, asked in zip(axes, values, strict=True))
         ranges = [f"{power(min(asked))} to {power(max(asked))}" for asked in values]
         if here != there:
@@ -52,12 +52,17 @@ def unlike(one: Search, other: Search) -> list[str]:
             told.append(f"{name} is searched in whole steps from {power(values[0][0], 6)} / {power(values[1][0], 6)}")
         elif ranges[0] != ranges[1]:
             told.append(f"{name} was asked for from {' / '.join(ranges)}")
-    if not told and set(one.points) != set(other.points):
-        told.append(f"{len(one.points)} / {len(other.points)} points were asked for")
+    if not told and set(one.asked) != set(other.asked):
+        told.append(f"{len(one.asked)} / {len(other.asked)} points were asked for")
     judged = one.criterion.unlike(other.criterion, one.measure)
     told += [f"{name} is {here} / {there}" for name, (here, there) in judged.items()]
     seeds = [", ".join(map(str, sorted(search.seeds))) for search in (one, other)]
     return told + ([f"seeds are {' / '.join(seeds)}"] if seeds[0] != seeds[1] else [])
+
+
+def _corners(search: Search) -> list[Point]:
+    """Return points that span all that a search asks for, or lets proposers choose."""
+    return [*search.asked, *search.box]
 
 
 def _kind(axis: Axis, values: Sequence[float]) -> str:

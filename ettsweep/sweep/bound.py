@@ -14,7 +14,7 @@ from ettsweep.sweep.ledger import Run, cost_s
 from ettsweep.sweep.look import STUCK, TO_COME, Look
 from ettsweep.sweep.means import Means
 from ettsweep.sweep.race import Question, next_runs, runs_needed
-from ettsweep.sweep.search import Point, Search, neighbours, snap
+from ettsweep.sweep.search import Point, Search, neighbours
 from ettsweep.sweep.seeds import RACING, counts, in_turn
 from ettsweep.sweep.surface import student_quantile
 from ettsweep.sweep.verdict import COMPARED, MOST, Bound, Scored, Verdict
@@ -36,7 +36,6 @@ class Bounded(Look):
         self._scored: dict[Point, Scored] = {}
         self._found: dict[Point, Evidence | None] = {}
         self._wider: dict[Point, Evidence] = {}
-        self._snapped: dict[Point, Point] = {}
 
     def counts(self, seed: int) -> bool:
         return counts(self.search, seed)
@@ -47,11 +46,6 @@ class Bounded(Look):
         if point not in self._scored:
             self._scored[point] = self._score(point)
         return self._scored[point]
-
-    def _snap(self, point: Point) -> Point:
-        if point not in self._snapped:
-            self._snapped[point] = snap(point, self._known)
-        return self._snapped[point]
 
     def _score(self, point: Point) -> Scored:
         finished = self._finished(point)
@@ -69,7 +63,7 @@ class Bounded(Look):
         and of scores alone.
         """
         if not self.search.free:
-            return self._verdict(self.at(at or self.search.points[0]), ())
+            return self._verdict(self.at(at or self.search.centre), ())
         if (start := self._best() if at is None else self.at(at)) is None:
             return self._verdict(None, ())
         way = [start]
@@ -108,7 +102,7 @@ class Bounded(Look):
             best = min([here, *known], key=lambda one: self.search.measure.rank(one.score))
             return None if best is here else best
         leader = self._leader(found)
-        return self.at(self._point(here.point, leader)) if any(leader) else None
+        return self.at(self.place(leader, here.point)) if any(leader) else None
 
     def _leader(self, found: Evidence) -> Position:
         """Return the position of the best posterior mean, among neighbours and points that were run more than once.
@@ -132,21 +126,21 @@ class Bounded(Look):
         for point in self._near(candidate):
             if self.at(point).state is State.DONE:
                 of = {run.spec.seed: run.score for run in self._finished(point) if run.score is not None}
-                scores[self._position(candidate, point)] = of
+                scores[self.steps(point, candidate)] = of
         if self._here not in scores:
             return None
         return evidence(scores, self._here, loss=self.search.measure.mode == "min")
 
     def _near(self, candidate: Point) -> list[Point]:
         """Return the points with runs whose scores are fitted with a candidate's, itself among them."""
-        return [p for p in self._runs if max(map(abs, self._position(candidate, p)), default=0) <= REACH_OF_FIT]
+        return [p for p in self._runs if max(map(abs, self.steps(p, candidate)), default=0) <= REACH_OF_FIT]
 
     def _unrun(self, candidate: Point) -> list[Position]:
         """Return where there is no score near a candidate and a run may be had: nothing failed, or diverged before."""
-        diverged = [self._position(candidate, p) for p in self._near(candidate) if self.at(p).state is State.DIVERGED]
+        diverged = [self.steps(p, candidate) for p in self._near(candidate) if self.at(p).state is State.DIVERGED]
         found = []
-        for position in product(map(float, range(-REACH_OF_FIT, REACH_OF_FIT + 1)), repeat=len(self._axes)):
-            point = self._point(candidate, position)
+        for position in product(map(float, range(-REACH_OF_FIT, REACH_OF_FIT + 1)), repeat=len(self.axes)):
+            point = self.place(position, candidate)
             stuck = any(run.state in STUCK and self.counts(s) for s, run in self._runs.get(point, {}).items())
             beyond = any(_beyond(position, other) for other in diverged)
             if not (self.at(point).state.finished or stuck or beyond or self._too_far([point])):
@@ -154,34 +148,18 @@ class Bounded(Look):
         return found
 
     @cached_property
-    def _axes(self) -> list[int]:
-        return [k for k, axis in enumerate((self.search.lr, self.search.wd)) if not axis.fixed]
-
-    def _position(self, origin: Point, point: Point) -> Position:
-        """Return the steps from one point to another along the free axes."""
-        axes, (here, there) = (self.search.lr, self.search.wd), (origin.log2(), point.log2())
-        return tuple(round((there[k] - here[k]) / axes[k].step, 6) for k in self._axes)
-
-    def _point(self, origin: Point, position: Position) -> Point:
-        """Return the point that is so many steps from another along the free axes."""
-        steps = [0.0, 0.0]
-        for k, moved in zip(self._axes, position, strict=True):
-            steps[k] = moved * (self.search.lr, self.search.wd)[k].step
-        return self._snap(origin.moved(*steps))
-
-    @cached_property
     def _here(self) -> Position:
-        return (0.0,) * len(self._axes)
+        return (0.0,) * len(self.axes)
 
     @cached_property
     def _next_to_here(self) -> set[Position]:
         """The positions of a candidate and its neighbours."""
-        origin = self.search.points[0]
-        return {self._here, *(self._position(origin, n) for n in neighbours(origin, self.search.lr, self.search.wd))}
+        origin = self.search.centre
+        return {self._here, *(self.steps(n, origin) for n in neighbours(origin, self.search.lr, self.search.wd))}
 
     def _positions(self, candidate: Scored, around: Sequence[Scored]) -> list[Position]:
         """Return where the neighbours are that did not diverge."""
-        return [self._position(candidate.point, n.point) for n in around if n.score is not None]
+        return [self.steps(n.point, candidate.point) for n in around if n.score is not None]
 
     # --- judgement ---
 
@@ -198,7 +176,7 @@ class Bounded(Look):
         if surely < confidence or found.bound(self._here, others, confidence) <= margin:
             return ""
         told = "more than 0.999" if surely > 0.999 else f"{surely:.3g}"
-        return f"{self._point(candidate.point, position)} is better, with a probability of {told}"
+        return f"{self.place(position, candidate.point)} is better, with a probability of {told}"
 
     def _concluded(self, candidate: Scored, around: Sequence[Scored]) -> tuple[str, str, Bound | None]:
         if candidate.score is None:
@@ -240,9 +218,7 @@ class Bounded(Look):
             confidence=criterion.confidence,
             margin=margin,
             best=found.best_of(here, others) if others else 1.0,
-            differences=tuple(
-                None if n.score is None else each[self._position(candidate.point, n.point)] for n in around
-            ),
+            differences=tuple(None if n.score is None else each[self.steps(n.point, candidate.point)] for n in around),
             noise=found.noise,
             caveat=found.caveat,
             plateau=tuple(plateau),
@@ -255,7 +231,7 @@ class Bounded(Look):
     def _as_good(self, found: Evidence, candidate: Scored, margin: float) -> list[Point]:
         """Return the points that, with the confidence, are no worse than the candidate by more than the margin."""
         z = student_quantile(self.search.criterion.confidence, found.surface.dof)
-        points = {self._position(candidate.point, point): point for point in self._runs}
+        points = {self.steps(point, candidate.point): point for point in self._runs}
         others = [position for position in found.positions if any(position)]
         worse = found.differences(self._here, others) if others else []
         return [points[p] for p, d in zip(others, worse, strict=True) if d.mean + z * d.error <= margin]
@@ -271,7 +247,7 @@ class Bounded(Look):
             return []
         question = self._question(found, candidate, self._positions(candidate, verdict.neighbours), most_seeds)
         chosen = [*question.under_way, *next_runs(question, max(0, number - len(question.under_way)))]
-        return [self.specs([self._point(candidate.point, position)], [seed])[0] for position, seed in chosen]
+        return [self.specs([self.place(position, candidate.point)], [seed])[0] for position, seed in chosen]
 
     def _question(
         self, found: Evidence, candidate: Scored, others: Sequence[Position], most_seeds: int | None = None
@@ -282,7 +258,7 @@ class Bounded(Look):
             self._wider[candidate.point] = found.wider(self._unrun(candidate.point))
         wider = self._wider[candidate.point]
         for position in wider.positions:
-            runs = self._runs.get(self._point(candidate.point, position), {})
+            runs = self._runs.get(self.place(position, candidate.point), {})
             taken[position] = [seed for seed in runs if self.counts(seed)]
             under_way += [(position, seed) for seed in taken[position] if runs[seed].state in TO_COME]
         return Question(

@@ -2,7 +2,7 @@
 
 import contextlib
 import uuid
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from ettsweep.config import dump_yaml
@@ -13,7 +13,7 @@ from ettsweep.runs.folder import is_run_id, sweeps_dir
 from ettsweep.sweep.agreement import differences
 from ettsweep.sweep.criterion import Stated
 from ettsweep.sweep.search import Request
-from ettsweep.sweep.sweeps import NAME, Entry, Sweep, Sweeps, load_sweeps, numbered, plain
+from ettsweep.sweep.sweeps import NAME, Entry, Proposal, Sweep, Sweeps, load_sweeps, numbered, plain
 
 
 def agreeing(sweeps: Sweeps, name: str, request: Request) -> Sweep | None:
@@ -102,6 +102,16 @@ def add(results: Path, name: str, entry: Entry) -> None:
         sweeps.chosen([name])
         if append(results, sweeps, name, entry):
             return
+
+
+def propose(results: Path, name: str, proposals: Sequence[Proposal]) -> None:
+    """Keep with a sweep what proposers chose, before it is run.
+
+    Raises:
+        InputError: there is none of this name.
+        CorruptError: it cannot be read.
+    """
+    add(results, name, Entry(proposed=tuple(proposals)))
 
 
 def judge_by(results: Path, names: Iterable[str], stated: Stated) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from statistics import fmean
 from typing import Literal
 
 import numpy as np
@@ -17,6 +18,8 @@ Position = tuple[float, ...]
 
 Scores = Mapping[Position, Mapping[int, float]]
 """Finished scores by position and seed."""
+
+_Table = tuple[tuple[Position, tuple[tuple[int, float], ...]], ...]
 
 
 @dataclass(frozen=True)
@@ -133,41 +136,61 @@ def evidence(scores: Scores, candidate: Position, *, loss: bool) -> Evidence | N
 
     Losses are fitted in log where that has the higher marginal likelihood; of an accuracy, less is worse.
     """
-    table = tuple((position, tuple(sorted(seeds.items()))) for position, seeds in sorted(scores.items()))
-    return _evidence(table, candidate, loss)
+    return _evidence(_table(scores), candidate, loss)
 
 
 @lru_cache(maxsize=512)
-def _evidence(
-    table: tuple[tuple[Position, tuple[tuple[int, float], ...]], ...],
-    candidate: Position,
-    loss: bool,
-) -> Evidence | None:
-    values = [score for _, seeds in table for _, score in seeds]
+def _evidence(table: _Table, candidate: Position, loss: bool) -> Evidence | None:
     own = [score for position, seeds in table if position == candidate for _, score in seeds]
+    level = abs(float(np.mean(own))) if loss and own else 1.0
+    found = _fitted(table, loss)
+    if found is None or not own or not level:
+        return None
+    surface, log = found
     positions = tuple(position for position, _ in table)
+    seeds = tuple(sorted({seed for _, scores in table for seed, _ in scores}))
+    caveat, misfit = _misfit(surface, positions)
+    if caveat and surface.layout.pure_dof >= 1:
+        surface = pairs(surface.layout)
+    noise = _noise(surface, 1.0 if log else level)
+    return Evidence(positions, seeds, surface, log, level, noise, caveat, misfit)
+
+
+def fit_scores(scores: Scores, *, loss: bool) -> tuple[Surface, float] | None:
+    """Fit a surface to scores wherever they lie, whether or not it vouches for a verdict; None to too few.
+
+    Return with it what a share of the best score is, in the surface's units.
+    """
+    if (found := _fitted(_table(scores), loss)) is None:
+        return None
+    best = min(fmean(seeds.values()) for seeds in scores.values())
+    return found[0], 1.0 if found[1] or not loss else abs(best)
+
+
+def _table(scores: Scores) -> _Table:
+    return tuple((position, tuple(sorted(seeds.items()))) for position, seeds in sorted(scores.items()))
+
+
+def _fitted(table: _Table, loss: bool) -> tuple[Surface, bool] | None:
+    """Return the surface fitted to scores, and whether to their logs: losses, where that is the likelier."""
+    values = [score for _, seeds in table for _, score in seeds]
     column = {seed: s for s, seed in enumerate(sorted({seed for _, seeds in table for seed, _ in seeds}))}
-    x_PD = np.array(positions, dtype=float)
-    y_PS, scored_PS = np.zeros((2, len(positions), len(column)))
+    x_PD = np.array([position for position, _ in table], dtype=float)
+    y_PS, scored_PS = np.zeros((2, len(table), len(column)))
     for p, (_, seeds) in enumerate(table):
         for seed, score in seeds:
             y_PS[p, column[seed]], scored_PS[p, column[seed]] = score, 1.0
-    level = abs(float(np.mean(own))) if loss and own else 1.0
     raw = Layout(x_PD, scored_PS, y_PS if loss else -y_PS)
-    if raw.dof < 1 or not own or not level:
+    if raw.dof < 1:
         return None
-    surface, log = fit(raw), False
+    surface = fit(raw)
     if loss and min(values) > 0:
         logs = Layout(x_PD, scored_PS, np.where(scored_PS > 0, np.log(np.where(scored_PS > 0, y_PS, 1.0)), 0.0))
         in_log = fit(logs)
         # the Jacobian of the logarithm: values are compared as multiples of their geometric mean
         if in_log.evidence >= surface.evidence + raw.dof * float(np.mean(np.log(values))):
-            surface, log = in_log, True
-    caveat, misfit = _misfit(surface, positions)
-    if caveat and surface.layout.pure_dof >= 1:
-        surface = pairs(surface.layout)
-    noise = _noise(surface, 1.0 if log else level)
-    return Evidence(positions, tuple(column), surface, log, level, noise, caveat, misfit)
+            return in_log, True
+    return surface, False
 
 
 def _noise(surface: Surface, level: float) -> Noise:

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from itertools import product
 
 from ettsweep.errors import InputError
@@ -40,10 +41,11 @@ class Look(ABC):
 
     def __init__(self, search: Search, runs: Iterable[Run]) -> None:
         self.search = search
-        self._asked = dict.fromkeys(search.points)
+        self._asked = search.asked
         grouped = by_point((run for run in runs if search.holds(run.point)), self._asked)
         self._runs = {point: {run.spec.seed: run for run in members} for point, members in grouped.items()}
-        self._known = self._asked | dict.fromkeys(self._runs)
+        self._known = dict.fromkeys((*self._asked, *self._runs))
+        self._snapped: dict[Point, Point] = {}
 
     # --- what the rules differ in ---
 
@@ -88,7 +90,7 @@ class Look(ABC):
         fresh = {seed: run.score for seed, run in sorted(runs.items()) if not self.counts(seed) and run.state.finished}
         here = [one.point for one in ([candidate] if candidate else []) + around]
         reached = dict.fromkeys([*path, *passed, *here])
-        outside = tuple(point for point in reached if point in self._runs and point not in self._asked)
+        outside = tuple(point for point in reached if point in self._runs and not self._within(point))
         compared = [one.point for one in (*([candidate] if candidate else []), *around) if one.state.finished]
         members = [run for point in compared for run in self._finished(point)]
         verdict, reason, stuck = self._judge(candidate, around)
@@ -110,7 +112,7 @@ class Look(ABC):
         within = min([PRINTED, *(axis.step / 2 for axis in axes if not axis.fixed)])
         if (point := snap(typed, self._known, within)) in self._known:
             return point
-        start = search.points[0]
+        start = search.centre
         near = Point(*(axis.nearest(here, value) for axis, here, value in zip(axes, start, typed, strict=True)))
         for name, axis, value, at in zip(("lr", "wd"), axes, typed, near, strict=True):
             if not axis.on(at, value, within):
@@ -125,6 +127,39 @@ class Look(ABC):
         """Return the best finished point that was asked for; of equal ones that with the lowest lr, then wd."""
         scored = [self.at(point) for point in sorted(self._asked, key=tuple)]
         return best([one for one in scored if one.state.finished], self.search.measure)
+
+    # --- places ---
+
+    @cached_property
+    def axes(self) -> list[int]:
+        """Which axes are free: 0 for lr, 1 for wd."""
+        return [k for k, axis in enumerate((self.search.lr, self.search.wd)) if not axis.fixed]
+
+    def steps(self, point: Point, origin: Point | None = None) -> tuple[float, ...]:
+        """Return the steps from one point, by default the centre, to another along the free axes."""
+        axes, here, there = (self.search.lr, self.search.wd), (origin or self.search.centre).log2(), point.log2()
+        return tuple(round((there[k] - here[k]) / axes[k].step, 6) for k in self.axes)
+
+    def place(self, steps: Sequence[float], origin: Point | None = None) -> Point:
+        """Return the point that is so many steps from another, by default the centre: the known one if there is one."""
+        moved = [0.0, 0.0]
+        for k, number in zip(self.axes, steps, strict=True):
+            moved[k] = number * (self.search.lr, self.search.wd)[k].step
+        return self._snap((origin or self.search.centre).moved(*moved))
+
+    def _snap(self, point: Point) -> Point:
+        if point not in self._snapped:
+            self._snapped[point] = snap(point, self._known)
+        return self._snapped[point]
+
+    def runs(self) -> dict[Point, list[Run]]:
+        """Return all runs that count, by point."""
+        counted = {p: [run for seed, run in runs.items() if self.counts(seed)] for p, runs in self._runs.items()}
+        return {point: runs for point, runs in counted.items() if runs}
+
+    def awaits(self, point: Point, seeds: Sequence[int]) -> bool:
+        """Say whether one of some runs of a point is still to come by itself."""
+        return self._unfinished(point, seeds) in TO_COME
 
     # --- judgement ---
 
@@ -158,7 +193,7 @@ class Look(ABC):
 
     def _pending(self) -> list[Point]:
         """Return the points that were asked for and are still to come by themselves."""
-        return [point for point in self._asked if self._unfinished(point, self.search.seeds) in TO_COME]
+        return [point for point, seeds in self._asked.items() if self.awaits(point, seeds)]
 
     def _unfinished(self, point: Point, seeds: Sequence[int]) -> State | None:
         """Return the state of the run of a point that is farthest from done; None where all are finished."""
@@ -175,9 +210,20 @@ class Look(ABC):
         runs = sorted(self._runs.get(point, {}).items())
         return [run for seed, run in runs if run.state.finished and self.counts(seed)]
 
+    def _within(self, point: Point) -> bool:
+        """Say whether a point was asked for, or lies within the ranges that proposers may choose from."""
+        if point in self._asked or not self.search.box:
+            return point in self._asked
+        return all(
+            axis.fixed or axis.steps(min(along) - at) <= 0 <= axis.steps(max(along) - at)
+            for axis, at, *along in zip(
+                (self.search.lr, self.search.wd), point.log2(), *(p.log2() for p in self.search.box), strict=True
+            )
+        )
+
     def _too_far(self, points: Iterable[Point]) -> bool:
         """Say whether one of some points is more than `REACH` steps beyond what was asked for: no climb goes there."""
-        asked = list(zip(*(point.log2() for point in self._asked), strict=True))
+        asked = list(zip(*(point.log2() for point in (*self._asked, *self.search.box)), strict=True))
         for point in points:
             for axis, here, ends in zip((self.search.lr, self.search.wd), point.log2(), asked, strict=True):
                 if not axis.fixed and axis.steps(max(min(ends) - here, here - max(ends))) > REACH:
@@ -186,7 +232,7 @@ class Look(ABC):
 
     def _stuck(self, first: Iterable[Scored]) -> list[Run]:
         """Return the runs that a person must decide about, those of the candidate and its neighbours first."""
-        points = dict.fromkeys(one.point for one in first) | self._asked
+        points = dict.fromkeys((*(one.point for one in first), *self._asked))
         return [
             run
             for point in points
@@ -217,7 +263,7 @@ class Look(ABC):
         Once all of these are known, an unresolved verdict needs further ones alone.
         """
         if pending := self._pending():
-            return self.specs(pending)
+            return self.asked(pending)
         if verdict.candidate is None or verdict.verdict in FINAL | {"unresolved"}:
             return []
         candidate, new = verdict.candidate, [n.point for n in verdict.neighbours if not self._is_asked(n.point)]
@@ -230,6 +276,11 @@ class Look(ABC):
         members = [run for point in verdict.outside for run in self._runs[point].values()]
         members += [run for point in self._asked for run in self._runs.get(point, {}).values()]
         return [run for run in members if self.counts(run.spec.seed) and not self.search.asks(run.point, run.spec.seed)]
+
+    def asked(self, points: Iterable[Point] | None = None) -> list[RunSpec]:
+        """Return the runs that were asked for of some points, by default of all: those that are there, or new ones."""
+        wanted = self._asked if points is None else points
+        return [spec for point in wanted for spec in self.specs([point], self._asked[point])]
 
     def specs(self, points: Iterable[Point], seeds: Sequence[int] | None = None) -> list[RunSpec]:
         """Return the runs of some points, over the search's seeds by default: those that are there, or new ones."""

@@ -43,7 +43,7 @@ class Means(Look):
         scores alone, whoever had runs trained, and when.
         """
         if at is None and not self.search.free:
-            at = self.search.points[0]
+            at = self.search.centre
         verdict = self._verdict(self._best() if at is None else self.at(at), ())
         passed: list[Point] = []
         while verdict.verdict == "refuted" and verdict.rival and self._all_known(verdict):

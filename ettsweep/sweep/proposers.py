@@ -9,7 +9,7 @@ Shapes: P positions of a fit, Q candidates, H components.
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import product
+from itertools import islice, product
 from statistics import fmean
 
 import numpy as np
@@ -26,11 +26,14 @@ AROUND = {1: ((0.5,), (-0.5,)), 2: ((0.5, -0.25), (-0.25, 0.5), (-0.25, -0.25))}
 INNER = 0.75
 """Share of the box within which further first looks lie, where more runs than these train at once."""
 
-WORTH = 0.5
-"""Share of the margin that a further place must be expected to gain."""
+WORTH = 1.0
+"""Shares of the margin that a further place must be expected to gain."""
+
+SHORTLIST = 32
+"""Candidates that are weighed together, over each component of the fit: a box may have thousands of places."""
 
 AT_A_TIME = 128
-"""Candidates that are weighed together: a box may have thousands of places."""
+"""Candidates that are looked at together for that list."""
 
 
 @dataclass(frozen=True)
@@ -80,16 +83,16 @@ def surface(known: Known, number: int) -> list[Place]:
     """Return the places that are expected to gain most over the best one, by the surface that verdicts rest on.
 
     Each is chosen as if those before it, and those awaited, had scored as expected. None is returned once no place is
-    expected to gain `WORTH` of the margin: the rest is for the race around the best one.
+    expected to gain `WORTH` margins: the rest is for the race around the best one.
     """
     first = _first_looks(known)
-    if len(known.scores) < min(len(first), 1 + len(AROUND[len(known.low)])):
-        return [place for place in first if place not in known.taken][:number]
+    if len(known.scores) < len(first):
+        return list(islice((place for place in _spread(known, first) if place not in known.taken), number))
     if not known.free or (found := fit_scores(_with_diverged(known), loss=known.loss)) is None:
         return known.free[:number]
     fitted, level = found
-    shortlist = sorted(_ranked(known, fitted), key=lambda pair: -pair[1])[:AT_A_TIME]
-    design = _Design(fitted, [*known.awaited, *(place for place, _ in shortlist)], len(known.awaited))
+    shortlist = [place for place, _ in sorted(_ranked(known, fitted), key=lambda pair: -pair[1])[:SHORTLIST]]
+    design = _Design(fitted, [*known.awaited, *shortlist], len(known.awaited))
     chosen: list[Place] = []
     while len(chosen) < number and (best := design.best(WORTH * known.margin * level)) is not None:
         chosen.append(best)
@@ -97,18 +100,31 @@ def surface(known: Known, number: int) -> list[Place]:
 
 
 def _first_looks(known: Known) -> list[Place]:
-    """Return the start, places around it, and then those of the inner box that are farthest from all of these."""
+    """Return the start and places around it."""
     half = [(high - low) / 2 for low, high in zip(known.low, known.high, strict=True)]
     found = [known.start]
     for shares in AROUND[len(half)]:
         moved = (s + _away(share * h) for s, share, h in zip(known.start, shares, half, strict=True))
         found.append(tuple(map(_clip, moved, known.low, known.high)))
-    middle = [(high + low) / 2 for low, high in zip(known.low, known.high, strict=True)]
-    inner = [p for p in known.free if all(abs(x - m) <= INNER * h for x, m, h in zip(p, middle, half, strict=True))]
-    found = list(dict.fromkeys(found))
-    while left := [place for place in inner if place not in found]:
-        found.append(max(left, key=lambda p: min(sum((a - b) ** 2 for a, b in zip(p, q, strict=True)) for q in found)))
-    return found
+    return list(dict.fromkeys(found))
+
+
+def _spread(known: Known, first: Sequence[Place]) -> Iterator[Place]:
+    """Yield some places, then free ones of the inner box that are farthest from all others, and then all free ones."""
+    yield from first
+    ends = list(zip(known.low, known.high, strict=True))
+    inner = np.array([[(a + b - INNER * (b - a)) / 2, (a + b + INNER * (b - a)) / 2] for a, b in ends])
+    free_QD = np.array(known.free, dtype=float).reshape(-1, len(ends))
+    within = set(np.flatnonzero(((free_QD >= inner[:, 0]) & (free_QD <= inner[:, 1])).all(1)).tolist())
+    left = [k for k, place in enumerate(known.free) if k in within and place not in first]
+    others_ED = np.array([*first, *known.taken], dtype=float)
+    apart_Q = ((free_QD[:, None] - others_ED) ** 2).sum(2).min(1) if len(free_QD) else np.zeros(0)
+    while left:
+        q = max(left, key=lambda k: apart_Q[k])
+        left.remove(q)
+        apart_Q = np.minimum(apart_Q, ((free_QD - free_QD[q]) ** 2).sum(1))
+        yield known.free[q]
+    yield from (place for k, place in enumerate(known.free) if k not in within and place not in first)
 
 
 def _away(x: float) -> int:
@@ -130,10 +146,20 @@ def _with_diverged(known: Known) -> Scores:
 
 
 def _ranked(known: Known, fitted: Surface) -> Iterator[tuple[Place, float]]:
-    """Yield each free place with what it is expected to gain."""
+    """Yield each free place with about what it is expected to gain: as if the fit had one component."""
+    best = fitted.layout.x_PD[[int(np.argmin(fitted.mean))]]
     for k in range(0, len(known.free), AT_A_TIME):
         places = known.free[k : k + AT_A_TIME]
-        yield from zip(places, _Design(fitted, places).gains(), strict=True)
+        at_ZD = np.vstack([best, np.array(places, dtype=float)])
+        mean_Z, cov_ZZ = fitted.means_at(at_ZD), fitted.covariance_at(at_ZD)
+        var_Z = cov_ZZ[0, 0] + np.diag(cov_ZZ) - 2 * cov_ZZ[0]
+        yield from zip(places, _gain(mean_Z[0] - mean_Z, np.sqrt(np.maximum(var_Z, 1e-300)))[1:].tolist(), strict=True)
+
+
+def _gain(ahead: Array, sd: Array) -> Array:
+    """Return E max(x, 0) of normal x."""
+    z = ahead / sd
+    return np.asarray(ahead * ndtr(z) + sd * np.exp(-0.5 * z**2) / np.sqrt(2 * np.pi))
 
 
 class _Design:
@@ -160,9 +186,7 @@ class _Design:
         ahead_HQ = found.mean_HP[:, [best]] - found.mean_HP[:, others]
         widened = found.dof / max(found.dof - 2, 1)
         sd_HQ = np.sqrt(widened * found.variance_H[:, None] * contrast(self._cov_HPP, best, others) + 1e-300)
-        z_HQ = ahead_HQ / sd_HQ
-        density_HQ = np.exp(-0.5 * z_HQ**2) / np.sqrt(2 * np.pi)
-        return [float(gain) for gain in found.weight_H @ (ahead_HQ * ndtr(z_HQ) + sd_HQ * density_HQ)]
+        return [float(gain) for gain in found.weight_H @ _gain(ahead_HQ, sd_HQ)]
 
     def best(self, worth: float) -> Place | None:
         """Return the place that is expected to gain most, and tell of its run; None where that is not worth it."""

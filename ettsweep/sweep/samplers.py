@@ -18,7 +18,7 @@ from ettsweep.sweep.proposers import Known, Place, Proposer, surface
 if TYPE_CHECKING:
     import optuna
 
-ASKED_AGAIN = 100
+ASKED_AGAIN = 10
 """Times that a sampler may name places that are known, before the nearest other one is taken instead."""
 
 

@@ -183,6 +183,7 @@ class Request(Frozen):
 
     `launch`, `launch_set` and `data` are where later commands train by default; they are in no run's id. The values of
     environment variables are not kept. `criterion` is what is stated of how verdicts are given; it is in no id either.
+    Where it is `searched`, none of the points within its ranges is asked for by itself: they bound what is proposed.
     """
 
     grid: str
@@ -193,6 +194,7 @@ class Request(Frozen):
     wd: Axis
     seeds: Seeds
     criterion: Stated | None = None
+    searched: bool = False
     data: str | None = None
     launch: str = "local"
     launch_set: Annotated[tuple[str, ...], Field(strict=False)] = ()
@@ -213,23 +215,29 @@ class Request(Frozen):
             scaling = {"s": parse_strategy(name), "mlp_factor": self.mlp_factor}
             strategy = validate(StrategySpec, scaling, "mlp_factor")
             base = RunSpec(**dict(self.recipe), **dict(centre), strategy=strategy, seed=self.seeds[0])
-            points = expand(Point(centre.lr, centre.wd), self.lr, self.wd)
-            found.append(Search(base, self.lr, self.wd, self.seeds, tuple(points), sweep, resolve([self.criterion])))
+            points = tuple(expand(Point(centre.lr, centre.wd), self.lr, self.wd))
+            asked: tuple[Point, ...] = () if self.searched else points
+            box = (points[0], points[-1]) if self.searched else ()
+            criterion = resolve([self.criterion])
+            found.append(Search(base, self.lr, self.wd, self.seeds, asked, sweep, criterion, box))
         return found
 
     def specs(self) -> list[RunSpec]:
         """Return all runs, strategy by strategy and seed by seed, so that whole points finish early."""
-        searches = self.searches()
-        return [one.base.at(lr, wd, seed) for one in searches for lr, wd in one.points for seed in self.seeds]
+        return [spec for search in self.searches() for spec in search.specs()]
 
 
 @dataclass(frozen=True)
 class Search:
-    """The search of one family: its lattice, its seeds, and the points that were asked for, the centre's run first.
+    """The search of one family: its lattice, its seeds, and the points that were asked for.
 
     Attributes:
+        base: the run of the centre with the first seed.
+        points: those that grids asked for, over all seeds.
         sweep: the name under which it was asked for; empty before it has one.
         criterion: what makes its verdict optimal.
+        box: two opposite corners of each range that proposers may choose points from.
+        proposed: points that proposers chose, first to last.
     """
 
     base: RunSpec
@@ -239,6 +247,8 @@ class Search:
     points: tuple[Point, ...]
     sweep: str = ""
     criterion: Criterion = field(default_factory=Criterion)
+    box: tuple[Point, ...] = ()
+    proposed: tuple[Point, ...] = ()
 
     @cached_property
     def family(self) -> str:
@@ -271,13 +281,27 @@ class Search:
         """Say whether a point lies on the lattice, within the ranges asked for or beyond."""
         return self.lr.on(self.base.lr, point.lr) and self.wd.on(self.base.wd, point.wd)
 
-    def asks(self, point: Point, seed: int) -> bool:
-        """Say whether it asks for a run."""
-        return seed in self.seeds and point in self._asked
+    @property
+    def centre(self) -> Point:
+        """The point that its lattice is counted from."""
+        return Point(self.base.lr, self.base.wd)
 
     @cached_property
-    def _asked(self) -> frozenset[Point]:
-        return frozenset(self.points)
+    def asked(self) -> dict[Point, Seeds]:
+        """The points that it asks for, each with its seeds: all of them, or the first one of a proposal.
+
+        By the paper's rule there are no further ones, so a proposal has all of them too.
+        """
+        of_proposals = self.seeds if self.criterion.rule == "paper" else self.seeds[:1]
+        return dict.fromkeys(self.proposed, of_proposals) | dict.fromkeys(self.points, self.seeds)
+
+    def asks(self, point: Point, seed: int) -> bool:
+        """Say whether it asks for a run."""
+        return seed in self.asked.get(point, ())
+
+    def specs(self) -> list[RunSpec]:
+        """Return all runs that it asks for."""
+        return [self.base.at(lr, wd, seed) for (lr, wd), seeds in self.asked.items() for seed in seeds]
 
     @property
     def measure(self) -> Score:

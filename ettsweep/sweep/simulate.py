@@ -24,6 +24,7 @@ from ettsweep.sweep.gridfile import load_request
 from ettsweep.sweep.ledger import Ledger, Plan, Run, make_plan
 from ettsweep.sweep.recorded import Recorded, Table
 from ettsweep.sweep.search import Axis, Point, Search, neighbours
+from ettsweep.sweep.searching import Searching
 from ettsweep.sweep.seeds import in_turn
 from ettsweep.sweep.verify import NO_BUDGET, Budget, Verification
 from ettsweep.sweep.worlds import Made, Place, World
@@ -94,14 +95,18 @@ def centre_alone(seeds: Sequence[int], criterion: Criterion, table: Table | None
     return Search(base, lr, wd, tuple(seeds), (Point(base.lr, base.wd),), "simulated", criterion)
 
 
-def simulate(search: Search, world: World, budget: Budget = NO_BUDGET, slots: int = 1) -> Outcome:
-    """Run a sweep: what was asked for, then all rounds until its verdict stands, with some runs at a time."""
+def simulate(
+    search: Search, world: World, budget: Budget = NO_BUDGET, slots: int = 1, searching: Searching | None = None
+) -> Outcome:
+    """Run a sweep: what was asked for, then all rounds until its verdict stands, with some runs at a time.
+
+    Where it is searched, a proposer has named its points before.
+    """
     rank = {seed: number for number, seed in enumerate(in_turn(search))}
-    asking = Verification([search], budget=budget, at_once=slots, follows=True)
+    propose = searching.further if searching else None
+    asking = Verification([search], budget=budget, at_once=slots, follows=True, propose=propose)
     ledger, wall = Ledger({}, {}), 0
-    plan = make_plan(
-        (search.base.at(point.lr, point.wd, seed) for point in search.points for seed in search.seeds), ledger
-    )
+    plan = asking.plan(ledger) if searching else make_plan(search.specs(), ledger)
     while plan.to_launch:
         ledger = Ledger(ledger.runs | dict(_train(plan, search, world, rank)), {})
         wall += math.ceil(len(plan.to_launch) / slots)

@@ -16,6 +16,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
 
 from ettsweep.config import read_yaml
 from ettsweep.errors import CorruptError, InputError, unknown_name
@@ -25,7 +28,7 @@ from ettsweep.spec import RunSpec
 from ettsweep.sweep.agreement import differences
 from ettsweep.sweep.criterion import Criterion, Stated, resolve
 from ettsweep.sweep.ledger import Run
-from ettsweep.sweep.search import Point, Request, Search, snap
+from ettsweep.sweep.search import Centre, Point, Request, Search, snap
 from ettsweep.tasks.kinds import Score, task_kind
 
 VERSION = 1
@@ -35,11 +38,27 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _NUMBER = re.compile(r"[0-9]{4,}")
 
 
+class Proposal(Frozen):
+    """Points that a proposer chose at one time for the family of a strategy.
+
+    Attributes:
+        sampler: which proposer.
+        points: none, where it had no further one to propose.
+        reason: why these, for people.
+    """
+
+    strategy: str
+    sampler: str
+    points: Annotated[tuple[Centre, ...], Field(strict=False)] = ()
+    reason: str = ""
+
+
 class Entry(Frozen):
     """What one file says; of several that say the same, the last counts.
 
     Attributes:
         asked: a request.
+        proposed: what proposers chose.
         adopted: the digest under which an earlier version kept it.
         criterion: what is stated of how verdicts are given; of each field, the last statement counts.
         note: a person's words.
@@ -48,6 +67,7 @@ class Entry(Frozen):
 
     version: int = VERSION
     asked: Request | None = None
+    proposed: Annotated[tuple[Proposal, ...], Field(strict=False)] | None = None
     adopted: str | None = None
     criterion: Stated | None = None
     note: str | None = None
@@ -87,6 +107,19 @@ class Sweep:
         """Return, in words, what would change where a criterion is stated; nothing where it is so already."""
         return stated.over(self.criterion).told(self.measure, self.criterion) if stated else ""
 
+    def asked_again(self, strategies: Sequence[str] = ()) -> Request:
+        """Return a request for all its strategies, or some of them, within its last ranges.
+
+        Raises:
+            InputError: it has no such strategy.
+        """
+        centres = {name: centre for request in reversed(self.requests) for name, centre in request.centres.items()}
+        for name in strategies:
+            if name not in centres:
+                raise unknown_name(f"strategy of sweep {self.name}", name, centres)
+        update = {"centres": {name: centres[name] for name in strategies or centres}, "criterion": None}
+        return self.requests[-1].model_copy(update=update)
+
     @property
     def note(self) -> str:
         """A person's words."""
@@ -107,15 +140,36 @@ class Sweep:
                 first = merged.setdefault(search.family, replace(search, seeds=seeds, criterion=self.criterion))
                 points = dict.fromkeys(first.points)
                 points |= dict.fromkeys(snap(point, points) for point in search.points)
-                merged[search.family] = replace(first, points=tuple(points))
-        return tuple(merged.values())
+                box = dict.fromkeys((*first.box, *search.box))
+                merged[search.family] = replace(first, points=tuple(points), box=tuple(box))
+        return tuple(replace(search, proposed=self._proposed(search)) for search in merged.values())
+
+    def _proposed(self, search: Search) -> tuple[Point, ...]:
+        """Return the points that proposers chose for a family, first to last."""
+        known = dict.fromkeys(search.points)
+        chosen = (p for p in self.proposals if p.strategy == search.strategy)
+        points = (Point(centre.lr, centre.wd) for proposal in chosen for centre in proposal.points)
+        return tuple(dict.fromkeys(snap(point, known) for point in points))
+
+    @cached_property
+    def proposals(self) -> tuple[Proposal, ...]:
+        """What proposers chose, first to last."""
+        return tuple(proposal for entry in self.entries for proposal in entry.proposed or ())
+
+    def searched_out(self, strategy: str, sampler: str) -> bool:
+        """Say whether a proposer has no more to propose for a strategy, and nothing was asked since."""
+        for entry in reversed(self.entries):
+            if entry.asked:
+                return False
+            for proposal in entry.proposed or ():
+                if proposal.strategy == strategy:
+                    return proposal.sampler == sampler and not proposal.points
+        return False
 
     def specs(self) -> Iterator[RunSpec]:
         """Yield all runs that it wants."""
         for search in self.searches:
-            for lr, wd in search.points:
-                for seed in search.seeds:
-                    yield search.base.at(lr, wd, seed)
+            yield from search.specs()
 
     def implies(self, request: Request) -> bool:
         """Say whether a request, which agrees, adds nothing: no point, no seed, no other criterion or place."""
@@ -126,6 +180,7 @@ class Sweep:
         return all(
             (old := mine.get(new.family))
             and all(snap(point, old.points) in old.points for point in new.points)
+            and set(new.box) <= set(old.box)
             and set(new.seeds) <= set(old.seeds)
             for new in request.searches()
         )
@@ -202,6 +257,15 @@ def spared(runs: Sequence[Run], names: Collection[str], sweeps: Sweeps) -> tuple
         left.update({search.sweep for search in others})
         free += [] if others else [run]
     return free, dict(left)
+
+
+def asked_too(sweeps: Sweeps, name: str, request: Request) -> Sweeps:
+    """Return the sweeps as they would be if a request, which agrees, had been asked for under a name."""
+    sweep = sweeps.named.get(name) or Sweep(name)
+    if sweep.requests and sweep.implies(request):
+        return sweeps
+    extended = replace(sweep, entries=(*sweep.entries, Entry(asked=request)))
+    return replace(sweeps, named=sweeps.named | {name: extended})
 
 
 # --- reading --------------------------------------------------------------------------------------------------------

@@ -16,6 +16,9 @@ from ettsweep.sweep.verdict import MOST, Verdict
 ROUND_S = 5.0
 """Seconds that a round of racing has workers busy, who take about as long to start."""
 
+AHEAD = 4
+"""Proposals, for each run that trains at a time, that a round of short runs may have: each knows less than the last."""
+
 HOPE = 8
 """How many times too high the number of runs that a verdict would take may be: racing goes on while there is hope."""
 
@@ -90,6 +93,8 @@ class Verification:
         device_s: of some planned runs, the seconds that they will take, where that is known.
         at_once: runs that can train at a time: so many are raced in a round.
         follows: race, and go on from better neighbours of `at`.
+        propose: returns the searches with some points more, up to a number in all, that are to be run next; None where
+            nobody proposes any.
         verdicts: one for each family, of the last look.
         planned: runs planned so far.
         beyond: those of them that were not asked for, of each sweep and family.
@@ -105,6 +110,7 @@ class Verification:
     device_s: Callable[[Ledger, Sequence[Planned]], float | None] = lambda ledger, planned: None
     at_once: int = 1
     follows: bool = False
+    propose: Callable[[Sequence[Search], Ledger, int], Sequence[Search]] | None = None
     verdicts: list[Verdict] = field(default_factory=list)
     planned: int = 0
     beyond: dict[tuple[str, str], list[RunSpec]] = field(default_factory=dict)
@@ -120,6 +126,9 @@ class Verification:
         Raises:
             InputError: a point that is compared has more seeds than the budget allows before anything is trained.
         """
+        if self.propose:
+            batch = self._batch([search.base for search in self.searches], ledger)
+            self.searches = self.propose(self.searches, ledger, min(batch, AHEAD * self.at_once))
         found = looks(self.searches, ledger)
         first = not self.verdicts
         before: Sequence[Verdict | None] = self.verdicts or [None] * len(found)
@@ -129,7 +138,8 @@ class Verification:
         self.stopped = []
         lacking = [(look, v, look.wanted(v)) for look, v in zip(found, self.verdicts, strict=True)]
         racing = [(look, v) for look, v, _ in lacking if self.follows and v.verdict == "unresolved"]
-        each = math.ceil(self._batch(racing, ledger) / max(1, len(racing)))
+        points = [spec for look, v in racing if v.point for spec in look.specs([v.point])]
+        each = math.ceil(self._batch(points, ledger) / max(1, len(racing)))
         lacking += [(look, v, self._further(look, v, each)) for look, v in racing]
         chosen = [(look, v, self._affordable(look, v, wanted, ledger)) for look, v, wanted in lacking]
         whole = make_plan((spec for _, _, specs in chosen for spec in specs), ledger)
@@ -152,9 +162,8 @@ class Verification:
                     title = titles(self.searches)[v.key]
                     raise InputError(f"--max-seeds {most}: {title} has {one.runs} seeds at {one.point} already")
 
-    def _batch(self, racing: Sequence[tuple[Look, Verdict]], ledger: Ledger) -> int:
-        """Return how many runs a round of racing has: those at once or, of short ones, as many as are worth a round."""
-        specs = [spec for look, verdict in racing if verdict.point for spec in look.specs([verdict.point])]
+    def _batch(self, specs: Sequence[RunSpec], ledger: Ledger) -> int:
+        """Return how many runs like some a round has: those at once or, of short ones, as many as are worth a round."""
         timed = self.device_s(ledger, make_plan(specs, ledger).wanted) if specs else None
         return self.at_once * max(1, math.ceil(ROUND_S * len(specs) / timed) if timed else 1)
 
@@ -182,7 +191,7 @@ class Verification:
         """Return the runs that a family lacks; none where they would lead beyond the budget."""
         if not self.follows or not (self.budget.stated or verdict.path or verdict.bound):
             return wanted  # the neighbours of the best point that was asked for are always trained
-        asked = {spec.run_id for spec in look.specs(look.search.points)}
+        asked = {spec.run_id for spec in look.asked()}
         more = make_plan((spec for spec in wanted if spec.run_id not in asked), ledger).to_launch
         needed = max(len(more), verdict.bound.needed if verdict.bound else 0)
         if not more or max(len(more), needed // HOPE) <= self._left(look, verdict):
@@ -207,7 +216,7 @@ class Verification:
         """Return how many runs a family may still train: without a budget, as many as were asked for."""
         if self.budget.stated:
             return math.inf if self.budget.runs is None else self.budget.runs - self.planned
-        asked = len(look.specs(look.search.points))
+        asked = len(look.asked())
         return self._patience.get(verdict.key, 1) * asked - self._more(look, verdict)
 
     def _more(self, look: Look, verdict: Verdict) -> int:

@@ -162,14 +162,19 @@ def json_or_empty(path: Path) -> Json:
         return {}
 
 
-def read_lines(path: Path) -> list[Json]:
-    """Read a .jsonl file; a cut last line is dropped, and so is all that follows a broken one."""
+def read_lines(path: Path, holding: bytes = b"") -> list[Json]:
+    """Read a .jsonl file; a cut last line is dropped, and so is all that follows a broken one.
+
+    Lines that do not hold some bytes are left out, and not parsed.
+    """
     lines: list[Json] = []
     try:
         data = path.read_bytes()
     except OSError:
         return []
     for raw in data.split(b"\n")[:-1]:
+        if holding not in raw:
+            continue
         try:
             value = loads(raw)
         except ValueError:

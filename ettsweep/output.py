@@ -116,6 +116,7 @@ STYLES = {
     "running": "cyan",
     "failed": "red",
     "diverged": "yellow",
+    "pruned": "yellow",
     "refuted": "red",
     "edge": "yellow",
     "incomplete": "yellow",

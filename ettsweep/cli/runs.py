@@ -93,7 +93,7 @@ def watch(
         )
     if sys.stderr.isatty():  # elsewhere it was the last line already
         note(snapshot.summary())
-    if snapshot.done < len(runs):
+    if snapshot.left:
         note("`ettsweep status` says what became of the others")
         raise typer.Exit(1)
 
@@ -154,8 +154,8 @@ def cancel(
     chosen.need_some(all_)
     sweeps = chosen.load(results)
     found = chosen.runs(read_ledger(results), sweeps)
-    stoppable = (State.MISSING, State.QUEUED, State.HELD, State.RUNNING, State.INTERRUPTED, State.UNKNOWN)
-    runs = [run for run in found if run.state in stoppable]
+    over = (State.DONE, State.DIVERGED, State.FAILED, State.CANCELLED)
+    runs = [run for run in found if run.state not in over]
     if chosen.sweep and not chosen.run:
         runs, left = spared(runs, chosen.sweep, sweeps)
         for name, number in left.items():
@@ -181,7 +181,7 @@ def retry(
     yes: Yes = False,
     results: Results = DEFAULT_RESULTS,
 ) -> None:
-    """Train failed, cancelled or corrupt runs again, from their last checkpoint where there is one."""
+    """Train failed, cancelled, pruned or corrupt runs again, from their last checkpoint where there is one."""
     from ettsweep.cli.views import show_outcome
     from ettsweep.launch.demand import ask_again, retryable
     from ettsweep.launch.rounds import How, carry_out, read_ledger
@@ -192,7 +192,7 @@ def retry(
     for prefix in chosen.run or []:
         intact(ledger, prefix)
     found = chosen.runs(ledger, sweeps)
-    runs = retryable(found, named=bool(chosen.run))
+    runs = retryable(found, named=bool(chosen.run), states=chosen.state or ())
     confirm(f"retry {len(runs)} runs?", yes or len(runs) < 2)
     searches = chosen.holding(runs, sweeps)
     how = How(results, *training.place().of_searches(searches, sweeps), searches=searches, tell=note)

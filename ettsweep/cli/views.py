@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ettsweep.errors import CorruptError
 from ettsweep.files import Json
 from ettsweep.files import number as as_number
 from ettsweep.launch.monitor import duration
@@ -56,11 +55,17 @@ def plan_summary(plan: Plan, tense: str, where: str = "") -> str:
         parts.append(f"{len(plan.retry)} {tense} taken on")
     parts = [", ".join(parts) + where] if parts else []
     if plan.keep:
-        finished = sum(p.state.finished for p in plan.keep)
-        parts.append(f"{finished} finished, {len(plan.keep) - finished} under way")
+        finished, pruned = finished_and_pruned(plan)
+        parts.append(f"{finished} finished, {len(plan.keep) - finished - pruned} under way")
+        parts += [f"{pruned} pruned"] if pruned else []
     if plan.blocked:
         parts.append(f"{len(plan.blocked)} need a decision")
     return " ".join((", ".join(parts) or "nothing to do").split())
+
+
+def finished_and_pruned(plan: Plan) -> tuple[int, int]:
+    """Return how many of the runs that a plan keeps are finished, and how many were pruned."""
+    return sum(p.state.finished for p in plan.keep), sum(p.state is State.PRUNED for p in plan.keep)
 
 
 def show_outcome(done: Outcome, form: Format) -> None:
@@ -68,7 +73,9 @@ def show_outcome(done: Outcome, form: Format) -> None:
     if done.how.dry_run:
         show_plan(done, form)
     elif done.how.follows:
-        note(f"{len(done.plan.keep)} of {count(len(done.plan.wanted), 'run')} finished")
+        finished, pruned = finished_and_pruned(done.plan)
+        told = f", {pruned} pruned" if pruned else ""
+        note(f"{finished} of {count(len(done.plan.wanted), 'run')} finished{told}")
     else:
         note(plan_summary(done.plan, "", where_to(done.folders)))
 
@@ -193,16 +200,8 @@ def best_score(run: Run) -> float | None:
     if run.result is not None:
         return run.score
     attempt = run.dir.latest()
-    if attempt is None:
-        return None
-    measure = task_kind(run.spec.task).score
-    key = "val_loss" if measure.metric == "best_loss" else "val_accuracy"
-    try:
-        lines = attempt.history()
-    except CorruptError:
-        return None
-    values = [value for line in lines if (value := as_number(line.get(key))) is not None]
-    return min(values, key=measure.rank, default=None)
+    so_far = task_kind(run.spec.task).score.along(attempt.evaluations()) if attempt else {}
+    return so_far[max(so_far)] if so_far else None
 
 
 def describe(ledger: Ledger, run_id: str, searches: Searches) -> Json:

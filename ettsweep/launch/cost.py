@@ -191,13 +191,16 @@ class Account:
 
     def after(self, ledger: Ledger) -> str:
         """Return a line on what the runs have cost, and on what those saved that were finished before."""
-        trained = [run for run_id in self._left if (run := ledger.runs.get(run_id)) and run.result]
+        ended = [run for run_id in self._left if (run := ledger.runs.get(run_id))]
+        trained = [run for run in ended if run.result]
+        pruned = [run for run in ended if run.state is State.PRUNED]
         told = []
-        if trained:
-            device_s = sum(self._left[run.id] * cost_s(run) for run in trained)
+        if trained or pruned:
+            device_s = sum(self._left[run.id] * cost_s(run) for run in trained + pruned)
             what = count(len(self._left), "run")
             what = what if len(trained) == len(self._left) else f"{len(trained)} of {what}"
-            told.append(f"{what} trained: {device_hours(device_s)} in {duration(self.clock() - self._began_s)}")
+            what += f" trained, {len(pruned)} pruned" if pruned else " trained"
+            told.append(f"{what}: {device_hours(device_s)} in {duration(self.clock() - self._began_s)}")
         if self._there and not self.rounds:  # of a round, its candidate's are there, which saves nothing
             were = f"{count(len(self._there), 'run')} {'was' if len(self._there) == 1 else 'were'} there already"
             told.append(f"{were}: {device_hours(sum(map(cost_s, self._there)))} saved")

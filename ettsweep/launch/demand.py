@@ -1,6 +1,6 @@
 """What commands ask for, and where it trains: a grid, fresh seeds of optima, the same runs again, one run here."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -159,8 +159,9 @@ def trained_by(request: Request) -> tuple[AnyProfile, dict[str, str]]:
 WAITING = (State.FAILED, State.CANCELLED, State.INTERRUPTED, State.MISSING)
 """States of runs that `retry` is for."""
 
-BY_NAME = (*WAITING, State.UNKNOWN, State.DONE, State.DIVERGED)
-"""A claim that cannot be asked after is given up only by name; a finished run may have lost its metrics."""
+BY_NAME = (*WAITING, State.PRUNED, State.UNKNOWN, State.DONE, State.DIVERGED)
+"""A claim that cannot be asked after is given up only by name; a finished run may have lost its metrics; and a pruned
+one was stopped on purpose."""
 
 
 def ask_grid(
@@ -215,9 +216,10 @@ def ask_seeds(searches: Sequence[Search], results: Path, count: int) -> tuple[Pl
     return make_plan(specs, ledger), unverified
 
 
-def retryable(runs: Sequence[Run], *, named: bool) -> list[Run]:
-    """Return those of some runs that can be trained again; more of them where a person has named each."""
-    return [run for run in runs if run.state in (BY_NAME if named else WAITING)]
+def retryable(runs: Sequence[Run], *, named: bool, states: Collection[str] = ()) -> list[Run]:
+    """Return those of some runs that can be trained again; more of them where a person has named each, or its state."""
+    meant = BY_NAME if named else (*WAITING, *({State.PRUNED} & set(states)))
+    return [run for run in runs if run.state in meant]
 
 
 def ask_again(runs: Sequence[Run], how: How, tell: Callable[[str], None]) -> tuple[Plan, list[Run]]:

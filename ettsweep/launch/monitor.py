@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -66,6 +66,11 @@ class Snapshot:
     def done(self) -> int:
         """Number of finished runs."""
         return sum(s.state.finished for s in self.statuses.values())
+
+    @property
+    def left(self) -> int:
+        """Number of runs that are neither finished nor pruned."""
+        return sum(not (s.state.finished or s.state is State.PRUNED) for s in self.statuses.values())
 
     @property
     def waits(self) -> str:
@@ -192,10 +197,17 @@ def picture(monitor: Monitor, snapshot: Snapshot, title: str) -> "RenderableType
     return Group(head, table, foot) if shown else Group(head, foot)
 
 
-def follow(monitor: Monitor, title: str, console: "Console", relaunch: bool = True) -> Snapshot:
+def follow(
+    monitor: Monitor,
+    title: str,
+    console: "Console",
+    relaunch: bool = True,
+    heed: Callable[[Snapshot], None] = lambda snapshot: None,
+) -> Snapshot:
     """Show the runs until none is queued or running; the terminal gets a live picture, a file a line now and then.
 
-    With `relaunch`, return earlier where a run has waited for a worker for some time, so that it can have one.
+    With `relaunch`, return earlier where a run has waited for a worker for some time, so that it can have one. `heed`
+    takes each snapshot, and may do something about its runs.
     """
     from rich.live import Live
 
@@ -213,6 +225,7 @@ def follow(monitor: Monitor, title: str, console: "Console", relaunch: bool = Tr
                 printed_s = time.monotonic()
             if snapshot.settled:
                 return snapshot
+            heed(snapshot)
             if not snapshot.idle:
                 busy_s = time.monotonic()
             elif relaunch and time.monotonic() - busy_s >= RELAUNCH_S:

@@ -2,16 +2,17 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ettsweep.errors import LaunchError, NoAnswerError, NotHereError, UnansweredError
 from ettsweep.launch.cost import Account, Times
-from ettsweep.launch.monitor import Monitor, follow
+from ettsweep.launch.monitor import Monitor, Snapshot, follow
 from ettsweep.launch.outlook import NO_ANSWER, LiveOutlook
 from ettsweep.launch.profiles import AnyProfile, LocalProfile
+from ettsweep.launch.pruner import Pruner
 from ettsweep.launch.submissions import read_submission
 from ettsweep.launch.submit import scripts, submit
 from ettsweep.output import harmless
@@ -45,6 +46,7 @@ class How:
         title: put before what is shown.
         searches: those of the sweeps that its runs are for, where they are to be named.
         tell: takes a line on what the runs will cost and, where they are followed, one on what they have cost.
+        pruner: stops hopeless runs where they are followed; None lets all train to their end.
     """
 
     results: Path
@@ -55,6 +57,12 @@ class How:
     title: str = ""
     searches: Sequence[Search] = ()
     tell: Callable[[str], None] = lambda text: None
+    pruner: Pruner | None = None
+
+    @property
+    def proposed(self) -> Collection[str]:
+        """The ids of the runs that a pruner may stop, and that are left alone once it has."""
+        return self.pruner.proposed() if self.pruner else ()
 
     @property
     def follows(self) -> bool:
@@ -79,7 +87,7 @@ class Outcome:
 
     @property
     def sound(self) -> bool:
-        """Whether all runs are finished, where they were waited for, and else of none is unknown what became of it."""
+        """Whether runs that were waited for are finished or pruned; else, of none is unknown what became of it."""
         if self.how.follows:
             return not (self.plan.blocked or self.plan.to_launch)
         return self.how.dry_run or not any(p.state is State.UNKNOWN for p in self.plan.blocked)
@@ -115,7 +123,8 @@ def _follow_rounds(
 ) -> Plan:
     """Submit, wait, look and plan again until no run is left that a worker could take, and return the last plan.
 
-    A worker that dies is replaced; a run whose attempts keep dying becomes failed, so this ends.
+    A worker that dies is replaced; a run whose attempts keep dying becomes failed, and one that goes on after it was
+    pruned is not pruned again, so this ends.
     """
     if not plan.wanted:
         return plan
@@ -132,16 +141,24 @@ def _follow_rounds(
         if submitted := _submit_patiently(plan, how, console):
             folders = submitted
             tries.update(listed)
-        follow(monitor, how.title, console)
+        follow(monitor, how.title, console, heed=_pruning(how.pruner, monitor, plan.ledger))
         ledger = read_ledger(how.results)
-        left = _attempts(how.results, make_plan(watched, ledger))
+        left = _attempts(how.results, make_plan(watched, ledger, proposed=how.proposed))
         if left and all(tries[run] >= most for run in left):
             words = read_submission(folders[0]).last_words()
             raise LaunchError(f"the workers ended without starting a run: {words}")
-        plan = replan(ledger) if replan else make_plan(everything, ledger)
+        plan = replan(ledger) if replan else make_plan(everything, ledger, proposed=how.proposed)
         if not plan.under_way:
             return plan
         how.tell(account.before(plan))
+
+
+def _pruning(pruner: Pruner | None, monitor: Monitor, ledger: Ledger) -> Callable[[Snapshot], None]:
+    """Return what stops hopeless runs at each look of a round, given all runs before it; nothing without a pruner."""
+    if pruner is None:
+        return lambda snapshot: None
+    pruner.begin(ledger)
+    return lambda snapshot: pruner.look(monitor.specs, snapshot.statuses)
 
 
 def _attempts(results: Path, plan: Plan) -> list[tuple[str, int]]:

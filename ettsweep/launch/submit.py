@@ -35,6 +35,8 @@ LOST = re.compile(r"timed out|unable to contact|connect|zero bytes|message recei
 def submit(results: Path, plan: Plan, profile: AnyProfile, data: Mapping[str, str] | None = None) -> list[Path]:
     """Make the run folders of a plan and start workers for them; return the folders of the submissions.
 
+    Pruned runs are lifted out of that state: whoever has a run submitted wants its result.
+
     `data` says where data sets are, by kind of task, as far as somebody has said it.
 
     Raises:
@@ -43,7 +45,7 @@ def submit(results: Path, plan: Plan, profile: AnyProfile, data: Mapping[str, st
     if not plan.to_launch:
         return []
     for planned in plan.to_launch:
-        RunDir.create(results, planned.spec)
+        RunDir.create(results, planned.spec).revive()
     if isinstance(profile, LocalProfile):
         slots = free_first(profile.resolve())[: len(plan.to_launch)]
         return [_submit_local(_content(results, plan.to_launch, profile, data or {}), slots, results)]

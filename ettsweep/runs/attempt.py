@@ -25,6 +25,9 @@ from ettsweep.files import (
 )
 from ettsweep.processes import Life, Process
 
+EVALUATION = b'"val_'
+"""What the lines of evaluations in metrics.jsonl have, and those of steps have not."""
+
 
 class Attempt:
     """One owner's try at a run, numbered from 1, in a folder of its own; `runs.folder` says what its files are."""
@@ -172,6 +175,21 @@ class Attempt:
         if steps != list(range(1, last + 1)):
             raise CorruptError(f"{self.metrics_path}: steps are missing before step {last}")
         return lines
+
+    def evaluations(self) -> list[Json]:
+        """Return the evaluations along its lineage, first to last; the many lines of steps are not parsed."""
+        number, step = self.resumed_from()
+        before = Attempt(self.run, number).evaluations() if number else []
+        kept = [line for line in before if line.get("step", 0) <= step]
+        return kept + read_lines(self.metrics_path, holding=EVALUATION)
+
+    def device_s(self) -> float:
+        """Return the device seconds that its lineage has taken, as far as it has been drained; 0 before."""
+        wall_s = number((last_line(self.timings_path) or {}).get("wall_s"))
+        if wall_s is None:
+            parent = self.parent()
+            return parent.device_s() if parent else 0.0
+        return wall_s * (number(self.execution().get("processes")) or 1.0)
 
     def progress(self) -> float:
         """Return the share of steps done, 0 to 1."""

@@ -5,6 +5,8 @@ A results folder holds sweeps/<name>/, what was asked for; jobs/<submission>/; c
     runs/<run id>/
       spec.json             written first
       cancel.json           asked for by `cancel`, obeyed at the next step boundary, removed by `retry`
+      prune.json            why a pruner asked the same, and at which step
+      revived.json          what prune.json was, until the run was wanted after all: no pruner stops it again
       attempts/0001/        of its first attempt; then come 0002/ and so on
         claim.json          who owns it; there as soon as the folder is
         provenance.json     where the code of the owner comes from
@@ -27,6 +29,7 @@ under a temporary name, synced and renamed; metrics are appended, and a cut last
 creation and rename only, which hold on NFS too.
 """
 
+import contextlib
 import errno
 import hashlib
 import json
@@ -38,9 +41,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from ettsweep.errors import CorruptError, InputError
-from ettsweep.files import Json, dumps, loads, read_json, storage_errors, sync, write_atomic
+from ettsweep.files import Json, dumps, loads, read_json, read_lines, storage_errors, sync, write_atomic
 from ettsweep.processes import process
-from ettsweep.runs.attempt import Attempt
+from ettsweep.runs.attempt import EVALUATION, Attempt
 from ettsweep.runs.state import Facts, Lost, Outlook, State, Status, ThisMachine, unfinished_status
 from ettsweep.schema import canonical, validate
 from ettsweep.spec import RunSpec
@@ -106,6 +109,8 @@ class RunDir:
         self.id = path.name
         self.spec_path = path / "spec.json"
         self.cancel_path = path / "cancel.json"
+        self.prune_path = path / "prune.json"
+        self.revived_path = path / "revived.json"
         self.attempts_path = path / "attempts"
         self.metrics_path = path / "metrics.jsonl"
         self.result_path = path / "result.json"
@@ -236,15 +241,49 @@ class RunDir:
             raise CorruptError(f"{self.metrics_path}: changed since the run finished; {self._remedy}")
         return [loads(line) for line in data.splitlines()]
 
+    def evaluations(self) -> list[Json]:
+        """Return the evaluations so far, first to last; a run without attempts has none."""
+        if self.result_path.exists():
+            return read_lines(self.metrics_path, holding=EVALUATION)
+        latest = self.latest()
+        return latest.evaluations() if latest else []
+
     def cancel(self) -> None:
         """Ask whoever trains the run, now or later, to stop at the next step boundary."""
         write_atomic(self.cancel_path, dumps({"process": process().to_json()}))
 
+    def prune(self, step: int, reason: str) -> bool:
+        """Ask whoever trains the run to stop at the next step boundary: at `step`, it seemed hopeless.
+
+        Returns:
+            False where it was asked before, or has been wanted after all: then it goes on to its end.
+        """
+        if self.revived_path.exists():
+            return False
+        content = {"step": step, "reason": reason, "process": process().to_json()}
+        return write_atomic(self.prune_path, dumps(content), exclusive=True)
+
+    def pruned(self) -> str | None:
+        """Return at which step, and why, a pruner asked for that; None where none did."""
+        try:
+            told = read_json(self.prune_path)
+        except FileNotFoundError:
+            return None
+        except CorruptError as error:
+            return str(error)
+        return f"at step {told.get('step')}: {told.get('reason')}"
+
+    def revive(self) -> None:
+        """Have a pruned run count as interrupted, so that it goes on from its checkpoint, to its end."""
+        with storage_errors(self.path), contextlib.suppress(FileNotFoundError):
+            self.prune_path.replace(self.revived_path)
+
     def retry(self) -> None:
-        """Remove what keeps the run from being trained: a cancellation, failures, an unreadable result.
+        """Remove what keeps the run from being trained: a cancellation, a pruning, failures, an unreadable result.
 
         The caller knows that nobody trains it: an attempt whose owner cannot be asked is given up.
         """
+        self.revive()
         with storage_errors(self.path):
             self.cancel_path.unlink(missing_ok=True)
             try:
@@ -286,10 +325,10 @@ class RunDir:
 
     def _facts(self, latest: Attempt | None) -> Facts:
         if latest is None:
-            return Facts(cancelled=self.cancel_path.exists())
+            return Facts(cancelled=self.cancel_path.exists(), pruned=self.pruned())
         failure, (progress, left_s) = latest.failure(), latest.pace()
-        cancelled = self.cancel_path.exists()  # after the failure: an owner that obeys it writes one
-        return Facts(True, failure, latest.retried(), progress, left_s, cancelled, latest.job_id())
+        cancelled, pruned = self.cancel_path.exists(), self.pruned()  # after the failure: who obeys them writes one
+        return Facts(True, failure, latest.retried(), progress, left_s, cancelled, latest.job_id(), pruned)
 
 
 def _lost(attempts: Sequence[Attempt]) -> Iterator[Lost]:

@@ -25,6 +25,7 @@ class State(StrEnum):
     FAILED = "failed"
     INTERRUPTED = "interrupted"
     CANCELLED = "cancelled"
+    PRUNED = "pruned"
     UNKNOWN = "unknown"
 
     @property
@@ -110,6 +111,7 @@ class Facts:
         left_s: seconds until the run is finished, at the rate so far.
         cancelled: whether there is a cancel.json.
         job: the scheduler's id of the job that made the claim.
+        pruned: what its prune.json says; None where there is none.
     """
 
     attempted: bool = False
@@ -119,6 +121,7 @@ class Facts:
     left_s: float | None = None
     cancelled: bool = False
     job: str = ""
+    pruned: str | None = None
 
 
 @dataclass(frozen=True)
@@ -150,12 +153,14 @@ def unfinished_status(
     if facts.attempted and not failure and not facts.retried:
         found = owner()
         if found.life == "alive":
-            reason = "cancelling" if facts.cancelled else ""
+            reason = "cancelling" if facts.cancelled else "" if facts.pruned is None else "pruning"
             return Status(State.RUNNING, reason, progress, found.where, facts.job, facts.left_s)
         if found.life == "unknown":
             return Status(State.UNKNOWN, found.reason, progress, found.where, facts.job)
     if facts.cancelled:
         return Status(State.CANCELLED, "", progress)
+    if facts.pruned is not None:
+        return Status(State.PRUNED, facts.pruned, progress)
     if failure and failure.get("kind") == "error" and not facts.retried:
         return Status(State.FAILED, str(failure.get("reason", "")), progress)
     if count := lost_in_a_row(lost):

@@ -259,7 +259,8 @@ class Bounded(Look):
         wider = self._wider[candidate.point]
         for position in wider.positions:
             runs = self._runs.get(self.place(position, candidate.point), {})
-            taken[position] = [seed for seed in runs if self.counts(seed)]
+            # a pruned run does not go on by itself; it is taken on where the race would have its point run
+            taken[position] = [s for s, run in runs.items() if self.counts(s) and run.state is not State.PRUNED]
             under_way += [(position, seed) for seed in taken[position] if runs[seed].state in TO_COME]
         return Question(
             wider,

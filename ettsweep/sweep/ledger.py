@@ -78,7 +78,10 @@ class Ledger:
 
 
 def cost_s(run: Run) -> float:
-    """Return the device seconds that a run has taken; 0 before it is finished."""
+    """Return the device seconds that a run has taken; 0 before it is finished, or pruned."""
+    if run.state is State.PRUNED:
+        latest = run.dir.latest()
+        return latest.device_s() if latest else 0.0
     return (number(run.result.get("device_s")) if run.result else None) or 0.0
 
 
@@ -166,8 +169,8 @@ class Plan:
 
     Attributes:
         submit: never started.
-        retry: interrupted; they go on from their checkpoints.
-        keep: finished, running or queued.
+        retry: interrupted or pruned; they go on from their checkpoints.
+        keep: finished, running or queued; or pruned, and merely proposed.
         blocked: failed, cancelled, held or unknown: a person decides.
         ledger: what it was made from.
     """
@@ -191,7 +194,7 @@ class Plan:
     @property
     def under_way(self) -> bool:
         """Whether there is a run to launch, or one that is to finish by itself."""
-        return bool(self.to_launch) or not all(p.state.finished for p in self.keep)
+        return bool(self.to_launch) or not all(p.state.finished or p.state is State.PRUNED for p in self.keep)
 
     def limited(self, room: int) -> "Plan":
         """Return the plan with no more runs to launch than that."""
@@ -201,16 +204,19 @@ class Plan:
 
 ACTIONS = {
     State.MISSING: "submit",
-    State.INTERRUPTED: "retry",
+    **dict.fromkeys((State.INTERRUPTED, State.PRUNED), "retry"),
     **dict.fromkeys((State.DONE, State.DIVERGED, State.RUNNING, State.QUEUED), "keep"),
     **dict.fromkeys((State.FAILED, State.CANCELLED, State.HELD, State.UNKNOWN), "blocked"),
 }
 
 
-def make_plan(wanted: Iterable[RunSpec], ledger: Ledger, insist: Collection[str] = ()) -> Plan:
+def make_plan(
+    wanted: Iterable[RunSpec], ledger: Ledger, insist: Collection[str] = (), proposed: Collection[str] = ()
+) -> Plan:
     """Sort wanted runs; a run that is asked for twice is planned once.
 
-    Those that a person insists on, by id, are launched where they would be blocked.
+    Those that a person insists on, by id, are launched where they would be blocked. Those that are merely proposed, by
+    id, are left alone where they were pruned: they had their chance.
     """
     plan: dict[str, list[Planned]] = {action: [] for action in ACTIONS.values()}
     specs: dict[str, RunSpec] = {}
@@ -221,5 +227,7 @@ def make_plan(wanted: Iterable[RunSpec], ledger: Ledger, insist: Collection[str]
         action = ACTIONS[status.state]
         if action == "blocked" and run_id in insist:
             action = "retry"
+        if status.state is State.PRUNED and run_id in proposed:
+            action = "keep"
         plan[action].append(Planned(run_id, spec, status.state, status.reason))
     return Plan(**{action: tuple(members) for action, members in plan.items()}, ledger=ledger)

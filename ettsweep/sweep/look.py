@@ -26,14 +26,15 @@ URGENCY = (
     State.INTERRUPTED,
     State.QUEUED,
     State.RUNNING,
+    State.PRUNED,
 )
 """What tells the state of a point: that of its seed that is farthest from done."""
 
 CONCLUDED = "concluded"
 """Where nothing stands in the way of the rule's own word."""
 
-STUCK, TO_COME = frozenset(URGENCY[:4]), frozenset(URGENCY[4:])
-"""States that a person must decide about, and those that end by themselves."""
+STUCK, TO_COME = frozenset(URGENCY[:4]), frozenset(URGENCY[4:-1])
+"""States that a person must decide about, and those that end by themselves; a pruned run goes on where it is needed."""
 
 
 class Look(ABC):
@@ -192,8 +193,13 @@ class Look(ABC):
         return CONCLUDED, "", stuck if candidate.score is not None else ()
 
     def _pending(self) -> list[Point]:
-        """Return the points that were asked for and are still to come by themselves."""
-        return [point for point, seeds in self._asked.items() if self.awaits(point, seeds)]
+        """Return the points that were asked for and are still to come, pruned ones too if a grid asked for them."""
+        needed = set(self.search.points)
+        return [
+            point
+            for point, seeds in self._asked.items()
+            if self.awaits(point, seeds) or (point in needed and self._unfinished(point, seeds) is State.PRUNED)
+        ]
 
     def _unfinished(self, point: Point, seeds: Sequence[int]) -> State | None:
         """Return the state of the run of a point that is farthest from done; None where all are finished."""

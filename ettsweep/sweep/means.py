@@ -53,7 +53,7 @@ class Means(Look):
 
     def _all_known(self, verdict: Verdict) -> bool:
         """Say whether no neighbour is to come that a climb may go to."""
-        awaited = [n.point for n in verdict.neighbours if n.state in TO_COME]
+        awaited = [n.point for n in verdict.neighbours if n.state in TO_COME or n.state is State.PRUNED]
         return not awaited or self._too_far(point for point in awaited if not self._is_asked(point))
 
     def _refuted(self, candidate: Scored, around: Sequence[Scored]) -> str:

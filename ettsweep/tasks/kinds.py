@@ -1,12 +1,13 @@
 """Tasks: one table, an entry says everything of one; what needs torch or the data is named, and imported at use."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any, Literal, TypeVar
 
 from ettsweep.errors import InputError, unknown_name
+from ettsweep.files import Json, number
 from ettsweep.spec import ModelSpec, TaskSpec
 from ettsweep.tasks.data import digits_file, said
 from ettsweep.tasks.images import location as images
@@ -25,6 +26,18 @@ class Score:
 
     metric: Literal["best_loss", "best_accuracy"]
     mode: Literal["min", "max"]
+
+    def along(self, evaluations: Iterable[Json]) -> dict[int, float]:
+        """Return the best score so far after each evaluation of a run, by step, given lines of metrics.jsonl."""
+        column = self.metric.replace("best_", "val_")
+        found: dict[int, float] = {}
+        best = None
+        for line in evaluations:
+            value = number(line.get(column))
+            best = value if value is not None and self.better(value, best) else best
+            if best is not None and isinstance(step := line.get("step"), int):
+                found[step] = best
+        return found
 
     def better(self, a: float | None, b: float | None) -> bool:
         """Say whether score `a` beats `b`; None (diverged) is the worst there is."""

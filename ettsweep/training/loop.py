@@ -26,6 +26,7 @@ class Stop(StrEnum):
 
     TERMINATED = "terminated"
     OUT_OF_TIME = "out of time or preempted"
+    PRUNED = "pruned"
     CANCELLED = "cancelled"
     SUPERSEDED = "superseded"
 

@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 POLL_S = 0.5
-"""Seconds between looks for a cancellation or a newer attempt."""
+"""Seconds between looks for a cancellation, a pruning or a newer attempt."""
 
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2)
 
 
 class Control:
-    """What a run in training asks at each step: was the worker told to stop, or the run cancelled or taken over?"""
+    """What a run in training asks at each step: was the worker told to stop, the run cancelled, pruned, taken over?"""
 
     def __init__(self) -> None:
         self.told = ""  # the name of the first signal to stop
@@ -55,4 +55,7 @@ class Control:
         self._looked_s = now_s
         if attempt.superseded():
             return Stop.SUPERSEDED
-        return Stop.CANCELLED if RunDir(attempt.run).cancel_path.exists() else None
+        run = RunDir(attempt.run)
+        if run.cancel_path.exists():
+            return Stop.CANCELLED
+        return Stop.PRUNED if run.prune_path.exists() else None

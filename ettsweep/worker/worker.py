@@ -268,7 +268,7 @@ class Unlisted(LiveOutlook):
 def train_in_foreground(results: Path, spec: RunSpec, profile: LocalProfile, data: str | None = None) -> bool:
     """Train one run in this process, on the data that somebody has said where they are; say whether it is finished.
 
-    A failed or cancelled run is tried again: whoever types the command wants it.
+    A failed, cancelled or pruned run is tried again: whoever types the command wants it.
 
     Raises:
         LaunchError: another process trains it.
@@ -276,7 +276,7 @@ def train_in_foreground(results: Path, spec: RunSpec, profile: LocalProfile, dat
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # the end of a process that loads images is an error, not the end
     run = RunDir.create(results, spec)
     outlook = Unlisted(results)
-    if run.status(outlook).state in (State.FAILED, State.CANCELLED):
+    if run.status(outlook).state in (State.FAILED, State.CANCELLED, State.PRUNED):
         run.retry()
     if run.status().state.finished:
         return True

@@ -225,3 +225,14 @@ def test_what_several_sweeps_ask_for_is_trained_once(results: Path, make_spec: S
 def test_racing_saves_the_seeds_that_decide_nothing(counted: list[int], compared: list[int], saved: int) -> None:
     points = [Point(2.0**n, 1.0) for n in range(6)]
     assert saved_by_racing(dict(zip(points, counted, strict=False)), [points[n] for n in compared]) == saved
+
+
+def test_what_pruned_runs_took_is_part_of_the_cost(results: Path, make_spec: Specs) -> None:
+    done, pruned = make_spec(seed=0), make_spec(seed=1)
+    account = Account(HERE, clock=lambda: 0.0)
+    account.before(make_plan([done, pruned], load_ledger(results)))
+    finish(results, done, 36.0)
+    attempt = stop(results, pruned, 0.5)
+    attempt.append(attempt.timings_path, [{"progress": 0.5, "wall_s": 36.0}])
+    RunDir(attempt.run).prune(12, "why")
+    assert account.after(load_ledger(results)) == "1 of 2 runs trained, 1 pruned: 0.02 device hours in 0 s"

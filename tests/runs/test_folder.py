@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.claims import claimed, finished, python, state, temporaries
+from support.claims import claimed, finished, python, state, temporaries, train
 
 from ettsweep.errors import CorruptError, StorageError
 from ettsweep.files import dumps, read_lines, write_atomic
@@ -268,3 +268,65 @@ def test_only_ids_become_paths() -> None:
     assert is_run_id("0123456789ab")
     for name in ("0123456789AB", "0123456789a", "0123456789abc", "../456789abcd", "", "0123456789a\n"):
         assert not is_run_id(name), name
+
+
+# --- pruned ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_is_pruned_once_and_never_after_it_was_wanted(run: RunDir) -> None:
+    claimed(run).fail("interrupted", "pruned")
+    assert (run.pruned(), run.prune(8, "first"), run.prune(16, "second")) == (None, True, False)
+    assert run.pruned() == "at step 8: first"
+    assert process() == Process.from_json(json.loads(run.prune_path.read_text())["process"])
+    run.revive()
+    assert (run.pruned(), run.prune(24, "third"), run.pruned()) == (None, False, None)
+    run.revive()
+    assert temporaries(run.path) == []
+
+
+def test_retrying_takes_a_pruned_run_on(run: RunDir) -> None:
+    claimed(run).fail("interrupted", "pruned")
+    run.prune(8, "why")
+    run.cancel()
+    run.retry()
+    assert state(run) == (State.INTERRUPTED, "pruned")
+    assert not run.prune(16, "why")
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]"])
+def test_a_damaged_pruning_is_one_that_names_the_file(run: RunDir, content: str) -> None:
+    run.prune_path.write_text(content)
+    assert state(run)[0] is State.PRUNED
+    assert str(run.prune_path) in state(run)[1]
+
+
+def test_evaluations_are_those_of_the_lineage_and_then_of_the_result(run: RunDir) -> None:
+    def steps() -> list[int]:
+        return [line["step"] for line in run.evaluations() if line["val_loss"] == 2 / line["step"]]
+
+    assert steps() == []
+    train(claimed(run), 1, 14)
+    assert steps() == [4, 8, 12]
+    second = claimed(run)
+    second.resume_from(1, 10)
+    assert steps() == [4, 8]
+    train(second, 11, 17)
+    assert steps() == [4, 8, 12, 16]
+    with second.metrics_path.open("a") as file:
+        file.write('{"step": 20, "val_')
+    assert steps() == [4, 8, 12, 16]
+    run.finish({"status": "done"}, [{"step": 1, "loss": 1.0}, {"step": 4, "val_loss": 0.5}])
+    assert steps() == [4]
+
+
+def test_what_a_lineage_has_cost_is_told_by_its_last_line(run: RunDir) -> None:
+    first = claimed(run)
+    assert first.device_s() == 0.0
+    first.append(first.timings_path, [{"wall_s": 3.0}, {"wall_s": 7.0}])
+    second = claimed(run)
+    assert second.device_s() == 0.0, "it began anew"
+    second.resume_from(1, 8)
+    assert second.device_s() == 7.0
+    second.record_execution({"processes": 2})
+    second.append(second.timings_path, [{"wall_s": 9.0}])
+    assert second.device_s() == 18.0

@@ -67,6 +67,30 @@ def test_cancellation_is_obeyed_before_it_is_true(run: RunDir) -> None:
     assert state(run) == (State.INTERRUPTED, "cancelled")
 
 
+def test_pruning_is_obeyed_before_it_is_true(run: RunDir) -> None:
+    attempt = claimed(run)
+    assert run.prune(400, "median pruner: no hope")
+    assert state(run) == (State.RUNNING, "pruning")
+    attempt.fail("interrupted", "pruned")
+    assert state(run) == state(run, run.id) == (State.PRUNED, "at step 400: median pruner: no hope")
+    assert not State.PRUNED.finished
+    run.cancel()
+    assert state(run) == (State.CANCELLED, "")
+    run.cancel_path.unlink()
+    run.revive()
+    assert state(run) == (State.INTERRUPTED, "pruned")
+    assert state(run, run.id) == (State.QUEUED, "to be resumed")
+    finished(run)
+    run.prune(400, "median pruner: no hope")
+    assert run.status().state is State.DONE
+
+
+def test_a_run_whose_worker_died_before_it_obeyed_is_pruned(run: RunDir) -> None:
+    claimed(run, dead_process())
+    run.prune(8, "why")
+    assert state(run, run.id) == (State.PRUNED, "at step 8: why")
+
+
 def test_owner_on_another_machine_is_unknown(run: RunDir) -> None:
     claimed(run, Process("node7", "its boot", 1, "1"))
     assert state(run, run.id) == (State.UNKNOWN, "claimed on node7, which cannot be asked from here")
@@ -223,6 +247,12 @@ def asked_too_early() -> None:
         (Facts(True, cancelled=True), Owner("dead"), Status(State.CANCELLED)),
         (Facts(True, {"kind": "lost", "reason": "no"}, cancelled=True), None, Status(State.CANCELLED)),
         (Facts(True, {"kind": "error", "reason": "no"}), None, Status(State.FAILED, "no")),
+        (Facts(True, pruned="why", progress=0.5), Owner("alive"), Status(State.RUNNING, "pruning", 0.5)),
+        (Facts(True, pruned="why", cancelled=True), Owner("alive"), Status(State.RUNNING, "cancelling")),
+        (Facts(True, pruned="why"), Owner("unknown", "n1", "no"), Status(State.UNKNOWN, "no", 0, "n1")),
+        (Facts(True, pruned="why", progress=0.5), Owner("dead"), Status(State.PRUNED, "why", 0.5)),
+        (Facts(True, {"kind": "error", "reason": "no"}, pruned=""), None, Status(State.PRUNED)),
+        (Facts(True, pruned="why", cancelled=True), Owner("dead"), Status(State.CANCELLED)),
     ],
 )
 def test_state_of_which_the_folder_and_its_owner_decide(facts: Facts, owner: Owner | None, expected: Status) -> None:

@@ -411,3 +411,22 @@ def test_bound_and_confidence_are_those_of_the_sweep(search_of: Callable[..., Se
     assert bounds[0.99] is not None
     assert bounds[0.6] < bounds[0.99]
     assert verdicts[0.99].statement.endswith("(99%)")
+
+
+def test_a_race_takes_a_pruned_run_on_where_it_would_have_its_point_and_else_leaves_it(
+    search_of: Callable[..., Search],
+) -> None:
+    search = search_of(seeds=(0, 1), margin="1%")
+    runs = noisy(search, SEVEN, 0.03)
+    verdict = judged(search, runs)
+    assert (verdict.verdict, offset_of(verdict.point)) == ("unresolved", (0, 0))
+    free = Bounded(search, runs).further(verdict, 12)
+    new = next(one for one in asked(free) if one[0] not in SEVEN)
+    everywhere = [o for o in product(range(-3, 4), repeat=2) if o not in SEVEN]
+    pruned = [run_at(search, offset, 0, None, State.PRUNED) for offset in everywhere]
+    look = Bounded(search, [*runs, *pruned])
+    assert look.verdict() == verdict
+    chosen = look.further(look.verdict(), 12)
+    assert asked(chosen) == asked(free), "what was pruned is no reason to have it, and none not to"
+    assert new in asked(chosen)
+    assert {run.id for run in pruned} & {spec.run_id for spec in chosen}

@@ -10,7 +10,7 @@ from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.state import Owner, State, Status, ThisMachine
 from ettsweep.spec import RunSpec
-from ettsweep.sweep.ledger import Ledger, Run, count_states, find_run, load_ledger, make_plan
+from ettsweep.sweep.ledger import Ledger, Run, cost_s, count_states, find_run, load_ledger, make_plan
 
 MakeSpec = Callable[..., RunSpec]
 
@@ -227,3 +227,42 @@ def test_planning_is_repeatable(make_spec: MakeSpec) -> None:
     specs = [make_spec(seed=seed) for seed in range(3)]
     ledger = ledger_of({specs[0]: State.DONE, specs[1]: State.FAILED})
     assert make_plan(specs, ledger) == make_plan(specs, ledger)
+
+
+# --- pruned ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pruned(results: Path, spec: RunSpec) -> RunSpec:
+    """Prune a run that two processes have trained for five seconds."""
+    attempt = start(results, spec)
+    attempt.record_execution({"processes": 2})
+    attempt.append(attempt.timings_path, [{"progress": 0.5, "wall_s": 5.0}])
+    RunDir(attempt.run).prune(8, "why")
+    attempt.fail("interrupted", "pruned")
+    return spec
+
+
+def test_a_pruned_run_goes_on_for_whoever_wants_it_and_not_where_it_is_merely_proposed(
+    results: Path, pruned: RunSpec
+) -> None:
+    ledger = load_ledger(results)
+    wanted = make_plan([pruned], ledger)
+    assert [(p.id, p.state, p.reason) for p in wanted.retry] == [(pruned.run_id, State.PRUNED, "at step 8: why")]
+    assert wanted.under_way
+    proposed = make_plan([pruned], ledger, proposed=[pruned.run_id])
+    assert [p.state for p in proposed.keep] == [State.PRUNED]
+    assert (proposed.to_launch, proposed.under_way) == ((), False), "nobody waits for it"
+
+
+def test_what_is_proposed_and_not_pruned_is_planned_like_all_else(results: Path, make_spec: MakeSpec) -> None:
+    missing, running = make_spec(seed=0), make_spec(seed=1)
+    start(results, running)
+    plan = make_plan([missing, running], load_ledger(results), proposed={missing.run_id, running.run_id})
+    assert ([p.state for p in plan.submit], [p.state for p in plan.keep]) == ([State.MISSING], [State.RUNNING])
+    assert plan.under_way
+
+
+def test_a_pruned_run_has_no_score_and_has_cost_what_it_took(results: Path, pruned: RunSpec) -> None:
+    run = load_ledger(results).runs[pruned.run_id]
+    assert (run.state, run.score, run.result, cost_s(run)) == (State.PRUNED, None, None, 10.0)

@@ -660,3 +660,51 @@ def test_a_surface_without_an_optimum_ends_the_climb(search: Search) -> None:
     assert verdict.verdict == "edge"
     assert verdict.verdict not in FINAL
     assert runs < 6 * (REACH + 2)
+
+
+# --- pruned ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rule", ["paper", "bound"])
+def test_a_pruned_neighbour_is_wanted_and_worth_nothing_before(search: Search, rule: Any) -> None:
+    search = replace(search, criterion=Criterion(rule=rule))
+    runs = [*runs_on(search, {o: s for o, s in BOWL.items() if o != (1, 0)}), run_at(search, (1, 0), state="pruned")]
+    verdict = verify(search, runs)
+    assert (verdict.verdict, verdict.reason) == ("incomplete", "1 neighbour is to come")
+    assert {offset_of(n.point): n.state for n in verdict.neighbours}[(1, 0)] is State.PRUNED
+    assert (1, 0) in offsets(wanted(search, runs))
+    assert verdict.stuck == ()
+
+
+@pytest.mark.parametrize("rule", ["paper", "bound"])
+def test_a_pruned_point_that_a_grid_asked_for_is_to_come(search: Search, rule: Any) -> None:
+    search = replace(search, criterion=Criterion(rule=rule))
+    runs = [run_at(search, (0, 0), state="pruned"), *runs_on(search, {o: bowl(o) for o in SIX})]
+    verdict = verify(search, runs)
+    assert (verdict.verdict, verdict.candidate) == ("incomplete", None), "no candidate is a pruned point"
+    assert offsets(wanted(search, runs)) == {(0, 0)}
+    there = verify(search, runs, at=CENTRE)
+    assert (there.verdict, there.score) == ("incomplete", None)
+    assert "is pruned" in there.reason
+
+
+def test_a_pruned_point_that_nothing_compares_is_left_alone(search: Search) -> None:
+    runs = [*runs_on(search, BOWL), run_at(search, (2, 0), state="pruned")]
+    verdict = verify(search, runs)
+    assert (verdict.verdict, wanted(search, runs)) == ("optimal", [])
+
+
+def test_no_climb_leads_past_a_pruned_neighbour(search: Search) -> None:
+    """By the paper's rule a climb goes on once all neighbours are known, so it waits for that one."""
+    scores = {o: s for o, s in BOWL.items() if o != (0, 1)} | {(1, 0): 0.5}
+    runs = [*runs_on(search, scores), run_at(search, (0, 1), state="pruned")]
+    verdict = verify(search, runs)
+    assert (verdict.verdict, offset_of(verdict.point), verdict.path) == ("refuted", (0, 0), ())
+    assert (0, 1) in offsets(wanted(search, runs))
+
+
+def test_a_point_is_pruned_once_no_other_seed_of_it_is_to_come(search_of: Callable[..., Search]) -> None:
+    search = search_of(seeds=(0, 1))
+    for other, state in (("running", "running"), ("done", "pruned"), ("failed", "failed")):
+        runs = [run_at(search, (0, 0), 0, state="pruned"), run_at(search, (0, 0), 1, 1.0, other)]
+        assert look_at(search, runs).at(CENTRE).state == state

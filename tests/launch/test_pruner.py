@@ -1,0 +1,175 @@
+"""Hopeless runs of a round: found by what lies in their folders, stopped by who trains them."""
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from support.claims import claimed
+
+from ettsweep.launch import pruner as module
+from ettsweep.launch.profiles import LocalProfile
+from ettsweep.launch.pruner import Pruner
+from ettsweep.launch.rounds import How, carry_out, read_ledger
+from ettsweep.runs.folder import RunDir
+from ettsweep.runs.state import State
+from ettsweep.spec import RunSpec
+from ettsweep.sweep import pruning
+from ettsweep.sweep.ledger import make_plan
+
+MakeSpec = Callable[..., RunSpec]
+
+
+@pytest.fixture
+def make(make_spec: MakeSpec) -> MakeSpec:
+    """Return a function that makes a run that is evaluated six times."""
+
+    def one(**changes: Any) -> RunSpec:
+        return make_spec(**({"schedule": {"total_steps": 24, "warmup_steps": 2, "eval_every": 4}} | changes))
+
+    return one
+
+
+def evaluate(run: RunDir, loss: float, *steps: int) -> None:
+    attempt = run.latest()
+    assert attempt is not None
+    attempt.append(attempt.metrics_path, [{"step": step, "val_loss": loss, "val_accuracy": 0.5} for step in steps])
+
+
+def running(results: Path, spec: RunSpec, loss: float, *steps: int) -> RunDir:
+    """Return a run that this process trains, and has evaluated after some steps."""
+    run = RunDir.create(results, spec)
+    claimed(run)
+    evaluate(run, loss, *steps)
+    return run
+
+
+def finished(results: Path, spec: RunSpec, loss: float) -> RunDir:
+    every = spec.schedule.eval_every
+    run = running(results, spec, loss)
+    steps = range(every, spec.schedule.last_step + 1, every)
+    assert run.finish({"status": "done", "score": loss}, [{"step": step, "val_loss": loss} for step in steps])
+    return run
+
+
+class Round:
+    """A pruner, and what it sees of all runs of a folder that are of a batch."""
+
+    def __init__(self, results: Path, *proposed: RunDir) -> None:
+        self.results = results
+        self.told: list[str] = []
+        self.pruner = Pruner(results, "median", lambda: {run.id for run in proposed}, self.told.append)
+
+    def look(self, *watched: RunDir) -> None:
+        self.pruner.look({run.id: run.spec() for run in watched}, {run.id: run.status() for run in watched})
+
+
+def test_proposed_runs_that_are_hopeless_are_stopped_and_no_others(results: Path, make: MakeSpec) -> None:
+    for seed in range(5):
+        finished(results, make(seed=seed), 1.0)
+    bad, good, asked, early = (
+        running(results, make(seed=seed), loss, *steps)
+        for seed, loss, steps in ((5, 2.0, (4, 8)), (6, 0.5, (4, 8)), (7, 2.0, (4, 8)), (8, 2.0, (4,)))
+    )
+    watched = (bad, good, asked, early)
+    round_ = Round(results, bad, good, early)
+    round_.look(*watched)
+    assert not any(run.pruned() for run in watched), "of the finished ones of other commands nothing is known yet"
+    round_.pruner.begin(read_ledger(results))
+    for _ in range(2):
+        round_.look(*watched)
+        assert {run.id for run in watched if run.prune_path.exists()} == {bad.id}
+        assert bad.pruned() == "at step 8: median pruner: best_loss 2, the median of 5 others 1"
+        assert round_.told == [f"run {bad.id} is pruned {bad.pruned()}"], "once"
+    evaluate(early, 2.0, 8)
+    round_.look(*watched)
+    assert early.pruned()
+    bad.revive()
+    evaluate(bad, 2.0, 12)
+    round_.look(*watched)
+    assert bad.pruned() is None, "somebody wants it"
+
+
+def test_runs_that_finish_while_they_are_watched_count_from_then_on(results: Path, make: MakeSpec) -> None:
+    others = [running(results, make(seed=seed), 1.0, 4, 8) for seed in range(5)]
+    bad = running(results, make(seed=5), 2.0, 4, 8)
+    round_ = Round(results, bad)
+    round_.look(bad, *others)
+    assert bad.pruned() is None
+    for other in others:
+        other.finish({"status": "done", "score": 1.0}, [{"step": step, "val_loss": 1.0} for step in range(4, 25, 4)])
+    round_.look(bad, *others)
+    assert bad.pruned()
+
+
+def test_families_are_judged_apart(results: Path, make: MakeSpec) -> None:
+    done = [finished(results, make(seed=seed), 1.0) for seed in range(5)]
+    other = running(results, make(batch_size=16), 2.0, 4, 8)
+    round_ = Round(results, other)
+    round_.pruner.begin(read_ledger(results))
+    round_.look(other, *done)
+    assert other.pruned() is None
+
+
+def test_what_has_not_changed_is_neither_read_nor_decided_again(
+    results: Path, make: MakeSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[str] = []
+    decisions: list[int] = []
+    evaluations, decide = RunDir.evaluations, pruning.hopeless
+
+    def counted(run: RunDir) -> Any:
+        reads.append(run.id)
+        return evaluations(run)
+
+    monkeypatch.setattr(RunDir, "evaluations", counted)
+    monkeypatch.setattr(module, "hopeless", lambda rule, curves, *a: decisions.append(1) or decide(rule, curves, *a))
+    done, one = finished(results, make(seed=0), 1.0), running(results, make(seed=1), 0.5, 4)
+    round_ = Round(results, one)
+    for _ in range(3):
+        round_.look(done, one)
+    assert (sorted(reads), len(decisions)) == (sorted([done.id, one.id]), 1)
+    evaluate(one, 0.5, 8)
+    for _ in range(3):
+        round_.look(done, one)
+    assert (reads[2:], len(decisions)) == ([one.id], 2)
+    Round(results).look(done, one)
+    assert len(reads) == 3, "where nothing is proposed, nothing is looked at"
+
+
+# --- a whole round ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have runs judged from their first evaluation on: these would take minutes to their end."""
+    monkeypatch.setattr(pruning, "FIRST_SHARE", 10**9)
+
+
+@pytest.mark.usefixtures("process", "warm", "soon")
+def test_following_stops_a_hopeless_run_and_does_not_wait_for_it(results: Path, make_spec: MakeSpec) -> None:
+    spec = make_spec(schedule={"total_steps": 100_000, "warmup_steps": 4, "eval_every": 100}, lr=0.25)
+    for seed in range(5):
+        finished(results, spec.at(spec.lr, spec.wd, 10 + seed), 0.01)
+    told: list[str] = []
+    proposals = {spec.run_id}
+    pruner = Pruner(results, "median", lambda: proposals, told.append)
+    profile = LocalProfile(devices="cpu", slots=1, threads=1)
+    console = Console(file=io.StringIO())
+    how = How(results, profile, console=console, pruner=pruner)
+
+    outcome = carry_out(make_plan([spec], read_ledger(results)), how)
+    (kept,) = outcome.plan.keep
+    assert (kept.state, outcome.sound, outcome.plan.to_launch) == (State.PRUNED, True, ())
+    assert "the median of 5 others 0.01" in kept.reason
+    assert told == [f"run {spec.run_id} is pruned {kept.reason}"]
+    run = RunDir(results / "runs" / spec.run_id)
+    (attempt,) = map(run.attempt, run.numbers())
+    assert attempt.has_checkpoint()
+    assert attempt.failure() == {"kind": "interrupted", "reason": "pruned", "details": ""}
+
+    again = carry_out(make_plan([spec], read_ledger(results), proposed=proposals), how)
+    assert (again.sound, run.numbers(), len(told)) == (True, [1], 1), "it had its chance"
+    assert [p.state for p in make_plan([spec], read_ledger(results)).retry] == [State.PRUNED]

@@ -105,6 +105,11 @@ def samplers() -> list[str]:
     return ["surface", "tpe", "gp", "cmaes", "random", "qmc"]
 
 
+def pruners() -> list[str]:
+    """Offer what may stop runs of a search, as the help of its option lists it."""
+    return ["none", "median", "hyperband", "wilcoxon"]
+
+
 def _results(context: typer.Context) -> Path:
     """Return the results folder, which a shell gives as it was typed."""
     return Path(os.path.expandvars(context.params["results"])).expanduser()

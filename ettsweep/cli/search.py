@@ -1,5 +1,6 @@
 """The command search: a proposer names points, and what it finds is verified."""
 
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,9 @@ from ettsweep.errors import InputError
 from ettsweep.output import Format, note
 
 if TYPE_CHECKING:
+    from ettsweep.launch.pruner import Pruner
     from ettsweep.sweep.search import Request
+    from ettsweep.sweep.sweeps import Sweeps
 
 
 def search(
@@ -37,6 +40,13 @@ def search(
     trials: Annotated[
         int | None, typer.Option(min=1, help="Points proposed for each strategy at most; 30, or all with surface.")
     ] = None,
+    pruner: Annotated[
+        str,
+        typer.Option(
+            help="Stop hopeless runs early: none, or median, hyperband, wilcoxon of Optuna.",
+            autocompletion=completion.pruners,
+        ),
+    ] = "none",
     source: Annotated[
         str | None,
         typer.Option(
@@ -60,6 +70,7 @@ def search(
     from ettsweep.launch.rounds import How, read_ledger, verify_rounds
     from ettsweep.sweep.changes import followed
     from ettsweep.sweep.changes import propose as record
+    from ettsweep.sweep.pruning import check_pruner
     from ettsweep.sweep.samplers import TRIALS, proposer
     from ettsweep.sweep.searching import Searching
     from ettsweep.sweep.sweeps import asked_too, load_sweeps
@@ -68,6 +79,7 @@ def search(
 
     propose = proposer(sampler)
     name, asked, told = _asked(asking, sweep, judging, results)
+    check_pruner(pruner, [asked.recipe.schedule])
     with retyped_with("--name"):
         request = training.place().settle(asked, results, name)
         how = How(results, *trained_by(request), dry_run, console() if follow else None, "search", tell=note)
@@ -98,8 +110,19 @@ def search(
             tell=tell,
             agree=agree,
             propose=searching.further,
+            prune=None if pruner == "none" else partial(_pruner, results, pruner, sweeps, name),
         )
     raise typer.Exit(show_verified(done, budget, form))
+
+
+def _pruner(
+    results: Path, rule: str, sweeps: "Sweeps", name: str, proposals: "Callable[[], Collection[str]]"
+) -> "Pruner":
+    """Return what stops runs that were merely proposed, and that no other sweep asks for."""
+    from ettsweep.launch.pruner import Pruner
+
+    others = {spec.run_id for sweep in sweeps.chosen() if sweep.name != name for spec in sweep.specs()}
+    return Pruner(results, rule, lambda: set(proposals()) - others, note)
 
 
 def _asked(asking: Asking, sweep: str | None, judging: Judging, results: Path) -> "tuple[str, Request, str]":

@@ -3,7 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -209,11 +209,13 @@ def verify_rounds(
     tell: Callable[[str], None] | None = None,
     agree: Callable[[str], bool] | None = None,
     propose: Callable[[Sequence[Search], Ledger, int], Sequence[Search]] | None = None,
+    prune: Callable[[Callable[[], Collection[str]]], Pruner] | None = None,
 ) -> Verified:
     """Judge each family and submit the runs that its verdict lacks: one round or, where `how` follows, all.
 
     With `at`, that point is judged instead of each family's best; where `how` follows, a climb begins there.
-    `tell` takes a line for each step of a climb; `propose` returns the searches with some points more.
+    `tell` takes a line for each step of a climb; `propose` returns the searches with some points more;
+    `prune` what may stop runs, given what tells which were merely proposed.
 
     Raises:
         InputError: `at` lies off a fixed axis.
@@ -224,6 +226,8 @@ def verify_rounds(
 
     most = at_once(how.profile) if how.follows else 1
     asking = Verification(searches, at, budget, tell, agree, device_s, most, how.follows, propose)
+    if prune:
+        how = replace(how, pruner=prune(asking.proposals))
     plan = asking.plan(read_ledger(how.results))
     if not plan.under_way and how.follows:
         return Verified(asking, Outcome(plan, how))

@@ -153,6 +153,15 @@ class Verification:
             self.beyond[v.key] = [*self.beyond.get(v.key, ()), *new]
         return plan
 
+    def proposals(self) -> set[str]:
+        """Return the ids of runs that were merely proposed: no grid asked for them, and no verdict compares them."""
+        found = set()
+        for v in self.verdicts:
+            compared = {v.point, *(n.point for n in v.neighbours)}
+            for point in set(v.search.proposed) - set(v.search.points) - compared:
+                found |= {v.search.base.at(point.lr, point.wd, seed).run_id for seed in v.search.asked[point]}
+        return found
+
     def _check_seeds(self) -> None:
         if (most := self.budget.seeds) is None:
             return

@@ -62,10 +62,9 @@ class Searching:
                 points = [look.place(place) for place in self.propose(known, room)]
                 news.setdefault(search.sweep, []).append(self._proposal(search, points))
                 named[search.key] = points
+                self._tell(titles(searches)[search.key], search.key, points, len(known.taken))
         for sweep, proposals in news.items():
             self.keep(sweep, proposals)
-        for search in active:
-            self._tell(searches, search, named.get(search.key))
         return [replace(s, proposed=(*s.proposed, *named.get(s.key, ()))) for s in searches]
 
     def _start(self, search: Search) -> Start:
@@ -76,16 +75,13 @@ class Searching:
         reason = "" if search.proposed else self._start(search).reason
         return Proposal(strategy=search.strategy, sampler=self.sampler, points=centres, reason=reason)
 
-    def _tell(self, searches: Sequence[Search], search: Search, points: Sequence[Point] | None) -> None:
+    def _tell(self, title: str, key: Key, points: Sequence[Point], known: int) -> None:
         """Say what was named; of a family of which nothing was, that it is over."""
-        if points is None:
-            return
-        title, number = titles(searches)[search.key], len(search.proposed)
         if points:
             self.tell(f"{title}: {self.sampler} proposes {', '.join(map(str, points))}")
         else:
-            self.over.add(search.key)
-            self.tell(f"{title}: after {count(number, 'point')} no further one is worth a run: on to the verdict")
+            self.over.add(key)
+            self.tell(f"{title}: after {count(known, 'point')} no further one is worth a run: on to the verdict")
 
 
 def known_of(look: Look, start: Point) -> Known:

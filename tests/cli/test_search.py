@@ -1,0 +1,201 @@
+"""The command search, as people use it: what it proposes, what outlives a kill, where it starts, what it refuses."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support.commandline import (
+    LONG,
+    Call,
+    ended,
+    keep,
+    runs_in,
+    start,
+    wait_for,
+    write_grid,
+)
+from support.forks import Forks, warm_workers
+
+from ettsweep.runs.folder import RunDir
+from ettsweep.runs.state import State
+from ettsweep.spec import RunSpec
+from ettsweep.sweep.gridfile import load_request
+from ettsweep.sweep.sweeps import load_sweeps
+
+WIDE: dict[str, Any] = {
+    "centre": {"standard": {"lr": 0.0625, "wd": 0.25}},
+    "lr": {"range": [-3, 3]},
+    "criterion": {"margin": "20%"},
+}
+"""A grid file of the small model whose best lr lies two steps above its centre; wd is fixed."""
+
+PROPOSED = re.compile(r"^w8 \w+: (\w+) proposes (.*)$", re.MULTILINE)
+
+
+def proposed(results: Path, sweep: str = "w8") -> dict[str, list[float]]:
+    """Return the lr that was proposed for each strategy, first to last, as files have it."""
+    found: dict[str, list[float]] = {}
+    for path in sorted((results / "sweeps" / sweep).glob("*.yaml")):
+        for proposal in yaml.safe_load(path.read_text()).get("proposed") or ():
+            found.setdefault(proposal["strategy"], []).extend(point["lr"] for point in proposal["points"])
+    return found
+
+
+def finish(results: Path, spec: RunSpec, score: float) -> None:
+    run = RunDir.create(results, spec)
+    assert run.claim({}, after=0)
+    assert run.finish({"status": "done", "score": score, "device_s": 36.0}, [])
+
+
+# --- from a grid file to a verdict ------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("process")
+@pytest.mark.parametrize("sampler", ["surface", "tpe"])
+def test_a_search_ends_in_a_verified_optimum_and_goes_nowhere_when_asked_again(
+    call: Call, results: Path, forks: Forks, tmp_path: Path, sampler: str
+) -> None:
+    write_grid(tmp_path / "w8.yaml", **WIDE)
+    command = ("search", "--grid", "w8.yaml", "--sampler", sampler, "--trials", 6, "--max-runs", 60)
+    command += ("--launch-set", "slots=1", "--results", results, "--format", "json")
+    with warm_workers(forks):
+        done = call(*command)
+        runs = {run.id for run in runs_in(results)}
+        again = call(*command)
+    (verdict,) = done.json
+    assert verdict["verdict"] == "optimal"
+    assert {n["state"] for n in verdict["neighbours"]} <= {"done", "diverged"}
+    asked = proposed(results)["standard"]
+    assert asked[0] == 0.0625, "the centre comes first"
+    assert len(set(asked)) == len(asked) <= 6
+    assert all(0.0625 / 8 <= lr <= 0.0625 * 8 for lr in asked)
+    assert {match[0] for match in PROPOSED.findall(done.err)} == {sampler}
+    scored = {run.spec().lr: run.result() for run in runs_in(results) if run.spec().seed == 0}
+    assert set(asked) <= scored.keys()
+    assert {run.id for run in runs_in(results)} == runs, "nothing is run twice"
+    assert not PROPOSED.search(again.err)
+    assert again.json == done.json
+
+
+def test_what_is_finished_is_known_and_not_proposed(call: Call, results: Path, tmp_path: Path) -> None:
+    """A grid has run three points of the ranges: they are where the search goes on from."""
+    write_grid(tmp_path / "w8.yaml", **WIDE | {"lr": {"range": [0, 2]}, "criterion": {"margin": "1%"}})
+    keep(results, request := load_request(tmp_path / "w8.yaml"))
+    for spec in request.specs():
+        finish(results, spec, 1 + abs(spec.lr - 0.25))
+    told = call("search", "--grid", "w8.yaml", "--lr-range=-3:3", "--dry-run", "--results", results, code=None)
+    (match,) = PROPOSED.findall(told.err)
+    assert match[1] not in {"(2^-4, 2^-2)", "(2^-3, 2^-2)", "(2^-2, 2^-2)"}
+    assert "1 run would be submitted" in told.err
+    assert len(load_sweeps(results).named["w8"].requests) == 1, "a dry run keeps nothing"
+
+
+def test_without_following_a_call_submits_what_is_proposed_and_no_more(
+    call: Call, results: Path, forks: Forks, tmp_path: Path
+) -> None:
+    write_grid(tmp_path / "w8.yaml", **WIDE)
+    command = ("search", "--grid", "w8.yaml", "--no-follow", "--launch-set", "slots=1", "--results", results)
+    with warm_workers(forks):
+        call(*command, code=None)
+        wait_for(lambda: [run for run in runs_in(results) if run.status().state.finished], "the first run")
+        call(*command, code=None)
+    assert len(proposed(results)["standard"]) >= 2
+
+
+@pytest.mark.usefixtures("process")
+def test_a_search_goes_on_after_its_command_is_killed(results: Path, tmp_path: Path) -> None:
+    """Its worker lives on; the same command proposes what an undisturbed one does, and has nothing run twice."""
+    write_grid(tmp_path / "w8.yaml", **WIDE, recipe=LONG)
+    how = ("--launch-set", "slots=1", "--launch-set", "threads=1", "--max-runs", 4, "--trials", 4)
+    follow = ("search", "--grid", "w8.yaml", *how, "--results", results)
+    command = start(*follow, cwd=tmp_path)
+    wait_for(lambda: any(run.numbers() for run in runs_in(results)), "the first proposal to be trained")
+    command.kill()
+    command.communicate()
+    before = proposed(results)["standard"]
+    ended(start(*follow, cwd=tmp_path), 1)
+    assert proposed(results)["standard"][: len(before)] == before
+    assert {(tuple(run.numbers()), run.status().state) for run in runs_in(results)} == {((1,), State.DONE)}
+    other = tmp_path / "undisturbed"
+    ended(start(*follow[:-1], other, cwd=tmp_path), 1)
+    assert proposed(results) == proposed(other)
+
+
+# --- where it starts --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def verified(results: Path, tmp_path: Path) -> Callable[..., list[RunSpec]]:
+    """Return a function that has a sweep of the small model verified under `standard`, with made scores: best at 2^-2."""
+
+    def made(name: str = "w8", **changes: Any) -> list[RunSpec]:
+        path = write_grid(tmp_path / f"{name}.yaml", **{"criterion": {}, "seeds": [0, 1, 2]} | changes)
+        keep(results, request := load_request(path))
+        for spec in request.specs():
+            finish(results, spec, 1 + abs(spec.lr - 0.25) + 0.01 * ((spec.seed + round(8 * spec.lr)) % 3))
+        return request.specs()
+
+    return made
+
+
+def test_a_strategy_starts_from_the_optimum_of_another_through_the_map(
+    call: Call, results: Path, verified: Callable[..., list[RunSpec]]
+) -> None:
+    """Under ntk lr is 8^1.5 = 2^4.5 times as large at width 8; the lattice of ntk is counted from another centre."""
+    verified()
+    centres = "centre={standard: {lr: 0.25, wd: 0.25}, ntk: {lr: 1.25, wd: 0.01}}"
+    asked = ("search", "--grid", "w8.yaml", "--lr-range=-4:4", "--strategy", "ntk", "--set", centres, "--dry-run")
+    for source in ((), ("--from", "standard")):
+        told = call(*asked, *source, "--results", results, code=None)
+        assert (
+            "w8 ntk starts from the optimum (2^-2, 2^-2) of standard, mapped to (2^2.5, 2^-6.5), nearest (5, 0.01)"
+            in told.err
+        )
+        assert PROPOSED.findall(told.err) == [("surface", "(5, 0.01)")]
+
+
+def test_another_width_starts_from_the_optimum_of_a_sweep_through_the_map(
+    call: Call, results: Path, verified: Callable[..., list[RunSpec]], tmp_path: Path
+) -> None:
+    """Under standard the learning rate of a model twice as wide is half, and its decay per step the same."""
+    (first, *_) = verified()
+    model = first.model.model_dump() | {"width": 16, "heads": 4}
+    write_grid(tmp_path / "w16.yaml", model=model, criterion={}, lr={"range": [-3, 3]})
+    told = call("search", "--grid", "w16.yaml", "--from", "w8", "--dry-run", "--results", results, code=None)
+    assert "from the optimum (2^-2, 2^-2) of standard at width 8 of sweep w8, mapped to (2^-3, 2^-1)" in told.err
+
+
+# --- bad input --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ("--grid w8.yaml --sampler tpee", "unknown sampler 'tpee'"),
+        ("--grid w8.yaml --lr-range fixed", "lr and wd are both fixed: there is nothing to search"),
+        ("--grid w8.yaml --pruner median --set schedule.eval_every=24", "schedule.eval_every: 24: --pruner median"),
+        ("--grid w8.yaml --pruner medain", "unknown pruner 'medain'"),
+        ("--grid w8.yaml --from nobody", "unknown strategy or sweep 'nobody'"),
+        ("--grid w8.yaml --from mup", "--from mup: strategy mup: nothing was asked for there yet"),
+        ("--sweep w8 --lr-range=-1:1", "--sweep takes a sweep as it is, without --lr-range"),
+        ("--sweep nobody", "unknown sweep 'nobody'"),
+        ("", "say which grid"),
+    ],
+)
+def test_what_cannot_be_searched_is_refused(
+    call: Call, results: Path, verified: Callable[..., list[RunSpec]], options: str, told: str
+) -> None:
+    verified()
+    done = call("search", *options.split(), "--dry-run", "--results", results, code=2)
+    assert told in done.err
+
+
+def test_an_optimum_that_is_not_verified_is_no_start(call: Call, results: Path, tmp_path: Path) -> None:
+    write_grid(tmp_path / "w8.yaml", **WIDE)
+    keep(results, load_request(tmp_path / "w8.yaml"))
+    asked = ("search", "--grid", "w8.yaml", "--strategy", "ntk", "--from", "standard", "--dry-run")
+    done = call(*asked, "--results", results, code=2)
+    assert "strategy standard has no verified optimum: standard is incomplete" in done.err

@@ -105,6 +105,11 @@ def samplers() -> list[str]:
     return ["surface", "tpe", "gp", "cmaes", "random", "qmc"]
 
 
+def ways() -> list[str]:
+    """Offer how simulated sweeps may be searched."""
+    return ["climb", "factorial", *samplers()]
+
+
 def pruners() -> list[str]:
     """Offer what may stop runs of a search, as the help of its option lists it."""
     return ["none", "median", "hyperband", "wilcoxon"]

@@ -7,7 +7,7 @@ import typer
 
 from ettsweep.cli import completion
 from ettsweep.cli.options import Form, Judging
-from ettsweep.errors import InputError
+from ettsweep.errors import InputError, unknown_name
 from ettsweep.output import Format, note, progress, show
 
 
@@ -33,6 +33,17 @@ def simulate(
     sweeps: Annotated[int, typer.Option(min=1, help="Sweeps of each rule.")] = 100,
     seeds: Annotated[str, typer.Option(help="Seeds that each sweep asks for, such as 0,1,2.")] = "0,1",
     slots: Annotated[int, typer.Option(min=1, help="Runs that train at a time.")] = 1,
+    sampler: Annotated[
+        str,
+        typer.Option(
+            help="Who searches before that: climb (nobody), factorial, or a sampler of `search`.",
+            autocompletion=completion.ways,
+        ),
+    ] = "climb",
+    trials: Annotated[int | None, typer.Option(min=1, help="Points that a sampler proposes at most.")] = None,
+    off: Annotated[
+        int | None, typer.Option(min=0, max=8, help="Start this many steps off the best point, not at the centre.")
+    ] = None,
     judging: Judging,
     max_runs: Annotated[int | None, typer.Option(min=0, help="Race up to this many runs a sweep.")] = 300,
     max_seeds: Annotated[int | None, typer.Option(min=1, help="Race with at most this many seeds a point.")] = None,
@@ -41,15 +52,17 @@ def simulate(
 ) -> None:
     """Simulate sweeps on a recorded lattice or a made surface: how often is a verdict right, and for how many runs?
 
-    Each asks for the centre alone and goes on as `verify-optimum --follow` does. A row for each rule, or for the one
-    that is named: the share of sweeps declared optimal, of these that of right ones, how often the bound holds, the
-    runs of a sweep, its wall time in times of one run, and how much worse than the best its candidate is.
+    Each asks for the centre alone, or for what a sampler proposes, and goes on as `verify-optimum --follow` does. A row
+    for each rule, or for the one that is named: the share of sweeps declared optimal, of these that of right ones, how
+    often the bound holds, the runs of a sweep, its wall time in times of one run, how often its candidate is within the
+    margin of the best point of all, and how much worse than that it is.
     """
     from ettsweep.config import parse_numbers
     from ettsweep.processes import cores
     from ettsweep.sweep.criterion import Rule, resolve
     from ettsweep.sweep.recorded import Recorded, read_table
-    from ettsweep.sweep.simulate import Series, centre_alone, open_workers, outcomes, summary
+    from ettsweep.sweep.samplers import SAMPLERS, proposer
+    from ettsweep.sweep.simulate import WAYS, Series, Way, centre_alone, open_workers, outcomes, summary
     from ettsweep.sweep.verify import Budget
     from ettsweep.sweep.worlds import Made
 
@@ -57,6 +70,10 @@ def simulate(
         raise InputError("say what is searched, with one of --table FILE and --surface NAME")
     if table and (noise is not None or tails):
         raise InputError("--noise and --tails are those of a made surface; a table has its own")
+    if sampler not in WAYS:
+        raise unknown_name("way to search", sampler, WAYS)
+    if sampler in SAMPLERS:
+        proposer(sampler)  # the package that it needs may be missing
     stated = judging.stated()
     asked = parse_numbers(seeds, "--seeds", "0,1,2")
     recorded = read_table(table) if table else None
@@ -68,7 +85,7 @@ def simulate(
     with progress("simulating", len(rules) * sweeps) as advance, open_workers(cores()) as pool:
         for rule in rules:
             search = centre_alone(asked, criterion.model_copy(update={"rule": rule}), recorded)
-            series = Series(search, world, Budget(max_runs, most).checked([search]), slots)
+            series = Series(search, world, Budget(max_runs, most).checked([search]), slots, Way(sampler, trials, off))
             rows.append({"rule": rule, **summary(outcomes(pool, series, sweeps, advance))})
     show(rows, form)
     if form is Format.TABLE:

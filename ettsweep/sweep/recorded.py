@@ -150,6 +150,17 @@ class Recorded:
         worse = float(f_LW[place] - f_LW.min()) if place else math.inf
         return math.expm1(worse) if self.table.metric == "best_loss" else worse
 
+    @property
+    def ends(self) -> tuple[Place, Place]:
+        (i, j), (lrs, wds) = self.table.centre, self.table.y_LWS.shape[:2]
+        return (-i, -j), (lrs - 1 - i, wds - 1 - j)
+
+    @cached_property
+    def best(self) -> Place:
+        f_LW, (i, j) = self.table.truth.mean(2), self.table.centre
+        lr, wd = np.unravel_index(int(np.argmin(f_LW)), f_LW.shape)
+        return int(lr) - i, int(wd) - j
+
     def _share(self, difference: float) -> float:
         return max(0.0, -math.expm1(-difference) if self.table.metric == "best_loss" else float(difference))
 

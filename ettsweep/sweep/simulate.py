@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -23,9 +24,11 @@ from ettsweep.sweep.criterion import Criterion
 from ettsweep.sweep.gridfile import load_request
 from ettsweep.sweep.ledger import Ledger, Plan, Run, make_plan
 from ettsweep.sweep.recorded import Recorded, Table
+from ettsweep.sweep.samplers import SAMPLERS, TRIALS, proposer
 from ettsweep.sweep.search import Axis, Point, Search, neighbours
-from ettsweep.sweep.searching import Searching
+from ettsweep.sweep.searching import Searching, Start
 from ettsweep.sweep.seeds import in_turn
+from ettsweep.sweep.verdict import MOST
 from ettsweep.sweep.verify import NO_BUDGET, Budget, Verification
 from ettsweep.sweep.worlds import Made, Place, World
 
@@ -95,6 +98,57 @@ def centre_alone(seeds: Sequence[int], criterion: Criterion, table: Table | None
     return Search(base, lr, wd, tuple(seeds), (Point(base.lr, base.wd),), "simulated", criterion)
 
 
+WAYS = ("climb", "factorial", *SAMPLERS)
+"""How a sweep may be searched before it is verified: by nothing but the climb, by all points, or by a proposer."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a simulated sweep is searched.
+
+    Attributes:
+        name: one of `WAYS`.
+        trials: points that a proposer may name; None for its default.
+        off: steps from the best place at which it starts; None: at the centre of its world.
+    """
+
+    name: str = "climb"
+    trials: int | None = None
+    off: int | None = None
+
+    def begin(self, search: Search, world: Made | Recorded) -> tuple[Search, Searching | None]:
+        """Return the search as it begins in a world, and what proposes its points, if anything does."""
+        axes = search.lr, search.wd
+        centre = Point(search.base.lr, search.base.wd)
+
+        def at(place: Place) -> Point:
+            return centre.moved(*(0 if axis.fixed else x * axis.step for axis, x in zip(axes, place, strict=True)))
+
+        low, high = world.ends
+        start = at((0, 0) if self.off is None else _beside(world.best, self.off, world))
+        if self.name == "climb":
+            return replace(search, points=(start,)), None
+        if self.name == "factorial":
+            box = product(range(low[0], high[0] + 1), range(low[1], high[1] + 1))
+            return replace(search, points=tuple(dict.fromkeys(map(at, box)))), None
+        trials = self.trials or TRIALS.get(self.name, MOST)
+        starts = {search.key: Start(start)}
+        searching = Searching(self.name, proposer(self.name, world.number), trials, starts)
+        return replace(search, points=(), box=(at(low), at(high))), searching
+
+
+def _beside(best: Place, off: int, world: Made | Recorded) -> Place:
+    """Return a place that is so many steps from the best one, in the direction that the number of a world says.
+
+    Each step is along one axis. It stays on the lattice.
+    """
+    ways = [p for p in product(range(-off, off + 1), repeat=2) if sum(map(abs, p)) == off]
+    low, high = world.ends
+    places = [(best[0] + lr, best[1] + wd) for lr, wd in ways]
+    inside = [p for p in places if all(a <= x <= b for a, x, b in zip(low, p, high, strict=True))]
+    return inside[world.number % len(inside)] if inside else best
+
+
 def simulate(
     search: Search, world: World, budget: Budget = NO_BUDGET, slots: int = 1, searching: Searching | None = None
 ) -> Outcome:
@@ -148,10 +202,13 @@ class Series:
     world: Made | Recorded
     budget: Budget = NO_BUDGET
     slots: int = 1
+    way: Way = Way()
 
     def outcome(self, number: int) -> Outcome:
         """Run one of them."""
-        return simulate(self.search, replace(self.world, number=number), self.budget, self.slots)
+        world = replace(self.world, number=number)
+        search, searching = self.way.begin(self.search, world)
+        return simulate(search, world, self.budget, self.slots, searching)
 
 
 def _nobody(amount: float) -> None:
@@ -182,11 +239,13 @@ def _ready() -> None:
 def summary(found: Sequence[Outcome]) -> dict[str, float | None]:
     """Return what became of sweeps, as shares of all; right ones as a share of those that were declared optimal.
 
-    A bound is counted wherever one was stated; runs, wall and regret are those of all sweeps.
+    A bound is counted wherever one was stated; runs, wall and regret are those of all sweeps. Global are those whose
+    candidate is within the margin of the best place of the lattice.
     """
     declared = [one for one in found if one.declared]
     held = [one.holds for one in found if one.holds is not None]
     runs = np.array([one.runs for one in found])
+    near = [one.regret is not None and one.regret <= one.margin for one in found]
     return {
         "declared": len(declared) / len(found),
         "right": sum(one.right for one in declared) / len(declared) if declared else None,
@@ -195,5 +254,6 @@ def summary(found: Sequence[Outcome]) -> dict[str, float | None]:
         "median": float(np.median(runs)),
         "90%": float(np.quantile(runs, 0.9)),
         "wall": float(np.mean([one.wall for one in found])),
+        "global": float(np.mean(near)),
         "regret": float(np.mean([one.regret for one in found if one.regret is not None] or [math.nan])),
     }

@@ -48,6 +48,14 @@ class World(Protocol):
     def regret(self, at: Place) -> float:
         """Return how much worse a place is than the best of the lattice, in truth."""
 
+    @property
+    def ends(self) -> tuple[Place, Place]:
+        """Opposite corners of the lattice."""
+
+    @property
+    def best(self) -> Place:
+        """The best place of the lattice, in truth."""
+
 
 # --- made surfaces --------------------------------------------------------------------------------------------------
 
@@ -166,10 +174,19 @@ class Made:
         a, b = rng.uniform(0.03, 0.12, 2)
         return SURFACES[self.surface](Basin(lr, wd, a, b, rng.uniform(-0.9, 0.9)), rng)
 
+    @property
+    def ends(self) -> tuple[Place, Place]:
+        return (-HALF, -HALF), (HALF, HALF)
+
+    @cached_property
+    def best(self) -> Place:
+        steps = range(-HALF, HALF + 1)
+        return min(product(steps, steps), key=lambda place: self.height(*place))
+
     @cached_property
     def least(self) -> float:
         """The log loss at the best place."""
-        return min(self.height(lr, wd) for lr, wd in product(range(-HALF, HALF + 1), repeat=2))
+        return self.height(*self.best)
 
     def score(self, at: Place, seed: int) -> float:
         height = self.height(*at)

@@ -1,0 +1,114 @@
+"""Measure what finds an optimum, and verifies it, with the fewest runs: `make bench-search`.
+
+It prints a row for each world, way to search, start and number of slots. Each row is of simulated sweeps that are
+searched so, with one seed a point, and then go through the same rounds until their verdict stands. `global` is the share
+whose candidate is within the margin of the best point of the lattice; `wall` counts rounds of runs that train at once.
+"""
+
+import argparse
+import json
+import math
+import os
+import platform
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from bench.verdicts import MAX_RUNS, worlds
+from ettsweep.pool import Pool
+from ettsweep.sweep.criterion import Criterion
+from ettsweep.sweep.simulate import WAYS, Series, Way, centre_alone, open_workers, outcomes, summary
+from ettsweep.sweep.verify import Budget
+
+OFF = (0, 1, 2, 4)
+SLOTS = (1, 8)
+MARGINS = {"bowl .12": 0.05, "recorded digits-ntk": 0.05, "recorded digits-standard": 0.05}
+"""Margins of worlds whose noise is high; of others 2%."""
+
+BEYOND = {"gp": 24, "factorial": 24}
+"""Sweeps at most of ways that take long to simulate."""
+
+TRIALS = {"surface": (None,), "climb": (None,), "factorial": (None,)}
+"""Points that are proposed; of Optuna's samplers, as many as they have by default, and half of that."""
+
+COLUMNS = ("world", "margin", "slots", "off", "way", "trials", "sweeps", "declared", "runs", "median", "90%", "wall")
+COLUMNS += ("global", "regret", "bound holds")
+
+Row = dict[str, float | str | None]
+
+
+def rows(pool: Pool, options: argparse.Namespace) -> Iterator[Row]:
+    for name, (world, table) in worlds().items():
+        if options.only and not any(part in name for part in options.only):
+            continue
+        margin = MARGINS.get(name, 0.02)
+        search = centre_alone((0,), Criterion(margin=margin), table)
+        budget = Budget(MAX_RUNS, table.seeds() if table else None)
+        for slots in options.slots:
+            for off in options.off:
+                for way in options.ways:
+                    for trials in TRIALS.get(way, options.trials):
+                        sweeps = min(options.sweeps, BEYOND.get(way, options.sweeps))
+                        series = Series(search, world, budget, slots, Way(way, trials, off))
+                        told = summary(outcomes(pool, series, sweeps))
+                        yield {
+                            "world": name,
+                            "margin": margin,
+                            "slots": slots,
+                            "off": off,
+                            "way": way,
+                            "trials": trials,
+                            "sweeps": sweeps,
+                            **{key: told[key] for key in COLUMNS[7:]},
+                        }
+
+
+def told(column: str, value: float | str | None) -> str:
+    """Return a cell as the table has it."""
+    if value is None or isinstance(value, str):
+        return value or ""
+    if column in ("margin", "regret"):
+        return f"{100 * value:.3g}%"
+    return f"{value:.2f}" if column in ("declared", "global", "bound holds") else f"{value:.3g}"
+
+
+def main() -> None:
+    """Print the table as markdown, and write it as JSON where that is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sweeps", type=int, default=48)
+    parser.add_argument("--only", nargs="*", default=[], help="worlds whose names hold one of these")
+    parser.add_argument("--ways", nargs="*", default=list(WAYS), choices=WAYS)
+    parser.add_argument("--off", type=int, nargs="*", default=list(OFF))
+    parser.add_argument("--slots", type=int, nargs="*", default=list(SLOTS))
+    parser.add_argument("--trials", type=int, nargs="*", default=[15, 30])
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--json", type=Path, help="a file for all of it; other rows that it has are kept")
+    options = parser.parse_args()
+    start_s, found = time.perf_counter(), list[Row]()
+    print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}")
+    with open_workers(options.workers) as pool:
+        for one in rows(pool, options):
+            found.append(one)
+            print(f"| {' | '.join(told(column, one[column]) for column in COLUMNS)} |", flush=True)
+            if options.json:
+                write(options.json, found, time.perf_counter() - start_s)
+
+
+def write(path: Path, found: list[Row], wall_s: float) -> None:
+    """Write rows with those of a file that were not measured again, so that it may be made in parts."""
+    there = json.loads(path.read_text())["rows"] if path.exists() else []
+    rows = {tuple(row[key] for key in ("world", "slots", "off", "way", "trials")): row for row in [*there, *found]}
+    versions = {
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "cores": len(os.sched_getaffinity(0)),
+        "load": os.getloadavg()[0],
+        "wall_s": math.ceil(wall_s),
+    }
+    path.write_text(json.dumps({"versions": versions, "rows": list(rows.values())}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -83,7 +83,8 @@ def search(
     with retyped_with("--name"):
         request = training.place().settle(asked, results, name)
         how = How(results, *trained_by(request), dry_run, console() if follow else None, "search", tell=note)
-        ask_grid(request, how, name, asking.words, tell=note)
+        _, obstacle = ask_grid(request, how, name, asking.words, tell=note)
+    note(f"before it can be submitted: {obstacle}" if obstacle else "")
     note(told)
     sweeps = asked_too(load_sweeps(results), name, request)
     families = {one.family for one in request.searches()}

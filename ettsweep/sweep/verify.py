@@ -127,8 +127,8 @@ class Verification:
             InputError: a point that is compared has more seeds than the budget allows before anything is trained.
         """
         if self.propose:
-            batch = self._batch([search.base for search in self.searches], ledger)
-            self.searches = self.propose(self.searches, ledger, min(batch, AHEAD * self.at_once))
+            batch = min(self._batch([search.base for search in self.searches], ledger), AHEAD * self.at_once)
+            self.searches = self.propose(self.searches, ledger, min(batch, self._runs_left()))
         found = looks(self.searches, ledger)
         first = not self.verdicts
         before: Sequence[Verdict | None] = self.verdicts or [None] * len(found)
@@ -220,6 +220,10 @@ class Verification:
         self.stopped.append(told)
         ids = {planned.id for planned in more}
         return [spec for spec in wanted if spec.run_id not in ids]  # what is under way is waited for
+
+    def _runs_left(self) -> int:
+        """Return how many runs the budget leaves, however long they take; without one, as many as anybody wants."""
+        return MOST if self.budget.runs is None else max(0, self.budget.runs - self.planned)
 
     def _left(self, look: Look, verdict: Verdict) -> float:
         """Return how many runs a family may still train: without a budget, as many as were asked for."""

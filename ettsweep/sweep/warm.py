@@ -32,6 +32,8 @@ def starts(searches: Sequence[Search], sweeps: Sweeps, ledger: Ledger, source: s
             search.key: _nearest(search, (v for v in mine if v.search.sweep == search.sweep)) for search in searches
         }
         return {key: start for key, start in found.items() if start}
+    if all(search.strategy == source for search in searches):
+        raise InputError(f"--from {source}: that is the strategy which is searched; name another, or a sweep")
     if source in sweeps.named and not _is_strategy(source):
         told, verdicts = f"sweep {source}", _verdicts(sweeps, source, ledger)
     elif _is_strategy(source):
@@ -92,12 +94,20 @@ def _mapped(verdict: Verdict, search: Search) -> Start:
         lr, wd = map_point(lr, wd, s, TRANSFERS, width, factors)
         s, width = TRANSFERS, base.model.width
     lr, wd = map_point(lr, wd, s, base.strategy.s, width, factors)
-    near = Point(search.lr.nearest(base.lr, lr), search.wd.nearest(base.wd, wd))
+    near = _within(search, Point(search.lr.nearest(base.lr, lr), search.wd.nearest(base.wd, wd)))
     wide = f" at width {other.model.width}" if other.model.width != base.model.width else ""
     where = f" of sweep {verdict.search.sweep}" if verdict.search.sweep != search.sweep else ""
     told = f"the optimum {verdict.point} of {verdict.strategy}{wide}{where}"
     mapped = f"({power(lr)}, {power(wd)})"
     return Start(near, f"from {told}, mapped to {mapped}, nearest {near}")
+
+
+def _within(search: Search, point: Point) -> Point:
+    """Return a point of the lattice, or where it lies beyond the ranges, the one in them that is nearest to it."""
+    (least_lr, least_wd), (most_lr, most_wd) = (
+        [edge(axis) for axis in zip(*search.box, strict=True)] for edge in (min, max)
+    )
+    return Point(min(max(point.lr, least_lr), most_lr), min(max(point.wd, least_wd), most_wd))
 
 
 def _why(told: str, verdicts: Sequence[Verdict], search: Search) -> str:

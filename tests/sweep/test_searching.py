@@ -1,0 +1,75 @@
+"""Searching, round after round, on made surfaces."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from ettsweep.sweep.criterion import Criterion
+from ettsweep.sweep.ledger import Ledger
+from ettsweep.sweep.samplers import SAMPLERS
+from ettsweep.sweep.search import Search
+from ettsweep.sweep.searching import Searching
+from ettsweep.sweep.simulate import Series, Way, centre_alone, simulate
+from ettsweep.sweep.sweeps import Proposal
+from ettsweep.sweep.verify import Budget
+from ettsweep.sweep.worlds import Made
+
+BOWL = Made("bowl", 0.02)
+
+
+def searched(searching: Searching, search: Search) -> list[Proposal]:
+    """Return what was proposed in a whole sweep."""
+    found: list[Proposal] = []
+    searching.keep = lambda sweep, proposals: found.extend(proposals)
+    simulate(search, BOWL, Budget(60), slots=2, searching=searching)
+    return found
+
+
+class Forgetful(Searching):
+    """One that is killed after each round: nothing is left of it but what was kept."""
+
+    def further(self, searches: Sequence[Search], ledger: Ledger, number: int) -> list[Search]:
+        again = Searching(self.sampler, self.propose, self.trials, self.starts, {*self.over}, self.keep)
+        found = again.further(searches, ledger, number)
+        self.over = again.over
+        return found
+
+
+@pytest.mark.parametrize("sampler", [name for name in SAMPLERS if name != "gp"])
+def test_a_search_that_is_killed_after_each_round_proposes_the_same(sampler: str) -> None:
+    search, whole = Way(sampler, trials=12).begin(centre_alone((0,), Criterion()), BOWL)
+    assert whole
+    killed = Forgetful(whole.sampler, whole.propose, whole.trials, whole.starts)
+    asked = searched(whole, search)
+    assert asked == searched(killed, search)
+    points = [point for proposal in asked for point in proposal.points]
+    assert len({(point.lr, point.wd) for point in points}) == len(points) <= 12
+    assert sampler == "surface" or len(points) == 12
+
+
+@pytest.mark.parametrize("off", [0, 1, 4])
+def test_a_simulated_search_starts_as_far_off_the_best_point_as_it_is_told(off: int) -> None:
+    """Steps are counted along axes, each by itself."""
+    for number in range(6):
+        world = replace(BOWL, number=number)
+        search, searching = Way("surface", off=off).begin(centre_alone((0,), Criterion()), world)
+        assert searching
+        start = searching.starts[search.key].point
+        place = [round(a - b) for a, b in zip(start.log2(), search.centre.log2(), strict=True)]
+        assert sum(abs(x - best) for x, best in zip(place, world.best, strict=True)) == off
+        (climb, nobody) = Way("climb", off=off).begin(centre_alone((0,), Criterion()), world)
+        assert nobody is None
+        assert climb.points == (start,)
+
+
+def test_from_afar_the_surface_takes_fewer_runs_than_the_climb() -> None:
+    """On bowls, from four steps off: the surface takes fewer runs than the climb, and no worse an optimum."""
+    found = {}
+    for way in ("climb", "surface"):
+        series = Series(centre_alone((0,), Criterion()), Made("bowl", 0.04), Budget(200), way=Way(way, off=4))
+        found[way] = [series.outcome(number) for number in range(8)]
+    assert all(one.declared for some in found.values() for one in some)
+    runs = {way: sum(one.runs for one in some) for way, some in found.items()}
+    assert runs["surface"] < runs["climb"]
+    assert max(one.regret or 0 for one in found["surface"]) < 0.02

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -134,9 +134,6 @@ class GridFile(Frozen):
     def starts(self, recipe: Recipe, where: str) -> Centres:
         """Return where the search of each strategy starts: at the stated centre, else at the map of another's.
 
-        The map (scaling.strategies.map_point) starts from the first stated centre of the s family for a strategy of
-        the family, since within it the map is closest, else from the first stated one.
-
         Args:
             recipe: the file's, with what was set instead.
             where: the file, and what was set.
@@ -152,20 +149,33 @@ class GridFile(Frozen):
                 f"{where}: no centre for {optimizer}: `centre` is that of {self._optimizer}, whose lr are of another "
                 f"order; give {key} in the file, or --set '{key}={{standard: {{lr: LR, wd: WD}}}}'"
             )
-        source = next((s for s in stated if s is not None), next(iter(stated)))
-        centre, factors = stated[source], factors_of(recipe.optimizer)
-        starts = {}
-        for name in self.strategies:
-            wanted = parse_strategy(name)
-            if wanted not in stated:
-                lr, wd = map_point(centre.lr, centre.wd, source, wanted, recipe.model.width, factors)
-                stated[wanted] = validate(Centre, {"lr": lr, "wd": wd}, f"the centre mapped to {name}")
-            starts[strategy_name(wanted)] = stated[wanted]
-        return starts
+        return centres_for(self.strategies, stated, recipe)
 
 
 _OF_OTHERS: dict[str, Any] = {f"centre_{name}": (Centres, Field(default_factory=dict)) for name in OPTIMIZERS}
 _File = create_model("_File", __base__=GridFile, **_OF_OTHERS)
+
+
+def centres_for(names: Sequence[str], stated: Mapping[float | None, Centre], recipe: Recipe) -> Centres:
+    """Return the centre of each strategy: the stated one of its s, else the map of another's.
+
+    The map (scaling.strategies.map_point) starts from the first stated centre of the s family, within which it is
+    closest, else from the first stated one.
+
+    Raises:
+        InputError: there is no such strategy, or the map leads out of the range of numbers.
+    """
+    source = next((s for s in stated if s is not None), next(iter(stated)))
+    centre, factors = stated[source], factors_of(recipe.optimizer)
+    found = {}
+    for name in names:
+        wanted = parse_strategy(name)
+        there = stated.get(wanted)
+        if there is None:
+            lr, wd = map_point(centre.lr, centre.wd, source, wanted, recipe.model.width, factors)
+            there = validate(Centre, {"lr": lr, "wd": wd}, f"the centre mapped to {name}")
+        found[strategy_name(wanted)] = there
+    return found
 
 
 def which_grid(grid: Path | None, model: str | None, otherwise: str) -> Path:

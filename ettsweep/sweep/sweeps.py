@@ -23,10 +23,12 @@ from pydantic import Field
 from ettsweep.config import read_yaml
 from ettsweep.errors import CorruptError, InputError, unknown_name
 from ettsweep.runs.folder import requests_dir, sweeps_dir
+from ettsweep.scaling.strategies import parse_strategy
 from ettsweep.schema import Frozen, validate
 from ettsweep.spec import RunSpec
 from ettsweep.sweep.agreement import differences
 from ettsweep.sweep.criterion import Criterion, Stated, resolve
+from ettsweep.sweep.gridfile import centres_for
 from ettsweep.sweep.ledger import Run
 from ettsweep.sweep.search import Centre, Point, Request, Search, snap
 from ettsweep.tasks.kinds import Score, task_kind
@@ -108,17 +110,16 @@ class Sweep:
         return stated.over(self.criterion).told(self.measure, self.criterion) if stated else ""
 
     def asked_again(self, strategies: Sequence[str] = ()) -> Request:
-        """Return a request for all its strategies, or some of them, within its last ranges.
+        """Return a request for all its strategies, or for some, which may be new to it, within its last ranges.
 
         Raises:
-            InputError: it has no such strategy.
+            InputError: there is no such strategy.
         """
+        last = self.requests[-1]
         centres = {name: centre for request in reversed(self.requests) for name, centre in request.centres.items()}
-        for name in strategies:
-            if name not in centres:
-                raise unknown_name(f"strategy of sweep {self.name}", name, centres)
-        update = {"centres": {name: centres[name] for name in strategies or centres}, "criterion": None}
-        return self.requests[-1].model_copy(update=update)
+        stated = {parse_strategy(name): centre for name, centre in centres.items()}
+        found = centres_for(strategies or list(centres), stated, last.recipe)
+        return last.model_copy(update={"centres": found, "criterion": None})
 
     @property
     def note(self) -> str:

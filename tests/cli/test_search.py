@@ -168,6 +168,18 @@ def test_a_strategy_starts_from_the_optimum_of_another_through_the_map(
         assert PROPOSED.findall(told.err) == [("surface", "(5, 0.01)")]
 
 
+def test_a_sweep_that_is_there_is_searched_under_a_strategy_that_is_new_to_it(
+    call: Call, results: Path, verified: Callable[..., list[RunSpec]]
+) -> None:
+    """Its centre is the map of the other's, so the mapped optimum lies on its lattice."""
+    verified()
+    told = call("search", "--sweep", "w8", "--strategy", "ntk", "--dry-run", "--results", results, code=None)
+    assert "mapped to (2^2.5, 2^-6.5), nearest (2^2.5, 2^-6.5)" in told.err
+    assert PROPOSED.findall(told.err) == [("surface", "(2^2.5, 2^-6.5)")]
+    done = call("search", "--sweep", "w8", "--strategy", "nkt", "--dry-run", "--results", results, code=2)
+    assert "unknown strategy 'nkt'" in done.err
+
+
 def test_a_start_beyond_the_ranges_is_the_nearest_within(
     call: Call, results: Path, verified: Callable[..., list[RunSpec]]
 ) -> None:

@@ -83,13 +83,14 @@ def search(
     with retyped_with("--name"):
         request = training.place().settle(asked, results, name)
         how = How(results, *trained_by(request), dry_run, console() if follow else None, "search", tell=note)
-        _, obstacle = ask_grid(request, how, name, asking.words, tell=note)
-    note(f"before it can be submitted: {obstacle}" if obstacle else "")
-    note(told)
     sweeps = asked_too(load_sweeps(results), name, request)
     families = {one.family for one in request.searches()}
     searches = [one for one in sweeps.named[name].searches if one.family in families]
+    budget = limits.budget(searches)
     begun = starts([one for one in searches if not one.proposed], sweeps, read_ledger(results), source)
+    _, obstacle = ask_grid(request, how, name, asking.words, tell=note)
+    note(f"before it can be submitted: {obstacle}" if obstacle else "")
+    note(told)
     for one in searches:
         note(f"{one.title} starts {begun[one.key].reason}" if one.key in begun else "")
     searching = Searching(
@@ -101,7 +102,6 @@ def search(
         keep=(lambda sweep, proposals: None) if dry_run else partial(record, results),
         tell=note,
     )
-    budget = limits.budget(searches)
     tell, agree = (note, go_on) if follow else (None, None)
     with detaching(), followed(results, [name] if how.follows else ()):
         done = verify_rounds(

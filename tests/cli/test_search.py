@@ -231,6 +231,7 @@ def test_what_cannot_be_searched_is_refused(
 def test_an_optimum_that_is_not_verified_is_no_start(call: Call, results: Path, tmp_path: Path) -> None:
     write_grid(tmp_path / "w8.yaml", **WIDE)
     keep(results, load_request(tmp_path / "w8.yaml"))
-    asked = ("search", "--grid", "w8.yaml", "--strategy", "ntk", "--from", "standard", "--dry-run")
+    asked = ("search", "--grid", "w8.yaml", "--strategy", "ntk", "--from", "standard")
     done = call(*asked, "--results", results, code=2)
+    assert len(load_sweeps(results).named["w8"].requests) == 1, "nothing was asked for"
     assert "strategy standard has no verified optimum: standard is incomplete" in done.err

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from ettsweep.report.families import JudgedFamily
 
 
+NAMED = 4
+"""Points that a line names, of any number."""
+
+
 def score_note(searches: Sequence[Search]) -> str:
     """Say which score is compared, of which models where not all have the same, and which end of it is best."""
     words = {"best_loss": "the lowest validation loss", "best_accuracy": "the best validation accuracy"}
@@ -71,7 +75,9 @@ def note_reasons(verdicts: Sequence[Verdict]) -> None:
             note(f"{names[v.key]}: one seed a point: the noise is inferred from what the surface leaves over")
         if v.bound and v.bound.plateau:
             as_good = ", ".join(map(str, v.bound.plateau))
-            middle = f"; in the middle of these is {v.bound.recommended}" if v.bound.recommended != v.point else ""
+            middle = ""
+            if len(v.bound.plateau) > 1 and v.bound.recommended != v.point:
+                middle = f"; in the middle of these is {v.bound.recommended}"
             note(f"{names[v.key]}: as good within the margin: {as_good}{middle}")
 
 
@@ -130,8 +136,8 @@ def note_outside(verdicts: Sequence[Verdict]) -> None:
     names = titles([v.search for v in verdicts])
     for v in verdicts:
         if v.outside:
-            points = ", ".join(map(str, v.outside))
-            note(f"{names[v.key]}: reached beyond the ranges asked for: {points}")
+            points = ", ".join(map(str, v.outside[:NAMED])) + (", ..." if len(v.outside) > NAMED else "")
+            note(f"{names[v.key]}: {count(len(v.outside), 'point')} beyond the ranges asked for: {points}")
 
 
 def _at(point: Point | None) -> str:

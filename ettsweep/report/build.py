@@ -10,11 +10,13 @@ from ettsweep.errors import CorruptError
 from ettsweep.files import storage_errors, write_atomic
 from ettsweep.report import html, tables
 from ettsweep.report.claims import Key
+from ettsweep.report.course import course_figure
 from ettsweep.report.families import Comparison, JudgedFamily, compare, judged
 from ettsweep.report.figures import Curve, PointCurves, StrategyCurves, curves_figure, seeds_figure
 from ettsweep.report.maps import Cell, lattice_figure
 from ettsweep.report.style import save, standard_error
 from ettsweep.report.written import settle
+from ettsweep.sweep.course import course
 from ettsweep.sweep.ledger import Run
 from ettsweep.sweep.search import Point
 from ettsweep.sweep.sweeps import Searches
@@ -112,6 +114,9 @@ def _figures(comparison: Comparison, histories: Histories, used: set[str]) -> It
             continue
         name = _file_name(f"{_series(verdict)}-{verdict.strategy}", verdict.family, used)
         yield verdict.key, "map", f"{name}-map", lattice_figure(comparison.title, verdict, cells.values())
+        if spent := course(family.look):
+            error = cells[verdict.point].error if verdict.point else None
+            yield verdict.key, "course", f"{name}-course", course_figure(comparison.title, verdict, error, spent)
         if points := point_curves(family, cells, histories):
             yield (
                 verdict.key,
@@ -139,9 +144,12 @@ def _file_name(name: str, family: str, used: set[str]) -> str:
 
 
 def cells_of(family: JudgedFamily) -> dict[Point, Cell]:
-    """Return the state of every point, of those finished the score over the seeds that count, and of neighbours."""
-    cells = {}
-    for point in dict.fromkeys([*family.points, *(n.point for n in family.verdict.neighbours)]):
+    """Return the state of every point, of those finished the score over the seeds that count; also of points to come.
+
+    These are proposals and neighbours.
+    """
+    cells, verdict = {}, family.verdict
+    for point in dict.fromkeys([*family.points, *verdict.search.proposed, *(n.point for n in verdict.neighbours)]):
         scored = family.look.at(point)
         counted = [run.score for run in family.counted(family.points.get(point, ())) if run.state.finished]
         error = None if scored.score is None else standard_error(counted)

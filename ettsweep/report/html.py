@@ -45,7 +45,7 @@ MUCH_WAITING = 0.1
 """Share of the time in which devices wait for data that is worth a word."""
 
 Images = Mapping[tuple[Key, str], bytes]
-"""PNG images by a verdict's key and kind: map, curves; seeds, of the first family of a comparison."""
+"""PNG images by a verdict's key and kind: map, course, curves; seeds, of the first family of a comparison."""
 
 
 def render(
@@ -139,6 +139,7 @@ def _family(family: JudgedFamily, images: Images, others: Mapping[Key, Sequence[
         "neighbours": claims.neighbours(verdict),
         "place": place_of(verdict),
         "map": images.get((verdict.key, "map")),
+        "course": images.get((verdict.key, "course")),
         "curves": images.get((verdict.key, "curves")),
         "spikes_optimum": spikes_of(family.optimum),
         "spikes_all": spikes_of(family.runs),

@@ -1,7 +1,7 @@
 """The map of the (lr, wd) lattice: hexagons whose six neighbours are those of a verdict."""
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
+from matplotlib.collections import LineCollection
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import RegularPolygon
@@ -26,11 +27,21 @@ from ettsweep.report.style import (
     tick_text,
     titled,
 )
-from ettsweep.sweep.search import Point, snap
+from ettsweep.sweep.search import Point, Search, snap
 from ettsweep.sweep.verdict import Verdict
 
 INK = "#1c1c1e"
 CANDIDATE = "#d62728"
+SEARCHED = "#8a8a8a"
+
+MOST_ACROSS = 20
+"""Hexagons side by side on which numbers can be read."""
+
+SIX = ((1, 0), (0, 1), (-1, 1), (-1, 0), (0, -1), (1, -1))
+"""Steps to the hexagons that touch one, counterclockwise: each 60 degrees on from the last, the first to the right."""
+
+Ends = tuple[tuple[int, int], tuple[int, int]]
+"""Of lr and of wd, the first and the last position, in steps."""
 
 
 @dataclass(frozen=True)
@@ -119,8 +130,8 @@ def _hexagon_map(
     title: str, verdict: Verdict, lattice: Lattice, placed: dict[tuple[int, int], Cell], off: int
 ) -> Figure:
     """Draw a hexagon for each position of the bounding box, filled where there is a point."""
-    measure = verdict.search.measure
-    (i0, i1), (j0, j1) = [(min(axis), max(axis)) for axis in zip(*placed, strict=True)]
+    measure, searched = verdict.search.measure, _searched(verdict.search, lattice)
+    (i0, i1), (j0, j1) = shown = _shown(_ends(placed), searched)
     columns, rows = i1 - i0 + 1, j1 - j0 + 1
     inch = min(0.62, 8.0 / (columns + rows / 2))
     figure = new_figure((columns + rows / 2) * inch + 2.3, rows * inch * 0.87 + 1.75)
@@ -132,6 +143,11 @@ def _hexagon_map(
         panel.add_patch(_hexagon(index, facecolor="none", edgecolor="#dcdcdc", linewidth=0.6, zorder=1))
         if index in placed:
             _draw_cell(panel, index, placed[index], colours, measure.metric, 6.6 * inch / 0.62)
+            if number := verdict.search.numbers.get(placed[index].point):
+                x, y = hexagon_xy(*index)
+                _draw_number(panel, x, y + 0.42, number, 5.4 * inch / 0.62)
+    if searched:
+        panel.add_collection(LineCollection(_outline(searched, shown), colors=SEARCHED, linewidths=1.6, zorder=3))
     for around in {lattice.index(n.point) for n in verdict.neighbours}:
         if around is not None:
             panel.add_patch(_hexagon(around, 0.95, facecolor="none", edgecolor=INK, linewidth=1.3, zorder=4))
@@ -152,8 +168,56 @@ def _hexagon_map(
         bar.ax.invert_yaxis()
     note = f"; {off} point{'s' * (off > 1)} off this lattice not drawn" if off else ""
     subtitle = f"red: candidate, black: its neighbours; mean ± standard error, n seeds{note}"
-    titled(figure, headline(verdict), f"{subtitle}\n{surface}", small=title)
+    proposed = "numbers on top: order of proposals; grey: ends of the ranges" if searched else ""
+    titled(figure, headline(verdict), f"{subtitle}\n{surface}\n{proposed}", small=title)
     return figure
+
+
+def _ends(indices: Collection[tuple[int, int]]) -> Ends:
+    (i0, i1), (j0, j1) = ((min(axis), max(axis)) for axis in zip(*indices, strict=True))
+    return (i0, i1), (j0, j1)
+
+
+def _searched(search: Search, lattice: Lattice) -> Ends | None:
+    """Return the ranges that proposers chose from; None where none has named a point."""
+    corners = [lattice.index(corner) for corner in search.box] if search.proposed else []
+    on_lattice = [corner for corner in corners if corner is not None]
+    return _ends(on_lattice) if on_lattice else None
+
+
+def _shown(placed: Ends, searched: Ends | None) -> Ends:
+    """Return the part of the lattice that a map shows: all that was searched too, where numbers can be read then."""
+    both = _ends([*zip(*placed, strict=True), *zip(*(searched or placed), strict=True)])
+    (i0, i1), (j0, j1) = both
+    return both if i1 - i0 + (j1 - j0) / 2 < MOST_ACROSS else placed
+
+
+def _outline(searched: Ends, shown: Ends) -> list[list[tuple[float, float]]]:
+    """Return the sides of hexagons that part what was searched from what was not, as far as these are shown."""
+
+    def within(i: int, j: int) -> bool:
+        return all(low <= k <= high for k, (low, high) in zip((i, j), searched, strict=True))
+
+    return [
+        _side((i, j), k)
+        for i, j in product(*(range(low, high + 1) for low, high in shown))
+        for k, (di, dj) in enumerate(SIX)
+        if within(i, j) and not within(i + di, j + dj)
+    ]
+
+
+def _side(index: tuple[int, int], towards: int) -> list[tuple[float, float]]:
+    """Return both ends of the side that a hexagon shares with the one in a direction of `SIX`."""
+    x, y = hexagon_xy(*index)
+    turns = [math.radians(60 * towards + half) for half in (-30, 30)]
+    return [(x + math.cos(turn) / math.sqrt(3), y + math.sin(turn) / math.sqrt(3)) for turn in turns]
+
+
+def _draw_number(panel: Axes, x: float, y: float, number: int, font: float, **where: Any) -> None:
+    """Draw the number of a proposal on a disc of its own, so that it is read on every colour."""
+    disc = {"boxstyle": "circle,pad=0.15", "facecolor": "white", "edgecolor": INK, "linewidth": 0.5}
+    look: dict[str, Any] = {"ha": "center", "va": "center", "color": INK, "fontweight": "bold", "zorder": 8}
+    panel.text(x, y, str(number), fontsize=font, bbox=disc, **look, **where)
 
 
 def _draw_surface(panel: Axes, verdict: Verdict, placed: Collection[tuple[int, int]]) -> str:
@@ -236,8 +300,11 @@ def _hexagon_axes(panel: Axes, lattice: Lattice, lr_range: tuple[int, int], wd_r
 def _line_map(title: str, verdict: Verdict, cells: Sequence[Cell], along_lr: bool, step: float) -> Figure:
     """Plot score against the one free axis; diverged and unfinished points are named at the worse edge."""
 
+    def at(point: Point) -> float:
+        return point.lr if along_lr else point.wd
+
     def along(cell: Cell) -> float:
-        return cell.point.lr if along_lr else cell.point.wd
+        return at(cell.point)
 
     figure = new_figure(4.6, 3.1)
     panel = figure.subplots()
@@ -278,5 +345,25 @@ def _line_map(title: str, verdict: Verdict, cells: Sequence[Cell], along_lr: boo
     panel.set_ylabel(name)
     if factor == 1:
         panel.yaxis.set_major_formatter(ScalarFormatter(useOffset=False))
-    titled(figure, headline(verdict), f"red: candidate; mean ± standard error{curve}", small=title)
+    proposed = _mark_search(panel, verdict.search, [cell.point for cell in cells], at, half)
+    titled(figure, headline(verdict), f"red: candidate; mean ± standard error{curve}\n{proposed}", small=title)
     return figure
+
+
+def _mark_search(
+    panel: Axes, search: Search, points: Sequence[Point], at: Callable[[Point], float], half_step: float
+) -> str:
+    """Number proposals along the better edge of a line plot, and mark the ends of the ranges; return this in words."""
+    if not search.proposed:
+        return ""
+    ends, (left, right), across = list(map(at, search.box)), panel.get_xlim(), panel.get_xaxis_transform()
+    low, high = min(ends, default=left) / half_step, max(ends, default=right) * half_step
+    panel.set_xlim(min(low / half_step, left), max(high * half_step, right))
+    panel.vlines([low, high], 0, 1, SEARCHED, linewidth=1.6, transform=across)
+    (bottom, top), lower = panel.get_ylim(), search.measure.mode == "min"
+    room = 0.1 * (top - bottom)
+    panel.set_ylim(bottom - room * lower, top + room * (not lower))
+    for point in points:
+        if number := search.numbers.get(point):
+            _draw_number(panel, at(point), 0.05 if lower else 0.95, number, 5, transform=across)
+    return "numbers: order of proposals; grey: ends of the range"

@@ -166,6 +166,13 @@ class RunDir:
             raise CorruptError(f"{self.result_path}: not the result that run {self.id} wrote; {self._remedy}")
         return result
 
+    def ended_ns(self) -> int:
+        """Return when the result was written, by the time of its file, which a copy may not keep; 0 without one."""
+        try:
+            return self.result_path.stat().st_mtime_ns
+        except OSError:
+            return 0
+
     @property
     def _remedy(self) -> str:
         return f"`ettsweep retry {self.id}` trains it again"

@@ -295,6 +295,11 @@ class Search:
         of_proposals = self.seeds if self.criterion.rule == "paper" else self.seeds[:1]
         return dict.fromkeys(self.proposed, of_proposals) | dict.fromkeys(self.points, self.seeds)
 
+    @cached_property
+    def numbers(self) -> dict[Point, int]:
+        """The number of each proposal in the order in which they were named; the first is 1."""
+        return {point: number for number, point in enumerate(self.proposed, 1)}
+
     def asks(self, point: Point, seed: int) -> bool:
         """Say whether it asks for a run."""
         return seed in self.asked.get(point, ())

@@ -8,7 +8,18 @@ from pathlib import Path
 
 import pytest
 from matplotlib.figure import Figure
-from support.made_sweep import FRESH, Made, digits_spec, finish, imagenet_spec, loss_at, read, search
+from support.made_sweep import (
+    FRESH,
+    Made,
+    digits_spec,
+    finish,
+    finish_at,
+    imagenet_spec,
+    loss_at,
+    read,
+    search,
+    searched,
+)
 
 from ettsweep.errors import StorageError
 from ettsweep.files import sha256_of
@@ -37,8 +48,10 @@ def test_report_writes_everything_it_returns(made: Made, tmp_path: Path) -> None
     for stem in ("seeds", "standard-map", "standard-curves", "ntk-map", "hybrid-map", "hybrid-curves"):
         assert {f"vit-digits-{stem}.png", f"vit-digits-{stem}.pdf"} <= names
     assert not any("mup" in name for name in names), "no run of it exists"
+    assert not any("course" in name for name in names), "nothing was searched"
     page = (out / "report.html").read_text()
     assert page.count("data:image/png;base64,") == 1 + 2 * 3
+    assert "proposed" not in page
 
 
 def test_cells_are_the_points_over_the_seeds_of_the_search(made: Made) -> None:
@@ -75,6 +88,22 @@ def test_neighbours_without_a_run_are_on_the_map(tmp_path: Path) -> None:
     cells = cells_of(only)
     assert len(cells) == 7
     assert sorted(c.state for c in cells.values()) == ["done"] + ["missing"] * 6
+
+
+def test_what_was_searched_has_its_course_and_shows_proposals_to_come(tmp_path: Path) -> None:
+    asked = searched(digits_spec(0.0), [(0, 0), (2, 2), (-2, 1)])
+    for ended_s, steps in enumerate([(0, 0), (2, 2)]):
+        finish_at(tmp_path, asked, steps, 0.1 + ended_s, ended_s=ended_s)
+    one = read(tmp_path, [asked])
+    (only,) = judged(one.runs, one.verdicts)
+    assert cells_of(only)[asked.proposed[2]].state == "missing"
+    paths = write_report(tmp_path, tmp_path / "report", one.runs, one.verdicts, one.searches)
+    names = {path.name for path in paths}
+    assert {"vit-digits-ntk-course.png", "vit-digits-ntk-course.pdf"} <= names
+    page = paths[0].read_text()
+    assert page.count("data:image/png;base64,") == 4, "seeds, map, course, curves"
+    assert page.count('alt="Best score against runs spent for ntk"') == 1
+    assert "the order in which points were proposed" in page
 
 
 def test_curves_are_in_epochs_and_over_the_seeds_of_the_search(made: Made) -> None:

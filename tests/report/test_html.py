@@ -36,7 +36,7 @@ class Page(HTMLParser):
 
 
 def page_of(made: Made, results: str = "results", corrupt: dict[str, str] | None = None) -> str:
-    images = {(made.verdicts[0].family, kind): b"\x89PNG" for kind in ("seeds", "map", "curves")}
+    images = {(made.verdicts[0].key, kind): b"\x89PNG" for kind in ("seeds", "map", "course", "curves")}
     return render(results, [comparison(made, "vit-digits on digits")], images, made.runs, made.searches, corrupt or {})
 
 
@@ -162,7 +162,9 @@ def test_hostile_names_are_escaped(made: Made) -> None:
     for verdict in verdicts:
         vars(verdict.search).update(strategy=HOSTILE, model=HOSTILE)
     hostile = Made(made.results, made.runs, verdicts)
-    page = render(HOSTILE, [comparison(hostile, HOSTILE)], {}, made.runs, made.searches, {HOSTILE: HOSTILE})
+    images = {(verdicts[0].key, kind): b"\x89PNG" for kind in ("seeds", "map", "course", "curves")}
+    page = render(HOSTILE, [comparison(hostile, HOSTILE)], images, made.runs, made.searches, {HOSTILE: HOSTILE})
+    assert page.count("for &lt;script&gt;") == 3, "what stands for a figure where it is not shown"
     assert "<script" not in page
     parsed = Page(page)
     assert not [tag for tag, _ in parsed.tags if tag == "script"]

@@ -1,9 +1,11 @@
 """The map: what lies beside what, and what the colours say."""
 
 import math
+from collections import Counter
 from dataclasses import dataclass, replace
 
 import pytest
+from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from support.made_sweep import judged_at
 
@@ -111,6 +113,101 @@ def test_one_free_axis_is_a_line() -> None:
     assert list(y) == pytest.approx([0.5, 0.2, 0.1, 0.2, 0.5])
     zero = tuple(replace(c, point=Point(c.point.lr, 0.0)) for c in cells)
     assert replace(made, cells=zero, candidate=Point(1.0, 0.0)).figure().axes[0].get_xscale() == "log"
+
+
+Steps = tuple[tuple[int, int], ...]
+PROPOSED: Steps = ((0, 0), (2, -1), (-1, 1))
+
+
+def of_search(made: Map, reach: int, wd_reach: int | None = None, proposed: Steps = PROPOSED) -> Figure:
+    """Return the map where proposers named some points of ranges that go so many steps from the candidate."""
+    verdict, here = judged_at("ntk", made.measure, made.candidate, made.around, made.wd_step), made.candidate
+    assert here
+    up = reach if wd_reach is None else wd_reach
+    box, points = (here.moved(-reach, -up), here.moved(reach, up)), tuple(here.moved(*steps) for steps in proposed)
+    searched = replace(verdict.search, box=box, proposed=points)
+    return lattice_figure("t", replace(verdict, search=searched), made.cells)
+
+
+def numbered(figure: Figure) -> dict[str, tuple[float, float]]:
+    """Return where the numbers of proposals stand."""
+    figure.canvas.draw()
+    return {
+        text.get_text(): text.get_position()
+        for text in figure.axes[0].texts
+        if text.get_bbox_patch() and text.get_text().isdigit()
+    }
+
+
+def test_proposals_are_numbered_in_order_on_top_of_their_cells() -> None:
+    figure = of_search(lattice(), 2)
+    assert "order of proposals" in figure.get_suptitle()
+    found = numbered(figure)
+    assert set(found) == {"1", "2", "3"}
+    for number, steps in enumerate(PROPOSED, 1):
+        x, y = hexagon_xy(*steps)
+        assert found[str(number)][0] == pytest.approx(x)
+        assert 0.3 < found[str(number)][1] - y < 1 / math.sqrt(3), "above the score, and within the hexagon"
+
+
+def test_numbers_of_proposals_cover_no_other_text() -> None:
+    figure = of_search(lattice(), 2)
+    figure.canvas.draw()
+    texts = figure.axes[0].texts
+    discs = [
+        text.get_bbox_patch().get_window_extent()
+        for text in texts
+        if text.get_bbox_patch() and text.get_text().isdigit()
+    ]
+    others = [text.get_window_extent() for text in texts if not text.get_bbox_patch()]
+    assert len(discs) == 3
+    assert not [disc for disc in discs for other in others if disc.overlaps(other)]
+
+
+@pytest.mark.parametrize("reach", [1, 2])
+def test_the_ranges_are_outlined_along_hexagons(reach: int) -> None:
+    (outline,) = (c for c in of_search(lattice(), reach).axes[0].collections if isinstance(c, LineCollection))
+    sides = outline.get_segments()
+    across = 2 * reach + 1
+    assert len(sides) == 4 * (across + across) - 2, "of a rhombus of hexagons"
+    assert all(distance(*side) == pytest.approx(1 / math.sqrt(3)) for side in sides)
+    ends = Counter(tuple(end.round(6)) for side in sides for end in side)
+    assert set(ends.values()) == {2}, "it is closed"
+
+
+def test_ranges_beyond_the_points_are_shown_as_far_as_numbers_can_be_read() -> None:
+    def columns(figure: Figure) -> float:
+        left, right = figure.axes[0].get_xlim()
+        return right - left
+
+    made = lattice()
+    assert columns(of_search(made, 4)) == pytest.approx(columns(made.figure()) + 4 + 2)
+    wide = of_search(made, 64)
+    assert columns(wide) == pytest.approx(columns(made.figure()))
+    (outline,) = (c for c in wide.axes[0].collections if isinstance(c, LineCollection))
+    assert len(outline.get_segments()) == 0, "none of it is within what is shown"
+
+
+def test_on_a_line_numbers_stand_below_their_points_and_lines_end_the_range() -> None:
+    made = lattice()
+    made = replace(made, cells=tuple(c for c in made.cells if c.point.wd == 3.0))
+    figure = of_search(made, 3, wd_reach=0, proposed=((0, 0), (2, 0), (-1, 0)))
+    assert {number: x for number, (x, _) in numbered(figure).items()} == {"1": 1.0, "2": 4.0, "3": 0.5}
+    (ends,) = (
+        c
+        for c in figure.axes[0].collections
+        if isinstance(c, LineCollection) and len(c.get_segments()) == 2 and c.get_linewidth()[0] == 1.6
+    )
+    assert [side[0][0] for side in ends.get_segments()] == pytest.approx([2**-3.5, 2**3.5])
+    assert "order of proposals" in figure.get_suptitle()
+
+
+@pytest.mark.parametrize("ranges", [False, True])
+def test_where_nothing_was_proposed_there_are_no_numbers_and_no_outline(ranges: bool) -> None:
+    figure = of_search(lattice(), 2, proposed=()) if ranges else lattice().figure()
+    assert numbered(figure) == {}
+    assert not [c for c in figure.axes[0].collections if isinstance(c, LineCollection)]
+    assert "proposals" not in figure.get_suptitle()
 
 
 def test_nothing_finished_is_still_a_map() -> None:

@@ -1,5 +1,6 @@
 """A made sweep with real run folders: four families whose every number is known."""
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -114,6 +115,24 @@ def search(base: RunSpec, wd_fixed: bool = False, seeds: tuple[int, ...] = SEEDS
     lr = Axis(low=-1, high=1)
     points = expand(Point(base.lr, base.wd), lr, wd)
     return Search(base=base, lr=lr, wd=wd, seeds=seeds, points=tuple(points))
+
+
+def searched(base: RunSpec, proposed: Iterable[tuple[int, int]], reach: int = 2, wd_fixed: bool = False) -> Search:
+    """Return the search of a family whose ranges go that many steps from its centre, with proposals in steps from it."""
+    centre, wd_reach = Point(base.lr, base.wd), 0 if wd_fixed else reach
+    asked = replace(search(base, wd_fixed, seeds=(0,)), points=())
+    axes = {"lr": Axis(low=-reach, high=reach)} | ({} if wd_fixed else {"wd": Axis(low=-reach, high=reach)})
+    box = (centre.moved(-reach, -wd_reach), centre.moved(reach, wd_reach))
+    return replace(asked, **axes, box=box, proposed=tuple(centre.moved(*steps) for steps in proposed))
+
+
+def finish_at(
+    results: Path, search: Search, steps: tuple[int, int], score: float, *, seed: int = 0, ended_s: int, **how: bool
+) -> RunDir:
+    """Write a finished run of a search, so many steps from its centre, whose result is of a time."""
+    run = finish(results, search.base.at(*search.centre.moved(*steps), seed), score, **how)
+    os.utime(run.result_path, (ended_s, ended_s))
+    return run
 
 
 @dataclass(frozen=True)

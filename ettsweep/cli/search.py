@@ -65,6 +65,7 @@ def search(
 
     The same command again goes on where it was.
     """
+    from ettsweep.cli.course import show_course
     from ettsweep.cli.verified import show_verified
     from ettsweep.launch.demand import ask_grid, trained_by
     from ettsweep.launch.rounds import How, read_ledger, verify_rounds
@@ -113,6 +114,7 @@ def search(
             propose=searching.further,
             prune=None if pruner == "none" else partial(_pruner, results, pruner, sweeps, name),
         )
+    show_course(done.verification.searches, done.outcome.plan.ledger, form)
     raise typer.Exit(show_verified(done, budget, form))
 
 

@@ -56,6 +56,9 @@ def search(
     limits: Limits,
     judging: Judging,
     training: Training,
+    rebuild: Annotated[
+        bool, typer.Option("--rebuild", help="Write the sweep's study for Optuna anew from its runs; train nothing.")
+    ] = False,
     dry_run: DryRun = False,
     follow: Annotated[bool, typer.Option(help="Stay until it is verified; Ctrl-C only detaches.")] = True,
     form: Form = Format.TABLE,
@@ -74,12 +77,19 @@ def search(
     from ettsweep.sweep.pruning import check_pruner
     from ettsweep.sweep.samplers import TRIALS, proposer
     from ettsweep.sweep.searching import Searching
+    from ettsweep.sweep.study import Journal
     from ettsweep.sweep.sweeps import asked_too, load_sweeps
     from ettsweep.sweep.verdict import MOST
     from ettsweep.sweep.warm import starts
 
     propose = proposer(sampler)
     name, asked, told = _asked(asking, sweep, judging, results)
+    journal = Journal(results, name)
+    if rebuild:
+        if dry_run:
+            raise InputError("--rebuild writes one file and trains nothing; it takes no --dry-run")
+        return note(journal.rebuild(read_ledger(results)))
+    journal.check()
     check_pruner(pruner, [asked.recipe.schedule])
     with retyped_with("--name"):
         request = training.place().settle(asked, results, name)
@@ -100,6 +110,7 @@ def search(
         trials or TRIALS.get(sampler, MOST),
         begun,
         {one.key for one in searches if sweeps.named[name].searched_out(one.strategy, sampler)},
+        seen=(lambda ledger: None) if dry_run else journal.write,
         keep=(lambda sweep, proposals: None) if dry_run else partial(record, results),
         tell=note,
     )

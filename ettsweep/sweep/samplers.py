@@ -90,7 +90,7 @@ def proposer(name: str, seed: int = 0) -> Proposer:
 def _ask(name: str, seed: int, known: Known, number: int) -> list[Place]:
     """Return the next free places that one of Optuna's samplers names."""
     chosen = [known.start] if known.start not in known.taken and number > 0 else []
-    with _quiet():
+    with quiet():
         study = _study(name, derive_seed(seed, name, *(() if name in REPLAYED else (len(known.taken),))), known)
         while len(chosen) < min(number, len(known.free)):
             chosen.append(_next(study, known, chosen))
@@ -150,8 +150,8 @@ def _space(known: Known) -> "dict[str, optuna.distributions.BaseDistribution]":
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep Optuna from telling of each trial, and of what is experimental in it."""
+def quiet() -> Iterator[None]:
+    """Keep Optuna from telling of each study and trial, and of what is experimental in it."""
     import optuna
 
     before = optuna.logging.get_verbosity()

@@ -33,6 +33,7 @@ class Searching:
         trials: points that it may name for each family.
         starts: where families start, where that is not their centre.
         over: families for which it has named all that is worth a run.
+        seen: takes what is on disk, as each round begins and after the last.
         keep: takes what was named in a round, by the sweep's name, before it is run.
         tell: takes a line on it.
     """
@@ -42,6 +43,7 @@ class Searching:
     trials: int
     starts: Mapping[Key, Start] = field(default_factory=dict)
     over: set[Key] = field(default_factory=set)
+    seen: Callable[[Ledger], None] = lambda ledger: None
     keep: Callable[[str, Sequence[Proposal]], None] = lambda sweep, proposals: None
     tell: Callable[[str], None] = lambda text: None
 
@@ -50,6 +52,7 @@ class Searching:
 
         They stay as they are once all are named.
         """
+        self.seen(ledger)
         active = [s for s in searches if s.key not in self.over and len(s.proposed) < self.trials]
         each = math.ceil(number / max(1, len(active)))
         news: dict[str, list[Proposal]] = {}

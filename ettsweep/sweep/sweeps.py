@@ -143,14 +143,17 @@ class Sweep:
                 points |= dict.fromkeys(snap(point, points) for point in search.points)
                 box = dict.fromkeys((*first.box, *search.box))
                 merged[search.family] = replace(first, points=tuple(points), box=tuple(box))
-        return tuple(replace(search, proposed=self._proposed(search)) for search in merged.values())
+        return tuple(replace(search, proposed=tuple(self.samplers(search))) for search in merged.values())
 
-    def _proposed(self, search: Search) -> tuple[Point, ...]:
-        """Return the points that proposers chose for a family, first to last."""
+    def samplers(self, search: Search) -> dict[Point, str]:
+        """Return the points that proposers chose for a family, first to last, each with the first that did."""
         known = dict.fromkeys(search.points)
-        chosen = (p for p in self.proposals if p.strategy == search.strategy)
-        points = (Point(centre.lr, centre.wd) for proposal in chosen for centre in proposal.points)
-        return tuple(dict.fromkeys(snap(point, known) for point in points))
+        found: dict[Point, str] = {}
+        for proposal in self.proposals:
+            if proposal.strategy == search.strategy:
+                for centre in proposal.points:
+                    found.setdefault(snap(Point(centre.lr, centre.wd), known), proposal.sampler)
+        return found
 
     @cached_property
     def proposals(self) -> tuple[Proposal, ...]:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from ettsweep.errors import InputError, unknown_name
 from ettsweep.output import power
 from ettsweep.scaling.optimizers import factors_of
-from ettsweep.scaling.strategies import STRATEGIES, map_point, parse_strategy
+from ettsweep.scaling.strategies import STRATEGIES, map_point, parse_strategy, strategy_name
 from ettsweep.sweep.ledger import Ledger
 from ettsweep.sweep.search import Point, Search
 from ettsweep.sweep.searching import Key, Start
@@ -32,6 +32,8 @@ def starts(searches: Sequence[Search], sweeps: Sweeps, ledger: Ledger, source: s
             search.key: _nearest(search, (v for v in mine if v.search.sweep == search.sweep)) for search in searches
         }
         return {key: start for key, start in found.items() if start}
+    if _is_strategy(source):
+        source = strategy_name(parse_strategy(source))
     if all(search.strategy == source for search in searches):
         raise InputError(f"--from {source}: that is the strategy which is searched; name another, or a sweep")
     if source in sweeps.named and not _is_strategy(source):

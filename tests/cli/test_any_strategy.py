@@ -74,6 +74,7 @@ def test_what_is_no_strategy_is_refused_with_what_works(call: Call, text: str) -
 
 OTHERS: dict[str, tuple[str, ...]] = {
     "grid": ("--grid", "small.yaml", "--dry-run", "--results", "results"),
+    "search": ("--grid", "small.yaml", "--dry-run", "--results", "results"),
     "verify-optimum": ("--dry-run", "--results", "results"),
     "seeds": ("--dry-run", "--results", "results"),
     "report": ("--results", "results"),

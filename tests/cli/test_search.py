@@ -214,6 +214,7 @@ def test_another_width_starts_from_the_optimum_of_a_sweep_through_the_map(
         ("--grid w8.yaml --pruner medain", "unknown pruner 'medain'"),
         ("--grid w8.yaml --from nobody", "unknown strategy or sweep 'nobody'"),
         ("--grid w8.yaml --from standard", "--from standard: that is the strategy which is searched"),
+        ("--grid w8.yaml --strategy s=.25 --from s=0.250", "--from s=0.25: that is the strategy which is searched"),
         ("--grid w8.yaml --from mup", "--from mup: strategy mup: nothing was asked for there yet"),
         ("--sweep w8 --lr-range=-1:1", "--sweep takes a sweep as it is, without --lr-range"),
         ("--sweep nobody", "unknown sweep 'nobody'"),

@@ -30,7 +30,7 @@ class Forgetful(Searching):
     """One that is killed after each round: nothing is left of it but what was kept."""
 
     def further(self, searches: Sequence[Search], ledger: Ledger, number: int) -> list[Search]:
-        again = Searching(self.sampler, self.propose, self.trials, self.starts, {*self.over}, self.keep)
+        again = Searching(self.sampler, self.propose, self.trials, self.starts, {*self.over}, keep=self.keep)
         found = again.further(searches, ledger, number)
         self.over = again.over
         return found

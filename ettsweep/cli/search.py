@@ -75,11 +75,10 @@ def search(
     from ettsweep.sweep.changes import followed
     from ettsweep.sweep.changes import propose as record
     from ettsweep.sweep.pruning import check_pruner
-    from ettsweep.sweep.samplers import TRIALS, proposer
+    from ettsweep.sweep.samplers import proposer, trials_for
     from ettsweep.sweep.searching import Searching
     from ettsweep.sweep.study import Journal
     from ettsweep.sweep.sweeps import asked_too, load_sweeps
-    from ettsweep.sweep.verdict import MOST
     from ettsweep.sweep.warm import starts
 
     propose = proposer(sampler)
@@ -107,7 +106,7 @@ def search(
     searching = Searching(
         sampler,
         propose,
-        trials or TRIALS.get(sampler, MOST),
+        trials_for(sampler, trials),
         begun,
         {one.key for one in searches if sweeps.named[name].searched_out(one.strategy, sampler)},
         seen=(lambda ledger: None) if dry_run else journal.write,

@@ -207,8 +207,10 @@ def _study(pruner: "BasePruner", measure: Score) -> "Study":
     """Return an empty study, kept in memory."""
     import optuna
 
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    return optuna.create_study(direction="minimize" if measure.mode == "min" else "maximize", pruner=pruner)
+    from ettsweep.sweep.samplers import quiet  # numpy: commands that prune nothing start without it
+
+    with quiet():
+        return optuna.create_study(direction="minimize" if measure.mode == "min" else "maximize", pruner=pruner)
 
 
 def _stops(pruner: "BasePruner", curve: Curve, finished: Sequence[Curve], measure: Score) -> bool:

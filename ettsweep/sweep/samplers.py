@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from ettsweep.errors import InputError, unknown_name
 from ettsweep.seeding import derive_seed
 from ettsweep.sweep.proposers import Known, Place, Proposer, surface
+from ettsweep.sweep.verdict import MOST
 
 if TYPE_CHECKING:
     import optuna
@@ -65,11 +66,16 @@ SAMPLERS = ("surface", *OPTUNA)
 REPLAYED = ("cmaes", "qmc")
 """Those that go by how often they were asked: they are asked from the first place on, and told what is known."""
 
-TRIALS = dict.fromkeys(OPTUNA, 30)
-"""Points that a proposer may name where nobody says how many; the surface's own stops by itself."""
+TRIALS = 30
+"""Points that a sampler of Optuna's may name where nobody says how many; the surface stops by itself."""
 
 NEEDS = {"cmaes": "cmaes"}
 """Packages that Optuna needs for a sampler, beyond those that are there; extras of these names have them."""
+
+
+def trials_for(name: str, stated: int | None) -> int:
+    """Return how many points a proposer may name: as many as somebody has stated, else its default."""
+    return stated or (TRIALS if name in OPTUNA else MOST)
 
 
 def proposer(name: str, seed: int = 0) -> Proposer:

@@ -24,11 +24,10 @@ from ettsweep.sweep.criterion import Criterion
 from ettsweep.sweep.gridfile import load_request
 from ettsweep.sweep.ledger import Ledger, Plan, Run, make_plan
 from ettsweep.sweep.recorded import Recorded, Table
-from ettsweep.sweep.samplers import SAMPLERS, TRIALS, proposer
+from ettsweep.sweep.samplers import SAMPLERS, proposer, trials_for
 from ettsweep.sweep.search import Axis, Point, Search, neighbours
 from ettsweep.sweep.searching import Searching, Start
 from ettsweep.sweep.seeds import in_turn
-from ettsweep.sweep.verdict import MOST
 from ettsweep.sweep.verify import NO_BUDGET, Budget, Verification
 from ettsweep.sweep.worlds import Made, Place, World
 
@@ -131,7 +130,7 @@ class Way:
         if self.name == "factorial":
             box = product(range(low[0], high[0] + 1), range(low[1], high[1] + 1))
             return replace(search, points=tuple(dict.fromkeys(map(at, box)))), None
-        trials = self.trials or TRIALS.get(self.name, MOST)
+        trials = trials_for(self.name, self.trials)
         starts = {search.key: Start(start)}
         searching = Searching(self.name, proposer(self.name, world.number), trials, starts)
         return replace(search, points=(), box=(at(low), at(high))), searching

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.commandline import LONG, PATIENCE_S, Call, Done, keep, runs_in, start, wait_for, write_grid
+from support.commandline import LONG, PATIENCE_S, Call, Done, finish, keep, runs_in, start, wait_for, write_grid
 from support.forks import Forks, warm_workers
 
 from ettsweep.runs.folder import RunDir
@@ -25,12 +25,6 @@ NOISE = (0.0, 0.01, -0.01, 0.02)
 def noisy(spec: RunSpec, slope: float = 1.0) -> float:
     """Lowest at lr 2^-2; a neighbour is worse by `slope` times an eighth or a quarter."""
     return 1 + slope * abs(spec.lr - 0.25) + NOISE[(spec.seed + round(8 * spec.lr)) % len(NOISE)]
-
-
-def finish(results: Path, spec: RunSpec, score: float) -> None:
-    run = RunDir.create(results, spec)
-    assert run.claim({}, after=0)
-    assert run.finish({"status": "done", "score": score, "device_s": 36.0}, [])
 
 
 @pytest.fixture

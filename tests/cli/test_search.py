@@ -11,6 +11,7 @@ from support.commandline import (
     LONG,
     Call,
     ended,
+    finish,
     keep,
     runs_in,
     start,
@@ -19,7 +20,6 @@ from support.commandline import (
 )
 from support.forks import Forks, warm_workers
 
-from ettsweep.runs.folder import RunDir
 from ettsweep.runs.state import State
 from ettsweep.spec import RunSpec
 from ettsweep.sweep.gridfile import load_request
@@ -42,12 +42,6 @@ def proposed(results: Path, sweep: str = "w8") -> dict[str, list[float]]:
         for proposal in yaml.safe_load(path.read_text()).get("proposed") or ():
             found.setdefault(proposal["strategy"], []).extend(point["lr"] for point in proposal["points"])
     return found
-
-
-def finish(results: Path, spec: RunSpec, score: float) -> None:
-    run = RunDir.create(results, spec)
-    assert run.claim({}, after=0)
-    assert run.finish({"status": "done", "score": score, "device_s": 36.0}, [])
 
 
 # --- from a grid file to a verdict ------------------------------------------------------------------------------------

@@ -64,6 +64,13 @@ def keep(results: Path, request: Request) -> None:
     extend(results, Path(request.grid).stem, request)
 
 
+def finish(results: Path, spec: RunSpec, score: float) -> None:
+    """Have a run be finished with a made score, as if it had trained for a hundredth of an hour."""
+    run = RunDir.create(results, spec)
+    assert run.claim({}, after=0)
+    assert run.finish({"status": "done", "score": score, "device_s": 36.0}, [])
+
+
 def start(*arguments: object, **options: Any) -> "subprocess.Popen[str]":
     """Start a command in the background."""
     command = [ETTSWEEP, *map(str, arguments)]

@@ -109,11 +109,13 @@ class Way:
         name: one of `WAYS`.
         trials: points that a proposer may name; None for its default.
         off: steps from the best place at which it starts; None: at the centre of its world.
+        start: the place at which it starts, whatever `off` says.
     """
 
     name: str = "climb"
     trials: int | None = None
     off: int | None = None
+    start: Place | None = None
 
     def begin(self, search: Search, world: Made | Recorded) -> tuple[Search, Searching | None]:
         """Return the search as it begins in a world, and what proposes its points, if anything does."""
@@ -124,7 +126,7 @@ class Way:
             return centre.moved(*(0 if axis.fixed else x * axis.step for axis, x in zip(axes, place, strict=True)))
 
         low, high = world.ends
-        start = at((0, 0) if self.off is None else _beside(world.best, self.off, world))
+        start = at(self.start or ((0, 0) if self.off is None else _beside(world.best, self.off, world)))
         if self.name == "climb":
             return replace(search, points=(start,)), None
         if self.name == "factorial":

@@ -3,6 +3,7 @@
 It prints a row for each world, way to search, start and number of slots. Each row is of simulated sweeps that are
 searched so, with one seed a point, and then go through the same rounds until their verdict stands. `global` is the share
 whose candidate is within the margin of the best point of the lattice; `wall` counts rounds of runs that train at once.
+On a recorded lattice `off` may be `mapped`: the search starts from the optimum of the other strategy that was recorded.
 """
 
 import argparse
@@ -19,10 +20,13 @@ import numpy as np
 from bench.verdicts import MAX_RUNS, worlds
 from ettsweep.pool import Pool
 from ettsweep.sweep.criterion import Criterion
+from ettsweep.sweep.recorded import Recorded, Table
 from ettsweep.sweep.simulate import WAYS, Series, Way, centre_alone, open_workers, outcomes, summary
 from ettsweep.sweep.verify import Budget
+from ettsweep.sweep.worlds import Made, Place
 
-OFF = (0, 1, 2, 4)
+MAPPED = "mapped"
+OFF = ("0", "1", "2", "4", MAPPED)
 SLOTS = (1, 8)
 MARGINS = {"bowl .12": 0.05, "recorded digits-ntk": 0.05, "recorded digits-standard": 0.05}
 """Margins of worlds whose noise is high; of others 2%."""
@@ -40,7 +44,8 @@ Row = dict[str, float | str | None]
 
 
 def rows(pool: Pool, options: argparse.Namespace) -> Iterator[Row]:
-    for name, (world, table) in worlds().items():
+    known = worlds()
+    for name, (world, table) in known.items():
         if options.only and not any(part in name for part in options.only):
             continue
         margin = MARGINS.get(name, 0.02)
@@ -48,10 +53,13 @@ def rows(pool: Pool, options: argparse.Namespace) -> Iterator[Row]:
         budget = Budget(MAX_RUNS, table.seeds() if table else None)
         for slots in options.slots:
             for off in options.off:
+                if off == MAPPED and table is None:
+                    continue
+                begun = {"start": other_best(name, known)} if off == MAPPED else {"off": int(off)}
                 for way in options.ways:
                     for trials in TRIALS.get(way, options.trials):
                         sweeps = min(options.sweeps, BEYOND.get(way, options.sweeps))
-                        series = Series(search, world, budget, slots, Way(way, trials, off))
+                        series = Series(search, world, budget, slots, Way(way, trials, **begun))
                         told = summary(outcomes(pool, series, sweeps))
                         yield {
                             "world": name,
@@ -63,6 +71,12 @@ def rows(pool: Pool, options: argparse.Namespace) -> Iterator[Row]:
                             "sweeps": sweeps,
                             **{key: told[key] for key in COLUMNS[7:]},
                         }
+
+
+def other_best(name: str, known: dict[str, tuple[Made | Recorded, Table | None]]) -> Place:
+    """Return the best place of the other recorded lattice: the centre of each is the map of that of the other."""
+    (other,) = (world for one, (world, table) in known.items() if table and one != name)
+    return other.best
 
 
 def told(column: str, value: float | str | None) -> str:
@@ -80,7 +94,7 @@ def main() -> None:
     parser.add_argument("--sweeps", type=int, default=48)
     parser.add_argument("--only", nargs="*", default=[], help="worlds whose names hold one of these")
     parser.add_argument("--ways", nargs="*", default=list(WAYS), choices=WAYS)
-    parser.add_argument("--off", type=int, nargs="*", default=list(OFF))
+    parser.add_argument("--off", nargs="*", default=list(OFF), choices=OFF)
     parser.add_argument("--slots", type=int, nargs="*", default=list(SLOTS))
     parser.add_argument("--trials", type=int, nargs="*", default=[15, 30])
     parser.add_argument("--workers", type=int, default=2)

@@ -1,8 +1,7 @@
 """The command search: a proposer names points, and what it finds is verified."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,9 +15,10 @@ from ettsweep.errors import InputError
 from ettsweep.output import Format, note
 
 if TYPE_CHECKING:
-    from ettsweep.launch.pruner import Pruner
-    from ettsweep.sweep.search import Request
-    from ettsweep.sweep.sweeps import Sweeps
+    from ettsweep.launch.searches import Seeker, Sought
+    from ettsweep.sweep.search import Request, Search
+    from ettsweep.sweep.searching import Key, Start
+    from ettsweep.sweep.verify import Budget
 
 
 def search(
@@ -70,15 +70,14 @@ def search(
     """
     from ettsweep.cli.course import show_course
     from ettsweep.cli.verified import show_verified
-    from ettsweep.launch.demand import ask_grid, trained_by
-    from ettsweep.launch.rounds import How, read_ledger, verify_rounds
+    from ettsweep.launch.demand import trained_by
+    from ettsweep.launch.rounds import How, read_ledger
+    from ettsweep.launch.searches import Seeker, Sought
     from ettsweep.sweep.changes import followed
-    from ettsweep.sweep.changes import propose as record
     from ettsweep.sweep.pruning import check_pruner
     from ettsweep.sweep.samplers import proposer, trials_for
-    from ettsweep.sweep.searching import Searching
     from ettsweep.sweep.study import Journal
-    from ettsweep.sweep.sweeps import asked_too, load_sweeps
+    from ettsweep.sweep.sweeps import load_sweeps
     from ettsweep.sweep.warm import starts
 
     propose = proposer(sampler)
@@ -89,53 +88,60 @@ def search(
             raise InputError("--rebuild writes one file and trains nothing; it takes no --dry-run")
         return note(journal.rebuild(read_ledger(results)))
     journal.check()
-    check_pruner(pruner, [asked.recipe.schedule])
     with retyped_with("--name"):
         request = training.place().settle(asked, results, name)
-        how = How(results, *trained_by(request), dry_run, console() if follow else None, "search", tell=note)
-    sweeps = asked_too(load_sweeps(results), name, request)
-    families = {one.family for one in request.searches()}
-    searches = [one for one in sweeps.named[name].searches if one.family in families]
-    budget = limits.budget(searches)
-    begun = starts([one for one in searches if not one.proposed], sweeps, read_ledger(results), source)
-    _, obstacle = ask_grid(request, how, name, asking.words, tell=note)
-    note(f"before it can be submitted: {obstacle}" if obstacle else "")
+    check_pruner(pruner, [recipe.schedule for recipe in (request.recipe, request.first_look) if recipe])
+    how = How(results, *trained_by(request), dry_run, console() if follow else None, "search", tell=note)
+    seeker = Seeker(sampler, propose, trials_for(sampler, trials), pruner, how, note, go_on if follow else None)
+    sought = Sought.of(name, request, load_sweeps(results))
+    budget = limits.budget(sought.searches)
+    new = [one for one in sought.searches if not one.proposed]
+    begun = starts(new, sought.sweeps, read_ledger(results), source)
+    seeker.ask(sought, asking.words)
     note(told)
-    for one in searches:
-        note(f"{one.title} starts {begun[one.key].reason}" if one.key in begun else "")
-    searching = Searching(
-        sampler,
-        propose,
-        trials_for(sampler, trials),
-        begun,
-        {one.key for one in searches if sweeps.named[name].searched_out(one.strategy, sampler)},
-        seen=(lambda ledger: None) if dry_run else journal.write,
-        keep=(lambda sweep, proposals: None) if dry_run else partial(record, results),
-        tell=note,
-    )
-    tell, agree = (note, go_on) if follow else (None, None)
-    with detaching(), followed(results, [name] if how.follows else ()):
-        done = verify_rounds(
-            searches,
-            replace(how, searches=searches),
-            budget=budget,
-            tell=tell,
-            agree=agree,
-            propose=searching.further,
-            prune=None if pruner == "none" else partial(_pruner, results, pruner, sweeps, name),
-        )
+    with detaching():
+        if request.first_look and (unbegun := [one for one in new if one.key not in begun]):
+            found, budget = _first_look(seeker, sought, unbegun, budget, form)
+            begun |= found
+        for one in sought.searches:
+            note(f"{one.title} starts {begun[one.key].reason}" if one.key in begun else "")
+        with followed(results, [name] if how.follows else ()):
+            done = seeker.go(sought, begun, budget)
     show_course(done.verification.searches, done.outcome.plan.ledger, form)
     raise typer.Exit(show_verified(done, budget, form))
 
 
-def _pruner(
-    results: Path, rule: str, sweeps: "Sweeps", name: str, proposals: "Callable[[], Collection[str]]"
-) -> "Pruner":
-    """Return what stops runs that were merely proposed, and that no other sweep asks for."""
-    from ettsweep.launch.pruner import Pruner
+def _first_look(
+    seeker: "Seeker", sought: "Sought", unbegun: "Sequence[Search]", budget: "Budget", form: Format
+) -> "tuple[dict[Key, Start], Budget]":
+    """Have the first look of some families searched; return where these start, and what is left of the budget.
 
-    others = {spec.run_id for sweep in sweeps.chosen() if sweep.name != name for spec in sweep.specs()}
-    return Pruner(results, rule, lambda: set(proposals()) - others, note)
+    Raises:
+        Exit: it is under way, and nobody waits for it.
+    """
+    from ettsweep.cli.verified import show_submitted
+    from ettsweep.cli.views import note_blocked
+    from ettsweep.launch.searches import Sought
+    from ettsweep.sweep.changes import followed
+    from ettsweep.sweep.firstlook import first_look, name_for, starts_from
+
+    title = "first look"
+    how = replace(seeker.how, title=title, tell=lambda text: note(f"{title}: {text}" if text else ""))
+    seeker = replace(seeker, how=how)
+    request = first_look(sought.request, [one.strategy for one in unbegun])
+    look = Sought.of(name_for(request, sought.name, sought.sweeps), request, sought.sweeps)
+    seeker.ask(look, f"the first look of {sought.name}", archived=True)
+    with followed(how.results, [look.name] if how.follows else ()):
+        done = seeker.go(look, {}, budget, judges=False)
+    plan = done.outcome.plan
+    if plan.under_way and not how.follows:
+        note("the first look comes first; the same command again goes on from it")
+        raise typer.Exit(show_submitted(done, form))
+    note_blocked(plan)
+    found = starts_from(done.verification.verdicts, unbegun, plan.ledger)
+    for one in unbegun:
+        note("" if one.key in found else f"{one.title} starts at its centre: nothing at first look has a score")
+    return found, done.verification.left(plan.ledger)
 
 
 def _asked(asking: Asking, sweep: str | None, judging: Judging, results: Path) -> "tuple[str, Request, str]":

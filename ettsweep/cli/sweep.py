@@ -161,17 +161,19 @@ def report(
     from ettsweep.launch.rounds import read_ledger
     from ettsweep.report.build import write_report
     from ettsweep.report.families import judged
+    from ettsweep.sweep.firstlook import looked_at
     from ettsweep.sweep.verify import judge
 
     ledger, sweeps = read_ledger(results), families.load(results)
     searches, runs = families.searches(sweeps), families.runs(ledger, sweeps)
     verdicts = judge(searches, ledger)
     runs = list({run.id: run for run in (*runs, *(run for v in verdicts for run in v.runs))}.values())
+    looks = looked_at(families.sweeps(sweeps), sweeps, ledger)
     folder = out or results / "report"
     with chosen_by("--out", folder):
-        paths = write_report(results, folder, runs, verdicts, sweeps.searches, note)
+        paths = write_report(results, folder, runs, verdicts, sweeps.searches, note, looks)
     show_verdicts(verdicts, form)
     if form is Format.TABLE:
         show_spikes(judged(runs, verdicts))
-    note(cost_so_far(runs, sweeps.searches))
+    note(cost_so_far(runs, sweeps.searches, looks))
     note(f"wrote {paths[0]} and, beside it, {len(paths) - 1} tables and figures")

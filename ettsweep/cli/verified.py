@@ -18,10 +18,7 @@ def show_verified(done: Verified, budget: Budget, form: Format) -> int:
     note_outside(asked.verdicts)
     if how.follows:
         note_saved(asked.verdicts, asked.beyond)
-    if how.dry_run:
-        show_plan(done.outcome, form, below=True)
-    else:
-        note_submitted(done)
+    _show_submitted(done, form, below=True)
     if asked.held_back:
         needed = f"{count(asked.held_back, 'more run')} {'is' if asked.held_back == 1 else 'are'} needed"
         note(f"{needed} than {budget} allows")
@@ -35,3 +32,23 @@ def show_verified(done: Verified, budget: Budget, form: Format) -> int:
         raise done.problem
     note(score_note([v.search for v in asked.verdicts]))
     return 0 if all(v.verdict == "optimal" for v in asked.verdicts) else 1
+
+
+def show_submitted(done: Verified, form: Format) -> int:
+    """Print what was submitted, or would be, of what has no verdict yet; return the exit code.
+
+    Raises:
+        LaunchError: it could not be submitted.
+    """
+    _show_submitted(done, form)
+    note_blocked(done.outcome.plan)
+    if done.problem:
+        raise done.problem
+    return 1
+
+
+def _show_submitted(done: Verified, form: Format, *, below: bool = False) -> None:
+    if done.outcome.how.dry_run:
+        show_plan(done.outcome, form, below=below)
+    else:
+        note_submitted(done)

@@ -210,13 +210,16 @@ class Account:
 # --- saved ----------------------------------------------------------------------------------------------------------
 
 
-def cost_so_far(runs: Iterable[Run], searches: Searches) -> str:
+def cost_so_far(runs: Iterable[Run], searches: Searches, looks: Sequence[Run] = ()) -> str:
     """Return a line on what finished runs have cost, and on what those saved that several sweeps ask for.
 
-    They would have been trained once for each. `searches` are those of all sweeps, by family.
+    They would have been trained once for each. `searches` are those of all sweeps, by family; `looks` the finished runs
+    of first looks.
     """
     finished = [run for run in runs if run.result]
     told = f"{count(len(finished), 'finished run')}: {device_hours(sum(map(cost_s, finished)))}"
+    if looks:
+        told += f", and {count(len(looks), 'run')} at first look: {device_hours(sum(map(cost_s, looks)))}"
     shared = [(run, asking) for run in finished if (asking := _asking(run, searches)) > 1]
     if shared:
         saved_s = sum((asking - 1) * cost_s(run) for run, asking in shared)

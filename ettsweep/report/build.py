@@ -64,13 +64,14 @@ def write_report(
     verdicts: Sequence[Verdict],
     searches: Searches,
     tell: Callable[[str], None] = lambda text: None,
+    looks: Sequence[Run] = (),
 ) -> list[Path]:
     """Write tables, figures and report.html into a folder; return the files, report.html first.
 
     What an earlier report wrote there and this one does not is removed.
 
     Verdicts are those of the families that were asked for, searches those of all sweeps by family. `tell` takes a line
-    for each run whose metrics cannot be used, as the page has it.
+    for each run whose metrics cannot be used, as the page has it. `looks` are the finished runs of first looks.
 
     Raises:
         StorageError: a file cannot be written.
@@ -89,7 +90,7 @@ def write_report(
             paths += files
     for problem in histories.corrupt.values():
         tell(problem)
-    page = html.render(str(results), comparisons, images, runs, searches, histories.corrupt)
+    page = html.render(str(results), comparisons, images, runs, searches, histories.corrupt, looks)
     write_atomic(out / "report.html", page)
     paths.insert(0, out / "report.html")
     settle(out, paths)

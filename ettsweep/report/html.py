@@ -55,6 +55,7 @@ def render(
     runs: Sequence[Run],
     searches: Searches,
     corrupt: dict[str, str],
+    looks: Sequence[Run] = (),
 ) -> str:
     """Return the page: comparisons, counts and a table of all runs, and why the history of some could not be read.
 
@@ -82,7 +83,7 @@ def render(
         metrics=sorted((measure.metric, measure.mode) for measure in measures),
         rules=rules,
         corrupt=sorted(corrupt.items()),
-        provenance=[*_provenance(families), ("cost", cost_so_far(runs, searches))],
+        provenance=[*_provenance(families), ("cost", cost_so_far(runs, searches, looks))],
     )
 
 

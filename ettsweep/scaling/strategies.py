@@ -9,6 +9,9 @@ from ettsweep.scaling.factors import Optimizer
 STRATEGIES: dict[str, float | None] = {"standard": None, "ntk": 0.0, "hybrid": 0.5, "mup": 1.0}
 """Meta-parameter s of each named strategy (foot:Meta1); `standard` is outside the family."""
 
+TRANSFERS = STRATEGIES["mup"]
+"""The s of the strategy under which (lr, wd) are meant to stay as they are when the width changes."""
+
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 """What people write; Python's float takes 0_1 for 1, which is another strategy than 0.1."""
 
@@ -57,3 +60,21 @@ def map_point(
     """
     k = math.pow(width, bulk_exponent(to_s, optimizer) - bulk_exponent(from_s, optimizer))
     return lr * k, wd / k
+
+
+def carry_point(
+    lr: float,
+    wd: float,
+    origin: tuple[float | None, int],
+    target: tuple[float | None, int],
+    optimizer: Optimizer = "adamw",
+) -> tuple[float, float]:
+    """Return (lr, wd) in another strategy and at another width, each given as (s, width).
+
+    From width to width it goes through maximal update, in which (lr, wd) are meant to stay as they are.
+    """
+    (from_s, from_width), (to_s, to_width) = origin, target
+    if from_width != to_width:
+        lr, wd = map_point(lr, wd, from_s, TRANSFERS, from_width, optimizer)
+        from_s = TRANSFERS
+    return map_point(lr, wd, from_s, to_s, to_width, optimizer)

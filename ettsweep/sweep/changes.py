@@ -61,8 +61,10 @@ def check_note(text: str) -> str:
     return text
 
 
-def extend(results: Path, name: str, request: Request, note: str | None = None) -> str:
-    """Keep a request under a name, where it says more than what is there; an archived sweep is shown again.
+def extend(results: Path, name: str, request: Request, note: str | None = None, *, archived: bool = False) -> str:
+    """Keep a request under a name, where it says more than what is there.
+
+    From then on its sweep is shown, also where it was archived; or it is `archived`.
 
     Return what that did, for people; nothing where it said nothing new.
 
@@ -76,7 +78,7 @@ def extend(results: Path, name: str, request: Request, note: str | None = None) 
         entry = Entry(
             asked=None if sweep and sweep.implies(request) else request,
             note=None if sweep and note == sweep.note else note,
-            archived=False if sweep and sweep.archived else None,
+            archived=archived if archived is not (sweep is not None and sweep.archived) else None,
         )
         if entry == Entry():
             return ""
@@ -85,7 +87,7 @@ def extend(results: Path, name: str, request: Request, note: str | None = None) 
             judged = sweep.criterion_with(request.criterion) if sweep else ""
             return (
                 f"sweep {name} is {done}"
-                + (", and no longer archived" if entry.archived is False else "")
+                + ("" if entry.archived is None else ", archived" if archived else ", and no longer archived")
                 + (f"; {judged} from now on" if judged else "")
             )
 

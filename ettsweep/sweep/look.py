@@ -268,14 +268,19 @@ class Look(ABC):
 
         Once all of these are known, an unresolved verdict needs further ones alone.
         """
-        if pending := self._pending():
-            return self.asked(pending)
+        if pending := self.pending():
+            return pending
         if verdict.candidate is None or verdict.verdict in FINAL | {"unresolved"}:
             return []
         candidate, new = verdict.candidate, [n.point for n in verdict.neighbours if not self._is_asked(n.point)]
         if self._too_far(new):
             return [] if candidate.state.finished else self.specs([candidate.point], self.new_seeds)
         return self.specs(dict.fromkeys([candidate.point, *verdict.missing, *new]), self.new_seeds)
+
+    def pending(self) -> list[RunSpec]:
+        """Return the runs of the points that were asked for and are still to come."""
+        points = self._pending()
+        return self.asked(points) if points else []
 
     def beyond(self, verdict: Verdict) -> list[Run]:
         """Return the runs that points have, which a climb reached, beyond what was asked for."""

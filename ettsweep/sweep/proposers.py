@@ -24,7 +24,7 @@ AROUND = {1: ((0.5,), (-0.5,)), 2: ((0.5, -0.25), (-0.25, 0.5), (-0.25, -0.25))}
 """Where a search looks around its start before a surface can be fitted, by its axes: shares of half the box."""
 
 INNER = 0.75
-"""Share of the box within which further first looks lie, where more runs than these train at once."""
+"""Share of the box within which further first places lie, where more runs than these train at once."""
 
 WORTH = 1.0
 """Shares of the margin that a further place must be expected to gain."""
@@ -85,7 +85,7 @@ def surface(known: Known, number: int) -> list[Place]:
     Each is chosen as if those before it, and those awaited, had scored as expected. None is returned once no place is
     expected to gain `WORTH` margins: the rest is for the race around the best one.
     """
-    first = _first_looks(known)
+    first = _first_places(known)
     if len(known.scores) < len(first):
         return list(islice((place for place in _spread(known, first) if place not in known.taken), number))
     if not known.free or (found := fit_scores(_with_diverged(known), loss=known.loss)) is None:
@@ -99,7 +99,7 @@ def surface(known: Known, number: int) -> list[Place]:
     return chosen
 
 
-def _first_looks(known: Known) -> list[Place]:
+def _first_places(known: Known) -> list[Place]:
     """Return the start and places around it."""
     half = [(high - low) / 2 for low, high in zip(known.low, known.high, strict=True)]
     found = [known.start]

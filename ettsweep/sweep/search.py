@@ -184,6 +184,7 @@ class Request(Frozen):
     `launch`, `launch_set` and `data` are where later commands train by default; they are in no run's id. The values of
     environment variables are not kept. `criterion` is what is stated of how verdicts are given; it is in no id either.
     Where it is `searched`, none of the points within its ranges is asked for by itself: they bound what is proposed.
+    `first_look` is a cheaper recipe that is searched before.
     """
 
     grid: str
@@ -195,6 +196,7 @@ class Request(Frozen):
     seeds: Seeds
     criterion: Stated | None = None
     searched: bool = False
+    first_look: Recipe | None = None
     data: str | None = None
     launch: str = "local"
     launch_set: Annotated[tuple[str, ...], Field(strict=False)] = ()
@@ -238,6 +240,7 @@ class Search:
         criterion: what makes its verdict optimal.
         box: two opposite corners of each range that proposers may choose points from.
         proposed: points that proposers chose, first to last.
+        region: two opposite corners of the part of the box that they keep to; empty for all of it.
     """
 
     base: RunSpec
@@ -249,6 +252,7 @@ class Search:
     criterion: Criterion = field(default_factory=Criterion)
     box: tuple[Point, ...] = ()
     proposed: tuple[Point, ...] = ()
+    region: tuple[Point, ...] = ()
 
     @cached_property
     def family(self) -> str:
@@ -345,5 +349,9 @@ def with_corpus(request: Request) -> Request:
     Raises:
         DataMissingError: there is no text.
     """
-    task = bound(request.recipe.task, request.data)
-    return request.model_copy(update={"recipe": request.recipe.model_copy(update={"task": task})})
+
+    def at_hand(recipe: Recipe) -> Recipe:
+        return recipe.model_copy(update={"task": bound(recipe.task, request.data)})
+
+    look = request.first_look and at_hand(request.first_look)
+    return request.model_copy(update={"recipe": at_hand(request.recipe), "first_look": look})

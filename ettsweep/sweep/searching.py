@@ -17,10 +17,15 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True)
 class Start:
-    """Where a family's search starts, and why there."""
+    """Where a family's search starts, and why there.
+
+    Attributes:
+        region: opposite corners of the part of its ranges that it keeps to; empty for all of them.
+    """
 
     point: Point
     reason: str = ""
+    region: tuple[Point, ...] = ()
 
 
 @dataclass
@@ -58,8 +63,8 @@ class Searching:
         news: dict[str, list[Proposal]] = {}
         named: dict[Key, list[Point]] = {}
         for search in active:
-            look = look_at(search, ledger.family(search.family))
-            known = known_of(look, self._start(search).point)
+            look, start = look_at(search, ledger.family(search.family)), self._start(search)
+            known = known_of(look, start.point, start.region)
             room = min(each - len(known.awaited), self.trials - len(search.proposed))
             if room > 0:
                 points = [look.place(place) for place in self.propose(known, room)]
@@ -68,15 +73,21 @@ class Searching:
                 self._tell(titles(searches)[search.key], search.key, points, len(known.taken))
         for sweep, proposals in news.items():
             self.keep(sweep, proposals)
-        return [replace(s, proposed=(*s.proposed, *named.get(s.key, ()))) for s in searches]
+        return [
+            replace(s, proposed=(*s.proposed, *named[s.key]), region=self._start(s).region) if s.key in named else s
+            for s in searches
+        ]
 
     def _start(self, search: Search) -> Start:
-        return self.starts.get(search.key) or Start(search.centre)
+        return self.starts.get(search.key) or Start(search.centre, region=search.region)
 
     def _proposal(self, search: Search, points: Sequence[Point]) -> Proposal:
         centres = tuple(Centre(lr=lr, wd=wd) for lr, wd in points)
-        reason = "" if search.proposed else self._start(search).reason
-        return Proposal(strategy=search.strategy, sampler=self.sampler, points=centres, reason=reason)
+        start = Start(search.centre) if search.proposed else self._start(search)
+        region = tuple(Centre(lr=lr, wd=wd) for lr, wd in start.region)
+        return Proposal(
+            strategy=search.strategy, sampler=self.sampler, points=centres, reason=start.reason, region=region
+        )
 
     def _tell(self, title: str, key: Key, points: Sequence[Point], known: int) -> None:
         """Say what was named; of a family of which nothing was, that it is over."""
@@ -84,11 +95,14 @@ class Searching:
             self.tell(f"{title}: {self.sampler} proposes {', '.join(map(str, points))}")
         else:
             self.over.add(key)
-            self.tell(f"{title}: after {count(known, 'point')} no further one is worth a run: on to the verdict")
+            self.tell(f"{title}: after {count(known, 'point')} no further one is worth a run")
 
 
-def known_of(look: Look, start: Point) -> Known:
-    """Return what a proposer knows of a family as it is on disk, in the order in which points were asked for."""
+def known_of(look: Look, start: Point, region: Sequence[Point] = ()) -> Known:
+    """Return what a proposer knows of a family as it is on disk, in the order in which points were asked for.
+
+    Its box is the region that the search keeps to, else the ranges.
+    """
     search, runs = look.search, look.runs()
     scores: dict[Place, dict[int, float]] = {}
     diverged, awaited = list[Place](), list[Place]()
@@ -102,7 +116,7 @@ def known_of(look: Look, start: Point) -> Known:
             scores[place] = {seed: score for seed, score in finished.items() if score is not None}
         elif look.awaits(point, search.asked.get(point, search.seeds)):
             awaited.append(place)
-    corners = [_whole(look.steps(point)) for point in search.box or search.asked]
+    corners = [_whole(look.steps(point)) for point in region or search.box or search.asked]
     low, high = (tuple(edge(along) for along in zip(*corners, strict=True)) for edge in (min, max))
     at = zip(low, high, _whole(look.steps(start)), strict=True)
     return Known(

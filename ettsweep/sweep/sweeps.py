@@ -47,12 +47,14 @@ class Proposal(Frozen):
         sampler: which proposer.
         points: none, where it had no further one to propose.
         reason: why these, for people.
+        region: two opposite corners of the part of the ranges that the search keeps to, from these on.
     """
 
     strategy: str
     sampler: str
     points: Annotated[tuple[Centre, ...], Field(strict=False)] = ()
     reason: str = ""
+    region: Annotated[tuple[Centre, ...], Field(strict=False)] = ()
 
 
 class Entry(Frozen):
@@ -143,7 +145,10 @@ class Sweep:
                 points |= dict.fromkeys(snap(point, points) for point in search.points)
                 box = dict.fromkeys((*first.box, *search.box))
                 merged[search.family] = replace(first, points=tuple(points), box=tuple(box))
-        return tuple(replace(search, proposed=tuple(self.samplers(search))) for search in merged.values())
+        return tuple(
+            replace(search, proposed=tuple(self.samplers(search)), region=self._region(search.strategy))
+            for search in merged.values()
+        )
 
     def samplers(self, search: Search) -> dict[Point, str]:
         """Return the points that proposers chose for a family, first to last, each with the first that did."""
@@ -159,6 +164,16 @@ class Sweep:
     def proposals(self) -> tuple[Proposal, ...]:
         """What proposers chose, first to last."""
         return tuple(proposal for entry in self.entries for proposal in entry.proposed or ())
+
+    def _region(self, strategy: str) -> tuple[Point, ...]:
+        """Return the region that the search of a strategy keeps to; none where other ranges were asked for since."""
+        for entry in reversed(self.entries):
+            if entry.asked and strategy in entry.asked.centres:
+                return ()
+            for proposal in entry.proposed or ():
+                if proposal.strategy == strategy and proposal.region:
+                    return tuple(Point(centre.lr, centre.wd) for centre in proposal.region)
+        return ()
 
     def searched_out(self, strategy: str, sampler: str) -> bool:
         """Say whether a proposer has no more to propose for a strategy, and nothing was asked since."""
@@ -181,6 +196,8 @@ class Sweep:
         if last.place != request.place or self.criterion_with(request.criterion):
             return False
         mine = {search.family: search for search in self.searches}
+        if request.first_look not in (None, last.first_look):
+            return False
         return all(
             (old := mine.get(new.family))
             and all(snap(point, old.points) in old.points for point in new.points)

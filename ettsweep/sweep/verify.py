@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ettsweep.errors import InputError
 from ettsweep.output import device_hours, power
@@ -93,6 +93,7 @@ class Verification:
         device_s: of some planned runs, the seconds that they will take, where that is known.
         at_once: runs that can train at a time: so many are raced in a round.
         follows: race, and go on from better neighbours of `at`.
+        judges: plan what verdicts lack; else what was asked for and is proposed alone.
         propose: returns the searches with some points more, up to a number in all, that are to be run next; None where
             nobody proposes any.
         verdicts: one for each family, of the last look.
@@ -110,6 +111,7 @@ class Verification:
     device_s: Callable[[Ledger, Sequence[Planned]], float | None] = lambda ledger, planned: None
     at_once: int = 1
     follows: bool = False
+    judges: bool = True
     propose: Callable[[Sequence[Search], Ledger, int], Sequence[Search]] | None = None
     verdicts: list[Verdict] = field(default_factory=list)
     planned: int = 0
@@ -136,8 +138,11 @@ class Verification:
         if first:
             self._check_seeds()
         self.stopped = []
-        lacking = [(look, v, look.wanted(v)) for look, v in zip(found, self.verdicts, strict=True)]
-        racing = [(look, v) for look, v, _ in lacking if self.follows and v.verdict == "unresolved"]
+        lacking = [
+            (look, v, look.wanted(v) if self.judges else look.pending())
+            for look, v in zip(found, self.verdicts, strict=True)
+        ]
+        racing = [(look, v) for look, v, _ in lacking if self.follows and self.judges and v.verdict == "unresolved"]
         points = [spec for look, v in racing if v.point for spec in look.specs([v.point])]
         each = math.ceil(self._batch(points, ledger) / max(1, len(racing)))
         lacking += [(look, v, self._further(look, v, each)) for look, v in racing]
@@ -161,6 +166,15 @@ class Verification:
             for point in set(v.search.proposed) - set(v.search.points) - compared:
                 found |= {v.search.base.at(point.lr, point.wd, seed).run_id for seed in v.search.asked[point]}
         return found
+
+    def left(self, ledger: Ledger) -> Budget:
+        """Return what the budget leaves for others once what was planned is trained."""
+        runs = None if self.budget.runs is None else max(0, self.budget.runs - self.planned)
+        hours = None if self.budget.hours is None else max(0.0, self.budget.hours - self._spent_s(ledger) / 3600)
+        return replace(self.budget, runs=runs, hours=hours)
+
+    def _spent_s(self, ledger: Ledger) -> float:
+        return sum(cost_s(ledger.runs[run]) for run in self._trained if run in ledger.runs)
 
     def _check_seeds(self) -> None:
         if (most := self.budget.seeds) is None:
@@ -243,8 +257,7 @@ class Verification:
         room = len(plan.to_launch) if self.budget.runs is None else max(0, self.budget.runs - self.planned)
         if self.budget.hours is None:
             return room
-        spent_s = sum(cost_s(ledger.runs[run]) for run in self._trained if run in ledger.runs)
-        left_s = 3600 * self.budget.hours - spent_s
+        left_s = 3600 * self.budget.hours - self._spent_s(ledger)
         each_s = (self.device_s(ledger, plan.to_launch) or 0.0) / max(1, len(plan.to_launch))
         affordable = len(plan.to_launch) if not each_s else int(left_s / each_s)
         return min(room, affordable if left_s > 0 else 0)

@@ -5,16 +5,13 @@ from collections.abc import Iterable, Sequence
 from ettsweep.errors import InputError, unknown_name
 from ettsweep.output import power
 from ettsweep.scaling.optimizers import factors_of
-from ettsweep.scaling.strategies import STRATEGIES, map_point, parse_strategy, strategy_name
+from ettsweep.scaling.strategies import STRATEGIES, carry_point, parse_strategy, strategy_name
 from ettsweep.sweep.ledger import Ledger
 from ettsweep.sweep.search import Point, Search
 from ettsweep.sweep.searching import Key, Start
 from ettsweep.sweep.sweeps import Sweeps
 from ettsweep.sweep.verdict import Verdict
 from ettsweep.sweep.verify import judge
-
-TRANSFERS = STRATEGIES["mup"]
-"""The s of the strategy under which (lr, wd) are meant to stay as they are when the width changes."""
 
 
 def starts(searches: Sequence[Search], sweeps: Sweeps, ledger: Ledger, source: str | None = None) -> dict[Key, Start]:
@@ -78,7 +75,8 @@ def _nearest(search: Search, verdicts: Iterable[Verdict]) -> Start | None:
         there = verdict.search.base.strategy.s
         return 0.0 if here == there else 2.0 if here is None or there is None else abs(here - there)
 
-    return _mapped(min(usable, key=apart), search)
+    nearest = min(usable, key=apart)
+    return mapped(nearest, search, f"the optimum {nearest.point}")
 
 
 def _maps(one: Search, other: Search) -> bool:
@@ -86,25 +84,20 @@ def _maps(one: Search, other: Search) -> bool:
     return one.family != other.family and one.base.optimizer.kind == other.base.optimizer.kind
 
 
-def _mapped(verdict: Verdict, search: Search) -> Start:
-    """Return where the optimum of a verdict lies under the strategy and width of a search."""
+def mapped(verdict: Verdict, search: Search, what: str) -> Start:
+    """Return where the candidate of a verdict lies under the strategy and width of a search; `what` says what it is."""
     assert verdict.point is not None
     base, other = search.base, verdict.search.base
-    factors = factors_of(base.optimizer)
-    (lr, wd), s, width = verdict.point, other.strategy.s, other.model.width
-    if width != base.model.width:
-        lr, wd = map_point(lr, wd, s, TRANSFERS, width, factors)
-        s, width = TRANSFERS, base.model.width
-    lr, wd = map_point(lr, wd, s, base.strategy.s, width, factors)
-    near = _within(search, Point(search.lr.nearest(base.lr, lr), search.wd.nearest(base.wd, wd)))
+    origin, target = (other.strategy.s, other.model.width), (base.strategy.s, base.model.width)
+    lr, wd = carry_point(verdict.point.lr, verdict.point.wd, origin, target, factors_of(base.optimizer))
+    near = within(search, Point(search.lr.nearest(base.lr, lr), search.wd.nearest(base.wd, wd)))
     wide = f" at width {other.model.width}" if other.model.width != base.model.width else ""
     where = f" of sweep {verdict.search.sweep}" if verdict.search.sweep != search.sweep else ""
-    told = f"the optimum {verdict.point} of {verdict.strategy}{wide}{where}"
-    mapped = f"({power(lr)}, {power(wd)})"
-    return Start(near, f"from {told}, mapped to {mapped}, nearest {near}")
+    told = f"{what} of {verdict.strategy}{wide}{where}"
+    return Start(near, f"from {told}, mapped to ({power(lr)}, {power(wd)}), nearest {near}")
 
 
-def _within(search: Search, point: Point) -> Point:
+def within(search: Search, point: Point) -> Point:
     """Return a point of the lattice, or where it lies beyond the ranges, the one in them that is nearest to it."""
     (least_lr, least_wd), (most_lr, most_wd) = (
         [edge(axis) for axis in zip(*search.box, strict=True)] for edge in (min, max)

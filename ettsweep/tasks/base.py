@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from ettsweep.errors import InputError
 from ettsweep.seeding import derive_seed
 
 
@@ -49,17 +50,30 @@ class Share:
         return [mine[first : first + size] for first in range(0, len(mine), size)]
 
 
+def used(there: int, samples: int | None) -> NDArray[np.int64]:
+    """Return the numbers of the samples that runs train on: all that are there, or so many, the same for every run.
+
+    Raises:
+        InputError: there are not as many.
+    """
+    if samples is None:
+        return np.arange(there)
+    if samples > there:
+        raise InputError(f"task.samples: {samples} are asked for, {there} training samples are there")
+    return np.sort(np.random.default_rng(derive_seed(0, "samples")).permutation(there)[:samples])
+
+
 def global_batches(
-    samples: int, batch_size: int, seed: int, first_step: int
+    samples: NDArray[np.int64], batch_size: int, seed: int, first_step: int
 ) -> Iterator[tuple[int, NDArray[np.int64]]]:
-    """Yield, for each step from `first_step` on, its epoch and the numbers of its samples.
+    """Yield, for each step from `first_step` on, its epoch and its samples.
 
     An epoch is one permutation from (seed, epoch); its incomplete last batch is dropped.
     """
-    steps = samples // batch_size
+    steps = len(samples) // batch_size
     epoch, skip = divmod(first_step - 1, steps)
     while True:
-        order = np.random.default_rng(derive_seed(seed, "order", epoch)).permutation(samples)
+        order = samples[np.random.default_rng(derive_seed(seed, "order", epoch)).permutation(len(samples))]
         for k in range(skip, steps):
             yield epoch, order[k * batch_size : (k + 1) * batch_size]
         epoch, skip = epoch + 1, 0

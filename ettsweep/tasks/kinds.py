@@ -123,7 +123,7 @@ def _images(spec: type[ImageTask]) -> TaskKind:
         found=lambda task, data: f"found: {images.locate(task, data)[0].format}",
         load="ettsweep.tasks.images.classification:Images",
         doctor="ettsweep.doctor.images:examine_images",
-        train_size=lambda task: int(task.train_size),
+        train_size=lambda task: int(task.samples or task.train_size),
     )
 
 
@@ -141,7 +141,7 @@ TASKS: dict[str, TaskKind] = {
         check=lambda task, model, data: digits_file(),
         found=lambda task, data: f"comes with scikit-learn {version('scikit-learn')}",
         load="ettsweep.tasks.images.digits:Digits",
-        train_size=lambda task: int(task.train_size),
+        train_size=lambda task: int(task.samples or task.train_size),
     ),
     "imagenet": _images(ImageNetTask),
     "cifar10": _images(Cifar10Task),

@@ -13,7 +13,7 @@ from torch import Tensor
 from ettsweep.errors import DataMissingError
 from ettsweep.seeding import derive_seed
 from ettsweep.spec import ImageModel
-from ettsweep.tasks.base import Batch, Classification, Loading, Share, global_batches
+from ettsweep.tasks.base import Batch, Classification, Loading, Share, global_batches, used
 from ettsweep.tasks.images.augmentation import (
     evaluation_transform,
     restored_generators,
@@ -109,7 +109,8 @@ class Images(Classification):
         super().__init__(0.0 if self._mixup else spec.label_smoothing)
         self._seed, self._device, self._share, self._loading = seed, device, share, loading
         self._parts = parts(share, spec.mixup_chunk, whole=self._mixup is not None)
-        self.steps_per_epoch = len(train) // share.batch_size
+        self._used = used(len(train), spec.samples)
+        self.steps_per_epoch = len(self._used) // share.batch_size
         self._tolerated = max(TOLERATED, sum(self._sizes) // 100)
         self._corrupt: set[str] = set()
         self.fingerprint = fingerprint(train, validation)
@@ -122,7 +123,7 @@ class Images(Classification):
 
     def order(self, first_step: int) -> Iterator[list[Item]]:
         """Yield the images of each chunk."""
-        for epoch, batch in global_batches(self._sizes[0], self._share.batch_size, self._seed, first_step):
+        for epoch, batch in global_batches(self._used, self._share.batch_size, self._seed, first_step):
             chosen = batch.tolist()
             for part in self._parts:
                 yield [(epoch, chosen[position]) for position in part.loaded]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ettsweep.seeding import derive_seed
 from ettsweep.spec import ImageModel
-from ettsweep.tasks.base import Batch, Classification, Loading, Share, global_batches
+from ettsweep.tasks.base import Batch, Classification, Loading, Share, global_batches, used
 from ettsweep.tasks.data import digits_file
 from ettsweep.tasks.images.spec import DigitsTask
 
@@ -47,10 +47,11 @@ class Digits(Classification):
         mine = [slice(one.start, one.stop, one.step) for one in share.validation(len(val_y), VALIDATION_SLICE)]
         self._validation = [Batch((val_x[chosen],), val_y[chosen]) for chosen in mine]
         self._seed, self._share = seed, share
-        self.steps_per_epoch = spec.train_size // share.batch_size
+        self._used = used(spec.train_size, spec.samples)
+        self.steps_per_epoch = len(self._used) // share.batch_size
 
     def batches(self, first_step: int) -> Iterator[Batch]:
-        for _, batch in global_batches(len(self._labels), self._share.batch_size, self._seed, first_step):
+        for _, batch in global_batches(self._used, self._share.batch_size, self._seed, first_step):
             batch_B = torch.from_numpy(batch).to(self._labels.device)
             for positions in self._share.slices:
                 chosen_B = batch_B[positions.start : positions.stop]

@@ -10,12 +10,18 @@ from ettsweep.spec import ImageModel, ModelSpec, TaskSpec
 
 
 class DigitsTask(TaskSpec):
-    """Scikit-learn's 8 x 8 digits, split once and for all into training and validation images."""
+    """Scikit-learn's 8 x 8 digits, split once and for all into training and validation images.
+
+    Attributes:
+        train_size: training images; all others are for validation.
+        samples: training images that are used, chosen once and for all; None for all.
+    """
 
     kind: Literal["digits"] = "digits"
     train_size: Annotated[int, Field(ge=1, le=1796)] = 797
     split_seed: Annotated[int, Field(ge=0)] = 0
     label_smoothing: Fraction = 0.0
+    samples: Annotated[Positive | None, OmitAt(None)] = None
 
 
 Rgb = Annotated[tuple[float, float, float], Field(strict=False)]
@@ -48,6 +54,7 @@ class ImageTask(TaskSpec):
         resize: short side before the centre crop of an evaluation.
         mean, std: of each channel, for normalisation.
         train_size, val_size: number of images; the data that are found must have as many.
+        samples: training images that are used, chosen once and for all; None for all.
     """
 
     named_classes: ClassVar[int | None] = None
@@ -72,6 +79,7 @@ class ImageTask(TaskSpec):
     std: Annotated[Rgb, OmitAt((0.229, 0.224, 0.225))] = (0.229, 0.224, 0.225)
     train_size: Annotated[int, Field(ge=1), OmitAt(1_281_167)] = 1_281_167
     val_size: Annotated[int, Field(ge=1), OmitAt(50_000)] = 50_000
+    samples: Annotated[Positive | None, OmitAt(None)] = None
 
     @property
     def classes(self) -> int | None:
@@ -134,8 +142,10 @@ def misfits(task: DigitsTask | ImageTask, model: ModelSpec, batch_size: int) -> 
         for key, value in wanted.items()
         if value not in (None, getattr(model, key))
     ]
-    if batch_size > task.train_size:
-        problems.append(f"batch_size: {batch_size} is more than the {task.train_size} training images")
+    if task.samples and task.samples > task.train_size:
+        problems.append(f"task.samples: {task.samples} is more than the {task.train_size} training images")
+    if batch_size > (images := task.samples or task.train_size):
+        problems.append(f"batch_size: {batch_size} is more than the {images} training images")
     if isinstance(task, DigitsTask):
         return problems
     if (task.mixup or task.cutmix) and batch_size % 2:

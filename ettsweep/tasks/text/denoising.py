@@ -16,7 +16,7 @@ from torch import Tensor
 from ettsweep.errors import DataMissingError, InputError
 from ettsweep.seeding import derive_seed
 from ettsweep.spec import TextModel
-from ettsweep.tasks.base import Batch, Loading, Share, global_batches
+from ettsweep.tasks.base import Batch, Loading, Share, global_batches, used
 from ettsweep.tasks.kinds import bound
 from ettsweep.tasks.text.corpus import Corpus, TextBlock, TextBlocks, open_corpus
 from ettsweep.tasks.text.location import text_folder
@@ -155,15 +155,16 @@ class Denoising:
         spread = np.arange(count) * len(self._validation) // count
         self._measured = [spread[list(part)] for part in share.validation(count, VALIDATION_SLICE)]
         self.fingerprint = corpus.digest
-        self.steps_per_epoch = len(self._train) // share.batch_size
+        self._used = used(len(self._train), spec.samples)
+        self.steps_per_epoch = len(self._used) // share.batch_size
         if not self.steps_per_epoch:
             raise DataMissingError(
-                f"task {spec.kind}: batch_size {share.batch_size} is more than the {len(self._train)} training texts "
-                f"of up to {model.tokens - ENDS} tokens; --set batch_size={max(1, len(self._train))} or less"
+                f"task {spec.kind}: batch_size {share.batch_size} is more than the {len(self._used)} training texts "
+                f"of up to {model.tokens - ENDS} tokens; --set batch_size={max(1, len(self._used))} or less"
             )
 
     def batches(self, first_step: int) -> Iterator[Batch]:
-        for epoch, batch_B in global_batches(len(self._train), self._share.batch_size, self._seed, first_step):
+        for epoch, batch_B in global_batches(self._used, self._share.batch_size, self._seed, first_step):
             targets = self._train.sizes(batch_B) + ENDS
             for positions in self._share.slices:
                 chosen = slice(positions.start, positions.stop)

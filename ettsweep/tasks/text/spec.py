@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from ettsweep.schema import Positive
+from ettsweep.schema import OmitAt, Positive
 from ettsweep.spec import ModelSpec, TaskSpec, TextModel
 from ettsweep.vocabulary import LEAST_BPE, vocabulary_size
 
@@ -19,6 +19,7 @@ class DenoisingTask(TaskSpec):
         span_mean: mean of the Poisson distribution of span lengths, in words.
         permute_sentences: whether the sentences of a corrupted text change places.
         val_blocks: validation texts that are measured, at most; they are spread evenly over all.
+        samples: training texts that are used, chosen once and for all; None for all.
         corpus: 12 hex digits of the tokenised text; the planner fills in those of the data at hand.
     """
 
@@ -27,6 +28,7 @@ class DenoisingTask(TaskSpec):
     span_mean: Annotated[float, Field(ge=0.01, le=1000)] = 3.0
     permute_sentences: bool = True
     val_blocks: Positive = 5000
+    samples: Annotated[Positive | None, OmitAt(None)] = None
     corpus: CorpusDigest | None = None
 
 

@@ -8,7 +8,7 @@ import typer
 from ettsweep.cli import completion
 from ettsweep.cli.options import Form, Judging
 from ettsweep.errors import InputError, unknown_name
-from ettsweep.output import Format, note, progress, show
+from ettsweep.output import Format, Row, count, note, progress, show
 
 
 def simulate(
@@ -25,7 +25,8 @@ def simulate(
         ),
     ] = None,
     noise: Annotated[
-        float | None, typer.Option(min=0, max=1, help="Noise of a run on a made surface, as a share of its loss; 0.06.")
+        str | None,
+        typer.Option(help="Noise of a run on a made surface, a share of its loss: 0.06, or 6%.", metavar="SHARE"),
     ] = None,
     tails: Annotated[
         Literal["normal", "heavy"] | None, typer.Option(help="Tails of that noise; heavy: Student's t of 3 degrees.")
@@ -62,7 +63,7 @@ def simulate(
     from ettsweep.sweep.criterion import Rule, resolve
     from ettsweep.sweep.recorded import Recorded, read_table
     from ettsweep.sweep.samplers import SAMPLERS, proposer
-    from ettsweep.sweep.simulate import WAYS, Series, Way, centre_alone, open_workers, outcomes, summary
+    from ettsweep.sweep.simulate import WAYS, Outcome, Series, Way, centre_alone, open_workers, outcomes, summary
     from ettsweep.sweep.verify import Budget
     from ettsweep.sweep.worlds import Made
 
@@ -77,17 +78,35 @@ def simulate(
     stated = judging.stated()
     asked = parse_numbers(seeds, "--seeds", "0,1,2")
     recorded = read_table(table) if table else None
-    made = Made(surface or "bowl", 0.06 if noise is None else noise, tails or "normal", seed=seed)
+    made = Made(surface or "bowl", 0.06 if noise is None else _noise(noise), tails or "normal", seed=seed)
     world = Recorded(recorded, seed=seed) if recorded else made
     most = recorded.seeds(max_seeds) if recorded else max_seeds
-    criterion, rows = resolve([stated]), []
+    criterion, rows = resolve([stated]), list[Row]()
     rules: list[Rule] = [stated.rule] if stated.rule else ["bound", "paper"]
-    with progress("simulating", len(rules) * sweeps) as advance, open_workers(cores()) as pool:
-        for rule in rules:
-            search = centre_alone(asked, criterion.model_copy(update={"rule": rule}), recorded)
-            series = Series(search, world, Budget(max_runs, most).checked([search]), slots, Way(sampler, trials, off))
-            rows.append({"rule": rule, **summary(outcomes(pool, series, sweeps, advance))})
+    found = list[Outcome]()
+    try:
+        with progress("simulating", len(rules) * sweeps) as advance, open_workers(cores()) as pool:
+            for rule in rules:
+                search = centre_alone(asked, criterion.model_copy(update={"rule": rule}), recorded)
+                budget, found = Budget(max_runs, most).checked([search]), []
+                for one in outcomes(pool, Series(search, world, budget, slots, Way(sampler, trials, off)), sweeps):
+                    found.append(one)
+                    advance(1)
+                rows.append({"rule": rule, **summary(found)})
+    except KeyboardInterrupt:
+        if len(rows) < len(rules) and found:
+            rows.append({"rule": f"{rules[len(rows)]}, {count(len(found), 'sweep')} alone", **summary(found)})
+        show(rows, form)
+        raise
     show(rows, form)
     if form is Format.TABLE:
         margin = search.measure.said(criterion.margin_for(search.measure))
         note(f"{sweeps} sweeps a rule; {search.measure.metric}, margin {margin}, confidence {criterion.confidence:g}")
+
+
+def _noise(text: str) -> float:
+    """Read the noise as margins are read."""
+    try:
+        return Judging(margin=text).stated().margin or 0.0
+    except InputError as error:
+        raise InputError(str(error).replace("--margin", "--noise")) from None

@@ -125,7 +125,7 @@ def note_saved(verdicts: Sequence[Verdict], beyond: Mapping[tuple[str, str], Col
     saved = 0
     for v in verdicts:
         if v.bound and v.candidate and beyond.get(v.key):
-            compared = [v.candidate.point, *(n.point for n in v.neighbours)]
+            compared = [one.point for one in v.compared]
             beside = [spec for spec in beyond.get(v.key, ()) if Point(spec.lr, spec.wd) not in {*compared, *v.outside}]
             saved += saved_by_racing(v.counted, compared) - len(beside)
     note(f"racing saved {count(saved, 'run')} against one number of seeds for all points" if saved > 0 else "")

@@ -163,7 +163,7 @@ def point_curves(family: JudgedFamily, cells: dict[Point, Cell], histories: Hist
     search = family.verdict.search
     finished = [cell for cell in cells.values() if cell.state in ("done", "diverged")]
     ranked = sorted(finished, key=lambda cell: search.measure.rank(cell.score))
-    special = {family.verdict.point, *(n.point for n in family.verdict.neighbours)}
+    special = {one.point for one in family.verdict.compared}
     others = [cell.point for cell in ranked if cell.point not in special][:MAX_OTHER_POINTS]
     drawn = []
     for cell in ranked:

@@ -240,9 +240,7 @@ def markdown(frame: pd.DataFrame) -> str:
     Written here: pandas has tabulate look at each cell, seconds for thousands of runs.
     """
     columns = []
-    axes = [name for name in frame.columns if name.removeprefix("recommended_") in POINTS]
-    powers = frame.assign(**{name: frame[name].map(_power, na_action="ignore") for name in axes})
-    for (name, cells), dtype in zip(_cells(powers).items(), frame.dtypes, strict=True):
+    for (name, cells), dtype in zip(_cells(frame).items(), frame.dtypes, strict=True):
         texts = [text.replace("|", "\\|").replace("\n", " ") for text in (str(name), *cells)]
         width, left = max(3, *map(len, texts)), dtype == "str"
         head, *rest = (text.ljust(width) if left else text.rjust(width) for text in texts)
@@ -264,15 +262,22 @@ _LATEX = str.maketrans(
 def latex(frame: pd.DataFrame) -> str:
     """Return the frame as a LaTeX table for the packages booktabs and, where it is long, longtable.
 
+    Numbers have six digits; an lr or wd is a power of two.
+
     Written here: pandas formats cell by cell, seconds for thousands of runs.
     """
     columns = "".join("l" if dtype == "str" else "r" for dtype in frame.dtypes)
     environment = "longtable" if len(frame) > 40 else "tabular"
     header = " & ".join(str(name).translate(_LATEX) for name in frame.columns)
-    rows = _cells(frame).itertuples(index=False)
-    body = "\n".join(" & ".join(cell.translate(_LATEX) for cell in row) + r" \\" for row in rows)
+    rows = _cells(frame).map(_in_latex).itertuples(index=False)
+    body = "\n".join(" & ".join(row) + r" \\" for row in rows)
     head = f"\\toprule\n{header} \\\\\n\\midrule\n" + ("\\endhead\n" if environment == "longtable" else "")
     return f"\\begin{{{environment}}}{{{columns}}}\n{head}{body}\n\\bottomrule\n\\end{{{environment}}}\n"
+
+
+def _in_latex(cell: str) -> str:
+    exponent = cell.removeprefix("2^")
+    return f"$2^{{{exponent}}}$" if exponent != cell else cell.translate(_LATEX)
 
 
 def _power(value: float) -> str:
@@ -280,7 +285,11 @@ def _power(value: float) -> str:
 
 
 def _cells(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return cells as people read them, an lr or wd as a power of two, as the terminal has it."""
+
     def text(value: Any) -> str:
         return "" if pd.isna(value) else f"{value:.6g}" if isinstance(value, float) else str(value)
 
-    return frame.astype(object).map(text)
+    axes = [name for name in frame.columns if name.removeprefix("recommended_") in POINTS]
+    powers = frame.assign(**{name: frame[name].map(_power, na_action="ignore") for name in axes})
+    return powers.astype(object).map(text)

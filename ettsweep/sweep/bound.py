@@ -82,7 +82,7 @@ class Bounded(Look):
         around = neighbours(there.point, self.search.lr, self.search.wd)
         if not self._too_far([point for point in around if not self._is_asked(point)]):
             return False
-        return self._behind(here.point) <= self.search.criterion.margin_for(self.search.measure)
+        return self._behind(here.point) <= self._margin
 
     def _behind(self, point: Point) -> float:
         """Return by how much the best posterior mean around a point is better than its own, as a share."""
@@ -148,6 +148,10 @@ class Bounded(Look):
         return found
 
     @cached_property
+    def _margin(self) -> float:
+        return self.search.criterion.margin_for(self.search.measure)
+
+    @cached_property
     def _here(self) -> Position:
         return (0.0,) * len(self.axes)
 
@@ -172,8 +176,7 @@ class Bounded(Look):
         if found is None or not others or found.noise.known == "unknown":
             return ""
         surely, position = max(zip(found.better(self._here, others), others, strict=True))
-        margin = self.search.criterion.margin_for(self.search.measure)
-        if surely < confidence or found.bound(self._here, others, confidence) <= margin:
+        if surely < confidence or found.bound(self._here, others, confidence) <= self._margin:
             return ""
         told = "more than 0.999" if surely > 0.999 else f"{surely:.3g}"
         return f"{self.place(position, candidate.point)} is better, with a probability of {told}"
@@ -206,8 +209,7 @@ class Bounded(Look):
 
     def _bound(self, found: Evidence, candidate: Scored, around: Sequence[Scored], paper: str | None) -> Bound:
         """Return what is known of a candidate whose neighbours are all known."""
-        criterion = self.search.criterion
-        margin = criterion.margin_for(self.search.measure)
+        criterion, margin = self.search.criterion, self._margin
         here, others = self._here, self._positions(candidate, around)
         each = dict(zip(others, found.differences(here, others), strict=True)) if others else {}
         known = found.noise.known != "unknown"
@@ -267,7 +269,7 @@ class Bounded(Look):
             self._here,
             others,
             criterion.confidence,
-            criterion.margin_for(self.search.measure),
+            self._margin,
             in_turn(self.search),
             taken,
             under_way,

@@ -15,7 +15,7 @@ MARGINS = {"best_loss": 0.02, "best_accuracy": 0.002}
 Rule = Literal["bound", "paper"]
 
 
-def _share(value: object) -> object:
+def read_share(value: object) -> object:
     """Read `2%` as 0.02; refuse 2, which is 200%."""
     share = value
     if isinstance(value, str):
@@ -25,7 +25,7 @@ def _share(value: object) -> object:
             raise ValueError(f"a share such as 0.02 or 2% is expected, got {value!r}") from None
         share = round(number / 100, 12) if value.endswith("%") else number
     if isinstance(share, int | float) and 1 < share < math.inf:
-        raise ValueError(f"{share:g} is {_percent(share)}; {share:g}% would be {share / 100:g}")
+        raise ValueError(f"{share:g} is {_percent(share)}; for {share:g}% write {share:g}% or {share / 100:g}")
     return share
 
 
@@ -33,8 +33,8 @@ def _percent(share: float) -> str:
     return f"{100 * share:.10g}%"
 
 
-Confidence = Annotated[float, Field(gt=0.5, lt=1), BeforeValidator(_share)]
-Margin = Annotated[NonNegative, BeforeValidator(_share)]
+Confidence = Annotated[float, Field(gt=0.5, lt=1), BeforeValidator(read_share)]
+Margin = Annotated[NonNegative, BeforeValidator(read_share)]
 
 
 class Criterion(Frozen):

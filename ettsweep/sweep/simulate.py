@@ -6,7 +6,7 @@ as long as any other.
 
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import product
@@ -212,17 +212,9 @@ class Series:
         return simulate(search, world, self.budget, self.slots, searching)
 
 
-def _nobody(amount: float) -> None:
-    """Tell nobody how far it is."""
-
-
-def outcomes(pool: Pool, series: Series, sweeps: int, advance: Callable[[float], None] = _nobody) -> list[Outcome]:
+def outcomes(pool: Pool, series: Series, sweeps: int) -> Iterator[Outcome]:
     """Run the first of the sweeps of a series, that many."""
-    found = []
-    for one in pool.map(series.outcome, range(sweeps), chunksize=CHUNK):
-        advance(1)
-        found.append(one)
-    return found
+    return iter(pool.map(series.outcome, range(sweeps), chunksize=CHUNK))
 
 
 @contextmanager

@@ -141,6 +141,11 @@ class Verdict:
         return f"unresolved: {within}, {said(self.bound.margin)} asked"
 
     @property
+    def compared(self) -> tuple[Scored, ...]:
+        """The candidate, if there is one, and its neighbours."""
+        return (self.candidate, *self.neighbours) if self.candidate else self.neighbours
+
+    @property
     def point(self) -> Point | None:
         return self.candidate.point if self.candidate else None
 

@@ -162,7 +162,7 @@ class Verification:
         """Return the ids of runs that were merely proposed: no grid asked for them, and no verdict compares them."""
         found = set()
         for v in self.verdicts:
-            compared = {v.point, *(n.point for n in v.neighbours)}
+            compared = {one.point for one in v.compared}
             for point in set(v.search.proposed) - set(v.search.points) - compared:
                 found |= {v.search.base.at(point.lr, point.wd, seed).run_id for seed in v.search.asked[point]}
         return found
@@ -180,7 +180,7 @@ class Verification:
         if (most := self.budget.seeds) is None:
             return
         for v in self.verdicts:
-            for one in [*([v.candidate] if v.candidate else []), *v.neighbours]:
+            for one in v.compared:
                 if one.runs > most:
                     title = titles(self.searches)[v.key]
                     raise InputError(f"--max-seeds {most}: {title} has {one.runs} seeds at {one.point} already")

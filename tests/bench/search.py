@@ -60,7 +60,7 @@ def rows(pool: Pool, options: argparse.Namespace) -> Iterator[Row]:
                     for trials in TRIALS.get(way, options.trials):
                         sweeps = min(options.sweeps, BEYOND.get(way, options.sweeps))
                         series = Series(search, world, budget, slots, Way(way, trials, **begun))
-                        told = summary(outcomes(pool, series, sweeps))
+                        told = summary(list(outcomes(pool, series, sweeps)))
                         yield {
                             "world": name,
                             "margin": margin,

@@ -60,12 +60,12 @@ def test_a_grid_file_states_as_much_as_it_wants(ask: Ask, written: object, state
 @pytest.mark.parametrize(
     ("written", "told"),
     [
-        ({"margin": 5}, "criterion.margin: 5 is 500%; 5% would be 0.05"),
-        ({"margin": "150%"}, "criterion.margin: 1.5 is 150%; 1.5% would be 0.015"),
+        ({"margin": 5}, "criterion.margin: 5 is 500%; for 5% write 5% or 0.05"),
+        ({"margin": "150%"}, "criterion.margin: 1.5 is 150%; for 1.5% write 1.5% or 0.015"),
         ({"margin": -0.02}, "criterion.margin: input should be greater than or equal to 0, got -0.02"),
         ({"margin": "0.2 points"}, "criterion.margin: a share such as 0.02 or 2% is expected, got '0.2 points'"),
         ({"margin": True}, "criterion.margin: input should be a valid number, got True"),
-        ({"confidence": 95}, "criterion.confidence: 95 is 9500%; 95% would be 0.95"),
+        ({"confidence": 95}, "criterion.confidence: 95 is 9500%; for 95% write 95% or 0.95"),
         ({"confidence": 0.5}, "criterion.confidence: input should be greater than 0.5, got 0.5"),
         ({"confidence": "100%"}, "criterion.confidence: input should be less than 1, got 1.0"),
         ({"rule": "papr"}, "criterion.rule: input should be 'bound' or 'paper', got 'papr'"),

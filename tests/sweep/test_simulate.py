@@ -25,7 +25,7 @@ def simulated(
 ) -> list[Outcome]:
     search = centre_alone((0, 1), Criterion(rule=rule, margin=margin, confidence=confidence))
     with open_workers(min(2, cores())) as pool:
-        return outcomes(pool, Series(search, world, Budget(runs=runs)), SWEEPS)
+        return list(outcomes(pool, Series(search, world, Budget(runs=runs)), SWEEPS))
 
 
 @pytest.mark.parametrize(("surface", "noise"), [("bowl", 0.15), ("rough", 0.06)])

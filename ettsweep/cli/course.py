@@ -1,5 +1,6 @@
 """What the command search shows at a terminal of the way to its verdicts."""
 
+import math
 import sys
 import textwrap
 from collections.abc import Sequence
@@ -25,7 +26,8 @@ def show_course(searches: Sequence[Search], ledger: Ledger, form: Format) -> Non
         if spent := course(look_at(search, ledger.family(search.family))):
             told = f"{names[search.key]}: {_told(spent, search.measure)}"
             print(textwrap.fill(harmless(told), COLUMNS, subsequent_indent="  "))
-            print(f"  {bars([one.best for one in spent], proposals_end(spent))}")
+            heights = [_height(one.best, search.measure) for one in spent]
+            print(f"  {bars(heights, proposals_end(spent))}")
             show(improvements(spent, search.measure.metric), form)
             print()
 
@@ -35,6 +37,11 @@ def _told(spent: Sequence[Spent], measure: Score) -> str:
     best, proposed = spent[-1].best, sum(one.proposal is not None for one in spent)
     told = "no score in" if best is None else f"{measure.metric} {cell(best)} in the best of"
     return f"{told} {count(len(spent), 'run')}, {proposed} of them proposed"
+
+
+def _height(best: float | None, measure: Score) -> float | None:
+    """Return what a bar shows: of a loss its logarithm, for the first ones may be many times the last."""
+    return math.log(max(best, 1e-12)) if best is not None and measure.mode == "min" else best
 
 
 def bars(best: Sequence[float | None], end: int) -> str:

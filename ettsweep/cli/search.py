@@ -88,15 +88,16 @@ def search(
             raise InputError("--rebuild writes one file and trains nothing; it takes no --dry-run")
         return note(journal.rebuild(read_ledger(results)))
     journal.check()
+    check_pruner(pruner, [asked.recipe.schedule])
     with retyped_with("--name"):
         request = training.place().settle(asked, results, name)
-    check_pruner(pruner, [recipe.schedule for recipe in (request.recipe, request.first_look) if recipe])
     how = How(results, *trained_by(request), dry_run, console() if follow else None, "search", tell=note)
     seeker = Seeker(sampler, propose, trials_for(sampler, trials), pruner, how, note, go_on if follow else None)
-    sought = Sought.of(name, request, load_sweeps(results))
+    sweeps = load_sweeps(results)
+    sought = Sought.of(name, request, sweeps)
     budget = limits.budget(sought.searches)
     new = [one for one in sought.searches if not one.proposed]
-    begun = starts(new, sought.sweeps, read_ledger(results), source)
+    begun = starts(new, sweeps, read_ledger(results), source)
     seeker.ask(sought, asking.words)
     note(told)
     with detaching():

@@ -48,7 +48,7 @@ def test_runs_that_improved_are_listed_with_their_proposals(results: Path, monke
     told = shown(results, made(results, digits_spec(None)), monkeypatch)
     title, line, head, *rows = (line.split() for line in told.splitlines() if line)
     assert " ".join(title) == "vit-digits standard: best_loss 0.4 in the best of 5 runs, 4 of them proposed"
-    assert line == ["██▂▂│▁"], "from 0.9 to 0.4; 0.5 is a fifth above"
+    assert line == ["██▃▃│▁"], "log from 0.9 to 0.4; 0.5 is a quarter above"
     assert head == ["run", "proposal", "lr", "wd", "seed", "best_loss"]
     assert rows == [
         ["1", "1", "2^-6", "2^-1", "0", "0.9"],

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from support.arrays import PROFILE, only_submission
 from support.claims import claimed
+from support.devcluster import Cluster
 
 from ettsweep.launch import pruner as module
-from ettsweep.launch.profiles import LocalProfile
+from ettsweep.launch.profiles import LocalProfile, SlurmProfile
 from ettsweep.launch.pruner import Pruner
 from ettsweep.launch.rounds import How, carry_out, read_ledger
 from ettsweep.runs.folder import RunDir
@@ -148,11 +150,17 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pruning, "FIRST_SHARE", 10**9)
 
 
-@pytest.mark.usefixtures("process", "warm", "soon")
-def test_following_stops_a_hopeless_run_and_does_not_wait_for_it(results: Path, make_spec: MakeSpec) -> None:
+def hopeless(results: Path, make_spec: MakeSpec) -> RunSpec:
+    """Return a run that would take minutes, at a point whose five finished ones are far better."""
     spec = make_spec(schedule={"total_steps": 100_000, "warmup_steps": 4, "eval_every": 100}, lr=0.25)
     for seed in range(5):
         finished(results, spec.at(spec.lr, spec.wd, 10 + seed), 0.01)
+    return spec
+
+
+@pytest.mark.usefixtures("process", "warm", "soon")
+def test_following_stops_a_hopeless_run_and_does_not_wait_for_it(results: Path, make_spec: MakeSpec) -> None:
+    spec = hopeless(results, make_spec)
     told: list[str] = []
     proposals = {spec.run_id}
     pruner = Pruner(results, "median", lambda: proposals, told.append)
@@ -173,3 +181,22 @@ def test_following_stops_a_hopeless_run_and_does_not_wait_for_it(results: Path, 
     again = carry_out(make_plan([spec], read_ledger(results), proposed=proposals), how)
     assert (again.sound, run.numbers(), len(told)) == (True, [1], 1), "it had its chance"
     assert [p.state for p in make_plan([spec], read_ledger(results)).retry] == [State.PRUNED]
+
+
+@pytest.mark.usefixtures("soon")
+def test_a_hopeless_run_in_a_job_is_stopped_and_its_job_is_not_put_back(
+    cluster: Cluster, results: Path, make_spec: MakeSpec
+) -> None:
+    spec = hopeless(results, make_spec)
+    pruner = Pruner(results, "median", lambda: {spec.run_id}, lambda text: None)
+    how = How(results, SlurmProfile(**PROFILE), console=Console(file=io.StringIO()), pruner=pruner)
+    outcome = carry_out(make_plan([spec], read_ledger(results)), how)
+    (kept,) = outcome.plan.keep
+    assert (kept.state, outcome.sound, outcome.plan.to_launch) == (State.PRUNED, True, ())
+    run = RunDir(results / "runs" / spec.run_id)
+    (attempt,) = map(run.attempt, run.numbers())
+    assert attempt.has_checkpoint()
+    job = f"{only_submission(results).array()}_0"
+    cluster.wait_state(job, "COMPLETED")
+    (row,) = cluster.squeue("--jobs", job)
+    assert int(row["restarts"]) == 0

@@ -35,8 +35,10 @@ class Asking:
     ] = None
     words: Annotated[str | None, typer.Option("--note", help="A note that the sweep carries.", metavar="TEXT")] = None
 
-    def request(self, judging: "Judging") -> "tuple[str, Request, str]":
+    def request(self, judging: "Judging", otherwise: str) -> "tuple[str, Request, str]":
         """Return the name of the sweep, what is asked of it, and a line on a seed that may be meant as a number.
+
+        `otherwise` is said where neither a grid nor a model is.
 
         Raises:
             InputError: all that is wrong with the file or the options, the name or the note.
@@ -45,7 +47,7 @@ class Asking:
         from ettsweep.sweep.changes import check_name, check_note
         from ettsweep.sweep.gridfile import load_request, seed_alone, which_grid
 
-        path = which_grid(self.grid, self.model, "say which grid, with one of --model NAME and --grid FILE")
+        path = which_grid(self.grid, self.model, otherwise)
         seeds = parse_numbers(self.seeds, "--seeds", "0,1,2")
         asked = load_request(path, self.strategy or [], self.set_ or [], self.lr_range, self.wd_range, seeds)
         name = check_name(path.stem if self.name is None else self.name)

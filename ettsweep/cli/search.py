@@ -11,14 +11,14 @@ from ettsweep.cli import completion
 from ettsweep.cli.asking import Asking
 from ettsweep.cli.conduct import console, detaching, go_on, retyped_with
 from ettsweep.cli.options import DEFAULT_RESULTS, DryRun, Form, Judging, Limits, Results, Training
-from ettsweep.errors import InputError
+from ettsweep.errors import InputError, located
 from ettsweep.output import Format, note
 
 if TYPE_CHECKING:
     from ettsweep.launch.searches import Seeker, Sought
     from ettsweep.sweep.search import Request, Search
     from ettsweep.sweep.searching import Key, Start
-    from ettsweep.sweep.verify import Budget
+    from ettsweep.sweep.verify import Budget, Verification
 
 
 def search(
@@ -89,33 +89,36 @@ def search(
         return note(journal.rebuild(read_ledger(results)))
     journal.check()
     check_pruner(pruner, [asked.recipe.schedule])
+    with located("first_look"):
+        check_pruner(pruner, [asked.first_look.schedule] if asked.first_look else [])
     with retyped_with("--name"):
         request = training.place().settle(asked, results, name)
     how = How(results, *trained_by(request), dry_run, console() if follow else None, "search", tell=note)
     seeker = Seeker(sampler, propose, trials_for(sampler, trials), pruner, how, note, go_on if follow else None)
-    sweeps = load_sweeps(results)
-    sought = Sought.of(name, request, sweeps)
+    sought = Sought.of(name, request, load_sweeps(results))
     budget = limits.budget(sought.searches)
+    begun = starts(sought.searches, sought.sweeps, read_ledger(results), source)
     new = [one for one in sought.searches if not one.proposed]
-    begun = starts(new, sweeps, read_ledger(results), source)
+    note("" if new or source is None else f"--from {source} is not looked at: the search has begun")
     seeker.ask(sought, asking.words)
     note(told)
+    looked = None
     with detaching():
         if request.first_look and (unbegun := [one for one in new if one.key not in begun]):
-            found, budget = _first_look(seeker, sought, unbegun, budget, form)
+            found, looked = _first_look(seeker, sought, unbegun, budget, form)
             begun |= found
         for one in sought.searches:
             note(f"{one.title} starts {begun[one.key].reason}" if one.key in begun else "")
         with followed(results, [name] if how.follows else ()):
-            done = seeker.go(sought, begun, budget)
+            done = seeker.go(sought, begun, budget, before=looked)
     show_course(done.verification.searches, done.outcome.plan.ledger, form)
-    raise typer.Exit(show_verified(done, budget, form))
+    raise typer.Exit(show_verified(done, budget, form, f"search --sweep {name}"))
 
 
 def _first_look(
     seeker: "Seeker", sought: "Sought", unbegun: "Sequence[Search]", budget: "Budget", form: Format
-) -> "tuple[dict[Key, Start], Budget]":
-    """Have the first look of some families searched; return where these start, and what is left of the budget.
+) -> "tuple[dict[Key, Start], Verification]":
+    """Have the first look of some families searched; return where these start, and what it has used up of the budget.
 
     Raises:
         Exit: it is under way, and nobody waits for it.
@@ -142,7 +145,7 @@ def _first_look(
     found = starts_from(done.verification.verdicts, unbegun, plan.ledger)
     for one in unbegun:
         note("" if one.key in found else f"{one.title} starts at its centre: nothing at first look has a score")
-    return found, done.verification.left(plan.ledger)
+    return found, done.verification
 
 
 def _asked(asking: Asking, sweep: str | None, judging: Judging, results: Path) -> "tuple[str, Request, str]":
@@ -154,7 +157,9 @@ def _asked(asking: Asking, sweep: str | None, judging: Judging, results: Path) -
     from ettsweep.sweep.sweeps import load_sweeps
 
     if sweep is None:
-        name, request, told = asking.request(judging)
+        name, request, told = asking.request(
+            judging, "say what is searched, with one of --model NAME, --grid FILE and --sweep NAME"
+        )
     else:
         asking.refuse_beside("--sweep")
         (found,) = load_sweeps(results).chosen([sweep])

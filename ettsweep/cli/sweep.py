@@ -40,7 +40,7 @@ def grid(
     from ettsweep.sweep.changes import followed
     from ettsweep.sweep.sweeps import load_sweeps
 
-    name, asked, told = asking.request(judging)
+    name, asked, told = asking.request(judging, "say which grid, with one of --model NAME and --grid FILE")
     with retyped_with("--name"):
         request = training.place().settle(asked, results, name)
         searches, screen = request.searches(name), console() if follow else None

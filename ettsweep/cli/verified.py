@@ -7,8 +7,10 @@ from ettsweep.output import Format, count, note
 from ettsweep.sweep.verify import Budget
 
 
-def show_verified(done: Verified, budget: Budget, form: Format) -> int:
+def show_verified(done: Verified, budget: Budget, form: Format, again: str = "verify-optimum --follow") -> int:
     """Print verdicts, what was submitted for them, and why it did not go on; return the exit code.
+
+    `again` is the command that goes on.
 
     Raises:
         LaunchError: the only round could not be submitted.
@@ -24,7 +26,10 @@ def show_verified(done: Verified, budget: Budget, form: Format) -> int:
         note(f"{needed} than {budget} allows")
     for told in asked.stopped:
         note(f"{told}: it stops here")
-    note("`ettsweep verify-optimum --follow --max-runs N` allows N more" if asked.stopped else "")
+    cut_short = how.follows and asked.unproposed
+    note(f"the search is not over: {budget} allows no further point" if cut_short and budget.stated else "")
+    more = asked.stopped or cut_short
+    note(f"`ettsweep {again} --max-runs N` allows N more" if more else "")
     if how.console is None and any(v.bound and v.bound.wide for v in asked.verdicts):
         note("`ettsweep verify-optimum --follow` trains what decides most, seed by seed; --max-runs N sets a limit")
     note_blocked(done.outcome.plan, asked.verdicts)

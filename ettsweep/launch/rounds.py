@@ -21,7 +21,7 @@ from ettsweep.runs.state import State
 from ettsweep.sweep.ledger import Ledger, Plan, Planned, load_ledger, make_plan
 from ettsweep.sweep.search import Point, Search
 from ettsweep.sweep.sweeps import by_family
-from ettsweep.sweep.verify import NO_BUDGET, Budget, Verification
+from ettsweep.sweep.verify import NO_BUDGET, Budget, Proposing, Verification
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -209,15 +209,16 @@ def verify_rounds(
     tell: Callable[[str], None] | None = None,
     agree: Callable[[str], bool] | None = None,
     judges: bool = True,
-    propose: Callable[[Sequence[Search], Ledger, int], Sequence[Search]] | None = None,
+    searching: Proposing | None = None,
+    before: Verification | None = None,
     prune: Callable[[Callable[[], Collection[str]]], Pruner] | None = None,
 ) -> Verified:
     """Judge each family and submit the runs that its verdict lacks: one round or, where `how` follows, all.
 
     With `at`, that point is judged instead of each family's best; where `how` follows, a climb begins there.
     Where it `judges` not, what was asked for and is proposed is all that is run. `tell` takes a line for each step of a
-    climb; `propose` returns the searches with some points more; `prune` what may stop runs, given what tells which were
-    merely proposed.
+    climb; `searching` names points; `prune` returns what may stop runs, given what tells which were merely proposed;
+    `before` has used up some of the budget.
 
     Raises:
         InputError: `at` lies off a fixed axis.
@@ -226,8 +227,8 @@ def verify_rounds(
     def device_s(ledger: Ledger, planned: Sequence[Planned]) -> float | None:
         return Times(ledger).total_s(planned)
 
-    most = at_once(how.profile) if how.follows else 1
-    asking = Verification(searches, at, budget, tell, agree, device_s, most, how.follows, judges, propose)
+    most = 1 if how.dry_run else at_once(how.profile)
+    asking = Verification(searches, at, budget, tell, agree, device_s, most, how.follows, judges, searching, before)
     if prune:
         how = replace(how, pruner=prune(asking.proposals))
     plan = asking.plan(read_ledger(how.results))

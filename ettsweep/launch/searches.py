@@ -13,8 +13,8 @@ from ettsweep.sweep.proposers import Proposer
 from ettsweep.sweep.search import Request, Search
 from ettsweep.sweep.searching import Key, Searching, Start
 from ettsweep.sweep.study import Journal
-from ettsweep.sweep.sweeps import Sweep, Sweeps, asked_too
-from ettsweep.sweep.verify import Budget
+from ettsweep.sweep.sweeps import Sweep, Sweeps, asked_too, load_sweeps
+from ettsweep.sweep.verify import Budget, Verification
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,12 @@ class Sought:
     def searches(self) -> list[Search]:
         families = {one.family for one in self.request.searches()}
         return [one for one in self.sweep.searches if one.family in families]
+
+    def reread(self, searches: Sequence[Search]) -> Sequence[Search]:
+        """Return the same searches as their sweep has them by now; as they were where it is gone."""
+        sweep = load_sweeps(self.sweeps.results).named.get(self.name)
+        known = {one.family: one for one in sweep.searches} if sweep else {}
+        return [known.get(one.family, one) for one in searches]
 
 
 @dataclass(frozen=True)
@@ -65,10 +71,18 @@ class Seeker:
         if obstacle:
             self.tell(f"before it can be submitted: {obstacle}")
 
-    def go(self, sought: Sought, starts: Mapping[Key, Start], budget: Budget, *, judges: bool = True) -> Verified:
+    def go(
+        self,
+        sought: Sought,
+        starts: Mapping[Key, Start],
+        budget: Budget,
+        *,
+        judges: bool = True,
+        before: Verification | None = None,
+    ) -> Verified:
         """Have points proposed and trained: one round or, where they are followed, all.
 
-        Where it `judges`, it goes on until verdicts stand.
+        Where it `judges`, it goes on until verdicts stand. `before` has used up some of the budget.
         """
         results, searches = self.how.results, sought.searches
         recorded = not self.how.dry_run
@@ -78,6 +92,7 @@ class Seeker:
             self.trials,
             starts,
             {one.key for one in searches if sought.sweep.searched_out(one.strategy, self.sampler)},
+            reread=sought.reread if recorded else lambda searches: searches,
             seen=Journal(results, sought.name).write if recorded else lambda ledger: None,
             keep=partial(record, results) if recorded else lambda sweep, proposals: None,
             tell=self.tell,
@@ -89,7 +104,8 @@ class Seeker:
             tell=self.tell if judges and self.how.console else None,
             agree=self.agree,
             judges=judges,
-            propose=searching.further,
+            searching=searching,
+            before=before,
             prune=None if self.pruner == "none" else partial(self._pruner, results, sought),
         )
 

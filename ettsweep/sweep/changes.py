@@ -64,7 +64,7 @@ def check_note(text: str) -> str:
 def extend(results: Path, name: str, request: Request, note: str | None = None, *, archived: bool = False) -> str:
     """Keep a request under a name, where it says more than what is there.
 
-    From then on its sweep is shown, also where it was archived; or it is `archived`.
+    From then on its sweep is shown, also where it was archived; where it is made `archived`, it stays as it is.
 
     Return what that did, for people; nothing where it said nothing new.
 
@@ -78,7 +78,7 @@ def extend(results: Path, name: str, request: Request, note: str | None = None, 
         entry = Entry(
             asked=None if sweep and sweep.implies(request) else request,
             note=None if sweep and note == sweep.note else note,
-            archived=archived if archived is not (sweep is not None and sweep.archived) else None,
+            archived=_archived(sweep, archived),
         )
         if entry == Entry():
             return ""
@@ -90,6 +90,13 @@ def extend(results: Path, name: str, request: Request, note: str | None = None, 
                 + ("" if entry.archived is None else ", archived" if archived else ", and no longer archived")
                 + (f"; {judged} from now on" if judged else "")
             )
+
+
+def _archived(sweep: Sweep | None, archived: bool) -> bool | None:
+    """Return what is to be said of whether a sweep is archived; None where nothing is."""
+    if sweep is None:
+        return archived or None
+    return False if sweep.archived and not archived else None
 
 
 def add(results: Path, name: str, entry: Entry) -> None:

@@ -5,6 +5,7 @@ families are others by their recipe alone: no verdict mixes them.
 """
 
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from ettsweep.errors import TakenError
@@ -42,14 +43,15 @@ def first_look(request: Request, strategies: Collection[str]) -> Request:
 
 
 def name_for(look: Request, name: str, sweeps: Sweeps) -> str:
-    """Return the name of the sweep of a first look, which is there or free, given that of the whole sweep."""
+    """Return the name of the sweep of a first look, which is there or free, given that of the whole sweep.
+
+    Raises:
+        CorruptError: it is there, and cannot be read.
+    """
     for found in numbered(f"{name[:52]}-look"):
-        try:
-            if found not in sweeps.broken:
-                agreeing(sweeps, found, look)
+        with suppress(TakenError):
+            if (there := agreeing(sweeps, found, look)) is None or there.archived:
                 return found
-        except TakenError:
-            continue
     raise AssertionError("there is always a further number")
 
 

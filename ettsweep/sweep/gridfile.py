@@ -132,7 +132,7 @@ class GridFile(Frozen):
             )
         runs = len(self.lr.offsets()) * len(self.wd.offsets()) * len(self.strategies) * len(self.seeds)
         if runs > MOST_RUNS:
-            raise ValueError(f"{runs:,} runs are asked for; {MOST_RUNS:,} at most: take shorter ranges or longer steps")
+            raise ValueError(f"the ranges have {runs:,} runs; {MOST_RUNS:,} at most: take shorter ones or longer steps")
         for key, centres in self._centres.items():
             if not self.wd.fixed and any(c.wd == 0 for c in centres.values()):
                 raise ValueError(f"{key}: wd 0 has no log2; give a positive wd, or `wd: fixed`")

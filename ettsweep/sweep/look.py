@@ -278,9 +278,16 @@ class Look(ABC):
         return self.specs(dict.fromkeys([candidate.point, *verdict.missing, *new]), self.new_seeds)
 
     def pending(self) -> list[RunSpec]:
-        """Return the runs of the points that were asked for and are still to come."""
-        points = self._pending()
-        return self.asked(points) if points else []
+        """Return the runs of points that are still to come; pruned ones if a grid asked for their point."""
+        needed, found = set(self.search.points), list[RunSpec]()
+        for point in self._pending():
+            runs = self._runs.get(point, {})
+            found += [
+                spec
+                for spec in self.specs([point], self._asked[point])
+                if point in needed or spec.seed not in runs or runs[spec.seed].state is not State.PRUNED
+            ]
+        return found
 
     def beyond(self, verdict: Verdict) -> list[Run]:
         """Return the runs that points have, which a climb reached, beyond what was asked for."""

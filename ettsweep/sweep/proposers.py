@@ -86,10 +86,16 @@ def surface(known: Known, number: int) -> list[Place]:
     expected to gain `WORTH` margins: the rest is for the race around the best one.
     """
     first = _first_places(known)
-    if len(known.scores) < len(first):
-        return list(islice((place for place in _spread(known, first) if place not in known.taken), number))
-    if not known.free or (found := fit_scores(_with_diverged(known), loss=known.loss)) is None:
-        return known.free[:number]
+    others = (place for place in _spread(known, first) if place not in known.taken)
+    if len(known.scores) < len(first) and len(known.diverged) < len(first):
+        return list(islice(others, number))
+    if not known.scores:  # where all diverged, a lower lr may not
+        lowest = min(place[0] for place in known.diverged)
+        return list(islice((place for place in others if place[0] < lowest), number))
+    if not known.free:
+        return []
+    if (found := fit_scores(_with_diverged(known), loss=known.loss)) is None:
+        return list(islice(others, number))
     fitted, level = found
     shortlist = [place for place, _ in sorted(_ranked(known, fitted), key=lambda pair: -pair[1])[:SHORTLIST]]
     design = _Design(fitted, [*known.awaited, *shortlist], len(known.awaited))

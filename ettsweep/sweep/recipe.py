@@ -72,7 +72,7 @@ def resolve_first_look(
 ) -> Recipe:
     """Return the recipe that differs from that of `resolve_recipe` in some fields, nested as in a file or dotted.
 
-    A schedule of other steps keeps the share of its warm-up, and is evaluated at its end, unless the changes say else.
+    A schedule of other steps keeps the shares of its warm-up and of where it stops, unless these are stated.
 
     Raises:
         InputError: an unknown key, a value that the schema refuses, another optimizer, or nothing that changes a run.
@@ -80,15 +80,20 @@ def resolve_first_look(
     whole = resolve_recipe(written, model, task, overrides, where)
     told = {override.partition("=")[0]: override for override in _dotted(changes)}
     where = f"{with_sets(where, overrides)}: first_look"
+    if twice := [names for names in EPOCHS.items() if {f"schedule.{name}" for name in names} <= told.keys()]:
+        raise InputError(f"{where}: schedule: {twice[0][0]} and {twice[0][1]} say the same; give one of them")
     data = _named(written, model, task, where)
-    for override in (*overrides, "schedule.warmup_steps=0", "schedule.eval_every=1", *told.values()):
+    anything = ("schedule.warmup_steps=0", "schedule.eval_every=1", "schedule.stop_step=null")
+    for override in (*overrides, *anything, *told.values()):
         apply_override(data, override)
-    found = _resolved(data, None, where)
+    found, before = _resolved(data, None, where), whole.schedule
     total, kept = found.schedule.total_steps, dict[str, int]()
     if not told.keys() & {"schedule.warmup_steps", "schedule.warmup_epochs"}:
-        kept["warmup_steps"] = total * whole.schedule.warmup_steps // whole.schedule.total_steps
+        kept["warmup_steps"] = total * before.warmup_steps // before.total_steps
+    if not told.keys() & {"schedule.stop_step", "schedule.stop_epoch"} and before.stop_step:
+        kept["stop_step"] = max(1, total * before.stop_step // before.total_steps)
     if not told.keys() & {"schedule.eval_every", "schedule.eval_every_epochs"}:
-        kept["eval_every"] = min(whole.schedule.eval_every, total)
+        kept["eval_every"] = min(before.eval_every, kept.get("stop_step", total))
     found = found.model_copy(update={"schedule": found.schedule.model_copy(update=kept)})
     if found.optimizer.kind != whole.optimizer.kind:
         raise InputError(f"{where}: the optimizer is another: its lr says nothing of that of {whole.optimizer.kind}")

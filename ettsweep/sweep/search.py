@@ -238,8 +238,9 @@ class Search:
         points: those that grids asked for, over all seeds.
         sweep: the name under which it was asked for; empty before it has one.
         criterion: what makes its verdict optimal.
-        box: two opposite corners of each range that proposers may choose points from.
+        box: two opposite corners of the ranges that proposers may choose points from.
         proposed: points that proposers chose, first to last.
+        start: where the search started; None before it did.
         region: two opposite corners of the part of the box that they keep to; empty for all of it.
     """
 
@@ -252,6 +253,7 @@ class Search:
     criterion: Criterion = field(default_factory=Criterion)
     box: tuple[Point, ...] = ()
     proposed: tuple[Point, ...] = ()
+    start: Point | None = None
     region: tuple[Point, ...] = ()
 
     @cached_property
@@ -292,12 +294,13 @@ class Search:
 
     @cached_property
     def asked(self) -> dict[Point, Seeds]:
-        """The points that it asks for, each with its seeds: all of them, or the first one of a proposal.
+        """The points that it asks for, each with its seeds."""
+        return dict.fromkeys(self.proposed, self.seeds_proposed) | dict.fromkeys(self.points, self.seeds)
 
-        By the paper's rule there are no further ones, so a proposal has all of them too.
-        """
-        of_proposals = self.seeds if self.criterion.rule == "paper" else self.seeds[:1]
-        return dict.fromkeys(self.proposed, of_proposals) | dict.fromkeys(self.points, self.seeds)
+    @property
+    def seeds_proposed(self) -> Seeds:
+        """The seeds of a proposal: the first one; by the paper's rule, which does not race, all of them."""
+        return self.seeds if self.criterion.rule == "paper" else self.seeds[:1]
 
     @cached_property
     def numbers(self) -> dict[Point, int]:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ettsweep.output import count
+from ettsweep.runs.state import State
 from ettsweep.sweep.ledger import Ledger
 from ettsweep.sweep.look import Look
 from ettsweep.sweep.proposers import Known, Place, Proposer
@@ -13,6 +14,9 @@ from ettsweep.sweep.sweeps import Proposal
 from ettsweep.sweep.verify import look_at
 
 Key = tuple[str, str]
+
+LEFT = (State.MISSING, State.INTERRUPTED, State.PRUNED)
+"""States of runs that go on only if somebody asks for them."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +40,9 @@ class Searching:
         sampler: the proposer's name.
         propose: the proposer.
         trials: points that it may name for each family.
-        starts: where families start, where that is not their centre.
-        over: families for which it has named all that is worth a run.
+        starts: where families start that no proposer has named a point for, where that is not their centre.
+        over: families for which it names no more.
+        reread: returns searches as they are on disk by now, with what other commands have had proposed.
         seen: takes what is on disk, as each round begins and after the last.
         keep: takes what was named in a round, by the sweep's name, before it is run.
         tell: takes a line on it.
@@ -48,77 +53,101 @@ class Searching:
     trials: int
     starts: Mapping[Key, Start] = field(default_factory=dict)
     over: set[Key] = field(default_factory=set)
+    reread: Callable[[Sequence[Search]], Sequence[Search]] = lambda searches: searches
     seen: Callable[[Ledger], None] = lambda ledger: None
     keep: Callable[[str, Sequence[Proposal]], None] = lambda sweep, proposals: None
     tell: Callable[[str], None] = lambda text: None
 
-    def further(self, searches: Sequence[Search], ledger: Ledger, number: int) -> list[Search]:
-        """Return the searches with the points that are to be run next, some `number` of all that are under way.
+    def names_more(self, search: Search) -> bool:
+        """Say whether points may still be named for a family."""
+        return search.key not in self.over
 
-        They stay as they are once all are named.
+    def further(self, searches: Sequence[Search], ledger: Ledger, at_once: int, most: int) -> list[Search]:
+        """Return the searches with the points that are to be run next.
+
+        Of each family as many are under way as make up its part of `at_once` runs; `most` runs in all may be new.
         """
         self.seen(ledger)
-        active = [s for s in searches if s.key not in self.over and len(s.proposed) < self.trials]
-        each = math.ceil(number / max(1, len(active)))
+        searches = self.reread(searches)
+        active = [search for search in searches if self.names_more(search)]
+        each = math.ceil(at_once / max(1, len(active)))
         news: dict[str, list[Proposal]] = {}
-        named: dict[Key, list[Point]] = {}
+        found: dict[Key, Search] = {}
         for search in active:
             look, start = look_at(search, ledger.family(search.family)), self._start(search)
-            known = known_of(look, start.point, start.region)
-            room = min(each - len(known.awaited), self.trials - len(search.proposed))
-            if room > 0:
-                points = [look.place(place) for place in self.propose(known, room)]
-                news.setdefault(search.sweep, []).append(self._proposal(search, points))
-                named[search.key] = points
-                self._tell(titles(searches)[search.key], search.key, points, len(known.taken))
+            known, runs = known_of(look, start), len(search.seeds_proposed)
+            under_way = sum(look.awaits(point, seeds) for point, seeds in search.asked.items())
+            left = self.trials - len(search.proposed)
+            room = min(each - under_way, left, most // runs)
+            if left > 0 >= room:
+                continue
+            points = [look.place(place) for place in self.propose(known, room)] if room > 0 else []
+            most -= runs * len(points)
+            self._tell(titles(searches)[search.key], search, points, len(known.taken), left)
+            if points or left > 0:
+                news.setdefault(search.sweep, []).append(self._proposal(search, start, points))
+            proposed = (*search.proposed, *points)
+            found[search.key] = replace(search, proposed=proposed, start=start.point, region=start.region)
         for sweep, proposals in news.items():
             self.keep(sweep, proposals)
-        return [
-            replace(s, proposed=(*s.proposed, *named[s.key]), region=self._start(s).region) if s.key in named else s
-            for s in searches
-        ]
+        return [found.get(search.key, search) for search in searches]
 
     def _start(self, search: Search) -> Start:
-        return self.starts.get(search.key) or Start(search.centre, region=search.region)
+        """Return where a family's search started, or is to."""
+        if search.start:
+            return Start(search.start, region=search.region)
+        return self.starts.get(search.key) or Start(search.centre)
 
-    def _proposal(self, search: Search, points: Sequence[Point]) -> Proposal:
-        centres = tuple(Centre(lr=lr, wd=wd) for lr, wd in points)
-        start = Start(search.centre) if search.proposed else self._start(search)
-        region = tuple(Centre(lr=lr, wd=wd) for lr, wd in start.region)
+    def _proposal(self, search: Search, start: Start, points: Sequence[Point]) -> Proposal:
+        begins = search.start is None
         return Proposal(
-            strategy=search.strategy, sampler=self.sampler, points=centres, reason=start.reason, region=region
+            strategy=search.strategy,
+            sampler=self.sampler,
+            points=tuple(map(_kept, points)),
+            reason=start.reason,
+            start=_kept(start.point) if begins else None,
+            region=tuple(map(_kept, start.region)) if begins else (),
         )
 
-    def _tell(self, title: str, key: Key, points: Sequence[Point], known: int) -> None:
-        """Say what was named; of a family of which nothing was, that it is over."""
+    def _tell(self, title: str, search: Search, points: Sequence[Point], known: int, left: int) -> None:
+        """Say what was named; of a family of which nothing was, that it is over, and why."""
         if points:
             self.tell(f"{title}: {self.sampler} proposes {', '.join(map(str, points))}")
-        else:
-            self.over.add(key)
+            return
+        self.over.add(search.key)
+        if left > 0:
             self.tell(f"{title}: after {count(known, 'point')} no further one is worth a run")
+        else:
+            self.tell(f"{title}: {count(len(search.proposed), 'point')} proposed; --trials N allows N in all")
 
 
-def known_of(look: Look, start: Point, region: Sequence[Point] = ()) -> Known:
+def _kept(point: Point) -> Centre:
+    return Centre(lr=point.lr, wd=point.wd)
+
+
+def known_of(look: Look, start: Start) -> Known:
     """Return what a proposer knows of a family as it is on disk, in the order in which points were asked for.
 
     Its box is the region that the search keeps to, else the ranges.
     """
     search, runs = look.search, look.runs()
     scores: dict[Place, dict[int, float]] = {}
-    diverged, awaited = list[Place](), list[Place]()
-    points = dict.fromkeys((*search.asked, *runs))
-    for point in points:
-        finished = {run.spec.seed: run.score for run in runs.get(point, ()) if run.state.finished}
-        place = _whole(look.steps(point))
+    diverged, awaited, taken = list[Place](), list[Place](), list[Place]()
+    for point in dict.fromkeys((*search.asked, *runs)):
+        members, place = runs.get(point, ()), _whole(look.steps(point))
+        if point not in search.asked and all(run.state in LEFT for run in members):
+            continue  # what another sweep asked for, and nobody trains
+        taken.append(place)
+        finished = {run.spec.seed: run.score for run in members if run.state.finished}
         if None in finished.values():
             diverged.append(place)
         elif finished:
             scores[place] = {seed: score for seed, score in finished.items() if score is not None}
-        elif look.awaits(point, search.asked.get(point, search.seeds)):
+        elif look.awaits(point, search.asked.get(point) or [run.spec.seed for run in members]):
             awaited.append(place)
-    corners = [_whole(look.steps(point)) for point in region or search.box or search.asked]
+    corners = [_whole(look.steps(point)) for point in start.region or search.box or search.asked]
     low, high = (tuple(edge(along) for along in zip(*corners, strict=True)) for edge in (min, max))
-    at = zip(low, high, _whole(look.steps(start)), strict=True)
+    at = zip(low, high, _whole(look.steps(start.point)), strict=True)
     return Known(
         low,
         high,
@@ -126,7 +155,7 @@ def known_of(look: Look, start: Point, region: Sequence[Point] = ()) -> Known:
         scores,
         diverged,
         awaited,
-        {_whole(look.steps(point)) for point in points},
+        set(taken),
         search.criterion.margin_for(search.measure),
         search.measure.mode == "min",
     )

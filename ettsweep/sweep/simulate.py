@@ -158,8 +158,7 @@ def simulate(
     Where it is searched, a proposer has named its points before.
     """
     rank = {seed: number for number, seed in enumerate(in_turn(search))}
-    propose = searching.further if searching else None
-    asking = Verification([search], budget=budget, at_once=slots, follows=True, propose=propose)
+    asking = Verification([search], budget=budget, at_once=slots, follows=True, searching=searching)
     ledger, wall = Ledger({}, {}), 0
     plan = asking.plan(ledger) if searching else make_plan(search.specs(), ledger)
     while plan.to_launch:

@@ -299,10 +299,14 @@ class Journal:
         """
         remedy = f"`ettsweep search --sweep {self.name} --rebuild` writes it anew from the runs"
         try:
-            lines = _Lines.of(self.path.read_bytes())
-            known = _studies_in(lines)
+            content = self.path.read_bytes()
         except FileNotFoundError:
             return _Lines(), {}  # nothing is known, and so all of it is written
+        except OSError as error:
+            raise CorruptError(f"{self.path}: {error.strerror}; move it away") from None
+        try:
+            lines = _Lines.of(content)
+            known = _studies_in(lines)
         except Exception as error:  # whatever Optuna makes of lines that are none of its own
             raise CorruptError(f"{self.path}: is no journal of Optuna's: {error_line(error)}; {remedy}") from error
         problems = [(name, problem) for name, study in known.items() if (problem := _foreign(study, sweep))]
@@ -391,18 +395,32 @@ def _locked(path: Path) -> Iterator[None]:
     Raises:
         StorageError: the folder cannot be written.
     """
-    lock, began_s = path.with_name(path.name + LOCK), time.monotonic()
+    lock, began_s, theirs = path.with_name(path.name + LOCK), time.monotonic(), 0
     with storage_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         while True:
             try:
-                os.close(os.open(lock, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+                taken = os.open(lock, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+                mine = os.fstat(taken).st_ino
+                os.close(taken)
                 break
             except FileExistsError:
-                if time.monotonic() - began_s > STALE_S:
+                before, theirs = theirs, _inode(lock)
+                if theirs != before:
+                    began_s = time.monotonic()  # another holds it by now
+                elif time.monotonic() - began_s > STALE_S:
                     lock.unlink(missing_ok=True)
                 time.sleep(0.01)
     try:
         yield
     finally:
-        lock.unlink(missing_ok=True)
+        if _inode(lock) == mine:
+            lock.unlink(missing_ok=True)
+
+
+def _inode(path: Path) -> int:
+    """Return the number of a file or link; 0 where there is none."""
+    try:
+        return path.lstat().st_ino
+    except FileNotFoundError:
+        return 0

@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -47,13 +47,15 @@ class Proposal(Frozen):
         sampler: which proposer.
         points: none, where it had no further one to propose.
         reason: why these, for people.
-        region: two opposite corners of the part of the ranges that the search keeps to, from these on.
+        start: where the search starts, from these on.
+        region: two opposite corners of the part of the ranges that it keeps to, from these on.
     """
 
     strategy: str
     sampler: str
     points: Annotated[tuple[Centre, ...], Field(strict=False)] = ()
     reason: str = ""
+    start: Centre | None = None
     region: Annotated[tuple[Centre, ...], Field(strict=False)] = ()
 
 
@@ -112,16 +114,21 @@ class Sweep:
         return stated.over(self.criterion).told(self.measure, self.criterion) if stated else ""
 
     def asked_again(self, strategies: Sequence[str] = ()) -> Request:
-        """Return a request for all its strategies, or for some, which may be new to it, within its last ranges.
+        """Return a request for all its strategies, or for some, which may be new to it, within their last ranges.
 
         Raises:
-            InputError: there is no such strategy.
+            InputError: there is no such strategy, or their ranges are not the same.
         """
+        latest = {name: request for request in self.requests for name in request.centres}
+        stated = {parse_strategy(name): request.centres[name] for name, request in latest.items()}
         last = self.requests[-1]
-        centres = {name: centre for request in reversed(self.requests) for name, centre in request.centres.items()}
-        stated = {parse_strategy(name): centre for name, centre in centres.items()}
-        found = centres_for(strategies or list(centres), stated, last.recipe)
-        return last.model_copy(update={"centres": found, "criterion": None})
+        found = centres_for(strategies or list(latest), stated, last.recipe)
+        ranges = {(latest[name].lr, latest[name].wd): latest[name] for name in found if name in latest}
+        if len(ranges) > 1:
+            told = "its strategies were asked for in different ranges; name one with --strategy"
+            raise InputError(f"sweep {self.name}: {told}: {', '.join(found)}")
+        (lr, wd) = next(iter(ranges), (last.lr, last.wd))
+        return last.model_copy(update={"centres": found, "criterion": None, "lr": lr, "wd": wd})
 
     @property
     def note(self) -> str:
@@ -143,10 +150,9 @@ class Sweep:
                 first = merged.setdefault(search.family, replace(search, seeds=seeds, criterion=self.criterion))
                 points = dict.fromkeys(first.points)
                 points |= dict.fromkeys(snap(point, points) for point in search.points)
-                box = dict.fromkeys((*first.box, *search.box))
-                merged[search.family] = replace(first, points=tuple(points), box=tuple(box))
+                merged[search.family] = replace(first, points=tuple(points), box=search.box or first.box)
         return tuple(
-            replace(search, proposed=tuple(self.samplers(search)), region=self._region(search.strategy))
+            replace(search, proposed=tuple(self.samplers(search)), **self._begun(search.strategy))
             for search in merged.values()
         )
 
@@ -165,20 +171,26 @@ class Sweep:
         """What proposers chose, first to last."""
         return tuple(proposal for entry in self.entries for proposal in entry.proposed or ())
 
-    def _region(self, strategy: str) -> tuple[Point, ...]:
-        """Return the region that the search of a strategy keeps to; none where other ranges were asked for since."""
-        for entry in reversed(self.entries):
-            if entry.asked and strategy in entry.asked.centres:
-                return ()
+    def _begun(self, strategy: str) -> dict[str, Any]:
+        """Return where the search of a strategy started, and the region that it keeps to while its ranges stay."""
+        start: Point | None = None
+        region, ranges = tuple[Point, ...](), tuple[object, ...]()
+        for entry in self.entries:
+            asked = entry.asked
+            if asked and asked.searched and strategy in asked.centres:
+                before, ranges = ranges, (asked.lr, asked.wd, asked.centres[strategy])
+                if ranges != before:
+                    start, region = None, ()
             for proposal in entry.proposed or ():
-                if proposal.strategy == strategy and proposal.region:
-                    return tuple(Point(centre.lr, centre.wd) for centre in proposal.region)
-        return ()
+                if proposal.strategy == strategy and proposal.start:
+                    start = Point(proposal.start.lr, proposal.start.wd)
+                    region = tuple(Point(centre.lr, centre.wd) for centre in proposal.region)
+        return {"start": start, "region": region}
 
     def searched_out(self, strategy: str, sampler: str) -> bool:
-        """Say whether a proposer has no more to propose for a strategy, and nothing was asked since."""
+        """Say whether a proposer has no more to propose for a strategy, of which nothing was asked since."""
         for entry in reversed(self.entries):
-            if entry.asked:
+            if entry.asked and strategy in entry.asked.centres:
                 return False
             for proposal in entry.proposed or ():
                 if proposal.strategy == strategy:
@@ -201,7 +213,7 @@ class Sweep:
         return all(
             (old := mine.get(new.family))
             and all(snap(point, old.points) in old.points for point in new.points)
-            and set(new.box) <= set(old.box)
+            and new.box in ((), old.box)
             and set(new.seeds) <= set(old.seeds)
             for new in request.searches()
         )

@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import Protocol
 
 from ettsweep.errors import InputError
 from ettsweep.output import device_hours, power
@@ -82,6 +83,18 @@ class Budget:
 NO_BUDGET = Budget()
 
 
+class Proposing(Protocol):
+    """What names points of families, round after round."""
+
+    def names_more(self, search: Search) -> bool:
+        """Say whether points may still be named for a family."""
+        ...
+
+    def further(self, searches: Sequence[Search], ledger: Ledger, at_once: int, most: int) -> Sequence[Search]:
+        """Return the searches with the points that are to be run next, of `most` new runs in all."""
+        ...
+
+
 @dataclass
 class Verification:
     """Families, each climbing and racing until its verdict stands; each look at what is on disk takes that on.
@@ -94,8 +107,8 @@ class Verification:
         at_once: runs that can train at a time: so many are raced in a round.
         follows: race, and go on from better neighbours of `at`.
         judges: plan what verdicts lack; else what was asked for and is proposed alone.
-        propose: returns the searches with some points more, up to a number in all, that are to be run next; None where
-            nobody proposes any.
+        searching: names points of families, which are judged once it names no more; None where nobody does.
+        before: what has been trained on the same budget already.
         verdicts: one for each family, of the last look.
         planned: runs planned so far.
         beyond: those of them that were not asked for, of each sweep and family.
@@ -112,7 +125,8 @@ class Verification:
     at_once: int = 1
     follows: bool = False
     judges: bool = True
-    propose: Callable[[Sequence[Search], Ledger, int], Sequence[Search]] | None = None
+    searching: Proposing | None = None
+    before: "Verification | None" = None
     verdicts: list[Verdict] = field(default_factory=list)
     planned: int = 0
     beyond: dict[tuple[str, str], list[RunSpec]] = field(default_factory=dict)
@@ -122,15 +136,19 @@ class Verification:
     _declined: set[tuple[str, str]] = field(default_factory=set)
     _trained: set[str] = field(default_factory=set)
 
+    def __post_init__(self) -> None:
+        if self.before:
+            self.planned, self._trained = self.before.planned, set(self.before._trained)
+
     def plan(self, ledger: Ledger) -> Plan:
         """Climb as far as what is on disk allows, and return the plan for what the verdicts lack.
 
         Raises:
             InputError: a point that is compared has more seeds than the budget allows before anything is trained.
         """
-        if self.propose:
+        if self.searching:
             batch = min(self._batch([search.base for search in self.searches], ledger), AHEAD * self.at_once)
-            self.searches = self.propose(self.searches, ledger, min(batch, self._runs_left()))
+            self.searches = self.searching.further(self.searches, ledger, batch, self._new_runs(ledger))
         found = looks(self.searches, ledger)
         first = not self.verdicts
         before: Sequence[Verdict | None] = self.verdicts or [None] * len(found)
@@ -138,11 +156,16 @@ class Verification:
         if first:
             self._check_seeds()
         self.stopped = []
+        judged = [self._judges(look.search) for look in found]
         lacking = [
-            (look, v, look.wanted(v) if self.judges else look.pending())
-            for look, v in zip(found, self.verdicts, strict=True)
+            (look, v, look.wanted(v) if stands else look.pending())
+            for look, v, stands in zip(found, self.verdicts, judged, strict=True)
         ]
-        racing = [(look, v) for look, v, _ in lacking if self.follows and self.judges and v.verdict == "unresolved"]
+        racing = [
+            (look, v)
+            for (look, v, _), stands in zip(lacking, judged, strict=True)
+            if self.follows and stands and v.verdict == "unresolved"
+        ]
         points = [spec for look, v in racing if v.point for spec in look.specs([v.point])]
         each = math.ceil(self._batch(points, ledger) / max(1, len(racing)))
         lacking += [(look, v, self._further(look, v, each)) for look, v in racing]
@@ -158,6 +181,11 @@ class Verification:
             self.beyond[v.key] = [*self.beyond.get(v.key, ()), *new]
         return plan
 
+    @property
+    def unproposed(self) -> bool:
+        """Whether points may still be named for a family."""
+        return bool(self.searching and any(map(self.searching.names_more, self.searches)))
+
     def proposals(self) -> set[str]:
         """Return the ids of runs that were merely proposed: no grid asked for them, and no verdict compares them."""
         found = set()
@@ -167,11 +195,9 @@ class Verification:
                 found |= {v.search.base.at(point.lr, point.wd, seed).run_id for seed in v.search.asked[point]}
         return found
 
-    def left(self, ledger: Ledger) -> Budget:
-        """Return what the budget leaves for others once what was planned is trained."""
-        runs = None if self.budget.runs is None else max(0, self.budget.runs - self.planned)
-        hours = None if self.budget.hours is None else max(0.0, self.budget.hours - self._spent_s(ledger) / 3600)
-        return replace(self.budget, runs=runs, hours=hours)
+    def _judges(self, search: Search) -> bool:
+        """Say whether a family is looked at for its verdict: it is not while points are named for it."""
+        return self.judges and not (self.searching and self.searching.names_more(search))
 
     def _spent_s(self, ledger: Ledger) -> float:
         return sum(cost_s(ledger.runs[run]) for run in self._trained if run in ledger.runs)
@@ -235,9 +261,25 @@ class Verification:
         ids = {planned.id for planned in more}
         return [spec for spec in wanted if spec.run_id not in ids]  # what is under way is waited for
 
-    def _runs_left(self) -> int:
-        """Return how many runs the budget leaves, however long they take; without one, as many as anybody wants."""
-        return MOST if self.budget.runs is None else max(0, self.budget.runs - self.planned)
+    def _new_runs(self, ledger: Ledger) -> int:
+        """Return how many new runs may be proposed: what the budget leaves once those are trained that are named."""
+        if not self.budget.stated:
+            return MOST
+        named = [spec for look in looks(self.searches, ledger) for spec in look.pending()]
+        waiting, allowed = len(make_plan(named, ledger).to_launch), MOST
+        if self.budget.runs is not None:
+            allowed = self.budget.runs - self.planned
+        if self.budget.hours is not None:
+            bases = [search.base for search in self.searches]
+            each_s = (self.device_s(ledger, make_plan(bases, ledger).wanted) or 0.0) / len(bases)
+            allowed = min(allowed, self._affordable_runs(each_s, ledger))
+        return max(0, allowed - waiting)
+
+    def _affordable_runs(self, each_s: float, ledger: Ledger) -> int:
+        """Return how many runs of some seconds the hours allow; as long as nobody knows how long they take, `MOST`."""
+        assert self.budget.hours is not None
+        left_s = 3600 * self.budget.hours - self._spent_s(ledger)
+        return 0 if left_s <= 0 else int(left_s / each_s) if each_s else MOST
 
     def _left(self, look: Look, verdict: Verdict) -> float:
         """Return how many runs a family may still train: without a budget, as many as were asked for."""
@@ -257,10 +299,8 @@ class Verification:
         room = len(plan.to_launch) if self.budget.runs is None else max(0, self.budget.runs - self.planned)
         if self.budget.hours is None:
             return room
-        left_s = 3600 * self.budget.hours - self._spent_s(ledger)
         each_s = (self.device_s(ledger, plan.to_launch) or 0.0) / max(1, len(plan.to_launch))
-        affordable = len(plan.to_launch) if not each_s else int(left_s / each_s)
-        return min(room, affordable if left_s > 0 else 0)
+        return min(room, self._affordable_runs(each_s, ledger))
 
 
 def _candidate(verdict: Verdict) -> str:

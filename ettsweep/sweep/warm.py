@@ -15,19 +15,18 @@ from ettsweep.sweep.verify import judge
 
 
 def starts(searches: Sequence[Search], sweeps: Sweeps, ledger: Ledger, source: str | None = None) -> dict[Key, Start]:
-    """Return where families start: at the map of a verified optimum, the nearest point of their lattice.
+    """Return where families start for which nothing was proposed: at the map of a verified optimum.
 
-    `source` names a strategy of the same sweep, or a sweep; without it, a family starts from another strategy of its
-    sweep where one is verified, else at its centre.
+    That is the nearest point of their lattice. `source` names a strategy of the same sweep, or a sweep; without it, a
+    family starts from another strategy of its sweep where one is verified, else at its centre.
 
     Raises:
         InputError: there is no such strategy or sweep, or no verified optimum of it that can be mapped.
     """
     if source is None:
         mine = [verdict for name in {s.sweep for s in searches} for verdict in _verdicts(sweeps, name, ledger)]
-        found = {
-            search.key: _nearest(search, (v for v in mine if v.search.sweep == search.sweep)) for search in searches
-        }
+        new = [search for search in searches if not search.proposed]
+        found = {search.key: _nearest(search, (v for v in mine if v.search.sweep == search.sweep)) for search in new}
         return {key: start for key, start in found.items() if start}
     if _is_strategy(source):
         source = strategy_name(parse_strategy(source))
@@ -43,11 +42,12 @@ def starts(searches: Sequence[Search], sweeps: Sweeps, ledger: Ledger, source: s
         raise unknown_name("strategy or sweep", source, [*STRATEGIES, *sweeps.named])
     begun = {}
     for search in searches:
-        if search.strategy == source:
-            continue
-        if (start := _nearest(search, verdicts)) is None:
+        start = _nearest(search, verdicts)
+        itself = any(v.key == search.key and v.verdict == "optimal" for v in verdicts)
+        if start and not search.proposed:
+            begun[search.key] = start
+        elif not (start or itself or search.proposed):
             raise InputError(f"--from {source}: {_why(told, verdicts, search)}")
-        begun[search.key] = start
     return begun
 
 
@@ -60,8 +60,9 @@ def _is_strategy(name: str) -> bool:
 
 
 def _verdicts(sweeps: Sweeps, name: str, ledger: Ledger) -> list[Verdict]:
-    """Return the verdicts of a sweep; none of one that is yet to be made."""
-    return judge(sweeps.named[name].searches, ledger) if name in sweeps.named else []
+    """Return the verdicts of the families of a sweep that have runs."""
+    searches = sweeps.named[name].searches if name in sweeps.named else ()
+    return judge([search for search in searches if ledger.family(search.family)], ledger)
 
 
 def _nearest(search: Search, verdicts: Iterable[Verdict]) -> Start | None:
@@ -108,7 +109,7 @@ def within(search: Search, point: Point) -> Point:
 def _why(told: str, verdicts: Sequence[Verdict], search: Search) -> str:
     """Say why nothing can be started from."""
     if not verdicts:
-        return f"{told}: nothing was asked for there yet"
+        return f"{told}: nothing was trained there yet"
     stands = ", ".join(f"{v.strategy} is {v.statement}" for v in verdicts)
     if not any(v.verdict == "optimal" for v in verdicts):
         return f"{told} has no verified optimum: {stands}; `ettsweep verify-optimum --follow` goes on"

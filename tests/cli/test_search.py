@@ -209,10 +209,10 @@ def test_another_width_starts_from_the_optimum_of_a_sweep_through_the_map(
         ("--grid w8.yaml --from nobody", "unknown strategy or sweep 'nobody'"),
         ("--grid w8.yaml --from standard", "--from standard: that is the strategy which is searched"),
         ("--grid w8.yaml --strategy s=.25 --from s=0.250", "--from s=0.25: that is the strategy which is searched"),
-        ("--grid w8.yaml --from mup", "--from mup: strategy mup: nothing was asked for there yet"),
+        ("--grid w8.yaml --from mup", "--from mup: strategy mup: nothing was trained there yet"),
         ("--sweep w8 --lr-range=-1:1", "--sweep takes a sweep as it is, without --lr-range"),
         ("--sweep nobody", "unknown sweep 'nobody'"),
-        ("", "say which grid"),
+        ("", "say what is searched, with one of --model NAME, --grid FILE and --sweep NAME"),
     ],
 )
 def test_what_cannot_be_searched_is_refused(
@@ -229,4 +229,4 @@ def test_an_optimum_that_is_not_verified_is_no_start(call: Call, results: Path, 
     asked = ("search", "--grid", "w8.yaml", "--strategy", "ntk", "--from", "standard")
     done = call(*asked, "--results", results, code=2)
     assert len(load_sweeps(results).named["w8"].requests) == 1, "nothing was asked for"
-    assert "strategy standard has no verified optimum: standard is incomplete" in done.err
+    assert "strategy standard: nothing was trained there yet" in done.err

@@ -69,7 +69,7 @@ def test_a_study_that_is_not_the_sweeps_is_seen_before_anything_is_asked_or_trai
     [
         ("--sweep w9 --rebuild", "unknown sweep 'w9'"),
         ("--sweep w8 --rebuild --dry-run", "--rebuild writes one file and trains nothing; it takes no --dry-run"),
-        ("--rebuild", "say which grid"),
+        ("--rebuild", "say what is searched"),
     ],
 )
 def test_what_cannot_be_rebuilt_is_refused(call: Call, results: Path, journal: Path, options: str, told: str) -> None:

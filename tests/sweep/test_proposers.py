@@ -109,12 +109,15 @@ def test_a_place_that_diverged_is_as_bad_as_the_worst() -> None:
     assert (3, 0) not in proposer("surface")(told, 8)
 
 
-def test_everything_diverged_is_no_end() -> None:
-    """Nothing is known of where it would not: the first looks go on, and then all the rest."""
+def test_where_everything_diverged_a_lower_lr_is_looked_at_while_there_is_one() -> None:
     named: tuple[Place, ...] = ()
-    while news := proposer("surface")(known(named=named, half=(1, 1), diverged=named), 1):
+    while news := proposer("surface")(known(named=named, diverged=named), 1):
         named += tuple(news)
-    assert len(named) == 9
+    first, rest = named[:4], named[4:]
+    assert rest
+    assert all(lr < min(other for other, _ in named[: 4 + k]) for k, (lr, _) in enumerate(rest))
+    assert min(lr for lr, _ in named) == -3
+    assert len(set(named)) == len(first) + len(rest) <= 7
 
 
 def test_an_unknown_sampler_and_a_missing_package_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

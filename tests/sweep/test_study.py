@@ -537,24 +537,26 @@ def test_what_is_not_of_the_sweep_is_left_alone(made: Made, attrs: dict[str, Any
         (b"[" * 100_000 + b"\n", "ValueError: line 1 is no JSON object"),
         (b'{"study": 1}\n', "KeyError: 'op_code'"),
         (b'{"op_code": 0}\n', "KeyError: 'study_name'"),
-        (None, "IsADirectoryError: "),
     ],
 )
-def test_what_cannot_be_read_is_left_alone(made: Made, content: bytes | None, problem: str) -> None:
-    if content is None:
-        made.journal.path.mkdir()
-    else:
-        made.journal.path.write_bytes(content)
+def test_what_cannot_be_read_is_left_alone(made: Made, content: bytes, problem: str) -> None:
+    made.journal.path.write_bytes(content)
     for write in (made.write, made.journal.check):
         with pytest.raises(CorruptError) as error:
             write()
         told = str(error.value)
         assert told.startswith(f"{made.journal.path}: is no journal of Optuna's: {problem}")
         assert told.endswith(REMEDY)
-    if content is not None:
-        assert made.journal.path.read_bytes() == content
-        made.journal.rebuild(load_ledger(made.results))
-        assert len(trials(made)) == 4
+    assert made.journal.path.read_bytes() == content
+    made.journal.rebuild(load_ledger(made.results))
+    assert len(trials(made)) == 4
+
+
+def test_a_folder_in_its_place_is_to_be_moved_away(made: Made) -> None:
+    made.journal.path.mkdir()
+    for write in (made.write, made.journal.check):
+        with pytest.raises(CorruptError, match=r"study\.journal: Is a directory; move it away"):
+            write()
 
 
 def test_damage_anywhere_is_a_message_or_mended(made: Made) -> None:

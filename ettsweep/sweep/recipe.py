@@ -1,6 +1,5 @@
 """The recipe of a grid file: names and epochs resolved, and `key=value` put in."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from typing import Any
@@ -78,11 +77,13 @@ def resolve_first_look(
         InputError: an unknown key, a value that the schema refuses, another optimizer, or nothing that changes a run.
     """
     whole = resolve_recipe(written, model, task, overrides, where)
-    told = {override.partition("=")[0]: override for override in _dotted(changes)}
+    told = dict(_dotted(changes))
     where = f"{with_sets(where, overrides)}: first_look"
     data = _named(written, model, task, where)
-    for override in (*overrides, "schedule.warmup_steps=0", "schedule.eval_every=1", *told.values()):
+    for override in overrides:
         apply_override(data, override)
+    for key, value in {"schedule.warmup_steps": 0, "schedule.eval_every": 1, **told}.items():
+        _put(data, key, value)
     found = _resolved(data, None, where)
     total, kept = found.schedule.total_steps, dict[str, int]()
     if not told.keys() & {"schedule.warmup_steps", "schedule.warmup_epochs"}:
@@ -97,13 +98,13 @@ def resolve_first_look(
     return found
 
 
-def _dotted(changes: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """Yield nested changes as `a.b=value`."""
+def _dotted(changes: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
+    """Yield nested changes as `a.b` and its value."""
     for key, value in changes.items():
         if isinstance(value, Mapping):
             yield from _dotted(value, f"{prefix}{key}.")
         else:
-            yield f"{prefix}{key}={json.dumps(value)}"
+            yield f"{prefix}{key}", value
 
 
 def recipe_problems(
@@ -213,6 +214,11 @@ def apply_override(data: dict[str, Any], override: str) -> None:
     known = first in Recipe.model_fields
     if meant := get_close_matches(first, () if known else OPTIONS, n=1, cutoff=0.8):
         raise InputError(f"--set {hidden(override)}: {key} is not of the recipe; use {OPTIONS[meant[0]]}")
+    _put(data, key, value)
+
+
+def _put(data: dict[str, Any], key: str, value: object) -> None:
+    """Set `a.b` in nested plain data."""
     *parents, last = key.split(".")
     for parent in parents:
         inner = data.setdefault(parent, {})

@@ -88,9 +88,9 @@ def search(
             raise InputError("--rebuild writes one file and trains nothing; it takes no --dry-run")
         return note(journal.rebuild(read_ledger(results)))
     journal.check()
+    check_pruner(pruner, [recipe.schedule for recipe in (asked.recipe, asked.first_look) if recipe])
     with retyped_with("--name"):
         request = training.place().settle(asked, results, name)
-    check_pruner(pruner, [recipe.schedule for recipe in (request.recipe, request.first_look) if recipe])
     how = How(results, *trained_by(request), dry_run, console() if follow else None, "search", tell=note)
     seeker = Seeker(sampler, propose, trials_for(sampler, trials), pruner, how, note, go_on if follow else None)
     sought = Sought.of(name, request, load_sweeps(results))

@@ -79,7 +79,9 @@ class Searching:
         ]
 
     def _start(self, search: Search) -> Start:
-        return self.starts.get(search.key) or Start(search.centre, region=search.region)
+        """Return where a search starts; one that goes on where another command was started at its first proposal."""
+        first = next(iter(search.proposed), search.centre)
+        return self.starts.get(search.key) or Start(first, region=search.region)
 
     def _proposal(self, search: Search, points: Sequence[Point]) -> Proposal:
         centres = tuple(Centre(lr=lr, wd=wd) for lr, wd in points)

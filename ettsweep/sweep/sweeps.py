@@ -167,13 +167,16 @@ class Sweep:
 
     def _region(self, strategy: str) -> tuple[Point, ...]:
         """Return the region that the search of a strategy keeps to; none where other ranges were asked for since."""
-        for entry in reversed(self.entries):
+        ranges: object = None
+        region: tuple[Centre, ...] = ()
+        for entry in self.entries:
             if entry.asked and strategy in entry.asked.centres:
-                return ()
+                before, ranges = ranges, (entry.asked.lr, entry.asked.wd, entry.asked.centres[strategy])
+                region = region if ranges == before else ()
             for proposal in entry.proposed or ():
                 if proposal.strategy == strategy and proposal.region:
-                    return tuple(Point(centre.lr, centre.wd) for centre in proposal.region)
-        return ()
+                    region = proposal.region
+        return tuple(Point(centre.lr, centre.wd) for centre in region)
 
     def searched_out(self, strategy: str, sampler: str) -> bool:
         """Say whether a proposer has no more to propose for a strategy, and nothing was asked since."""

@@ -83,7 +83,7 @@ def looks_of(sweep: Sweep, sweeps: Sweeps) -> list[Sweep]:
 
 
 def looked_at(sweeps: Sequence[Sweep], known: Sweeps, ledger: Ledger) -> list[Run]:
-    """Return the finished runs of the first looks of some sweeps, which are not among them."""
-    looks = {one.name: one for sweep in sweeps for one in looks_of(sweep, known) if one not in sweeps}
-    families = {search.family for one in looks.values() for search in one.searches}
+    """Return the finished runs of the first looks of some sweeps, but for families that these ask for themselves."""
+    looks = {search.family for sweep in sweeps for one in looks_of(sweep, known) for search in one.searches}
+    families = looks - {search.family for sweep in sweeps for search in sweep.searches}
     return [run for family in sorted(families) for run in ledger.family(family) if run.result]

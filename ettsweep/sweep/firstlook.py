@@ -17,7 +17,7 @@ from ettsweep.sweep.ledger import Ledger, Run, cost_s
 from ettsweep.sweep.search import Centre, Point, Request, Search
 from ettsweep.sweep.searching import Key, Start
 from ettsweep.sweep.sweeps import Sweep, Sweeps, numbered
-from ettsweep.sweep.verdict import Verdict
+from ettsweep.sweep.verify import look_at
 from ettsweep.sweep.warm import mapped, within
 
 NEAR = 2
@@ -53,15 +53,21 @@ def name_for(look: Request, name: str, sweeps: Sweeps) -> str:
     raise AssertionError("there is always a further number")
 
 
-def starts_from(verdicts: Iterable[Verdict], searches: Sequence[Search], ledger: Ledger) -> dict[Key, Start]:
-    """Return where families start: at the best point of the first look of their strategy, where one has a score."""
-    best = {verdict.strategy: verdict for verdict in verdicts if verdict.score is not None}
+def starts_from(looks: Iterable[Search], searches: Sequence[Search], ledger: Ledger) -> dict[Key, Start]:
+    """Return where families start: at the best point of the first look of their strategy, where one has a score.
+
+    It is the best of all that are finished, whoever asked for them.
+    """
+    of_strategy = {look.strategy: look for look in looks}
     found = {}
     for search in searches:
-        if verdict := best.get(search.strategy):
-            runs = [run for run in ledger.family(verdict.search.family) if run.result]
-            points = count(len({run.point for run in runs}), "point")
-            spent = f"{points} ({device_hours(sum(map(cost_s, runs)))})"
+        if look := of_strategy.get(search.strategy):
+            runs = [run for run in ledger.family(look.family) if run.result and look.holds(run.point)]
+            known = tuple(dict.fromkeys(run.point for run in runs))
+            verdict = look_at(replace(look, proposed=known), runs).verdict()
+            if verdict.score is None:
+                continue
+            spent = f"{count(len(known), 'point')} ({device_hours(sum(map(cost_s, runs)))})"
             start = mapped(verdict, search, f"the best of {spent} at first look, {verdict.point}")
             found[search.key] = replace(start, region=_region(start.point, search))
     return found

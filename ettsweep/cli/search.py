@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ettsweep.launch.searches import Seeker, Sought
     from ettsweep.sweep.search import Request, Search
     from ettsweep.sweep.searching import Key, Start
-    from ettsweep.sweep.verify import Budget
+    from ettsweep.sweep.verify import Budget, Verification
 
 
 def search(
@@ -100,21 +100,22 @@ def search(
     seeker.ask(sought, asking.words)
     note(told)
     with detaching():
+        before = None
         if request.first_look and (unbegun := [one for one in new if one.key not in begun]):
-            found, budget = _first_look(seeker, sought, unbegun, budget, form)
+            found, before = _first_look(seeker, sought, unbegun, budget, form)
             begun |= found
         for one in sought.searches:
             note(f"{one.title} starts {begun[one.key].reason}" if one.key in begun else "")
         with followed(results, [name] if how.follows else ()):
-            done = seeker.go(sought, begun, budget)
+            done = seeker.go(sought, begun, budget, after=before)
     show_course(done.verification.searches, done.outcome.plan.ledger, form)
     raise typer.Exit(show_verified(done, budget, form))
 
 
 def _first_look(
     seeker: "Seeker", sought: "Sought", unbegun: "Sequence[Search]", budget: "Budget", form: Format
-) -> "tuple[dict[Key, Start], Budget]":
-    """Have the first look of some families searched; return where these start, and what is left of the budget.
+) -> "tuple[dict[Key, Start], Verification]":
+    """Have the first look of some families searched; return where these start, and what the budget has paid for.
 
     Raises:
         Exit: it is under way, and nobody waits for it.
@@ -141,7 +142,7 @@ def _first_look(
     found = starts_from(look.searches, unbegun, plan.ledger)
     for one in unbegun:
         note("" if one.key in found else f"{one.title} starts at its centre: nothing at first look has a score")
-    return found, done.verification.left(plan.ledger)
+    return found, done.verification
 
 
 def _asked(asking: Asking, sweep: str | None, judging: Judging, results: Path) -> "tuple[str, Request, str]":

@@ -209,15 +209,16 @@ def verify_rounds(
     tell: Callable[[str], None] | None = None,
     agree: Callable[[str], bool] | None = None,
     judges: bool = True,
+    after: Verification | None = None,
     propose: Callable[[Sequence[Search], Ledger, int], Sequence[Search]] | None = None,
     prune: Callable[[Callable[[], Collection[str]]], Pruner] | None = None,
 ) -> Verified:
     """Judge each family and submit the runs that its verdict lacks: one round or, where `how` follows, all.
 
     With `at`, that point is judged instead of each family's best; where `how` follows, a climb begins there.
-    Where it `judges` not, what was asked for and is proposed is all that is run. `tell` takes a line for each step of a
-    climb; `propose` returns the searches with some points more; `prune` what may stop runs, given what tells which were
-    merely proposed.
+    Where it `judges` not, what was asked for and is proposed is all that is run. The budget pays also for what came
+    before, where it is `after` that. `tell` takes a line for each step of a climb; `propose` returns the searches with
+    some points more; `prune` what may stop runs, given what tells which were merely proposed.
 
     Raises:
         InputError: `at` lies off a fixed axis.
@@ -228,6 +229,8 @@ def verify_rounds(
 
     most = at_once(how.profile) if how.follows else 1
     asking = Verification(searches, at, budget, tell, agree, device_s, most, how.follows, judges, propose)
+    if after:
+        asking.pay_for(after)
     if prune:
         how = replace(how, pruner=prune(asking.proposals))
     plan = asking.plan(read_ledger(how.results))

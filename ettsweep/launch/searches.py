@@ -14,7 +14,7 @@ from ettsweep.sweep.search import Request, Search
 from ettsweep.sweep.searching import Key, Searching, Start
 from ettsweep.sweep.study import Journal
 from ettsweep.sweep.sweeps import Sweep, Sweeps, asked_too
-from ettsweep.sweep.verify import Budget
+from ettsweep.sweep.verify import Budget, Verification
 
 
 @dataclass(frozen=True)
@@ -65,10 +65,19 @@ class Seeker:
         if obstacle:
             self.tell(f"before it can be submitted: {obstacle}")
 
-    def go(self, sought: Sought, starts: Mapping[Key, Start], budget: Budget, *, judges: bool = True) -> Verified:
+    def go(
+        self,
+        sought: Sought,
+        starts: Mapping[Key, Start],
+        budget: Budget,
+        *,
+        judges: bool = True,
+        after: Verification | None = None,
+    ) -> Verified:
         """Have points proposed and trained: one round or, where they are followed, all.
 
-        Where it `judges`, it goes on until verdicts stand.
+        Where it `judges`, it goes on until verdicts stand. The budget pays also for what came before, where it is
+        `after` that.
         """
         results, searches = self.how.results, sought.searches
         recorded = not self.how.dry_run
@@ -89,6 +98,7 @@ class Seeker:
             tell=self.tell if judges and self.how.console else None,
             agree=self.agree,
             judges=judges,
+            after=after,
             propose=searching.further,
             prune=None if self.pruner == "none" else partial(self._pruner, results, sought),
         )

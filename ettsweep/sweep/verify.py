@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from ettsweep.errors import InputError
 from ettsweep.output import device_hours, power
@@ -167,14 +167,10 @@ class Verification:
                 found |= {v.search.base.at(point.lr, point.wd, seed).run_id for seed in v.search.asked[point]}
         return found
 
-    def left(self, ledger: Ledger) -> Budget:
-        """Return what the budget leaves for others once what was planned is trained."""
-        runs = None if self.budget.runs is None else max(0, self.budget.runs - self.planned)
-        hours = None if self.budget.hours is None else max(0.0, self.budget.hours - self._spent_s(ledger) / 3600)
-        return replace(self.budget, runs=runs, hours=hours)
-
-    def _spent_s(self, ledger: Ledger) -> float:
-        return sum(cost_s(ledger.runs[run]) for run in self._trained if run in ledger.runs)
+    def pay_for(self, other: "Verification") -> None:
+        """Have the budget pay for what another one planned, too."""
+        self.planned += other.planned
+        self._trained |= other._trained
 
     def _check_seeds(self) -> None:
         if (most := self.budget.seeds) is None:
@@ -257,7 +253,8 @@ class Verification:
         room = len(plan.to_launch) if self.budget.runs is None else max(0, self.budget.runs - self.planned)
         if self.budget.hours is None:
             return room
-        left_s = 3600 * self.budget.hours - self._spent_s(ledger)
+        spent_s = sum(cost_s(ledger.runs[run]) for run in self._trained if run in ledger.runs)
+        left_s = 3600 * self.budget.hours - spent_s
         each_s = (self.device_s(ledger, plan.to_launch) or 0.0) / max(1, len(plan.to_launch))
         affordable = len(plan.to_launch) if not each_s else int(left_s / each_s)
         return min(room, affordable if left_s > 0 else 0)

@@ -120,11 +120,22 @@ def test_both_share_one_budget(call: Call, results: Path, forks: Forks, tmp_path
     write_grid(tmp_path / "w8.yaml", **WIDE)
     command = ("search", "--grid", "w8.yaml", "--sampler", "random", "--trials", 2, "--results", results)
     with warm_workers(forks):
-        call(*command, "--max-runs", 3, "--launch-set", "slots=1", code=1)
+        done = call(*command, "--max-runs", 3, "--launch-set", "slots=1", code=1)
         assert (len(of_width(results, 4)), len(of_width(results, 8))) == (2, 1)
         call(*command, "--name", "w8-2", "--set", "first_look.model.width=6", "--max-runs", 1, code=1)
     assert (len(of_width(results, 6)), len(of_width(results, 8))) == (1, 1)
     assert proposed(results, "w8-2") == []
+    assert "of --max-runs 3, 0 are left: it stops here" in done.err
+
+
+@pytest.mark.usefixtures("process", "warm")
+def test_both_share_the_hours_too(call: Call, results: Path, tmp_path: Path) -> None:
+    """How long the first run takes is known after it; it is that of the first look."""
+    write_grid(tmp_path / "w8.yaml", **WIDE)
+    command = ("search", "--grid", "w8.yaml", "--max-hours", 1e-9, "--launch-set", "slots=1", "--results", results)
+    done = call(*command, code=1)
+    assert (len(of_width(results, 4)), len(of_width(results, 8))) == (1, 0)
+    assert "than --max-hours 1e-09 allows" in done.err
 
 
 @pytest.mark.usefixtures("process")

@@ -142,7 +142,7 @@ def _first_look(
         note("the first look comes first; the same command again goes on from it")
         raise typer.Exit(show_submitted(done, form))
     note_blocked(plan)
-    found = starts_from(done.verification.verdicts, unbegun, plan.ledger)
+    found = starts_from(look.searches, unbegun, plan.ledger)
     for one in unbegun:
         note("" if one.key in found else f"{one.title} starts at its centre: nothing at first look has a score")
     return found, done.verification

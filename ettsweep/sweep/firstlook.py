@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from ettsweep.errors import TakenError
+from ettsweep.errors import CorruptError, TakenError
 from ettsweep.output import count, device_hours
 from ettsweep.scaling.optimizers import factors_of
 from ettsweep.scaling.strategies import carry_point, parse_strategy
@@ -18,7 +18,7 @@ from ettsweep.sweep.ledger import Ledger, Run, cost_s
 from ettsweep.sweep.search import Centre, Point, Request, Search
 from ettsweep.sweep.searching import Key, Start
 from ettsweep.sweep.sweeps import Sweep, Sweeps, numbered
-from ettsweep.sweep.verdict import Verdict
+from ettsweep.sweep.verify import look_at
 from ettsweep.sweep.warm import mapped, within
 
 NEAR = 2
@@ -43,27 +43,29 @@ def first_look(request: Request, strategies: Collection[str]) -> Request:
 
 
 def name_for(look: Request, name: str, sweeps: Sweeps) -> str:
-    """Return the name of the sweep of a first look, which is there or free, given that of the whole sweep.
-
-    Raises:
-        CorruptError: it is there, and cannot be read.
-    """
+    """Return the name of the sweep of a first look, which is there or free, given that of the whole sweep."""
     for found in numbered(f"{name[:52]}-look"):
-        with suppress(TakenError):
+        with suppress(TakenError, CorruptError):
             if (there := agreeing(sweeps, found, look)) is None or there.archived:
                 return found
     raise AssertionError("there is always a further number")
 
 
-def starts_from(verdicts: Iterable[Verdict], searches: Sequence[Search], ledger: Ledger) -> dict[Key, Start]:
-    """Return where families start: at the best point of the first look of their strategy, where one has a score."""
-    best = {verdict.strategy: verdict for verdict in verdicts if verdict.score is not None}
+def starts_from(looks: Iterable[Search], searches: Sequence[Search], ledger: Ledger) -> dict[Key, Start]:
+    """Return where families start: at the best point of the first look of their strategy, where one has a score.
+
+    It is the best of all that are finished, whoever asked for them.
+    """
+    of_strategy = {look.strategy: look for look in looks}
     found = {}
     for search in searches:
-        if verdict := best.get(search.strategy):
-            runs = [run for run in ledger.family(verdict.search.family) if run.result]
-            points = count(len({run.point for run in runs}), "point")
-            spent = f"{points} ({device_hours(sum(map(cost_s, runs)))})"
+        if look := of_strategy.get(search.strategy):
+            runs = [run for run in ledger.family(look.family) if run.result and look.holds(run.point)]
+            known = tuple(dict.fromkeys(run.point for run in runs))
+            verdict = look_at(replace(look, proposed=known), runs).verdict()
+            if verdict.score is None:
+                continue
+            spent = f"{count(len(known), 'point')} ({device_hours(sum(map(cost_s, runs)))})"
             start = mapped(verdict, search, f"the best of {spent} at first look, {verdict.point}")
             found[search.key] = replace(start, region=_region(start.point, search))
     return found
@@ -85,7 +87,7 @@ def looks_of(sweep: Sweep, sweeps: Sweeps) -> list[Sweep]:
 
 
 def looked_at(sweeps: Sequence[Sweep], known: Sweeps, ledger: Ledger) -> list[Run]:
-    """Return the finished runs of the first looks of some sweeps, which are not among them."""
-    looks = {one.name: one for sweep in sweeps for one in looks_of(sweep, known) if one not in sweeps}
-    families = {search.family for one in looks.values() for search in one.searches}
+    """Return the finished runs of the first looks of some sweeps, but for families that these ask for themselves."""
+    looks = {search.family for sweep in sweeps for one in looks_of(sweep, known) for search in one.searches}
+    families = looks - {search.family for sweep in sweeps for search in sweep.searches}
     return [run for family in sorted(families) for run in ledger.family(family) if run.result]

@@ -1,6 +1,5 @@
 """The recipe of a grid file: names and epochs resolved, and `key=value` put in."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from typing import Any
@@ -78,14 +77,16 @@ def resolve_first_look(
         InputError: an unknown key, a value that the schema refuses, another optimizer, or nothing that changes a run.
     """
     whole = resolve_recipe(written, model, task, overrides, where)
-    told = {override.partition("=")[0]: override for override in _dotted(changes)}
+    told = dict(_dotted(changes))
     where = f"{with_sets(where, overrides)}: first_look"
     if twice := [names for names in EPOCHS.items() if {f"schedule.{name}" for name in names} <= told.keys()]:
         raise InputError(f"{where}: schedule: {twice[0][0]} and {twice[0][1]} say the same; give one of them")
     data = _named(written, model, task, where)
-    anything = ("schedule.warmup_steps=0", "schedule.eval_every=1", "schedule.stop_step=null")
-    for override in (*overrides, *anything, *told.values()):
+    for override in overrides:
         apply_override(data, override)
+    anything = {"schedule.warmup_steps": 0, "schedule.eval_every": 1, "schedule.stop_step": None}
+    for key, value in (anything | told).items():
+        _put(data, key, value)
     found, before = _resolved(data, None, where), whole.schedule
     total, kept = found.schedule.total_steps, dict[str, int]()
     if not told.keys() & {"schedule.warmup_steps", "schedule.warmup_epochs"}:
@@ -102,13 +103,13 @@ def resolve_first_look(
     return found
 
 
-def _dotted(changes: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """Yield nested changes as `a.b=value`."""
+def _dotted(changes: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
+    """Yield nested changes as `a.b` and its value."""
     for key, value in changes.items():
         if isinstance(value, Mapping):
             yield from _dotted(value, f"{prefix}{key}.")
         else:
-            yield f"{prefix}{key}={json.dumps(value)}"
+            yield f"{prefix}{key}", value
 
 
 def recipe_problems(
@@ -218,6 +219,11 @@ def apply_override(data: dict[str, Any], override: str) -> None:
     known = first in Recipe.model_fields
     if meant := get_close_matches(first, () if known else OPTIONS, n=1, cutoff=0.8):
         raise InputError(f"--set {hidden(override)}: {key} is not of the recipe; use {OPTIONS[meant[0]]}")
+    _put(data, key, value)
+
+
+def _put(data: Written, key: str, value: object) -> None:
+    """Set `a.b` in nested plain data."""
     *parents, last = key.split(".")
     for parent in parents:
         inner = data.setdefault(parent, {})

@@ -182,9 +182,9 @@ class Sweep:
                 if ranges != before:
                     start, region = None, ()
             for proposal in entry.proposed or ():
-                if proposal.strategy == strategy and proposal.start:
-                    start = Point(proposal.start.lr, proposal.start.wd)
-                    region = tuple(Point(centre.lr, centre.wd) for centre in proposal.region)
+                if proposal.strategy == strategy:
+                    start = Point(proposal.start.lr, proposal.start.wd) if proposal.start else start
+                    region = tuple(Point(corner.lr, corner.wd) for corner in proposal.region) or region
         return {"start": start, "region": region}
 
     def searched_out(self, strategy: str, sampler: str) -> bool:

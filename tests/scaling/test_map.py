@@ -4,7 +4,7 @@ from typing import Literal
 import pytest
 
 from ettsweep.scaling.factors import BULK, Dims, Group, lr_factor
-from ettsweep.scaling.strategies import bulk_exponent, map_point
+from ettsweep.scaling.strategies import bulk_exponent, carry_point, map_point
 
 STANDARD, NTK, HYBRID, MUP = None, 0.0, 0.5, 1.0
 STRATEGIES = [STANDARD, NTK, 0.25, HYBRID, MUP]
@@ -86,3 +86,48 @@ def test_no_decay_stays_no_decay() -> None:
 def test_bulk_step_of_the_papers_vit_optimum() -> None:
     dims = Dims("vision", width=768, n_patch=768, n_out=1000, mlp_ratio=4)
     assert 20 * lr_factor(Group.U, dims, NTK, "adamw", "ignore") == pytest.approx(9.40e-4, rel=5e-4)
+
+
+# --- from width to width ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "from_s", "to_s", "k"),
+    [
+        # Through maximal update lr is n^1 times that of standard, and n^-0.5 that of ntk; then back at width m.
+        ("adamw", STANDARD, STANDARD, 16 / 256),
+        ("adamw", NTK, NTK, (256 / 16) ** 0.5),
+        ("adamw", HYBRID, HYBRID, (256 / 16) ** 0.25),
+        ("adamw", MUP, MUP, 1),
+        ("adamw", STANDARD, MUP, 16),
+        ("adamw", STANDARD, NTK, 16 * 256**0.5),
+        ("adamw", NTK, STANDARD, 16**-0.5 / 256),
+        # With SGD standard and maximal update have one bulk, and ntk has n times its lr.
+        ("sgd", STANDARD, STANDARD, 1),
+        ("sgd", NTK, NTK, 256 / 16),
+        ("sgd", STANDARD, NTK, 256),
+        ("sgd", NTK, MUP, 1 / 16),
+    ],
+)
+def test_closed_forms_from_width_16_to_256(
+    optimizer: Literal["adamw", "sgd"], from_s: float | None, to_s: float | None, k: float
+) -> None:
+    assert carry_point(0.5, 0.25, (from_s, 16), (to_s, 256), optimizer) == pytest.approx((0.5 * k, 0.25 / k), rel=1e-12)
+
+
+@pytest.mark.parametrize(("from_s", "to_s"), list(itertools.product(STRATEGIES, STRATEGIES)))
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+def test_to_another_width_and_back_changes_nothing_and_a_stop_between_leads_to_the_same_point(
+    from_s: float | None, to_s: float | None, optimizer: Literal["adamw", "sgd"]
+) -> None:
+    origin, target, between = (from_s, 48), (to_s, 768), (NTK, 100)
+    there = carry_point(1e-3, 0.8, origin, target, optimizer)
+    assert carry_point(*there, target, origin, optimizer) == pytest.approx((1e-3, 0.8), rel=1e-12)
+    stopped = carry_point(1e-3, 0.8, origin, between, optimizer)
+    assert carry_point(*stopped, between, target, optimizer) == pytest.approx(there, rel=1e-12)
+    assert there[0] * there[1] == pytest.approx(8e-4, rel=1e-12), "the decay per step is the same"
+
+
+@pytest.mark.parametrize(("from_s", "to_s"), list(itertools.product(STRATEGIES, STRATEGIES)))
+def test_at_one_width_a_point_is_mapped_alone(from_s: float | None, to_s: float | None) -> None:
+    assert carry_point(1e-3, 0.8, (from_s, 768), (to_s, 768)) == map_point(1e-3, 0.8, from_s, to_s, 768)

@@ -35,6 +35,12 @@ def test_vocabulary_must_have_room_for_all_bytes() -> None:
     )
 
 
+def test_a_batch_has_no_more_texts_than_are_used() -> None:
+    check_fits(PydocTask(samples=16), model_spec("encdec-tiny"), 16)
+    told = "batch_size: 16 is more than the 15 training texts"
+    assert refusal(PydocTask(samples=15), model_spec("encdec-tiny"), 16) == told
+
+
 def test_text_is_judged_by_its_lowest_loss() -> None:
     assert {task_kind(task).score for task in (PydocTask(), TextTask())} == {Score("best_loss", "min")}
     assert task_kind(ImageNetTask()).score.metric == "best_accuracy"

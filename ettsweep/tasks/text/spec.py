@@ -51,4 +51,6 @@ def misfits(task: DenoisingTask, model: ModelSpec, batch_size: int) -> list[str]
     least = vocabulary_size(LEAST_BPE)
     if model.vocabulary < least:
         return [f"model.vocabulary: {model.vocabulary} is below {least}, the {LEAST_BPE} bytes and special tokens"]
+    if task.samples and batch_size > task.samples:
+        return [f"batch_size: {batch_size} is more than the {task.samples} training texts"]
     return []

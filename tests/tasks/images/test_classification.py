@@ -65,8 +65,10 @@ def assert_equal(a: Batch, b: Batch) -> None:
 # --- what a batch is --------------------------------------------------------------------------------------------------
 
 
-def expected_steps(root: Path, batch_size: int, chunk: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Compute batches from timm's parts alone: a plain loop over files in order of their names."""
+def expected_steps(
+    root: Path, batch_size: int, chunk: int, seed: int, used: Sequence[int] = range(36)
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Compute batches from timm's parts alone: a plain loop over files, some of them, in order of their names."""
     from timm.data import Mixup, create_transform
 
     files = sorted((root / "train").glob("*/*.jpg"))
@@ -78,8 +80,8 @@ def expected_steps(root: Path, batch_size: int, chunk: int, seed: int) -> Iterat
     mixup = Mixup(0.8, 1.0, switch_prob=0.5, label_smoothing=0.1, num_classes=3)
     step = 0
     for epoch in itertools.count():
-        order = np.random.default_rng(derive_seed(seed, "order", epoch)).permutation(len(files))
-        for k in range(len(files) // batch_size):
+        order = np.array(used)[np.random.default_rng(derive_seed(seed, "order", epoch)).permutation(len(used))]
+        for k in range(len(used) // batch_size):
             step += 1
             images = []
             chosen = order[k * batch_size : (k + 1) * batch_size]
@@ -105,6 +107,43 @@ def test_batches_are_what_timm_makes_of_the_files(folder: Path, workers: int) ->
     for (inputs, targets), batch in zip(expected, made, strict=True):
         assert torch.equal(batch.inputs[0], inputs)
         assert torch.equal(batch.targets, targets)
+
+
+def numbers(images: Images, number: int = 0) -> list[int]:
+    """Return the images of an epoch, by their number."""
+    first = number * images.steps_per_epoch + 1
+    return [index for chunk in itertools.islice(images.order(first), images.steps_per_epoch) for _, index in chunk]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_batches_of_some_images_are_what_timm_makes_of_their_files(folder: Path, workers: int) -> None:
+    used = sorted(numbers(task(14, samples=14)))
+    assert len(used) == 14
+    expected = list(itertools.islice(expected_steps(folder, 14, 6, 3, used), 3))  # one step an epoch
+    made = take(task(14, Loading(workers), seed=3, mixup_chunk=6, samples=14), 3)
+    for (inputs, targets), batch in zip(expected, made, strict=True):
+        assert torch.equal(batch.inputs[0], inputs)
+        assert torch.equal(batch.targets, targets)
+
+
+@pytest.mark.usefixtures("folder")
+def test_every_run_trains_on_the_same_images_and_on_no_other() -> None:
+    images = task(4, samples=12)
+    chosen = numbers(images)
+    assert images.steps_per_epoch == 3 == steps_per_epoch(ImageNetTask(train_size=36, samples=14), 4)
+    assert len(set(chosen)) == 12
+    assert set(chosen) < set(range(36))
+    for seed, number in ((0, 1), (1, 0), (5, 2)):
+        seen = numbers(task(4, seed=seed, samples=12), number)
+        assert set(seen) == set(chosen)
+        assert seen != chosen, "in another order"
+    parts = [numbers(task(Share(4, rank, 2), samples=12, **PLAIN)) for rank in (0, 1)]
+    assert sorted(parts[0] + parts[1]) == sorted(chosen)
+
+
+@pytest.mark.usefixtures("folder")
+def test_fewer_images_leave_the_validation_images_as_they_are() -> None:
+    assert_equal(joined(list(task(samples=8).validation())), joined(list(task().validation())))
 
 
 @pytest.mark.usefixtures("folder")
@@ -424,6 +463,8 @@ def test_other_numbers_of_images_than_the_specs_are_told_with_what_to_set() -> N
         task(train_size=35)
     with pytest.raises(DataMissingError, match=r"9 images are there, task\.val_size is 50000.*--set task\.val_size=9"):
         task(val_size=50_000)
+    with pytest.raises(InputError, match=r"^task\.samples: 37 are asked for, 36 training samples are there$"):
+        task(samples=37)
 
 
 def test_a_class_that_one_part_lacks_is_named(folder: Path) -> None:
@@ -455,6 +496,8 @@ def test_an_odd_batch_cannot_be_mixed() -> None:
         (Cifar100Task(), {"classes": 10}, 8, "model.classes: task cifar100 has 100, got 10"),
         (Cifar10Task(), {"classes": 10, "channels": 1}, 8, "model.channels: task cifar10 has 3, got 1"),
         (ImageNetTask(train_size=6), {}, 8, "batch_size: 8 is more than the 6 training images"),
+        (ImageNetTask(train_size=60, samples=61), {}, 8, "task.samples: 61 is more than the 60 training images"),
+        (ImageNetTask(train_size=60, samples=6), {}, 8, "batch_size: 8 is more than the 6 training images"),
         (ImageNetTask(train_size=60, resize=31), {}, 8, "task.resize: 31 is below model.image_size 32"),
     ],
 )

@@ -7,10 +7,13 @@ import numpy as np
 import pytest
 import torch
 
+from ettsweep.errors import InputError
 from ettsweep.models.architectures import model_spec
+from ettsweep.seeding import derive_seed
 from ettsweep.tasks.base import Batch, Loading, Share
 from ettsweep.tasks.images.digits import Digits
 from ettsweep.tasks.images.spec import DigitsTask
+from ettsweep.tasks.kinds import check_fits, curve_unit, steps_per_epoch
 
 CPU, VIT = torch.device("cpu"), model_spec("vit-digits")
 
@@ -22,8 +25,8 @@ def known_digits() -> Any:
     return load_digits()
 
 
-def digits(batch_size: int = 32, seed: int = 0, **task: object) -> Digits:
-    return Digits(DigitsTask.model_validate(task), VIT, seed, CPU, Share(batch_size), Loading())
+def digits(batch_size: int = 32, seed: int = 0, share: Share | None = None, **task: object) -> Digits:
+    return Digits(DigitsTask.model_validate(task), VIT, seed, CPU, share or Share(batch_size), Loading())
 
 
 def validation(task: Digits) -> tuple[torch.Tensor, torch.Tensor]:
@@ -110,6 +113,84 @@ def test_one_batch_can_be_the_whole_training_set() -> None:
     assert task.steps_per_epoch == 1
     first, second = itertools.islice(task.batches(1), 2)
     assert sorted(images(first.inputs[0])) == sorted(images(second.inputs[0]))
+
+
+# --- some samples only ------------------------------------------------------------------------------------------------
+
+
+def epoch_images(task: Digits, number: int = 0) -> list[int]:
+    """Return a number for each image of an epoch."""
+    return list(map(hash, images(torch.cat([batch.inputs[0] for batch in epoch(task, number)]))))
+
+
+def test_all_images_come_in_the_order_that_seed_and_epoch_say() -> None:
+    """An epoch of one batch tells which image has which number."""
+    there = dict(zip(permutation(0, 0, 797).tolist(), epoch_images(digits(797)), strict=True))
+    for seed, number in ((0, 0), (3, 0), (3, 2)):
+        order = permutation(seed, number, 797)[: 24 * 32]
+        assert epoch_images(digits(seed=seed), number) == [there[k] for k in order.tolist()]
+
+
+def permutation(seed: int, number: int, samples: int) -> Any:
+    return np.random.default_rng(derive_seed(seed, "order", number)).permutation(samples)
+
+
+def test_every_run_trains_on_the_same_samples_and_on_no_other() -> None:
+    task = digits(25, samples=100)
+    assert task.steps_per_epoch == 4
+    chosen = set(epoch_images(task))
+    assert len(chosen) == 100
+    assert chosen < set(epoch_images(digits(797)))
+    for seed, number in ((0, 1), (1, 0), (7, 3)):
+        seen = epoch_images(digits(25, seed, samples=100), number)
+        assert set(seen) == chosen
+        assert seen != epoch_images(task), "in another order"
+    assert set(epoch_images(digits(100, samples=100))) == chosen, "whatever the batch"
+
+
+def test_processes_share_the_samples_of_a_batch() -> None:
+    whole = epoch(digits(25, samples=100))
+    parts = [epoch(digits(share=Share(25, rank, 2), samples=100)) for rank in (0, 1)]
+    for both, batch in zip(zip(*parts, strict=True), whole, strict=True):
+        assert torch.equal(torch.cat([part.inputs[0] for part in both]), batch.inputs[0])
+        assert torch.equal(torch.cat([part.targets for part in both]), batch.targets)
+
+
+def test_fewer_samples_leave_the_validation_images_as_they_are() -> None:
+    for ours, theirs in zip(validation(digits(samples=32)), validation(digits()), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_an_epoch_is_as_long_as_its_samples() -> None:
+    spec = DigitsTask(samples=70)
+    assert digits(32, samples=70).steps_per_epoch == steps_per_epoch(spec, 32) == 2
+    assert curve_unit(spec, 32) == ("epoch", 2)
+    assert steps_per_epoch(DigitsTask(samples=797), 32) == steps_per_epoch(DigitsTask(), 32) == 24
+
+
+def test_all_samples_by_number_are_all_samples() -> None:
+    for ours, theirs in zip(epoch(digits(samples=797)), epoch(digits()), strict=True):
+        assert torch.equal(ours.inputs[0], theirs.inputs[0])
+
+
+@pytest.mark.parametrize(
+    ("samples", "told"),
+    [
+        (798, "task.samples: 798 is more than the 797 training images"),
+        (31, "batch_size: 32 is more than the 31 training images"),
+    ],
+)
+def test_more_than_there_are_is_refused(samples: int, told: str) -> None:
+    with pytest.raises(InputError, match=f"^{told}$"):
+        check_fits(DigitsTask(samples=samples), VIT, 32)
+
+
+def test_a_task_never_has_fewer_samples_than_it_is_asked_for() -> None:
+    with pytest.raises(InputError, match=r"^task\.samples: 798 are asked for, 797 training samples are there$"):
+        digits(samples=798)
+
+
+# --- validation and sums ----------------------------------------------------------------------------------------------
 
 
 def test_validation_can_be_read_again() -> None:

@@ -1,9 +1,12 @@
+import itertools
 import math
+from collections import Counter
 
 import numpy as np
 import pytest
 import torch
 
+from ettsweep.errors import DataMissingError, InputError
 from ettsweep.models.encdec_spec import EncDecSpec
 from ettsweep.seeding import derive_seed
 from ettsweep.tasks.base import Share
@@ -267,11 +270,37 @@ def test_loss_is_in_nats_and_bits_per_target_token() -> None:
     assert made.metrics(sums.tolist()) == pytest.approx({"val_loss": 2.0, "val_bits": 2.0 / math.log(2)})
 
 
-def test_batch_beyond_the_text_is_refused_with_what_would_work() -> None:
-    from ettsweep.errors import DataMissingError
+def texts(made: Denoising, number: int = 0) -> Counter[int]:
+    """Return a number for each text of an epoch, and how often it is there: headings come again."""
+    steps = made.steps_per_epoch
+    batches = itertools.islice(made.batches(number * steps + 1), steps)
+    return Counter(hash(tuple(row)) for batch in batches for row in batch.targets.tolist())
 
+
+def test_every_run_trains_on_the_same_texts_and_on_no_other() -> None:
+    made = task(share=Share(8), samples=40)
+    chosen = texts(made)
+    assert (made.steps_per_epoch, chosen.total()) == (5, 40)
+    assert not chosen - texts(task(share=Share(1)))
+    assert chosen == texts(task(seed=5, share=Share(20), samples=40), number=2)
+    assert chosen == texts(task(share=Share(8, 0, 2), samples=40)) + texts(task(share=Share(8, 1, 2), samples=40))
+
+
+def test_fewer_texts_leave_the_validation_texts_as_they_are() -> None:
+    for ours, theirs in zip(task(samples=16).validation(), task().validation(), strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(ours.inputs, theirs.inputs, strict=True))
+
+
+def test_more_texts_than_there_are_are_refused() -> None:
+    with pytest.raises(InputError, match=r"^task\.samples: 1000000 are asked for, \d+ training samples are there$"):
+        task(samples=1_000_000)
+
+
+def test_batch_beyond_the_text_is_refused_with_what_would_work() -> None:
     with pytest.raises(DataMissingError, match=r"batch_size 100000 is more than the \d+ training texts of up to 62"):
         task(share=Share(100000))
+    with pytest.raises(DataMissingError, match=r"batch_size 16 is more than the 10 training texts .*batch_size=10 or"):
+        task(samples=10)
 
 
 def test_training_texts_are_not_for_validation() -> None:

@@ -121,7 +121,7 @@ def _first_look(
     """Have the first look of some families searched; return where these start, and what it has used up of the budget.
 
     Raises:
-        Exit: it is under way, and nobody waits for it.
+        Exit: it is under way, and nobody waits for it; or it failed.
     """
     from ettsweep.cli.verified import show_submitted
     from ettsweep.cli.views import note_blocked
@@ -143,6 +143,8 @@ def _first_look(
         raise typer.Exit(show_submitted(done, form))
     note_blocked(plan)
     found = starts_from(look.searches, unbegun, plan.ledger)
+    if plan.blocked and not found:
+        raise typer.Exit(1)  # what fails when it is cheap would fail when it is dear
     for one in unbegun:
         note("" if one.key in found else f"{one.title} starts at its centre: nothing at first look has a score")
     return found, done.verification

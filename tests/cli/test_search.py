@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
+from support.claims import claimed
 from support.commandline import (
     LONG,
     Call,
@@ -20,9 +21,11 @@ from support.commandline import (
 )
 from support.forks import Forks, warm_workers
 
+from ettsweep.runs.folder import RunDir
 from ettsweep.runs.state import State
 from ettsweep.spec import RunSpec
 from ettsweep.sweep.gridfile import load_request
+from ettsweep.sweep.search import Point, Search
 from ettsweep.sweep.sweeps import load_sweeps
 
 WIDE: dict[str, Any] = {
@@ -230,3 +233,71 @@ def test_an_optimum_that_is_not_verified_is_no_start(call: Call, results: Path, 
     done = call(*asked, "--results", results, code=2)
     assert len(load_sweeps(results).named["w8"].requests) == 1, "nothing was asked for"
     assert "strategy standard: nothing was trained there yet" in done.err
+
+
+# --- what others have, and what was asked before ----------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("process", "warm")
+def test_a_command_with_a_start_goes_on_when_it_is_repeated(
+    call: Call, results: Path, verified: Callable[..., list[RunSpec]]
+) -> None:
+    """It starts at the map of the optimum, which is not the centre; from then on the sweep says where it started."""
+    verified()
+    centres = "centre={standard: {lr: 0.25, wd: 0.25}, ntk: {lr: 1.25, wd: 0.01}}"
+    asked = ("search", "--grid", "w8.yaml", "--lr-range=-4:4", "--strategy", "ntk", "--set", centres)
+    asked += ("--from", "standard", "--launch-set", "slots=1", "--results", results)
+    call(*asked, "--trials", 1, "--max-runs", 1, code=1)
+    assert proposed(results)["ntk"] == [5.0]
+    again = call(*asked, "--trials", 2, "--dry-run", code=None)
+    assert "--from standard is not looked at: the search has begun" in again.err
+    (search,) = (one for one in load_sweeps(results).named["w8"].searches if one.strategy == "ntk")
+    assert search.start == Point(5.0, 0.01)
+    assert call(*asked[:-2], "--from", "nobody", "--results", results, code=2).err.startswith(
+        "ettsweep: unknown strategy or sweep 'nobody'"
+    )
+
+
+def test_what_another_sweep_has_left_behind_is_proposed_and_does_not_hold_a_search_up(
+    call: Call, results: Path, tmp_path: Path
+) -> None:
+    write_grid(tmp_path / "w8.yaml", **WIDE)
+    for spec in load_request(tmp_path / "w8.yaml").specs():
+        RunDir.create(results, spec)
+    asked = ("search", "--grid", "w8.yaml", "--name", "mine", "--dry-run", "--results", results)
+    assert "mine standard: surface proposes (2^-4, 2^-2)" in call(*asked, code=None).err
+
+
+def test_what_another_sweep_is_training_is_neither_proposed_nor_waited_for(
+    call: Call, results: Path, tmp_path: Path
+) -> None:
+    write_grid(tmp_path / "w8.yaml", **WIDE)
+    (centre,) = (one for one in load_request(tmp_path / "w8.yaml").specs() if one.lr == 0.0625)
+    claimed(RunDir.create(results, centre))
+    asked = ("search", "--grid", "w8.yaml", "--name", "mine", "--dry-run", "--results", results)
+    (named,) = re.findall(r"mine standard: surface proposes (.*)", call(*asked, code=None).err)
+    assert "(2^-4, 2^-2)" not in named
+
+
+def test_the_ranges_that_were_stated_last_bound_a_search(call: Call, results: Path, tmp_path: Path) -> None:
+    write_grid(tmp_path / "w8.yaml", **WIDE)
+
+    def ask(**options: str) -> Search:
+        keep(results, load_request(tmp_path / "w8.yaml", **options).model_copy(update={"searched": True}))  # type: ignore[arg-type]
+        return load_sweeps(results).named["w8"].searches[0]
+
+    assert [lr for lr, _ in ask().box] == [0.0625 / 8, 0.0625 * 8]
+    assert [lr for lr, _ in ask(lr_range="1:2").box] == [0.125, 0.25]
+    told = call("search", "--sweep", "w8", "--sampler", "random", "--dry-run", "--results", results, code=None)
+    assert PROPOSED.findall(told.err) == [("random", "(2^-3, 2^-2)")], "the nearest to the centre"
+    assert len(load_sweeps(results).named["w8"].requests) == 2
+    assert [lr for lr, _ in ask().box] == [0.0625 / 8, 0.0625 * 8]
+
+
+def test_a_budget_is_shared_by_the_strategies_of_a_search(call: Call, results: Path, tmp_path: Path) -> None:
+    write_grid(tmp_path / "w8.yaml", **WIDE)
+    asked = ("search", "--grid", "w8.yaml", "--dry-run", "--results", results, "--max-runs", 2)
+    asked += tuple(f"--strategy={name}" for name in ("standard", "ntk", "mup"))
+    assert len(PROPOSED.findall(call(*asked, code=None).err)) == 2
+    by_three = ("--rule", "paper", "--seeds", "0,1,2", "--name", "paper")
+    assert not re.search("proposes", call(*asked, *by_three, code=None).err), "two of the three runs of a proposal"

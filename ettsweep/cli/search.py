@@ -95,13 +95,15 @@ def search(
         request = training.place().settle(asked, results, name)
     how = How(results, *trained_by(request), dry_run, console() if follow else None, "search", tell=note)
     seeker = Seeker(sampler, propose, trials_for(sampler, trials), pruner, how, note, go_on if follow else None)
-    sought = Sought.of(name, request, load_sweeps(results))
+    sweeps = load_sweeps(results)
+    sought = Sought.of(name, request, sweeps)
     budget = limits.budget(sought.searches)
     begun = starts(sought.searches, sought.sweeps, read_ledger(results), source)
     new = [one for one in sought.searches if not one.proposed]
     note("" if new or source is None else f"--from {source} is not looked at: the search has begun")
     seeker.ask(sought, asking.words)
     note(told)
+    note(_other_ranges(sweeps.named[name].searches if name in sweeps.named else [], sought.searches))
     looked = None
     with detaching():
         if request.first_look and (unbegun := [one for one in new if one.key not in begun]):
@@ -113,6 +115,22 @@ def search(
             done = seeker.go(sought, begun, budget, before=looked)
     show_course(done.verification.searches, done.outcome.plan.ledger, form)
     raise typer.Exit(show_verified(done, budget, form, f"search --sweep {name}"))
+
+
+def _other_ranges(before: "Sequence[Search]", now: "Sequence[Search]") -> str:
+    """Say of which families the ranges are not those of the search before; nothing where all are."""
+    from ettsweep.output import power
+
+    def told(search: "Search") -> str:
+        (low_lr, low_wd), (high_lr, high_wd) = search.box
+        return f"lr from {power(low_lr)} to {power(high_lr)}, wd from {power(low_wd)} to {power(high_wd)}"
+
+    known = {search.key: search for search in before if search.box}
+    return "\n".join(
+        f"{search.title} is searched in other ranges from now on: {told(search)}; before, {told(known[search.key])}"
+        for search in now
+        if search.key in known and known[search.key].box != search.box
+    )
 
 
 def _first_look(

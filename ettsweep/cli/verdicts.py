@@ -178,9 +178,11 @@ def _compared(v: Verdict) -> dict[str, Any]:
     if v.search.criterion.rule == "paper":
         return {"best neighbour": v.rival and v.rival.score}
     behind = min((d for d in v.bound.differences if d), key=lambda d: d.mean, default=None) if v.bound else None
-    said = v.search.measure.said
-    where = "behind" if behind and behind.mean >= 0 else "ahead"
-    return {"nearest neighbour": behind and f"{said(abs(behind.mean))} ± {said(behind.error)} {where}"}
+    if behind is None or v.bound is None:
+        return {"nearest neighbour": None}
+    said, where = v.search.measure.said, "behind" if behind.mean >= 0 else "ahead"
+    error = "" if v.bound.noise.known == "unknown" else f" ± {said(behind.error)}"
+    return {"nearest neighbour": f"{said(abs(behind.mean))}{error} {where}"}
 
 
 def bound_json(v: Verdict) -> dict[str, Any] | None:

@@ -216,8 +216,10 @@ def cost_so_far(runs: Iterable[Run], searches: Searches, looks: Sequence[Run] = 
     They would have been trained once for each. `searches` are those of all sweeps, by family; `looks` the finished runs
     of first looks.
     """
-    finished = [run for run in runs if run.result]
-    told = f"{count(len(finished), 'finished run')}: {device_hours(sum(map(cost_s, finished)))}"
+    trained = [run for run in runs if run.result or run.state is State.PRUNED]
+    finished = [run for run in trained if run.result]
+    pruned = f", {len(trained) - len(finished)} pruned" if len(trained) > len(finished) else ""
+    told = f"{count(len(finished), 'finished run')}{pruned}: {device_hours(sum(map(cost_s, trained)))}"
     if looks:
         told += f", and {count(len(looks), 'run')} at first look: {device_hours(sum(map(cost_s, looks)))}"
     shared = [(run, asking) for run in finished if (asking := _asking(run, searches)) > 1]

@@ -66,7 +66,7 @@ class Pruner:
         self._decided[family] = curves
         for found in hopeless(self.rule, curves, measure, spec.schedule):
             if self._dir(found.run).prune(found.step, found.reason):
-                self.tell(f"run {found.run} is pruned at step {found.step}: {found.reason}")
+                self.tell(f"run {found.run} is to be pruned at step {found.step}: {found.reason}")
 
     def _best(self, run_id: str, state: State, measure: Score) -> dict[int, float]:
         """Return the best score so far after each evaluation of a run."""

@@ -26,6 +26,9 @@ AROUND = {1: ((0.5,), (-0.5,)), 2: ((0.5, -0.25), (-0.25, 0.5), (-0.25, -0.25))}
 INNER = 0.75
 """Share of the box within which further first places lie, where more runs than these train at once."""
 
+LEAST = 8
+"""Places with scores before which a search does not stop: fewer say little of how noisy they are."""
+
 WORTH = 1.0
 """Shares of the margin that a further place must be expected to gain."""
 
@@ -74,6 +77,11 @@ class Known:
         means = {place: sign * fmean(scores.values()) for place, scores in self.scores.items()}
         return means | dict.fromkeys(self.diverged, max(means.values(), default=0.0))
 
+    @cached_property
+    def best(self) -> Place:
+        """The place with a score whose mean is best."""
+        return min(self.scores, key=lambda place: self.values[place])
+
 
 Proposer = Callable[[Known, int], list[Place]]
 """Returns free places, up to a number that are run at once; none where no further run is worth it."""
@@ -82,8 +90,8 @@ Proposer = Callable[[Known, int], list[Place]]
 def surface(known: Known, number: int) -> list[Place]:
     """Return the places that are expected to gain most over the best one, by the surface that verdicts rest on.
 
-    Each is chosen as if those before it, and those awaited, had scored as expected. None is returned once no place is
-    expected to gain `WORTH` margins: the rest is for the race around the best one.
+    Each is chosen as if those before it, and those awaited, had scored as expected. None is returned once `LEAST` are
+    known and no further one is expected to gain `WORTH` margins: the rest is for the race around the best one.
     """
     first = _first_places(known)
     others = (place for place in _spread(known, first) if place not in known.taken)
@@ -100,7 +108,10 @@ def surface(known: Known, number: int) -> list[Place]:
     shortlist = [place for place, _ in sorted(_ranked(known, fitted), key=lambda pair: -pair[1])[:SHORTLIST]]
     design = _Design(fitted, [*known.awaited, *shortlist], len(known.awaited))
     chosen: list[Place] = []
-    while len(chosen) < number and (best := design.best(WORTH * known.margin * level)) is not None:
+    while len(chosen) < number:
+        enough = len(known.scores) + len(known.awaited) + len(chosen) >= LEAST
+        if (best := design.best(WORTH * known.margin * level if enough else 0.0)) is None:
+            break
         chosen.append(best)
     return chosen
 

@@ -46,6 +46,7 @@ class Searching:
         seen: takes what is on disk, as each round begins and after the last.
         keep: takes what was named in a round, by the sweep's name, before it is run.
         tell: takes a line on it.
+        cut_short: whether the budget allowed no further point of a family.
     """
 
     sampler: str
@@ -57,6 +58,7 @@ class Searching:
     seen: Callable[[Ledger], None] = lambda ledger: None
     keep: Callable[[str, Sequence[Proposal]], None] = lambda sweep, proposals: None
     tell: Callable[[str], None] = lambda text: None
+    cut_short: bool = False
 
     def names_more(self, search: Search) -> bool:
         """Say whether points may still be named for a family."""
@@ -80,8 +82,13 @@ class Searching:
             left = self.trials - len(search.proposed)
             room = min(each - under_way, left, most // runs)
             if left > 0 >= room:
+                if not under_way:
+                    self.cut_short = True
+                    self.over.add(search.key)
                 continue
             points = [look.place(place) for place in self.propose(known, room)] if room > 0 else []
+            if not search.asked and known.scores:
+                points.insert(0, look.place(known.best))  # others had it trained: the verdict is to begin there
             most -= runs * len(points)
             self._tell(titles(searches)[search.key], search, points, len(known.taken), left)
             if points or left > 0:

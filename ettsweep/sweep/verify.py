@@ -20,6 +20,9 @@ ROUND_S = 5.0
 AHEAD = 4
 """Proposals, for each run that trains at a time, that a round of short runs may have: each knows less than the last."""
 
+VERDICT = 10
+"""Runs of a family that a budget keeps for its verdict, six neighbours and some seeds, while points are proposed."""
+
 HOPE = 8
 """How many times too high the number of runs that a verdict would take may be: racing goes on while there is hope."""
 
@@ -84,7 +87,13 @@ NO_BUDGET = Budget()
 
 
 class Proposing(Protocol):
-    """What names points of families, round after round."""
+    """What names points of families, round after round.
+
+    Attributes:
+        cut_short: whether the budget allowed no further point of a family.
+    """
+
+    cut_short: bool
 
     def names_more(self, search: Search) -> bool:
         """Say whether points may still be named for a family."""
@@ -183,8 +192,8 @@ class Verification:
 
     @property
     def unproposed(self) -> bool:
-        """Whether points may still be named for a family."""
-        return bool(self.searching and any(map(self.searching.names_more, self.searches)))
+        """Whether the budget ended a search."""
+        return bool(self.searching and self.searching.cut_short)
 
     def proposals(self) -> set[str]:
         """Return the ids of runs that were merely proposed: no grid asked for them, and no verdict compares them."""
@@ -262,13 +271,17 @@ class Verification:
         return [spec for spec in wanted if spec.run_id not in ids]  # what is under way is waited for
 
     def _new_runs(self, ledger: Ledger) -> int:
-        """Return how many new runs may be proposed: what the budget leaves once those are trained that are named."""
+        """Return how many new runs may be proposed: what the budget leaves once those are trained that are named.
+
+        Some runs are kept for verdicts, where that leaves as many for the search.
+        """
         if not self.budget.stated:
             return MOST
         named = [spec for look in looks(self.searches, ledger) for spec in look.pending()]
+        kept = VERDICT * len(self.searches)
         waiting, allowed = len(make_plan(named, ledger).to_launch), MOST
         if self.budget.runs is not None:
-            allowed = self.budget.runs - self.planned
+            allowed = self.budget.runs - self.planned - (kept if self.budget.runs >= 2 * kept else 0)
         if self.budget.hours is not None:
             bases = [search.base for search in self.searches]
             each_s = (self.device_s(ledger, make_plan(bases, ledger).wanted) or 0.0) / len(bases)

@@ -301,3 +301,12 @@ def test_a_budget_is_shared_by_the_strategies_of_a_search(call: Call, results: P
     assert len(PROPOSED.findall(call(*asked, code=None).err)) == 2
     by_three = ("--rule", "paper", "--seeds", "0,1,2", "--name", "paper")
     assert not re.search("proposes", call(*asked, *by_three, code=None).err), "two of the three runs of a proposal"
+
+
+def test_a_sweep_whose_points_others_have_trained_begins_at_the_best_of_them(
+    call: Call, results: Path, verified: Callable[..., list[RunSpec]]
+) -> None:
+    verified()
+    asked = ("search", "--grid", "w8.yaml", "--name", "mine", "--dry-run", "--results", results, "--format", "json")
+    (verdict,) = call(*asked, code=None).json
+    assert (verdict["sweep"], verdict["lr"], verdict["wd"]) == ("mine", 0.25, 0.25)

@@ -84,7 +84,7 @@ def test_proposed_runs_that_are_hopeless_are_stopped_and_no_others(results: Path
         round_.look(*watched)
         assert {run.id for run in watched if run.prune_path.exists()} == {bad.id}
         assert bad.pruned() == "at step 8: median pruner: best_loss 2, the median of 5 others 1"
-        assert round_.told == [f"run {bad.id} is pruned {bad.pruned()}"], "once"
+        assert round_.told == [f"run {bad.id} is to be pruned {bad.pruned()}"], "once"
     evaluate(early, 2.0, 8)
     round_.look(*watched)
     assert early.pruned()
@@ -172,7 +172,7 @@ def test_following_stops_a_hopeless_run_and_does_not_wait_for_it(results: Path, 
     (kept,) = outcome.plan.keep
     assert (kept.state, outcome.sound, outcome.plan.to_launch) == (State.PRUNED, True, ())
     assert "the median of 5 others 0.01" in kept.reason
-    assert told == [f"run {spec.run_id} is pruned {kept.reason}"]
+    assert told == [f"run {spec.run_id} is to be pruned {kept.reason}"]
     run = RunDir(results / "runs" / spec.run_id)
     (attempt,) = map(run.attempt, run.numbers())
     assert attempt.has_checkpoint()

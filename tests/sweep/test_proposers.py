@@ -126,3 +126,11 @@ def test_an_unknown_sampler_and_a_missing_package_are_refused(monkeypatch: pytes
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"--sampler cmaes: it needs cmaes: pip install 'ettsweep\[cmaes\]'"):
         proposer("cmaes")
+
+
+def test_a_search_does_not_stop_before_eight_places_are_known() -> None:
+    """All are alike, so that no further one is worth a run."""
+    named: tuple[Place, ...] = ()
+    while news := proposer("surface")(known(lambda place: 1.0, named=named), 1):
+        named += tuple(news)
+    assert len(named) == 8

@@ -13,7 +13,7 @@ from ettsweep.sweep.search import Centre, Search
 from ettsweep.sweep.searching import Searching, Start
 from ettsweep.sweep.simulate import Series, Way, centre_alone, simulate
 from ettsweep.sweep.sweeps import Proposal
-from ettsweep.sweep.verify import Budget
+from ettsweep.sweep.verify import Budget, Verification
 from ettsweep.sweep.worlds import Made
 
 BOWL = Made("bowl", 0.02)
@@ -99,3 +99,12 @@ def test_from_afar_the_surface_takes_fewer_runs_than_the_climb() -> None:
     runs = {way: sum(one.runs for one in some) for way, some in found.items()}
     assert runs["surface"] < runs["climb"]
     assert max(one.regret or 0 for one in found["surface"]) < 0.02
+
+
+@pytest.mark.parametrize(("runs", "named"), [(19, 19), (20, 10), (24, 14), (60, 30)])
+def test_a_budget_is_kept_for_the_verdict_where_that_leaves_as_much_for_the_search(runs: int, named: int) -> None:
+    search, searching = Way("random", trials=30).begin(centre_alone((0,), Criterion()), BOWL)
+    assert searching
+    asking = Verification([search], budget=Budget(runs), at_once=100, searching=searching)
+    asking.plan(Ledger({}, {}))
+    assert len(asking.searches[0].proposed) == named

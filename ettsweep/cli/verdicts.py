@@ -11,7 +11,7 @@ from ettsweep.output import Format, Row, cell, count, note, show
 from ettsweep.runs.folder import sweeps_dir
 from ettsweep.spec import RunSpec
 from ettsweep.sweep.evidence import Difference
-from ettsweep.sweep.ledger import Ledger, count_states
+from ettsweep.sweep.ledger import Ledger, cost_s, count_states
 from ettsweep.sweep.search import Point, Search, titles
 from ettsweep.sweep.sweeps import Sweep, Sweeps, holders
 from ettsweep.sweep.verdict import Verdict, side_by_side
@@ -237,7 +237,7 @@ def _point(point: Point) -> dict[str, float]:
 
 
 def sweep_row(sweep: Sweep, sweeps: Sweeps, ledger: Ledger, verdicts: Sequence[Verdict]) -> dict[str, Any]:
-    """Return what `sweeps` shows of one: how far its runs are, device hours of those that are finished, verdicts.
+    """Return what `sweeps` shows of one: how far its runs are, device hours, verdicts.
 
     The last change is of what was asked for or of a result, by the times of files: nothing goes by it.
     """
@@ -249,7 +249,7 @@ def sweep_row(sweep: Sweep, sweeps: Sweeps, ledger: Ledger, verdicts: Sequence[V
     ]
     ids = {run.id for run in runs} | {spec.run_id for spec in sweep.specs()}
     states = [ledger.state(run).state for run in ids]
-    seconds = sum((run.result or {}).get("device_s") or 0.0 for run in runs)
+    seconds = sum(map(cost_s, runs))
     paths = [run.dir.result_path for run in runs] + list((sweeps_dir(sweeps.results) / sweep.name).glob("*.yaml"))
     changed = max((path.stat().st_mtime for path in paths if path.exists()), default=None)
     return {

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, ValidationInfo, create_model, field_validator, model_validator
 
 from ettsweep.config import read_yaml
-from ettsweep.errors import EttsweepError, InputError, unknown_name
+from ettsweep.errors import EttsweepError, InputError, located, unknown_name
 from ettsweep.models.architectures import model_spec
 from ettsweep.resources import shipped
 from ettsweep.scaling.optimizers import OPTIMIZERS, factors_of
@@ -242,6 +242,9 @@ def load_request(
         InputError: all that is wrong with the file or the options, or it states no centre for the optimizer.
     """
     data = read_yaml(path)
+    with located("--strategy"):
+        for name in strategies:
+            parse_strategy(name)
     for key, text in (("lr", lr_range), ("wd", wd_range)):
         if text is not None:
             data[key] = parse_range(text, f"--{key}-range", data.get(key))
@@ -311,6 +314,8 @@ def parse_range(text: str, where: str, current: object = None) -> object:
         raise InputError(f"{where}: low:high, low:high:step or fixed is expected (log2 from the centre), got {text!r}")
     if not all(map(_is_offset, numbers[:2])):
         raise InputError(f"{where}: low and high from -{FARTHEST} to {FARTHEST} are expected, got {text!r}")
+    if numbers[0] > numbers[1]:
+        raise InputError(f"{where}: empty range: {numbers[0]:g} is above {numbers[1]:g}")
     step = numbers[2] if len(numbers) == 3 else current.get("step", 1.0) if isinstance(current, dict) else 1.0
     return {"low": numbers[0], "high": numbers[1], "step": step}
 

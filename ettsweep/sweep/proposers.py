@@ -78,9 +78,13 @@ class Known:
         return means | dict.fromkeys(self.diverged, max(means.values(), default=0.0))
 
     @cached_property
-    def best(self) -> Place:
-        """The place with a score whose mean is best."""
-        return min(self.scores, key=lambda place: self.values[place])
+    def best(self) -> Place | None:
+        """The place of the box whose mean score is best; None where none has a score."""
+        return min(filter(self.holds, self.scores), key=lambda place: self.values[place], default=None)
+
+    def holds(self, place: Place) -> bool:
+        """Say whether a place lies in the box."""
+        return all(low <= x <= high for low, x, high in zip(self.low, place, self.high, strict=True))
 
 
 Proposer = Callable[[Known, int], list[Place]]

@@ -131,17 +131,13 @@ def _study(name: str, seed: int, known: Known) -> "optuna.Study":
         return study
     space = _space(known)
     for place, value in known.values.items():
-        if _within(known, place):
+        if known.holds(place):
             params = dict(zip(space, place, strict=True))
             study.add_trial(create_trial(value=value, params=params, distributions=dict(space)))
     for place in known.awaited:
         params = dict(zip(space, place, strict=True))
         study.add_trial(create_trial(state=TrialState.RUNNING, params=params, distributions=dict(space)))
     return study
-
-
-def _within(known: Known, place: Place) -> bool:
-    return all(low <= x <= high for low, x, high in zip(known.low, place, known.high, strict=True))
 
 
 def _names(known: Known) -> list[str]:

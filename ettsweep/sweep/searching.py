@@ -87,8 +87,8 @@ class Searching:
                     self.over.add(search.key)
                 continue
             points = [look.place(place) for place in self.propose(known, room)] if room > 0 else []
-            if not search.asked and known.scores:
-                points.insert(0, look.place(known.best))  # others had it trained: the verdict is to begin there
+            if not search.asked and known.best:
+                points.insert(0, look.place(known.best))  # others had it trained: the verdict may begin there
             most -= runs * len(points)
             self._tell(titles(searches)[search.key], search, points, len(known.taken), left)
             if points or left > 0:

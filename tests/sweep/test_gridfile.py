@@ -280,7 +280,7 @@ def test_a_range_without_a_step_keeps_that_of_the_file(path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("1:-1", "g.yaml: lr: empty range: 1 is above -1"),
+        ("1:-1", "--lr-range: empty range: 1 is above -1"),
         ("-1:1:0", "g.yaml: lr.step: input should be greater than or equal to 0.0009765625, got 0.0"),
         ("0:2000", "--lr-range: low and high from -64 to 64 are expected, got '0:2000'"),
         ("nan:1", "--lr-range: low and high from -64 to 64 are expected, got 'nan:1'"),

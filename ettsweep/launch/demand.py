@@ -176,9 +176,8 @@ def ask_grid(
     """Return the plan for the runs of a grid; unless it is only to be shown, keep what was asked for under a name.
 
     For what is searched, the run of each centre stands for all that may be proposed. `words` are a note for the sweep,
-    which is shown from then on, or is `archived`;
-    `tell` takes a line on what became of it. With the plan comes what would keep one that is only shown from being
-    submitted; SLURM is not asked about that.
+    which is shown from then on, or is made `archived`; `tell` takes a line on what became of it. With the plan comes
+    what would keep one that is only shown from being submitted; SLURM is not asked about that.
 
     Raises:
         InputError: a run cannot be trained so.

@@ -15,7 +15,7 @@ MARGINS = {"best_loss": 0.02, "best_accuracy": 0.002}
 Rule = Literal["bound", "paper"]
 
 
-def read_share(value: object) -> object:
+def _share(value: object) -> object:
     """Read `2%` as 0.02; refuse 2, which is 200%."""
     share = value
     if isinstance(value, str):
@@ -33,8 +33,8 @@ def _percent(share: float) -> str:
     return f"{100 * share:.10g}%"
 
 
-Confidence = Annotated[float, Field(gt=0.5, lt=1), BeforeValidator(read_share)]
-Margin = Annotated[NonNegative, BeforeValidator(read_share)]
+Confidence = Annotated[float, Field(gt=0.5, lt=1), BeforeValidator(_share)]
+Margin = Annotated[NonNegative, BeforeValidator(_share)]
 
 
 class Criterion(Frozen):

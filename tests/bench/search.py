@@ -88,6 +88,11 @@ def told(column: str, value: float | str | None) -> str:
     return f"{value:.2f}" if column in ("declared", "global", "bound holds") else f"{value:.3g}"
 
 
+def line(row: Row) -> str:
+    """Return a row of the table in markdown."""
+    return f"| {' | '.join(told(column, row[column]) for column in COLUMNS)} |"
+
+
 def main() -> None:
     """Print the table as markdown, and write it as JSON where that is asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -99,21 +104,25 @@ def main() -> None:
     parser.add_argument("--trials", type=int, nargs="*", default=[15, 30])
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--json", type=Path, help="a file for all of it; other rows that it has are kept")
+    parser.add_argument("--kept", action="store_true", help="print the rows of the file of --json and measure nothing")
     options = parser.parse_args()
     start_s, found = time.perf_counter(), list[Row]()
     print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}")
+    if options.kept:
+        for one in kept(options.json):
+            print(line(one))
+        return
     with open_workers(options.workers) as pool:
         for one in rows(pool, options):
             found.append(one)
-            print(f"| {' | '.join(told(column, one[column]) for column in COLUMNS)} |", flush=True)
+            print(line(one), flush=True)
             if options.json:
                 write(options.json, found, time.perf_counter() - start_s)
 
 
 def write(path: Path, found: list[Row], wall_s: float) -> None:
     """Write rows with those of a file that were not measured again, so that it may be made in parts."""
-    there = json.loads(path.read_text())["rows"] if path.exists() else []
-    rows = {tuple(row[key] for key in ("world", "slots", "off", "way", "trials")): row for row in [*there, *found]}
+    rows = {tuple(row[key] for key in ("world", "slots", "off", "way", "trials")): row for row in [*kept(path), *found]}
     versions = {
         "python": platform.python_version(),
         "numpy": np.__version__,
@@ -121,7 +130,19 @@ def write(path: Path, found: list[Row], wall_s: float) -> None:
         "load": os.getloadavg()[0],
         "wall_s": math.ceil(wall_s),
     }
-    path.write_text(json.dumps({"versions": versions, "rows": list(rows.values())}, indent=1) + "\n")
+    path.write_text(json.dumps({"versions": versions, "rows": sorted(rows.values(), key=order)}, indent=1) + "\n")
+
+
+def kept(path: Path) -> list[Row]:
+    """Return the rows of a file that `write` has written, in the order of the table."""
+    return sorted(json.loads(path.read_text())["rows"], key=order) if path.exists() else []
+
+
+def order(row: Row) -> tuple[int, ...]:
+    """Return where a row stands in the table."""
+    names = (list(worlds()), OFF, WAYS)
+    world, off, way = (list(known).index(row[key]) for known, key in zip(names, ("world", "off", "way"), strict=True))
+    return world, row["slots"], off, way, row["trials"] or 0
 
 
 if __name__ == "__main__":

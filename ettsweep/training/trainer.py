@@ -79,7 +79,12 @@ class Trainer:
             Loss (this process's part of the mean over the batch, times the number of processes), gradient norm before
             clipping, and loss scale, all on the device.
         """
-        set_lr(self.optimizer, lr)
+        loss = self.add_gradients(batches)
+        grad_norm, loss_scale = self.update(lr)
+        return loss, grad_norm, loss_scale
+
+    def add_gradients(self, batches: Iterator[Batch]) -> Tensor:
+        """Leave the gradients of a batch, times the loss scale, in the parameters; return its loss."""
         loss = torch.zeros((), device=self.device)
         slices = self.share.slices
         for number in range(1, len(slices) + 1):
@@ -94,6 +99,15 @@ class Trainer:
             loss = loss + part.detach()
         for _ in range(self._fewer_slices()):
             self.scaler.scale(self._go_along()).backward()  # type: ignore[no-untyped-call]
+        return loss
+
+    def update(self, lr: float) -> tuple[Tensor, Tensor]:
+        """Step by the gradients that are in the parameters, times the loss scale, and empty them.
+
+        Returns:
+            Gradient norm before clipping, and loss scale, on the device.
+        """
+        set_lr(self.optimizer, lr)
         loss_scale = self.scaler.scale(torch.ones((), device=self.device))
         self.scaler.unscale_(self.optimizer)
         parameters = list(self.model.parameters())
@@ -103,7 +117,7 @@ class Trainer:
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
-        return loss, grad_norm, loss_scale
+        return grad_norm, loss_scale
 
     @torch.no_grad()
     def evaluate(self) -> dict[str, float]:

@@ -20,10 +20,10 @@ from ettsweep.spec import RunSpec
 from ettsweep.sweep.gridfile import load_request
 from ettsweep.training import checkpoint
 from ettsweep.training.execution import Execution
-from ettsweep.training.loop import Stop
 from ettsweep.training.optimizer import build_optimizer
 from ettsweep.training.run import train_run
 from ettsweep.training.trainer import initial_network
+from ettsweep.training.turns import Stop
 
 MakeSpec = Callable[..., RunSpec]
 CPU = torch.device("cpu")

@@ -119,7 +119,8 @@ def train(
         factors of each group's tensors.
     """
     optimizer, task = build_optimizer(network, spec), SameBatch(probe.batch, checkable(probe.model).loss)
-    trainer = Trainer(spec, network, task, optimizer, CPU, Share(spec.batch_size))
+    trainer = Trainer(spec, network, optimizer, CPU, Share(spec.batch_size))
+    trainer.task = task
     start, changes = observe(network, probe), list[dict[str, float]]()
     for step in range(1, steps + 1):
         trainer.train_step(spec.lr, task.batches(step))

@@ -7,7 +7,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from ettsweep.errors import CorruptError
 from ettsweep.files import (
@@ -27,6 +27,16 @@ from ettsweep.processes import Life, Process
 
 EVALUATION = b'"val_'
 """What the lines of evaluations in metrics.jsonl have, and those of steps have not."""
+
+
+class Spent(NamedTuple):
+    """Seconds that have gone by for a run, and seconds of devices that it has had: fewer where runs share one."""
+
+    wall_s: float
+    device_s: float
+
+
+NOTHING = Spent(0.0, 0.0)
 
 
 class Attempt:
@@ -183,13 +193,21 @@ class Attempt:
         kept = [line for line in before if line.get("step", 0) <= step]
         return kept + read_lines(self.metrics_path, holding=EVALUATION)
 
-    def device_s(self) -> float:
-        """Return the device seconds that its lineage has taken, as far as it has been drained; 0 before."""
-        wall_s = number((last_line(self.timings_path) or {}).get("wall_s"))
-        if wall_s is None:
+    def spent(self, until: int | None = None) -> Spent:
+        """Return what its lineage has spent, as far as it has been drained, or by a step."""
+        if until is None:
+            line = last_line(self.timings_path)
+        else:
+            lines = [line for line in read_lines(self.timings_path) if line.get("step", 0) <= until]
+            line = lines[-1] if lines else None
+        wall_s = number((line or {}).get("wall_s"))
+        if line is None or wall_s is None:
             parent = self.parent()
-            return parent.device_s() if parent else 0.0
-        return wall_s * (number(self.execution().get("processes")) or 1.0)
+            return parent.spent(until) if parent else NOTHING
+        device_s = number(line.get("device_s"))
+        if device_s is None:  # written when a run had its devices for itself
+            device_s = wall_s * (number(self.execution().get("processes")) or 1.0)
+        return Spent(wall_s, device_s)
 
     def progress(self) -> float:
         """Return the share of steps done, 0 to 1."""

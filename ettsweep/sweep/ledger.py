@@ -81,7 +81,7 @@ def cost_s(run: Run) -> float:
     """Return the device seconds that a run has taken; 0 before it is finished, or pruned."""
     if run.state is State.PRUNED:
         latest = run.dir.latest()
-        return latest.device_s() if latest else 0.0
+        return latest.spent().device_s if latest else 0.0
     return (number(run.result.get("device_s")) if run.result else None) or 0.0
 
 

@@ -1,37 +1,24 @@
-"""The training loop: from a step to the end of the run, or to where it is told to stop."""
+"""The training loop of a run: from a step to the end of the run, or to where it is told to stop."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from enum import StrEnum
+from typing import Any
 
 import torch
 
 from ettsweep.files import finite
 from ettsweep.models.cost import peak_flops, train_flops_per_sample
-from ettsweep.tasks.base import Batch
 from ettsweep.training.execution import Execution
 from ettsweep.training.metrics import DRAIN_STEPS, StepBuffer, trailing_overflows
 from ettsweep.training.record import Record
 from ettsweep.training.schedule import lr_at
 from ettsweep.training.timing import Timings
 from ettsweep.training.trainer import Trainer
+from ettsweep.training.turns import STOPS, Evaluation, SharedClock, Step, Stop, Stream
 
 DRAIN_S = 5.0
 """Seconds after which slow steps are drained too, so that progress shows."""
-
-
-class Stop(StrEnum):
-    """Why a run should end before its last step; where processes have different reasons, the last one here counts."""
-
-    TERMINATED = "terminated"
-    OUT_OF_TIME = "out of time or preempted"
-    PRUNED = "pruned"
-    CANCELLED = "cancelled"
-    SUPERSEDED = "superseded"
-
-
-STOPS = list(Stop)
 
 
 @dataclass(frozen=True)
@@ -43,39 +30,8 @@ class LoopEnd:
     diverged: bool = False
 
 
-class Awaited(Iterator[Batch]):
-    """An iterator that knows how long the device has had nothing to do while its caller waited for it."""
-
-    def __init__(self, batches: Iterator[Batch], device: torch.device) -> None:
-        self._batches = batches
-        self._device = device
-        self._waited_s = 0.0
-        self._events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
-
-    def __next__(self) -> Batch:
-        if self._device.type == "cuda":
-            # The host runs ahead: what counts is the time between two marks in the device's own queue.
-            before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-            before.record()
-            batch = next(self._batches)
-            after.record()
-            self._events.append((before, after))
-            return batch
-        asked_s = time.monotonic()
-        batch = next(self._batches)
-        self._waited_s += time.monotonic() - asked_s
-        return batch
-
-    def take_waited_s(self) -> float:
-        """Return the seconds since the last time that this was asked; the device has done all that it was given."""
-        waited_ms = sum(float(before.elapsed_time(after)) for before, after in self._events)
-        waited_s = self._waited_s + waited_ms / 1000
-        self._waited_s, self._events = 0.0, []
-        return waited_s
-
-
-def timings_of(trainer: Trainer, execution: Execution) -> Timings:
-    """Return what tells how fast a run goes, on all of its devices together."""
+def timings_of(trainer: Trainer, execution: Execution, clock: SharedClock) -> Timings:
+    """Return what tells how fast a run goes, on all of its devices together, and what of their time it takes."""
     spec, device = trainer.spec, trainer.device
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
@@ -86,15 +42,22 @@ def timings_of(trainer: Trainer, execution: Execution) -> Timings:
         samples_per_step=spec.batch_size,
         flops_per_sample=train_flops_per_sample(spec.model),
         peak_flops=None if peak is None else peak * trainer.group.world,
-        before_s=trainer.wall_s,
+        devices=trainer.group.world,
+        before=trainer.spent,
         first_step=trainer.step,
+        clock=clock,
     )
 
 
 def run_loop(
-    trainer: Trainer, record: Record, execution: Execution, timings: Timings, poll: Callable[[], Stop | None]
-) -> LoopEnd:
-    """Train until the last step, a divergence, or a reason to stop.
+    trainer: Trainer,
+    stream: Stream,
+    record: Record,
+    execution: Execution,
+    timings: Timings,
+    poll: Callable[[], Stop | None],
+) -> Generator[Step | Evaluation, Any, LoopEnd]:
+    """Train until the last step, a divergence, or a reason to stop; each step and evaluation is asked for.
 
     All processes of a group come here together, and take the same turns: what depends on a clock or a signal is agreed
     on after each step, through the hosts alone.
@@ -107,19 +70,18 @@ def run_loop(
     last_step = schedule.last_step
     buffer = StepBuffer(spec.precision, trailing_overflows(record.history), group)
     saved_s = drained_s = time.monotonic()
-    batches = Awaited(trainer.task.batches(trainer.step + 1), trainer.device)
+    waited_s = stream.waited_s()
 
     def drain() -> int | None:
-        nonlocal drained_s
+        nonlocal drained_s, waited_s
         lines, diverged_step = buffer.drain()
         if lines:
             drained_s = time.monotonic()
             record.metrics(lines)
             step, cuda = lines[-1]["step"], trainer.device.type == "cuda"
             memory_bytes = torch.cuda.max_memory_allocated(trainer.device) if cuda else None
-            line = timings.line(step, last_step, batches.take_waited_s(), memory_bytes)
-            trainer.wall_s = line["wall_s"]
-            record.timing(line)
+            before_s, waited_s = waited_s, stream.waited_s()
+            record.timing(timings.line(step, last_step, waited_s - before_s, memory_bytes))
         return diverged_step
 
     def ask() -> tuple[Stop | None, bool, bool]:
@@ -136,8 +98,7 @@ def run_loop(
     while trainer.step < last_step and stop is None:
         step = trainer.step + 1
         lr = lr_at(step, spec.lr, schedule)
-        trainer.seed_dropout(step)
-        buffer.add(step, lr, *trainer.train_step(lr, batches))
+        buffer.add(step, lr, *(yield Step(trainer, stream, lr)))
         trainer.step = step
         stop, saves, drains = ask()
         every = execution.checkpoint_every_steps
@@ -149,7 +110,7 @@ def run_loop(
                 return LoopEnd(diverged_step, diverged=True)
         if evaluates:
             with timings.not_training():
-                line = finite({"step": step, **trainer.evaluate()})
+                line = finite({"step": step, **(yield Evaluation(trainer, stream))})
             record.metrics([line])
             record.log(
                 f"step {step}/{last_step}  lr {lr:.3g}  "
@@ -161,7 +122,6 @@ def run_loop(
             with timings.not_training():
                 record.checkpoint(trainer)
             saved_s = time.monotonic()
-    trainer.wall_s = timings.wall_s
     if trainer.step == last_step:
         return LoopEnd(last_step)
     if stop is not Stop.SUPERSEDED:

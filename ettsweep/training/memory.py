@@ -181,7 +181,8 @@ class TrialModel:
         cuda = self._device.type == "cuda"
         inputs = example_inputs(self._spec.model, size, self._device)
         task = SameBatch(Batch(inputs, inputs[-1]), lambda outputs, batch: outputs.float().mean())
-        trainer = Trainer(self._spec, self._model, task, self._optimizer, self._device, Share(size))
+        trainer = Trainer(self._spec, self._model, self._optimizer, self._device, Share(size))
+        trainer.task = task
         if cuda:
             torch.cuda.reset_peak_memory_stats(self._device)
             torch.cuda.synchronize(self._device)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from ettsweep.errors import CorruptError, DataMissingError
-from ettsweep.files import Json, read_lines
+from ettsweep.files import Json
 from ettsweep.models.architectures import architecture
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
@@ -56,7 +56,7 @@ def resumed(run: RunDir, attempt: Attempt, group: Peers, record: Record, prepare
             trainer = prepared()  # part of it may have been restored
             continue
         record.history = history
-        trainer.wall_s = _wall_s(parent, trainer.step)
+        trainer.spent = parent.spent(trainer.step)
         if group.leads:
             attempt.resume_from(parent.number, trainer.step)
             record.log(f"resumed from attempt {parent.number} at step {trainer.step}")
@@ -64,15 +64,6 @@ def resumed(run: RunDir, attempt: Attempt, group: Peers, record: Record, prepare
     if earlier:
         record.log("no checkpoint to go on from: starts at step 0")
     return trainer
-
-
-def _wall_s(attempt: Attempt, step: int) -> float:
-    """Return the seconds that the lineage of an attempt had spent by a step."""
-    spent = [t["wall_s"] for t in read_lines(attempt.timings_path) if t.get("step", 0) <= step]
-    if spent:
-        return float(spent[-1])
-    parent = attempt.parent()
-    return _wall_s(parent, step) if parent else 0.0
 
 
 def changes(spec: RunSpec, attempt: Attempt) -> Iterator[str]:

@@ -5,6 +5,8 @@ import os
 import platform
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pkgutil import resolve_name
 
 import numpy as np
@@ -15,7 +17,7 @@ from ettsweep.errors import DataMissingError, EttsweepError, LostPeerError, erro
 from ettsweep.files import Json
 from ettsweep.models.architectures import model_name
 from ettsweep.models.build import speed_up
-from ettsweep.runs.attempt import Attempt
+from ettsweep.runs.attempt import Attempt, Spent
 from ettsweep.runs.folder import RunDir
 from ettsweep.scaling.strategies import strategy_name
 from ettsweep.spec import RunSpec
@@ -25,15 +27,17 @@ from ettsweep.tasks.kinds import check_data, task_kind
 from ettsweep.training import checkpoint
 from ettsweep.training.distributed import ALONE, Peers, is_sharded, watching
 from ettsweep.training.execution import Execution, settled
-from ettsweep.training.loop import LoopEnd, Stop, run_loop, timings_of
+from ettsweep.training.loop import LoopEnd, run_loop, timings_of
 from ettsweep.training.memory import naming_the_batch
 from ettsweep.training.optimizer import build_optimizer
+from ettsweep.training.pack import Pack
 from ettsweep.training.precision import set_matmul_precision
 from ettsweep.training.record import Record
 from ettsweep.training.resume import changes, resumed, trained_before
 from ettsweep.training.sinks import open_sinks
 from ettsweep.training.spikes import count_spikes
 from ettsweep.training.trainer import Trainer, initial_network
+from ettsweep.training.turns import Stop, Turns
 
 
 def environment(device: torch.device) -> Json:
@@ -51,6 +55,23 @@ def environment(device: torch.device) -> Json:
     }
 
 
+@dataclass(frozen=True)
+class Claimed:
+    """A run that this process has claimed, and how it is to train it.
+
+    Attributes:
+        poll: asked after each step whether the run is to stop there, and why.
+        group: the processes that train it together.
+    """
+
+    run: RunDir
+    attempt: Attempt
+    device: torch.device
+    execution: Execution
+    poll: Callable[[], Stop | None]
+    group: Peers = ALONE
+
+
 def train_run(
     run: RunDir,
     attempt: Attempt,
@@ -59,7 +80,14 @@ def train_run(
     poll: Callable[[], Stop | None],
     group: Peers = ALONE,
 ) -> Stop | None:
-    """Train a claimed run to its end, or to where `poll` says to stop; all processes of the group call this.
+    """Train a claimed run alone, see `training`; all processes of the group call this."""
+    pack = Pack(device, 1)
+    (stop,) = pack.train([training(Claimed(run, attempt, device, execution, poll, group), pack)])
+    return stop
+
+
+def training(claimed: Claimed, pack: Pack) -> Turns:
+    """Train a claimed run to its end, or to where `poll` says to stop, in turn with the others of a pack.
 
     Returns:
         Why the run stopped early, or None: it is finished, or it failed and failure.json says why.
@@ -68,9 +96,10 @@ def train_run(
         StorageError: not even the failure could be recorded.
         LostPeerError: another process of the group is gone, and it has not said why.
     """
+    attempt, group = claimed.attempt, claimed.group
     record = Record(attempt, group.rank)
     try:
-        return _train(run, attempt, device, execution, poll, group, record)
+        return (yield from _training(claimed, pack, record))
     except LostPeerError as error:
         record.log(str(error))
         if attempt.failure() is None:
@@ -88,24 +117,19 @@ def train_run(
     return None
 
 
-def _train(
-    run: RunDir,
-    attempt: Attempt,
-    device: torch.device,
-    execution: Execution,
-    poll: Callable[[], Stop | None],
-    group: Peers,
-    record: Record,
-) -> Stop | None:
+def _training(claimed: Claimed, pack: Pack, record: Record) -> Turns:
+    run, attempt, device, group = claimed.run, claimed.attempt, claimed.device, claimed.group
     spec = run.spec()
     record.log(f"run {run.id} attempt {attempt.number} on {device}, pid {os.getpid()}")
 
     def warn(text: str) -> None:
         record.log(f"warning: {text}")
 
-    execution = settled(spec, device, execution, group, trained_before(run, attempt, group))
-    trainer = resumed(run, attempt, group, record, lambda: prepare(spec, device, execution, group, record.skip))
-    how = execution.facts(group) | {"data": _agreed(trainer.task.fingerprint, group)}
+    execution = settled(spec, device, claimed.execution, group, trained_before(run, attempt, group))
+    trainer = resumed(run, attempt, group, record, lambda: assembled(spec, device, execution, group))
+    stream = pack.join(trainer, record, partial(open_task, spec, device, trainer.share, execution))
+    trainer.task = stream.task
+    how = execution.facts(group) | {"data": _agreed(trainer.task.fingerprint, group)} | pack.facts()
     if group.leads:
         attempt.record_execution(how)
         for change in changes(spec, attempt):
@@ -116,8 +140,8 @@ def _train(
     with naming_the_batch(trainer), watching() if group.world > 1 else contextlib.nullcontext():
         trainer.network = group.wrap(trainer.model)
         trainer.lay_out_gradients()
-        timings = timings_of(trainer, execution)
-        end = run_loop(trainer, record, execution, timings, poll)
+        timings = timings_of(trainer, execution, pack.clock)
+        end = yield from run_loop(trainer, stream, record, execution, timings, claimed.poll)
         # How far beyond a divergence the weights went depends on when it was seen.
         finished = end.stop is None and not end.diverged
         together = group.leads or is_sharded(trainer.model)
@@ -133,7 +157,7 @@ def _train(
         record.log("another attempt has taken the run over")
         return Stop.SUPERSEDED
     told = {"environment": environment(device), "weights_sha256": weights, "execution": how} | timings.summary()
-    result = _summarise(trainer, record.history, end, attempt) | told
+    result = _summarise(spec, record.history, end, attempt, timings.spent) | told
     finished = run.finish(result, record.history)
     ending = f"diverged at step {end.step}" if end.diverged else "finished"
     record.log(ending if finished else "another attempt finished first")
@@ -145,22 +169,39 @@ def prepare(
     device: torch.device,
     execution: Execution = Execution(),  # noqa: B008 (frozen)
     group: Peers = ALONE,
-    skipped: Callable[[str], None] = print,
 ) -> Trainer:
-    """Build the objects of a run at step 0, on the device; `skipped` is told of samples that are left out, and why.
+    """Build the objects of a run at step 0, on the device, with its data.
 
     Raises:
         DataMissingError: the data are not there, or are not those that the run was made for.
     """
+    trainer = assembled(spec, device, execution, group)
+    trainer.task = open_task(spec, device, trainer.share, execution, print)
+    return trainer
+
+
+def assembled(spec: RunSpec, device: torch.device, execution: Execution, group: Peers) -> Trainer:
+    """Build the objects of a run at step 0, on the device, all but its data."""
     torch.manual_seed(spec.seed)
     set_matmul_precision(spec.precision)
     model = initial_network(spec, device, group, sharded=bool(execution.sharded))
     share = Share(spec.batch_size, group.rank, group.world, execution.micro_batch)
+    return Trainer(spec, model, build_optimizer(model, spec), device, share, group)
+
+
+def open_task(
+    spec: RunSpec, device: torch.device, share: Share, execution: Execution, skipped: Callable[[str], None]
+) -> Task:
+    """Open the data of a run; `skipped` is told of samples that are left out, and why.
+
+    Raises:
+        DataMissingError: they are not there, or are not those that the run was made for.
+    """
     data = said(spec.task.kind, execution.data)
     check_data(spec.task, spec.model, data)
     loading = Loading(execution.loader_workers, execution.corrupt_images, skipped, data)
     task: Task = resolve_name(task_kind(spec.task).load)(spec.task, spec.model, spec.seed, device, share, loading)
-    return Trainer(spec, model, task, build_optimizer(model, spec), device, share, group)
+    return task
 
 
 def _agreed(fingerprint: str, group: Peers) -> str:
@@ -183,9 +224,8 @@ def _labels(spec: RunSpec) -> Json:
     }
 
 
-def _summarise(trainer: Trainer, history: list[Json], end: LoopEnd, attempt: Attempt) -> Json:
+def _summarise(spec: RunSpec, history: list[Json], end: LoopEnd, attempt: Attempt, spent: Spent) -> Json:
     """Return what result.json says of a run, but for how it was trained."""
-    spec = trainer.spec
     evaluations = [line for line in history if "val_loss" in line]
     result: Json = {"status": "diverged" if end.diverged else "done"}
     for name, best in (("accuracy", max), ("loss", min), ("bits", min)):
@@ -199,9 +239,9 @@ def _summarise(trainer: Trainer, history: list[Json], end: LoopEnd, attempt: Att
         **result,
         **count_spikes(history, spec),
         "steps": end.step,
-        "wall_s": trainer.wall_s,
-        "device_s": trainer.wall_s * trainer.group.world,
-        "steps_per_s": end.step / max(trainer.wall_s, 1e-9),
+        "wall_s": spent.wall_s,
+        "device_s": spent.device_s,
+        "steps_per_s": end.step / max(spent.wall_s, 1e-9),
         "corrupt_images": len(attempt.skipped()),
         "attempts": attempt.number,
     }

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from ettsweep.files import Json
+from ettsweep.runs.attempt import Spent
 
 
 @dataclass
@@ -20,18 +21,24 @@ class Timings:
         samples_per_step: size of the global batch.
         flops_per_sample: of a training step.
         peak_flops: FLOP/s of all devices of the run together; None where it is not known.
-        before_s: seconds that earlier attempts spent.
+        devices: of the run.
+        before: what earlier attempts spent.
         first_step: steps done before this attempt.
+        clock: tells this run's part of the seconds of each of its devices; figures of speed are by it.
+        wall_clock: tells all of them.
     """
 
     samples_per_step: int
     flops_per_sample: int
     peak_flops: float | None
-    before_s: float
+    devices: int
+    before: Spent
     first_step: int
-    clock: Callable[[], float] = time.monotonic
+    clock: Callable[[], float]
+    wall_clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
+        self._wall_started_s = self.wall_clock()
         self._started_s = self._line_s = self.clock()
         self._step = self.first_step
         self._other_s = 0.0  # not training, since the last line
@@ -39,9 +46,10 @@ class Timings:
         self._memory_bytes: int | None = None
 
     @property
-    def wall_s(self) -> float:
-        """Seconds spent on the run so far, in all attempts and on everything."""
-        return self.before_s + self.clock() - self._started_s
+    def spent(self) -> Spent:
+        """What was spent on the run so far, in all attempts and on everything."""
+        wall_s, own_s = self.wall_clock() - self._wall_started_s, self.clock() - self._started_s
+        return Spent(self.before.wall_s + wall_s, self.before.device_s + self.devices * own_s)
 
     @contextlib.contextmanager
     def not_training(self) -> Iterator[None]:
@@ -62,18 +70,19 @@ class Timings:
             memory_bytes: most that was taken of a device's memory so far; None on the CPU.
 
         Returns:
-            step, progress, wall_s of all attempts, steps_per_s of this one with everything in it; and of the interval
-            step_s, samples_per_s, utilisation, data_wait (a share), memory_gib.
+            step, progress, wall_s and device_s of all attempts, steps_per_s of this one with everything in it; and of
+            the interval step_s, samples_per_s, utilisation, data_wait (a share), memory_gib.
         """
-        now_s, steps = self.clock(), step - self._step
+        now_s, spent, steps = self.clock(), self.spent, step - self._step
         training_s = max(now_s - self._line_s - self._other_s, 1e-9)
         self._intervals.append((steps, training_s, data_wait_s))
         self._step, self._line_s, self._other_s, self._memory_bytes = step, now_s, 0.0, memory_bytes
         return {
             "step": step,
             "progress": step / last_step,
-            "wall_s": self.before_s + now_s - self._started_s,
-            "steps_per_s": (step - self.first_step) / max(now_s - self._started_s, 1e-9),
+            "wall_s": spent.wall_s,
+            "device_s": spent.device_s,
+            "steps_per_s": (step - self.first_step) / max(spent.wall_s - self.before.wall_s, 1e-9),
             "step_s": training_s / steps,
             **self._speed(steps, training_s, data_wait_s),
         }

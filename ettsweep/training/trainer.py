@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from ettsweep.models.blocks import Network
 from ettsweep.models.build import build_model, example_inputs, initialise
+from ettsweep.runs.attempt import NOTHING, Spent
 from ettsweep.seeding import derive_seed
 from ettsweep.spec import RunSpec
 from ettsweep.tasks.base import Batch, Share, Task
@@ -36,21 +37,22 @@ class Trainer:
         model: the parameters, by name.
         network: what is called: the model, or what averages its gradients over the processes of the group.
         share: what this process trains on.
+        task: what it trains on and measures itself by, once that is known.
         step: the last one done.
-        wall_s: seconds spent so far, in earlier attempts too.
+        spent: by earlier attempts.
     """
 
     spec: RunSpec
     model: Network
-    task: Task
     optimizer: torch.optim.Optimizer
     device: torch.device
     share: Share
     group: Peers = ALONE
+    task: Task = field(init=False)
     network: nn.Module = field(init=False)
     scaler: torch.amp.GradScaler = field(init=False)
     step: int = 0
-    wall_s: float = 0.0
+    spent: Spent = NOTHING
 
     def __post_init__(self) -> None:
         self.network = self.model
@@ -67,13 +69,13 @@ class Trainer:
         self._go_along(len(self.share.slices[0])).backward()  # type: ignore[no-untyped-call]
         self.optimizer.zero_grad(set_to_none=True)
 
-    def seed_dropout(self, step: int) -> None:
-        """Let what a model draws in a step depend on (seed, step, rank) alone."""
+    def seed_dropout(self) -> None:
+        """Let what a model draws in its next step depend on (seed, step, rank) alone."""
         if self.model.draws:
-            torch.manual_seed(derive_seed(self.spec.seed, "dropout", step, self.share.rank))
+            torch.manual_seed(derive_seed(self.spec.seed, "dropout", self.step + 1, self.share.rank))
 
     def train_step(self, lr: float, batches: Iterator[Batch]) -> tuple[Tensor, Tensor, Tensor]:
-        """Take one optimizer step on as many micro-batches as the share has slices; nothing waits for the device.
+        """Take the next optimizer step on as many micro-batches as the share has slices; nothing waits for the device.
 
         Returns:
             Loss (this process's part of the mean over the batch, times the number of processes), gradient norm before
@@ -85,6 +87,7 @@ class Trainer:
 
     def add_gradients(self, batches: Iterator[Batch]) -> Tensor:
         """Leave the gradients of a batch, times the loss scale, in the parameters; return its loss."""
+        self.seed_dropout()
         loss = torch.zeros((), device=self.device)
         slices = self.share.slices
         for number in range(1, len(slices) + 1):
@@ -122,18 +125,31 @@ class Trainer:
     @torch.no_grad()
     def evaluate(self) -> dict[str, float]:
         """Return the task's metrics of the validation set; each process measures its part, each sample counts once."""
-        self.model.eval()
         sums: Tensor | None = None
         slices = self.task.validation()
         for batch in self.group.abreast(slices) if is_sharded(self.model) else slices:
             if batch is None:
+                self.model.eval()
                 self._go_along()
+                self.model.train()
                 continue
+            measured = self.measure(batch)
+            sums = measured if sums is None else sums + measured
+        return self.metrics(sums)
+
+    @torch.no_grad()
+    def measure(self, batch: Batch) -> Tensor:
+        """Return the task's sums over a slice of the validation set."""
+        self.model.eval()
+        try:
             with autocast(self.spec.precision, self.device):
                 outputs = self.model(*batch.inputs)
-            measured = self.task.measure(outputs, batch)
-            sums = measured if sums is None else sums + measured
-        self.model.train()
+            return self.task.measure(outputs, batch)
+        finally:
+            self.model.train()
+
+    def metrics(self, sums: Tensor | None) -> dict[str, float]:
+        """Return the task's metrics, from the sums of all processes over their slices."""
         rest(self.model)
         mine = [] if sums is None else sums.tolist()
         (size,) = self.group.agree(len(mine))

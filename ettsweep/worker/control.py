@@ -9,7 +9,7 @@ from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 
 if TYPE_CHECKING:
-    from ettsweep.training.loop import Stop
+    from ettsweep.training.turns import Stop
 
 
 POLL_S = 0.5
@@ -36,7 +36,7 @@ class Control:
 
     def heed(self, stop: "Stop | None") -> None:
         """Count what another process of the run was told as told to this one: its signal need not come here too."""
-        from ettsweep.training.loop import Stop
+        from ettsweep.training.turns import Stop
 
         if stop is Stop.OUT_OF_TIME:
             self.told = "SIGUSR2"
@@ -45,7 +45,7 @@ class Control:
 
     def poll(self, attempt: Attempt) -> "Stop | None":
         """Return the reason to stop, if there is one."""
-        from ettsweep.training.loop import Stop
+        from ettsweep.training.turns import Stop
 
         if self.told:
             return Stop.OUT_OF_TIME if self.told == "SIGUSR2" else Stop.TERMINATED

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from ettsweep.training.distributed import Peers
     from ettsweep.training.execution import Execution
-    from ettsweep.training.loop import Stop
+    from ettsweep.training.turns import Stop
 
 
 IDLE_LIVES = 6
@@ -137,7 +137,7 @@ class Worker:
         """Train what is to be trained, with the other processes of a group."""
         import torch
 
-        from ettsweep.training.loop import Stop
+        from ettsweep.training.turns import Stop
 
         where = str(self.submission.path / "submission.json")
         profile = validate(PROFILES[self.submission.kind], self.submission.profile, where)

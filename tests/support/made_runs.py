@@ -9,7 +9,7 @@ import torch
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 from ettsweep.spec import RunSpec
-from ettsweep.training.loop import Stop
+from ettsweep.training.turns import Stop
 
 CPU = torch.device("cpu")
 

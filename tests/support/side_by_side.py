@@ -24,10 +24,10 @@ from ettsweep.spec import Precision
 from ettsweep.training import checkpoint, parts
 from ettsweep.training.distributed import Peers, parameters
 from ettsweep.training.execution import Execution, dismiss, lead, orders
-from ettsweep.training.loop import Stop
 from ettsweep.training.memory import forget_peak, peak_resident_bytes
 from ettsweep.training.run import environment, prepare, train_run
 from ettsweep.training.trainer import initial_network
+from ettsweep.training.turns import Stop
 
 CPU = torch.device("cpu")
 

@@ -30,7 +30,9 @@ Build = Callable[[RunSpec, torch.device, bool], Trainer]
 def trainer(
     spec: RunSpec, model: nn.Module, task: Task, optimizer: torch.optim.Optimizer, device: torch.device
 ) -> Trainer:
-    return Trainer(spec, model, task, optimizer, device, Share(spec.batch_size))
+    made = Trainer(spec, model, optimizer, device, Share(spec.batch_size))
+    made.task = task
+    return made
 
 
 def plain_adamw(model: nn.Module, spec: RunSpec) -> torch.optim.Optimizer:

@@ -53,7 +53,7 @@ def test_curves_agree_on_any_number_of_processes_and_with_accumulation(
     for run, how in zip((two, cut, three), ran[1:], strict=False):
         result, attempt = result_of(run), run.attempt(1)
         assert attempt.execution() == how
-        assert result["device_s"] == how["processes"] * result["wall_s"]
+        assert result["device_s"] == pytest.approx(how["processes"] * result["wall_s"], rel=1e-3)
         assert len(read_lines(attempt.metrics_path)) == 24 + 3, "one process writes"
         timed = [line["step"] for line in read_lines(attempt.timings_path)]
         assert timed == sorted({8, 16, 24, *timed}), "at each evaluation, and on a busy machine after some seconds too"

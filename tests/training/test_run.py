@@ -25,11 +25,11 @@ from ettsweep.tasks.base import Batch
 from ettsweep.tasks.images.digits import Digits
 from ettsweep.training import checkpoint, loop
 from ettsweep.training.execution import Execution
-from ettsweep.training.loop import Stop
 from ettsweep.training.optimizer import set_lr
 from ettsweep.training.run import environment, prepare, train_run
 from ettsweep.training.schedule import lr_at
 from ettsweep.training.trainer import Trainer
+from ettsweep.training.turns import Stop
 
 # --- results ------------------------------------------------------------------------------------------------
 

@@ -88,7 +88,8 @@ def test_dropout_draws_from_seed_step_and_process_alone() -> None:
     def loss(step: int, rank: int = 0, before: int = 0) -> float:
         torch.rand(before)
         trainer.share = replace(trainer.share, rank=rank, world=2)
-        trainer.seed_dropout(step)
+        trainer.step = step - 1
+        trainer.seed_dropout()
         return trainer.network(*batch.inputs).item()
 
     assert loss(1) == loss(1, before=5)

@@ -2,7 +2,9 @@
 
 import pytest
 
+from ettsweep.runs.attempt import Spent
 from ettsweep.training.timing import Timings
+from ettsweep.training.turns import SharedClock
 
 
 class Clock:
@@ -23,7 +25,7 @@ def clock() -> Clock:
 
 
 def test_a_line_is_of_the_steps_since_the_line_before(clock: Clock) -> None:
-    timings = Timings(64, 10**9, 2e12, before_s=100, first_step=20, clock=clock)
+    timings = Timings(64, 10**9, 2e12, 2, Spent(100.0, 30.0), 20, clock, clock)
     clock.now_s += 8
     timings.line(30, 200, 2.0, None)
     clock.now_s += 2
@@ -32,6 +34,7 @@ def test_a_line_is_of_the_steps_since_the_line_before(clock: Clock) -> None:
             "step": 50,
             "progress": 0.25,
             "wall_s": 110,
+            "device_s": 50,
             "steps_per_s": 3,  # 30 steps of this attempt in 10 s
             "step_s": 0.1,  # 20 steps in 2 s
             "samples_per_s": 640,
@@ -43,7 +46,7 @@ def test_a_line_is_of_the_steps_since_the_line_before(clock: Clock) -> None:
 
 
 def test_evaluation_and_checkpoints_are_no_training(clock: Clock) -> None:
-    timings = Timings(8, 10, None, before_s=0, first_step=0, clock=clock)
+    timings = Timings(8, 10, None, 1, Spent(0.0, 0.0), 0, clock, clock)
     with timings.not_training():
         clock.now_s += 30
     clock.now_s += 4
@@ -54,11 +57,11 @@ def test_evaluation_and_checkpoints_are_no_training(clock: Clock) -> None:
     assert (line["wall_s"], line["steps_per_s"]) == pytest.approx((40, 0.25)), "of everything"
     clock.now_s += 4
     assert timings.line(20, 100, 0.0, None)["step_s"] == pytest.approx(0.4), "what was left out counts once"
-    assert timings.wall_s == pytest.approx(44)
+    assert timings.spent == pytest.approx((44, 44))
 
 
 def test_an_unknown_peak_and_the_cpu_leave_values_out(clock: Clock) -> None:
-    timings = Timings(8, 10, None, before_s=0, first_step=0, clock=clock)
+    timings = Timings(8, 10, None, 1, Spent(0.0, 0.0), 0, clock, clock)
     clock.now_s += 1
     line = timings.line(10, 100, 0.0, None)
     assert line["utilisation"] is None
@@ -66,7 +69,7 @@ def test_an_unknown_peak_and_the_cpu_leave_values_out(clock: Clock) -> None:
 
 
 def test_a_summary_is_of_the_attempt_with_the_median_step(clock: Clock) -> None:
-    timings = Timings(10, 1000, 1e6, before_s=50, first_step=100, clock=clock)
+    timings = Timings(10, 1000, 1e6, 1, Spent(50.0, 50.0), 100, clock, clock)
     step = 100
     for steps, seconds, wait_s, memory_bytes in ((10, 60, 30, 2**30), (20, 10, 0, 2**31), (20, 20, 6, 2**31)):
         clock.now_s += seconds
@@ -86,11 +89,23 @@ def test_a_summary_is_of_the_attempt_with_the_median_step(clock: Clock) -> None:
 
 
 def test_an_attempt_without_a_step_has_no_speed(clock: Clock) -> None:
-    timings = Timings(10, 1000, 1e6, before_s=50, first_step=100, clock=clock)
+    timings = Timings(10, 1000, 1e6, 1, Spent(50.0, 50.0), 100, clock, clock)
     clock.now_s += 5
     assert set(timings.summary().values()) == {None}
 
 
 def test_a_clock_that_stands_still_divides_nothing_by_zero(clock: Clock) -> None:
-    line = Timings(10, 1000, 1e6, before_s=0, first_step=0, clock=clock).line(1, 10, 0.0, None)
+    line = Timings(10, 1000, 1e6, 1, Spent(0.0, 0.0), 0, clock, clock).line(1, 10, 0.0, None)
     assert line["step_s"] > 0
+
+
+def test_who_shares_devices_pays_a_part_of_their_seconds_and_is_as_fast_as_that_lets_it_be(clock: Clock) -> None:
+    shared = SharedClock(4, clock)
+    timings = Timings(8, 10, None, 2, Spent(0.0, 0.0), 0, shared, clock)
+    clock.now_s += 20
+    shared.members = 2
+    clock.now_s += 6
+    line = timings.line(8, 100, 2.0, None)
+    assert (line["wall_s"], line["device_s"]) == (26, 2 * (20 / 4 + 6 / 2))
+    assert (line["step_s"], line["data_wait"]) == (1.0, 0.25), "of 5 s and 3 s"
+    assert line["steps_per_s"] == pytest.approx(8 / 26), "whoever waits for it waits as long as that"

@@ -137,8 +137,8 @@ def trained_until_pruned(results: Path, run: RunDir, step: int) -> Attempt:
     import torch
 
     from ettsweep.training.execution import Execution
-    from ettsweep.training.loop import Stop
     from ettsweep.training.run import environment, train_run
+    from ettsweep.training.turns import Stop
 
     attempt = run.claim(environment(torch.device("cpu")), after=0)
     assert attempt is not None

@@ -1,0 +1,123 @@
+"""What runs in training ask for, turn by turn, and the clock of those who take turns.
+
+A run in training is a generator, see training/run.py: it yields what it wants next and is sent what came of that. Who
+gives the turns (training/pack.py) can so train one run, or many on the same batches.
+"""
+
+import time
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import torch
+
+from ettsweep.tasks.base import Batch, Task
+from ettsweep.training.record import Record
+from ettsweep.training.trainer import Trainer
+
+
+class Stop(StrEnum):
+    """Why a run should end before its last step; where processes have different reasons, the last one here counts."""
+
+    TERMINATED = "terminated"
+    OUT_OF_TIME = "out of time or preempted"
+    PRUNED = "pruned"
+    CANCELLED = "cancelled"
+    SUPERSEDED = "superseded"
+
+
+STOPS = list(Stop)
+
+
+class SharedClock:
+    """Tells the seconds that each of those has had who take turns: time goes by at one over their number."""
+
+    def __init__(self, members: int = 1, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._members = max(1, members)
+        self._told_s, self._since_s = 0.0, clock()
+
+    def __call__(self) -> float:
+        return self._told_s + (self._clock() - self._since_s) / self._members
+
+    @property
+    def members(self) -> int:
+        """How many take turns."""
+        return self._members
+
+    @members.setter
+    def members(self, members: int) -> None:
+        self._told_s, self._since_s = self(), self._clock()
+        self._members = max(1, members)
+
+
+class Stream:
+    """The data that runs of one recipe and seed see from a step on: they go from batch to batch together.
+
+    Attributes:
+        task: opened for all of them.
+        records: of all of them, which are told of samples that are left out.
+    """
+
+    def __init__(
+        self, task: Task, first_step: int, device: torch.device, clock: SharedClock, records: list[Record]
+    ) -> None:
+        self.task = task
+        self.records = records
+        self._batches = task.batches(first_step)
+        self._device = device
+        self._clock = clock
+        self._waited_s = 0.0
+        self._events: list[tuple[torch.cuda.Event, torch.cuda.Event, int]] = []
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self
+
+    def __next__(self) -> Batch:
+        """Return the next micro-batch, and keep in mind how long the device has had nothing to do meanwhile."""
+        if self._device.type == "cuda":
+            # The host runs ahead: what counts is the time between two marks in the device's own queue.
+            before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+            before.record()
+            batch = next(self._batches)
+            after.record()
+            self._events.append((before, after, self._clock.members))
+            return batch
+        asked_s = self._clock()
+        batch = next(self._batches)
+        self._waited_s += self._clock() - asked_s
+        return batch
+
+    def waited_s(self) -> float:
+        """Return each member's seconds of waiting so far; the device has done all that it was given."""
+        events, self._events = self._events, []
+        for before, after, members in events:
+            self._waited_s += float(before.elapsed_time(after)) / 1000 / members
+        return self._waited_s
+
+    def close(self) -> None:
+        """End what loads the batches."""
+        if isinstance(self._batches, Generator):
+            self._batches.close()
+
+
+@dataclass(frozen=True)
+class Step:
+    """A wish for an optimizer step at a learning rate; what comes is what `Trainer.train_step` returns."""
+
+    trainer: Trainer
+    stream: Stream
+    lr: float
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A wish for the metrics of the validation set, as `Trainer.evaluate` returns them."""
+
+    trainer: Trainer
+    stream: Stream
+
+
+Turns = Generator[Step | Evaluation, Any, Stop | None]
+"""A run in training, to its end: why it was stopped, or None."""

@@ -175,7 +175,8 @@ class Surface:
         signs[:, of] += 1
         mean_HQ = self.mean_HP @ signs.T
         values_HQ, vectors_HQQ = np.linalg.eigh(self.variance_H[:, None, None] * (signs @ self.cov_HPP @ signs.T))
-        root_HQQ = vectors_HQQ * np.sqrt(np.maximum(values_HQ, 0))[:, None, :]
+        # The symmetric root is one alone: eigenvectors, with signs and turns of their own on each machine, are not.
+        root_HQQ = (vectors_HQQ * np.sqrt(np.maximum(values_HQ, 0))[:, None, :]) @ np.swapaxes(vectors_HQQ, 1, 2)
         ends = np.round(DRAWS * np.cumsum(self.weight_H)).astype(int)
         component = np.searchsorted(ends, np.arange(DRAWS), side="right")
         normal = np.einsum("dqr,dr->dq", root_HQQ[component], _normal(len(others)))

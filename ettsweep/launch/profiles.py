@@ -18,6 +18,8 @@ from ettsweep.output import count
 from ettsweep.processes import GIB, cores, memory_bytes
 from ettsweep.resources import shipped
 from ettsweep.schema import Frozen, NonNegative, Positive, PositiveFloat, is_whole, validate
+from ettsweep.spec import TaskSpec
+from ettsweep.tasks.kinds import task_kind
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,11 @@ class Slot:
         return cls(**data | {"others": tuple(cls.from_json(other) for other in data.get("others", ()))})
 
 
+LOCKSTEP = 8
+"""Runs that share a loader by themselves: to halve an eighth of its cost again is worth little, and more lose more at
+a kill and keep people waiting for the first result."""
+
+
 class Profile(Frozen):
     """What all profiles say.
 
@@ -46,6 +53,8 @@ class Profile(Frozen):
             it above a third of what clients of a shared file system cache (60 s on NFS unless mounted otherwise).
         snapshot: train from a copy of the code made at submission.
         devices_per_run: GPUs, or CPU slots, that train one run together.
+        pack: runs that a worker trains at once, at most, if they differ in lr, wd and strategy alone: they share a
+            loader. `auto` is several where data have to be loaded.
         micro_batch: images or texts that go through the model of a device at once; gradients are accumulated over the
             rest of its share of the batch. `auto` takes what fits into its memory.
         loader_workers: processes of each worker that load images; `auto` is one per CPU of a worker with a GPU, and
@@ -65,6 +74,7 @@ class Profile(Frozen):
     heartbeat_s: PositiveFloat = 30.0
     snapshot: bool = False
     devices_per_run: Positive = 1
+    pack: Count = "auto"
     micro_batch: Count = "auto"
     loader_workers: LoaderCount = "auto"
     compile: Switch = "auto"
@@ -73,6 +83,14 @@ class Profile(Frozen):
     corrupt_images: Literal["skip", "fail"] = "skip"
     log: Annotated[tuple[Literal["tensorboard", "wandb"], ...], Field(strict=False)] = ()
     peak_tflops: PositiveFloat | None = None
+
+    def together(self, task: TaskSpec) -> int:
+        """Return the most runs of a task that a worker trains at once."""
+        if self.devices_per_run > 1:
+            return 1
+        if self.pack != "auto":
+            return self.pack
+        return 1 if task_kind(task).packaged else LOCKSTEP
 
     def names(self, variable: str) -> bool:
         """Say whether the profile gives an environment variable a value of its own."""

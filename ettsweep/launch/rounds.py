@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +18,7 @@ from ettsweep.launch.submit import scripts, submit
 from ettsweep.output import harmless
 from ettsweep.runs.folder import RunDir, runs_dir
 from ettsweep.runs.state import State
+from ettsweep.spec import TaskSpec
 from ettsweep.sweep.ledger import Ledger, Plan, Planned, load_ledger, make_plan
 from ettsweep.sweep.search import Point, Search
 from ettsweep.sweep.sweeps import by_family
@@ -227,7 +228,7 @@ def verify_rounds(
     def device_s(ledger: Ledger, planned: Sequence[Planned]) -> float | None:
         return Times(ledger).total_s(planned)
 
-    most = 1 if how.dry_run else at_once(how.profile)
+    most = 1 if how.dry_run else at_once(how.profile, [search.base.task for search in searches])
     asking = Verification(searches, at, budget, tell, agree, device_s, most, how.follows, judges, searching, before)
     if prune:
         how = replace(how, pruner=prune(asking.proposals))
@@ -242,8 +243,8 @@ def verify_rounds(
         return Verified(asking, Outcome(plan, how), problem)
 
 
-def at_once(profile: AnyProfile) -> int:
-    """Return how many runs a profile trains at a time; where the scheduler alone decides, `ARRAY`."""
+def at_once(profile: AnyProfile, tasks: Iterable[TaskSpec]) -> int:
+    """Return how many runs of some tasks a profile trains at a time; where the scheduler alone decides, `ARRAY`."""
     if isinstance(profile, LocalProfile):
-        return len(profile.resolve())
+        return len(profile.resolve()) * min(profile.together(task) for task in tasks)
     return (profile.max_parallel or ARRAY) * profile.runs_per_job

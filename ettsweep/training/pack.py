@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ettsweep.files import Json
+from ettsweep.output import count
 from ettsweep.tasks.base import Task
 from ettsweep.training.record import Record
 from ettsweep.training.trainer import Trainer
@@ -23,11 +24,13 @@ class Pack:
 
     Attributes:
         size: how many runs it begins with.
+        note: what the log of each should say of that.
         clock: tells each member's part of the seconds that go by.
     """
 
-    def __init__(self, device: torch.device, size: int) -> None:
+    def __init__(self, device: torch.device, size: int, note: str = "") -> None:
         self.size = size
+        self.note = note or (f"trains in turn with {count(size - 1, 'other run')}" if size > 1 else "")
         self.clock = SharedClock(size)
         self._device = device
         self._streams: dict[Hashable, Stream] = {}

@@ -121,6 +121,8 @@ def _training(claimed: Claimed, pack: Pack, record: Record) -> Turns:
     run, attempt, device, group = claimed.run, claimed.attempt, claimed.device, claimed.group
     spec = run.spec()
     record.log(f"run {run.id} attempt {attempt.number} on {device}, pid {os.getpid()}")
+    if pack.note:
+        record.log(pack.note)
 
     def warn(text: str) -> None:
         record.log(f"warning: {text}")

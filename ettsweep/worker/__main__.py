@@ -9,7 +9,6 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -70,7 +69,7 @@ def _follow(group: "Peers", device: "torch.device", control: "Control") -> None:
         for path, number, execution in orders(group):
             run = RunDir(path)
             attempt = run.attempt(number)
-            train_run(run, attempt, device, execution, partial(control.poll, attempt), group)
+            train_run(run, attempt, device, execution, control.watch(attempt), group)
     except LostPeerError as error:
         print(f"rank {group.rank}: {error}", file=sys.stderr, flush=True)
         os._exit(1)  # what is left of the group may hang at a normal end

@@ -2,6 +2,7 @@
 
 import signal
 import time
+from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,6 @@ class Control:
 
     def __init__(self) -> None:
         self.told = ""  # the name of the first signal to stop
-        self._looked_s = 0.0
         for number in SIGNALS:
             signal.signal(number, self._on_signal)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # the batch script held them back until now
@@ -43,19 +43,24 @@ class Control:
         elif stop is Stop.TERMINATED:
             self.told = self.told or "SIGTERM"
 
-    def poll(self, attempt: Attempt) -> "Stop | None":
-        """Return the reason to stop, if there is one."""
+    def watch(self, attempt: Attempt) -> "Callable[[], Stop | None]":
+        """Return what tells, whenever it is called, the reason for an attempt to stop, if there is one."""
         from ettsweep.training.turns import Stop
 
-        if self.told:
-            return Stop.OUT_OF_TIME if self.told == "SIGUSR2" else Stop.TERMINATED
-        now_s = time.monotonic()
-        if now_s - self._looked_s < POLL_S:
-            return None
-        self._looked_s = now_s
-        if attempt.superseded():
-            return Stop.SUPERSEDED
-        run = RunDir(attempt.run)
-        if run.cancel_path.exists():
-            return Stop.CANCELLED
-        return Stop.PRUNED if run.prune_path.exists() else None
+        run, looked_s = RunDir(attempt.run), 0.0
+
+        def poll() -> Stop | None:
+            nonlocal looked_s
+            if self.told:
+                return Stop.OUT_OF_TIME if self.told == "SIGUSR2" else Stop.TERMINATED
+            now_s = time.monotonic()
+            if now_s - looked_s < POLL_S:
+                return None
+            looked_s = now_s
+            if attempt.superseded():
+                return Stop.SUPERSEDED
+            if run.cancel_path.exists():
+                return Stop.CANCELLED
+            return Stop.PRUNED if run.prune_path.exists() else None
+
+        return poll

@@ -11,7 +11,6 @@ import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +19,7 @@ from ettsweep.files import Json, dumps, write_atomic
 from ettsweep.launch import slurm
 from ettsweep.launch.memory import BEATS
 from ettsweep.launch.outlook import LiveOutlook
-from ettsweep.launch.profiles import PROFILES, LocalProfile, Slot
+from ettsweep.launch.profiles import PROFILES, AnyProfile, LocalProfile, Slot
 from ettsweep.launch.slots import Lock, held, hold_slot, let_go, lock_paths
 from ettsweep.launch.submissions import Submission
 from ettsweep.output import note
@@ -34,13 +33,14 @@ from ettsweep.spec import RunSpec
 from ettsweep.worker.control import POLL_S, Control
 from ettsweep.worker.devices import execution, gathered, prepare_device
 from ettsweep.worker.job import JobOutlook, SlurmJob
+from ettsweep.worker.pack import pack_size, same_batches
 
 if TYPE_CHECKING:
     import torch
 
     from ettsweep.training.distributed import Peers
     from ettsweep.training.execution import Execution
-    from ettsweep.training.turns import Stop
+    from ettsweep.training.turns import Stop, Turns
 
 
 IDLE_LIVES = 6
@@ -145,24 +145,56 @@ class Worker:
         while claimed:
             claimed = False
             for run in self.runs:
-                attempt = None if self.control.told else claim(run, info, self._outlook)
-                if attempt is None:
+                first = None if self.control.told else claim(run, info, self._outlook)
+                if first is None:
                     continue
                 claimed = True
-                attempt.record_provenance(code)
+                attempts, note = [first], ""
+                if group.world == 1:
+                    more, note = self._claim_alike(run, profile, device, info)
+                    attempts += more
+                before = list(map(progress_before, attempts))
+                for attempt in attempts:
+                    attempt.record_provenance(code)
                 how = execution(profile, self.slot, self._data_of(run))
-                before = max(run.attempt(number).progress() for number in run.numbers())
-                stop = train(run, attempt, device, how, self.control, group, profile.heartbeat_s)
-                self.control.heed(stop)
-                if stop is None or attempt.progress() > before:
-                    self._idle_lives = 0
-                if stop is Stop.SUPERSEDED and self.job and attempt.requeued():
-                    self.control.told = "SUPERSEDED"  # this copy of the job has been given up, and all of its list
+                stops = train(attempts, device, how, self.control, group, profile.heartbeat_s, note)
+                for attempt, stop, progress in zip(attempts, stops, before, strict=True):
+                    self.control.heed(stop)
+                    if stop is None or attempt.progress() > progress:
+                        self._idle_lives = 0
+                    if stop is Stop.SUPERSEDED and self.job and attempt.requeued():
+                        self.control.told = "SUPERSEDED"  # this copy of the job has been given up, with all of its list
+                if self.control.told == "SUPERSEDED":
                     return
                 if device.type == "cuda":
                     torch.cuda.synchronize()  # raises if the run has broken the device: then this process is over
                     gc.collect()  # networks hold themselves, and the next run is measured by what is free
                     torch.cuda.empty_cache()
+
+    def _claim_alike(
+        self, first: RunDir, profile: AnyProfile, device: "torch.device", info: Json
+    ) -> tuple[list[Attempt], str]:
+        """Claim what of the list can train beside a claimed run; return it, and what the log should say of that."""
+        more = list[Attempt]()
+        try:
+            spec = first.spec()
+        except CorruptError:
+            return more, ""  # training says so in the run's own folder
+        if profile.together(spec.task) == 1:
+            return more, ""
+        waiting = [run for run in self.runs if claimable(run, self._outlook)]
+        size, note = pack_size(profile, spec, device, 1 + len(waiting), self._workers)
+        for run in waiting:
+            if len(more) + 1 >= size or self.control.told:
+                break
+            if same_batches(run, spec) and (attempt := claim(run, info, self._outlook)):
+                more.append(attempt)
+        return more, note
+
+    @property
+    def _workers(self) -> int:
+        """How many workers share the list."""
+        return len(self.submission.slots) or self.submission.workers_per_job
 
     def _data_of(self, run: RunDir) -> str | None:
         """Return where the data of a run were said to be."""
@@ -213,6 +245,12 @@ def claimable(run: RunDir, outlook: Outlook) -> bool:
     return run.status(outlook).state in (State.MISSING, State.INTERRUPTED)
 
 
+def progress_before(attempt: Attempt) -> float:
+    """Return the share of steps that a run has done in any attempt up to this one."""
+    run = RunDir(attempt.run)
+    return max(run.attempt(number).progress() for number in run.numbers())
+
+
 def claim(run: RunDir, info: Json, outlook: Outlook) -> Attempt | None:
     """Claim a run if it waits and nobody was faster."""
     numbers = run.numbers()
@@ -222,31 +260,45 @@ def claim(run: RunDir, info: Json, outlook: Outlook) -> Attempt | None:
 
 
 def train(
-    run: RunDir,
-    attempt: Attempt,
+    attempts: Sequence[Attempt],
     device: "torch.device",
     how: "Execution",
     control: Control,
     group: "Peers",
     heartbeat_s: float,
-) -> "Stop | None":
-    """Train a run that this process has claimed, together with the others of its group; say why it was stopped."""
+    note: str = "",
+) -> "list[Stop | None]":
+    """Train what this process has claimed: several runs in turn, or one with the others of a group.
+
+    `note` is for the log. Returns why each run was stopped, or None.
+    """
     from ettsweep.training.execution import lead
-    from ettsweep.training.run import train_run
+    from ettsweep.training.pack import Pack
+    from ettsweep.training.run import Claimed, training
 
-    lead(group, run.path, attempt.number, how)
-    with beating(attempt, heartbeat_s):
-        return train_run(run, attempt, device, how, partial(control.poll, attempt), group)
+    pack, alive = Pack(device, len(attempts), note), list(attempts)
+
+    def living(attempt: Attempt) -> "Turns":
+        run = RunDir(attempt.run)
+        lead(group, run.path, attempt.number, how)
+        try:
+            return (yield from training(Claimed(run, attempt, device, how, control.watch(attempt), group), pack))
+        finally:
+            alive.remove(attempt)
+
+    with beating(alive, heartbeat_s):
+        return pack.train(map(living, attempts))
 
 
-def beating(attempt: Attempt, interval_s: float) -> AbstractContextManager[None]:
-    """Show from a thread of its own, while the run trains, that this process lives."""
+def beating(attempts: Sequence[Attempt], interval_s: float) -> AbstractContextManager[None]:
+    """Show from a thread of its own, while runs train, that this process lives."""
 
     def beat(ended: threading.Event) -> None:
         count = 0
         while True:
-            with contextlib.suppress(OSError):  # a full disk costs a beat, not the run
-                attempt.beat(count)
+            for attempt in tuple(attempts):
+                with contextlib.suppress(OSError):  # a full disk costs a beat, not the run
+                    attempt.beat(count)
             count += 1
             if ended.wait(interval_s):
                 return
@@ -297,7 +349,7 @@ def train_in_foreground(results: Path, spec: RunSpec, profile: LocalProfile, dat
         logger.setLevel(logging.INFO)
         how = execution(profile, slot, data)
         with gathered(slot, device) as group:
-            train(run, attempt, device, how, control, group, profile.heartbeat_s)
+            train([attempt], device, how, control, group, profile.heartbeat_s)
         return run.status().state.finished
     finally:
         let_go(lock)

@@ -421,6 +421,7 @@ warn_s: 60
 heartbeat_s: 10
 snapshot: true
 devices_per_run: 8
+pack: 1
 micro_batch: 64
 loader_workers: 5
 compile: false
@@ -458,6 +459,7 @@ peak_tflops: 989
         "heartbeat_s": 10.0,
         "snapshot": True,
         "devices_per_run": 8,
+        "pack": 1,
         "micro_batch": 64,
         "loader_workers": 5,
         "compile": False,

@@ -124,7 +124,7 @@ def test_pruned_runs_can_be_cancelled_and_are_retried_by_their_state(grid: Ask, 
     wait_for_results(results, 1)
     run.result_path.unlink()
     run.revived_path.rename(run.prune_path)
-    assert state(results, run) == PRUNED
+    wait_until_pruned(results, run)
     assert "1 run cancelled" in ettsweep("cancel", "--state", "pruned", "--results", results).stderr
     assert state(results, run)[0] == "cancelled"
 

@@ -112,6 +112,19 @@ def test_draws_are_those_of_students_t() -> None:
     assert (surface.draws(0, [3]) == surface.draws(0, [3])).all(), "the same scores give the same verdict"
 
 
+def test_draws_do_not_depend_on_the_signs_of_eigenvectors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They differ between machines, as turns do among those of one eigenvalue."""
+    surface = pairs(layout_of(3))
+    drawn, eigh = surface.draws(0, [1, 2, 3]), np.linalg.eigh
+
+    def turned(matrices: Array) -> tuple[Array, Array]:
+        values, vectors = eigh(matrices)
+        return values, vectors * [-1.0, 1.0, -1.0]
+
+    monkeypatch.setattr(np.linalg, "eigh", turned)
+    assert surface.draws(0, [1, 2, 3]) == pytest.approx(drawn, rel=1e-9)
+
+
 @pytest.mark.parametrize("probability", [0.8, 0.95, 0.999, 0.9999])
 @pytest.mark.parametrize("dof", [8, 20, 100])
 def test_quantiles_of_students_t(probability: float, dof: int) -> None:

@@ -1,0 +1,316 @@
+"""Runs in a pack have the numbers, files and ends of runs alone, whatever becomes of the others."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+from support.made_runs import CPU, Poll, Train, Undisturbed, never, numbers, result_of, stop_at
+from support.waves import CLASSES, write_images
+
+from ettsweep.errors import DataMissingError, StorageError
+from ettsweep.files import read_lines
+from ettsweep.models.encdec_spec import EncDecSpec
+from ettsweep.models.vit_spec import VitSpec
+from ettsweep.runs.attempt import Attempt
+from ettsweep.runs.folder import RunDir
+from ettsweep.runs.state import State
+from ettsweep.scaling.optimizers import AdamWSpec
+from ettsweep.spec import RunSpec, ScheduleSpec, StrategySpec
+from ettsweep.tasks.images import chunks
+from ettsweep.tasks.images.digits import Digits
+from ettsweep.tasks.images.spec import ImageNetTask
+from ettsweep.tasks.text.location import pydoc_digest
+from ettsweep.tasks.text.spec import PydocTask
+from ettsweep.training.execution import Execution
+from ettsweep.training.pack import Pack
+from ettsweep.training.run import Claimed, environment, training
+from ettsweep.training.trainer import Trainer
+from ettsweep.training.turns import Stop
+
+MakeSpec = Callable[..., RunSpec]
+
+
+class TrainPack(Protocol):
+    """Claim the next attempt at each run, train them in one pack, and return the run folders."""
+
+    def __call__(
+        self, specs: Sequence[RunSpec], polls: Sequence[Poll] = (), folder: Path | None = None, **how: Any
+    ) -> list[RunDir]: ...
+
+
+@pytest.fixture
+def pack(results: Path) -> TrainPack:
+    """Return what trains specs together below `results`, or below another folder."""
+
+    def train(
+        specs: Sequence[RunSpec], polls: Sequence[Poll] = (), folder: Path | None = None, **how: Any
+    ) -> list[RunDir]:
+        runs = [RunDir.create(folder or results, spec) for spec in specs]
+        together, members = Pack(CPU, len(runs)), []
+        for number, run in enumerate(runs):
+            attempt = run.claim(environment(CPU), after=max(run.numbers(), default=0))
+            assert attempt is not None
+            members.append(training(claimed(run, attempt, polls[number] if polls else never, how), together))
+        together.train(members)
+        return runs
+
+    return train
+
+
+def claimed(run: RunDir, attempt: Attempt, poll: Poll, how: dict[str, Any]) -> Claimed:
+    return Claimed(run, attempt, CPU, Execution(**how), lambda: poll(attempt))
+
+
+@pytest.fixture
+def specs(make_spec: MakeSpec) -> list[RunSpec]:
+    """Return runs that differ in learning rate, decay and strategy alone."""
+    return [
+        make_spec(lr=lr, wd=wd, strategy={"s": s})
+        for lr, wd, s in ((0.5, 0.1, None), (0.25, 0.0, 0.0), (1.0, 0.5, 1.0))
+    ]
+
+
+def test_members_have_the_numbers_of_single_runs(
+    pack: TrainPack, undisturbed: Undisturbed, specs: list[RunSpec]
+) -> None:
+    runs = pack(specs)
+    assert [numbers(run) for run in runs] == [undisturbed(spec) for spec in specs]
+    assert len({run.metrics_path.read_bytes() for run in runs}) == 3
+    assert {result_of(run)["execution"]["pack"] for run in runs} == {3}
+    assert "trains in turn with 2 other runs" in runs[1].attempt(1).log()
+
+
+def test_members_with_other_seeds_schedules_and_batches_go_through_their_own(
+    pack: TrainPack, undisturbed: Undisturbed, make_spec: MakeSpec
+) -> None:
+    others = [make_spec(), make_spec(seed=7), make_spec(batch_size=20), make_spec(schedule={"eval_every": 5})]
+    runs = pack(others)
+    assert [numbers(run) for run in runs] == [undisturbed(spec) for spec in others]
+
+
+def test_micro_batches_are_those_of_single_runs(pack: TrainPack, specs: list[RunSpec], results: Path) -> None:
+    alone = [run for spec in specs for run in pack([spec], folder=results / "alone", micro_batch=12)]
+    assert list(map(numbers, pack(specs, micro_batch=12))) == list(map(numbers, alone))
+
+
+def test_members_draw_their_own_dropout(pack: TrainPack, undisturbed: Undisturbed) -> None:
+    base = RunSpec(
+        model=EncDecSpec(width=16, depth=1, heads=2, vocabulary=300, tokens=24, dropout=0.1, attention_dropout=0.1),
+        task=PydocTask(corpus=pydoc_digest(PydocTask(), None)),
+        optimizer=AdamWSpec(clip_norm=0.1),
+        schedule=ScheduleSpec(total_steps=12, warmup_steps=4, decay="linear", eval_every=4),
+        batch_size=9,
+        strategy=StrategySpec(s=0.0),
+        lr=1.0,
+        wd=1e-4,
+        seed=3,
+    )
+    texts = [base, base.at(0.5, 0.0, 3), base.at(0.5, 1e-3, 4)]
+    assert [numbers(run) for run in pack(texts)] == [undisturbed(spec) for spec in texts]
+
+
+# --- leaving --------------------------------------------------------------------------------------------------------
+
+
+def test_a_member_that_diverges_leaves_the_others_as_they_are(
+    pack: TrainPack, undisturbed: Undisturbed, specs: list[RunSpec], make_spec: MakeSpec
+) -> None:
+    wild = make_spec(lr=1e30, strategy={"s": None})
+    first, gone, last = pack([specs[0], wild, specs[1]])
+    assert result_of(gone)["status"] == "diverged"
+    assert numbers(gone)[0] == undisturbed(wild)[0]
+    assert [numbers(first), numbers(last)] == [undisturbed(specs[0]), undisturbed(specs[1])]
+
+
+def test_members_that_are_stopped_go_on_alone_and_those_begun_alone_in_a_pack(
+    pack: TrainPack, train: Train, undisturbed: Undisturbed, specs: list[RunSpec]
+) -> None:
+    begun = train(specs[1], poll=stop_at(5))
+    runs = pack(specs, [stop_at(7, Stop.CANCELLED), never, stop_at(11, Stop.OUT_OF_TIME)])
+    assert [run.status().state for run in runs] == [State.INTERRUPTED, State.DONE, State.INTERRUPTED]
+    assert begun.attempt(2).resumed_from() == (1, 5)
+    train(specs[0])
+    (last,) = pack([specs[2]])
+    assert (runs[0].attempt(2).resumed_from(), last.attempt(2).resumed_from()) == ((1, 7), (1, 11))
+    assert [numbers(run) for run in runs] == [undisturbed(spec) for spec in specs]
+    assert "pack" not in result_of(runs[0])["execution"], "as it was trained last"
+
+
+def test_a_member_that_is_taken_over_leaves_and_saves_nothing(
+    pack: TrainPack, undisturbed: Undisturbed, specs: list[RunSpec]
+) -> None:
+    def taken_over(attempt: Attempt) -> Stop | None:
+        if len(read_lines(attempt.metrics_path)) > 8 and not attempt.superseded():
+            RunDir(attempt.run).claim(environment(CPU), after=1)
+        return Stop.SUPERSEDED if attempt.superseded() else None
+
+    runs = pack(specs, [never, taken_over, never])
+    assert runs[1].attempt(1).failure() == {"kind": "interrupted", "reason": "superseded", "details": ""}
+    assert not runs[1].attempt(1).has_checkpoint()
+    assert [numbers(run) for run in (runs[0], runs[2])] == [undisturbed(spec) for spec in (specs[0], specs[2])]
+
+
+@pytest.mark.parametrize("function", ["train_step", "measure", "metrics"])
+def test_a_member_that_raises_fails_alone(
+    pack: TrainPack,
+    undisturbed: Undisturbed,
+    specs: list[RunSpec],
+    monkeypatch: pytest.MonkeyPatch,
+    function: str,
+) -> None:
+    expected = [undisturbed(spec) for spec in specs]
+    whole = getattr(Trainer, function)
+
+    def broken(trainer: Trainer, *rest: object) -> object:
+        if trainer.spec == specs[1] and trainer.step >= 8:
+            raise ZeroDivisionError("a bug of this run alone")
+        return whole(trainer, *rest)
+
+    monkeypatch.setattr(Trainer, function, broken)
+    first, failed, last = pack(specs)
+    assert failed.status().state is State.FAILED
+    failure = failed.attempt(1).failure()
+    assert failure is not None
+    assert "a bug of this run alone" in failure["reason"]
+    assert "in broken" in failure["details"], "the traceback says where"
+    assert [numbers(first), numbers(last)] == [expected[0], expected[2]]
+
+
+@pytest.mark.parametrize("function", ["batches", "validation"])
+def test_data_that_cannot_be_read_fail_all_who_need_them(
+    pack: TrainPack, specs: list[RunSpec], make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch, function: str
+) -> None:
+    def gone(task: Digits, *_: object) -> Any:
+        if task._seed == specs[0].seed:
+            raise DataMissingError("digits.csv.gz: cannot be read")
+        return whole(task, *_)
+
+    whole = getattr(Digits, function)
+    monkeypatch.setattr(Digits, function, gone)
+    *failed, other = pack([*specs, make_spec(seed=9)])
+    assert {run.status().state for run in failed} == {State.FAILED}
+    assert {run.status().reason for run in failed} == {"digits.csv.gz: cannot be read"}
+    assert other.status().state is State.DONE
+
+
+def test_a_failure_that_cannot_be_recorded_is_raised_once_the_others_have_ended(
+    pack: TrainPack, undisturbed: Undisturbed, specs: list[RunSpec], results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = [undisturbed(spec) for spec in specs]
+    append, write = Attempt.append, Attempt.fail
+
+    def full(attempt: Attempt, *rest: Any) -> None:
+        if attempt.run.name == specs[1].run_id:
+            raise StorageError(f"{attempt.path}: no space left on device")
+        (append if len(rest) == 2 else write)(attempt, *rest)
+
+    monkeypatch.setattr(Attempt, "append", full)
+    monkeypatch.setattr(Attempt, "fail", full)
+    with pytest.raises(StorageError, match=f"{specs[1].run_id}.*no space left"):
+        pack(specs)
+    runs = [RunDir.create(results, spec) for spec in specs]
+    assert [numbers(runs[0]), numbers(runs[2])] == [expected[0], expected[2]]
+    assert runs[1].result() is None
+
+
+def test_an_interruption_ends_all(pack: TrainPack, specs: list[RunSpec], monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Trainer, "train_step", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        pack(specs)
+
+
+# --- what they share ------------------------------------------------------------------------------------------------
+
+
+def test_members_share_the_seconds_that_go_by(pack: TrainPack, specs: list[RunSpec]) -> None:
+    runs = pack(specs)
+    for run in runs:
+        result, lines = result_of(run), read_lines(run.attempt(1).timings_path)
+        assert result["device_s"] == pytest.approx(result["wall_s"] / 3, rel=0.35), (
+            "the last one has the end for itself"
+        )
+        assert [line["device_s"] < line["wall_s"] for line in lines] == [True] * len(lines)
+        assert run.attempt(1).spent()[1] == lines[-1]["device_s"]
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> RunSpec:
+    """Return a run on JPEG files with Mixup, two of which are damaged; their folder is `tmp_path / "data"`."""
+    write_images(tmp_path / "data", {"train": 60, "val": 30}, 40)
+    for part, label in (("train", 1), ("val", 2)):
+        path = tmp_path / "data" / part / f"n{label:02}" / "0.jpg"
+        path.write_bytes(path.read_bytes()[:300])
+    return RunSpec(
+        model=VitSpec(width=16, heads=2, depth=1, image_size=32, patch_size=8, classes=CLASSES),
+        task=ImageNetTask(train_size=60, val_size=30, resize=36, mixup_chunk=8),
+        schedule=ScheduleSpec(total_steps=6, warmup_steps=2, eval_every=3),
+        batch_size=20,
+        strategy=StrategySpec(s=None),
+        lr=0.001,
+        wd=0.1,
+        seed=1,
+    )
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_members_share_one_loader_and_each_names_damaged_images(
+    pack: TrainPack,
+    photos: RunSpec,
+    results: Path,
+    tmp_path: Path,
+    workers: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    how = {"data": str(tmp_path / "data"), "loader_workers": workers}
+    points = [photos, photos.at(0.002, 0.0, 1), photos.at(0.004, 0.1, 1)]
+    read = list[int]()
+    decode = chunks.decode
+    monkeypatch.setattr(chunks, "decode", lambda image: (read.append(1), decode(image))[1])
+    alone = [run for spec in points for run in pack([spec], folder=results / "alone", **how)]
+    for_all = len(read)
+    runs = pack(points, **how)
+    assert list(map(numbers, runs)) == list(map(numbers, alone))
+    if not workers:
+        assert len(read) - for_all == for_all / 3 > 0, "each image is decoded once for all"
+    names = ["n01/0.jpg", "n02/0.jpg"]
+    for run in runs:
+        skipped = run.attempt(1).skipped()
+        assert len(skipped) == result_of(run)["corrupt_images"] == len(names)
+        assert all(any(name in line for line in skipped) for name in names)
+
+
+def test_a_loader_ends_with_the_last_who_needs_it(
+    pack: TrainPack, specs: list[RunSpec], make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches, ended = Digits.batches, dict[int, int]()
+
+    def watched(task: Digits, first_step: int) -> Any:
+        step = 0
+        try:
+            for step, batch in enumerate(batches(task, first_step), 1):  # noqa: B007
+                yield batch
+        finally:
+            ended[task._seed] = step
+
+    monkeypatch.setattr(Digits, "batches", watched)
+    short = make_spec(seed=9, schedule={"stop_step": 10})
+    seen = list[dict[int, int]]()
+
+    def look(attempt: Attempt) -> None:
+        seen.append(dict(ended))
+
+    pack([*specs, short], [look, never, never, never])
+    assert ended == {specs[0].seed: 24, 9: 10}
+    assert seen[-1] == {9: 10}, "and not with the pack"
+
+
+def test_metrics_and_timings_are_files_of_each(pack: TrainPack, specs: list[RunSpec]) -> None:
+    for run in pack(specs):
+        told = json.loads((run.attempt(1).path / "execution.json").read_text())
+        assert told["pack"] == 3
+        assert [line["step"] for line in read_lines(run.attempt(1).timings_path)][-1] == 24

@@ -6,7 +6,7 @@ MLP. Weights are named as the paper's groups, have shape (out, in), and hold no 
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
@@ -48,10 +48,10 @@ class Attention(nn.Module):
     """Multi-head self-attention without biases; if causal, each token reads from itself and those before it alone.
 
     Attributes:
-        attend: what makes new tokens of queries, keys and values, (B, H, T, C) each.
+        plain: whether it is computed by plain operations, for a compiler.
     """
 
-    attend: Callable[..., Tensor] = staticmethod(F.scaled_dot_product_attention)
+    plain = False
 
     def __init__(self, width: int, heads: int, *, causal: bool = False, dropout: float = 0.0) -> None:
         super().__init__()
@@ -68,14 +68,15 @@ class Attention(nn.Module):
         # Cut before they are transposed: the gradients are then put together in the layout that the product wants.
         q_BHTC, k_BHTC, v_BHTC = (part_BTHC.transpose(1, 2) for part_BTHC in qkv_BTSHC.unbind(2))
         dropout = self.dropout if self.training else 0.0
-        z_BHTC = self.attend(q_BHTC, k_BHTC, v_BHTC, read_B11T, dropout, self.causal)
+        attend = plain_attention if self.plain else F.scaled_dot_product_attention
+        z_BHTC = attend(q_BHTC, k_BHTC, v_BHTC, read_B11T, dropout, self.causal)
         return F.linear(z_BHTC.transpose(1, 2).reshape(B, T, D), self.u)
 
 
 def plain_attention(
     q_BHTC: Tensor, k_BHTC: Tensor, v_BHTC: Tensor, read_B11T: Tensor | None, dropout: float, causal: bool
 ) -> Tensor:
-    """Return what attention gives, (B, H, T, C), by plain operations, for a compiler; all tokens are read."""
+    """Return what attention gives, (B, H, T, C), by plain operations; all tokens are read."""
     assert read_B11T is None
     assert not dropout
     assert not causal

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.func import functional_call, grad_and_value, vmap
 
 from ettsweep.models.architectures import architecture
-from ettsweep.models.blocks import Attention, Network, plain_attention
+from ettsweep.models.blocks import Attention, Network
 from ettsweep.models.build import build_model
 from ettsweep.spec import Precision
 from ettsweep.tasks.base import Batch, Task
@@ -192,13 +192,12 @@ def _same_gradients(stack: Stack, batches: Sequence[Sequence[Batch]]) -> bool:
 
 
 def _network(trainer: Trainer, *, plain: bool) -> Network:
-    """Return the model without values; with `plain`, its attention is plain operations, which are compiled."""
+    """Return the model without values; where attention is `plain`, a compiler does not go member by member."""
     with torch.device("meta"):
         network = build_model(trainer.spec.model, trainer.spec.strategy)
-    if plain:
-        for module in network.modules():
-            if isinstance(module, Attention):
-                module.attend = plain_attention
+    for module in network.modules():
+        if isinstance(module, Attention):
+            module.plain = plain
     return network
 
 

@@ -152,6 +152,7 @@ def test_mixed_precision_trains_within_its_rounding_and_the_trial_says_so(
     if sure:
         assert_alike(together, alone)
     for run, single in zip(together, alone, strict=True):
+        assert run.told[0] == pytest.approx(single.told[0], rel=1e-6), "it is the same precision"
         assert [told[0] for told in run.told] == pytest.approx([told[0] for told in single.told], rel=rel)
         assert [told[1] for told in run.told] == pytest.approx([told[1] for told in single.told], rel=10 * rel)
         assert run.trainer.evaluate()["val_loss"] == pytest.approx(single.trainer.evaluate()["val_loss"], rel=rel)
@@ -319,7 +320,7 @@ def test_what_cannot_be_stacked_says_why(make_spec: MakeSpec) -> None:
     assert obstacle(trainer()) == ""
     again, compiled, shared, draws = (trainer() for _ in range(4))
     speed_up(again.model, compile_blocks=False, recompute=True)
-    compiled.model.compiled = True
+    speed_up(compiled.model, compile_blocks=True, recompute=False)
     shared.group = Peers(world=2)
     draws.model.draws = True
     spec = make_spec()

@@ -53,8 +53,10 @@ class Profile(Frozen):
             it above a third of what clients of a shared file system cache (60 s on NFS unless mounted otherwise).
         snapshot: train from a copy of the code made at submission.
         devices_per_run: GPUs, or CPU slots, that train one run together.
-        pack: runs that a worker trains at once, at most, if they differ in lr, wd and strategy alone: they share a
-            loader. `auto` is several where data have to be loaded.
+        pack: runs of one recipe that a worker trains at once, at most: they share a loader, and in a stack one call of
+            the model. `auto` is several where data have to be loaded, or where a short trial says that a stack pays.
+        pack_mode: `exact` stacks runs where that gives the numbers of runs alone, bit for bit (on the CPU); `fast`
+            compiles stacks, which is as good up to rounding.
         micro_batch: images or texts that go through the model of a device at once; gradients are accumulated over the
             rest of its share of the batch. `auto` takes what fits into its memory.
         loader_workers: processes of each worker that load images; `auto` is one per CPU of a worker with a GPU, and
@@ -75,6 +77,7 @@ class Profile(Frozen):
     snapshot: bool = False
     devices_per_run: Positive = 1
     pack: Count = "auto"
+    pack_mode: Literal["exact", "fast"] = "exact"
     micro_batch: Count = "auto"
     loader_workers: LoaderCount = "auto"
     compile: Switch = "auto"

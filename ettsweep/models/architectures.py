@@ -34,6 +34,7 @@ class Architecture:
         check: `module:name` of what `check-scaling` needs of it; None where it cannot be checked.
         tied_head: whether the head is the word embedding, so that a strategy rescales the outputs.
         draws: whether a training step draws at random.
+        stacks: whether runs can train at once on one model (training/stack.py): no strategy changes what it computes.
     """
 
     spec: type[ModelSpec]
@@ -48,6 +49,7 @@ class Architecture:
     check: str | None = None
     tied_head: bool = False
     draws: Callable[[Any], bool] = lambda model: False
+    stacks: bool = False
 
 
 _vit16 = partial(VitSpec, depth=12, patch_size=16, image_size=224, classes=1000)
@@ -81,6 +83,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         build="ettsweep.models.vit:build",
         example_inputs="ettsweep.models.vit:example_inputs",
         check="ettsweep.check.vit:CHECKABLE",
+        stacks=True,
     ),
     "encdec": Architecture(
         spec=EncDecSpec,

@@ -93,7 +93,7 @@ def speed_up(model: Network, *, compile_blocks: bool, recompute: bool) -> None:
     Blocks are compiled once for all that are alike; what dropout draws then changes. With `recompute`, their inputs
     alone are kept for the backward pass.
     """
-    model.recompute = recompute
+    model.recompute, model.compiled = recompute, compile_blocks
     if not compile_blocks:
         return
     import torch._dynamo  # seconds

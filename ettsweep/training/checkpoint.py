@@ -58,7 +58,13 @@ def save(attempt: Attempt, trainer: Trainer, history: Sequence[Json]) -> None:
         if trainer.group.leads:
             attempt.save_parts(trainer.step, head | {"files": files})
     elif trainer.group.leads:
-        attempt.save_checkpoint(lambda path: _write(head | {"tensors": state}, path))
+        own = {name: _alone(tensor) for name, tensor in state.items()}
+        attempt.save_checkpoint(lambda path: _write(head | {"tensors": own}, path))
+
+
+def _alone(tensor: Tensor) -> Tensor:
+    """Return a tensor that shares its storage with no other run: torch saves the whole storage of a view."""
+    return tensor.clone() if tensor.untyped_storage().nbytes() > tensor.nbytes else tensor
 
 
 def _history_sha256(history: Iterable[Json]) -> str:

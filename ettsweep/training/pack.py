@@ -1,11 +1,15 @@
-"""A pack: runs that train in turn in one process, those of one recipe and seed on the same batches from one loader.
+"""A pack: runs that train beside each other in one process, those of one recipe and seed on the same batches.
+
+They take their steps in turn, or at once where they train in a stack (training/stacking.py).
 
 Each is a run as ever: no number of it depends on the others, and one that ends, diverges, is stopped or fails leaves
 the rest as they are.
 """
 
 import itertools
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,8 +17,10 @@ from torch import Tensor
 
 from ettsweep.files import Json
 from ettsweep.output import count
-from ettsweep.tasks.base import Task
+from ettsweep.tasks.base import Batch, Task
 from ettsweep.training.record import Record
+from ettsweep.training.stack import obstacle
+from ettsweep.training.stacking import Mode, Stacking
 from ettsweep.training.trainer import Trainer
 from ettsweep.training.turns import Evaluation, SharedClock, Step, Stop, Stream, Turns
 
@@ -24,26 +30,39 @@ class Pack:
 
     Attributes:
         size: how many runs it begins with.
+        mode: whether members of one shape train in a stack only if that is `exact`, or compiled and `fast`.
         note: what the log of each should say of that.
         clock: tells each member's part of the seconds that go by.
     """
 
-    def __init__(self, device: torch.device, size: int, note: str = "") -> None:
+    def __init__(self, device: torch.device, size: int, mode: Mode = "exact", note: str = "") -> None:
         self.size = size
-        self.note = note or (f"trains in turn with {count(size - 1, 'other run')}" if size > 1 else "")
+        self.mode = mode
+        self.note = note or (f"trains in a pack with {count(size - 1, 'other run')}" if size > 1 else "")
         self.clock = SharedClock(size)
         self._device = device
         self._streams: dict[Hashable, Stream] = {}
+        self._records: dict[Trainer, Record] = {}
+        self._stacking = Stacking(mode, self._say)
 
-    def facts(self) -> Json:
+    def facts(self, trainer: Trainer) -> Json:
         """Return what is recorded of how a member trains."""
-        return {"pack": self.size} if self.size > 1 else {}
+        if self.size == 1:
+            return {}
+        fast = self.mode == "fast" and not obstacle(trainer)
+        return {"pack": self.size, "pack_mode": "fast" if fast else "exact"}
+
+    def in_turn(self, trainer: Trainer) -> str:
+        """Return why a member takes its steps in turn with others, or "" where it may do so at once, or is alone."""
+        why = obstacle(trainer) if self.size > 1 else ""
+        return why and f"trains in turn with the others: {why}"
 
     def join(self, trainer: Trainer, record: Record, open_task: Callable[[Callable[[str], None]], Task]) -> Stream:
         """Return the data of a run from its next step on, the same as those of a member that goes on there too.
 
         `open_task` is given whom to tell of samples that are left out.
         """
+        self._records[trainer] = record
         key = trainer.spec.kind, trainer.spec.seed, trainer.share, trainer.step
         if key not in self._streams:
             records = list[Record]()
@@ -56,29 +75,65 @@ class Pack:
         self._streams[key].records.append(record)
         return self._streams[key]
 
-    def train(self, runs: Iterable[Turns]) -> list[Stop | None]:
+    def train(
+        self, runs: Iterable[Turns], more: Callable[[int], Sequence[Turns]] = lambda free: ()
+    ) -> list[Stop | None]:
         """Train runs to their ends; return why each was stopped, or None.
+
+        Places that become free in a stack are given to `more` runs, as long as there are as many as asked for.
 
         Raises:
             StorageError, LostPeerError: the first that a run raised; the others have come to their ends by then.
         """
-        members = [Member(turns) for turns in runs]
-        for member in members:
-            member.go_on()
-        streams = list(self._streams.values())
-        while streams:
-            for stream in list(streams):
-                those = [member for member in members if member.wish is not None and member.wish.stream is stream]
-                if not those:
-                    stream.close()
-                    streams.remove(stream)
-                    continue
-                serve(stream, those)
-            self.clock.members = sum(member.wish is not None for member in members)
+        members, streams = list[Member](), list[Stream]()
+        self._let_in(runs, members, streams)
+        while going := [member for member in members if member.wish is not None]:
+            self.clock.members = len(going)
+            for stream in streams:
+                evaluate(stream, [m for m in going if isinstance(m.wish, Evaluation) and m.wish.stream is stream])
+            self._take_step([member for member in going if member.wish is not None])
+            needed = {member.stream for member in going if member.wish is not None}
+            for stream in [stream for stream in streams if stream not in needed]:
+                stream.close()
+                streams.remove(stream)
+            free = self.size - sum(member.wish is not None for member in members)
+            if free and self._stacking.active:
+                self._let_in(more(free), members, streams)
         for member in members:
             if member.error is not None:
                 raise member.error
         return [member.stop for member in members]
+
+    def _let_in(self, runs: Iterable[Turns], members: list["Member"], streams: list[Stream]) -> None:
+        """Have runs begin."""
+        for turns in runs:
+            members.append(Member(turns))
+            members[-1].go_on()
+        streams += self._streams.values()
+        self._streams.clear()  # they move on: nobody joins them any more
+
+    def _take_step(self, members: Sequence["Member"]) -> None:
+        """Have members take a step each, on the same batch where they share a stream."""
+        if len(members) == 1 and self.size == 1:
+            (member,) = members
+            member.try_to(lambda: member.trainer.train_step(member.lr, member.stream))
+            return
+        fetched, shapes = fetch(members), defaultdict[Hashable, list[Member]](list)
+        for member in members:
+            if member.wish is not None:
+                shapes[self._stacking.shape(member.trainer)].append(member)
+        for shape, alike in shapes.items():
+            trainers, batches = [member.trainer for member in alike], [fetched[member.stream] for member in alike]
+            losses = self._stacking.gradients(trainers, batches) if shape and len(alike) > 1 else None
+            for k, (member, mine) in enumerate(zip(alike, batches, strict=True)):
+                if losses:
+                    member.try_to(partial(updated, member, losses[k]))
+                else:
+                    member.try_to(partial(member.trainer.train_step, member.lr, iter(mine)))
+
+    def _say(self, trainers: Sequence[Trainer], text: str) -> None:
+        for trainer in trainers:
+            self._records[trainer].log(text)
 
 
 class Member:
@@ -101,6 +156,18 @@ class Member:
         """Its objects, while it wants something."""
         assert self.wish is not None
         return self.wish.trainer
+
+    @property
+    def stream(self) -> Stream:
+        """Its data, while it wants something."""
+        assert self.wish is not None
+        return self.wish.stream
+
+    @property
+    def lr(self) -> float:
+        """The learning rate of the step that it wants."""
+        assert isinstance(self.wish, Step)
+        return self.wish.lr
 
     def go_on(self, came: Any = None) -> None:
         """Give the run what it wanted."""
@@ -129,40 +196,31 @@ class Member:
             self.error = error
 
 
-def serve(stream: Stream, members: Sequence[Member]) -> None:
-    """Evaluate those members of a stream that want it; where none does, all take a step on the same batch."""
-    if evaluating := [member for member in members if isinstance(member.wish, Evaluation)]:
-        evaluate(stream, evaluating)
-    else:
-        take_step(stream, members)
-
-
-def take_step(stream: Stream, members: Sequence[Member]) -> None:
-    """Have members that want a step take it, one after the other."""
-    if len(members) == 1:
-        (member,) = members
-        member.try_to(lambda: member.trainer.train_step(wanted_lr(member), stream))
-        return
-    try:
-        batches = list(itertools.islice(stream, len(members[0].trainer.share.slices)))
-    except Exception as error:
-        for member in members:
-            member.fail(error)
-        return
+def fetch(members: Iterable[Member]) -> dict[Stream, list[Batch]]:
+    """Return the micro-batches of the next step of each stream; members of one that has none fail."""
+    found: dict[Stream, list[Batch]] = {}
+    streams = defaultdict[Stream, list[Member]](list)
     for member in members:
-        member.try_to(lambda: member.trainer.train_step(wanted_lr(member), iter(batches)))  # noqa: B023 (called at once)
+        streams[member.stream].append(member)
+    for stream, its in streams.items():
+        try:
+            found[stream] = list(itertools.islice(stream, len(its[0].trainer.share.slices)))
+        except Exception as error:
+            for member in its:
+                member.fail(error)
+    return found
 
 
-def wanted_lr(member: Member) -> float:
-    """Return the learning rate of the step that a member wants."""
-    assert isinstance(member.wish, Step)
-    return member.wish.lr
+def updated(member: Member, loss: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Have a member that has its gradients step by them; return what `Trainer.train_step` would."""
+    return loss, *member.trainer.update(member.lr)
 
 
 def evaluate(stream: Stream, members: Sequence[Member]) -> None:
     """Evaluate members, each slice of the validation set for one after the other."""
-    if len(members) == 1:
-        members[0].try_to(members[0].trainer.evaluate)
+    if len(members) < 2:
+        for member in members:
+            member.try_to(member.trainer.evaluate)
         return
     sums: dict[Member, Tensor | None] = dict.fromkeys(members)
     try:
@@ -181,4 +239,4 @@ def evaluate(stream: Stream, members: Sequence[Member]) -> None:
             member.fail(error)
         return
     for member, total in sums.items():
-        member.try_to(lambda: member.trainer.metrics(total))  # noqa: B023 (called at once)
+        member.try_to(partial(member.trainer.metrics, total))

@@ -75,11 +75,12 @@ def changes(spec: RunSpec, attempt: Attempt) -> Iterator[str]:
     earlier = attempt.parent()
     if earlier is None:
         return
-    before, now = earlier.claim() | earlier.execution(), attempt.claim() | attempt.execution()
+    alone = {"pack_mode": "exact"}
+    before, now = (alone | one.claim() | one.execution() for one in (earlier, attempt))
     draws = architecture(spec.model).draws(spec.model)
     for key in (
         *("device_name", "threads", "instruction_set", "torch", "ettsweep"),
-        *("processes", "micro_batch", "compile", "activation_checkpointing", "sharded", "data"),
+        *("processes", "micro_batch", "compile", "activation_checkpointing", "sharded", "pack_mode", "data"),
     ):
         if key not in before or before[key] == now.get(key):
             continue

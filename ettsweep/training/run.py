@@ -121,8 +121,6 @@ def _training(claimed: Claimed, pack: Pack, record: Record) -> Turns:
     run, attempt, device, group = claimed.run, claimed.attempt, claimed.device, claimed.group
     spec = run.spec()
     record.log(f"run {run.id} attempt {attempt.number} on {device}, pid {os.getpid()}")
-    if pack.note:
-        record.log(pack.note)
 
     def warn(text: str) -> None:
         record.log(f"warning: {text}")
@@ -131,13 +129,15 @@ def _training(claimed: Claimed, pack: Pack, record: Record) -> Turns:
     trainer = resumed(run, attempt, group, record, lambda: assembled(spec, device, execution, group))
     stream = pack.join(trainer, record, partial(open_task, spec, device, trainer.share, execution))
     trainer.task = stream.task
-    how = execution.facts(group) | {"data": _agreed(trainer.task.fingerprint, group)} | pack.facts()
+    speed_up(trainer.model, compile_blocks=bool(execution.compile), recompute=bool(execution.activation_checkpointing))
+    how = execution.facts(group) | {"data": _agreed(trainer.task.fingerprint, group)} | pack.facts(trainer)
     if group.leads:
         attempt.record_execution(how)
         for change in changes(spec, attempt):
             warn(change)
         record.sinks = open_sinks(execution.sinks, run.path.parent.parent, run.id, _labels(spec), trainer.step, warn)
-    speed_up(trainer.model, compile_blocks=bool(execution.compile), recompute=bool(execution.activation_checkpointing))
+    for note in filter(None, (pack.note, pack.in_turn(trainer))):
+        record.log(note)
     group.agree(0)  # all have come this far: what follows waits for each, and not for ever
     with naming_the_batch(trainer), watching() if group.world > 1 else contextlib.nullcontext():
         trainer.network = group.wrap(trainer.model)

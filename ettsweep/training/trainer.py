@@ -29,7 +29,7 @@ def initial_network(spec: RunSpec, device: torch.device, group: Peers = ALONE, *
     return model
 
 
-@dataclass
+@dataclass(eq=False)
 class Trainer:
     """The objects of one run in training.
 

@@ -1,15 +1,18 @@
 """Which runs a worker trains at once: how many its launch profile, its list and the memory allow, and of what kind."""
 
 import math
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from ettsweep.errors import CorruptError
 from ettsweep.launch.profiles import AnyProfile
-from ettsweep.models.architectures import parameter_count
+from ettsweep.models.architectures import architecture, parameter_count
+from ettsweep.models.cost import activation_bytes
 from ettsweep.output import count
 from ettsweep.processes import GIB
 from ettsweep.runs.folder import RunDir
 from ettsweep.spec import RunSpec
+from ettsweep.tasks.kinds import task_kind
 
 if TYPE_CHECKING:
     import torch
@@ -17,17 +20,32 @@ if TYPE_CHECKING:
 STATE_BYTES = 16
 """Of a parameter: its value, gradient and two moments in fp32."""
 
-STATES = 0.5
-"""Share of the free memory that these may take; the rest is for activations, which one run at a time has."""
+FILLED = 0.5
+"""Share of the free memory that a pack may take, as far as it is reckoned here."""
+
+STACK = 32
+"""Runs of a stack unless a profile says how many."""
+
+LEAST_STACK, PAYS = 8, 1.15
+"""Runs below which no stack is tried, and how many times as fast it has to be, unless a profile asks for one."""
 
 
-def same_batches(run: RunDir, spec: RunSpec) -> bool:
-    """Say whether a run sees the batches of another one, as those do that differ in lr, wd and strategy alone."""
-    try:
-        other = run.spec()
-    except CorruptError:
-        return False
-    return (other.kind, other.seed) == (spec.kind, spec.seed)
+def companions(waiting: Iterable[RunDir], spec: RunSpec) -> Iterator[RunDir]:
+    """Yield the runs of one recipe with another: those of its seed, which see the same batches, and then others.
+
+    These have batches of their own, and come only where batches need not be loaded.
+    """
+    others = []
+    for run in waiting:
+        try:
+            other = run.spec()
+        except CorruptError:
+            continue  # training says so in the run's own folder
+        if other.kind == spec.kind and other.seed == spec.seed:
+            yield run
+        elif other.kind == spec.kind and task_kind(spec.task).packaged:
+            others.append(run)
+    yield from others
 
 
 def pack_size(
@@ -37,18 +55,35 @@ def pack_size(
 
     It leaves each other worker its part of the runs that wait.
     """
+    fair = math.ceil(waiting / workers)
+    if fair < 2 or profile.devices_per_run > 1 or profile.pack == 1:
+        return 1, ""
     from ettsweep.training.memory import available_bytes
 
-    wanted = min(profile.together(spec.task), math.ceil(waiting / workers))
-    if wanted < 2:
-        return 1, ""
-    state_bytes, free_bytes = STATE_BYTES * parameter_count(spec.model), available_bytes(device)
-    if device.type == "cpu":
-        free_bytes //= workers  # they share it
-    fitting = int(STATES * free_bytes / state_bytes)
-    if fitting >= 2:
-        return min(wanted, fitting), ""
-    return 1, (
-        f"trains alone: of the {count(wanted, 'run')} that could train at once, with {state_bytes / GIB:.2g} GiB of "
-        f"weights and moments each, no two fit into half of the {free_bytes / GIB:.2g} GiB that are free"
-    )
+    free_bytes = available_bytes(device) // (workers if device.type == "cpu" else 1)  # they share it
+    state_bytes = STATE_BYTES * parameter_count(spec.model)
+    fitting = int(FILLED * free_bytes / state_bytes)
+    if profile.pack != "auto":
+        if fitting >= 2:
+            return min(profile.pack, fair, fitting), ""
+        return 1, (
+            f"trains alone: of the {count(min(profile.pack, fair), 'run')} that could train at once, with "
+            f"{state_bytes / GIB:.2g} GiB of weights and moments each, no two fit into half of the "
+            f"{free_bytes / GIB:.2g} GiB that are free"
+        )
+    stack = int(FILLED * free_bytes / (state_bytes + spec.batch_size * activation_bytes(spec.model, recompute=False)))
+    if min(stack, fair) >= LEAST_STACK and stack_pays(profile, spec, device, min(stack, fair, STACK)):
+        return min(stack, fair, STACK), ""
+    return max(1, min(profile.together(spec.task), fair, fitting)), ""
+
+
+def stack_pays(profile: AnyProfile, spec: RunSpec, device: "torch.device", members: int) -> bool:
+    """Say whether runs like one train faster in a stack, as a short trial finds."""
+    if not architecture(spec.model).stacks or profile.compile is True or profile.activation_checkpointing is True:
+        return False
+    if profile.pack_mode == "fast":
+        return True
+    from ettsweep.training.stack import rehearse
+
+    tried = rehearse(spec.at(1.0, 0.0, 0), device, members)
+    return (tried.exact or device.type != "cpu") and tried.speedup >= PAYS

@@ -8,9 +8,10 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,7 +34,7 @@ from ettsweep.spec import RunSpec
 from ettsweep.worker.control import POLL_S, Control
 from ettsweep.worker.devices import execution, gathered, prepare_device
 from ettsweep.worker.job import JobOutlook, SlurmJob
-from ettsweep.worker.pack import pack_size, same_batches
+from ettsweep.worker.pack import companions, pack_size
 
 if TYPE_CHECKING:
     import torch
@@ -121,19 +122,18 @@ class Worker:
         device, info = prepare_device(self.slot)
         info |= {"job": self.job.to_json() if self.job else None, "submission": self.submission.path.name}
         info["heartbeat_s"] = self.submission.profile["heartbeat_s"]
-        code = provenance()
 
         around = contextlib.nullcontext(self.group) if self.group is not None else gathered(self.slot, device)
         try:
             with around as group:
-                self._train_with(group, device, info, code)
+                self._train_with(group, device, info)
         except LostPeerError as error:
             if self.job:
                 print(error, file=sys.stderr, flush=True)
                 os._exit(1)  # SLURM ends the rest of the job; the next command has its runs go on
             print(f"{error}; the others are started anew", file=sys.stderr, flush=True)
 
-    def _train_with(self, group: "Peers", device: "torch.device", info: Json, code: Json) -> None:
+    def _train_with(self, group: "Peers", device: "torch.device", info: Json) -> None:
         """Train what is to be trained, with the other processes of a group."""
         import torch
 
@@ -149,18 +149,14 @@ class Worker:
                 if first is None:
                     continue
                 claimed = True
-                attempts, note = [first], ""
-                if group.world == 1:
-                    more, note = self._claim_alike(run, profile, device, info)
-                    attempts += more
-                before = list(map(progress_before, attempts))
-                for attempt in attempts:
-                    attempt.record_provenance(code)
+                size, note, others = (1, "", iter(())) if group.world > 1 else self._pack(run, profile, device)
+                more = partial(self._take, others, info)
+                attempts = [first, *more(size - 1)]
                 how = execution(profile, self.slot, self._data_of(run))
-                stops = train(attempts, device, how, self.control, group, profile.heartbeat_s, note)
-                for attempt, stop, progress in zip(attempts, stops, before, strict=True):
+                stops = train(attempts, device, how, self.control, group, profile, note, more)
+                for attempt, stop in zip(attempts, stops, strict=True):
                     self.control.heed(stop)
-                    if stop is None or attempt.progress() > progress:
+                    if stop is None or attempt.progress() > progress_before(attempt):
                         self._idle_lives = 0
                     if stop is Stop.SUPERSEDED and self.job and attempt.requeued():
                         self.control.told = "SUPERSEDED"  # this copy of the job has been given up, with all of its list
@@ -171,25 +167,23 @@ class Worker:
                     gc.collect()  # networks hold themselves, and the next run is measured by what is free
                     torch.cuda.empty_cache()
 
-    def _claim_alike(
-        self, first: RunDir, profile: AnyProfile, device: "torch.device", info: Json
-    ) -> tuple[list[Attempt], str]:
-        """Claim what of the list can train beside a claimed run; return it, and what the log should say of that."""
-        more = list[Attempt]()
+    def _pack(self, first: RunDir, profile: AnyProfile, device: "torch.device") -> tuple[int, str, Iterator[RunDir]]:
+        """Return how many runs train in a pack with a claimed one, what the log should say of that, and which may."""
         try:
             spec = first.spec()
         except CorruptError:
-            return more, ""  # training says so in the run's own folder
-        if profile.together(spec.task) == 1:
-            return more, ""
+            return 1, "", iter(())  # training says so in the run's own folder
         waiting = [run for run in self.runs if claimable(run, self._outlook)]
         size, note = pack_size(profile, spec, device, 1 + len(waiting), self._workers)
-        for run in waiting:
-            if len(more) + 1 >= size or self.control.told:
-                break
-            if same_batches(run, spec) and (attempt := claim(run, info, self._outlook)):
-                more.append(attempt)
-        return more, note
+        return size, note, companions(waiting, spec) if size > 1 else iter(())
+
+    def _take(self, runs: Iterator[RunDir], info: Json, free: int) -> list[Attempt]:
+        """Claim the next so many of some runs that nobody else has."""
+        taken = list[Attempt]()
+        while len(taken) < free and not self.control.told and (run := next(runs, None)) is not None:
+            if attempt := claim(run, info, self._outlook):
+                taken.append(attempt)
+        return taken
 
     @property
     def _workers(self) -> int:
@@ -246,9 +240,10 @@ def claimable(run: RunDir, outlook: Outlook) -> bool:
 
 
 def progress_before(attempt: Attempt) -> float:
-    """Return the share of steps that a run has done in any attempt up to this one."""
+    """Return the share of steps that a run had done in any attempt before this one."""
     run = RunDir(attempt.run)
-    return max(run.attempt(number).progress() for number in run.numbers())
+    earlier = (run.attempt(number) for number in run.numbers() if number < attempt.number)
+    return max(map(Attempt.progress, earlier), default=0.0)
 
 
 def claim(run: RunDir, info: Json, outlook: Outlook) -> Attempt | None:
@@ -260,34 +255,44 @@ def claim(run: RunDir, info: Json, outlook: Outlook) -> Attempt | None:
 
 
 def train(
-    attempts: Sequence[Attempt],
+    attempts: list[Attempt],
     device: "torch.device",
     how: "Execution",
     control: Control,
     group: "Peers",
-    heartbeat_s: float,
+    profile: AnyProfile,
     note: str = "",
+    more: Callable[[int], list[Attempt]] = lambda free: [],
 ) -> "list[Stop | None]":
-    """Train what this process has claimed: several runs in turn, or one with the others of a group.
+    """Train what this process has claimed: several runs as a pack, or one with the others of a group.
 
-    `note` is for the log. Returns why each run was stopped, or None.
+    `note` is for the log; `more` claims runs for places that become free, which are added to `attempts`.
+    Returns why each run was stopped, or None.
     """
     from ettsweep.training.execution import lead
     from ettsweep.training.pack import Pack
     from ettsweep.training.run import Claimed, training
 
-    pack, alive = Pack(device, len(attempts), note), list(attempts)
+    code, alive = provenance(), list(attempts)
+    pack = Pack(device, len(attempts), profile.pack_mode, note)
 
     def living(attempt: Attempt) -> "Turns":
         run = RunDir(attempt.run)
+        attempt.record_provenance(code)
         lead(group, run.path, attempt.number, how)
         try:
             return (yield from training(Claimed(run, attempt, device, how, control.watch(attempt), group), pack))
         finally:
             alive.remove(attempt)
 
-    with beating(alive, heartbeat_s):
-        return pack.train(map(living, attempts))
+    def refill(free: int) -> "list[Turns]":
+        new = more(free)
+        attempts.extend(new)
+        alive.extend(new)
+        return list(map(living, new))
+
+    with beating(alive, profile.heartbeat_s):
+        return pack.train(map(living, tuple(attempts)), refill)
 
 
 def beating(attempts: Sequence[Attempt], interval_s: float) -> AbstractContextManager[None]:
@@ -343,13 +348,12 @@ def train_in_foreground(results: Path, spec: RunSpec, profile: LocalProfile, dat
                 return True
             why = f" ({status.reason})" if status.reason else ""
             raise LaunchError(f"run {run.id} is {status.state}{why}: another process has it; `ettsweep watch` shows it")
-        attempt.record_provenance(provenance())
         logger = logging.getLogger("ettsweep")
         logger.addHandler(logging.StreamHandler())
         logger.setLevel(logging.INFO)
         how = execution(profile, slot, data)
         with gathered(slot, device) as group:
-            train([attempt], device, how, control, group, profile.heartbeat_s)
+            train([attempt], device, how, control, group, profile)
         return run.status().state.finished
     finally:
         let_go(lock)

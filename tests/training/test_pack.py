@@ -79,7 +79,7 @@ def test_members_have_the_numbers_of_single_runs(
     assert [numbers(run) for run in runs] == [undisturbed(spec) for spec in specs]
     assert len({run.metrics_path.read_bytes() for run in runs}) == 3
     assert {result_of(run)["execution"]["pack"] for run in runs} == {3}
-    assert "trains in turn with 2 other runs" in runs[1].attempt(1).log()
+    assert "trains in a pack with 2 other runs" in runs[1].attempt(1).log()
 
 
 def test_members_with_other_seeds_schedules_and_batches_go_through_their_own(

@@ -1,0 +1,277 @@
+"""Runs of one shape that train at once: the model goes through all of them in one call, each keeps all else its own.
+
+A stack holds the parameters of its members, run by run, in one storage; those of a member's model are views of it. Its
+optimizer, loss scaler, evaluation and checkpoints go on as if it trained alone, and so do its numbers, bit for bit,
+where a `trial` says so.
+
+K members, B samples of a micro-batch.
+"""
+
+import contextlib
+import time
+import warnings
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from functools import cache
+from itertools import islice
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.func import functional_call, grad_and_value, vmap
+
+from ettsweep.models.architectures import architecture
+from ettsweep.models.blocks import Attention, Network
+from ettsweep.models.build import build_model, example_inputs
+from ettsweep.spec import Precision, RunSpec
+from ettsweep.tasks.base import Batch, SameBatch, Share, Task
+from ettsweep.training.distributed import is_sharded
+from ettsweep.training.optimizer import build_optimizer
+from ettsweep.training.precision import autocast
+from ettsweep.training.trainer import Trainer, initial_network
+
+Gradients = dict[str, Tensor]
+"""Of all members, (K, ...), by the parameter's name; times each one's loss scale."""
+
+COMPILED_SHAPES = 64
+"""Versions of the compiled function that a process keeps, one for each shape and number of members: torch keeps 8."""
+
+NEAR = 0.02
+"""Standard deviation of what is added to parameters for a trial: that of a standard initialisation."""
+
+NO_RULE = "There is a performance drop because we have not yet implemented the batching rule"
+"""What torch warns of where it goes through the members one by one after all, as with attention on a CPU."""
+
+
+def obstacle(trainer: Trainer) -> str:
+    """Return why a run cannot train in a stack, or "" where it can."""
+    model = trainer.model
+    if not architecture(trainer.spec.model).stacks:
+        return f"what a model of kind {trainer.spec.model.kind} computes depends on its strategy"
+    if model.draws:
+        return "dropout would draw otherwise"
+    if trainer.group.world > 1 or is_sharded(model):
+        return "several processes train it"
+    if model.recompute:
+        return "its activations are computed again in the backward pass"
+    if model.compiled:
+        return "its blocks are compiled"
+    return ""
+
+
+def shape_of(trainer: Trainer) -> Hashable:
+    """Return what runs must have in common to train in one stack; they may differ in all else."""
+    spec = trainer.spec
+    return spec.model, spec.task, trainer.share, spec.precision, trainer.device
+
+
+class Stack:
+    """Runs that train at once.
+
+    A member leaves by `release`, or by becoming a member of another stack; this one is of no use from then on.
+
+    Attributes:
+        trainers: the members.
+    """
+
+    def __init__(self, trainers: Sequence[Trainer], *, compiled: bool = False) -> None:
+        """Copy the parameters of runs of one shape into one storage.
+
+        Args:
+            trainers: the members; those of another stack leave it.
+            compiled: compute faster, and other numbers by rounding. It takes seconds, once for each shape and number of
+                members in a process.
+        """
+        assert len({shape_of(trainer) for trainer in trainers}) == 1, "runs of one shape"
+        assert not any(map(obstacle, trainers)), "runs that can train in a stack"
+        self.trainers = tuple(trainers)
+        self._compiled = compiled
+        self._network = _network(trainers[0], plain=compiled and trainers[0].device.type == "cpu")
+        self._parameters: dict[str, Tensor] = {}
+        members = [dict(trainer.model.named_parameters()) for trainer in trainers]
+        for name in members[0]:
+            whole = torch.stack([parameters[name].detach() for parameters in members])
+            for parameters, mine in zip(members, whole.unbind(), strict=True):
+                parameters[name].data = mine
+            self._parameters[name] = whole
+
+    def step(self, lrs: Sequence[float], batches: Sequence[Iterable[Batch]]) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """Take one optimizer step of every member, as Trainer.train_step does; nothing waits for the device.
+
+        Args:
+            lrs: each member's.
+            batches: each member's micro-batches; as many are taken as its share has slices.
+
+        Returns:
+            Loss, gradient norm before clipping and loss scale of each member.
+        """
+        losses_K, gradients = self.gradients(batches)
+        self.hand_out(gradients)
+        updates = [trainer.update(lr) for trainer, lr in zip(self.trainers, lrs, strict=True)]
+        return [(loss, *update) for loss, update in zip(losses_K.unbind(), updates, strict=True)]
+
+    def gradients(self, batches: Sequence[Iterable[Batch]]) -> tuple[Tensor, Gradients]:
+        """Return the losses of a batch of each member, (K,), and its gradients; nothing is changed."""
+        self._check_members()
+        first = self.trainers[0]
+        function = _compiled() if self._compiled else _gradients
+        one = torch.ones((), device=first.device)
+        scales_K = torch.stack([trainer.scaler.scale(one) for trainer in self.trainers])
+        losses_K, total = torch.zeros_like(scales_K), Gradients()
+        taken = [islice(mine, len(first.share.slices)) for mine in batches]
+        for slices in zip(*taken, strict=True):
+            batch, share = _stacked(slices), slices[0].share
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", NO_RULE)
+                parts_K, found = function(
+                    self._network,
+                    first.task,
+                    first.spec.precision,
+                    first.device,
+                    self._parameters,
+                    scales_K * share,
+                    batch,
+                )
+            losses_K = losses_K + parts_K * share
+            total = {name: total[name] + new for name, new in found.items()} if total else found
+        return losses_K, total
+
+    @contextlib.contextmanager
+    def elsewhere(self) -> Iterator[None]:
+        """Have all parameters somewhere near, where none is zero: a bias that is hides whether it is added in fp32."""
+        generator = torch.Generator().manual_seed(0)
+        kept = {name: whole.clone() for name, whole in self._parameters.items()}
+        try:
+            for whole in self._parameters.values():
+                whole += torch.randn(whole.shape, generator=generator).to(whole.device) * NEAR
+            yield
+        finally:
+            for name, whole in self._parameters.items():
+                whole.copy_(kept[name])
+
+    def hand_out(self, gradients: Gradients) -> None:
+        """Give each member its gradients."""
+        # In the parameters' layout: torch's fused optimizers go through memory, and take no notice of strides.
+        laid_out = {name: gradients[name].contiguous() for name in self._parameters}
+        assert all(laid_out[name].stride() == whole.stride() for name, whole in self._parameters.items())
+        for trainer, *mine in zip(self.trainers, *(whole.unbind() for whole in laid_out.values()), strict=True):
+            for parameter, gradient in zip(trainer.model.parameters(), mine, strict=True):
+                parameter.grad = gradient
+
+    def _check_members(self) -> None:
+        name, whole = next(iter(self._parameters.items()))
+        for trainer, mine in zip(self.trainers, whole.unbind(), strict=True):
+            assert trainer.model.get_parameter(name).data_ptr() == mine.data_ptr(), "a member has left"
+
+
+def release(trainer: Trainer) -> None:
+    """Give a member parameters of its own again, so that it trains alone, or is kept without the whole stack."""
+    for parameter in trainer.model.parameters():
+        parameter.data = parameter.detach().clone()
+
+
+class Trial(NamedTuple):
+    """What a trial of a stack has found.
+
+    Attributes:
+        exact: whether gradients are those of members alone, bit for bit.
+        speedup: how many times as fast they are found.
+    """
+
+    exact: bool
+    speedup: float
+
+
+def trial(stack: Stack, batches: Sequence[Sequence[Batch]]) -> Trial:
+    """Find the gradients of a batch of each member together and one by one; nothing is changed in the end.
+
+    The answer holds for this number of members on this machine: it depends on the order in which kernels add, and on
+    where they round.
+    """
+    with stack.elsewhere():
+        stack.gradients(batches)  # the first call takes longer
+        started_s = _now_s(stack)
+        _, together = stack.gradients(batches)
+        together_s = _now_s(stack) - started_s
+        same, alone_s = True, 0.0
+        for k, (trainer, mine) in enumerate(zip(stack.trainers, batches, strict=True)):
+            started_s = _now_s(stack)
+            trainer.add_gradients(iter(mine))
+            alone_s += _now_s(stack) - started_s
+            for name, parameter in trainer.model.named_parameters():
+                assert parameter.grad is not None
+                same &= torch.allclose(together[name][k], parameter.grad, rtol=0, atol=0, equal_nan=True)
+            trainer.optimizer.zero_grad(set_to_none=True)
+    return Trial(same, alone_s / together_s)
+
+
+@cache
+def rehearse(spec: RunSpec, device: torch.device, members: int) -> Trial:
+    """Return what a trial finds of a stack of runs like one, on made samples."""
+    inputs = example_inputs(spec.model, spec.batch_size, device)
+    task = SameBatch(Batch(inputs, inputs[-1]), lambda outputs, batch: outputs.float().mean())
+    trainers = []
+    for seed in range(members):
+        model = initial_network(spec.at(spec.lr, spec.wd, seed), device)
+        trainers.append(Trainer(spec, model, build_optimizer(model, spec), device, Share(spec.batch_size)))
+        trainers[-1].task = task
+    return trial(Stack(trainers), [[next(task.batches(1))]] * members)
+
+
+def _now_s(stack: Stack) -> float:
+    device = stack.trainers[0].device
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
+# --- one call for all members ---------------------------------------------------------------------------------------
+
+
+def _network(trainer: Trainer, *, plain: bool) -> Network:
+    """Return the model without values; where attention is `plain`, a compiler does not go member by member."""
+    with torch.device("meta"):
+        network = build_model(trainer.spec.model, trainer.spec.strategy)
+    for module in network.modules():
+        if isinstance(module, Attention):
+            module.plain = plain
+    return network
+
+
+def _stacked(slices: Sequence[Batch]) -> Batch:
+    """Return the same micro-batch of all members as one."""
+    assert len({batch.share for batch in slices}) == 1
+    inputs = zip(*(batch.inputs for batch in slices), strict=True)
+    return Batch(tuple(map(torch.stack, inputs)), torch.stack([batch.targets for batch in slices]))
+
+
+def _gradients(
+    network: Network,
+    task: Task,
+    precision: Precision,
+    device: torch.device,
+    parameters: dict[str, Tensor],
+    weights_K: Tensor,
+    batch: Batch,
+) -> tuple[Tensor, Gradients]:
+    """Return the loss of each member on a micro-batch, (K,), and the gradients of it times the member's weight."""
+
+    def weighted_loss(
+        mine: dict[str, Tensor], weight: Tensor, inputs: tuple[Tensor, ...], targets: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        with autocast(precision, device):
+            part = task.loss(functional_call(network, mine, inputs), Batch(inputs, targets))
+        return part * weight, part
+
+    # Of each member alone, as its own backward pass would go: gradients of the sum come from other kernels.
+    each = vmap(grad_and_value(weighted_loss, has_aux=True))
+    found, (_, losses_K) = each(parameters, weights_K, batch.inputs, batch.targets)
+    return losses_K, found
+
+
+@cache
+def _compiled() -> Callable[..., tuple[Tensor, Gradients]]:
+    """Return the compiled function, one for the whole process: it is compiled again for another shape alone."""
+    import torch._dynamo  # seconds
+
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, COMPILED_SHAPES)
+    return torch.compile(_gradients, fullgraph=True, dynamic=False)

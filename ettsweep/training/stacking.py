@@ -1,0 +1,98 @@
+"""Which members of a pack train as a stack: those of one shape, where that is exact, or asked to be fast, and pays."""
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Literal
+
+from torch import Tensor
+
+from ettsweep.errors import error_line
+from ettsweep.tasks.base import Batch
+from ettsweep.training.stack import Stack, obstacle, shape_of, trial
+from ettsweep.training.trainer import Trainer
+
+Mode = Literal["exact", "fast"]
+
+PAYS = 1.05
+"""How many times as fast as one by one the gradients of members have to be found in a stack."""
+
+Batches = Sequence[Sequence[Batch]]
+
+
+class Stacking:
+    """Keeps the stacks of a pack.
+
+    `say` takes what the logs of some members should have.
+    """
+
+    def __init__(self, mode: Mode, say: Callable[[Sequence[Trainer], str], None]) -> None:
+        self._mode = mode
+        self._say = say
+        self._stacks: dict[Hashable, Stack] = {}
+        self._tried: dict[tuple[Hashable, int], bool] = {}
+
+    def shape(self, trainer: Trainer) -> Hashable:
+        """Return what members share that may train in one stack; None for one that cannot."""
+        return None if obstacle(trainer) else shape_of(trainer)
+
+    def gradients(self, trainers: Sequence[Trainer], batches: Batches) -> list[Tensor] | None:
+        """Leave the gradients of a batch in each of some members of one shape; return their losses.
+
+        Where they should rather train one by one, nothing is changed and None is returned.
+        """
+        shape = shape_of(trainers[0])
+        if not self._tried.get((shape, len(trainers)), True):
+            return None
+        try:
+            stack = self._stack(shape, trainers, batches)
+            if stack is None:
+                return None
+            given = dict(zip(trainers, batches, strict=True))
+            losses_K, gradients = stack.gradients([given.get(trainer, batches[0]) for trainer in stack.trainers])
+        except Exception as error:  # one by one whoever is at fault fails alone
+            self._refuse(shape, trainers, f"a stack of {len(trainers)} fails, {error_line(error)}")
+            return None
+        stack.hand_out(gradients)
+        return [losses_K[stack.trainers.index(trainer)] for trainer in trainers]
+
+    def _stack(self, shape: Hashable, trainers: Sequence[Trainer], batches: Batches) -> Stack | None:
+        """Return the stack that some members train in; None where they should not.
+
+        Those who have left stay in it until they are half: for each other number it is tried, or compiled, anew.
+        """
+        stack = self._stacks.get(shape)
+        if stack and 2 * len(trainers) > len(stack.trainers) and set(trainers) <= set(stack.trainers):
+            return stack
+        stack = Stack(trainers, compiled=self._mode == "fast")
+        if (shape, len(trainers)) not in self._tried:
+            if why := self._against(stack, batches):
+                self._refuse(shape, trainers, why)
+                return None
+            self._tried[shape, len(trainers)] = True
+        self._stacks[shape] = stack
+        return stack
+
+    def _against(self, stack: Stack, batches: Batches) -> str:
+        """Return why members should not train in a stack, or "" where they should, which their logs then say."""
+        members = len(stack.trainers)
+        if self._mode == "fast":
+            self._say(stack.trainers, f"trains in a stack of {members}, compiled")
+            return ""
+        tried = trial(stack, batches)
+        if not tried.exact and stack.trainers[0].device.type == "cpu":
+            return f"in a stack of {members} the last bits of gradients differ"
+        if tried.speedup < PAYS:
+            return f"a stack of {members} finds gradients {tried.speedup:.2g} times as fast"
+        self._say(
+            stack.trainers, f"trains in a stack of {members}, which finds gradients {tried.speedup:.2g} times as fast"
+        )
+        return ""
+
+    def _refuse(self, shape: Hashable, trainers: Sequence[Trainer], why: str) -> None:
+        self._tried[shape, len(trainers)] = False
+        self._stacks.pop(shape, None)
+        self._say(trainers, f"trains in turn with the others: {why}")
+
+    @property
+    def active(self) -> bool:
+        """Whether members train in a stack."""
+        return bool(self._stacks)

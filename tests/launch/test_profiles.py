@@ -422,6 +422,7 @@ heartbeat_s: 10
 snapshot: true
 devices_per_run: 8
 pack: 1
+pack_mode: fast
 micro_batch: 64
 loader_workers: 5
 compile: false
@@ -460,6 +461,7 @@ peak_tflops: 989
         "snapshot": True,
         "devices_per_run": 8,
         "pack": 1,
+        "pack_mode": "fast",
         "micro_batch": 64,
         "loader_workers": 5,
         "compile": False,

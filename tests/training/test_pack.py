@@ -1,12 +1,14 @@
 """Runs in a pack have the numbers, files and ends of runs alone, whatever becomes of the others."""
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
-from support.made_runs import CPU, Poll, Train, Undisturbed, never, numbers, result_of, stop_at
+import torch
+from support.made_runs import CPU, Poll, Train, Undisturbed, curve, never, numbers, result_of, stop_at
 from support.waves import CLASSES, write_images
 
 from ettsweep.errors import DataMissingError, StorageError
@@ -23,11 +25,13 @@ from ettsweep.tasks.images.digits import Digits
 from ettsweep.tasks.images.spec import ImageNetTask
 from ettsweep.tasks.text.location import pydoc_digest
 from ettsweep.tasks.text.spec import PydocTask
+from ettsweep.training import stacking
 from ettsweep.training.execution import Execution
 from ettsweep.training.pack import Pack
 from ettsweep.training.run import Claimed, environment, training
+from ettsweep.training.stack import Stack, Trial
 from ettsweep.training.trainer import Trainer
-from ettsweep.training.turns import Stop
+from ettsweep.training.turns import Stop, Turns
 
 MakeSpec = Callable[..., RunSpec]
 
@@ -324,3 +328,158 @@ def test_metrics_and_timings_are_files_of_each(pack: TrainPack, specs: list[RunS
         told = json.loads((run.attempt(1).path / "execution.json").read_text())
         assert told["pack"] == 3
         assert [line["step"] for line in read_lines(run.attempt(1).timings_path)][-1] == 24
+
+
+# --- stacks ---------------------------------------------------------------------------------------------------------
+
+
+def logged(run: RunDir) -> str:
+    return run.attempt(max(run.numbers())).log()
+
+
+@pytest.fixture(autouse=True)
+def _in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stack nobody, fast as that may be."""
+    monkeypatch.setattr(stacking, "PAYS", math.inf)
+
+
+@pytest.fixture
+def always(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stack members however small they are."""
+    monkeypatch.setattr(stacking, "PAYS", 0.0)
+
+
+@pytest.mark.usefixtures("always")
+def test_stacked_members_have_the_numbers_of_single_runs_too(
+    pack: TrainPack, undisturbed: Undisturbed, specs: list[RunSpec], make_spec: MakeSpec
+) -> None:
+    """Of several seeds."""
+    members = [*specs, make_spec(seed=7, lr=0.125)]
+    for run, spec in zip(pack(members), members, strict=True):
+        assert numbers(run) == undisturbed(spec)
+        assert "trains in a stack of 4, which finds gradients" in logged(run)
+        assert result_of(run)["execution"]["pack_mode"] == "exact"
+
+
+@pytest.mark.usefixtures("always")
+def test_a_stacked_member_is_stopped_and_goes_on_alone_and_the_other_way_round(
+    pack: TrainPack, train: Train, undisturbed: Undisturbed, specs: list[RunSpec]
+) -> None:
+    train(specs[1], poll=stop_at(5))
+    runs = pack(specs, [stop_at(7), never, stop_at(11)])
+    assert "a stack of 3" in logged(runs[1])
+    train(specs[0])
+    pack([specs[2]])
+    assert [numbers(run) for run in runs] == [undisturbed(spec) for spec in specs]
+    checkpoint = runs[0].attempt(1).checkpoint_path.stat().st_size
+    alone = train(specs[0].at(0.5, 0.1, 5), poll=stop_at(7)).attempt(1).checkpoint_path.stat().st_size
+    assert checkpoint == alone, "not the whole stack"
+
+
+@pytest.mark.usefixtures("always")
+def test_a_stacked_member_that_raises_or_diverges_leaves_the_others_as_they_are(
+    pack: TrainPack,
+    undisturbed: Undisturbed,
+    specs: list[RunSpec],
+    make_spec: MakeSpec,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wild = make_spec(lr=1e30, strategy={"s": None})
+    members = [*specs, wild, make_spec(seed=5)]
+    expected = [undisturbed(spec) for spec in members]
+    update = Trainer.update
+
+    def broken(trainer: Trainer, lr: float) -> object:
+        if trainer.spec == specs[1] and trainer.step >= 8:
+            raise ZeroDivisionError("a bug of this run alone")
+        return update(trainer, lr)
+
+    monkeypatch.setattr(Trainer, "update", broken)
+    runs = pack(members)
+    assert runs[1].status().state is State.FAILED
+    assert result_of(runs[3])["status"] == "diverged"
+    assert [numbers(runs[k]) for k in (0, 2, 4)] == [expected[k] for k in (0, 2, 4)]
+    assert "a stack of 5" in logged(runs[0])
+
+
+@pytest.mark.usefixtures("always")
+def test_free_places_are_given_to_more_runs_while_there_are_any(
+    undisturbed: Undisturbed, specs: list[RunSpec], make_spec: MakeSpec, results: Path
+) -> None:
+    short = make_spec(seed=4, schedule={"stop_step": 10})
+    waiting = [specs[0], specs[1].at(0.3, 0.2, specs[1].seed)]
+    together, asked = Pack(CPU, 3), list[int]()
+
+    def begin(spec: RunSpec) -> Turns:
+        run = RunDir.create(results, spec)
+        attempt = run.claim(environment(CPU), after=0)
+        assert attempt is not None
+        return training(claimed(run, attempt, never, {}), together)
+
+    def more(free: int) -> list[Turns]:
+        asked.append(free)
+        return [begin(waiting.pop()) for _ in range(min(free, len(waiting)))]
+
+    together.train(list(map(begin, (short, specs[1], specs[2]))), more)
+    everyone = [short, *specs, specs[1].at(0.3, 0.2, specs[1].seed)]
+    assert [numbers(RunDir.create(results, spec)) for spec in everyone] == [undisturbed(s) for s in everyone]
+    assert asked[0] == 1
+    assert not waiting
+
+
+def test_a_stack_that_is_not_exact_or_does_not_pay_is_not_used_and_the_log_says_so(
+    pack: TrainPack, undisturbed: Undisturbed, specs: list[RunSpec], monkeypatch: pytest.MonkeyPatch, results: Path
+) -> None:
+    for found, why in (
+        (Trial(exact=False, speedup=9.0), "in a stack of 3 the last bits of gradients differ"),
+        (Trial(exact=True, speedup=0.5), "a stack of 3 finds gradients 0.5 times as fast"),
+    ):
+        monkeypatch.setattr(stacking, "trial", lambda *_: found)  # noqa: B023
+        runs = pack(specs, folder=results / why)
+        assert f"trains in turn with the others: {why}" in logged(runs[0])
+        assert [numbers(run) for run in runs] == [undisturbed(spec) for spec in specs]
+
+
+@pytest.mark.usefixtures("always")
+def test_members_of_a_stack_that_fails_go_on_in_turn(
+    pack: TrainPack, undisturbed: Undisturbed, specs: list[RunSpec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gradients, calls = Stack.gradients, list[int]()
+
+    def full(stack: Stack, batches: Any) -> Any:
+        calls.append(1)
+        if len(calls) > 9:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 MiB")
+        return gradients(stack, batches)
+
+    monkeypatch.setattr(Stack, "gradients", full)
+    runs = pack(specs)
+    assert len(calls) == 10
+    assert "trains in turn with the others: a stack of 3 fails, OutOfMemoryError" in logged(runs[2])
+    assert [numbers(run) for run in runs] == [undisturbed(spec) for spec in specs]
+
+
+@pytest.mark.slow
+def test_a_fast_stack_is_recorded_and_mixing_it_is_told(
+    pack: TrainPack, train: Train, undisturbed: Undisturbed, specs: list[RunSpec], results: Path
+) -> None:
+    train(specs[0], poll=stop_at(5))
+    together = Pack(CPU, 2, "fast")
+    runs = [RunDir.create(results, spec) for spec in specs[:2]]
+    turns = []
+    for run in runs:
+        attempt = run.claim(environment(CPU), after=max(run.numbers(), default=0))
+        assert attempt is not None
+        turns.append(training(claimed(run, attempt, never, {}), together))
+    together.train(turns)
+    for run, spec in zip(runs, specs[:2], strict=True):
+        result, metrics = result_of(run), undisturbed(spec)[0]
+        assert isinstance(metrics, bytes)
+        assert result["execution"] | {"pack": 2, "pack_mode": "fast"} == result["execution"]
+        assert "trains in a stack of 2, compiled" in logged(run)
+        alone = [json.loads(line) for line in metrics.splitlines()]
+        first = [line["loss"] for line in alone if "loss" in line][:8]
+        assert curve(run)[:8] == pytest.approx(first, rel=1e-4), "later rounding grows, at these learning rates"
+        assert curve(run) != [line["loss"] for line in alone if "loss" in line]
+    assert "pack_mode was exact, is fast: metrics can differ in the last bits" in logged(runs[0])
+    assert "pack_mode" not in logged(runs[1])

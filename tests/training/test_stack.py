@@ -244,9 +244,10 @@ def changed_gradients(monkeypatch: pytest.MonkeyPatch, change: Callable[[Tensor]
     """Have the gradients of matrices changed on their way."""
     original = stack._gradients
 
-    def gradients(*arguments: Any) -> tuple[Tensor, dict[str, Tensor]]:
-        losses_K, found = original(*arguments)
-        return losses_K, {name: change(value) if value.dim() == 3 else value for name, value in found.items()}
+    def gradients(*arguments: Any) -> tuple[Tensor, dict[str, Tensor], Tensor]:
+        losses_K, found, outputs_K = original(*arguments)
+        found = {name: change(value) if value.dim() == 3 else value for name, value in found.items()}
+        return losses_K, found, outputs_K
 
     monkeypatch.setattr(stack, "_gradients", gradients)
 

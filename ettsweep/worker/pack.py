@@ -29,6 +29,9 @@ STACK = 32
 LEAST_STACK, PAYS = 8, 1.15
 """Runs below which no stack is tried, and how many times as fast it has to be, unless a profile asks for one."""
 
+WORTH_A_TRIAL = 5000
+"""Steps of all runs of a worker below which it takes no trial, whose some 100 steps would be a part of them."""
+
 
 def companions(waiting: Iterable[RunDir], spec: RunSpec) -> Iterator[RunDir]:
     """Yield the runs of one recipe with another: those of its seed, which see the same batches, and then others.
@@ -48,14 +51,12 @@ def companions(waiting: Iterable[RunDir], spec: RunSpec) -> Iterator[RunDir]:
     yield from others
 
 
-def pack_size(
-    profile: AnyProfile, spec: RunSpec, device: "torch.device", waiting: int, workers: int
-) -> tuple[int, str]:
+def pack_size(profile: AnyProfile, spec: RunSpec, device: "torch.device", left: int, workers: int) -> tuple[int, str]:
     """Return how many runs like one a worker takes at once, and what the log should say of that.
 
-    It leaves each other worker its part of the runs that wait.
+    It leaves each other of the workers its part of the runs that are left.
     """
-    fair = math.ceil(waiting / workers)
+    fair = math.ceil(left / workers)
     if fair < 2 or profile.devices_per_run > 1 or profile.pack == 1:
         return 1, ""
     from ettsweep.training.memory import available_bytes
@@ -72,7 +73,8 @@ def pack_size(
             f"{free_bytes / GIB:.2g} GiB that are free"
         )
     stack = int(FILLED * free_bytes / (state_bytes + spec.batch_size * activation_bytes(spec.model, recompute=False)))
-    if min(stack, fair) >= LEAST_STACK and stack_pays(profile, spec, device, min(stack, fair, STACK)):
+    worth = fair * spec.schedule.last_step >= WORTH_A_TRIAL
+    if worth and min(stack, fair) >= LEAST_STACK and stack_pays(profile, spec, device, min(stack, fair, STACK)):
         return min(stack, fair, STACK), ""
     return max(1, min(profile.together(spec.task), fair, fitting)), ""
 
@@ -85,5 +87,6 @@ def stack_pays(profile: AnyProfile, spec: RunSpec, device: "torch.device", membe
         return True
     from ettsweep.training.stack import rehearse
 
-    tried = rehearse(spec.at(1.0, 0.0, 0), device, members)
+    # Of a power of two, so that few trials serve all packs of a worker.
+    tried = rehearse(spec.at(1.0, 0.0, 0), device, 2 ** (members.bit_length() - 1))
     return (tried.exact or device.type != "cpu") and tried.speedup >= PAYS

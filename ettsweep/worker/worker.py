@@ -173,8 +173,14 @@ class Worker:
             spec = first.spec()
         except CorruptError:
             return 1, "", iter(())  # training says so in the run's own folder
-        waiting = [run for run in self.runs if claimable(run, self._outlook)]
-        size, note = pack_size(profile, spec, device, 1 + len(waiting), self._workers)
+        size, note = pack_size(profile, spec, device, len(self.runs), self._workers)
+        if size == 1:
+            return 1, note, iter(())  # without a look at all of a long list
+        states = {run: run.status(self._outlook).state for run in self.runs}
+        waiting = [run for run, state in states.items() if state in (State.MISSING, State.INTERRUPTED)]
+        # With what others train now: they too have their part of it.
+        left = len(waiting) + sum(state in (State.RUNNING, State.UNKNOWN) for state in states.values())
+        size, note = pack_size(profile, spec, device, left, self._workers)
         return size, note, companions(waiting, spec) if size > 1 else iter(())
 
     def _take(self, runs: Iterator[RunDir], info: Json, free: int) -> list[Attempt]:

@@ -1,0 +1,210 @@
+"""Real workers that train several runs at once: which they take, and what stops, kills and other workers do to them."""
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.commandline import (
+    LONG,
+    alive,
+    assert_as_if_undisturbed,
+    ettsweep,
+    runs_in,
+    wait_for,
+    write_grid,
+)
+from support.made_runs import CPU, MakeSpec
+from support.slots import owner, wait_for_results
+
+from ettsweep.launch.profiles import LocalProfile
+from ettsweep.runs.folder import RunDir
+from ettsweep.runs.state import State
+from ettsweep.tasks.images.spec import ImageNetTask
+from ettsweep.training import memory, stack
+from ettsweep.training.stack import Trial
+from ettsweep.worker.pack import companions, pack_size
+
+Ask = Callable[..., Any]
+
+
+@pytest.fixture
+def grid(tmp_path: Path, results: Path) -> Ask:
+    """Return a function that asks for some runs of seconds, in packs of three."""
+
+    def ask(*launch: str, runs: int = 3, **grid: Any) -> Any:
+        path = write_grid(tmp_path / "grid.yaml", **{"recipe": LONG, "lr": {"range": [0, runs - 1]}} | grid)
+        options = ["threads=1", "checkpoint_every_steps=25", *(launch or ("slots=1", "pack=3"))]
+        said = [part for option in options for part in ("--launch-set", option)]
+        return ettsweep("grid", "--grid", path, "--results", results, *said)
+
+    return ask
+
+
+def all_trained(results: Path, count: int) -> list[RunDir]:
+    """Wait until so many runs have checkpoints."""
+
+    def look() -> list[RunDir]:
+        found = [run for run in runs_in(results) if (attempt := run.latest()) and attempt.has_checkpoint()]
+        return found if len(found) == count else []
+
+    return list(wait_for(look, f"checkpoints of {count} runs"))
+
+
+def pack_of(run: RunDir) -> int:
+    latest = run.latest()
+    assert latest is not None
+    return int(latest.execution().get("pack", 1))
+
+
+# --- real workers -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("process", "warm")
+class TestWorkers:
+    def test_a_pack_is_of_one_process_and_its_runs_are_as_if_alone(self, grid: Ask, results: Path) -> None:
+        grid(runs=4)
+        runs = wait_for_results(results, 4)
+        assert sorted(map(pack_of, runs))[1:] == [3, 3, 3], "the last one comes into a place of a stack, or is alone"
+        assert len({owner(run.attempt(1)) for run in runs}) == 1
+        for run in runs:
+            assert_as_if_undisturbed(run)
+            assert run.attempt(1).heartbeat()
+            assert run.attempt(1).provenance()
+        shown = ettsweep("show", runs[0].id, "--results", results).stdout
+        assert "pack" in shown
+
+    def test_each_slot_is_left_its_part(self, grid: Ask, results: Path) -> None:
+        grid("slots=2", "pack=8", runs=4)
+        runs = wait_for_results(results, 4)
+        assert len({owner(run.attempt(1)) for run in runs}) == 2
+        assert [pack_of(run) for run in runs] == [2] * 4
+
+    def test_one_of_a_pack_is_cancelled_and_the_others_go_on(self, grid: Ask, results: Path) -> None:
+        grid()
+        runs = all_trained(results, 3)
+        assert "1 run cancelled" in ettsweep("cancel", runs[1].id, "--results", results).stderr
+        for run in wait_for_results(results, 2):
+            assert_as_if_undisturbed(run)
+        assert runs[1].status().state is State.CANCELLED
+        assert runs[1].attempt(1).failure() == {"kind": "interrupted", "reason": "cancelled", "details": ""}
+
+    @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+    def test_a_pack_that_is_ended_goes_on_exactly_alone_or_in_another(
+        self, grid: Ask, results: Path, number: signal.Signals
+    ) -> None:
+        grid()
+        worker = owner(all_trained(results, 3)[0].attempt(1))
+        os.kill(worker, number)
+        wait_for(lambda: not alive(worker), "the worker to end")
+        if number == signal.SIGTERM:
+            reasons = [run.attempt(1).failure() for run in runs_in(results)]
+            assert reasons == [{"kind": "interrupted", "reason": "terminated", "details": ""}] * 3
+        grid("slots=1", "pack=2")
+        for run in wait_for_results(results, 3):
+            assert run.attempt(2).resumed_from()[0] == 1
+            assert_as_if_undisturbed(run)
+
+    def test_seeds_are_mixed_where_batches_lie_in_memory(self, grid: Ask, results: Path) -> None:
+        grid("slots=1", "pack=9", runs=2, seeds=[0, 1])
+        assert [pack_of(run) for run in wait_for_results(results, 4)] == [4] * 4, (
+            "digits lie in memory: seeds may differ"
+        )
+
+
+# --- which runs -------------------------------------------------------------------------------------------------------
+
+
+def test_companions_are_runs_of_one_recipe_those_of_the_same_seed_first(make_spec: MakeSpec, results: Path) -> None:
+    base = make_spec()
+    specs = [
+        make_spec(seed=9),
+        make_spec(lr=0.3),
+        make_spec(batch_size=20, lr=0.4),
+        make_spec(strategy={"s": 1.0}),
+        make_spec(schedule={"eval_every": 4}),
+    ]
+    runs = [RunDir.create(results, spec) for spec in specs]
+    broken = RunDir.create(results, make_spec(lr=0.7))
+    broken.spec_path.write_text("{")
+    assert list(companions([broken, *runs], base)) == [runs[1], runs[3], runs[0]]
+
+
+def test_seeds_are_not_mixed_where_batches_are_loaded(make_spec: MakeSpec, results: Path) -> None:
+    task = ImageNetTask(train_size=60, val_size=30)
+    base, same, other = (
+        make_spec(lr=lr, seed=seed).model_copy(update={"task": task}) for lr, seed in ((0.1, 0), (0.2, 0), (0.1, 1))
+    )
+    runs = [RunDir.create(results, spec) for spec in (other, same)]
+    assert list(companions(runs, base)) == [runs[1]]
+
+
+def sizes(profile: LocalProfile, spec: Any, waiting: int, workers: int) -> tuple[int, str]:
+    return pack_size(profile, spec, CPU, waiting, workers)
+
+
+def test_a_pack_is_as_large_as_asked_for_but_leaves_others_their_part(make_spec: MakeSpec) -> None:
+    spec = make_spec()
+    assert sizes(LocalProfile(pack=8), spec, 100, 2) == (8, "")
+    assert sizes(LocalProfile(pack=8), spec, 9, 2) == (5, "")
+    assert sizes(LocalProfile(pack=8), spec, 2, 2) == (1, "")
+    assert sizes(LocalProfile(pack=1), spec, 100, 1) == (1, "")
+    assert sizes(LocalProfile(pack=8, devices_per_run=2), spec, 100, 1) == (1, "")
+
+
+def test_auto_packs_what_has_to_be_loaded_and_what_a_trial_finds_faster(
+    make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec, asked = make_spec(schedule={"total_steps": 1000}), list[int]()
+    found = Trial(exact=True, speedup=1.0)
+
+    def rehearse(spec: object, device: object, members: int) -> Trial:
+        asked.append(members)
+        return found
+
+    monkeypatch.setattr(stack, "rehearse", rehearse)
+    assert sizes(LocalProfile(), spec, 60, 2) == (1, "")
+    loaded = spec.model_copy(update={"task": ImageNetTask(train_size=60, val_size=30)})
+    assert sizes(LocalProfile(), loaded, 60, 2) == (8, "")
+    found = Trial(exact=True, speedup=2.0)
+    assert sizes(LocalProfile(), spec, 60, 2) == (30, "")
+    assert sizes(LocalProfile(), spec, 200, 2) == (32, "")
+    assert asked == [16, 16, 16, 32]
+    assert sizes(LocalProfile(), spec, 10, 2) == (1, ""), "too few for a stack"
+    assert sizes(LocalProfile(), make_spec(), 60, 2) == (1, ""), "a trial would take as long as the runs"
+    found = Trial(exact=False, speedup=2.0)
+    assert sizes(LocalProfile(), spec, 60, 2) == (1, "")
+    assert sizes(LocalProfile(pack_mode="fast"), spec, 60, 2) == (30, "")
+    assert sizes(LocalProfile(pack_mode="fast", compile=True), spec, 60, 2) == (1, "")
+
+
+def test_a_rehearsal_is_that_of_the_model_on_this_machine(make_spec: MakeSpec) -> None:
+    tried = stack.rehearse(make_spec(), CPU, 3)
+    assert tried.exact
+    assert 0.1 < tried.speedup < 10
+
+
+def test_memory_bounds_a_pack_and_the_log_says_where_two_do_not_fit(
+    make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = make_spec()
+    state = 16 * sum(p.numel() for p in stack.initial_network(spec, CPU).parameters())
+    monkeypatch.setattr(memory, "available_bytes", lambda device: 2 * 2 * 5 * state)
+    assert sizes(LocalProfile(pack=32), spec, 64, 2) == (5, "")
+    monkeypatch.setattr(memory, "available_bytes", lambda device: 2 * 3 * state)
+    size, note = sizes(LocalProfile(pack=32), spec, 64, 2)
+    assert size == 1
+    assert note.startswith("trains alone: of the 32 runs that could train at once")
+
+
+@pytest.mark.parametrize(
+    ("option", "told"), [("pack=0", "pack: "), ("pack=few", "pack: "), ("pack_mode=slow", "pack_mode: ")]
+)
+def test_bad_values_are_told(tmp_path: Path, results: Path, option: str, told: str) -> None:
+    path = write_grid(tmp_path / "grid.yaml")
+    error = ettsweep("grid", "--grid", path, "--results", results, "--launch-set", option, code=2).stderr
+    assert told in error
+    assert json.dumps(option.partition("=")[2]).strip('"') in error

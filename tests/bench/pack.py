@@ -1,0 +1,204 @@
+"""Measure what runs gain by training in one process: `make bench-pack`. It prints tables, and tests nothing.
+
+Steps: training steps of vit-digits alone, in turn on one batch, in a stack, and in a compiled one, in turns of a few steps
+each, one way after the other; each figure is a median over turns. Loader: whole runs on JPEG files, alone and in a pack.
+Command: a grid of vit-digits through the command line, worker start and evaluations included.
+"""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from support.waves import CLASSES, write_images
+
+from ettsweep.models.vit_spec import VitSpec
+from ettsweep.runs.folder import RunDir
+from ettsweep.scaling.optimizers import AdamWSpec
+from ettsweep.spec import RunSpec, ScheduleSpec, StrategySpec
+from ettsweep.tasks.base import Batch
+from ettsweep.tasks.images.spec import DigitsTask, ImageNetTask
+from ettsweep.training.execution import Execution
+from ettsweep.training.pack import Pack
+from ettsweep.training.run import Claimed, environment, prepare, training
+from ettsweep.training.stack import Stack
+
+ETTSWEEP = str(Path(sys.executable).with_name("ettsweep"))
+DIGITS = RunSpec(
+    model=VitSpec(width=32, depth=2, heads=4, patch_size=4, image_size=8, channels=1, classes=10),
+    task=DigitsTask(),
+    optimizer=AdamWSpec(),
+    schedule=ScheduleSpec(total_steps=240, warmup_steps=24, eval_every=12),
+    batch_size=64,
+    strategy=StrategySpec(s=None),
+    lr=2.0**-7,
+    wd=0.5,
+    seed=0,
+)
+PHOTOS = DIGITS.model_copy(
+    update={
+        "model": VitSpec(width=64, depth=2, heads=4, patch_size=16, image_size=96, classes=CLASSES),
+        "task": ImageNetTask(train_size=240, val_size=60, resize=110),
+        "schedule": ScheduleSpec(total_steps=30, warmup_steps=5, eval_every=15),
+        "batch_size": 32,
+    }
+)
+
+Row = dict[str, Any]
+
+
+def point(spec: RunSpec, k: int, seeds: int = 1) -> RunSpec:
+    """Return the k-th point of a lattice."""
+    return spec.at(spec.lr * 2.0 ** (k % 3 - 1), spec.wd * 2.0 ** (k // 3 % 3 - 1) * (1 + k // 9), k % seeds)
+
+
+def now_s(device: torch.device) -> float:
+    """Return CPU seconds of this process; on a GPU wall seconds, once it has done what it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        return time.perf_counter()
+    return time.process_time()
+
+
+def steps(members: int, device: torch.device, turns: int, steps_a_turn: int) -> list[Row]:
+    """Return, of each way to train so many runs, milliseconds a run-step, and how many times as fast as alone that is."""
+    ways: dict[str, Callable[[], object]] = {}
+
+    def in_turn(trainers: Sequence[Any], batch: list[Batch]) -> Callable[[], object]:
+        return lambda: [trainer.train_step(0.001, iter(batch)) for trainer in trainers]
+
+    def stacked(compiled: bool) -> Callable[[], object]:
+        trainers = [prepare(point(DIGITS, k, 4), device) for k in range(members)]
+        batches = [[next(trainer.task.batches(1))] for trainer in trainers]
+        stack = Stack(trainers, compiled=compiled)
+        return lambda: stack.step([0.001] * members, batches)
+
+    trainers = [prepare(point(DIGITS, k), device) for k in range(members)]
+    batches = [trainer.task.batches(1) for trainer in trainers]
+    ways["alone"] = lambda: [t.train_step(0.001, b) for t, b in zip(trainers, batches, strict=True)]
+    others = [prepare(point(DIGITS, k), device) for k in range(members)]
+    ways["lockstep"] = in_turn(others, [next(others[0].task.batches(1))])
+    if members > 1:
+        ways |= {"exact": stacked(compiled=False), "fast": stacked(compiled=True)}
+    took: dict[str, list[float]] = {way: [] for way in ways}
+    for turn in range(turns + 1):
+        for way, step in ways.items():
+            began_s = now_s(device)
+            for _ in range(steps_a_turn):
+                step()
+            if turn:  # the first compiles, and warms caches
+                took[way].append((now_s(device) - began_s) / steps_a_turn / members)
+    alone = took["alone"]
+    return [
+        {
+            "members": members,
+            "way": way,
+            "ms a run-step": 1000 * statistics.median(seconds),
+            "times as fast": statistics.median(a / s for a, s in zip(alone, seconds, strict=True)),
+        }
+        for way, seconds in took.items()
+    ]
+
+
+def loader(members: int, folder: Path) -> list[Row]:
+    """Return what whole runs on JPEG files cost, alone and in a pack: CPU seconds of a run, and their data_wait."""
+    data = folder / "data"
+    if not data.exists():
+        write_images(data, {"train": PHOTOS.task.train_size, "val": 60}, 160)  # type: ignore[attr-defined]
+    cpu, rows = torch.device("cpu"), []
+    for way, size in (("alone", 1), ("pack", members)):
+        runs = [RunDir.create(folder / f"{way}-{members}", point(PHOTOS, k)) for k in range(members)]
+        began_s = time.process_time()
+        for first in range(0, members, size):
+            pack, some = Pack(cpu, size), runs[first : first + size]
+            how = Execution(data=str(data))
+            attempts = [(run, run.claim(environment(cpu), after=0)) for run in some]
+            pack.train([training(Claimed(run, a, cpu, how, lambda: None), pack) for run, a in attempts if a])
+        each_s = (time.process_time() - began_s) / members
+        results = [run.result() or {} for run in runs]
+        rows.append(
+            {
+                "members": members,
+                "way": way,
+                "CPU s a run": each_s,
+                "data_wait": statistics.median(result["data_wait"] for result in results),
+            }
+        )
+    rows[-1]["times as fast"] = rows[0]["CPU s a run"] / rows[-1]["CPU s a run"]
+    return rows
+
+
+def command(slots: int, seeds: int, ways: Sequence[str], folder: Path) -> list[Row]:
+    """Return how long a grid of 9 points and some seeds takes through the command line, in each way."""
+    rows: list[Row] = []
+    for way in ways:
+        grid = ["grid", "--model", "vit-digits", "--strategy", "standard", "--seeds", ",".join(map(str, range(seeds)))]
+        launch = ["--launch-set", f"slots={slots}", "--launch-set", "threads=1"]
+        launch += [part for option in way.split() for part in ("--launch-set", option)]
+        began_s = time.perf_counter()
+        where = ["--results", str(folder / f"{slots}-{way.replace(' ', '-')}"), "--follow"]
+        subprocess.run([ETTSWEEP, *grid, *launch, *where], check=True, capture_output=True)
+        wall_s = time.perf_counter() - began_s
+        rows.append({"slots": slots, "way": way, "runs": 9 * seeds, "wall s": wall_s})
+        rows[-1]["times as fast"] = rows[0]["wall s"] / wall_s
+    return rows
+
+
+def show(rows: Sequence[Row]) -> None:
+    """Print rows as a table in markdown."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    print(f"| {' | '.join(names)} |\n|{'---|' * len(names)}")
+    for row in rows:
+        cells = [row.get(name, "") for name in names]
+        print(
+            f"| {' | '.join(f'{cell:.3g}' if isinstance(cell, float) else str(cell) for cell in cells)} |", flush=True
+        )
+    print()
+
+
+def main() -> None:
+    """Print the tables, and write them as JSON where that is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--members", type=int, nargs="*", default=[1, 8, 32, 128])
+    parser.add_argument("--turns", type=int, default=7)
+    parser.add_argument("--steps", type=int, default=10, help="steps of a turn")
+    parser.add_argument("--loader", type=int, nargs="*", default=[8])
+    parser.add_argument("--slots", type=int, nargs="*", default=[1, 2])
+    parser.add_argument("--seeds", type=int, default=12)
+    ways = ["pack=1", "pack=8", "pack=32", "pack=32 pack_mode=fast"]
+    parser.add_argument("--ways", nargs="*", default=ways, help="of the command: launch settings")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    versions = {"torch": torch.__version__, "python": platform.python_version(), "cores": len(os.sched_getaffinity(0))}
+    versions["device"] = (
+        torch.cuda.get_device_name() if device.type == "cuda" else torch.backends.cpu.get_cpu_capability()
+    )
+    print(json.dumps(versions))
+    found: dict[str, list[Row]] = {"steps": [], "loader": [], "command": []}
+    with tempfile.TemporaryDirectory() as folder:
+        for members in options.members:
+            found["steps"] += steps(members, device, options.turns, options.steps)
+        show(found["steps"])
+        for members in options.loader:
+            found["loader"] += loader(members, Path(folder))
+        show(found["loader"])
+        for slots in options.slots:
+            found["command"] += command(slots, options.seeds, options.ways, Path(folder))
+        show(found["command"])
+    if options.json:
+        options.json.write_text(json.dumps({"versions": versions, **found}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

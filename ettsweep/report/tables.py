@@ -24,7 +24,7 @@ from ettsweep.tasks.kinds import task_label
 METRICS = ("best_accuracy", "final_accuracy", "best_loss", "final_loss", "best_bits", "final_bits")
 RATES = tuple(column for name in SPIKES for column in rate_columns(name))
 SPEED = ("step_s", "samples_per_s", "utilisation", "data_wait", "memory_gib")
-TRAINING = (*SPEED, "devices", "corrupt_images")
+TRAINING = (*SPEED, "devices", "pack", "pack_mode", "corrupt_images")
 """How runs were trained, not what came out: not for a paper, and so not in LaTeX."""
 RESULT_COLUMNS = (*METRICS, *SPIKES, "steps", "wall_s", "device_s", *TRAINING)
 FAMILY = ("sweep", "family", "model", "strategy", "optimizer")
@@ -40,8 +40,9 @@ IN_PAPER = (
 )
 """Columns of optima that belong into a paper; those alone are in LaTeX."""
 
-TEXTS = {"run", "sweep", *RECIPE, "state", "verdict", "metric", "rule", "noise_known", "caveat"}
-COUNTS = {"seed", "seeds", "fresh_seeds", "more_runs", "as_good", "runs", *SPIKES, "steps", "devices", "corrupt_images"}
+TEXTS = {"run", "sweep", *RECIPE, "state", "verdict", "metric", "rule", "noise_known", "caveat", "pack_mode"}
+COUNTS = {"seed", "seeds", "fresh_seeds", "more_runs", "as_good", "runs", *SPIKES, "steps"}
+COUNTS |= {"devices", "pack", "corrupt_images"}
 
 LOG2_DECIMALS = 6
 """Of log2(lr) and log2(wd) in the table of points."""
@@ -68,7 +69,8 @@ def runs_table(runs: Sequence[Run], searches: Searches | None = None) -> pd.Data
         if family not in names:
             names[family] = model_name(spec.model), task_label(spec.task), strategy_label(spec.strategy)
         result = run.result or {}
-        result = result | {"devices": result.get("execution", {}).get("processes")}
+        how = result.get("execution", {})
+        result = result | {"devices": how.get("processes"), "pack": how.get("pack"), "pack_mode": how.get("pack_mode")}
         rows.append(
             (
                 *(

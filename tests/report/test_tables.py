@@ -34,7 +34,7 @@ def test_runs_table_has_the_promised_columns_and_types(made: Made) -> None:
     run sweep family model task strategy optimizer precision lr wd seed state
     best_accuracy final_accuracy best_loss final_loss best_bits final_bits
     loss_spikes grad_spikes accuracy_spikes eval_loss_spikes unrecovered overflow_steps steps wall_s device_s
-    step_s samples_per_s utilisation data_wait memory_gib devices corrupt_images
+    step_s samples_per_s utilisation data_wait memory_gib devices pack pack_mode corrupt_images
     """
     assert " ".join(table.columns) == " ".join(promised.split())
     assert len(table) == len(made.runs) == 27 + 27 + 9 + 2
@@ -51,6 +51,7 @@ def test_every_row_is_its_result(made: Made) -> None:
         if run.dir.result_path.exists():
             result = json.loads(run.dir.result_path.read_text())
             result["devices"] = result["execution"]["processes"]
+            result |= {name: result["execution"].get(name) for name in ("pack", "pack_mode")}
             for name in tables.RESULT_COLUMNS:
                 assert row[name] == result[name] or (pd.isna(row[name]) and result[name] is None), name
         else:

@@ -68,8 +68,12 @@ class Execution:
         }
 
 
-def settled(spec: RunSpec, device: torch.device, execution: Execution, group: Peers, before: Json) -> Execution:
-    """Return the execution with all that was left open; `before` is how an earlier attempt was trained.
+def settled(
+    spec: RunSpec, device: torch.device, execution: Execution, group: Peers, before: Json, reserved_bytes: int = 0
+) -> Execution:
+    """Return the execution with all that was left open.
+
+    `before` is how an earlier attempt was trained; `reserved_bytes` of a GPU are for others.
 
     Raises:
         InputError: there are more devices than samples in a batch.
@@ -84,7 +88,8 @@ def settled(spec: RunSpec, device: torch.device, execution: Execution, group: Pe
     size = execution.micro_batch or before.get("micro_batch")
     if not isinstance(size, int):
         shards = group.world if execution.sharded else 1
-        size = fitting_micro_batch(spec, local, device, bool(execution.activation_checkpointing), shards)
+        recompute = bool(execution.activation_checkpointing)
+        size = fitting_micro_batch(spec, local, device, recompute, shards, reserved_bytes)
     return replace(execution, micro_batch=-group.agree(-min(size, local))[0])  # the least of all
 
 

@@ -15,7 +15,7 @@ from ettsweep.training.record import Record
 from ettsweep.training.schedule import lr_at
 from ettsweep.training.timing import Timings
 from ettsweep.training.trainer import Trainer
-from ettsweep.training.turns import STOPS, Evaluation, SharedClock, Step, Stop, Stream
+from ettsweep.training.turns import STOPS, Evaluation, SharedClock, Step, Stop, Stream, Wish
 
 DRAIN_S = 5.0
 """Seconds after which slow steps are drained too, so that progress shows."""
@@ -56,7 +56,7 @@ def run_loop(
     execution: Execution,
     timings: Timings,
     poll: Callable[[], Stop | None],
-) -> Generator[Step | Evaluation, Any, LoopEnd]:
+) -> Generator[Wish, Any, LoopEnd]:
     """Train until the last step, a divergence, or a reason to stop; each step and evaluation is asked for.
 
     All processes of a group come here together, and take the same turns: what depends on a clock or a signal is agreed

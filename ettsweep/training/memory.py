@@ -27,6 +27,9 @@ from ettsweep.training.trainer import Trainer, initial_network
 CPU_ACTIVATIONS = 4 * 2**30
 """Bytes of activations on the CPU. A fixed number: what is free changes, and with it the last bits of the results."""
 
+STATE_BYTES = 16
+"""Of a parameter in training: its value, gradient and two moments in fp32."""
+
 ROOM = 0.85
 """Share of a GPU's free memory that is planned with; the rest is for what libraries and fragmentation take."""
 
@@ -71,17 +74,20 @@ def is_out_of_memory(error: BaseException) -> bool:
 # --- the micro-batches of a run ---------------------------------------------------------------------------------------
 
 
-def fitting_micro_batch(spec: RunSpec, samples: int, device: torch.device, recompute: bool, shards: int = 1) -> int:
+def fitting_micro_batch(
+    spec: RunSpec, samples: int, device: torch.device, recompute: bool, shards: int = 1, reserved_bytes: int = 0
+) -> int:
     """Return the size of the micro-batches that a device's part of a batch is cut into.
 
     On a GPU it is measured what two small ones take; a sharded model, which no device may be able to hold for that, is
     reckoned. On the CPU it follows from the model, for a fixed amount of memory, since what is free there changes from
-    run to run. `samples` are the device's part of the batch; `shards` devices share out the model.
+    run to run. `samples` are the device's part of the batch; `shards` devices share out the model; `reserved_bytes` are
+    left to others.
     """
     each = activation_bytes(spec.model, recompute=recompute)
     if device.type == "cpu":
         return evenly(samples, CPU_ACTIVATIONS // each)
-    budget = int(ROOM * torch.cuda.mem_get_info(device)[0])
+    budget = int(ROOM * (available_bytes(device) - reserved_bytes))
     if shards > 1:
         return evenly(samples, (budget - sharded_bytes(spec.model, shards)) // each)
     small, large = trial_sizes(samples, each, budget)

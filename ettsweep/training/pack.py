@@ -7,22 +7,29 @@ the rest as they are.
 """
 
 import itertools
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
 from ettsweep.files import Json
+from ettsweep.models.architectures import parameter_count
 from ettsweep.output import count
+from ettsweep.spec import RunSpec
 from ettsweep.tasks.base import Batch, Task
+from ettsweep.training.distributed import Peers
+from ettsweep.training.execution import Execution, settled
+from ettsweep.training.memory import STATE_BYTES
 from ettsweep.training.record import Record
 from ettsweep.training.stack import obstacle
 from ettsweep.training.stacking import Mode, Stacking
 from ettsweep.training.trainer import Trainer
-from ettsweep.training.turns import Evaluation, SharedClock, Step, Stop, Stream, Turns
+from ettsweep.training.turns import Evaluation, Ready, SharedClock, Step, Stop, Stream, Turns, Wish
 
 
 class Pack:
@@ -42,8 +49,10 @@ class Pack:
         self.clock = SharedClock(size)
         self._device = device
         self._streams: dict[Hashable, Stream] = {}
-        self._records: dict[Trainer, Record] = {}
+        self._records = WeakKeyDictionary[Trainer, Record]()  # what has ended is not kept
         self._stacking = Stacking(mode, self._say)
+        self._closing: list[threading.Thread] = []
+        self._micro_batches: dict[Hashable, int | None] = {}
 
     def facts(self, trainer: Trainer) -> Json:
         """Return what is recorded of how a member trains."""
@@ -52,10 +61,30 @@ class Pack:
         fast = self.mode == "fast" and not obstacle(trainer)
         return {"pack": self.size, "pack_mode": "fast" if fast else "exact"}
 
+    def settled(self, spec: RunSpec, execution: Execution, group: Peers, before: Json) -> Execution:
+        """Return how a member is trained, its micro-batches as large as those of the others of its recipe.
+
+        `before` is how an earlier attempt was trained. On a GPU its micro-batches may have had all memory.
+        """
+        if self.size > 1 and self._device.type == "cuda":
+            before = {"micro_batch": self._micro_batches.get(spec.kind)}
+        others = (self.size - 1) * STATE_BYTES * parameter_count(spec.model)
+        execution = settled(spec, self._device, execution, group, before, others)
+        self._micro_batches.setdefault(spec.kind, execution.micro_batch)
+        return execution
+
     def in_turn(self, trainer: Trainer) -> str:
         """Return why a member takes its steps in turn with others, or "" where it may do so at once, or is alone."""
         why = obstacle(trainer) if self.size > 1 else ""
         return why and f"trains in turn with the others: {why}"
+
+    def close(self, record: Record) -> None:
+        """Close a member's record; no other waits for servers that its metrics go to, but the pack does in the end."""
+        if self.size == 1:
+            record.close()
+            return
+        self._closing.append(threading.Thread(target=record.close, name="close", daemon=True))
+        self._closing[-1].start()
 
     def join(self, trainer: Trainer, record: Record, open_task: Callable[[Callable[[str], None]], Task]) -> Stream:
         """Return the data of a run from its next step on, the same as those of a member that goes on there too.
@@ -97,8 +126,10 @@ class Pack:
                 stream.close()
                 streams.remove(stream)
             free = self.size - sum(member.wish is not None for member in members)
-            if free and self._stacking.active:
+            if 0 < free < self.size and self._stacking.active:
                 self._let_in(more(free), members, streams)
+        for thread in self._closing:
+            thread.join()
         for member in members:
             if member.error is not None:
                 raise member.error
@@ -109,6 +140,9 @@ class Pack:
         for turns in runs:
             members.append(Member(turns))
             members[-1].go_on()
+        for member in members:
+            if isinstance(member.wish, Ready):
+                member.go_on()
         streams += self._streams.values()
         self._streams.clear()  # they move on: nobody joins them any more
 
@@ -147,7 +181,7 @@ class Member:
 
     def __init__(self, turns: Turns) -> None:
         self._turns = turns
-        self.wish: Step | Evaluation | None = None
+        self.wish: Wish | None = None
         self.stop: Stop | None = None
         self.error: Exception | None = None
 
@@ -182,11 +216,14 @@ class Member:
         try:
             came = get()
         except Exception as error:
+            device = self.trainer.device
             self.fail(error)
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)  # raises if the device is broken: no run is to fail for another
         else:
             self.go_on(came)
 
-    def _until_next_wish(self, resume: Callable[[], Step | Evaluation]) -> None:
+    def _until_next_wish(self, resume: Callable[[], Wish]) -> None:
         self.wish = None
         try:
             self.wish = resume()

@@ -26,7 +26,7 @@ from ettsweep.tasks.data import said
 from ettsweep.tasks.kinds import check_data, task_kind
 from ettsweep.training import checkpoint
 from ettsweep.training.distributed import ALONE, Peers, is_sharded, watching
-from ettsweep.training.execution import Execution, settled
+from ettsweep.training.execution import Execution
 from ettsweep.training.loop import LoopEnd, run_loop, timings_of
 from ettsweep.training.memory import naming_the_batch
 from ettsweep.training.optimizer import build_optimizer
@@ -37,7 +37,7 @@ from ettsweep.training.resume import changes, resumed, trained_before
 from ettsweep.training.sinks import open_sinks
 from ettsweep.training.spikes import count_spikes
 from ettsweep.training.trainer import Trainer, initial_network
-from ettsweep.training.turns import Stop, Turns
+from ettsweep.training.turns import Ready, Stop, Turns
 
 
 def environment(device: torch.device) -> Json:
@@ -113,7 +113,7 @@ def training(claimed: Claimed, pack: Pack) -> Turns:
         if group.world > 1:  # the others wait for this process, and learn that it is gone
             raise LostPeerError(f"this process failed: {error_line(error)}") from error
     finally:
-        record.close()
+        pack.close(record)
     return None
 
 
@@ -125,7 +125,7 @@ def _training(claimed: Claimed, pack: Pack, record: Record) -> Turns:
     def warn(text: str) -> None:
         record.log(f"warning: {text}")
 
-    execution = settled(spec, device, claimed.execution, group, trained_before(run, attempt, group))
+    execution = pack.settled(spec, claimed.execution, group, trained_before(run, attempt, group))
     trainer = resumed(run, attempt, group, record, lambda: assembled(spec, device, execution, group))
     stream = pack.join(trainer, record, partial(open_task, spec, device, trainer.share, execution))
     trainer.task = stream.task
@@ -142,8 +142,12 @@ def _training(claimed: Claimed, pack: Pack, record: Record) -> Turns:
     with naming_the_batch(trainer), watching() if group.world > 1 else contextlib.nullcontext():
         trainer.network = group.wrap(trainer.model)
         trainer.lay_out_gradients()
+        yield Ready(trainer, stream)
         timings = timings_of(trainer, execution, pack.clock)
-        end = yield from run_loop(trainer, stream, record, execution, timings, claimed.poll)
+        try:
+            end = yield from run_loop(trainer, stream, record, execution, timings, claimed.poll)
+        finally:
+            stream.records.remove(record)
         # How far beyond a divergence the weights went depends on when it was seen.
         finished = end.stop is None and not end.diverged
         together = group.leads or is_sharded(trainer.model)

@@ -168,6 +168,11 @@ class Stack:
             for parameter, gradient in zip(trainer.model.parameters(), mine, strict=True):
                 parameter.grad = gradient
 
+    def drop_gradients(self) -> None:
+        """Leave no member with gradients, which its next step would add to."""
+        for trainer in self.trainers:
+            trainer.optimizer.zero_grad(set_to_none=True)
+
     def _check_members(self) -> None:
         name, whole = next(iter(self._parameters.items()))
         for trainer, mine in zip(self.trainers, whole.unbind(), strict=True):
@@ -198,22 +203,24 @@ def trial(stack: Stack, batches: Sequence[Sequence[Batch]]) -> Trial:
     The answer holds for this number of members on this machine: it depends on the order in which kernels add, and on
     where they round.
     """
-    with stack.elsewhere():
-        stack.gradients(batches)  # the first call takes longer
-        same, alone_s, together_s = True, 0.0, math.inf
-        for _ in range(2):  # the faster counts: others use the machine too
-            started_s = _now_s(stack)
-            losses_K, together = stack.gradients(batches)
-            together_s = min(together_s, _now_s(stack) - started_s)
-        for k, (trainer, mine) in enumerate(zip(stack.trainers, batches, strict=True)):
-            started_s = _now_s(stack)
-            loss = trainer.add_gradients(iter(mine))
-            alone_s += _now_s(stack) - started_s
-            same &= torch.equal(losses_K[k].nan_to_num(), loss.nan_to_num())
-            for name, parameter in trainer.model.named_parameters():
-                assert parameter.grad is not None
-                same &= torch.allclose(together[name][k], parameter.grad, rtol=0, atol=0, equal_nan=True)
-            trainer.optimizer.zero_grad(set_to_none=True)
+    try:
+        with stack.elsewhere():
+            stack.gradients(batches)  # the first call takes longer
+            same, alone_s, together_s = True, 0.0, math.inf
+            for _ in range(2):  # the faster counts: others use the machine too
+                started_s = _now_s(stack)
+                losses_K, together = stack.gradients(batches)
+                together_s = min(together_s, _now_s(stack) - started_s)
+            for k, (trainer, mine) in enumerate(zip(stack.trainers, batches, strict=True)):
+                started_s = _now_s(stack)
+                loss = trainer.add_gradients(iter(mine))
+                alone_s += _now_s(stack) - started_s
+                same &= torch.equal(losses_K[k].nan_to_num(), loss.nan_to_num())
+                for name, parameter in trainer.model.named_parameters():
+                    assert parameter.grad is not None
+                    same &= torch.allclose(together[name][k], parameter.grad, rtol=0, atol=0, equal_nan=True)
+    finally:
+        stack.drop_gradients()
     return Trial(same, alone_s / together_s)
 
 
@@ -227,7 +234,11 @@ def rehearse(spec: RunSpec, device: torch.device, members: int) -> Trial:
         model = initial_network(spec.at(spec.lr, spec.wd, seed), device)
         trainers.append(Trainer(spec, model, build_optimizer(model, spec), device, Share(spec.batch_size)))
         trainers[-1].task = task
-    return trial(Stack(trainers), [[next(task.batches(1))]] * members)
+    tried = trial(Stack(trainers), [[next(task.batches(1))]] * members)
+    if device.type == "cuda":
+        del trainers
+        torch.cuda.empty_cache()  # what is free then says how large micro-batches are
+    return tried
 
 
 def _now_s(stack: Stack) -> float:

@@ -40,34 +40,43 @@ class Stacking:
         Where they should rather train one by one, nothing is changed and None is returned.
         """
         shape = shape_of(trainers[0])
-        if not self._tried.get((shape, len(trainers)), True):
-            return None
+        stack = None
         try:
             stack = self._stack(shape, trainers, batches)
             if stack is None:
                 return None
             given = dict(zip(trainers, batches, strict=True))
             losses_K, gradients = stack.gradients([given.get(trainer, batches[0]) for trainer in stack.trainers])
+            stack.hand_out(gradients)
         except Exception as error:  # one by one whoever is at fault fails alone
+            if stack:
+                stack.drop_gradients()
             self._refuse(shape, trainers, f"a stack of {len(trainers)} fails, {error_line(error)}")
             return None
-        stack.hand_out(gradients)
         return [losses_K[stack.trainers.index(trainer)] for trainer in trainers]
 
     def _stack(self, shape: Hashable, trainers: Sequence[Trainer], batches: Batches) -> Stack | None:
         """Return the stack that some members train in; None where they should not.
 
-        Those who have left stay in it until they are half: for each other number it is tried, or compiled, anew.
+        Those who have left stay in it, until they are half where it is not compiled: for each other number it would be
+        tried, or compiled, anew.
         """
-        stack = self._stacks.get(shape)
-        if stack and 2 * len(trainers) > len(stack.trainers) and set(trainers) <= set(stack.trainers):
-            return stack
-        stack = Stack(trainers, compiled=self._mode == "fast")
-        if (shape, len(trainers)) not in self._tried:
-            if why := self._against(stack, batches):
+        stack, members = self._stacks.get(shape), list(trainers)
+        if stack and (self._mode == "fast" or 2 * len(members) > len(stack.trainers)):
+            if set(members) <= set(stack.trainers):
+                return stack
+            left = [trainer for trainer in stack.trainers if trainer not in members]
+            members += left[: len(stack.trainers) - len(members)]
+        tried = self._tried.get((shape, len(members)))
+        if tried is False:
+            return None
+        stack = Stack(members, compiled=self._mode == "fast")
+        if tried is None:
+            given = dict(zip(trainers, batches, strict=True))
+            if why := self._against(stack, [given.get(trainer, batches[0]) for trainer in members]):
                 self._refuse(shape, trainers, why)
                 return None
-            self._tried[shape, len(trainers)] = True
+            self._tried[shape, len(members)] = True
         self._stacks[shape] = stack
         return stack
 

@@ -119,5 +119,15 @@ class Evaluation:
     stream: Stream
 
 
-Turns = Generator[Step | Evaluation, Any, Stop | None]
+@dataclass(frozen=True)
+class Ready:
+    """What a run says once it has all that it needs; its clock starts when it goes on."""
+
+    trainer: Trainer
+    stream: Stream
+
+
+Wish = Ready | Step | Evaluation
+
+Turns = Generator[Wish, Any, Stop | None]
 """A run in training, to its end: why it was stopped, or None."""

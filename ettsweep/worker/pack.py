@@ -4,21 +4,18 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from ettsweep.errors import CorruptError
+from ettsweep.errors import CorruptError, error_line
 from ettsweep.launch.profiles import AnyProfile
 from ettsweep.models.architectures import architecture, parameter_count
-from ettsweep.models.cost import activation_bytes
+from ettsweep.models.cost import activation_bytes, train_flops_per_sample
 from ettsweep.output import count
 from ettsweep.processes import GIB
 from ettsweep.runs.folder import RunDir
-from ettsweep.spec import RunSpec
+from ettsweep.spec import RunSpec, StrategySpec
 from ettsweep.tasks.kinds import task_kind
 
 if TYPE_CHECKING:
     import torch
-
-STATE_BYTES = 16
-"""Of a parameter: its value, gradient and two moments in fp32."""
 
 FILLED = 0.5
 """Share of the free memory that a pack may take, as far as it is reckoned here."""
@@ -26,8 +23,15 @@ FILLED = 0.5
 STACK = 32
 """Runs of a stack unless a profile says how many."""
 
-LEAST_STACK, PAYS = 8, 1.15
+LEAST_STACK, STACK_PAYS = 8, 1.15
 """Runs below which no stack is tried, and how many times as fast it has to be, unless a profile asks for one."""
+
+TRIAL_FLOPS = 2e11
+"""Work of a trial beyond which a CPU takes none: it would take more than some ten seconds, and models of which a step
+takes so long leave nothing to save."""
+
+STANDARD = StrategySpec(s=None)
+"""A strategy for a trial, since none makes a difference."""
 
 WORTH_A_TRIAL = 5000
 """Steps of all runs of a worker below which it takes no trial, whose some 100 steps would be a part of them."""
@@ -59,7 +63,7 @@ def pack_size(profile: AnyProfile, spec: RunSpec, device: "torch.device", left: 
     fair = math.ceil(left / workers)
     if fair < 2 or profile.devices_per_run > 1 or profile.pack == 1:
         return 1, ""
-    from ettsweep.training.memory import available_bytes
+    from ettsweep.training.memory import STATE_BYTES, available_bytes
 
     free_bytes = available_bytes(device) // (workers if device.type == "cpu" else 1)  # they share it
     state_bytes = STATE_BYTES * parameter_count(spec.model)
@@ -74,9 +78,14 @@ def pack_size(profile: AnyProfile, spec: RunSpec, device: "torch.device", left: 
         )
     stack = int(FILLED * free_bytes / (state_bytes + spec.batch_size * activation_bytes(spec.model, recompute=False)))
     worth = fair * spec.schedule.last_step >= WORTH_A_TRIAL
-    if worth and min(stack, fair) >= LEAST_STACK and stack_pays(profile, spec, device, min(stack, fair, STACK)):
-        return min(stack, fair, STACK), ""
-    return max(1, min(profile.together(spec.task), fair, fitting)), ""
+    note = ""
+    if worth and min(stack, fair) >= LEAST_STACK:
+        try:
+            if stack_pays(profile, spec, device, min(stack, fair, STACK)):
+                return min(stack, fair, STACK), ""
+        except Exception as error:  # what is wrong with a model, its own run says
+            note = f"no stack: the trial of one failed, {error_line(error)}"
+    return max(1, min(profile.together(spec.task), fair, fitting)), note
 
 
 def stack_pays(profile: AnyProfile, spec: RunSpec, device: "torch.device", members: int) -> bool:
@@ -85,8 +94,11 @@ def stack_pays(profile: AnyProfile, spec: RunSpec, device: "torch.device", membe
         return False
     if profile.pack_mode == "fast":
         return True
+    members = 2 ** (members.bit_length() - 1)  # few trials serve all packs of a worker
+    flops = 4 * members * spec.batch_size * train_flops_per_sample(spec.model)
+    if device.type == "cpu" and flops > TRIAL_FLOPS:
+        return False
     from ettsweep.training.stack import rehearse
 
-    # Of a power of two, so that few trials serve all packs of a worker.
-    tried = rehearse(spec.at(1.0, 0.0, 0), device, 2 ** (members.bit_length() - 1))
-    return (tried.exact or device.type != "cpu") and tried.speedup >= PAYS
+    tried = rehearse(spec.model_copy(update={"strategy": STANDARD}).at(1.0, 0.0, 0), device, members)
+    return (tried.exact or device.type != "cpu") and tried.speedup >= STACK_PAYS

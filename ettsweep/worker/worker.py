@@ -3,19 +3,20 @@
 import contextlib
 import gc
 import logging
+import math
 import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ettsweep.errors import CorruptError, LaunchError, LostPeerError
+from ettsweep.errors import CorruptError, LaunchError, LostPeerError, StorageError
 from ettsweep.files import Json, dumps, write_atomic
 from ettsweep.launch import slurm
 from ettsweep.launch.memory import BEATS
@@ -137,8 +138,6 @@ class Worker:
         """Train what is to be trained, with the other processes of a group."""
         import torch
 
-        from ettsweep.training.turns import Stop
-
         where = str(self.submission.path / "submission.json")
         profile = validate(PROFILES[self.submission.kind], self.submission.profile, where)
         claimed = True
@@ -149,17 +148,15 @@ class Worker:
                 if first is None:
                     continue
                 claimed = True
-                size, note, others = (1, "", iter(())) if group.world > 1 else self._pack(run, profile, device)
-                more = partial(self._take, others, info)
-                attempts = [first, *more(size - 1)]
+                size, remark, others = self._pack(run, profile, device)
+                attempts = [first, *self._take(others, info, size - 1)]
+                more = partial(self._refill, others, info)
                 how = execution(profile, self.slot, self._data_of(run))
-                stops = train(attempts, device, how, self.control, group, profile, note, more)
+                stops = train(attempts, device, how, self.control, group, profile, remark, more)
                 for attempt, stop in zip(attempts, stops, strict=True):
                     self.control.heed(stop)
                     if stop is None or attempt.progress() > progress_before(attempt):
                         self._idle_lives = 0
-                    if stop is Stop.SUPERSEDED and self.job and attempt.requeued():
-                        self.control.told = "SUPERSEDED"  # this copy of the job has been given up, with all of its list
                 if self.control.told == "SUPERSEDED":
                     return
                 if device.type == "cuda":
@@ -167,29 +164,34 @@ class Worker:
                     gc.collect()  # networks hold themselves, and the next run is measured by what is free
                     torch.cuda.empty_cache()
 
-    def _pack(self, first: RunDir, profile: AnyProfile, device: "torch.device") -> tuple[int, str, Iterator[RunDir]]:
+    def _pack(self, first: RunDir, profile: AnyProfile, device: "torch.device") -> tuple[int, str, list[RunDir]]:
         """Return how many runs train in a pack with a claimed one, what the log should say of that, and which may."""
         try:
             spec = first.spec()
         except CorruptError:
-            return 1, "", iter(())  # training says so in the run's own folder
-        size, note = pack_size(profile, spec, device, len(self.runs), self._workers)
+            return 1, "", []  # training says so in the run's own folder
+        size, remark = pack_size(profile, spec, device, len(self.runs), self._workers)
         if size == 1:
-            return 1, note, iter(())  # without a look at all of a long list
+            return 1, remark, []  # without a look at all of a long list
         states = {run: run.status(self._outlook).state for run in self.runs}
         waiting = [run for run, state in states.items() if state in (State.MISSING, State.INTERRUPTED)]
         # With what others train now: they too have their part of it.
         left = len(waiting) + sum(state in (State.RUNNING, State.UNKNOWN) for state in states.values())
-        size, note = pack_size(profile, spec, device, left, self._workers)
-        return size, note, companions(waiting, spec) if size > 1 else iter(())
+        size, remark = pack_size(profile, spec, device, left, self._workers)
+        return size, remark, list(companions(waiting, spec))[::-1] if size > 1 else []
 
-    def _take(self, runs: Iterator[RunDir], info: Json, free: int) -> list[Attempt]:
-        """Claim the next so many of some runs that nobody else has."""
+    def _take(self, others: list[RunDir], info: Json, free: int) -> list[Attempt]:
+        """Claim the last so many of some runs that nobody else has, and leave the rest."""
         taken = list[Attempt]()
-        while len(taken) < free and not self.control.told and (run := next(runs, None)) is not None:
-            if attempt := claim(run, info, self._outlook):
-                taken.append(attempt)
+        with contextlib.suppress(StorageError):  # whoever claims a run alone says so
+            while len(taken) < free and others and not self.control.told:
+                if attempt := claim(others.pop(), info, self._outlook):
+                    taken.append(attempt)
         return taken
+
+    def _refill(self, others: list[RunDir], info: Json, free: int) -> list[Attempt]:
+        """Claim runs for places that have become free in a pack, of what is left no more than this worker's part."""
+        return self._take(others, info, min(free, math.ceil(len(others) / self._workers)))
 
     @property
     def _workers(self) -> int:
@@ -267,27 +269,31 @@ def train(
     control: Control,
     group: "Peers",
     profile: AnyProfile,
-    note: str = "",
+    remark: str = "",
     more: Callable[[int], list[Attempt]] = lambda free: [],
 ) -> "list[Stop | None]":
     """Train what this process has claimed: several runs as a pack, or one with the others of a group.
 
-    `note` is for the log; `more` claims runs for places that become free, which are added to `attempts`.
+    `remark` is for the log; `more` claims runs for places that become free, which are added to `attempts`.
     Returns why each run was stopped, or None.
     """
     from ettsweep.training.execution import lead
     from ettsweep.training.pack import Pack
     from ettsweep.training.run import Claimed, training
+    from ettsweep.training.turns import Stop
 
     code, alive = provenance(), list(attempts)
-    pack = Pack(device, len(attempts), profile.pack_mode, note)
+    pack = Pack(device, len(attempts), profile.pack_mode, remark)
 
     def living(attempt: Attempt) -> "Turns":
         run = RunDir(attempt.run)
-        attempt.record_provenance(code)
-        lead(group, run.path, attempt.number, how)
         try:
-            return (yield from training(Claimed(run, attempt, device, how, control.watch(attempt), group), pack))
+            attempt.record_provenance(code)
+            lead(group, run.path, attempt.number, how)
+            stop = yield from training(Claimed(run, attempt, device, how, control.watch(attempt), group), pack)
+            if stop is Stop.SUPERSEDED and attempt.requeued():
+                control.told = "SUPERSEDED"  # this copy of the job has been given up, with all of its list
+            return stop
         finally:
             alive.remove(attempt)
 

@@ -107,7 +107,7 @@ def _finish(run: RunDir, memory: Memory, hearts: ExitStack, score: float) -> boo
 
 
 def _beat(run: RunDir, memory: Memory, hearts: ExitStack, number: int) -> None:
-    hearts.enter_context(beating(run.attempt(number), BEAT_S))
+    hearts.enter_context(beating([run.attempt(number)], BEAT_S))
 
 
 def _latest(run: RunDir) -> Attempt:

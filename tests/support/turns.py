@@ -30,6 +30,7 @@ Build = Callable[[RunSpec, torch.device, bool], Trainer]
 def trainer(
     spec: RunSpec, model: nn.Module, task: Task, optimizer: torch.optim.Optimizer, device: torch.device
 ) -> Trainer:
+    model.draws = getattr(model, "draws", False)  # other libraries' models do not say
     made = Trainer(spec, model, optimizer, device, Share(spec.batch_size))
     made.task = task
     return made

@@ -459,6 +459,25 @@ def test_members_of_a_stack_that_fails_go_on_in_turn(
     assert [numbers(run) for run in runs] == [undisturbed(spec) for spec in specs]
 
 
+def test_a_trial_that_fails_half_way_leaves_no_gradients_behind(
+    pack: TrainPack, undisturbed: Undisturbed, specs: list[RunSpec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = [undisturbed(spec) for spec in specs]
+    whole, calls = Trainer.add_gradients, list[int]()
+
+    def full(trainer: Trainer, batches: Any) -> torch.Tensor:
+        loss = whole(trainer, batches)
+        calls.append(1)
+        if len(calls) == 2:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 MiB")
+        return loss
+
+    monkeypatch.setattr(Trainer, "add_gradients", full)
+    runs = pack(specs)
+    assert "a stack of 3 fails, OutOfMemoryError" in logged(runs[0])
+    assert list(map(numbers, runs)) == expected
+
+
 @pytest.mark.slow
 def test_a_fast_stack_is_recorded_and_mixing_it_is_told(
     pack: TrainPack, train: Train, undisturbed: Undisturbed, specs: list[RunSpec], results: Path

@@ -177,6 +177,11 @@ def test_auto_packs_what_has_to_be_loaded_and_what_a_trial_finds_faster(
     assert sizes(LocalProfile(), make_spec(), 60, 2) == (1, ""), "a trial would take as long as the runs"
     found = Trial(exact=False, speedup=2.0)
     assert sizes(LocalProfile(), spec, 60, 2) == (1, "")
+    monkeypatch.setattr(stack, "rehearse", lambda *_: 1 / 0)
+    assert sizes(LocalProfile(), spec, 60, 2) == (
+        1,
+        "no stack: the trial of one failed, ZeroDivisionError: division by zero",
+    )
     assert sizes(LocalProfile(pack_mode="fast"), spec, 60, 2) == (30, "")
     assert sizes(LocalProfile(pack_mode="fast", compile=True), spec, 60, 2) == (1, "")
 

@@ -123,18 +123,19 @@ class Worker:
         device, info = prepare_device(self.slot)
         info |= {"job": self.job.to_json() if self.job else None, "submission": self.submission.path.name}
         info["heartbeat_s"] = self.submission.profile["heartbeat_s"]
+        code = provenance()
 
         around = contextlib.nullcontext(self.group) if self.group is not None else gathered(self.slot, device)
         try:
             with around as group:
-                self._train_with(group, device, info)
+                self._train_with(group, device, info, code)
         except LostPeerError as error:
             if self.job:
                 print(error, file=sys.stderr, flush=True)
                 os._exit(1)  # SLURM ends the rest of the job; the next command has its runs go on
             print(f"{error}; the others are started anew", file=sys.stderr, flush=True)
 
-    def _train_with(self, group: "Peers", device: "torch.device", info: Json) -> None:
+    def _train_with(self, group: "Peers", device: "torch.device", info: Json, code: Json) -> None:
         """Train what is to be trained, with the other processes of a group."""
         import torch
 
@@ -152,7 +153,7 @@ class Worker:
                 attempts = [first, *self._take(others, info, size - 1)]
                 more = partial(self._refill, others, info)
                 how = execution(profile, self.slot, self._data_of(run))
-                stops = train(attempts, device, how, self.control, group, profile, remark, more)
+                stops = train(attempts, device, how, self.control, group, profile, code, remark, more)
                 for attempt, stop in zip(attempts, stops, strict=True):
                     self.control.heed(stop)
                     if stop is None or attempt.progress() > progress_before(attempt):
@@ -269,21 +270,21 @@ def train(
     control: Control,
     group: "Peers",
     profile: AnyProfile,
+    code: Json,
     remark: str = "",
     more: Callable[[int], list[Attempt]] = lambda free: [],
 ) -> "list[Stop | None]":
     """Train what this process has claimed: several runs as a pack, or one with the others of a group.
 
-    `remark` is for the log; `more` claims runs for places that become free, which are added to `attempts`.
-    Returns why each run was stopped, or None.
+    `code` is the provenance of this process, `remark` is for the log; `more` claims runs for places that become free,
+    which are added to `attempts`. Returns why each run was stopped, or None.
     """
     from ettsweep.training.execution import lead
     from ettsweep.training.pack import Pack
     from ettsweep.training.run import Claimed, training
     from ettsweep.training.turns import Stop
 
-    code, alive = provenance(), list(attempts)
-    pack = Pack(device, len(attempts), profile.pack_mode, remark)
+    pack, alive = Pack(device, len(attempts), profile.pack_mode, remark), list(attempts)
 
     def living(attempt: Attempt) -> "Turns":
         run = RunDir(attempt.run)
@@ -363,9 +364,9 @@ def train_in_foreground(results: Path, spec: RunSpec, profile: LocalProfile, dat
         logger = logging.getLogger("ettsweep")
         logger.addHandler(logging.StreamHandler())
         logger.setLevel(logging.INFO)
-        how = execution(profile, slot, data)
+        how, code = execution(profile, slot, data), provenance()
         with gathered(slot, device) as group:
-            train([attempt], device, how, control, group, profile)
+            train([attempt], device, how, control, group, profile, code)
         return run.status().state.finished
     finally:
         let_go(lock)

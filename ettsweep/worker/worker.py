@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -44,6 +45,9 @@ if TYPE_CHECKING:
     from ettsweep.training.execution import Execution
     from ettsweep.training.turns import Stop, Turns
 
+
+WAITING = (State.MISSING, State.INTERRUPTED)
+"""States of runs that wait for someone to train them."""
 
 IDLE_LIVES = 6
 """Lives of a job in a row without a single step after which SLURM is not asked for one more."""
@@ -115,7 +119,7 @@ class Worker:
         until_s = time.monotonic() + 2 * BEATS * float(self.submission.profile["heartbeat_s"])
         while self.job and not self.control.told and time.monotonic() < until_s:
             states = [run.status(self._outlook).state for run in self.runs]
-            if State.UNKNOWN not in states or any(s in (State.MISSING, State.INTERRUPTED) for s in states):
+            if State.UNKNOWN not in states or any(s in WAITING for s in states):
                 return
             time.sleep(POLL_S)
 
@@ -165,32 +169,32 @@ class Worker:
                     gc.collect()  # networks hold themselves, and the next run is measured by what is free
                     torch.cuda.empty_cache()
 
-    def _pack(self, first: RunDir, profile: AnyProfile, device: "torch.device") -> tuple[int, str, list[RunDir]]:
+    def _pack(self, first: RunDir, profile: AnyProfile, device: "torch.device") -> tuple[int, str, deque[RunDir]]:
         """Return how many runs train in a pack with a claimed one, what the log should say of that, and which may."""
         try:
             spec = first.spec()
         except CorruptError:
-            return 1, "", []  # training says so in the run's own folder
+            return 1, "", deque()  # training says so in the run's own folder
         size, remark = pack_size(profile, spec, device, len(self.runs), self._workers)
         if size == 1:
-            return 1, remark, []  # without a look at all of a long list
+            return 1, remark, deque()  # without a look at all of a long list
         states = {run: run.status(self._outlook).state for run in self.runs}
-        waiting = [run for run, state in states.items() if state in (State.MISSING, State.INTERRUPTED)]
+        waiting = [run for run, state in states.items() if state in WAITING]
         # With what others train now: they too have their part of it.
         left = len(waiting) + sum(state in (State.RUNNING, State.UNKNOWN) for state in states.values())
         size, remark = pack_size(profile, spec, device, left, self._workers)
-        return size, remark, list(companions(waiting, spec))[::-1] if size > 1 else []
+        return size, remark, deque(companions(waiting, spec) if size > 1 else ())
 
-    def _take(self, others: list[RunDir], info: Json, free: int) -> list[Attempt]:
-        """Claim the last so many of some runs that nobody else has, and leave the rest."""
+    def _take(self, others: deque[RunDir], info: Json, free: int) -> list[Attempt]:
+        """Claim the first so many of some runs that nobody else has, and leave the rest."""
         taken = list[Attempt]()
         with contextlib.suppress(StorageError):  # whoever claims a run alone says so
             while len(taken) < free and others and not self.control.told:
-                if attempt := claim(others.pop(), info, self._outlook):
+                if attempt := claim(others.popleft(), info, self._outlook):
                     taken.append(attempt)
         return taken
 
-    def _refill(self, others: list[RunDir], info: Json, free: int) -> list[Attempt]:
+    def _refill(self, others: deque[RunDir], info: Json, free: int) -> list[Attempt]:
         """Claim runs for places that have become free in a pack, of what is left no more than this worker's part."""
         return self._take(others, info, min(free, math.ceil(len(others) / self._workers)))
 
@@ -245,7 +249,7 @@ class Worker:
 
 def claimable(run: RunDir, outlook: Outlook) -> bool:
     """Say whether a run waits for someone to train it."""
-    return run.status(outlook).state in (State.MISSING, State.INTERRUPTED)
+    return run.status(outlook).state in WAITING
 
 
 def progress_before(attempt: Attempt) -> float:

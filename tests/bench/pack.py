@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from support.waves import CLASSES, write_images
 
+from ettsweep.models.architectures import model_spec
 from ettsweep.models.vit_spec import VitSpec
 from ettsweep.runs.folder import RunDir
 from ettsweep.scaling.optimizers import AdamWSpec
@@ -34,7 +35,7 @@ from ettsweep.training.stack import Stack
 
 ETTSWEEP = str(Path(sys.executable).with_name("ettsweep"))
 DIGITS = RunSpec(
-    model=VitSpec(width=32, depth=2, heads=4, patch_size=4, image_size=8, channels=1, classes=10),
+    model=model_spec("vit-digits"),
     task=DigitsTask(),
     optimizer=AdamWSpec(),
     schedule=ScheduleSpec(total_steps=240, warmup_steps=24, eval_every=12),

@@ -6,9 +6,13 @@ from typing import Any, Protocol
 
 import torch
 
+from ettsweep.models.encdec_spec import EncDecSpec
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
-from ettsweep.spec import RunSpec
+from ettsweep.scaling.optimizers import AdamWSpec
+from ettsweep.spec import RunSpec, ScheduleSpec, StrategySpec
+from ettsweep.tasks.text.location import pydoc_digest
+from ettsweep.tasks.text.spec import PydocTask
 from ettsweep.training.turns import Stop
 
 CPU = torch.device("cpu")
@@ -34,6 +38,26 @@ def stop_at(step: int, stop: Stop = Stop.TERMINATED) -> Poll:
     """Return a poll that stops an attempt after `step` more steps."""
     calls = iter(range(step + 1))
     return lambda attempt: stop if next(calls) == step else None
+
+
+TEXT = EncDecSpec(width=16, depth=1, heads=2, vocabulary=300, tokens=24, dropout=0.1, attention_dropout=0.1)
+STILL = TEXT.model_copy(update={"dropout": 0.0, "attention_dropout": 0.0})
+
+
+def text_run(**changes: Any) -> RunSpec:
+    """Return a run of a second: AdamW clipped as the paper has it, fp32."""
+    spec = RunSpec(
+        model=TEXT,
+        task=PydocTask(corpus=pydoc_digest(PydocTask(), None)),
+        optimizer=AdamWSpec(beta2=0.998, eps=1e-6, clip_norm=0.1),
+        schedule=ScheduleSpec(total_steps=24, warmup_steps=4, decay="linear", eval_every=8),
+        batch_size=9,
+        strategy=StrategySpec(s=0.0),
+        lr=1.0,
+        wd=1e-4,
+        seed=3,
+    )
+    return spec.model_copy(update=changes)
 
 
 class Train(Protocol):

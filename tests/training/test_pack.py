@@ -8,23 +8,19 @@ from typing import Any, Protocol
 
 import pytest
 import torch
-from support.made_runs import CPU, Poll, Train, Undisturbed, curve, never, numbers, result_of, stop_at
+from support.made_runs import CPU, Poll, Train, Undisturbed, curve, never, numbers, result_of, stop_at, text_run
 from support.waves import CLASSES, write_images
 
 from ettsweep.errors import DataMissingError, StorageError
 from ettsweep.files import read_lines
-from ettsweep.models.encdec_spec import EncDecSpec
 from ettsweep.models.vit_spec import VitSpec
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.state import State
-from ettsweep.scaling.optimizers import AdamWSpec
 from ettsweep.spec import RunSpec, ScheduleSpec, StrategySpec
 from ettsweep.tasks.images import chunks
 from ettsweep.tasks.images.digits import Digits
 from ettsweep.tasks.images.spec import ImageNetTask
-from ettsweep.tasks.text.location import pydoc_digest
-from ettsweep.tasks.text.spec import PydocTask
 from ettsweep.training import stacking
 from ettsweep.training.execution import Execution
 from ettsweep.training.pack import Pack
@@ -101,17 +97,7 @@ def test_micro_batches_are_those_of_single_runs(pack: TrainPack, specs: list[Run
 
 
 def test_members_draw_their_own_dropout(pack: TrainPack, undisturbed: Undisturbed) -> None:
-    base = RunSpec(
-        model=EncDecSpec(width=16, depth=1, heads=2, vocabulary=300, tokens=24, dropout=0.1, attention_dropout=0.1),
-        task=PydocTask(corpus=pydoc_digest(PydocTask(), None)),
-        optimizer=AdamWSpec(clip_norm=0.1),
-        schedule=ScheduleSpec(total_steps=12, warmup_steps=4, decay="linear", eval_every=4),
-        batch_size=9,
-        strategy=StrategySpec(s=0.0),
-        lr=1.0,
-        wd=1e-4,
-        seed=3,
-    )
+    base = text_run()
     texts = [base, base.at(0.5, 0.0, 3), base.at(0.5, 1e-3, 4)]
     assert [numbers(run) for run in pack(texts)] == [undisturbed(spec) for spec in texts]
 

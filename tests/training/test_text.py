@@ -7,35 +7,12 @@ from typing import Any
 import pytest
 import torch
 from support.forks import Forks
-from support.made_runs import CPU, REL, Train, Undisturbed, curve, numbers, result_of, stop_at
+from support.made_runs import CPU, REL, STILL, Train, Undisturbed, curve, numbers, result_of, stop_at, text_run
 
-from ettsweep.models.encdec_spec import EncDecSpec
 from ettsweep.runs.folder import RunDir
-from ettsweep.scaling.optimizers import AdamWSpec
-from ettsweep.spec import RunSpec, ScheduleSpec, StrategySpec
-from ettsweep.tasks.text.location import pydoc_digest
-from ettsweep.tasks.text.spec import PydocTask
+from ettsweep.spec import RunSpec, ScheduleSpec
 from ettsweep.training.execution import Execution
 from ettsweep.training.run import environment, prepare, train_run
-
-MODEL = EncDecSpec(width=16, depth=1, heads=2, vocabulary=300, tokens=24, dropout=0.1, attention_dropout=0.1)
-STILL = MODEL.model_copy(update={"dropout": 0.0, "attention_dropout": 0.0})
-
-
-def text_run(**changes: Any) -> RunSpec:
-    """Return a run of a second: AdamW clipped as the paper has it, fp32."""
-    spec = RunSpec(
-        model=MODEL,
-        task=PydocTask(corpus=pydoc_digest(PydocTask(), None)),
-        optimizer=AdamWSpec(beta2=0.998, eps=1e-6, clip_norm=0.1),
-        schedule=ScheduleSpec(total_steps=24, warmup_steps=4, decay="linear", eval_every=8),
-        batch_size=9,
-        strategy=StrategySpec(s=0.0),
-        lr=1.0,
-        wd=1e-4,
-        seed=3,
-    )
-    return spec.model_copy(update=changes)
 
 
 def train_with(folder: Path, spec: RunSpec, **how: Any) -> RunDir:

@@ -246,5 +246,5 @@ def verify_rounds(
 def at_once(profile: AnyProfile, tasks: Iterable[TaskSpec]) -> int:
     """Return how many runs of some tasks a profile trains at a time; where the scheduler alone decides, `ARRAY`."""
     if isinstance(profile, LocalProfile):
-        return len(profile.resolve()) * min(profile.together(task) for task in tasks)
+        return len(profile.resolve()) * min((profile.together(task) for task in tasks), default=1)
     return (profile.max_parallel or ARRAY) * profile.runs_per_job

@@ -4,18 +4,13 @@ B batch, T tokens, S tokens that are read from, D width, H heads, C channels per
 MLP. Weights are named as the paper's groups, have shape (out, in), and hold no values before `initialise`.
 """
 
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
-
-FEW_TOKENS = 4
-"""Tokens up to which their products, pair by pair, take less time than small matrix products: measured with 4, 8, 16
-tokens of 8 channels on a CPU, 0.5, 1.4 and 2 times as much."""
 
 
 class Network(nn.Module, ABC):
@@ -49,10 +44,10 @@ class Attention(nn.Module):
     """Multi-head self-attention without biases; if causal, each token reads from itself and those before it alone.
 
     Attributes:
-        plain: whether it is computed by plain operations, for a compiler.
+        attend: what queries read from keys and values.
     """
 
-    plain = False
+    attend: Callable[..., Tensor] = staticmethod(F.scaled_dot_product_attention)
 
     def __init__(self, width: int, heads: int, *, causal: bool = False, dropout: float = 0.0) -> None:
         super().__init__()
@@ -69,23 +64,8 @@ class Attention(nn.Module):
         # Cut before they are transposed: the gradients are then put together in the layout that the product wants.
         q_BHTC, k_BHTC, v_BHTC = (part_BTHC.transpose(1, 2) for part_BTHC in qkv_BTSHC.unbind(2))
         dropout = self.dropout if self.training else 0.0
-        attend = plain_attention if self.plain else F.scaled_dot_product_attention
-        z_BHTC = attend(q_BHTC, k_BHTC, v_BHTC, read_B11T, dropout, self.causal)
+        z_BHTC = self.attend(q_BHTC, k_BHTC, v_BHTC, read_B11T, dropout, self.causal)
         return F.linear(z_BHTC.transpose(1, 2).reshape(B, T, D), self.u)
-
-
-def plain_attention(
-    q_BHTC: Tensor, k_BHTC: Tensor, v_BHTC: Tensor, read_B11T: Tensor | None, dropout: float, causal: bool
-) -> Tensor:
-    """Return what attention gives, (B, H, T, C), by plain operations; all tokens are read."""
-    assert read_B11T is None
-    assert not dropout
-    assert not causal
-    q_BHTC = q_BHTC * (1 / math.sqrt(q_BHTC.shape[-1]))
-    if q_BHTC.shape[-2] > FEW_TOKENS:
-        return (q_BHTC @ k_BHTC.mT).softmax(-1) @ v_BHTC
-    weights_BHTT = (q_BHTC.unsqueeze(-2) * k_BHTC.unsqueeze(-3)).sum(-1).softmax(-1)
-    return (weights_BHTT.unsqueeze(-1) * v_BHTC.unsqueeze(-3)).sum(-2)
 
 
 class CrossAttention(nn.Module):

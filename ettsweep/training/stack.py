@@ -10,37 +10,26 @@ K members, B samples of a micro-batch.
 import contextlib
 import math
 import time
-import warnings
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from functools import cache
 from itertools import islice
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.func import functional_call, grad_and_value, vmap
 
 from ettsweep.models.architectures import architecture
-from ettsweep.models.blocks import Attention, Network
-from ettsweep.models.build import build_model, example_inputs
-from ettsweep.spec import Precision, RunSpec
-from ettsweep.tasks.base import Batch, SameBatch, Share, Task
+from ettsweep.models.build import example_inputs
+from ettsweep.spec import RunSpec
+from ettsweep.tasks.base import Batch, SameBatch, Share
 from ettsweep.training.distributed import is_sharded
 from ettsweep.training.optimizer import build_optimizer
 from ettsweep.training.precision import autocast
 from ettsweep.training.trainer import Trainer, initial_network
-
-Gradients = dict[str, Tensor]
-"""Of all members, (K, ...), by the parameter's name; times each one's loss scale."""
-
-COMPILED_SHAPES = 64
-"""Versions of the compiled function that a process keeps, one for each shape and number of members: torch keeps 8."""
+from ettsweep.training.vmapped import Parameters, Vmapped
 
 NEAR = 0.02
 """Standard deviation of what is added to parameters for a trial: that of a standard initialisation."""
-
-NO_RULE = "There is a performance drop because we have not yet implemented the batching rule"
-"""What torch warns of where it goes through the members one by one after all, as with attention on a CPU."""
 
 
 def obstacle(trainer: Trainer) -> str:
@@ -86,8 +75,8 @@ class Stack:
         assert not any(map(obstacle, trainers)), "runs that can train in a stack"
         self.trainers = tuple(trainers)
         self._compiled = compiled
-        self._network = _network(trainers[0], plain=compiled and trainers[0].device.type == "cpu")
-        self._parameters: dict[str, Tensor] = {}
+        self._model = Vmapped(trainers[0].spec, trainers[0].device, compiled=compiled)
+        self._parameters = Parameters()
         members = [dict(trainer.model.named_parameters()) for trainer in trainers]
         for name in members[0]:
             whole = torch.stack([parameters[name].detach() for parameters in members])
@@ -110,33 +99,28 @@ class Stack:
         updates = [trainer.update(lr) for trainer, lr in zip(self.trainers, lrs, strict=True)]
         return [(loss, *update) for loss, update in zip(losses_K.unbind(), updates, strict=True)]
 
-    def gradients(self, batches: Sequence[Iterable[Batch]]) -> tuple[Tensor, Gradients]:
+    def gradients(self, batches: Sequence[Iterable[Batch]]) -> tuple[Tensor, Parameters]:
         """Return the losses of a batch of each member, (K,), and its gradients; nothing is changed."""
         self._check_members()
         first = self.trainers[0]
-        function = _compiled() if self._compiled else _gradients
         one = torch.ones((), device=first.device)
         scales_K = torch.stack([trainer.scaler.scale(one) for trainer in self.trainers])
-        losses_K, total = torch.zeros_like(scales_K), Gradients()
+        losses_K, total = torch.zeros_like(scales_K), Parameters()
         taken = [islice(mine, len(first.share.slices)) for mine in batches]
         for slices in zip(*taken, strict=True):
             batch, share = _stacked(slices), slices[0].share
-            with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", NO_RULE)
-                parts_K, found, outputs_K = function(
-                    self._network,
-                    first.task,
-                    first.spec.precision,
-                    first.device,
-                    self._parameters,
-                    scales_K * share,
-                    batch,
-                )
+            parts_K, found, outputs_K = self._model.gradients(first.task, self._parameters, scales_K * share, batch)
             if not self._compiled and first.device.type == "cpu":
                 parts_K = self._losses(outputs_K, slices)
             losses_K = losses_K + parts_K * share
             total = {name: total[name] + new for name, new in found.items()} if total else found
         return losses_K, total
+
+    def outputs(self, batches: Sequence[Batch]) -> Tensor:
+        """Return what the model of each member makes of a slice of its validation set, (K, B, ...)."""
+        self._check_members()
+        with torch.no_grad():
+            return self._model.outputs(self._parameters, _stacked(batches).inputs)
 
     def _losses(self, outputs_K: Tensor, slices: Sequence[Batch]) -> Tensor:
         """Return the losses as each member alone adds them up, (K,): for gradients, the order makes no difference."""
@@ -159,7 +143,7 @@ class Stack:
             for name, whole in self._parameters.items():
                 whole.copy_(kept[name])
 
-    def hand_out(self, gradients: Gradients) -> None:
+    def hand_out(self, gradients: Parameters) -> None:
         """Give each member its gradients."""
         # In the parameters' layout: torch's fused optimizers go through memory, and take no notice of strides.
         laid_out = {name: gradients[name].contiguous() for name in self._parameters}
@@ -248,55 +232,8 @@ def _now_s(stack: Stack) -> float:
     return time.perf_counter()
 
 
-# --- one call for all members ---------------------------------------------------------------------------------------
-
-
-def _network(trainer: Trainer, *, plain: bool) -> Network:
-    """Return the model without values; where attention is `plain`, a compiler does not go member by member."""
-    with torch.device("meta"):
-        network = build_model(trainer.spec.model, trainer.spec.strategy)
-    for module in network.modules():
-        if isinstance(module, Attention):
-            module.plain = plain
-    return network
-
-
 def _stacked(slices: Sequence[Batch]) -> Batch:
     """Return the same micro-batch of all members as one."""
     assert len({batch.share for batch in slices}) == 1
     inputs = zip(*(batch.inputs for batch in slices), strict=True)
     return Batch(tuple(map(torch.stack, inputs)), torch.stack([batch.targets for batch in slices]))
-
-
-def _gradients(
-    network: Network,
-    task: Task,
-    precision: Precision,
-    device: torch.device,
-    parameters: dict[str, Tensor],
-    weights_K: Tensor,
-    batch: Batch,
-) -> tuple[Tensor, Gradients, Tensor]:
-    """Return each member's loss on a micro-batch, (K,), the gradients of that times its weight, and its outputs."""
-
-    def weighted_loss(
-        mine: dict[str, Tensor], weight: Tensor, inputs: tuple[Tensor, ...], targets: Tensor
-    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        with autocast(precision, device):
-            outputs: Tensor = functional_call(network, mine, inputs)
-            part = task.loss(outputs, Batch(inputs, targets))
-        return part * weight, (part, outputs)
-
-    # Of each member alone, as its own backward pass would go: gradients of the sum come from other kernels.
-    each = vmap(grad_and_value(weighted_loss, has_aux=True))
-    found, (_, (losses_K, outputs_K)) = each(parameters, weights_K, batch.inputs, batch.targets)
-    return losses_K, found, outputs_K
-
-
-@cache
-def _compiled() -> Callable[..., tuple[Tensor, Gradients, Tensor]]:
-    """Return the compiled function, one for the whole process: it is compiled again for another shape alone."""
-    import torch._dynamo  # seconds
-
-    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, COMPILED_SHAPES)
-    return torch.compile(_gradients, fullgraph=True, dynamic=False)

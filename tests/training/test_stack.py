@@ -16,7 +16,7 @@ from ettsweep.models.build import speed_up
 from ettsweep.runs.folder import RunDir
 from ettsweep.spec import RunSpec
 from ettsweep.tasks.base import Batch
-from ettsweep.training import checkpoint, stack
+from ettsweep.training import checkpoint, vmapped
 from ettsweep.training.distributed import Peers
 from ettsweep.training.execution import Execution
 from ettsweep.training.run import prepare
@@ -242,14 +242,15 @@ def test_an_overflow_skips_the_step_of_its_run_alone(make_spec: MakeSpec) -> Non
 
 def changed_gradients(monkeypatch: pytest.MonkeyPatch, change: Callable[[Tensor], Tensor]) -> None:
     """Have the gradients of matrices changed on their way."""
-    original = stack._gradients
+    original = vmapped.gradients
+    monkeypatch.setattr(vmapped, "_GRAPHS", {})
 
     def gradients(*arguments: Any) -> tuple[Tensor, dict[str, Tensor], Tensor]:
         losses_K, found, outputs_K = original(*arguments)
         found = {name: change(value) if value.dim() == 3 else value for name, value in found.items()}
         return losses_K, found, outputs_K
 
-    monkeypatch.setattr(stack, "_gradients", gradients)
+    monkeypatch.setattr(vmapped, "gradients", gradients)
 
 
 @pytest.mark.parametrize("optimizer", [ADAMW, SGD])
@@ -285,13 +286,14 @@ def test_the_trial_finds_the_gradients_of_runs_alone_and_changes_nothing(make_sp
 def test_the_trial_is_not_deceived_by_what_is_zero_at_first(
     make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch, zero: str
 ) -> None:
-    original = stack._gradients
+    original = vmapped.gradients
+    monkeypatch.setattr(vmapped, "_GRAPHS", {})
 
     def gradients(network: Any, task: Any, precision: Any, device: Any, parameters: Any, *rest: Any) -> Any:
         parameters = parameters | {zero: parameters[zero] * (1 + 2.0**-20)}
         return original(network, task, precision, device, parameters, *rest)
 
-    monkeypatch.setattr(stack, "_gradients", gradients)
+    monkeypatch.setattr(vmapped, "gradients", gradients)
     runs = runs_of(make_spec)
     for run in runs:
         run.trainer.model.get_parameter(zero).data.zero_()

@@ -1,0 +1,236 @@
+"""One call of a model for all members of a stack, by `torch.func.vmap`.
+
+Python goes through such a call operation by operation and level by level, for longer than small models compute. So it
+is traced once for each shape, and then runs as a graph of the same operations; or it is compiled, to other ones.
+
+K members, B samples, H heads, T tokens, C channels per head.
+"""
+
+import math
+from collections.abc import Callable, Hashable, Sequence
+from functools import cache, partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import functional_call, grad_and_value, vmap
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils import _pytree as pytree
+
+from ettsweep.models.blocks import Attention, Network
+from ettsweep.models.build import build_model
+from ettsweep.spec import Precision, RunSpec
+from ettsweep.tasks.base import Batch, Task
+from ettsweep.training.precision import autocast
+
+Parameters = dict[str, Tensor]
+"""Of all members, (K, ...), by name."""
+
+COMPILED_SHAPES = 64
+"""Versions of the compiled function that a process keeps, one for each shape and number of members: torch keeps 8."""
+
+FEW_TOKENS = 4
+"""Tokens up to which their products, pair by pair, take less time than small matrix products: measured with 4, 8, 16
+tokens of 8 channels on a CPU, 0.5, 1.4 and 2 times as much."""
+
+
+class Vmapped:
+    """A model without values, called with those of many members.
+
+    Args:
+        spec: of one of them: they have its model, task and precision.
+        compiled: find gradients by a compiled function: faster, and other numbers by rounding. It takes seconds, once
+            for each shape and number of members in a process.
+    """
+
+    def __init__(self, spec: RunSpec, device: torch.device, *, compiled: bool = False) -> None:
+        self._spec = spec
+        self._device = device
+        self._compiled = compiled
+        self._network = network_of(spec, device, plain_attention if compiled else folded_attention)
+
+    def gradients(
+        self, task: Task, parameters: Parameters, weights_K: Tensor, batch: Batch
+    ) -> tuple[Tensor, Parameters, Tensor]:
+        """Return each member's loss on a micro-batch, (K,), the gradients of that times its weight, and its outputs."""
+        function = partial(gradients, self._network, task, self._spec.precision, self._device)
+        arguments = parameters, weights_K, batch.inputs, batch.targets
+        found: tuple[Tensor, Parameters, Tensor]
+        if self._compiled:
+            found = compiled()(*function.args, *arguments)
+        else:
+            found = traced((*self._key, self._spec.task, loss_of(task)), function, *arguments)
+        return found
+
+    def outputs(self, parameters: Parameters, inputs: tuple[Tensor, ...]) -> Tensor:
+        """Return what each member makes of its inputs, (K, B, ...), never compiled."""
+
+        def find(parameters: Parameters, inputs: tuple[Tensor, ...]) -> Tensor:
+            network = network_of(self._spec, self._device, folded_attention)
+            return outputs(network, self._spec.precision, self._device, parameters, inputs)
+
+        found: Tensor = traced(self._key, find, parameters, inputs)
+        return found
+
+    @property
+    def _key(self) -> tuple[Hashable, ...]:
+        return self._spec.model, self._spec.precision, self._device
+
+
+def network_of(spec: RunSpec, device: torch.device, attend: Callable[..., Tensor]) -> Network:
+    """Return a model without values, which on a CPU attends in such a way: vmap has no rule for torch's own there."""
+    with torch.device("meta"):
+        network = build_model(spec.model, spec.strategy)
+    for module in network.modules():
+        if isinstance(module, Attention) and device.type == "cpu":
+            module.attend = attend
+    return network
+
+
+def loss_of(task: Task) -> Hashable:
+    """Return what tells the loss of a task from those of others of its spec: the function, not the data."""
+    return getattr(task.loss, "__func__", task.loss)
+
+
+def gradients(
+    network: Network,
+    task: Task,
+    precision: Precision,
+    device: torch.device,
+    parameters: Parameters,
+    weights_K: Tensor,
+    inputs: tuple[Tensor, ...],
+    targets: Tensor,
+) -> tuple[Tensor, Parameters, Tensor]:
+    """Return each member's loss on a micro-batch, (K,), the gradients of that times its weight, and its outputs."""
+
+    def weighted_loss(
+        mine: Parameters, weight: Tensor, inputs: tuple[Tensor, ...], targets: Tensor
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        with autocast(precision, device):
+            outputs: Tensor = functional_call(network, mine, inputs)
+            part = task.loss(outputs, Batch(inputs, targets))
+        return part * weight, (part, outputs)
+
+    # Of each member alone, as its own backward pass would go: gradients of the sum come from other kernels.
+    each = vmap(grad_and_value(weighted_loss, has_aux=True))
+    found, (_, (losses_K, outputs_K)) = each(parameters, weights_K, inputs, targets)
+    return losses_K, found, outputs_K
+
+
+def outputs(
+    network: Network,
+    precision: Precision,
+    device: torch.device,
+    parameters: Parameters,
+    inputs: tuple[Tensor, ...],
+) -> Tensor:
+    """Return what each member makes of its inputs, (K, B, ...)."""
+
+    def of_one(mine: Parameters, inputs: tuple[Tensor, ...]) -> Tensor:
+        with autocast(precision, device):
+            result: Tensor = functional_call(network, mine, inputs)
+        return result
+
+    found: Tensor = vmap(of_one)(parameters, inputs)
+    return found
+
+
+def traced(key: Hashable, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Return what a function of tensors gives, by the graph that its first call with such a key and shapes leaves.
+
+    What it depends on besides has to be in the key. vmap refuses what would depend on values of tensors.
+    """
+    leaves = pytree.tree_leaves(arguments)
+    key = key, *((leaf.shape, leaf.dtype) for leaf in leaves)
+    if key not in _GRAPHS:
+        graph = make_fx(function)(*arguments)
+        graph.graph.eliminate_dead_code()
+        graph.recompile()
+        _GRAPHS[key] = graph
+    return _GRAPHS[key](*arguments)
+
+
+_GRAPHS: dict[Hashable, Callable[..., Any]] = {}
+
+
+@cache
+def compiled() -> Callable[..., tuple[Tensor, Parameters, Tensor]]:
+    """Return `gradients`, compiled, once for the whole process: again for another shape alone."""
+    import torch._dynamo  # seconds
+
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, COMPILED_SHAPES)
+    return torch.compile(gradients, fullgraph=True, dynamic=False)
+
+
+# --- attention on a CPU -----------------------------------------------------------------------------------------------
+
+
+def plain_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, causal: bool) -> Tensor:
+    """Attend by plain operations, for a compiler; all tokens are read."""
+    assert mask is None
+    assert not dropout
+    assert not causal
+    q_BHTC = q * (1 / math.sqrt(q.shape[-1]))
+    if q.shape[-2] > FEW_TOKENS:
+        return (q_BHTC @ k.mT).softmax(-1) @ v
+    weights_BHTT = (q_BHTC.unsqueeze(-2) * k.unsqueeze(-3)).sum(-1).softmax(-1)
+    return (weights_BHTT.unsqueeze(-1) * v.unsqueeze(-3)).sum(-2)
+
+
+def folded_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, causal: bool) -> Tensor:
+    """Attend by the kernel that torch takes for one member, through the samples of all as through a batch."""
+    assert mask is None
+    assert not dropout
+    result: Tensor
+    result, _ = _Attention.apply(q, k, v, causal)
+    return result
+
+
+def _folded(
+    function: Callable[..., tuple[Tensor, ...]], members: int, in_dims: Sequence[int | None], given: Any
+) -> Any:
+    """Return what a function of batches gives of those of all members, and where their dimension is in it."""
+    folded = [x if dim is None else x.movedim(dim, 0).flatten(0, 1) for x, dim in zip(given, in_dims, strict=True)]
+    found = tuple(x.view(members, -1, *x.shape[1:]) for x in function(*folded))
+    return found, (0,) * len(found)
+
+
+class _Attention(torch.autograd.Function):
+    """Attention by torch's flash kernel for CPUs, and what its backward pass needs besides: log-sums of the weights."""
+
+    @staticmethod
+    def forward(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Any:
+        return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        ctx.save_for_backward(*inputs[:3], *output)
+        ctx.causal = inputs[3]
+        ctx.mark_non_differentiable(output[1])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        return *_Gradients.apply(grad, *ctx.saved_tensors, ctx.causal), None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *given: Any) -> Any:
+        return _folded(_Attention.apply, info.batch_size, in_dims, given)
+
+
+class _Gradients(torch.autograd.Function):
+    """The backward pass of that."""
+
+    @staticmethod
+    def forward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, z: Tensor, logsumexp: Tensor, causal: bool) -> Any:
+        return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+            grad, q, k, v, z, logsumexp, 0.0, causal
+        )
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        """Keep nothing: there are no second derivatives."""
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *given: Any) -> Any:
+        return _folded(_Gradients.apply, info.batch_size, in_dims, given)

@@ -9,9 +9,9 @@ the rest as they are.
 import itertools
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -31,6 +31,8 @@ from ettsweep.training.stacking import Mode, Stacking
 from ettsweep.training.trainer import Trainer
 from ettsweep.training.turns import Evaluation, Ready, SharedClock, Step, Stop, Stream, Turns, Wish
 
+T = TypeVar("T")
+
 
 class Pack:
     """Gives runs their turns until the last has ended.
@@ -40,6 +42,7 @@ class Pack:
         mode: whether members of one shape train in a stack only if that is `exact`, or compiled and `fast`.
         note: what the log of each should say of that.
         clock: tells each member's part of the seconds that go by.
+        rounds: how often members have had their turns.
     """
 
     def __init__(self, device: torch.device, size: int, mode: Mode = "exact", note: str = "") -> None:
@@ -47,6 +50,7 @@ class Pack:
         self.mode = mode
         self.note = note or (f"trains in a pack with {count(size - 1, 'other run')}" if size > 1 else "")
         self.clock = SharedClock(size)
+        self.rounds = 0
         self._device = device
         self._streams: dict[Hashable, Stream] = {}
         self._records = WeakKeyDictionary[Trainer, Record]()  # what has ended is not kept
@@ -118,8 +122,8 @@ class Pack:
         self._let_in(runs, members, streams)
         while going := [member for member in members if member.wish is not None]:
             self.clock.members = len(going)
-            for stream in streams:
-                evaluate(stream, [m for m in going if isinstance(m.wish, Evaluation) and m.wish.stream is stream])
+            self.rounds += 1
+            self._evaluate([member for member in going if isinstance(member.wish, Evaluation)])
             self._take_step([member for member in going if member.wish is not None])
             needed = {member.stream for member in going if member.wish is not None}
             for stream in [stream for stream in streams if stream not in needed]:
@@ -152,18 +156,63 @@ class Pack:
             (member,) = members
             member.try_to(lambda: member.trainer.train_step(member.lr, member.stream))
             return
-        fetched, shapes = fetch(members), defaultdict[Hashable, list[Member]](list)
-        for member in members:
-            if member.wish is not None:
-                shapes[self._stacking.shape(member.trainer)].append(member)
-        for shape, alike in shapes.items():
+        slices = {member.stream: len(member.trainer.share.slices) for member in members}
+        fetched = read(members, lambda stream: list(itertools.islice(stream, slices[stream])))
+        for alike in self._alike(member for member in members if member.wish is not None):
             trainers, batches = [member.trainer for member in alike], [fetched[member.stream] for member in alike]
-            losses = self._stacking.gradients(trainers, batches) if shape and len(alike) > 1 else None
+            losses = self._stacking.gradients(trainers, batches) if len(alike) > 1 else None
             for k, (member, mine) in enumerate(zip(alike, batches, strict=True)):
                 if losses:
                     member.try_to(partial(updated, member, losses[k]))
                 else:
                     member.try_to(partial(member.trainer.train_step, member.lr, iter(mine)))
+
+    def _evaluate(self, members: Sequence["Member"]) -> None:
+        """Evaluate members, on the same slices of the validation set where they share a stream."""
+        if self.size == 1:
+            for member in members:
+                member.try_to(member.trainer.evaluate)
+            return
+        slices: dict[Stream, Iterator[Batch]] = {}
+
+        def next_slice(stream: Stream) -> Batch | None:
+            if stream not in slices:
+                slices[stream] = stream.task.validation()
+            return next(slices[stream], None)
+
+        sums = dict[Member, Tensor | None].fromkeys(members)
+        while sums:
+            fetched = read(list(sums), next_slice)
+            batches = dict[Member, Batch]()
+            for member in list(sums):
+                if member.wish is None:
+                    del sums[member]
+                elif (batch := fetched[member.stream]) is not None:
+                    batches[member] = batch
+                else:
+                    member.try_to(partial(member.trainer.metrics, sums.pop(member)))
+            for alike in self._alike(batches):
+                self._measure({member: batches[member] for member in alike}, sums)
+
+    def _measure(self, batches: Mapping["Member", Batch], sums: dict["Member", Tensor | None]) -> None:
+        """Add to the sums of members what they measure of a slice each; who fails leaves them."""
+        trainers = [member.trainer for member in batches]
+        outputs = self._stacking.outputs(trainers, list(batches.values())) if len(trainers) > 1 else None
+        for k, (member, batch) in enumerate(batches.items()):
+            trainer, before = member.trainer, sums[member]
+            try:
+                measured = trainer.task.measure(outputs[k], batch) if outputs else trainer.measure(batch)
+                sums[member] = measured if before is None else before + measured
+            except Exception as error:
+                del sums[member]
+                member.fail(error)
+
+    def _alike(self, members: Iterable["Member"]) -> Iterable[list["Member"]]:
+        """Return members, those together that may train in one stack."""
+        groups = defaultdict[Hashable, list[Member]](list)
+        for member in members:
+            groups[self._stacking.shape(member.trainer) or member].append(member)
+        return groups.values()
 
     def _say(self, trainers: Sequence[Trainer], text: str) -> None:
         for trainer in trainers:
@@ -233,15 +282,15 @@ class Member:
             self.error = error
 
 
-def fetch(members: Iterable[Member]) -> dict[Stream, list[Batch]]:
-    """Return the micro-batches of the next step of each stream; members of one that has none fail."""
-    found: dict[Stream, list[Batch]] = {}
+def read(members: Sequence[Member], get: Callable[[Stream], T]) -> dict[Stream, T]:
+    """Return what is read of the stream of each; members of one that cannot be read fail."""
+    found: dict[Stream, T] = {}
     streams = defaultdict[Stream, list[Member]](list)
     for member in members:
         streams[member.stream].append(member)
     for stream, its in streams.items():
         try:
-            found[stream] = list(itertools.islice(stream, len(its[0].trainer.share.slices)))
+            found[stream] = get(stream)
         except Exception as error:
             for member in its:
                 member.fail(error)
@@ -251,29 +300,3 @@ def fetch(members: Iterable[Member]) -> dict[Stream, list[Batch]]:
 def updated(member: Member, loss: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Have a member that has its gradients step by them; return what `Trainer.train_step` would."""
     return loss, *member.trainer.update(member.lr)
-
-
-def evaluate(stream: Stream, members: Sequence[Member]) -> None:
-    """Evaluate members, each slice of the validation set for one after the other."""
-    if len(members) < 2:
-        for member in members:
-            member.try_to(member.trainer.evaluate)
-        return
-    sums: dict[Member, Tensor | None] = dict.fromkeys(members)
-    try:
-        for batch in stream.task.validation():
-            for member in list(sums):
-                try:
-                    measured = member.trainer.measure(batch)
-                except Exception as error:
-                    member.fail(error)
-                    del sums[member]
-                else:
-                    before = sums[member]
-                    sums[member] = measured if before is None else before + measured
-    except Exception as error:
-        for member in sums:
-            member.fail(error)
-        return
-    for member, total in sums.items():
-        member.try_to(partial(member.trainer.metrics, total))

@@ -208,6 +208,22 @@ def trial(stack: Stack, batches: Sequence[Sequence[Batch]]) -> Trial:
     return Trial(same, alone_s / together_s)
 
 
+def trial_of_outputs(stack: Stack, batches: Sequence[Batch]) -> Trial:
+    """Find the outputs for a slice of the validation set of each member together and one by one."""
+    started_s = _now_s(stack)
+    alone = [trainer.outputs(batch) for trainer, batch in zip(stack.trainers, batches, strict=True)]
+    alone_s = _now_s(stack) - started_s
+    stack.outputs(batches)  # the first call takes longer
+    started_s = _now_s(stack)
+    together_K = stack.outputs(batches)
+    together_s = _now_s(stack) - started_s
+    same = all(
+        torch.allclose(ours, theirs, rtol=0, atol=0, equal_nan=True)
+        for ours, theirs in zip(together_K.unbind(), alone, strict=True)
+    )
+    return Trial(same, alone_s / together_s)
+
+
 @cache
 def rehearse(spec: RunSpec, device: torch.device, members: int) -> Trial:
     """Return what a trial finds of a stack of runs like one, on made samples."""

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ettsweep.errors import error_line
 from ettsweep.tasks.base import Batch
-from ettsweep.training.stack import Stack, obstacle, shape_of, trial
+from ettsweep.training.stack import Stack, obstacle, shape_of, trial, trial_of_outputs
 from ettsweep.training.trainer import Trainer
 
 Mode = Literal["exact", "fast"]
@@ -29,6 +29,7 @@ class Stacking:
         self._say = say
         self._stacks: dict[Hashable, Stack] = {}
         self._tried: dict[tuple[Hashable, int], bool] = {}
+        self._evaluates: dict[Hashable, bool] = {}
 
     def shape(self, trainer: Trainer) -> Hashable:
         """Return what members share that may train in one stack; None for one that cannot."""
@@ -54,6 +55,30 @@ class Stacking:
             self._refuse(shape, trainers, f"a stack of {len(trainers)} fails, {error_line(error)}")
             return None
         return [losses_K[stack.trainers.index(trainer)] for trainer in trainers]
+
+    def outputs(self, trainers: Sequence[Trainer], batches: Sequence[Batch]) -> Sequence[Tensor] | None:
+        """Return what the models of some members of one shape make of a slice of the validation set of each.
+
+        Where they should rather find that one by one, None is returned.
+        """
+        shape = shape_of(trainers[0])
+        stack = self._stacks.get(shape)
+        if stack is None or 2 * len(trainers) <= len(stack.trainers) or not set(trainers) <= set(stack.trainers):
+            return None
+        given = dict(zip(trainers, batches, strict=True))
+        slices = [given.get(trainer, batches[0]) for trainer in stack.trainers]
+        tried = shape, len(slices), tuple(one.shape for one in batches[0].inputs)
+        try:
+            if tried not in self._evaluates:
+                found = trial_of_outputs(stack, slices)
+                self._evaluates[tried] = found.speedup >= 1 and (found.exact or not self._must_be_exact(stack))
+            outputs_K = stack.outputs(slices) if self._evaluates[tried] else None
+        except Exception:  # one by one whoever is at fault fails alone
+            self._evaluates[tried] = False
+            return None
+        if outputs_K is None:
+            return None
+        return [outputs_K[stack.trainers.index(trainer)] for trainer in trainers]
 
     def _stack(self, shape: Hashable, trainers: Sequence[Trainer], batches: Batches) -> Stack | None:
         """Return the stack that some members train in; None where they should not.
@@ -87,7 +112,7 @@ class Stacking:
             self._say(stack.trainers, f"trains in a stack of {members}, compiled")
             return ""
         tried = trial(stack, batches)
-        if not tried.exact and stack.trainers[0].device.type == "cpu":
+        if not tried.exact and self._must_be_exact(stack):
             return f"in a stack of {members} the last bits of gradients differ"
         if tried.speedup < PAYS:
             return f"a stack of {members} finds gradients {tried.speedup:.2g} times as fast"
@@ -95,6 +120,10 @@ class Stacking:
             stack.trainers, f"trains in a stack of {members}, which finds gradients {tried.speedup:.2g} times as fast"
         )
         return ""
+
+    def _must_be_exact(self, stack: Stack) -> bool:
+        """Say whether numbers of members have to be those of runs alone, bit for bit: a GPU's differ anyway."""
+        return self._mode == "exact" and stack.trainers[0].device.type == "cpu"
 
     def _refuse(self, shape: Hashable, trainers: Sequence[Trainer], why: str) -> None:
         self._tried[shape, len(trainers)] = False

@@ -140,11 +140,16 @@ class Trainer:
     @torch.no_grad()
     def measure(self, batch: Batch) -> Tensor:
         """Return the task's sums over a slice of the validation set."""
+        return self.task.measure(self.outputs(batch), batch)
+
+    @torch.no_grad()
+    def outputs(self, batch: Batch) -> Tensor:
+        """Return what the model makes of a slice of the validation set."""
         self.model.eval()
         try:
             with autocast(self.spec.precision, self.device):
-                outputs = self.model(*batch.inputs)
-            return self.task.measure(outputs, batch)
+                outputs: Tensor = self.model(*batch.inputs)
+            return outputs
         finally:
             self.model.train()
 

@@ -10,6 +10,7 @@ from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 
 if TYPE_CHECKING:
+    from ettsweep.training.pack import Pack
     from ettsweep.training.turns import Stop
 
 
@@ -25,6 +26,7 @@ class Control:
 
     def __init__(self) -> None:
         self.told = ""  # the name of the first signal to stop
+        self._heard = -1, ""  # in which round, by a pack
         for number in SIGNALS:
             signal.signal(number, self._on_signal)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # the batch script held them back until now
@@ -43,16 +45,19 @@ class Control:
         elif stop is Stop.TERMINATED:
             self.told = self.told or "SIGTERM"
 
-    def watch(self, attempt: Attempt) -> "Callable[[], Stop | None]":
-        """Return what tells, whenever it is called, the reason for an attempt to stop, if there is one."""
+    def watch(self, attempt: Attempt, pack: "Pack | None" = None) -> "Callable[[], Stop | None]":
+        """Return what tells, whenever it is called, the reason for an attempt to stop, if there is one.
+
+        In one round all of a pack hear of the same signals, so that those of one stream stop at the same step.
+        """
         from ettsweep.training.turns import Stop
 
         run, looked_s = RunDir(attempt.run), 0.0
 
         def poll() -> Stop | None:
             nonlocal looked_s
-            if self.told:
-                return Stop.OUT_OF_TIME if self.told == "SIGUSR2" else Stop.TERMINATED
+            if told := self._told_to(pack):
+                return Stop.OUT_OF_TIME if told == "SIGUSR2" else Stop.TERMINATED
             now_s = time.monotonic()
             if now_s - looked_s < POLL_S:
                 return None
@@ -64,3 +69,10 @@ class Control:
             return Stop.PRUNED if run.prune_path.exists() else None
 
         return poll
+
+    def _told_to(self, pack: "Pack | None") -> str:
+        if pack is None:
+            return self.told
+        if self._heard[0] != pack.rounds:
+            self._heard = pack.rounds, self.told
+        return self._heard[1]

@@ -295,7 +295,7 @@ def train(
         try:
             attempt.record_provenance(code)
             lead(group, run.path, attempt.number, how)
-            stop = yield from training(Claimed(run, attempt, device, how, control.watch(attempt), group), pack)
+            stop = yield from training(Claimed(run, attempt, device, how, control.watch(attempt, pack), group), pack)
             if stop is Stop.SUPERSEDED and attempt.requeued():
                 control.told = "SUPERSEDED"  # this copy of the job has been given up, with all of its list
             return stop

@@ -2,6 +2,8 @@
 
 import json
 import math
+import os
+import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -24,10 +26,11 @@ from ettsweep.tasks.images.spec import ImageNetTask
 from ettsweep.training import stacking
 from ettsweep.training.execution import Execution
 from ettsweep.training.pack import Pack
-from ettsweep.training.run import Claimed, environment, training
-from ettsweep.training.stack import Stack, Trial
+from ettsweep.training.run import Claimed, environment, prepare, training
+from ettsweep.training.stack import Stack, Trial, trial_of_outputs
 from ettsweep.training.trainer import Trainer
 from ettsweep.training.turns import Stop, Turns
+from ettsweep.worker.control import SIGNALS, Control
 
 MakeSpec = Callable[..., RunSpec]
 
@@ -136,6 +139,38 @@ def test_members_that_are_stopped_go_on_alone_and_those_begun_alone_in_a_pack(
     assert (runs[0].attempt(2).resumed_from(), last.attempt(2).resumed_from()) == ((1, 7), (1, 11))
     assert [numbers(run) for run in runs] == [undisturbed(spec) for spec in specs]
     assert "pack" not in result_of(runs[0])["execution"], "as it was trained last"
+
+
+def test_a_signal_within_a_round_stops_all_at_one_step(specs: list[RunSpec], results: Path) -> None:
+    """Else they would go on with two loaders."""
+    together = Pack(CPU, 3)
+    handlers = {number: signal.getsignal(number) for number in SIGNALS}
+    control = Control()
+    members, attempts = list[Turns](), list[Attempt]()
+
+    def poll_of(attempt: Attempt) -> Callable[[], Stop | None]:
+        poll = control.watch(attempt, together)
+
+        def asked() -> Stop | None:
+            answer = poll()
+            if attempt is attempts[1] and together.rounds == 6:
+                os.kill(os.getpid(), signal.SIGUSR2)
+            return answer
+
+        return asked
+
+    try:
+        for spec in specs:
+            run = RunDir.create(results, spec)
+            attempt = run.claim(environment(CPU), after=0)
+            assert attempt is not None
+            attempts.append(attempt)
+            members.append(training(Claimed(run, attempt, CPU, Execution(), poll_of(attempt)), together))
+        assert together.train(members) == [Stop.OUT_OF_TIME] * 3
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    assert all("stopped at step 7:" in logged(RunDir(attempt.run)) for attempt in attempts)
 
 
 def test_a_member_that_is_taken_over_leaves_and_saves_nothing(
@@ -345,6 +380,71 @@ def test_stacked_members_have_the_numbers_of_single_runs_too(
         assert numbers(run) == undisturbed(spec)
         assert "trains in a stack of 4, which finds gradients" in logged(run)
         assert result_of(run)["execution"]["pack_mode"] == "exact"
+
+
+@pytest.mark.usefixtures("always")
+def test_evaluations_in_a_stack_are_those_of_runs_alone(
+    pack: TrainPack, undisturbed: Undisturbed, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of members of another seed, which go through the same slices by a task of their own, and of ghosts."""
+    monkeypatch.setattr(stacking, "trial_of_outputs", lambda *given: trial_of_outputs(*given)._replace(speedup=9.0))
+    calls = list[int]()
+    outputs = Stack.outputs
+
+    def counted(stack: Stack, batches: Any) -> Any:
+        calls.append(len(batches))
+        return outputs(stack, batches)
+
+    monkeypatch.setattr(Stack, "outputs", counted)
+    short = make_spec(lr=0.7, schedule={"stop_step": 10})
+    members = [make_spec(lr=0.5), make_spec(seed=7, lr=0.125), make_spec(seed=7, lr=0.25), short]
+    expected = [undisturbed(spec) for spec in members]
+    assert not calls
+    assert list(map(numbers, pack(members))) == expected
+    slices = len(list(prepare(members[0], CPU).task.validation()))
+    evaluations = len([line for line in expected[0][0].splitlines() if b"val_loss" in line])
+    assert calls == [4] * (slices * evaluations + 2), "all at once, and twice in the trial"
+
+
+@pytest.mark.usefixtures("always")
+@pytest.mark.parametrize("found", [Trial(exact=False, speedup=9.0), Trial(exact=True, speedup=0.5)])
+def test_evaluations_that_are_not_exact_or_slower_go_member_by_member(
+    pack: TrainPack, undisturbed: Undisturbed, specs: list[RunSpec], monkeypatch: pytest.MonkeyPatch, found: Trial
+) -> None:
+    monkeypatch.setattr(stacking, "trial_of_outputs", lambda *_: found)
+    monkeypatch.setattr(Stack, "outputs", lambda stack, batches: 1 / 0)
+    runs = pack(specs)
+    assert [numbers(run) for run in runs] == [undisturbed(spec) for spec in specs]
+    assert "a stack of 3" in logged(runs[0])
+
+
+@pytest.mark.usefixtures("always")
+def test_who_cannot_evaluate_fails_alone(
+    pack: TrainPack, undisturbed: Undisturbed, specs: list[RunSpec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = [undisturbed(spec) for spec in specs]
+    outputs, calls = Stack.outputs, list[int]()
+
+    def broken(stack: Stack, batches: Any) -> Any:
+        calls.append(1)
+        if len(calls) > 3:
+            raise ZeroDivisionError("a bug of stacks")
+        return outputs(stack, batches)
+
+    alone = Trainer.outputs
+
+    def broken_too(trainer: Trainer, batch: Any) -> Any:
+        if trainer.spec == specs[1] and trainer.step > 8:
+            raise ZeroDivisionError("a bug of this run alone")
+        return alone(trainer, batch)
+
+    monkeypatch.setattr(stacking, "trial_of_outputs", lambda *_: Trial(exact=True, speedup=9.0))
+    monkeypatch.setattr(Stack, "outputs", broken)
+    monkeypatch.setattr(Trainer, "outputs", broken_too)
+    runs = pack(specs)
+    assert len(calls) == 4
+    assert runs[1].status().state is State.FAILED
+    assert [numbers(runs[k]) for k in (0, 2)] == [expected[k] for k in (0, 2)]
 
 
 @pytest.mark.usefixtures("always")

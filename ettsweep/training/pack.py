@@ -118,7 +118,22 @@ class Pack:
         Raises:
             StorageError, LostPeerError: the first that a run raised; the others have come to their ends by then.
         """
-        members, streams = list[Member](), list[Stream]()
+        members = list[Member]()
+        try:
+            self._go_round(runs, members, more)
+        finally:
+            for member in members:
+                member.leave()  # at the end of the process is too late: threads that close records would not start
+        for thread in self._closing:
+            thread.join()
+        for member in members:
+            if member.error is not None:
+                raise member.error
+        return [member.stop for member in members]
+
+    def _go_round(self, runs: Iterable[Turns], members: list["Member"], more: Callable[[int], Sequence[Turns]]) -> None:
+        """Give turns to runs, and to more, until all have ended; each is a member from its beginning."""
+        streams = list[Stream]()
         self._let_in(runs, members, streams)
         while going := [member for member in members if member.wish is not None]:
             self.clock.members = len(going)
@@ -132,12 +147,6 @@ class Pack:
             free = self.size - sum(member.wish is not None for member in members)
             if 0 < free < self.size and self._stacking.active:
                 self._let_in(more(free), members, streams)
-        for thread in self._closing:
-            thread.join()
-        for member in members:
-            if member.error is not None:
-                raise member.error
-        return [member.stop for member in members]
 
     def _let_in(self, runs: Iterable[Turns], members: list["Member"], streams: list[Stream]) -> None:
         """Have runs begin."""
@@ -259,6 +268,10 @@ class Member:
     def fail(self, error: Exception) -> None:
         """Tell the run that what it wanted has failed."""
         self._until_next_wish(lambda: self._turns.throw(error))
+
+    def leave(self) -> None:
+        """End the run where it is, unless it has come to its end."""
+        self._turns.close()
 
     def try_to(self, get: Callable[[], Any]) -> None:
         """Give the run what it wanted, or what that raised."""

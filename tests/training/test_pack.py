@@ -26,6 +26,7 @@ from ettsweep.tasks.images.spec import ImageNetTask
 from ettsweep.training import stacking
 from ettsweep.training.execution import Execution
 from ettsweep.training.pack import Pack
+from ettsweep.training.record import Record
 from ettsweep.training.run import Claimed, environment, prepare, training
 from ettsweep.training.stack import Stack, Trial, trial_of_outputs
 from ettsweep.training.trainer import Trainer
@@ -254,9 +255,13 @@ def test_an_interruption_ends_all(pack: TrainPack, specs: list[RunSpec], monkeyp
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
+    closed = list[Record]()
+    monkeypatch.setattr(Record, "close", closed.append)
     monkeypatch.setattr(Trainer, "train_step", interrupted)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt) as raised:
         pack(specs)
+    assert raised.traceback, "which holds on to all that was there"
+    assert len(closed) == 3
 
 
 # --- what they share ------------------------------------------------------------------------------------------------
@@ -412,8 +417,10 @@ def test_evaluations_that_are_not_exact_or_slower_go_member_by_member(
     pack: TrainPack, undisturbed: Undisturbed, specs: list[RunSpec], monkeypatch: pytest.MonkeyPatch, found: Trial
 ) -> None:
     monkeypatch.setattr(stacking, "trial_of_outputs", lambda *_: found)
-    monkeypatch.setattr(Stack, "outputs", lambda stack, batches: 1 / 0)
+    calls = list[Stack]()
+    monkeypatch.setattr(Stack, "outputs", lambda stack, batches: calls.append(stack))
     runs = pack(specs)
+    assert not calls
     assert [numbers(run) for run in runs] == [undisturbed(spec) for spec in specs]
     assert "a stack of 3" in logged(runs[0])
 

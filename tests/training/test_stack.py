@@ -134,6 +134,15 @@ def test_label_smoothing_changes_nothing_of_that(make_spec: MakeSpec) -> None:
     assert_alike(together, alone)
 
 
+def test_what_was_traced_of_one_task_is_not_taken_for_another(make_spec: MakeSpec) -> None:
+    for smoothing in (0.0, 0.1):
+        together, alone = (runs_of(make_spec, task={"label_smoothing": smoothing}) for _ in range(2))
+        train_together(stack_of(together), together, 2)
+        for run in alone:
+            run.train(2)
+        assert_alike(together, alone)
+
+
 @pytest.mark.parametrize(
     ("precision", "clip_norm", "micro_batch", "rel"), [("bf16", None, 20, 2e-2), ("fp16", 0.5, None, 3e-3)]
 )

@@ -256,7 +256,7 @@ def test_an_interruption_ends_all(pack: TrainPack, specs: list[RunSpec], monkeyp
         raise KeyboardInterrupt
 
     closed = list[Record]()
-    monkeypatch.setattr(Record, "close", closed.append)
+    monkeypatch.setattr(Record, "close", lambda record: closed.append(record))
     monkeypatch.setattr(Trainer, "train_step", interrupted)
     with pytest.raises(KeyboardInterrupt) as raised:
         pack(specs)

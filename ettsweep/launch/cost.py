@@ -200,11 +200,20 @@ class Account:
             what = count(len(self._left), "run")
             what = what if len(trained) == len(self._left) else f"{len(trained)} of {what}"
             what += f" trained, {len(pruned)} pruned" if pruned else " trained"
+            what += _packed(trained)
             told.append(f"{what}: {device_hours(device_s)} in {duration(self.clock() - self._began_s)}")
         if self._there and not self.rounds:  # of a round, its candidate's are there, which saves nothing
             were = f"{count(len(self._there), 'run')} {'was' if len(self._there) == 1 else 'were'} there already"
             told.append(f"{were}: {device_hours(sum(map(cost_s, self._there)))} saved")
         return "; ".join(told)
+
+
+def _packed(trained: Iterable[Run]) -> str:
+    """Return how many of finished runs were trained together with others, and with how many; "" for none."""
+    executions = [run.result.get("execution") or {} for run in trained if run.result]
+    packs = [size for how in executions if (size := how.get("pack") or 1) > 1]
+    fast = ", compiled" if any(how.get("pack_mode") == "fast" for how in executions) else ""
+    return f", {len(packs)} of them in packs of up to {max(packs)}{fast}" if packs else ""
 
 
 # --- saved ----------------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Measure what runs gain by training in one process: `make bench-pack`. It prints tables, and tests nothing.
 
-Steps: training steps of vit-digits alone, in turn on one batch, in a stack, and in a compiled one, in turns of a few steps
-each, one way after the other; each figure is a median over turns. Loader: whole runs on JPEG files, alone and in a pack.
+Steps: training steps of vit-digits alone, one run's after another's; in turn on one batch; in a stack; in a compiled one:
+a few steps each way, and again; each figure is a median over turns. Loader: whole runs on JPEG files, alone and in a pack.
 Command: a grid of vit-digits through the command line, worker start and evaluations included.
 """
 
@@ -32,6 +32,7 @@ from ettsweep.training.execution import Execution
 from ettsweep.training.pack import Pack
 from ettsweep.training.run import Claimed, environment, prepare, training
 from ettsweep.training.stack import Stack
+from ettsweep.worker.devices import keep_freed_memory
 
 ETTSWEEP = str(Path(sys.executable).with_name("ettsweep"))
 DIGITS = RunSpec(
@@ -72,20 +73,20 @@ def now_s(device: torch.device) -> float:
 
 def steps(members: int, device: torch.device, turns: int, steps_a_turn: int) -> list[Row]:
     """Return, of each way to train so many runs, milliseconds a run-step, and how many times as fast as alone that is."""
-    ways: dict[str, Callable[[], object]] = {}
+    ways: dict[str, Callable[[int], object]] = {}
 
-    def in_turn(trainers: Sequence[Any], batch: list[Batch]) -> Callable[[], object]:
-        return lambda: [trainer.train_step(0.001, iter(batch)) for trainer in trainers]
+    def in_turn(trainers: Sequence[Any], batch: list[Batch]) -> Callable[[int], object]:
+        return lambda n: [trainer.train_step(0.001, iter(batch)) for _ in range(n) for trainer in trainers]
 
-    def stacked(compiled: bool) -> Callable[[], object]:
+    def stacked(compiled: bool) -> Callable[[int], object]:
         trainers = [prepare(point(DIGITS, k, 4), device) for k in range(members)]
         batches = [[next(trainer.task.batches(1))] for trainer in trainers]
         stack = Stack(trainers, compiled=compiled)
-        return lambda: stack.step([0.001] * members, batches)
+        return lambda n: [stack.step([0.001] * members, batches) for _ in range(n)]
 
     trainers = [prepare(point(DIGITS, k), device) for k in range(members)]
     batches = [trainer.task.batches(1) for trainer in trainers]
-    ways["alone"] = lambda: [t.train_step(0.001, b) for t, b in zip(trainers, batches, strict=True)]
+    ways["alone"] = lambda n: [t.train_step(0.001, b) for t, b in zip(trainers, batches, strict=True) for _ in range(n)]
     others = [prepare(point(DIGITS, k), device) for k in range(members)]
     ways["lockstep"] = in_turn(others, [next(others[0].task.batches(1))])
     if members > 1:
@@ -94,8 +95,7 @@ def steps(members: int, device: torch.device, turns: int, steps_a_turn: int) -> 
     for turn in range(turns + 1):
         for way, step in ways.items():
             began_s = now_s(device)
-            for _ in range(steps_a_turn):
-                step()
+            step(steps_a_turn)
             if turn:  # the first compiles, and warms caches
                 took[way].append((now_s(device) - began_s) / steps_a_turn / members)
     alone = took["alone"]
@@ -180,6 +180,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
+    keep_freed_memory()  # as workers do
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     versions = {"torch": torch.__version__, "python": platform.python_version(), "cores": len(os.sched_getaffinity(0))}
     versions["device"] = (

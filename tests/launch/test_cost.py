@@ -21,11 +21,11 @@ CPU: dict[str, Any] = {"device": "cpu", "threads": 1}
 Specs = Callable[..., RunSpec]
 
 
-def finish(results: Path, spec: RunSpec, device_s: float, share: float = 1.0, where: Any = CPU, each: int = 1) -> None:
+def finish(results: Path, spec: RunSpec, device_s: float, share: float = 1.0, where: Any = CPU, **how: Any) -> None:
     """Write a finished run, diverged if it did not train all of its steps."""
     status = {"status": "done"} if share == 1 else {"status": "diverged", "diverged_step": 1}
     told = {"score": 1.0 if share == 1 else None, "steps": share * spec.schedule.last_step, "device_s": device_s}
-    result = status | told | {"environment": where, "execution": {"processes": each}}
+    result = status | told | {"environment": where, "execution": {"processes": 1} | how}
     assert RunDir.create(results, spec).finish(result, [])
 
 
@@ -122,7 +122,7 @@ def test_only_such_devices_are_a_measure(
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    finish(results, make_spec(), 3600, where=where, each=each)
+    finish(results, make_spec(), 3600, where=where, processes=each)
     told = before(results, [make_spec(seed=1)], profile)
     assert told.startswith("1 run to train: about 1 device hour" if fits else "1 run to train")
     assert ("about" in told) == fits
@@ -143,7 +143,7 @@ def test_on_a_cluster_wall_time_is_told_where_jobs_are_bounded(
     results: Path, make_spec: Specs, changes: dict[str, Any], wall: str
 ) -> None:
     profile = SlurmProfile(kind="slurm", **changes)
-    finish(results, make_spec(seed=99), 3600, where=GPU, each=profile.devices_per_run)
+    finish(results, make_spec(seed=99), 3600, where=GPU, processes=profile.devices_per_run)
     told = before(results, [make_spec(seed=seed) for seed in range(10)], profile)
     assert told == f"10 runs to train: about 10 device hours{wall} (1 run of the kind was timed)"
 
@@ -174,6 +174,18 @@ def test_at_the_end_it_is_told_what_runs_cost_and_saved(results: Path, make_spec
     assert account.after(load_ledger(results)) == (
         "2 of 3 runs trained: 1.2 device hours in 15 min 0 s; 1 run was there already: 0.5 device hours saved"
     )
+
+
+def test_it_is_told_how_many_runs_were_trained_in_packs(results: Path, make_spec: Specs) -> None:
+    specs = [make_spec(seed=seed) for seed in range(4)]
+    account = Account(HERE, clock=lambda: 0.0)
+    account.before(make_plan(specs, load_ledger(results)))
+    for spec, how in zip(specs[:3], ({}, {"pack": 3}, {"pack": 2}), strict=True):
+        finish(results, spec, 900, **how)
+    told = account.after(load_ledger(results))
+    assert told == "3 of 4 runs trained, 2 of them in packs of up to 3: 0.75 device hours in 0 s"
+    finish(results, specs[3], 900, pack=3, pack_mode="fast")
+    assert "3 of them in packs of up to 3, compiled: " in account.after(load_ledger(results))
 
 
 def test_rounds_after_the_first_are_told_in_few_words(results: Path, make_spec: Specs) -> None:

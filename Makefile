@@ -13,6 +13,7 @@
 # make bench-verdicts   simulated sweeps: are verdicts as sure as they say? (BENCH="--sweeps 100 --only bowl")
 # make bench-search   simulated searches: what finds and verifies an optimum with the fewest runs? (BENCH="--sweeps 20 --only bowl")
 # make bench-pack  runs alone, in lockstep, in a stack: steps, loading, whole grids (BENCH="--members 8 32 --slots 1")
+# make bench-beside   100 runs through this tool, submitit, Optuna and Ray Tune (BENCH="--runs 8 --ray-python PYTHON --json FILE")
 # make bench-vit   a training step of vit-b16 beside timm's, on the GPU if there is one (BENCH="--json FILE")
 # make bench-encdec  a training step of bart-large beside Hugging Face's MBart; on a GPU, r2c2 too (BENCH="--json FILE")
 # make bench-gpu   vit-b16 for some hundred steps on a GPU, all strategies in fp16 and bf16, on made images
@@ -28,7 +29,7 @@ CLUSTERS ?= 1
 PROCESSES ?= auto
 
 .PHONY: help install demo test test-all lint check slurm-up slurm-down chaos fuzz clean
-.PHONY: bench bench-data bench-text bench-verdicts bench-search bench-pack bench-vit bench-encdec bench-gpu bench-gpu-text
+.PHONY: bench bench-data bench-text bench-verdicts bench-search bench-pack bench-beside bench-vit bench-encdec bench-gpu bench-gpu-text
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -103,6 +104,9 @@ bench-search: $(READY)
 
 bench-pack: $(READY)
 	@PYTHONPATH=tests $(BIN)/python -m bench.pack $(BENCH)
+
+bench-beside: $(READY)
+	@PYTHONPATH=tests $(BIN)/python -m bench.beside $(BENCH)
 
 bench-vit: $(READY)
 	@PYTHONPATH=tests $(BIN)/python -m bench.vit $(BENCH)

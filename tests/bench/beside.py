@@ -1,0 +1,250 @@
+"""Measure whole sweeps through this tool and through others: `make bench-beside`. It prints a table, and tests nothing.
+
+All train the same runs of vit-digits, two at a time with a thread each, in a fresh process and an empty folder:
+single, packed, fast   `ettsweep grid --follow` with pack=1, with pack=auto, and with that and pack_mode=fast
+submitit               submitit's local executor, a job for each run; -lists: two jobs that train half of the runs each
+optuna                 study.optimize(n_jobs=2) on enqueued trials, kept in memory: two threads of one process
+ray                    Ray Tune, a process for each trial; -reuse: with reuse_actors=True
+What the others call is `train_one` in bench/others.py: the Trainer of this tool, evaluated as often, and none of its
+folders. The best validation metrics of each run show that it was the same work: they are compared bit for bit with those
+of the first way. Wall seconds go from the start of a command to its end, imports and compilation included; CPU seconds
+are of all processes. Linux alone. Ray may be there for another Python, see --ray-python.
+"""
+
+import argparse
+import contextlib
+import ctypes
+import json
+import math
+import os
+import platform
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+import ettsweep
+from bench.others import AT_ONCE, OTHERS, Row
+from ettsweep.processes import beside, cores
+from ettsweep.runs.folder import RunDir, runs_dir
+
+ETTSWEEP = str(Path(sys.executable).with_name("ettsweep"))
+LAUNCH = {"single": ("pack=1",), "packed": ("pack=auto",), "fast": ("pack=auto", "pack_mode=fast")}
+GRACE_S = 60.0
+"""Seconds that processes have to end after the command that has started them."""
+
+LOOK_S = 0.25
+"""Seconds between looks at processes: of one that nobody waits for, the CPU time since the last look is not known."""
+
+PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+FORMATS = {"wall s": ".1f", "CPU s": ".1f", "runs a minute": ".1f", "wall by single": ".2f", "loss off by": ".1e"}
+
+Found = dict[str, tuple[float | None, float | None]]
+"""Of each run the best accuracy and the best loss."""
+
+
+# --- the runs, and what trains them ---------------------------------------------------------------------------------
+
+
+def lattice(runs: int) -> tuple[list[str], list[str]]:
+    """Return the specs of so many runs, and the options of `ettsweep grid` that ask for the same."""
+    from bench.pack import DIGITS  # imports torch, which processes that import this module need not
+
+    shapes = [(i, j, runs // (i * j)) for i in range(1, 6) for j in range(1, 5) if runs % (i * j) == 0]
+    lrs, wds, seeds = max(shapes, key=lambda shape: (min(shape), -max(shape)))
+    log2_lr, log2_wd = (range(-(number // 2), number - number // 2) for number in (lrs, wds))
+    specs = [
+        DIGITS.at(DIGITS.lr * 2.0**i, DIGITS.wd * 2.0**j, seed).model_dump_json()
+        for i in log2_lr
+        for j in log2_wd
+        for seed in range(seeds)
+    ]
+    options = ["--lr-range", f"{log2_lr[0]}:{log2_lr[-1]}", "--wd-range", f"{log2_wd[0]}:{log2_wd[-1]}"]
+    return specs, [*options, "--seeds", ",".join(map(str, range(seeds)))]
+
+
+def command(way: str, grid: Sequence[str], python: str) -> list[str]:
+    if way in OTHERS:
+        return [python, "-c", f"from bench.others import drive; drive({way!r})"]
+    settings = ("devices=cpu", f"slots={AT_ONCE}", "threads=1", *LAUNCH[way])
+    launch = [part for setting in settings for part in ("--launch-set", setting)]
+    model = ["--model", "vit-digits", "--strategy", "standard"]
+    return [ETTSWEEP, "grid", *model, *grid, *launch, "--results", "results", "--follow"]
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """Return the variables of a way: this code, slots of its own, and no compiled code but what TORCHINDUCTOR_CACHE_DIR has."""
+    ours = [str(Path(ettsweep.__file__).parents[1]), str(Path(__file__).parents[1])]
+    path = os.pathsep.join([*ours, *filter(None, [os.environ.get("PYTHONPATH")])])
+    own = {"ETTSWEEP_SLOTS": str(folder / "slots"), "PYTHONPATH": path, "RAY_USAGE_STATS_ENABLED": "0"}
+    return {"TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor")} | os.environ | own
+
+
+# --- what it takes --------------------------------------------------------------------------------------------------
+
+
+def measure(words: Sequence[str], folder: Path, timeout_s: float) -> Row:
+    """Return the wall seconds of a command, and the CPU seconds of it and of all that it has started.
+
+    Processes whose parents end become children of this one, which waits for them. Ray's raylet has the kernel forget
+    its children: where what was seen of all processes is more than what this one was told, that counts.
+
+    Raises:
+        subprocess.SubprocessError: it fails, or takes too long.
+    """
+    before, seen = children_s(), dict[tuple[str, str], int]()
+    began_s = time.perf_counter()
+    with beside("look", lambda over: watch(over, seen)):
+        try:
+            with (folder / "log.txt").open("wb") as log:  # a pipe would be open for as long as what is left behind
+                files = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+                subprocess.run(words, check=True, timeout=timeout_s, cwd=folder, env=environment(folder), **files)
+            wall_s = time.perf_counter() - began_s
+        finally:
+            reap()
+    told_s, seen_s = children_s() - before, TICK_S * sum(seen.values())
+    return {"wall s": wall_s, "CPU s": max(told_s, seen_s), "CPU s told": told_s, "CPU s seen": seen_s}
+
+
+def children_s() -> float:
+    """Return the CPU seconds of all processes that have ended and been waited for."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def watch(over: threading.Event, seen: dict[tuple[str, str], int]) -> None:
+    """Keep the CPU time of each process below this one, by number and start, as it was last seen."""
+    me = str(os.getpid())
+    while not over.wait(LOOK_S):
+        stats = dict(process_stats())
+        for pid, fields in stats.items():
+            above = pid
+            while above in stats and above != me:
+                above = stats[above][1]
+            if above == me != pid:
+                seen[pid, fields[19]] = int(fields[11]) + int(fields[12])
+
+
+def process_stats() -> Iterator[tuple[str, list[str]]]:
+    """Yield number, and fields of /proc/PID/stat from the state on, of all processes."""
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            yield pid, Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+
+
+def reap() -> None:
+    """Wait for processes that a command has left behind; end those that stay."""
+    until_s = time.monotonic() + GRACE_S
+    with contextlib.suppress(ChildProcessError):  # there is none any more
+        while True:
+            if os.waitpid(-1, os.WNOHANG)[0]:
+                continue
+            time.sleep(0.05)
+            if time.monotonic() > until_s:
+                left = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+                print(f"ended what was left after {GRACE_S:g} s: processes {' '.join(left)}", file=sys.stderr)
+                for pid in map(int, left):
+                    os.kill(pid, signal.SIGKILL)
+
+
+# --- what came of it ------------------------------------------------------------------------------------------------
+
+
+def found_in(folder: Path) -> tuple[Found, Row]:
+    """Return what a way has found, and of this tool how many runs a worker trained at once."""
+    facts: Row = {}
+    if (folder / "found.json").exists():
+        rows = json.loads((folder / "found.json").read_text())
+    else:
+        rows = [RunDir(path).result() or {} for path in runs_dir(folder / "results").iterdir()]
+        facts = {"pack": max(row["execution"].get("pack", 1) for row in rows)}
+    return {row["run"]: (row["best_accuracy"], row["best_loss"]) for row in rows}, facts
+
+
+def agreement(found: Found, first: Found) -> Row:
+    """Return of how many runs the best metrics are those of the first way, and by how much a loss is off at most."""
+    if found.keys() != first.keys():
+        return {"same bits": "other runs"}
+    same = sum(found[run] == best for run, best in first.items())
+    losses = [(found[run][1], loss) for run, (_, loss) in first.items()]
+    off = max((abs(a / b - 1) for a, b in losses if a is not None and b is not None), default=math.nan)
+    return {"same bits": f"{same} of {len(first)}", "loss off by": off}
+
+
+def versions(ray_python: str) -> Row:
+    """Return versions; those of Ray, and of torch beside it, as that Python has them, or None."""
+    asked = "import json, torch, ray.tune, bench.others; print(json.dumps([ray.__version__, torch.__version__]))"
+    told = subprocess.run([ray_python, "-c", asked], env=environment(Path()), capture_output=True, text=True)
+    ray, its_torch = json.loads(told.stdout.splitlines()[-1]) if told.returncode == 0 else (None, None)
+    return {
+        **{name: version(name) for name in ("torch", "optuna", "submitit")},
+        "ray": ray,
+        "ray's torch": its_torch,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "cores": cores(),
+        "load": round(os.getloadavg()[0], 2),
+    }
+
+
+def show(rows: Sequence[Row]) -> None:
+    """Print rows as a table in markdown."""
+    names = ["way", "runs", *FORMATS, "same bits", "pack"]
+    print(f"| {' | '.join(names)} |\n|{'---|' * len(names)}")
+    for row in rows:
+        print(f"| {' | '.join(format(row[name], FORMATS.get(name, '')) if name in row else '' for name in names)} |")
+
+
+def main() -> None:
+    """Print the table, and write it as JSON where that is asked for; a way that fails leaves the others as they are."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=100)
+    parser.add_argument("--ways", nargs="*", default=[*LAUNCH, *OTHERS], choices=[*LAUNCH, *OTHERS])
+    parser.add_argument("--ray-python", default=sys.executable, help="one that can import ray.tune and torch")
+    parser.add_argument("--timeout-min", type=float, default=60.0, help="of each way")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    facts, (specs, grid) = versions(options.ray_python), lattice(options.runs)
+    print(json.dumps(facts), flush=True)
+    rows, first = list[Row](), Found()
+    for way in options.ways:
+        python = options.ray_python if way.startswith("ray") else sys.executable
+        if way.startswith("ray") and not facts["ray"]:
+            print(f"{way}: left out, {python} cannot import ray.tune and torch", flush=True)
+            continue
+        with tempfile.TemporaryDirectory(prefix="beside-", ignore_cleanup_errors=True) as name:
+            folder = Path(name)
+            (folder / "specs.json").write_text(json.dumps(specs))
+            try:
+                row = {"way": way} | measure(command(way, grid, python), folder, 60 * options.timeout_min)
+                found, told = found_in(folder)
+            except Exception as error:
+                log = folder / "log.txt"
+                last = log.read_text(errors="replace").splitlines()[-1:] if log.exists() else []
+                print(f"{way}: failed, {type(error).__name__}: {error}; its last line: {' '.join(last)}", flush=True)
+                continue
+        first = first or found
+        row |= {"runs": len(found), "runs a minute": 60 * len(found) / row["wall s"]} | agreement(found, first) | told
+        rows.append(row)
+        if rows[0]["way"] == "single":
+            row["wall by single"] = row["wall s"] / rows[0]["wall s"]
+        print(f"{way}: {row['wall s']:.1f} s", file=sys.stderr, flush=True)
+        if options.json:
+            options.json.write_text(json.dumps({"versions": facts, "rows": rows}, indent=1) + "\n")
+    show(rows)
+    other = [row["way"] for row in rows if row["way"] != "fast" and row["same bits"] != f"{len(specs)} of {len(specs)}"]
+    verdict = f"not those of {rows[0]['way']} in {', '.join(other)}" if other else "the same, bit for bit"
+    if len(rows) > 1:
+        print(f"\nBest metrics, of all ways but fast: {verdict}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""Train the same runs through other tools, for `make bench-beside`: each way is called in a process of its own.
+
+Torch is imported where a run is trained, so that no driver has to.
+"""
+
+import json
+import math
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ettsweep.spec import RunSpec
+
+AT_ONCE = 2
+"""Runs that train at the same time."""
+
+Row = dict[str, Any]
+"""The id of a run, and the best of its metrics: None where none was finite."""
+
+
+def train_one(spec_json: str) -> Row:
+    """Train a run on one thread and return the best of its metrics."""
+    import torch
+
+    from ettsweep.training.run import prepare
+    from ettsweep.training.schedule import lr_at
+
+    torch.set_num_threads(1)
+    spec = RunSpec.model_validate_json(spec_json)
+    trainer, schedule = prepare(spec, torch.device("cpu")), spec.schedule
+    batches, evaluations = trainer.task.batches(1), list[dict[str, float]]()
+    for step in range(1, schedule.last_step + 1):
+        trainer.train_step(lr_at(step, spec.lr, schedule), batches)
+        trainer.step = step
+        if step % schedule.eval_every == 0 or step == schedule.last_step:
+            evaluations.append(trainer.evaluate())
+    best: Row = {"run": spec.run_id}
+    for name, better in (("accuracy", max), ("loss", min)):
+        values = [line[f"val_{name}"] for line in evaluations]
+        best[f"best_{name}"] = better(filter(math.isfinite, values), default=None)
+    return best
+
+
+def train_list(specs: Sequence[str]) -> list[Row]:
+    """Train some runs, one after the other."""
+    return [train_one(spec) for spec in specs]
+
+
+def through_submitit(specs: Sequence[str], runs_a_job: int = 1) -> list[Row]:
+    import submitit
+
+    executor = submitit.LocalExecutor("jobs")
+    executor.update_parameters(timeout_min=600)
+    lists = [specs[first : first + runs_a_job] for first in range(0, len(specs), runs_a_job)]
+    going, ended = list[Any](), list[Any]()
+    while lists or going:
+        while lists and len(going) < AT_ONCE:  # it would start them all
+            going.append(executor.submit(train_list, lists.pop(0)))
+        time.sleep(0.02)
+        ended += [job for job in going if job.done()]
+        going = [job for job in going if job not in ended]
+    return [row for job in ended for row in job.result()]
+
+
+def through_submitit_lists(specs: Sequence[str]) -> list[Row]:
+    return through_submitit(specs, math.ceil(len(specs) / AT_ONCE))
+
+
+def through_optuna(specs: Sequence[str]) -> list[Row]:
+    import optuna
+
+    rows = list[Row]()
+    points = [RunSpec.model_validate_json(spec) for spec in specs]
+
+    def objective(trial: optuna.Trial) -> float:
+        log2_lr, log2_wd = (trial.suggest_float(name, -30.0, 10.0) for name in ("log2_lr", "log2_wd"))
+        seed = trial.suggest_int("seed", 0, len(specs))
+        rows.append(train_one(points[0].at(2.0**log2_lr, 2.0**log2_wd, seed).model_dump_json()))
+        return math.inf if rows[-1]["best_loss"] is None else float(rows[-1]["best_loss"])
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler())  # which has nothing to draw
+    for point in points:
+        study.enqueue_trial({"log2_lr": math.log2(point.lr), "log2_wd": math.log2(point.wd), "seed": point.seed})
+    study.optimize(objective, n_trials=len(points), n_jobs=AT_ONCE)
+    return rows
+
+
+def through_ray(specs: Sequence[str], reuse_actors: bool = False) -> list[Row]:
+    import ray
+    from ray import tune
+
+    def trial(config: Row) -> Row:
+        return train_one(specs[config["number"]])
+
+    ray.init(num_cpus=AT_ONCE, include_dashboard=False, log_to_driver=False, _temp_dir=str(Path.cwd() / "ray"))
+    results = tune.Tuner(
+        tune.with_resources(trial, {"cpu": 1}),
+        param_space={"number": tune.grid_search(list(range(len(specs))))},
+        tune_config=tune.TuneConfig(max_concurrent_trials=AT_ONCE, reuse_actors=reuse_actors),
+        run_config=tune.RunConfig(storage_path=str(Path.cwd() / "trials"), verbose=0),
+    ).fit()
+    ray.shutdown()
+    if results.errors:
+        raise results.errors[0]
+    return [{name: result.metrics[name] for name in ("run", "best_accuracy", "best_loss")} for result in results]
+
+
+def through_ray_reuse(specs: Sequence[str]) -> list[Row]:
+    return through_ray(specs, reuse_actors=True)
+
+
+OTHERS: dict[str, Callable[[Sequence[str]], list[Row]]] = {
+    "submitit": through_submitit,
+    "submitit-lists": through_submitit_lists,
+    "optuna": through_optuna,
+    "ray": through_ray,
+    "ray-reuse": through_ray_reuse,
+}
+
+
+def drive(way: str) -> None:
+    """Train the runs of specs.json through another tool, and write found.json: a fresh process does this."""
+    Path("found.json").write_text(json.dumps(OTHERS[way](json.loads(Path("specs.json").read_text()))))

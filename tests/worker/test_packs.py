@@ -272,6 +272,21 @@ def test_a_long_list_is_not_looked_through_for_each_pack(
     assert looks["spec"] < 3 * len(runs)
 
 
+def test_a_pack_is_a_part_of_what_waits_or_is_trained(
+    make_spec: MakeSpec, results: Path, make_worker: Callable[..., Worker]
+) -> None:
+    runs = [RunDir.create(results, make_spec(lr=lr)) for lr in range(1, 12)]
+    for run in runs[:5]:
+        run.finish({"status": "done"}, [])
+    for run in runs[5:7]:
+        assert run.claim({}, after=0)
+    runs[7].cancel()
+    worker, profile = make_worker(runs, 2), LocalProfile(pack=8)
+    places = worker._places(runs[6], Remaining(runs, ThisMachine()), profile, CPU)
+    assert (places.size, places.remark) == (3, "")
+    assert [places.next() for _ in range(4)] == [*runs[8:], None]
+
+
 def test_a_refill_leaves_other_workers_their_part(
     make_spec: MakeSpec, results: Path, make_worker: Callable[..., Worker]
 ) -> None:

@@ -1,6 +1,8 @@
 """Which runs a worker trains at once: how many its launch profile, its list and the memory allow, and of what kind."""
 
+import itertools
 import math
+from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
@@ -11,11 +13,18 @@ from ettsweep.models.cost import activation_bytes, train_flops_per_sample
 from ettsweep.output import count
 from ettsweep.processes import GIB
 from ettsweep.runs.folder import RunDir
+from ettsweep.runs.state import Outlook, State
 from ettsweep.spec import RunSpec, StrategySpec
 from ettsweep.tasks.kinds import task_kind
 
 if TYPE_CHECKING:
     import torch
+
+WAITING = (State.MISSING, State.INTERRUPTED)
+"""States of runs that wait for someone to train them."""
+
+LEFT = (*WAITING, State.RUNNING, State.UNKNOWN)
+"""States of runs that workers share out among them: what others train now is of their part."""
 
 FILLED = 0.5
 """Share of the free memory that a pack may take, as far as it is reckoned here."""
@@ -37,22 +46,92 @@ WORTH_A_TRIAL = 5000
 """Steps of all runs of a worker below which it takes no trial, whose some 100 steps would be a part of them."""
 
 
-def companions(waiting: Iterable[RunDir], spec: RunSpec) -> Iterator[RunDir]:
-    """Yield the runs of one recipe with another: those of its seed, which see the same batches, and then others.
+def claimable(run: RunDir, outlook: Outlook) -> bool:
+    """Say whether a run waits for someone to train it."""
+    return run.status(outlook).state in WAITING
 
-    These have batches of their own, and come only where batches need not be loaded.
+
+class Remaining:
+    """What is left of a list of runs, as far as a worker has looked: of a long list, no further than it needs."""
+
+    def __init__(self, runs: Iterable[RunDir], outlook: Outlook) -> None:
+        self._runs = dict.fromkeys(runs)
+        self._outlook = outlook
+        self._kinds: dict[object, int] = {}
+        self._read: dict[RunDir, tuple[int, int]] = {}
+
+    def left(self, most: int) -> int:
+        """Count the runs that are left, up to `most`; those that are over are not looked at again."""
+        found = 0
+        for run in tuple(self._runs):
+            if found == most:
+                break
+            if run.status(self._outlook).state in LEFT:
+                found += 1
+            else:
+                del self._runs[run]
+        return found
+
+    def companions(self, spec: RunSpec) -> Iterator[RunDir]:
+        """Yield the runs of one recipe with another that wait: of its seed, which see the same batches, then others.
+
+        These have batches of their own, and come only where batches need not be loaded.
+        """
+        recipe, others = self._number(spec), []
+        for run in tuple(self._runs):
+            its_recipe, its_seed = self._recipe_and_seed(run)
+            if its_recipe != recipe:
+                continue
+            if its_seed != spec.seed:
+                others.append(run)
+            elif claimable(run, self._outlook):
+                yield run
+        if task_kind(spec.task).packaged:
+            yield from (run for run in others if claimable(run, self._outlook))
+
+    def _recipe_and_seed(self, run: RunDir) -> tuple[int, int]:
+        """Return the number of a run's recipe, and its seed; each spec is read once."""
+        if run not in self._read:
+            try:
+                spec = run.spec()
+            except CorruptError:
+                return -1, 0  # no recipe; training says so in the run's own folder
+            self._read[run] = self._number(spec), spec.seed
+        return self._read[run]
+
+    def _number(self, spec: RunSpec) -> int:
+        return self._kinds.setdefault(spec.kind, len(self._kinds))
+
+
+class Places:
+    """The places of a pack: how many there are, and which runs may have them.
+
+    Attributes:
+        size: how many there are, with that of the run that the pack begins with.
+        remark: what the log should say of that.
     """
-    others = []
-    for run in waiting:
-        try:
-            other = run.spec()
-        except CorruptError:
-            continue  # training says so in the run's own folder
-        if other.kind == spec.kind and other.seed == spec.seed:
-            yield run
-        elif other.kind == spec.kind and task_kind(spec.task).packaged:
-            others.append(run)
-    yield from others
+
+    def __init__(self, size: int = 1, remark: str = "", others: Iterable[RunDir] = ()) -> None:
+        self.size = size
+        self.remark = remark
+        self._others = iter(others)
+        self._seen = deque[RunDir]()
+
+    def waiting(self, most: int) -> int:
+        """Count the runs that wait for a place; none is looked for beyond `most`."""
+        self._seen.extend(itertools.islice(self._others, max(0, most - len(self._seen))))
+        return len(self._seen)
+
+    def next(self) -> RunDir | None:
+        """Return the next run that may have a place, or None where there is none."""
+        return self._seen.popleft() if self.waiting(1) else None
+
+
+def enough(profile: AnyProfile, spec: RunSpec) -> int:
+    """Return how many runs left to each worker make as large a pack as any more would."""
+    if profile.pack != "auto":
+        return profile.pack
+    return max(STACK, math.ceil(WORTH_A_TRIAL / spec.schedule.last_step))
 
 
 def pack_size(profile: AnyProfile, spec: RunSpec, device: "torch.device", left: int, workers: int) -> tuple[int, str]:

@@ -9,7 +9,6 @@ import signal
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -36,7 +35,7 @@ from ettsweep.spec import RunSpec
 from ettsweep.worker.control import POLL_S, Control
 from ettsweep.worker.devices import execution, gathered, prepare_device
 from ettsweep.worker.job import JobOutlook, SlurmJob
-from ettsweep.worker.pack import companions, pack_size
+from ettsweep.worker.pack import WAITING, Places, Remaining, claimable, enough, pack_size
 
 if TYPE_CHECKING:
     import torch
@@ -45,9 +44,6 @@ if TYPE_CHECKING:
     from ettsweep.training.execution import Execution
     from ettsweep.training.turns import Stop, Turns
 
-
-WAITING = (State.MISSING, State.INTERRUPTED)
-"""States of runs that wait for someone to train them."""
 
 IDLE_LIVES = 6
 """Lives of a job in a row without a single step after which SLURM is not asked for one more."""
@@ -147,17 +143,17 @@ class Worker:
         profile = validate(PROFILES[self.submission.kind], self.submission.profile, where)
         claimed = True
         while claimed:
-            claimed = False
+            claimed, remaining = False, Remaining(self.runs, self._outlook)
             for run in self.runs:
                 first = None if self.control.told else claim(run, info, self._outlook)
                 if first is None:
                     continue
                 claimed = True
-                size, remark, others = self._pack(run, profile, device)
-                attempts = [first, *self._take(others, info, size - 1)]
-                more = partial(self._refill, others, info)
+                places = self._places(run, remaining, profile, device)
+                attempts = [first, *self._take(places, info, places.size - 1)]
+                more = partial(self._refill, places, info)
                 how = execution(profile, self.slot, self._data_of(run))
-                stops = train(attempts, device, how, self.control, group, profile, code, remark, more)
+                stops = train(attempts, device, how, self.control, group, profile, code, places.remark, more)
                 for attempt, stop in zip(attempts, stops, strict=True):
                     self.control.heed(stop)
                     if stop is None or attempt.progress() > progress_before(attempt):
@@ -169,34 +165,31 @@ class Worker:
                     gc.collect()  # networks hold themselves, and the next run is measured by what is free
                     torch.cuda.empty_cache()
 
-    def _pack(self, first: RunDir, profile: AnyProfile, device: "torch.device") -> tuple[int, str, deque[RunDir]]:
-        """Return how many runs train in a pack with a claimed one, what the log should say of that, and which may."""
+    def _places(self, first: RunDir, remaining: Remaining, profile: AnyProfile, device: "torch.device") -> Places:
+        """Return the places of a pack that begins with a claimed run."""
         try:
             spec = first.spec()
         except CorruptError:
-            return 1, "", deque()  # training says so in the run's own folder
+            return Places()  # training says so in the run's own folder
         size, remark = pack_size(profile, spec, device, len(self.runs), self._workers)
-        if size == 1:
-            return 1, remark, deque()  # without a look at all of a long list
-        states = {run: run.status(self._outlook).state for run in self.runs}
-        waiting = [run for run, state in states.items() if state in WAITING]
-        # With what others train now: they too have their part of it.
-        left = len(waiting) + sum(state in (State.RUNNING, State.UNKNOWN) for state in states.values())
-        size, remark = pack_size(profile, spec, device, left, self._workers)
-        return size, remark, deque(companions(waiting, spec) if size > 1 else ())
+        if size > 1:  # without a look at the list where even all of it would make no pack
+            left = remaining.left(self._workers * enough(profile, spec))
+            size, remark = pack_size(profile, spec, device, left, self._workers)
+        return Places(size, remark, remaining.companions(spec))
 
-    def _take(self, others: deque[RunDir], info: Json, free: int) -> list[Attempt]:
-        """Claim the first so many of some runs that nobody else has, and leave the rest."""
+    def _take(self, places: Places, info: Json, free: int) -> list[Attempt]:
+        """Claim runs for some places, of those that nobody else has."""
         taken = list[Attempt]()
         with contextlib.suppress(StorageError):  # whoever claims a run alone says so
-            while len(taken) < free and others and not self.control.told:
-                if attempt := claim(others.popleft(), info, self._outlook):
+            while len(taken) < free and not self.control.told and (run := places.next()):
+                if attempt := claim(run, info, self._outlook):
                     taken.append(attempt)
         return taken
 
-    def _refill(self, others: deque[RunDir], info: Json, free: int) -> list[Attempt]:
+    def _refill(self, places: Places, info: Json, free: int) -> list[Attempt]:
         """Claim runs for places that have become free in a pack, of what is left no more than this worker's part."""
-        return self._take(others, info, min(free, math.ceil(len(others) / self._workers)))
+        waiting = places.waiting(free * self._workers)
+        return self._take(places, info, min(free, math.ceil(waiting / self._workers)))
 
     @property
     def _workers(self) -> int:
@@ -245,11 +238,6 @@ class Worker:
         until_s = time.monotonic() + self.submission.profile["warn_s"] / 2
         while time.monotonic() < until_s and not self.submission.all_saved(self.job.index, self.job.restart):
             time.sleep(POLL_S)
-
-
-def claimable(run: RunDir, outlook: Outlook) -> bool:
-    """Say whether a run waits for someone to train it."""
-    return run.status(outlook).state in WAITING
 
 
 def progress_before(attempt: Attempt) -> float:

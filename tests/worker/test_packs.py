@@ -3,8 +3,10 @@
 import json
 import os
 import signal
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,13 +22,18 @@ from support.commandline import (
 from support.made_runs import CPU, MakeSpec
 from support.slots import owner, wait_for_results
 
-from ettsweep.launch.profiles import LocalProfile
+from ettsweep.launch.profiles import LocalProfile, Slot
+from ettsweep.launch.submissions import Submission
+from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
-from ettsweep.runs.state import State
+from ettsweep.runs.state import State, ThisMachine
+from ettsweep.spec import RunSpec
 from ettsweep.tasks.images.spec import ImageNetTask
 from ettsweep.training import memory, stack
+from ettsweep.training.distributed import ALONE
 from ettsweep.training.stack import Trial
-from ettsweep.worker.pack import companions, pack_size
+from ettsweep.worker.pack import Places, Remaining, enough, pack_size
+from ettsweep.worker.worker import Worker
 
 Ask = Callable[..., Any]
 
@@ -118,6 +125,10 @@ class TestWorkers:
 # --- which runs -------------------------------------------------------------------------------------------------------
 
 
+def companions(runs: list[RunDir], spec: RunSpec) -> list[RunDir]:
+    return list(Remaining(runs, ThisMachine()).companions(spec))
+
+
 def test_companions_are_runs_of_one_recipe_those_of_the_same_seed_first(make_spec: MakeSpec, results: Path) -> None:
     base = make_spec()
     specs = [
@@ -130,7 +141,7 @@ def test_companions_are_runs_of_one_recipe_those_of_the_same_seed_first(make_spe
     runs = [RunDir.create(results, spec) for spec in specs]
     broken = RunDir.create(results, make_spec(lr=0.7))
     broken.spec_path.write_text("{")
-    assert list(companions([broken, *runs], base)) == [runs[1], runs[3], runs[0]]
+    assert companions([broken, *runs], base) == [runs[1], runs[3], runs[0]]
 
 
 def test_seeds_are_not_mixed_where_batches_are_loaded(make_spec: MakeSpec, results: Path) -> None:
@@ -139,7 +150,7 @@ def test_seeds_are_not_mixed_where_batches_are_loaded(make_spec: MakeSpec, resul
         make_spec(lr=lr, seed=seed).model_copy(update={"task": task}) for lr, seed in ((0.1, 0), (0.2, 0), (0.1, 1))
     )
     runs = [RunDir.create(results, spec) for spec in (other, same)]
-    assert list(companions(runs, base)) == [runs[1]]
+    assert companions(runs, base) == [runs[1]]
 
 
 def sizes(profile: LocalProfile, spec: Any, waiting: int, workers: int) -> tuple[int, str]:
@@ -203,6 +214,88 @@ def test_memory_bounds_a_pack_and_the_log_says_where_two_do_not_fit(
     size, note = sizes(LocalProfile(pack=32), spec, 64, 2)
     assert size == 1
     assert note.startswith("trains alone: of the 32 runs that could train at once")
+
+
+@pytest.mark.parametrize("profile", [LocalProfile(pack=8), LocalProfile(), LocalProfile(pack_mode="fast")])
+@pytest.mark.parametrize("steps", [24, 1000])
+def test_beyond_enough_runs_a_pack_is_as_large_however_many_are_left(
+    make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch, profile: LocalProfile, steps: int
+) -> None:
+    spec = make_spec(schedule={"total_steps": steps})
+    monkeypatch.setattr(stack, "rehearse", lambda *_: Trial(exact=True, speedup=2.0))
+    left = 2 * enough(profile, spec)
+    assert sizes(profile, spec, left, 2) == sizes(profile, spec, 10 * left, 2) == (8 if profile.pack == 8 else 32, "")
+
+
+@pytest.fixture
+def make_worker(results: Path) -> Callable[..., Worker]:
+    """Return a function that makes a worker of a list, in this process, one of so many."""
+
+    def make(runs: list[RunDir], workers: int, **profile: Any) -> Worker:
+        slots = [{"name": f"cpu-{number}"} for number in range(workers)]
+        plain = LocalProfile(**profile).model_dump(mode="json")
+        submission = Submission(results / "jobs" / "a", "local", (), plain, None, "", {}, slots, "", "", "")
+        control: Any = SimpleNamespace(told="", heed=lambda stop: None)
+        return Worker(submission, Slot("cpu-0", "cpu", None, 1), runs, control)
+
+    return make
+
+
+def test_a_long_list_is_not_looked_through_for_each_pack(
+    make_spec: MakeSpec, results: Path, make_worker: Callable[..., Worker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = [RunDir.create(results, make_spec(lr=lr, seed=seed)) for lr in range(1, 101) for seed in (0, 1, 2)]
+    packs, looks = list[list[int]](), Counter[str]()
+
+    def finish(attempts: list[Attempt], *_: object) -> list[None]:
+        members = [RunDir(attempt.run) for attempt in attempts]
+        packs.append([run.spec().seed for run in members])
+        for run in members:
+            run.finish({"status": "done"}, [])
+        return [None] * len(members)
+
+    def counted(name: str) -> None:
+        method = getattr(RunDir, name)
+
+        def look(run: RunDir, *arguments: object) -> Any:
+            looks[name] += 1
+            return method(run, *arguments)
+
+        monkeypatch.setattr(RunDir, name, look)
+
+    monkeypatch.setattr("ettsweep.worker.worker.train", finish)
+    counted("status")
+    counted("spec")
+    make_worker(runs, 1, pack=10)._train_with(ALONE, CPU, {}, {})
+    assert packs == [[seed] * 10 for seed in (0, 1, 2)] * 10
+    assert looks["status"] < 10 * len(runs)
+    assert looks["spec"] < 3 * len(runs)
+
+
+def test_a_pack_is_a_part_of_what_waits_or_is_trained(
+    make_spec: MakeSpec, results: Path, make_worker: Callable[..., Worker]
+) -> None:
+    runs = [RunDir.create(results, make_spec(lr=lr)) for lr in range(1, 12)]
+    for run in runs[:5]:
+        run.finish({"status": "done"}, [])
+    for run in runs[5:7]:
+        assert run.claim({}, after=0)
+    runs[7].cancel()
+    worker, profile = make_worker(runs, 2), LocalProfile(pack=8)
+    places = worker._places(runs[6], Remaining(runs, ThisMachine()), profile, CPU)
+    assert (places.size, places.remark) == (3, "")
+    assert [places.next() for _ in range(4)] == [*runs[8:], None]
+
+
+def test_a_refill_leaves_other_workers_their_part(
+    make_spec: MakeSpec, results: Path, make_worker: Callable[..., Worker]
+) -> None:
+    runs = [RunDir.create(results, make_spec(lr=lr)) for lr in range(1, 8)]
+    assert runs[0].claim({}, after=0)
+    worker, places = make_worker(runs, 2), Places(9, "", Remaining(runs, ThisMachine()).companions(make_spec()))
+    taken = [[attempt.run.name for attempt in worker._refill(places, {}, 4)] for _ in range(4)]
+    ids = [run.id for run in runs]
+    assert taken == [ids[1:4], ids[4:6], ids[6:], []]
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from support.onlooker import Onlooker
 
 from ettsweep.launch.submissions import submissions
 from ettsweep.runs.folder import RunDir
+from ettsweep.worker.control import POLL_S
 
 STEPS = 120
 """Steps of a run here."""
@@ -50,10 +52,14 @@ def hold(place):
             break
     signal.set_wakeup_fd(before)
 
+def held_before():
+    """Say whether this worker has been held before a step: of a pack, only the first run that comes there is."""
+    return any(Path(__file__).parent.glob(f"held-{TASK}-{RANK}-*-step"))
+
 def around(module, name, before=None, after=None):
     function = getattr(module, name)
     def held(*args, **kwargs):
-        if before and (before != "step" or args[0] == HELD_STEP):
+        if before and (before != "step" or args[0] == HELD_STEP and not held_before()):
             hold(before)
         value = function(*args, **kwargs)
         if after:
@@ -100,8 +106,8 @@ class Hold:
 
         Args:
             places: for each worker of a job, the last for all further ones: `start` of Python; before it imports
-                `torch`; before a `step`; after a run has `finished`; when it has `saved` and is about to ask SLURM for
-                another job, or whether there will be one. `step+saved` is both, one after the other.
+                `torch`; before a `step`, once; after a run has `finished`; when it has `saved` and is about to ask
+                SLURM for another job, or whether there will be one. `step+saved` is both, one after the other.
             lives: in how many of the job's lives, from the first.
             deaf: the worker that goes on only when all are let go.
         """
@@ -189,6 +195,22 @@ def assert_resumed(run: RunDir, *steps: int) -> None:
     assert found == [(0, 0), *enumerate(steps, 1)]
 
 
+def packs(run: RunDir) -> list[int]:
+    """Return with how many runs, itself among them, each attempt began."""
+    return [int(run.attempt(number).execution().get("pack", 1)) for number in run.numbers()]
+
+
+def assert_came_back_as_a_pack(runs: list[RunDir], job: str) -> None:
+    """All runs of a job were saved after the step before which one was held, and went on as a pack in a later life."""
+    assert [id_ for run in runs for id_, _ in lives(run)] == [job, job] * len(runs)
+    (before, after), *others = [[life for _, life in lives(run)] for run in runs]
+    assert before < after
+    assert others == [[before, after]] * len(others)
+    assert [packs(run) for run in runs] == [[len(runs)] * 2] * len(runs)
+    for run in runs:
+        assert_resumed(run, HELD_STEP)
+
+
 # --- an array -------------------------------------------------------------------------------------------------------
 
 
@@ -232,6 +254,31 @@ def test_a_job_trains_its_runs_one_after_the_other(cluster: Cluster, tmp_path: P
     assert [lives(run) for run in runs] == [[(f"{number}_{task}", 0)] for task in (0, 0, 1)]
     assert [row["id"] for row in cluster.squeue("--jobs", number)] == [f"{number}_1", f"{number}_0"]
     assert len({run.attempt(1).claim()["process"]["pid"] for run in runs[:2]}) == 1
+    assert_all_as_if_undisturbed(results)
+
+
+def test_a_job_trains_its_runs_as_a_pack_and_all_are_saved_when_its_time_is_up(
+    cluster: Cluster, hold: Hold, tmp_path: Path, results: Path, seen: Onlooker
+) -> None:
+    ettsweep(*asks(tmp_path, 6, STEPS, runs_per_job=4, pack=4, **hold.at("step")))
+    for task in (0, 1):
+        hold.wait(task)
+    (warned, calm), runs = (f"{array(results)}_{task}" for task in (0, 1)), by_task(results)
+    rows = status(results)
+    assert [(rows[run.id]["state"], rows[run.id]["job"]) for run in runs] == [
+        *[("running", warned)] * 4,
+        *[("running", calm)] * 2,
+    ]
+    assert len({run.attempt(1).claim()["process"]["pid"] for run in runs[:4]}) == 1
+    cluster.run("scancel", "--signal=USR2", warned)
+    wait_for(lambda: restarts(cluster, warned) == 1, "the warned job to come back")
+    hold.let_go()
+    wait_until_done(results)
+    assert {row["state"] for row in seen()} <= {"queued", "running", "done"}
+    assert_came_back_as_a_pack(runs[:4], warned)
+    for run in runs[4:]:
+        assert (lives(run), packs(run)) == ([(calm, 0)], [2])
+    assert restarts(cluster, calm) == 0
     assert_all_as_if_undisturbed(results)
 
 
@@ -567,6 +614,18 @@ def test_a_preempted_run_comes_back_and_goes_on_at_the_very_step(
     assert_all_as_if_undisturbed(results)
 
 
+def test_a_preempted_pack_comes_back_and_each_run_goes_on_at_the_very_step(
+    cluster: Cluster, hold: Hold, tmp_path: Path, results: Path
+) -> None:
+    ettsweep(*asks(tmp_path, 4, STEPS, runs_per_job=4, pack=4, partition="low", **hold.at("step")))
+    hold.wait()
+    job = f"{array(results)}_0"
+    cluster.sbatch("sleep 600", "--partition=high", "--exclusive", f"--nodelist={cluster.node_of(job)}")
+    wait_until_done(results)
+    assert_came_back_as_a_pack(by_task(results), job)
+    assert_all_as_if_undisturbed(results)
+
+
 WARN, REQUEUE = ("scancel", "--signal=USR2"), ("scontrol", "requeue")
 NO_SCONTROL = {"python": f"env PATH=/nowhere {sys.executable}"}
 
@@ -615,22 +674,22 @@ def test_a_run_whose_job_comes_back_goes_on_where_it_was(
     assert_all_as_if_undisturbed(results)
 
 
-def test_a_run_longer_than_the_time_limit_goes_through_several_jobs(
+def test_runs_longer_than_the_time_limit_go_through_several_jobs_in_a_pack_and_alone(
     cluster: Cluster, hold: Hold, tmp_path: Path, results: Path, seen: Onlooker
 ) -> None:
     """The limit is SLURM's own: a job trains to a step, and waits there for the warning, which comes after 25 to 55 s."""
-    ettsweep(*asks(tmp_path, 1, STEPS, partition="short", time_min=1, warn_s=5, **hold.at("step", lives=99)))
-    wait_for(lambda: only_run(results).numbers(), "the claim")
+    profile = {"partition": "short", "time_min": 1, "warn_s": 5, "runs_per_job": 3, "pack": 3}
+    ettsweep(*asks(tmp_path, 4, STEPS, **profile, **hold.at("step", lives=99)))
+    wait_for(lambda: all(run.numbers() for run in runs_in(results)), "the claims")
     wait_until_done(results)
-    job = f"{array(results)}_0"
     assert {row["state"] for row in seen()} <= {"queued", "running", "done"}
-    attempts = lives(only_run(results))
-    assert [id_ for id_, _ in attempts] == [job, job]
-    assert attempts[0][1] < attempts[1][1]
-    assert_resumed(only_run(results), HELD_STEP)
-    assert "out of time" in only_run(results).attempt(1).failure()["reason"]  # type: ignore[index]
-    cluster.wait_state(job, "COMPLETED")
-    assert restarts(cluster, job) == attempts[1][1]
+    runs, jobs = by_task(results), [f"{array(results)}_{task}" for task in (0, 1)]
+    for pack, job in zip((runs[:3], runs[3:]), jobs, strict=True):
+        assert_came_back_as_a_pack(pack, job)
+        cluster.wait_state(job, "COMPLETED")
+        assert {lives(run)[1] for run in pack} == {(job, restarts(cluster, job))}
+    for run in runs:
+        assert "out of time" in run.attempt(1).failure()["reason"]  # type: ignore[index]
     assert_all_as_if_undisturbed(results)
 
 
@@ -817,6 +876,28 @@ def test_a_cancelled_run_stops_with_a_checkpoint_and_its_job_takes_the_next(
     assert_resumed(first, stopped)
     assert (len(first.numbers()), second.numbers()) == (2, [1])
     assert_all_as_if_undisturbed(results)
+
+
+def test_a_cancelled_run_leaves_the_others_of_its_pack_as_they_are(
+    cluster: Cluster, hold: Hold, tmp_path: Path, results: Path
+) -> None:
+    ettsweep(*asks(tmp_path, 4, STEPS, runs_per_job=4, pack=4, **hold.at("step")))
+    hold.wait()
+    job, runs = f"{array(results)}_0", by_task(results)
+    cancelled = runs.pop(1)
+    assert "1 of them stop at their next step" in ettsweep("cancel", cancelled.id, "--results", results).stderr
+    assert status(results)[cancelled.id]["reason"] == "cancelling"
+    time.sleep(POLL_S)  # it looks at its next step, wherever it is
+    hold.let_go()
+    rows = wait_for_state(results, "cancelled", "done")
+    assert [rows[run.id]["state"] for run in (cancelled, *runs)] == ["cancelled", "done", "done", "done"]
+    assert cancelled.attempt(1).failure()["reason"] == "cancelled"  # type: ignore[index]
+    assert cancelled.attempt(1).has_checkpoint()
+    assert last_step(cancelled, 1) in (HELD_STEP - 1, HELD_STEP)
+    for run in runs:
+        assert (lives(run), packs(run)) == ([(job, 0)], [4])
+        assert_as_if_undisturbed(run)
+    cluster.wait_state(job, "COMPLETED")
 
 
 def test_waiting_jobs_of_cancelled_runs_are_withdrawn_and_no_others(

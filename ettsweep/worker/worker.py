@@ -49,6 +49,10 @@ IDLE_LIVES = 6
 """Lives of a job in a row without a single step after which SLURM is not asked for one more."""
 
 
+ALONE_OF_ITS_KIND = "trains alone: no other run that waits has its model, recipe and data"
+"""What the log of a run says that would have had others in its pack."""
+
+
 def say(
     submission: Submission,
     worker: str,
@@ -153,7 +157,8 @@ class Worker:
                 attempts = [first, *self._take(places, info, places.size - 1)]
                 more = partial(self._refill, places, info)
                 how = execution(profile, self.slot, self._data_of(run))
-                stops = train(attempts, device, how, self.control, group, profile, code, places.remark, more)
+                remark = ALONE_OF_ITS_KIND if places.size > 1 and len(attempts) == 1 else places.remark
+                stops = train(attempts, device, how, self.control, group, profile, code, remark, more)
                 for attempt, stop in zip(attempts, stops, strict=True):
                     self.control.heed(stop)
                     if stop is None or attempt.progress() > progress_before(attempt):

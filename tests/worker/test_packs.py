@@ -31,9 +31,10 @@ from ettsweep.spec import RunSpec
 from ettsweep.tasks.images.spec import ImageNetTask
 from ettsweep.training import memory, stack
 from ettsweep.training.distributed import ALONE
+from ettsweep.training.run import environment
 from ettsweep.training.stack import Trial
 from ettsweep.worker.pack import Places, Remaining, enough, pack_size
-from ettsweep.worker.worker import Worker
+from ettsweep.worker.worker import ALONE_OF_ITS_KIND, Worker
 
 Ask = Callable[..., Any]
 
@@ -285,6 +286,19 @@ def test_a_pack_is_a_part_of_what_waits_or_is_trained(
     places = worker._places(runs[6], Remaining(runs, ThisMachine()), profile, CPU)
     assert (places.size, places.remark) == (3, "")
     assert [places.next() for _ in range(4)] == [*runs[8:], None]
+
+
+def test_a_run_that_no_other_is_like_trains_alone_and_its_log_says_why(
+    make_spec: MakeSpec, results: Path, make_worker: Callable[..., Worker]
+) -> None:
+    shapes = ((8, 0.5), (16, 0.5), (8, 0.25), (24, 0.5))
+    runs = [RunDir.create(results, make_spec(model={"width": width}, lr=lr)) for width, lr in shapes]
+    worker = make_worker(runs, 1, pack=8)
+    worker.control.watch = lambda *_: lambda: None
+    worker._train_with(ALONE, CPU, environment(CPU), {})
+    assert list(map(pack_of, runs)) == [2, 1, 2, 1]
+    logs = [run.attempt(1).log() for run in runs]
+    assert [ALONE_OF_ITS_KIND in log for log in logs] == [False, True, False, False], "the last one is all that is left"
 
 
 def test_a_refill_leaves_other_workers_their_part(

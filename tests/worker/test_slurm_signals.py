@@ -127,6 +127,11 @@ class Hold:
         """Let all workers go on, and hold none from now on."""
         (self._folder / "go").touch()
 
+    def let_go_to_look(self) -> None:
+        """Let them go on, each of them to look for its cancellation at its next step, however lately it has looked."""
+        time.sleep(POLL_S)
+        self.let_go()
+
 
 @pytest.fixture
 def hold(tmp_path: Path) -> Hold:
@@ -858,7 +863,7 @@ def test_a_cancelled_run_stops_with_a_checkpoint_and_its_job_takes_the_next(
     assert (row["state"], row["reason"], row["job"]) == ("running", "cancelling", job)
     too_early = ettsweep("retry", first.id, "--launch", tmp_path / "slurm.yaml", "--results", results).stderr
     assert f"run {first.id} is running: nothing to retry" in too_early
-    hold.let_go()
+    hold.let_go_to_look()
     wait_for_state(results, "cancelled", "done")
     rows = status(results)
     assert [rows[run.id]["state"] for run in (first, second)] == ["cancelled", "done"]
@@ -887,8 +892,7 @@ def test_a_cancelled_run_leaves_the_others_of_its_pack_as_they_are(
     cancelled = runs.pop(1)
     assert "1 of them stop at their next step" in ettsweep("cancel", cancelled.id, "--results", results).stderr
     assert status(results)[cancelled.id]["reason"] == "cancelling"
-    time.sleep(POLL_S)  # it looks at its next step, wherever it is
-    hold.let_go()
+    hold.let_go_to_look()
     rows = wait_for_state(results, "cancelled", "done")
     assert [rows[run.id]["state"] for run in (cancelled, *runs)] == ["cancelled", "done", "done", "done"]
     assert cancelled.attempt(1).failure()["reason"] == "cancelled"  # type: ignore[index]
@@ -1007,7 +1011,7 @@ def test_all_is_cancelled_whatever_it_is_doing(cluster: Cluster, hold: Hold, tmp
     assert "2 waiting jobs withdrawn" in told
     assert "1 of them stop at their next step, with a checkpoint" in told
     assert not pending(cluster)
-    hold.let_go()
+    hold.let_go_to_look()
     wait_for_state(results, "cancelled")
     wait_for(lambda: cluster.state(f"{number}_0") in GONE, "the job to end")
     first = by_task(results)[0]

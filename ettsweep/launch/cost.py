@@ -12,6 +12,7 @@ from ettsweep.launch.monitor import duration
 from ettsweep.launch.pace import until_free
 from ettsweep.launch.profiles import AnyProfile, LocalProfile
 from ettsweep.output import count, device_hours
+from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.state import State
 from ettsweep.sweep.ledger import Ledger, Plan, Planned, Run, cost_s
@@ -112,11 +113,18 @@ def _share_trained(run: Run) -> float:
 
 def share_left(run: RunDir) -> float:
     """Return the share of its steps that a run has yet to train, after the last attempt that has saved."""
-    for attempt in map(run.attempt, reversed(run.numbers())):
-        if attempt.has_checkpoint():
-            return 1 - attempt.progress()
-    return 1.0
+    saved = _last_saved(run)
+    return 1 - saved.progress() if saved else 1.0
 
+
+def _last_saved(run: RunDir) -> Attempt | None:
+    """Return the attempt that a run would go on from."""
+    attempts = map(run.attempt, reversed(run.numbers()))
+    return next((attempt for attempt in attempts if attempt.has_checkpoint()), None)
+
+
+MIXED = "began in pack_mode exact and may go on fast, rounded otherwise from there on; pack_mode=exact keeps them exact"
+"""What is said of interrupted runs before they do; their logs say where they have."""
 
 # --- before and after -----------------------------------------------------------------------------------------------
 
@@ -152,7 +160,14 @@ class Account:
         head = f"{count(len(new), 'run')} to train"
         if self.rounds:
             head = f"{'this round' if first else 'the next'} trains {count(len(new), 'run')}"
-        return ": ".join(filter(None, [head, self._price(new, plan.ledger, tersely=not first)]))
+        told = ": ".join(filter(None, [head, self._price(new, plan.ledger, tersely=not first)]))
+        mixed = [p for p in new if p.id in runs and self._mixes(runs[p.id].dir)]
+        return f"{told}; {len(mixed)} of them {MIXED}" if mixed else told
+
+    def _mixes(self, run: RunDir) -> bool:
+        """Say whether a run was begun exact and may go on in a compiled stack."""
+        saved = _last_saved(run) if self.profile.pack_mode == "fast" else None
+        return saved is not None and saved.execution().get("pack_mode") != "fast"
 
     def _price(self, planned: Sequence[Planned], ledger: Ledger, *, tersely: bool) -> str:
         """Return the device hours of some runs, their wall time where it is known, and how many were timed."""

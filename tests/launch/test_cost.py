@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ettsweep.launch.cost import Account, Times, cost_so_far, device_hours, saved_by_racing
+from ettsweep.launch.cost import MIXED, Account, Times, cost_so_far, device_hours, saved_by_racing
 from ettsweep.launch.profiles import AnyProfile, LocalProfile, SlurmProfile
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
@@ -186,6 +186,17 @@ def test_it_is_told_how_many_runs_were_trained_in_packs(results: Path, make_spec
     assert told == "3 of 4 runs trained, 2 of them in packs of up to 3: 0.75 device hours in 0 s"
     finish(results, specs[3], 900, pack=3, pack_mode="fast")
     assert "3 of them in packs of up to 3, compiled: " in account.after(load_ledger(results))
+
+
+def test_fast_is_said_to_change_runs_that_were_begun_exact(results: Path, make_spec: Specs) -> None:
+    fresh, exact, fast, alone = (make_spec(seed=seed) for seed in range(4))
+    stop(results, exact, 0.5).record_execution({"pack": 4, "pack_mode": "exact"})
+    stop(results, fast, 0.5).record_execution({"pack": 4, "pack_mode": "fast"})
+    stop(results, alone, 0.5).record_execution({"processes": 1})
+    runs = [fresh, exact, fast, alone]
+    told = before(results, runs, HERE.model_copy(update={"pack_mode": "fast"}))
+    assert told == f"4 runs to train; 2 of them {MIXED}"
+    assert before(results, runs) == "4 runs to train"
 
 
 def test_rounds_after_the_first_are_told_in_few_words(results: Path, make_spec: Specs) -> None:

@@ -124,8 +124,8 @@ class Pack:
         finally:
             for member in members:
                 member.leave()  # at the end of the process is too late: threads that close records would not start
-        for thread in self._closing:
-            thread.join()
+            for thread in self._closing:
+                thread.join()
         for member in members:
             if member.error is not None:
                 raise member.error
@@ -266,8 +266,15 @@ class Member:
         self._until_next_wish(lambda: self._turns.send(came))
 
     def fail(self, error: Exception) -> None:
-        """Tell the run that what it wanted has failed."""
+        """Tell the run that what it wanted has failed.
+
+        Raises:
+            RuntimeError: the device is broken: no run is to fail for another.
+        """
+        device = self.trainer.device
         self._until_next_wish(lambda: self._turns.throw(error))
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
 
     def leave(self) -> None:
         """End the run where it is, unless it has come to its end."""
@@ -278,10 +285,7 @@ class Member:
         try:
             came = get()
         except Exception as error:
-            device = self.trainer.device
             self.fail(error)
-            if device.type == "cuda":
-                torch.cuda.synchronize(device)  # raises if the device is broken: no run is to fail for another
         else:
             self.go_on(came)
 

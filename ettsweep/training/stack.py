@@ -10,7 +10,7 @@ K members, B samples of a micro-batch.
 import contextlib
 import math
 import time
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from functools import cache
 from itertools import islice
 from typing import NamedTuple
@@ -57,7 +57,7 @@ def shape_of(trainer: Trainer) -> Hashable:
 class Stack:
     """Runs that train at once.
 
-    A member leaves by `release`, or by becoming a member of another stack; this one is of no use from then on.
+    A member leaves by becoming one of another stack, or by parameters of its own; this one is of no use from then on.
 
     Attributes:
         trainers: the members.
@@ -83,21 +83,6 @@ class Stack:
             for parameters, mine in zip(members, whole.unbind(), strict=True):
                 parameters[name].data = mine
             self._parameters[name] = whole
-
-    def step(self, lrs: Sequence[float], batches: Sequence[Iterable[Batch]]) -> list[tuple[Tensor, Tensor, Tensor]]:
-        """Take one optimizer step of every member, as Trainer.train_step does; nothing waits for the device.
-
-        Args:
-            lrs: each member's.
-            batches: each member's micro-batches; as many are taken as its share has slices.
-
-        Returns:
-            Loss, gradient norm before clipping and loss scale of each member.
-        """
-        losses_K, gradients = self.gradients(batches)
-        self.hand_out(gradients)
-        updates = [trainer.update(lr) for trainer, lr in zip(self.trainers, lrs, strict=True)]
-        return [(loss, *update) for loss, update in zip(losses_K.unbind(), updates, strict=True)]
 
     def gradients(self, batches: Sequence[Iterable[Batch]]) -> tuple[Tensor, Parameters]:
         """Return the losses of a batch of each member, (K,), and its gradients; nothing is changed."""
@@ -143,14 +128,15 @@ class Stack:
             for name, whole in self._parameters.items():
                 whole.copy_(kept[name])
 
-    def hand_out(self, gradients: Parameters) -> None:
-        """Give each member its gradients."""
+    def hand_out(self, gradients: Parameters, trainers: Collection[Trainer]) -> None:
+        """Give some members their gradients."""
         # In the parameters' layout: torch's fused optimizers go through memory, and take no notice of strides.
         laid_out = {name: gradients[name].contiguous() for name in self._parameters}
         assert all(laid_out[name].stride() == whole.stride() for name, whole in self._parameters.items())
         for trainer, *mine in zip(self.trainers, *(whole.unbind() for whole in laid_out.values()), strict=True):
-            for parameter, gradient in zip(trainer.model.parameters(), mine, strict=True):
-                parameter.grad = gradient
+            if trainer in trainers:
+                for parameter, gradient in zip(trainer.model.parameters(), mine, strict=True):
+                    parameter.grad = gradient
 
     def drop_gradients(self) -> None:
         """Leave no member with gradients, which its next step would add to."""
@@ -163,22 +149,35 @@ class Stack:
             assert trainer.model.get_parameter(name).data_ptr() == mine.data_ptr(), "a member has left"
 
 
-def release(trainer: Trainer) -> None:
-    """Give a member parameters of its own again, so that it trains alone, or is kept without the whole stack."""
-    for parameter in trainer.model.parameters():
-        parameter.data = parameter.detach().clone()
+class Comparison:
+    """What tensors of a stack have in common with those of members alone: `exact` and `off` as in `Trial`."""
+
+    def __init__(self) -> None:
+        self.exact, self.off = True, 0.0
+
+    def add(self, ours: Tensor, theirs: Tensor) -> None:
+        """Compare one more; what is no number counts as equal where it is so in both."""
+        if torch.allclose(ours, theirs, rtol=0, atol=0, equal_nan=True):
+            return
+        self.exact = False
+        both = ours.isfinite() & theirs.isfinite()
+        apart, norm = ((x * both).nan_to_num(0, 0, 0).norm().item() for x in (ours - theirs, theirs))
+        same_numbers = torch.equal(ours.isfinite(), theirs.isfinite())
+        self.off = max(self.off, apart / norm if norm and same_numbers else math.inf)
 
 
 class Trial(NamedTuple):
     """What a trial of a stack has found.
 
     Attributes:
-        exact: whether losses and gradients are those of members alone, bit for bit.
-        speedup: how many times as fast they are found.
+        exact: whether what was found is that of members alone, bit for bit.
+        speedup: how many times as fast it is found.
+        off: by how much it differs, as a part of its norm: of the tensor where that is most.
     """
 
     exact: bool
     speedup: float
+    off: float = 0.0
 
 
 def trial(stack: Stack, batches: Sequence[Sequence[Batch]]) -> Trial:
@@ -190,7 +189,7 @@ def trial(stack: Stack, batches: Sequence[Sequence[Batch]]) -> Trial:
     try:
         with stack.elsewhere():
             stack.gradients(batches)  # the first call takes longer
-            same, alone_s, together_s = True, 0.0, math.inf
+            found, alone_s, together_s = Comparison(), 0.0, math.inf
             for _ in range(2):  # the faster counts: others use the machine too
                 started_s = _now_s(stack)
                 losses_K, together = stack.gradients(batches)
@@ -199,36 +198,36 @@ def trial(stack: Stack, batches: Sequence[Sequence[Batch]]) -> Trial:
                 started_s = _now_s(stack)
                 loss = trainer.add_gradients(iter(mine))
                 alone_s += _now_s(stack) - started_s
-                same &= torch.equal(losses_K[k].nan_to_num(), loss.nan_to_num())
+                found.add(losses_K[k], loss)
                 for name, parameter in trainer.model.named_parameters():
                     assert parameter.grad is not None
-                    same &= torch.allclose(together[name][k], parameter.grad, rtol=0, atol=0, equal_nan=True)
+                    found.add(together[name][k], parameter.grad)
     finally:
         stack.drop_gradients()
-    return Trial(same, alone_s / together_s)
+    return Trial(found.exact, alone_s / together_s, found.off)
 
 
 def trial_of_outputs(stack: Stack, batches: Sequence[Batch]) -> Trial:
     """Find the outputs for a slice of the validation set of each member together and one by one."""
+    stack.trainers[0].outputs(batches[0])  # the first call takes longer
     started_s = _now_s(stack)
     alone = [trainer.outputs(batch) for trainer, batch in zip(stack.trainers, batches, strict=True)]
     alone_s = _now_s(stack) - started_s
-    stack.outputs(batches)  # the first call takes longer
+    stack.outputs(batches)
     started_s = _now_s(stack)
     together_K = stack.outputs(batches)
     together_s = _now_s(stack) - started_s
-    same = all(
-        torch.allclose(ours, theirs, rtol=0, atol=0, equal_nan=True)
-        for ours, theirs in zip(together_K.unbind(), alone, strict=True)
-    )
-    return Trial(same, alone_s / together_s)
+    found = Comparison()
+    for ours, theirs in zip(together_K.unbind(), alone, strict=True):
+        found.add(ours, theirs)
+    return Trial(found.exact, alone_s / together_s, found.off)
 
 
 @cache
 def rehearse(spec: RunSpec, device: torch.device, members: int) -> Trial:
     """Return what a trial finds of a stack of runs like one, on made samples."""
     inputs = example_inputs(spec.model, spec.batch_size, device)
-    task = SameBatch(Batch(inputs, inputs[-1]), lambda outputs, batch: outputs.float().mean())
+    task = SameBatch(Batch(inputs, inputs[-1]), _mean)
     trainers = []
     for seed in range(members):
         model = initial_network(spec.at(spec.lr, spec.wd, seed), device)
@@ -239,6 +238,10 @@ def rehearse(spec: RunSpec, device: torch.device, members: int) -> Trial:
         del trainers
         torch.cuda.empty_cache()  # what is free then says how large micro-batches are
     return tried
+
+
+def _mean(outputs: Tensor, batch: Batch) -> Tensor:
+    return outputs.float().mean()
 
 
 def _now_s(stack: Stack) -> float:

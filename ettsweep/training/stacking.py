@@ -6,6 +6,7 @@ from typing import Literal
 from torch import Tensor
 
 from ettsweep.errors import error_line
+from ettsweep.spec import Precision
 from ettsweep.tasks.base import Batch
 from ettsweep.training.stack import Stack, obstacle, shape_of, trial, trial_of_outputs
 from ettsweep.training.trainer import Trainer
@@ -14,6 +15,13 @@ Mode = Literal["exact", "fast"]
 
 PAYS = 1.05
 """How many times as fast as one by one the gradients of members have to be found in a stack."""
+
+OFF: dict[Precision, float] = {"fp32": 0.01, "tf32": 0.01, "fp16": 0.05, "bf16": 0.1}
+"""Part of its norm by which what a stack finds may differ from that of a member alone, where it need not be exact."""
+
+EVALUATED = 2
+"""Samples of a slice of the validation set, by those of a micro-batch, that a CPU takes of all members at once: without
+a backward pass they take no more memory than a step."""
 
 Batches = Sequence[Sequence[Batch]]
 
@@ -28,7 +36,8 @@ class Stacking:
         self._mode = mode
         self._say = say
         self._stacks: dict[Hashable, Stack] = {}
-        self._tried: dict[tuple[Hashable, int], bool] = {}
+        self._tried = set[tuple[Hashable, int]]()
+        self._refused: dict[Hashable, int] = {}
         self._evaluates: dict[Hashable, bool] = {}
 
     def shape(self, trainer: Trainer) -> Hashable:
@@ -48,11 +57,12 @@ class Stacking:
                 return None
             given = dict(zip(trainers, batches, strict=True))
             losses_K, gradients = stack.gradients([given.get(trainer, batches[0]) for trainer in stack.trainers])
-            stack.hand_out(gradients)
+            stack.hand_out(gradients, given.keys())
         except Exception as error:  # one by one whoever is at fault fails alone
             if stack:
                 stack.drop_gradients()
-            self._refuse(shape, trainers, f"a stack of {len(trainers)} fails, {error_line(error)}")
+            members = len(stack.trainers) if stack else len(trainers)
+            self._refuse(shape, members, trainers, f"a stack of {members} fails, {error_line(error)}")
             return None
         return [losses_K[stack.trainers.index(trainer)] for trainer in trainers]
 
@@ -65,13 +75,16 @@ class Stacking:
         stack = self._stacks.get(shape)
         if stack is None or 2 * len(trainers) <= len(stack.trainers) or not set(trainers) <= set(stack.trainers):
             return None
+        if trainers[0].device.type == "cpu" and len(batches[0].targets) > EVALUATED * len(trainers[0].share.slices[0]):
+            return None  # it would take memory that nobody has reckoned with, and on a CPU it is no faster
         given = dict(zip(trainers, batches, strict=True))
         slices = [given.get(trainer, batches[0]) for trainer in stack.trainers]
         tried = shape, len(slices), tuple(one.shape for one in batches[0].inputs)
         try:
             if tried not in self._evaluates:
                 found = trial_of_outputs(stack, slices)
-                self._evaluates[tried] = found.speedup >= 1 and (found.exact or not self._must_be_exact(stack))
+                right = found.exact if self._must_be_exact(stack) else found.off <= OFF[trainers[0].spec.precision]
+                self._evaluates[tried] = right and found.speedup >= 1
             outputs_K = stack.outputs(slices) if self._evaluates[tried] else None
         except Exception:  # one by one whoever is at fault fails alone
             self._evaluates[tried] = False
@@ -91,42 +104,45 @@ class Stacking:
             if set(members) <= set(stack.trainers):
                 return stack
             left = [trainer for trainer in stack.trainers if trainer not in members]
-            members += left[: len(stack.trainers) - len(members)]
-        tried = self._tried.get((shape, len(members)))
-        if tried is False:
+            members += left[: max(0, len(stack.trainers) - len(members))]
+        if len(members) <= self._refused.get(shape, 0):
             return None
-        stack = Stack(members, compiled=self._mode == "fast")
-        if tried is None:
+        before, stack = stack, Stack(members, compiled=self._mode == "fast")
+        if (shape, len(members)) in self._tried:
+            new = [trainer for trainer in trainers if before is None or trainer not in before.trainers]
+            self._say(new, f"trains in a stack of {len(members)}")
+        else:
             given = dict(zip(trainers, batches, strict=True))
-            if why := self._against(stack, [given.get(trainer, batches[0]) for trainer in members]):
-                self._refuse(shape, trainers, why)
+            if why := self._against(stack, [given.get(trainer, batches[0]) for trainer in members], trainers):
+                self._refuse(shape, len(members), trainers, why)
                 return None
-            self._tried[shape, len(members)] = True
+            self._tried.add((shape, len(members)))
         self._stacks[shape] = stack
         return stack
 
-    def _against(self, stack: Stack, batches: Batches) -> str:
-        """Return why members should not train in a stack, or "" where they should, which their logs then say."""
+    def _against(self, stack: Stack, batches: Batches, trainers: Sequence[Trainer]) -> str:
+        """Return why runs should not train in a stack, or "" where they should, which their logs then say."""
         members = len(stack.trainers)
-        if self._mode == "fast":
-            self._say(stack.trainers, f"trains in a stack of {members}, compiled")
-            return ""
         tried = trial(stack, batches)
         if not tried.exact and self._must_be_exact(stack):
             return f"in a stack of {members} the last bits of gradients differ"
+        if tried.off > OFF[stack.trainers[0].spec.precision]:
+            return f"in a stack of {members} gradients are off by {tried.off:.2g} of their norm"
+        if self._mode == "fast":
+            self._say(trainers, f"trains in a stack of {members}, compiled")
+            return ""
         if tried.speedup < PAYS:
             return f"a stack of {members} finds gradients {tried.speedup:.2g} times as fast"
-        self._say(
-            stack.trainers, f"trains in a stack of {members}, which finds gradients {tried.speedup:.2g} times as fast"
-        )
+        self._say(trainers, f"trains in a stack of {members}, which finds gradients {tried.speedup:.2g} times as fast")
         return ""
 
     def _must_be_exact(self, stack: Stack) -> bool:
         """Say whether numbers of members have to be those of runs alone, bit for bit: a GPU's differ anyway."""
         return self._mode == "exact" and stack.trainers[0].device.type == "cpu"
 
-    def _refuse(self, shape: Hashable, trainers: Sequence[Trainer], why: str) -> None:
-        self._tried[shape, len(trainers)] = False
+    def _refuse(self, shape: Hashable, members: int, trainers: Sequence[Trainer], why: str) -> None:
+        """Have no stack of so many members or less from now on: what speaks against it would against those."""
+        self._refused[shape] = max(members, self._refused.get(shape, 0))
         self._stacks.pop(shape, None)
         self._say(trainers, f"trains in turn with the others: {why}")
 

@@ -26,8 +26,9 @@ from ettsweep.training.precision import autocast
 Parameters = dict[str, Tensor]
 """Of all members, (K, ...), by name."""
 
-COMPILED_SHAPES = 64
-"""Versions of the compiled function that a process keeps, one for each shape and number of members: torch keeps 8."""
+SHAPES = 64
+"""Graphs, and versions of the compiled function, that a process keeps: one for each shape and number of members. torch
+would keep 8 versions."""
 
 FEW_TOKENS = 4
 """Tokens up to which their products, pair by pair, take less time than small matrix products: measured with 4, 8, 16
@@ -53,13 +54,12 @@ class Vmapped:
         self, task: Task, parameters: Parameters, weights_K: Tensor, batch: Batch
     ) -> tuple[Tensor, Parameters, Tensor]:
         """Return each member's loss on a micro-batch, (K,), the gradients of that times its weight, and its outputs."""
-        function = partial(gradients, self._network, task, self._spec.precision, self._device)
+        fixed = self._network, task, self._spec.precision, self._device
         arguments = parameters, weights_K, batch.inputs, batch.targets
-        found: tuple[Tensor, Parameters, Tensor]
         if self._compiled:
-            found = compiled()(*function.args, *arguments)
-        else:
-            found = traced((*self._key, self._spec.task, loss_of(task)), function, *arguments)
+            return compiled()(*fixed, *arguments)
+        found: tuple[Tensor, Parameters, Tensor]
+        found = traced((*self._key, self._spec.task, loss_of(task)), partial(gradients, *fixed), *arguments)
         return found
 
     def outputs(self, parameters: Parameters, inputs: tuple[Tensor, ...]) -> Tensor:
@@ -139,7 +139,8 @@ def outputs(
 def traced(key: Hashable, function: Callable[..., Any], *arguments: Any) -> Any:
     """Return what a function of tensors gives, by the graph that its first call with such a key and shapes leaves.
 
-    What it depends on besides has to be in the key. vmap refuses what would depend on values of tensors.
+    What it depends on besides has to be in the key. vmap refuses what would depend on values of tensors. The first call
+    takes more memory than those after it.
     """
     leaves = pytree.tree_leaves(arguments)
     key = key, *((leaf.shape, leaf.dtype) for leaf in leaves)
@@ -147,6 +148,10 @@ def traced(key: Hashable, function: Callable[..., Any], *arguments: Any) -> Any:
         graph = make_fx(function)(*arguments)
         graph.graph.eliminate_dead_code()
         graph.recompile()
+        for node in graph.graph.nodes:
+            node.meta.clear()  # megabytes that nobody needs
+        while len(_GRAPHS) >= SHAPES:
+            del _GRAPHS[next(iter(_GRAPHS))]
         _GRAPHS[key] = graph
     return _GRAPHS[key](*arguments)
 
@@ -159,7 +164,7 @@ def compiled() -> Callable[..., tuple[Tensor, Parameters, Tensor]]:
     """Return `gradients`, compiled, once for the whole process: again for another shape alone."""
     import torch._dynamo  # seconds
 
-    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, COMPILED_SHAPES)
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, SHAPES)
     return torch.compile(gradients, fullgraph=True, dynamic=False)
 
 
@@ -191,6 +196,7 @@ def _folded(
     function: Callable[..., tuple[Tensor, ...]], members: int, in_dims: Sequence[int | None], given: Any
 ) -> Any:
     """Return what a function of batches gives of those of all members, and where their dimension is in it."""
+    assert all(dim is not None or not isinstance(x, Tensor) for x, dim in zip(given, in_dims, strict=True))
     folded = [x if dim is None else x.movedim(dim, 0).flatten(0, 1) for x, dim in zip(given, in_dims, strict=True)]
     found = tuple(x.view(members, -1, *x.shape[1:]) for x in function(*folded))
     return found, (0,) * len(found)

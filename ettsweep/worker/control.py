@@ -26,7 +26,7 @@ class Control:
 
     def __init__(self) -> None:
         self.told = ""  # the name of the first signal to stop
-        self._heard = -1, ""  # in which round, by a pack
+        self._heard: tuple[tuple[int, int], str] = ((0, 0), "")  # by which pack, in which round
         for number in SIGNALS:
             signal.signal(number, self._on_signal)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # the batch script held them back until now
@@ -73,6 +73,7 @@ class Control:
     def _told_to(self, pack: "Pack | None") -> str:
         if pack is None:
             return self.told
-        if self._heard[0] != pack.rounds:
-            self._heard = pack.rounds, self.told
+        now = id(pack), pack.rounds
+        if self._heard[0] != now:
+            self._heard = now, self.told
         return self._heard[1]

@@ -45,10 +45,9 @@ START_POLL_S = 0.05
 """Seconds between looks for followers that start."""
 
 
-MALLOC = {-3: 32 * 2**20, -1: 2**30}
-"""Bytes from which on glibc takes memory from the system by itself (M_MMAP_THRESHOLD, at most 32 MiB) and from which on
-it gives it back (M_TRIM_THRESHOLD). With its own numbers a step of a stack takes most of its memory anew, page by page,
-which was a tenth of its time."""
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+"""Parameters of glibc: bytes of free memory from which on it gives them back, and of a block from which on the system
+has it at once when it is freed (at most 32 MiB)."""
 
 
 def prepare_device(slot: Slot) -> "tuple[torch.device, Json]":
@@ -75,11 +74,13 @@ def prepare_device(slot: Slot) -> "tuple[torch.device, Json]":
 
 
 def keep_freed_memory() -> None:
-    """Keep what a step frees for the next, where the C library is one that can be told to."""
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    for parameter, value in MALLOC.items():
-        if mallopt:
-            mallopt(parameter, value)
+    """Keep what a step frees for the next, where the C library can be told to.
+
+    A step of a stack would take most of its memory anew, page by page, which was a tenth of its time.
+    """
+    if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):
+        mallopt(M_MMAP_THRESHOLD, 32 * 2**20)
+        mallopt(M_TRIM_THRESHOLD, 2**30)
 
 
 def execution(profile: AnyProfile, slot: Slot, data: str | None = None) -> "Execution":

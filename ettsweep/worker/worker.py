@@ -49,7 +49,7 @@ IDLE_LIVES = 6
 """Lives of a job in a row without a single step after which SLURM is not asked for one more."""
 
 
-ALONE_OF_ITS_KIND = "trains alone: no other run that waits has its model, recipe and data"
+ALONE_OF_ITS_KIND = "trains alone: no other run that waits is of its recipe and, where data are loaded, of its seed"
 """What the log of a run says that would have had others in its pack."""
 
 
@@ -157,7 +157,8 @@ class Worker:
                 attempts = [first, *self._take(places, info, places.size - 1)]
                 more = partial(self._refill, places, info)
                 how = execution(profile, self.slot, self._data_of(run))
-                remark = ALONE_OF_ITS_KIND if places.size > 1 and len(attempts) == 1 else places.remark
+                unlike = len(attempts) == 1 < places.size and not self.control.told and not places.waiting(1)
+                remark = ALONE_OF_ITS_KIND if unlike else places.remark
                 stops = train(attempts, device, how, self.control, group, profile, code, remark, more)
                 for attempt, stop in zip(attempts, stops, strict=True):
                     self.control.heed(stop)
@@ -176,11 +177,10 @@ class Worker:
             spec = first.spec()
         except CorruptError:
             return Places()  # training says so in the run's own folder
-        size, remark = pack_size(profile, spec, device, len(self.runs), self._workers)
-        if size > 1:  # without a look at the list where even all of it would make no pack
-            left = remaining.left(self._workers * enough(profile, spec))
-            size, remark = pack_size(profile, spec, device, left, self._workers)
-        return Places(size, remark, remaining.companions(spec))
+        if profile.pack == 1 or len(self.runs) <= self._workers:
+            return Places()  # without a look at the list
+        left = remaining.left(self._workers * enough(profile, spec))
+        return Places(*pack_size(profile, spec, device, left, self._workers), remaining.companions(spec))
 
     def _take(self, places: Places, info: Json, free: int) -> list[Attempt]:
         """Claim runs for some places, of those that nobody else has."""

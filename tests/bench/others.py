@@ -76,8 +76,9 @@ def through_optuna(specs: Sequence[str]) -> list[Row]:
     def objective(trial: optuna.Trial) -> float:
         log2_lr, log2_wd = (trial.suggest_float(name, -30.0, 10.0) for name in ("log2_lr", "log2_wd"))
         seed = trial.suggest_int("seed", 0, len(specs))
-        rows.append(train_one(points[0].at(2.0**log2_lr, 2.0**log2_wd, seed).model_dump_json()))
-        return math.inf if rows[-1]["best_loss"] is None else float(rows[-1]["best_loss"])
+        row = train_one(points[0].at(2.0**log2_lr, 2.0**log2_wd, seed).model_dump_json())
+        rows.append(row)
+        return math.inf if row["best_loss"] is None else float(row["best_loss"])
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler())  # which has nothing to draw

@@ -1,11 +1,12 @@
 """Measure what runs gain by training in one process: `make bench-pack`. It prints tables, and tests nothing.
 
-Steps: training steps of vit-digits alone, one run's after another's; in turn on one batch; in a stack; in a compiled one:
+Steps: training steps of vit-digits, and of vit-cifar10 on a GPU: alone, in turn on one batch, in a stack, in a compiled one,
 a few steps each way, and again; each figure is a median over turns. Loader: whole runs on JPEG files, alone and in a pack.
 Command: a grid of vit-digits through the command line, worker start and evaluations included.
 """
 
 import argparse
+import itertools
 import json
 import os
 import platform
@@ -19,19 +20,23 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from support.stacks import step
 from support.waves import CLASSES, write_images
 
 from ettsweep.models.architectures import model_spec
+from ettsweep.models.build import example_inputs
 from ettsweep.models.vit_spec import VitSpec
 from ettsweep.runs.folder import RunDir
 from ettsweep.scaling.optimizers import AdamWSpec
 from ettsweep.spec import RunSpec, ScheduleSpec, StrategySpec
-from ettsweep.tasks.base import Batch
-from ettsweep.tasks.images.spec import DigitsTask, ImageNetTask
+from ettsweep.tasks.base import Batch, Classification, SameBatch
+from ettsweep.tasks.images.spec import Cifar10Task, DigitsTask, ImageNetTask
+from ettsweep.training.distributed import ALONE
 from ettsweep.training.execution import Execution
 from ettsweep.training.pack import Pack
-from ettsweep.training.run import Claimed, environment, prepare, training
+from ettsweep.training.run import Claimed, assembled, environment, prepare, training
 from ettsweep.training.stack import Stack
+from ettsweep.training.trainer import Trainer
 from ettsweep.worker.devices import keep_freed_memory
 
 ETTSWEEP = str(Path(sys.executable).with_name("ettsweep"))
@@ -63,6 +68,22 @@ def point(spec: RunSpec, k: int, seeds: int = 1) -> RunSpec:
     return spec.at(spec.lr * 2.0 ** (k % 3 - 1), spec.wd * 2.0 ** (k // 3 % 3 - 1) * (1 + k // 9), k % seeds)
 
 
+CIFAR = DIGITS.model_copy(update={"model": model_spec("vit-cifar10"), "task": Cifar10Task()})
+MODELS = {"vit-digits": DIGITS, "vit-cifar10": CIFAR}
+
+
+def made(spec: RunSpec, device: torch.device) -> Trainer:
+    """Return what trains a run; CIFAR's images are made, and the same in each step."""
+    if spec.task.kind == "digits":
+        return prepare(spec, device)
+    trainer = assembled(spec, device, Execution(), ALONE)
+    labels = torch.arange(spec.batch_size, device=device) % 10
+    trainer.task = SameBatch(
+        Batch(example_inputs(spec.model, spec.batch_size, device), labels), Classification(0.0).loss
+    )
+    return trainer
+
+
 def now_s(device: torch.device) -> float:
     """Return CPU seconds of this process; on a GPU wall seconds, once it has done what it was given."""
     if device.type == "cuda":
@@ -71,36 +92,38 @@ def now_s(device: torch.device) -> float:
     return time.process_time()
 
 
-def steps(members: int, device: torch.device, turns: int, steps_a_turn: int) -> list[Row]:
+def steps(model: str, members: int, device: torch.device, turns: int, steps_a_turn: int) -> list[Row]:
     """Return, of each way to train so many runs, milliseconds a run-step, and how many times as fast as alone that is."""
     ways: dict[str, Callable[[int], object]] = {}
+    spec = MODELS[model]
 
     def in_turn(trainers: Sequence[Any], batch: list[Batch]) -> Callable[[int], object]:
         return lambda n: [trainer.train_step(0.001, iter(batch)) for _ in range(n) for trainer in trainers]
 
     def stacked(compiled: bool) -> Callable[[int], object]:
-        trainers = [prepare(point(DIGITS, k, 4), device) for k in range(members)]
+        trainers = [made(point(spec, k, 4), device) for k in range(members)]
         batches = [[next(trainer.task.batches(1))] for trainer in trainers]
         stack = Stack(trainers, compiled=compiled)
-        return lambda n: [stack.step([0.001] * members, batches) for _ in range(n)]
+        return lambda n: [step(stack, [0.001] * members, batches) for _ in range(n)]
 
-    trainers = [prepare(point(DIGITS, k), device) for k in range(members)]
+    trainers = [made(point(spec, k), device) for k in range(members)]
     batches = [trainer.task.batches(1) for trainer in trainers]
     ways["alone"] = lambda n: [t.train_step(0.001, b) for t, b in zip(trainers, batches, strict=True) for _ in range(n)]
-    others = [prepare(point(DIGITS, k), device) for k in range(members)]
+    others = [made(point(spec, k), device) for k in range(members)]
     ways["lockstep"] = in_turn(others, [next(others[0].task.batches(1))])
     if members > 1:
         ways |= {"exact": stacked(compiled=False), "fast": stacked(compiled=True)}
     took: dict[str, list[float]] = {way: [] for way in ways}
     for turn in range(turns + 1):
-        for way, step in ways.items():
+        for way, take in ways.items():
             began_s = now_s(device)
-            step(steps_a_turn)
+            take(steps_a_turn)
             if turn:  # the first compiles, and warms caches
                 took[way].append((now_s(device) - began_s) / steps_a_turn / members)
     alone = took["alone"]
     return [
         {
+            "model": model,
             "members": members,
             "way": way,
             "ms a run-step": 1000 * statistics.median(seconds),
@@ -169,6 +192,7 @@ def show(rows: Sequence[Row]) -> None:
 def main() -> None:
     """Print the tables, and write them as JSON where that is asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--models", nargs="*", choices=MODELS, help="of steps; by default vit-digits, on a GPU all")
     parser.add_argument("--members", type=int, nargs="*", default=[1, 8, 32, 128])
     parser.add_argument("--turns", type=int, default=7)
     parser.add_argument("--steps", type=int, default=10, help="steps of a turn")
@@ -182,6 +206,7 @@ def main() -> None:
     torch.set_num_threads(1)
     keep_freed_memory()  # as workers do
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    models = list(MODELS) if device.type == "cuda" else ["vit-digits"]
     versions = {"torch": torch.__version__, "python": platform.python_version(), "cores": len(os.sched_getaffinity(0))}
     versions["device"] = (
         torch.cuda.get_device_name() if device.type == "cuda" else torch.backends.cpu.get_cpu_capability()
@@ -189,8 +214,8 @@ def main() -> None:
     print(json.dumps(versions))
     found: dict[str, list[Row]] = {"steps": [], "loader": [], "command": []}
     with tempfile.TemporaryDirectory() as folder:
-        for members in options.members:
-            found["steps"] += steps(members, device, options.turns, options.steps)
+        for model, members in itertools.product(options.models or models, options.members):
+            found["steps"] += steps(model, members, device, options.turns, options.steps)
         show(found["steps"])
         for members in options.loader:
             found["loader"] += loader(members, Path(folder))

@@ -393,6 +393,7 @@ def test_evaluations_in_a_stack_are_those_of_runs_alone(
 ) -> None:
     """Also of members of another seed, which go through the same slices by a task of their own, and of ghosts."""
     monkeypatch.setattr(stacking, "trial_of_outputs", lambda *given: trial_of_outputs(*given)._replace(speedup=9.0))
+    monkeypatch.setattr(stacking, "EVALUATED", 99)
     calls = list[int]()
     outputs = Stack.outputs
 
@@ -416,6 +417,7 @@ def test_evaluations_in_a_stack_are_those_of_runs_alone(
 def test_evaluations_that_are_not_exact_or_slower_go_member_by_member(
     pack: TrainPack, undisturbed: Undisturbed, specs: list[RunSpec], monkeypatch: pytest.MonkeyPatch, found: Trial
 ) -> None:
+    monkeypatch.setattr(stacking, "EVALUATED", 99)
     monkeypatch.setattr(stacking, "trial_of_outputs", lambda *_: found)
     calls = list[Stack]()
     monkeypatch.setattr(Stack, "outputs", lambda stack, batches: calls.append(stack))
@@ -445,6 +447,7 @@ def test_who_cannot_evaluate_fails_alone(
             raise ZeroDivisionError("a bug of this run alone")
         return alone(trainer, batch)
 
+    monkeypatch.setattr(stacking, "EVALUATED", 99)
     monkeypatch.setattr(stacking, "trial_of_outputs", lambda *_: Trial(exact=True, speedup=9.0))
     monkeypatch.setattr(Stack, "outputs", broken)
     monkeypatch.setattr(Trainer, "outputs", broken_too)
@@ -526,6 +529,7 @@ def test_a_stack_that_is_not_exact_or_does_not_pay_is_not_used_and_the_log_says_
     for found, why in (
         (Trial(exact=False, speedup=9.0), "in a stack of 3 the last bits of gradients differ"),
         (Trial(exact=True, speedup=0.5), "a stack of 3 finds gradients 0.5 times as fast"),
+        (Trial(exact=True, speedup=9.0, off=0.02), "in a stack of 3 gradients are off by 0.02 of their norm"),
     ):
         monkeypatch.setattr(stacking, "trial", lambda *_: found)  # noqa: B023
         runs = pack(specs, folder=results / why)

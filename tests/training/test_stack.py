@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from support.made_runs import CPU, MakeSpec
+from support.stacks import release, step
 from torch import Tensor
 
 from ettsweep.models.build import speed_up
@@ -21,7 +22,7 @@ from ettsweep.training.distributed import Peers
 from ettsweep.training.execution import Execution
 from ettsweep.training.run import prepare
 from ettsweep.training.schedule import lr_at
-from ettsweep.training.stack import Stack, obstacle, release, shape_of, trial
+from ettsweep.training.stack import Stack, obstacle, shape_of, trial
 from ettsweep.training.trainer import Trainer
 
 STEPS = 15
@@ -67,9 +68,9 @@ def runs_of(make_spec: MakeSpec, micro_batch: int | None = None, **more: Any) ->
 
 def train_together(stacked: Stack, runs: Sequence[Alone], steps: int) -> None:
     for _ in range(steps):
-        taken = stacked.step([next_lr(run.trainer) for run in runs], [run.batches for run in runs])
-        for run, step in zip(runs, taken, strict=True):
-            run.tell(step)
+        taken = step(stacked, [next_lr(run.trainer) for run in runs], [run.batches for run in runs])
+        for run, told in zip(runs, taken, strict=True):
+            run.tell(told)
 
 
 def stack_of(runs: Sequence[Alone], *, compiled: bool = False) -> Stack:

@@ -5,7 +5,7 @@ MLP. Weights are named as the paper's groups, have shape (out, in), and hold no 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
@@ -41,13 +41,7 @@ class Network(nn.Module, ABC):
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention without biases; if causal, each token reads from itself and those before it alone.
-
-    Attributes:
-        attend: what queries read from keys and values.
-    """
-
-    attend: Callable[..., Tensor] = staticmethod(F.scaled_dot_product_attention)
+    """Multi-head self-attention without biases; if causal, each token reads from itself and those before it alone."""
 
     def __init__(self, width: int, heads: int, *, causal: bool = False, dropout: float = 0.0) -> None:
         super().__init__()
@@ -64,7 +58,7 @@ class Attention(nn.Module):
         # Cut before they are transposed: the gradients are then put together in the layout that the product wants.
         q_BHTC, k_BHTC, v_BHTC = (part_BTHC.transpose(1, 2) for part_BTHC in qkv_BTSHC.unbind(2))
         dropout = self.dropout if self.training else 0.0
-        z_BHTC = self.attend(q_BHTC, k_BHTC, v_BHTC, read_B11T, dropout, self.causal)
+        z_BHTC = F.scaled_dot_product_attention(q_BHTC, k_BHTC, v_BHTC, read_B11T, dropout, self.causal)
         return F.linear(z_BHTC.transpose(1, 2).reshape(B, T, D), self.u)
 
 

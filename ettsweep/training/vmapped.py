@@ -7,7 +7,7 @@ K members, B samples, H heads, T tokens, C channels per head.
 """
 
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cache, partial
 from typing import Any
 
@@ -15,9 +15,11 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, grad_and_value, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from ettsweep.models.blocks import Attention, Network
+from ettsweep.models.blocks import Network
 from ettsweep.models.build import build_model
 from ettsweep.spec import Precision, RunSpec
 from ettsweep.tasks.base import Batch, Task
@@ -48,7 +50,8 @@ class Vmapped:
         self._spec = spec
         self._device = device
         self._compiled = compiled
-        self._network = network_of(spec, device, plain_attention if compiled else folded_attention)
+        with torch.device("meta"):
+            self._network = build_model(spec.model, spec.strategy)
 
     def gradients(
         self, task: Task, parameters: Parameters, weights_K: Tensor, batch: Batch
@@ -57,34 +60,20 @@ class Vmapped:
         fixed = self._network, task, self._spec.precision, self._device
         arguments = parameters, weights_K, batch.inputs, batch.targets
         if self._compiled:
-            return compiled()(*fixed, *arguments)
-        found: tuple[Tensor, Parameters, Tensor]
-        found = traced((*self._key, self._spec.task, loss_of(task)), partial(gradients, *fixed), *arguments)
+            return compiled()(*fixed, plain_attention, *arguments)
+        key = *self._key, self._spec.task, loss_of(task)
+        found: tuple[Tensor, Parameters, Tensor] = traced(key, partial(gradients, *fixed, folded_attention), *arguments)
         return found
 
     def outputs(self, parameters: Parameters, inputs: tuple[Tensor, ...]) -> Tensor:
         """Return what each member makes of its inputs, (K, B, ...), never compiled."""
-
-        def find(parameters: Parameters, inputs: tuple[Tensor, ...]) -> Tensor:
-            network = network_of(self._spec, self._device, folded_attention)
-            return outputs(network, self._spec.precision, self._device, parameters, inputs)
-
-        found: Tensor = traced(self._key, find, parameters, inputs)
+        fixed = self._network, self._spec.precision, self._device
+        found: Tensor = traced(self._key, partial(outputs, *fixed, folded_attention), parameters, inputs)
         return found
 
     @property
     def _key(self) -> tuple[Hashable, ...]:
         return self._spec.model, self._spec.precision, self._device
-
-
-def network_of(spec: RunSpec, device: torch.device, attend: Callable[..., Tensor]) -> Network:
-    """Return a model without values, which on a CPU attends in such a way: vmap has no rule for torch's own there."""
-    with torch.device("meta"):
-        network = build_model(spec.model, spec.strategy)
-    for module in network.modules():
-        if isinstance(module, Attention) and device.type == "cpu":
-            module.attend = attend
-    return network
 
 
 def loss_of(task: Task) -> Hashable:
@@ -97,6 +86,7 @@ def gradients(
     task: Task,
     precision: Precision,
     device: torch.device,
+    attend: Callable[..., Tensor],
     parameters: Parameters,
     weights_K: Tensor,
     inputs: tuple[Tensor, ...],
@@ -107,7 +97,7 @@ def gradients(
     def weighted_loss(
         mine: Parameters, weight: Tensor, inputs: tuple[Tensor, ...], targets: Tensor
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        with autocast(precision, device):
+        with autocast(precision, device), _Attending(device, attend):
             outputs: Tensor = functional_call(network, mine, inputs)
             part = task.loss(outputs, Batch(inputs, targets))
         return part * weight, (part, outputs)
@@ -122,13 +112,14 @@ def outputs(
     network: Network,
     precision: Precision,
     device: torch.device,
+    attend: Callable[..., Tensor],
     parameters: Parameters,
     inputs: tuple[Tensor, ...],
 ) -> Tensor:
     """Return what each member makes of its inputs, (K, B, ...)."""
 
     def of_one(mine: Parameters, inputs: tuple[Tensor, ...]) -> Tensor:
-        with autocast(precision, device):
+        with autocast(precision, device), _Attending(device, attend):
             result: Tensor = functional_call(network, mine, inputs)
         return result
 
@@ -169,6 +160,24 @@ def compiled() -> Callable[..., tuple[Tensor, Parameters, Tensor]]:
 
 
 # --- attention on a CPU -----------------------------------------------------------------------------------------------
+
+
+class _Attending(TorchFunctionMode):
+    """Has a model attend, on a CPU, in another way than by torch's own function, which vmap has no rule for there."""
+
+    def __init__(self, device: torch.device, attend: Callable[..., Tensor]) -> None:
+        super().__init__()
+        self._instead: dict[Any, Callable[..., Any]]
+        self._instead = {F.scaled_dot_product_attention: attend} if device.type == "cpu" else {}
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        return self._instead.get(func, func)(*args, **(kwargs or {}))
 
 
 def plain_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, causal: bool) -> Tensor:

@@ -299,9 +299,10 @@ def test_the_trial_is_not_deceived_by_what_is_zero_at_first(
     original = vmapped.gradients
     monkeypatch.setattr(vmapped, "_GRAPHS", {})
 
-    def gradients(network: Any, task: Any, precision: Any, device: Any, parameters: Any, *rest: Any) -> Any:
+    def gradients(*fixed_and_given: Any) -> Any:
+        *fixed, parameters, weights_K, inputs, targets = fixed_and_given
         parameters = parameters | {zero: parameters[zero] * (1 + 2.0**-20)}
-        return original(network, task, precision, device, parameters, *rest)
+        return original(*fixed, parameters, weights_K, inputs, targets)
 
     monkeypatch.setattr(vmapped, "gradients", gradients)
     runs = runs_of(make_spec)

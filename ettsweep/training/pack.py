@@ -40,15 +40,15 @@ class Pack:
     Attributes:
         size: how many runs it begins with.
         mode: whether members of one shape train in a stack only if that is `exact`, or compiled and `fast`.
-        note: what the log of each should say of that.
+        remark: what the log of each should say of that.
         clock: tells each member's part of the seconds that go by.
         rounds: how often members have had their turns.
     """
 
-    def __init__(self, device: torch.device, size: int, mode: Mode = "exact", note: str = "") -> None:
+    def __init__(self, device: torch.device, size: int, mode: Mode = "exact", remark: str = "") -> None:
         self.size = size
         self.mode = mode
-        self.note = note or (f"trains in a pack with {count(size - 1, 'other run')}" if size > 1 else "")
+        self.remark = remark or (f"trains in a pack with {count(size - 1, 'other run')}" if size > 1 else "")
         self.clock = SharedClock(size)
         self.rounds = 0
         self._device = device
@@ -144,8 +144,8 @@ class Pack:
             for stream in [stream for stream in streams if stream not in needed]:
                 stream.close()
                 streams.remove(stream)
-            free = self.size - sum(member.wish is not None for member in members)
-            if 0 < free < self.size and self._stacking.active:
+            free = self.size - sum(member.wish is not None for member in going)
+            if self.size - len(going) < free < self.size and self._stacking.active:  # some have just left
                 self._let_in(more(free), members, streams)
 
     def _let_in(self, runs: Iterable[Turns], members: list["Member"], streams: list[Stream]) -> None:

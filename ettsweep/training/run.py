@@ -136,8 +136,8 @@ def _training(claimed: Claimed, pack: Pack, record: Record) -> Turns:
         for change in changes(spec, attempt):
             warn(change)
         record.sinks = open_sinks(execution.sinks, run.path.parent.parent, run.id, _labels(spec), trainer.step, warn)
-    for note in filter(None, (pack.note, pack.in_turn(trainer))):
-        record.log(note)
+    for remark in filter(None, (pack.remark, pack.in_turn(trainer))):
+        record.log(remark)
     group.agree(0)  # all have come this far: what follows waits for each, and not for ever
     with naming_the_batch(trainer), watching() if group.world > 1 else contextlib.nullcontext():
         trainer.network = group.wrap(trainer.model)

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ettsweep.errors import error_line
 from ettsweep.models.architectures import architecture
 from ettsweep.models.build import example_inputs
 from ettsweep.spec import RunSpec
@@ -173,11 +174,13 @@ class Trial(NamedTuple):
         exact: whether what was found is that of members alone, bit for bit.
         speedup: how many times as fast it is found.
         off: by how much it differs, as a part of its norm: of the tensor where that is most.
+        error: what the trial failed of, if it did.
     """
 
     exact: bool
     speedup: float
     off: float = 0.0
+    error: str = ""
 
 
 def trial(stack: Stack, batches: Sequence[Sequence[Batch]]) -> Trial:
@@ -225,7 +228,17 @@ def trial_of_outputs(stack: Stack, batches: Sequence[Batch]) -> Trial:
 
 @cache
 def rehearse(spec: RunSpec, device: torch.device, members: int) -> Trial:
-    """Return what a trial finds of a stack of runs like one, on made samples."""
+    """Return what a trial finds of a stack of runs like one, on made samples; one that fails is not tried again."""
+    try:
+        return _rehearse(spec, device, members)
+    except Exception as error:  # what is wrong with a model, its own run says
+        return Trial(exact=False, speedup=0.0, error=error_line(error))
+    finally:
+        if device.type == "cuda":
+            torch.cuda.empty_cache()  # what is free then says how large micro-batches are
+
+
+def _rehearse(spec: RunSpec, device: torch.device, members: int) -> Trial:
     inputs = example_inputs(spec.model, spec.batch_size, device)
     task = SameBatch(Batch(inputs, inputs[-1]), _mean)
     trainers = []
@@ -233,11 +246,7 @@ def rehearse(spec: RunSpec, device: torch.device, members: int) -> Trial:
         model = initial_network(spec.at(spec.lr, spec.wd, seed), device)
         trainers.append(Trainer(spec, model, build_optimizer(model, spec), device, Share(spec.batch_size)))
         trainers[-1].task = task
-    tried = trial(Stack(trainers), [[next(task.batches(1))]] * members)
-    if device.type == "cuda":
-        del trainers
-        torch.cuda.empty_cache()  # what is free then says how large micro-batches are
-    return tried
+    return trial(Stack(trainers), [[next(task.batches(1))]] * members)
 
 
 def _mean(outputs: Tensor, batch: Batch) -> Tensor:

@@ -86,8 +86,9 @@ class Stacking:
                 right = found.exact if self._must_be_exact(stack) else found.off <= OFF[trainers[0].spec.precision]
                 self._evaluates[tried] = right and found.speedup >= 1
             outputs_K = stack.outputs(slices) if self._evaluates[tried] else None
-        except Exception:  # one by one whoever is at fault fails alone
+        except Exception as error:  # one by one whoever is at fault fails alone
             self._evaluates[tried] = False
+            self._say(trainers, f"is evaluated in turn: a stack of {len(slices)} fails, {error_line(error)}")
             return None
         if outputs_K is None:
             return None

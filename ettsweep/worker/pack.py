@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from ettsweep.errors import CorruptError, error_line
+from ettsweep.errors import CorruptError
 from ettsweep.launch.profiles import AnyProfile
 from ettsweep.models.architectures import architecture, parameter_count
 from ettsweep.models.cost import activation_bytes, train_flops_per_sample
@@ -159,25 +159,24 @@ def pack_size(profile: AnyProfile, spec: RunSpec, device: "torch.device", left: 
     worth = fair * spec.schedule.last_step >= WORTH_A_TRIAL
     note = ""
     if worth and min(stack, fair) >= LEAST_STACK:
-        try:
-            if stack_pays(profile, spec, device, min(stack, fair, STACK)):
-                return min(stack, fair, STACK), ""
-        except Exception as error:  # what is wrong with a model, its own run says
-            note = f"no stack: the trial of one failed, {error_line(error)}"
+        pays, note = stack_pays(profile, spec, device, min(stack, fair, STACK))
+        if pays:
+            return min(stack, fair, STACK), ""
     return max(1, min(profile.together(spec.task), fair, fitting)), note
 
 
-def stack_pays(profile: AnyProfile, spec: RunSpec, device: "torch.device", members: int) -> bool:
-    """Say whether runs like one train faster in a stack, as a short trial finds."""
+def stack_pays(profile: AnyProfile, spec: RunSpec, device: "torch.device", members: int) -> tuple[bool, str]:
+    """Say whether runs like one train faster in a stack, as a short trial finds, and what the log should say of it."""
     if not architecture(spec.model).stacks or profile.compile is True or profile.activation_checkpointing is True:
-        return False
+        return False, ""
     if profile.pack_mode == "fast":
-        return True
+        return True, ""
     members = 2 ** (members.bit_length() - 1)  # few trials serve all packs of a worker
     flops = 4 * members * spec.batch_size * train_flops_per_sample(spec.model)
     if device.type == "cpu" and flops > TRIAL_FLOPS:
-        return False
+        return False, ""
     from ettsweep.training.stack import rehearse
 
     tried = rehearse(spec.model_copy(update={"strategy": STANDARD}).at(1.0, 0.0, 0), device, members)
-    return (tried.exact or device.type != "cpu") and tried.speedup >= STACK_PAYS
+    note = f"no stack: the trial of one failed, {tried.error}" if tried.error else ""
+    return (tried.exact or device.type != "cpu") and tried.speedup >= STACK_PAYS, note

@@ -453,6 +453,7 @@ def test_who_cannot_evaluate_fails_alone(
     monkeypatch.setattr(Trainer, "outputs", broken_too)
     runs = pack(specs)
     assert len(calls) == 4
+    assert "is evaluated in turn: a stack of 3 fails, ZeroDivisionError: a bug of stacks" in logged(runs[0])
     assert runs[1].status().state is State.FAILED
     assert [numbers(runs[k]) for k in (0, 2)] == [expected[k] for k in (0, 2)]
 

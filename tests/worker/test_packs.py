@@ -189,13 +189,23 @@ def test_auto_packs_what_has_to_be_loaded_and_what_a_trial_finds_faster(
     assert sizes(LocalProfile(), make_spec(), 60, 2) == (1, ""), "a trial would take as long as the runs"
     found = Trial(exact=False, speedup=2.0)
     assert sizes(LocalProfile(), spec, 60, 2) == (1, "")
-    monkeypatch.setattr(stack, "rehearse", lambda *_: 1 / 0)
-    assert sizes(LocalProfile(), spec, 60, 2) == (
-        1,
-        "no stack: the trial of one failed, ZeroDivisionError: division by zero",
-    )
     assert sizes(LocalProfile(pack_mode="fast"), spec, 60, 2) == (30, "")
     assert sizes(LocalProfile(pack_mode="fast", compile=True), spec, 60, 2) == (1, "")
+
+
+def test_a_trial_that_fails_is_not_made_again_and_the_log_says_why(
+    make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec, tries = make_spec(schedule={"total_steps": 1001}), list[object]()
+
+    def fail(spec: object, device: object) -> None:
+        tries.append(spec)
+        raise RuntimeError("no such kernel")
+
+    monkeypatch.setattr(stack, "initial_network", fail)
+    why = "no stack: the trial of one failed, RuntimeError: no such kernel"
+    assert [sizes(LocalProfile(), spec, 60, 2) for _ in range(3)] == [(1, why)] * 3
+    assert len(tries) == 1
 
 
 def test_a_rehearsal_is_that_of_the_model_on_this_machine(make_spec: MakeSpec) -> None:

@@ -37,18 +37,38 @@ def check(what: str, look: Callable[[], str], otherwise: CheckState = "failed") 
 
 @cache
 def torch_facts() -> dict[str, str]:
-    # In a process of its own: a broken torch must not take the report down with it.
     code = (
         "import json, torch; g = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())];"
         "print(json.dumps({'version': torch.__version__, 'devices': ', '.join(g),"
         " 'cpu': torch.backends.cpu.get_cpu_capability(), 'gpu': torch.version.cuda or torch.version.hip or ''}))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "cannot be imported")
-    facts = json.loads(done.stdout.splitlines()[-1])
+    facts = json.loads(_said_by(code, "cannot be imported"))
     assert isinstance(facts, dict)
     return facts
+
+
+def compiler(device: str) -> str:
+    """Return what came of compiling a toy block for a device.
+
+    Raises:
+        RuntimeError: it cannot be done.
+    """
+    code = (
+        "import time, torch; from ettsweep.models.compiler import obstacle; began_s = time.perf_counter();"
+        f"why = obstacle(torch.device({device!r})); print(why or f'{{time.perf_counter() - began_s:.1f}} s', bool(why))"
+    )
+    told, _, failed = _said_by(code, "cannot be started").rpartition(" ")
+    if failed == "True":
+        raise RuntimeError(told)
+    return f"compiles a toy block for {device} in {told}"
+
+
+def _said_by(code: str, otherwise: str) -> str:
+    """Return the last line that a program prints, in a process of its own: a broken torch breaks that alone."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else otherwise)
+    return done.stdout.splitlines()[-1]
 
 
 def existing(results: Path) -> Path:

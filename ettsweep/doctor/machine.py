@@ -11,7 +11,7 @@ from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
-from ettsweep.doctor.checks import Check, check, existing, torch_facts
+from ettsweep.doctor.checks import Check, check, compiler, existing, torch_facts
 from ettsweep.doctor.cluster import examine_cluster, job
 from ettsweep.errors import EttsweepError, StorageError
 from ettsweep.files import storage_errors, write_atomic
@@ -36,6 +36,7 @@ def examine(results: Path, profile: str, launch_set: Sequence[str], data: Mappin
         check("python", lambda: sys.version.split()[0]),
         check("torch", _torch),
         row,
+        *_compiler(loaded),
         check(f"results {results}", lambda: _writable(results)),
         check("grids", _grids),
         check("timm", lambda: version("timm"), "absent"),
@@ -55,6 +56,19 @@ def examine(results: Path, profile: str, launch_set: Sequence[str], data: Mappin
 def _torch() -> str:
     facts = torch_facts()
     return "; ".join([facts["version"], facts["devices"] or "CPU only", facts["cpu"]])
+
+
+def _compiler(profile: AnyProfile | None) -> Iterator[Check]:
+    """Yield whether the compiler works that runs want here: on a GPU, or because a profile says so."""
+    try:
+        gpu = bool(torch_facts()["devices"])
+    except RuntimeError:
+        return  # a row of its own says so
+    asked = profile is not None and (profile.compile is True or profile.pack_mode == "fast")
+    if gpu and not (isinstance(profile, LocalProfile) and profile.devices == "cpu"):
+        yield check("compiler", partial(compiler, "cuda"), "failed" if asked else "warning")
+    elif asked:
+        yield check("compiler", partial(compiler, "cpu"))
 
 
 def _profile(name: str, launch_set: Sequence[str]) -> tuple[AnyProfile | None, Check]:

@@ -61,7 +61,8 @@ class Profile(Frozen):
             rest of its share of the batch. `auto` takes what fits into its memory.
         loader_workers: processes of each worker that load images; `auto` is one per CPU of a worker with a GPU, and
             none without.
-        compile: use torch.compile; `auto` does on a GPU.
+        compile: use torch.compile; `auto` does on a GPU, where the runs of a worker are long enough to make up for it
+            and a compiler is there.
         activation_checkpointing: compute activations again in the backward pass instead of keeping them; `auto` does
             for models of more than a billion parameters.
         sharded: let each device of `devices_per_run` hold a part of the model and of the optimizer's state alone;

@@ -82,23 +82,3 @@ def put(values: Tensor, tensor: "Tensor | DTensor") -> None:
     assert placement.is_shard(0), placement  # as fully_shard does, in parts such as those of torch.chunk
     parts, rank = values.chunk(mesh.size()), mesh.get_local_rank()
     tensor.to_local().copy_(parts[rank] if rank < len(parts) else values[:0])
-
-
-# --- how it computes --------------------------------------------------------------------------------------------------
-
-
-def speed_up(model: Network, *, compile_blocks: bool, recompute: bool) -> None:
-    """Change how a model computes, and its numbers by rounding at most.
-
-    Blocks are compiled once for all that are alike; what dropout draws then changes. With `recompute`, their inputs
-    alone are kept for the backward pass.
-    """
-    model.recompute, model.compiled = recompute, compile_blocks
-    if not compile_blocks:
-        return
-    import torch._dynamo  # seconds
-
-    # Blocks are compiled one by one, so that gradients travel while earlier blocks compute: no need to cut them more.
-    torch._dynamo.config.optimize_ddp = False
-    for block in model.residual_blocks():
-        block.compile()

@@ -3,7 +3,7 @@
 What is left open, None, is settled for the run and its devices; it changes numbers by rounding at most.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -13,6 +13,7 @@ import torch
 from ettsweep.errors import InputError
 from ettsweep.files import Json
 from ettsweep.models.architectures import parameter_count
+from ettsweep.models.compiler import obstacle
 from ettsweep.models.cost import train_flops_per_sample
 from ettsweep.spec import ModelSpec, RunSpec
 from ettsweep.training.distributed import Peers
@@ -35,7 +36,8 @@ class Execution:
         checkpoint_every_steps: steps between checkpoints, in addition.
         micro_batch: samples that go through the model at once; None takes what fits.
         loader_workers: processes that load images; 0 loads in the training process.
-        compile: use torch.compile; None does on a GPU, for a run that is long enough to make up for it.
+        compile: use torch.compile; None does on a GPU, for runs that are long enough to make up for it.
+        alike: runs like one that a process trains one after the other: what is compiled for one serves all.
         activation_checkpointing: compute activations again in the backward pass instead of keeping them; None does for
             models of more than a billion parameters.
         sharded: let each process hold a part of the model alone; None does for a large one.
@@ -50,6 +52,7 @@ class Execution:
     micro_batch: int | None = None
     loader_workers: int = 0
     compile: bool | None = None
+    alike: int = 1
     activation_checkpointing: bool | None = None
     sharded: bool | None = None
     corrupt_images: Literal["skip", "fail"] = "skip"
@@ -69,20 +72,25 @@ class Execution:
 
 
 def settled(
-    spec: RunSpec, device: torch.device, execution: Execution, group: Peers, before: Json, reserved_bytes: int = 0
+    spec: RunSpec,
+    device: torch.device,
+    execution: Execution,
+    group: Peers,
+    before: Json,
+    warn: Callable[[str], None],
+    reserved_bytes: int = 0,
 ) -> Execution:
     """Return the execution with all that was left open.
 
     `before` is how an earlier attempt was trained; `reserved_bytes` of a GPU are for others.
 
     Raises:
-        InputError: there are more devices than samples in a batch.
+        InputError: there are more devices than samples in a batch, or what is to be compiled cannot be.
     """
     if spec.batch_size < group.world:
         raise InputError(f"{group.world} devices cannot share a batch of {spec.batch_size}")
-    if execution.compile is None:
-        flops = train_flops_per_sample(spec.model) * spec.batch_size * spec.schedule.last_step
-        execution = replace(execution, compile=device.type == "cuda" and flops > COMPILE_FLOPS)
+    compiled = -group.agree(-_compiles(spec, device, execution, before, warn))[0]
+    execution = replace(execution, compile=bool(compiled))
     execution = sized(spec.model, execution, group)
     local = -(-spec.batch_size // group.world)  # the largest part: all are cut alike
     size = execution.micro_batch or before.get("micro_batch")
@@ -91,6 +99,24 @@ def settled(
         recompute = bool(execution.activation_checkpointing)
         size = fitting_micro_batch(spec, local, device, recompute, shards, reserved_bytes)
     return replace(execution, micro_batch=-group.agree(-min(size, local))[0])  # the least of all
+
+
+def _compiles(
+    spec: RunSpec, device: torch.device, execution: Execution, before: Json, warn: Callable[[str], None]
+) -> bool:
+    """Say whether a run is compiled: as it was before, or as a profile says, or where that pays."""
+    asked = execution.compile
+    if asked is None and isinstance(before.get("compile"), bool):
+        asked = before["compile"]
+    if asked is None:
+        flops = train_flops_per_sample(spec.model) * spec.batch_size * spec.schedule.last_step * execution.alike
+        asked = device.type == "cuda" and flops > COMPILE_FLOPS
+    if not asked or not (why := obstacle(device)):
+        return asked
+    if execution.compile:
+        raise InputError(f"compile=true: nothing can be compiled here, {why}; compile=auto does where it can")
+    warn(f"the model is not compiled, since nothing can be here: {why}")
+    return False
 
 
 def sized(model: ModelSpec, execution: Execution, group: Peers) -> Execution:

@@ -16,7 +16,7 @@ import torch
 
 from ettsweep.errors import DeviceMemoryError
 from ettsweep.models.architectures import model_name, named_models, parameter_count, parameter_shapes
-from ettsweep.models.build import example_inputs, speed_up
+from ettsweep.models.build import example_inputs
 from ettsweep.models.cost import activation_bytes
 from ettsweep.processes import GIB
 from ettsweep.spec import ModelSpec, RunSpec
@@ -146,8 +146,13 @@ def slope_bytes(first: "TrialStep", second: "TrialStep") -> float:
 
 
 def evenly(samples: int, at_most: int) -> int:
-    """Return the size of the micro-batches that `samples` are cut into, as few and as alike as can be."""
-    return math.ceil(samples / math.ceil(samples / max(1, at_most)))
+    """Return the size of the micro-batches that `samples` are cut into, as few as can be.
+
+    All are of one size, for which alone a model is then compiled, unless each could be more than twice as large.
+    """
+    at_most = max(1, min(samples, at_most))
+    alike = (size for size in range(at_most, at_most // 2, -1) if samples % size == 0)
+    return next(alike, math.ceil(samples / math.ceil(samples / at_most)))
 
 
 @dataclass(frozen=True)
@@ -166,7 +171,7 @@ class TrialModel:
         self._spec, self._device = spec, device
         self._model = initial_network(spec, device)
         # Not compiled: that takes no more memory, and what is compiled for one size is not what a run compiles.
-        speed_up(self._model, compile_blocks=False, recompute=recompute)
+        self._model.recompute = recompute
         self._optimizer = build_optimizer(self._model, spec)
 
     def two_steps(self, small: int, large: int) -> list[TrialStep]:

@@ -10,6 +10,7 @@ import itertools
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
@@ -65,15 +66,19 @@ class Pack:
         fast = self.mode == "fast" and not obstacle(trainer)
         return {"pack": self.size, "pack_mode": "fast" if fast else "exact"}
 
-    def settled(self, spec: RunSpec, execution: Execution, group: Peers, before: Json) -> Execution:
+    def settled(
+        self, spec: RunSpec, execution: Execution, group: Peers, before: Json, warn: Callable[[str], None]
+    ) -> Execution:
         """Return how a member is trained, its micro-batches as large as those of the others of its recipe.
 
         `before` is how an earlier attempt was trained. On a GPU its micro-batches may have had all memory.
         """
+        if self.size > 1:
+            execution = replace(execution, alike=1)  # short runs gain more by a stack, which blocks are not compiled in
         if self.size > 1 and self._device.type == "cuda":
-            before = {"micro_batch": self._micro_batches.get(spec.kind)}
+            before = before | {"micro_batch": self._micro_batches.get(spec.kind)}
         others = (self.size - 1) * STATE_BYTES * parameter_count(spec.model)
-        execution = settled(spec, self._device, execution, group, before, others)
+        execution = settled(spec, self._device, execution, group, before, warn, others)
         self._micro_batches.setdefault(spec.kind, execution.micro_batch)
         return execution
 

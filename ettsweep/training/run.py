@@ -16,7 +16,7 @@ from ettsweep import __version__
 from ettsweep.errors import DataMissingError, EttsweepError, LostPeerError, error_line
 from ettsweep.files import Json
 from ettsweep.models.architectures import model_name
-from ettsweep.models.build import speed_up
+from ettsweep.models.compiler import compile_blocks
 from ettsweep.runs.attempt import Attempt, Spent
 from ettsweep.runs.folder import RunDir
 from ettsweep.scaling.strategies import strategy_name
@@ -125,12 +125,21 @@ def _training(claimed: Claimed, pack: Pack, record: Record) -> Turns:
     def warn(text: str) -> None:
         record.log(f"warning: {text}")
 
-    execution = pack.settled(spec, claimed.execution, group, trained_before(run, attempt, group))
+    execution = pack.settled(spec, claimed.execution, group, trained_before(run, attempt, group), warn)
     trainer = resumed(run, attempt, group, record, lambda: assembled(spec, device, execution, group))
     stream = pack.join(trainer, record, partial(open_task, spec, device, trainer.share, execution))
     trainer.task = stream.task
-    speed_up(trainer.model, compile_blocks=bool(execution.compile), recompute=bool(execution.activation_checkpointing))
+    trainer.model.recompute = bool(execution.activation_checkpointing)
     how = execution.facts(group) | {"data": _agreed(trainer.task.fingerprint, group)} | pack.facts(trainer)
+
+    def not_compiled(why: str) -> None:
+        warn(why)
+        how["compile"] = False
+        if group.leads:
+            attempt.record_execution(how)
+
+    if execution.compile:
+        compile_blocks(trainer.model, spec.kind, not_compiled)
     if group.leads:
         attempt.record_execution(how)
         for change in changes(spec, attempt):

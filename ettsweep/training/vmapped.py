@@ -21,6 +21,7 @@ from torch.utils import _pytree as pytree
 
 from ettsweep.models.blocks import Network
 from ettsweep.models.build import build_model
+from ettsweep.models.compiler import keep_versions
 from ettsweep.spec import Precision, RunSpec
 from ettsweep.tasks.base import Batch, Task
 from ettsweep.training.precision import autocast
@@ -29,8 +30,7 @@ Parameters = dict[str, Tensor]
 """Of all members, (K, ...), by name."""
 
 SHAPES = 64
-"""Graphs, and versions of the compiled function, that a process keeps: one for each shape and number of members. torch
-would keep 8 versions."""
+"""Graphs that a process keeps: one for each shape and number of members."""
 
 FEW_TOKENS = 4
 """Tokens up to which their products, pair by pair, take less time than small matrix products: measured with 4, 8, 16
@@ -153,9 +153,7 @@ _GRAPHS: dict[Hashable, Callable[..., Any]] = {}
 @cache
 def compiled() -> Callable[..., tuple[Tensor, Parameters, Tensor]]:
     """Return `gradients`, compiled, once for the whole process: again for another shape alone."""
-    import torch._dynamo  # seconds
-
-    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, SHAPES)
+    keep_versions()
     return torch.compile(gradients, fullgraph=True, dynamic=False)
 
 

@@ -83,16 +83,16 @@ def keep_freed_memory() -> None:
         mallopt(M_TRIM_THRESHOLD, 2**30)
 
 
-def execution(profile: AnyProfile, slot: Slot, data: str | None = None) -> "Execution":
-    """Return how a run is trained in a slot: as its profile says, on the data that lie there."""
+def execution(profile: AnyProfile, slot: Slot, data: str | None = None, alike: int = 1) -> "Execution":
+    """Return how a run is trained in a slot, as one of so many alike: as its profile says, on the data there."""
     from ettsweep.training.execution import Execution
 
-    alike = {field.name for field in fields(Execution)}
-    said = {name: value for name, value in profile if name in alike and value != "auto"}
+    shared = {field.name for field in fields(Execution)}
+    said = {name: value for name, value in profile if name in shared and value != "auto"}
     if slot.device == "cuda":
         said.setdefault("loader_workers", slot.threads)
     peak_flops = None if profile.peak_tflops is None else 1e12 * profile.peak_tflops
-    return Execution(**said, sinks=profile.log, peak_flops=peak_flops, data=data)
+    return Execution(**said, sinks=profile.log, peak_flops=peak_flops, data=data, alike=alike)
 
 
 # --- several that train together ------------------------------------------------------------------------------------

@@ -156,7 +156,7 @@ class Worker:
                 places = self._places(run, remaining, profile, device)
                 attempts = [first, *self._take(places, info, places.size - 1)]
                 more = partial(self._refill, places, info)
-                how = execution(profile, self.slot, self._data_of(run))
+                how = execution(profile, self.slot, self._data_of(run), math.ceil(len(self.runs) / self._workers))
                 unlike = len(attempts) == 1 < places.size and not self.control.told and not places.waiting(1)
                 remark = ALONE_OF_ITS_KIND if unlike else places.remark
                 stops = train(attempts, device, how, self.control, group, profile, code, remark, more)

@@ -24,7 +24,8 @@ from support.turns import Contender, contest, fitting, machine, optional, plain_
 from torch import Tensor, nn
 
 from ettsweep.models.architectures import model_spec
-from ettsweep.models.build import build_model, example_inputs, initialise, speed_up
+from ettsweep.models.build import build_model, example_inputs, initialise
+from ettsweep.models.compiler import compile_blocks
 from ettsweep.models.encdec_spec import EncDecSpec
 from ettsweep.scaling.optimizers import AdamWSpec
 from ettsweep.spec import ModelSpec, Precision, RunSpec, ScheduleSpec, StrategySpec
@@ -92,7 +93,9 @@ def our_trainer(spec: RunSpec, device: torch.device, compiled: bool, recompute: 
     with device:
         model = build_model(spec.model, spec.strategy)
     initialise(model, spec.model, spec.strategy, spec.seed)
-    speed_up(model, compile_blocks=compiled, recompute=recompute)
+    model.recompute = recompute
+    if compiled:
+        compile_blocks(model, spec.model, print)
     return trainer(spec, model, Blocks(spec, device), build_optimizer(model, spec), device)
 
 

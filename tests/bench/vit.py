@@ -19,7 +19,8 @@ from support.turns import TURNS, contest, fitting, machine, optional, plain_adam
 from torch import Tensor, nn
 
 from ettsweep.models.architectures import model_spec, named_models
-from ettsweep.models.build import build_model, initialise, speed_up
+from ettsweep.models.build import build_model, initialise
+from ettsweep.models.compiler import compile_blocks
 from ettsweep.spec import ModelSpec, Precision, RunSpec, ScheduleSpec, StrategySpec
 from ettsweep.tasks.base import Batch, Classification
 from ettsweep.tasks.images.spec import DigitsTask
@@ -63,7 +64,8 @@ def our_trainer(spec: RunSpec, device: torch.device, compiled: bool) -> Trainer:
     model = build_model(spec.model, spec.strategy)
     initialise(model, spec.model, spec.strategy, spec.seed)
     model.to(device)
-    speed_up(model, compile_blocks=compiled, recompute=False)
+    if compiled:
+        compile_blocks(model, spec.model, print)
     return trainer(spec, model, Noise(spec, device), build_optimizer(model, spec), device)
 
 

@@ -2,6 +2,7 @@ import csv
 import io
 import json
 import os
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -760,6 +761,23 @@ def test_doctor_fails_where_nothing_can_work(call: Call, tmp_path: Path) -> None
     rows = call("doctor", "--launch", "nope", "--results", "file/results", "--format", "json", code=1).json
     failed = {row["check"] for row in rows if row["state"] == "failed"}
     assert failed == {"profile nope", "results file/results"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("missing", [False, True])
+def test_doctor_compiles_where_a_profile_asks_for_it(
+    call: Call, results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: bool
+) -> None:
+    if missing:
+        monkeypatch.setenv("CXX", "/nonexistent")
+    elif not shutil.which("g++"):
+        pytest.skip("there is no compiler")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "compiled"))
+    options = ("--launch-set", "devices=cpu", "--launch-set", "compile=true", "--results", results, "--format", "json")
+    rows = {row["check"]: row for row in call("doctor", *options, code=int(missing)).json}
+    state, told = rows["compiler"]["state"], rows["compiler"]["detail"]
+    expected = ("failed", "C++ compiler") if missing else ("ok", "compiles a toy block for cpu in ")
+    assert (state, expected[1] in told) == (expected[0], True), told
 
 
 # --- sinks ------------------------------------------------------------------------------------------------------------

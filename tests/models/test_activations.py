@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ettsweep.models.architectures import model_spec
-from ettsweep.models.build import build_model, example_inputs, speed_up
+from ettsweep.models.build import build_model, example_inputs
 from ettsweep.models.cost import activation_bytes
 from ettsweep.models.encdec_spec import EncDecSpec
 from ettsweep.spec import ModelSpec, StrategySpec
@@ -20,7 +20,7 @@ def kept_bytes(spec: ModelSpec, samples: int, *, recompute: bool) -> int:
     model = build_model(spec, StrategySpec(s=0.0))
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.02)
-    speed_up(model, compile_blocks=False, recompute=recompute)
+    model.recompute = recompute
     weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
     kept: dict[int, int] = {}
 

@@ -7,7 +7,6 @@ import torch
 from support.made_runs import CPU, MakeSpec, Train, numbers, result_of
 from torch import Tensor
 
-from ettsweep.models.build import speed_up
 from ettsweep.tasks.base import Batch
 from ettsweep.tasks.images.digits import Digits
 from ettsweep.training import checkpoint
@@ -61,7 +60,7 @@ def test_a_precision_holds_for_its_run_alone(train: Train, make_spec: MakeSpec, 
 def test_the_host_waits_for_nothing_in_a_step(make_spec: MakeSpec, precision: str, recompute: bool) -> None:
     device = torch.device("cuda")
     trainer = prepare(make_spec(precision=precision), device, Execution(micro_batch=8))
-    speed_up(trainer.model, compile_blocks=False, recompute=recompute)
+    trainer.model.recompute = recompute
     buffer = StepBuffer(precision)  # type: ignore[arg-type]
     batches = trainer.task.batches(1)
     ready = [next(batches) for _ in range(12)]  # digits are chosen by their number, which is copied to the device

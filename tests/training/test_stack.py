@@ -13,7 +13,6 @@ from support.made_runs import CPU, MakeSpec
 from support.stacks import release, step
 from torch import Tensor
 
-from ettsweep.models.build import speed_up
 from ettsweep.runs.folder import RunDir
 from ettsweep.spec import RunSpec
 from ettsweep.tasks.base import Batch
@@ -333,8 +332,7 @@ def test_what_cannot_be_stacked_says_why(make_spec: MakeSpec) -> None:
 
     assert obstacle(trainer()) == ""
     again, compiled, shared, draws = (trainer() for _ in range(4))
-    speed_up(again.model, compile_blocks=False, recompute=True)
-    speed_up(compiled.model, compile_blocks=True, recompute=False)
+    again.model.recompute = compiled.model.compiled = True
     shared.group = Peers(world=2)
     draws.model.draws = True
     spec = make_spec()

@@ -1,0 +1,94 @@
+"""torch's compiler: blocks of a model compiled once for each shape, or a word that they are not."""
+
+from collections.abc import Callable, Hashable
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ettsweep.errors import error_line
+from ettsweep.models.blocks import Network
+
+VERSIONS = 64
+"""Versions of a function that a process keeps compiled, one for each set of shapes; torch would keep 8, and then go on
+without a compiler."""
+
+
+def compile_blocks(model: Network, kind: Hashable, warn: Callable[[str], None]) -> None:
+    """Compile the blocks of a model, once for all that are alike and for each of their shapes.
+
+    A block that cannot be compiled after all makes the whole model go on without: `compiled` then says so, and `warn`
+    is told why. What was compiled for a run of another `kind` is forgotten.
+    """
+    keep_versions()
+    _forget_unless(kind)
+    # Blocks are compiled one by one, so that gradients travel while earlier blocks compute: no need to cut them more.
+    torch._dynamo.config.optimize_ddp = False
+    blocks = list(model.residual_blocks())
+
+    def give_up(error: Exception) -> None:
+        model.compiled = False
+        for block in blocks:
+            vars(block).pop("forward", None)
+        warn(f"the blocks of the model are not compiled after all: {error_line(error)}")
+
+    model.compiled = True
+    for block in blocks:
+        block.forward = _Compiled(block, give_up)
+
+
+class _Compiled:
+    """What a block computes, compiled; its hooks, such as those that fetch a sharded block, are called as ever."""
+
+    def __init__(self, block: nn.Module, give_up: Callable[[Exception], None]) -> None:
+        self._plain = block.forward
+        self._compiled = torch.compile(block.forward, fullgraph=True, dynamic=False)
+        self._give_up = give_up
+
+    def __call__(self, *inputs: Tensor) -> Any:
+        try:
+            return self._compiled(*inputs)
+        except _compiler_errors() as error:
+            self._give_up(error)
+            return self._plain(*inputs)
+
+
+@cache
+def _compiler_errors() -> tuple[type[Exception], ...]:
+    """Return what the compiler raises where it fails; what a compiled block itself raises is none of it."""
+    from torch._dynamo.exc import FailOnRecompileLimitHit, TorchDynamoException
+
+    return TorchDynamoException, FailOnRecompileLimitHit
+
+
+def keep_versions() -> None:
+    """Have the compiler keep as many versions of a function as there may be shapes."""
+    import torch._dynamo  # seconds
+
+    config = torch._dynamo.config
+    config.recompile_limit = max(config.recompile_limit, VERSIONS)
+    config.accumulated_recompile_limit = max(config.accumulated_recompile_limit, 8 * VERSIONS)
+
+
+_LAST: list[Hashable] = []
+
+
+def _forget_unless(kind: Hashable) -> None:
+    """Have the compiler forget what it has compiled for runs of another kind."""
+    if _LAST and _LAST[0] != kind:
+        torch._dynamo.reset()
+    _LAST[:] = [kind]
+
+
+@cache
+def obstacle(device: torch.device) -> str:
+    """Return why nothing can be compiled for a device here, or "": a toy block is, with its gradients."""
+    keep_versions()
+    block = nn.Sequential(nn.Linear(8, 8), nn.GELU()).to(device)
+    x = torch.ones(2, 8, device=device)
+    try:
+        torch.compile(block, fullgraph=True, dynamic=False)(x).sum().backward()
+    except Exception as error:  # compilers fail in all ways
+        return error_line(error)
+    return ""

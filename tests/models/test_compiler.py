@@ -1,0 +1,197 @@
+"""Compiled blocks: once for all that are alike and each shape, and a word where they are not compiled after all.
+
+The compiler's own part, which turns operations into code, is left out but where a test is slow.
+"""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from support.made_runs import CPU, MakeSpec, numbers, result_of
+from torch import Tensor, nn
+
+from ettsweep.models import compiler
+from ettsweep.models.architectures import model_spec
+from ettsweep.models.blocks import Network
+from ettsweep.models.build import build_model, initialise
+from ettsweep.models.compiler import compile_blocks
+from ettsweep.runs.folder import RunDir
+from ettsweep.runs.state import State
+from ettsweep.spec import StrategySpec
+from ettsweep.training import execution
+from ettsweep.training.distributed import ALONE
+from ettsweep.training.execution import Execution
+from ettsweep.training.run import train_run
+
+pytestmark = pytest.mark.filterwarnings("default")
+"""The compiler warns of much."""
+
+NTK = StrategySpec(s=0.0)
+DIGITS = model_spec("vit-digits")
+
+
+@pytest.fixture(autouse=True)
+def traced_alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Have the compiler find out what is computed, and compute that as it is."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    monkeypatch.setattr(compiler, "_LAST", [])
+    compiler.keep_versions()
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def network(kind: str = "a", told: list[str] | None = None, **changes: Any) -> Network:
+    spec = DIGITS.model_copy(update=changes)
+    model = build_model(spec, NTK)
+    initialise(model, spec, NTK, seed=0)
+    nn.init.normal_(
+        model.get_parameter("head"), std=0.1, generator=torch.Generator().manual_seed(0)
+    )  # else outputs are 0
+    compile_blocks(model, kind, (told if told is not None else []).append)
+    return model
+
+
+def versions() -> int:
+    return int(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+
+
+def train(model: nn.Module, samples: int) -> Tensor:
+    x = torch.ones(samples, 1, 8, 8)
+    outputs: Tensor = model(x)
+    outputs.sum().backward()
+    return outputs.detach()
+
+
+def test_blocks_that_are_alike_are_compiled_once_for_each_shape() -> None:
+    before, told = versions(), list[str]()
+    model = network(told=told, depth=3)
+    for _ in range(2):
+        for samples in (8, 8, 5):  # as micro-batches of which the last is smaller
+            train(model, samples)
+    assert versions() - before == 2
+    assert model.compiled
+    assert not told
+
+
+def test_more_shapes_than_torch_would_keep_are_all_compiled() -> None:
+    before, model = versions(), network()
+    for samples in range(2, 22):
+        train(model, samples)
+    assert versions() - before == 20
+    assert model.compiled
+
+
+def test_runs_of_another_kind_begin_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    forgotten = list[int]()
+    reset = torch._dynamo.reset
+    monkeypatch.setattr(torch._dynamo, "reset", lambda: (forgotten.append(1), reset())[1])
+    for kind in ("a", "a", "b"):
+        train(network(kind), 4)
+    assert len(forgotten) == 1
+
+
+def test_a_model_goes_on_without_the_compiler_and_says_so() -> None:
+    told = list[str]()
+    model, plain = network(told=told), network("a")
+    for block in plain.residual_blocks():
+        del block.forward
+    with torch._dynamo.config.patch(recompile_limit=1):
+        train(model, 4)
+        assert not told
+        assert torch.equal(train(model, 5), train(plain, 5))
+    assert not model.compiled
+    (line,) = told
+    assert line.startswith("the blocks of the model are not compiled after all: FailOnRecompileLimitHit")
+    train(model, 6)
+    assert len(told) == 1
+
+
+def test_what_a_block_raises_itself_is_no_fault_of_the_compiler() -> None:
+    told = list[str]()
+    model = network(told=told)
+    with pytest.raises(Exception, match=r"shape|size|match"):
+        next(iter(model.residual_blocks()))(torch.ones(2, 4, 7))
+    assert model.compiled or told
+
+
+# --- of a run -----------------------------------------------------------------------------------------------------
+
+
+def logged(run: RunDir) -> str:
+    return run.attempt(1).log()
+
+
+def trained(run: RunDir, how: Execution, after: int = 0) -> RunDir:
+    attempt = run.claim({}, after=after)
+    assert attempt is not None
+    train_run(run, attempt, CPU, how, lambda: None)
+    return run
+
+
+def test_a_run_says_and_records_that_it_is_not_compiled_after_all(
+    make_spec: MakeSpec, results: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = make_spec()
+    expected = numbers(trained(RunDir.create(results / "eager", spec), Execution()))
+    monkeypatch.setattr(execution, "obstacle", lambda device: "")
+    monkeypatch.setattr(compiler, "keep_versions", lambda: None)
+    with torch._dynamo.config.patch(recompile_limit=1):
+        run = trained(RunDir.create(results / "another", spec), Execution(compile=True))
+    assert "warning: the blocks of the model are not compiled after all" in logged(run)
+    assert result_of(run)["execution"]["compile"] is False
+    assert numbers(run) == expected
+
+
+def test_without_a_compiler_auto_trains_without_and_true_says_what_is_missing(
+    make_spec: MakeSpec, results: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = make_spec()
+    monkeypatch.setattr(execution, "obstacle", lambda device: "no g++")
+    run = trained(RunDir.create(results, spec), Execution(compile=True))
+    assert run.status().state is State.FAILED
+    assert "compile=true: nothing can be compiled here, no g++; compile=auto does where it can" in logged(run)
+    warned = list[str]()
+    found = execution.settled(spec, CPU, Execution(micro_batch=4), ALONE, {"compile": True}, warned.append)
+    assert found.compile is False
+    assert warned == ["the model is not compiled, since nothing can be here: no g++"]
+
+
+@pytest.mark.parametrize(
+    ("device", "before", "alike", "compiled"),
+    [
+        ("cuda", {}, 1, False),
+        ("cuda", {}, 1000, True),
+        ("cpu", {}, 1000, False),
+        ("cuda", {"compile": False}, 1000, False),
+        ("cuda", {"compile": True}, 1, True),
+    ],
+)
+def test_auto_compiles_for_all_runs_of_a_worker_and_stays_with_what_a_run_began_with(
+    make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch, device: str, before: Any, alike: int, compiled: bool
+) -> None:
+    spec = make_spec()
+    flops = 3 * execution.train_flops_per_sample(spec.model) * spec.batch_size * spec.schedule.last_step
+    monkeypatch.setattr(execution, "COMPILE_FLOPS", flops)
+    monkeypatch.setattr(execution, "obstacle", lambda device: "")
+    how = Execution(micro_batch=4, alike=alike)
+    found = execution.settled(spec, torch.device(device), how, ALONE, before, lambda text: None)
+    assert found.compile is compiled
+
+
+NO_COMPILER = """
+import torch
+from ettsweep.models.compiler import obstacle
+assert "C++ compiler" in obstacle(torch.device("cpu")), obstacle(torch.device("cpu"))
+"""
+
+
+@pytest.mark.slow
+def test_a_machine_without_a_compiler_is_known(tmp_path: Any) -> None:
+    environment = {"PATH": "/nowhere", "CXX": "/nonexistent", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", NO_COMPILER], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

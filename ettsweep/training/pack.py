@@ -49,7 +49,8 @@ class Pack:
     def __init__(self, device: torch.device, size: int, mode: Mode = "exact", remark: str = "") -> None:
         self.size = size
         self.mode = mode
-        self.remark = remark or (f"trains in a pack with {count(size - 1, 'other run')}" if size > 1 else "")
+        packed = f"trains in a pack with {count(size - 1, 'other run')}" if size > 1 else ""
+        self.remark = "; ".join(filter(None, (packed, remark)))
         self.clock = SharedClock(size)
         self.rounds = 0
         self._device = device

@@ -13,7 +13,7 @@ import time
 from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from functools import cache
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -31,6 +31,10 @@ from ettsweep.training.vmapped import Parameters, Vmapped
 
 NEAR = 0.02
 """Standard deviation of what is added to parameters for a trial: that of a standard initialisation."""
+
+
+TRIES = 2
+"""How often a trial measures each time: the least counts, since others use the machine too."""
 
 
 def obstacle(trainer: Trainer) -> str:
@@ -55,6 +59,9 @@ def shape_of(trainer: Trainer) -> Hashable:
     return spec.model, spec.task, trainer.share, spec.precision, trainer.device
 
 
+T = TypeVar("T")
+
+
 class Stack:
     """Runs that train at once.
 
@@ -64,13 +71,14 @@ class Stack:
         trainers: the members.
     """
 
-    def __init__(self, trainers: Sequence[Trainer], *, compiled: bool = False) -> None:
+    def __init__(self, trainers: Sequence[Trainer], *, compiled: bool = False, size: int | None = None) -> None:
         """Copy the parameters of runs of one shape into one storage.
 
         Args:
             trainers: the members; those of another stack leave it.
-            compiled: compute faster, and other numbers by rounding. It takes seconds, once for each shape and number of
-                members in a process.
+            compiled: compute faster, and other numbers by rounding. It takes seconds, once for each shape and size in a
+                process.
+            size: of the stack; what it has more than members goes through the model, and is nobody's.
         """
         assert len({shape_of(trainer) for trainer in trainers}) == 1, "runs of one shape"
         assert not any(map(obstacle, trainers)), "runs that can train in a stack"
@@ -78,10 +86,11 @@ class Stack:
         self._compiled = compiled
         self._model = Vmapped(trainers[0].spec, trainers[0].device, compiled=compiled)
         self._parameters = Parameters()
+        self._empty = (size or len(trainers)) - len(trainers)
         members = [dict(trainer.model.named_parameters()) for trainer in trainers]
         for name in members[0]:
-            whole = torch.stack([parameters[name].detach() for parameters in members])
-            for parameters, mine in zip(members, whole.unbind(), strict=True):
+            whole = torch.stack([parameters[name].detach() for parameters in self._filled(members)])
+            for parameters, mine in zip(members, whole.unbind(), strict=not self._empty):
                 parameters[name].data = mine
             self._parameters[name] = whole
 
@@ -90,23 +99,28 @@ class Stack:
         self._check_members()
         first = self.trainers[0]
         one = torch.ones((), device=first.device)
-        scales_K = torch.stack([trainer.scaler.scale(one) for trainer in self.trainers])
+        scales_K = torch.stack(self._filled([trainer.scaler.scale(one) for trainer in self.trainers]))
         losses_K, total = torch.zeros_like(scales_K), Parameters()
-        taken = [islice(mine, len(first.share.slices)) for mine in batches]
-        for slices in zip(*taken, strict=True):
+        taken = [list(islice(mine, len(first.share.slices))) for mine in batches]
+        for slices in zip(*self._filled(taken), strict=True):
             batch, share = _stacked(slices), slices[0].share
             parts_K, found, outputs_K = self._model.gradients(first.task, self._parameters, scales_K * share, batch)
             if not self._compiled and first.device.type == "cpu":
                 parts_K = self._losses(outputs_K, slices)
             losses_K = losses_K + parts_K * share
             total = {name: total[name] + new for name, new in found.items()} if total else found
-        return losses_K, total
+        return losses_K[: len(self.trainers)], total
 
     def outputs(self, batches: Sequence[Batch]) -> Tensor:
         """Return what the model of each member makes of a slice of its validation set, (K, B, ...)."""
         self._check_members()
         with torch.no_grad():
-            return self._model.outputs(self._parameters, _stacked(batches).inputs)
+            outputs_K = self._model.outputs(self._parameters, _stacked(self._filled(batches)).inputs)
+        return outputs_K[: len(self.trainers)]
+
+    def _filled(self, those: Sequence[T]) -> list[T]:
+        """Return what there is of each member, and that of the first for each place that is nobody's."""
+        return [*those, *[those[0]] * self._empty]
 
     def _losses(self, outputs_K: Tensor, slices: Sequence[Batch]) -> Tensor:
         """Return the losses as each member alone adds them up, (K,): for gradients, the order makes no difference."""
@@ -134,7 +148,8 @@ class Stack:
         # In the parameters' layout: torch's fused optimizers go through memory, and take no notice of strides.
         laid_out = {name: gradients[name].contiguous() for name in self._parameters}
         assert all(laid_out[name].stride() == whole.stride() for name, whole in self._parameters.items())
-        for trainer, *mine in zip(self.trainers, *(whole.unbind() for whole in laid_out.values()), strict=True):
+        members = zip(self.trainers, *(whole.unbind() for whole in laid_out.values()), strict=not self._empty)
+        for trainer, *mine in members:
             if trainer in trainers:
                 for parameter, gradient in zip(trainer.model.parameters(), mine, strict=True):
                     parameter.grad = gradient
@@ -146,7 +161,7 @@ class Stack:
 
     def _check_members(self) -> None:
         name, whole = next(iter(self._parameters.items()))
-        for trainer, mine in zip(self.trainers, whole.unbind(), strict=True):
+        for trainer, mine in zip(self.trainers, whole.unbind(), strict=not self._empty):
             assert trainer.model.get_parameter(name).data_ptr() == mine.data_ptr(), "a member has left"
 
 
@@ -193,14 +208,18 @@ def trial(stack: Stack, batches: Sequence[Sequence[Batch]]) -> Trial:
         with stack.elsewhere():
             stack.gradients(batches)  # the first call takes longer
             found, alone_s, together_s = Comparison(), 0.0, math.inf
-            for _ in range(2):  # the faster counts: others use the machine too
+            for _ in range(TRIES):
                 started_s = _now_s(stack)
                 losses_K, together = stack.gradients(batches)
                 together_s = min(together_s, _now_s(stack) - started_s)
             for k, (trainer, mine) in enumerate(zip(stack.trainers, batches, strict=True)):
-                started_s = _now_s(stack)
-                loss = trainer.add_gradients(iter(mine))
-                alone_s += _now_s(stack) - started_s
+                its_s = math.inf
+                for _ in range(TRIES):
+                    trainer.optimizer.zero_grad(set_to_none=True)
+                    started_s = _now_s(stack)
+                    loss = trainer.add_gradients(iter(mine))
+                    its_s = min(its_s, _now_s(stack) - started_s)
+                alone_s += its_s
                 found.add(losses_K[k], loss)
                 for name, parameter in trainer.model.named_parameters():
                     assert parameter.grad is not None

@@ -10,6 +10,7 @@ from ettsweep.spec import Precision
 from ettsweep.tasks.base import Batch
 from ettsweep.training.stack import Stack, obstacle, shape_of, trial, trial_of_outputs
 from ettsweep.training.trainer import Trainer
+from ettsweep.training.vmapped import compiled_for
 
 Mode = Literal["exact", "fast"]
 
@@ -108,18 +109,36 @@ class Stacking:
             members += left[: max(0, len(stack.trainers) - len(members))]
         if len(members) <= self._refused.get(shape, 0):
             return None
-        before, stack = stack, Stack(members, compiled=self._mode == "fast")
-        if (shape, len(members)) in self._tried:
+        size = self._size(members)
+        if size is None:
+            why = f"to compile a stack of {len(members)} takes longer than it saves"
+            self._refuse(shape, len(members), trainers, why)
+            return None
+        before, stack = stack, Stack(members, compiled=self._mode == "fast", size=size)
+        if (shape, size) in self._tried:
             new = [trainer for trainer in trainers if before is None or trainer not in before.trainers]
             self._say(new, f"trains in a stack of {len(members)}")
         else:
+            if self._mode == "fast" and size not in compiled_for(members[0].spec, members[0].device):
+                self._say(trainers, f"compiles a stack of {size}, for some 20 s or more")
             given = dict(zip(trainers, batches, strict=True))
             if why := self._against(stack, [given.get(trainer, batches[0]) for trainer in members], trainers):
                 self._refuse(shape, len(members), trainers, why)
                 return None
-            self._tried.add((shape, len(members)))
+            self._tried.add((shape, size))
         self._stacks[shape] = stack
         return stack
+
+    def _size(self, members: Sequence[Trainer]) -> int | None:
+        """Return the size of a stack for some members: their number, or one that is compiled and not much larger.
+
+        None where they are less than half of what is compiled: the last few runs of a list do not wait for a compiler.
+        """
+        compiled = compiled_for(members[0].spec, members[0].device) if self._mode == "fast" else ()
+        fitting = [size for size in compiled if len(members) <= size <= 2 * len(members)]
+        if any(size > 2 * len(members) for size in compiled) and not fitting:
+            return None
+        return min(fitting, default=len(members))
 
     def _against(self, stack: Stack, batches: Batches, trainers: Sequence[Trainer]) -> str:
         """Return why runs should not train in a stack, or "" where they should, which their logs then say."""
@@ -133,8 +152,8 @@ class Stacking:
             self._say(trainers, f"trains in a stack of {members}, compiled")
             return ""
         if tried.speedup < PAYS:
-            return f"a stack of {members} finds gradients {tried.speedup:.2g} times as fast"
-        self._say(trainers, f"trains in a stack of {members}, which finds gradients {tried.speedup:.2g} times as fast")
+            return f"a stack of {members} finds gradients {tried.speedup:.2f} times as fast"
+        self._say(trainers, f"trains in a stack of {members}, which finds gradients {tried.speedup:.2f} times as fast")
         return ""
 
     def _must_be_exact(self, stack: Stack) -> bool:

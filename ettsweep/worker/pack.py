@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 WAITING = (State.MISSING, State.INTERRUPTED)
 """States of runs that wait for someone to train them."""
 
-LEFT = (*WAITING, State.RUNNING, State.UNKNOWN)
-"""States of runs that workers share out among them: what others train now is of their part."""
+TRAINED = (State.RUNNING, State.UNKNOWN)
+"""States of runs that others train, which is of their part of what is left."""
 
 FILLED = 0.5
 """Share of the free memory that a pack may take, as far as it is reckoned here."""
@@ -43,7 +43,11 @@ STANDARD = StrategySpec(s=None)
 """A strategy for a trial, since none makes a difference."""
 
 WORTH_A_TRIAL = 5000
-"""Steps of all runs of a worker below which it takes no trial, whose some 100 steps would be a part of them."""
+"""Steps of all runs of a worker below which it takes no trial, whose some 200 steps would be a part of them."""
+
+WORTH_COMPILING = 25_000
+"""Steps of all runs of a worker below which it compiles no stack unless a profile asks for one: 20 seconds or more on a
+CPU, for which some 2 ms of a step of the smallest models are saved."""
 
 
 def claimable(run: RunDir, outlook: Outlook) -> bool:
@@ -60,14 +64,20 @@ class Remaining:
         self._kinds: dict[object, int] = {}
         self._read: dict[RunDir, tuple[int, int]] = {}
 
-    def left(self, most: int) -> int:
-        """Count the runs that are left, up to `most`; those that are over are not looked at again."""
-        found = 0
+    def left(self, most: int) -> float:
+        """Count the runs that are left, up to `most`; those that are over are not looked at again.
+
+        Of those that are in training, what is yet to train counts: who trains them is about to take more.
+        """
+        found = 0.0
         for run in tuple(self._runs):
-            if found == most:
-                break
-            if run.status(self._outlook).state in LEFT:
+            if found >= most:
+                return most
+            status = run.status(self._outlook)
+            if status.state in WAITING:
                 found += 1
+            elif status.state in TRAINED:
+                found += 1 - run.attempt(run.numbers()[-1]).progress()
             else:
                 del self._runs[run]
         return found
@@ -131,10 +141,14 @@ def enough(profile: AnyProfile, spec: RunSpec) -> int:
     """Return how many runs left to each worker make as large a pack as any more would."""
     if profile.pack != "auto":
         return profile.pack
-    return max(STACK, math.ceil(WORTH_A_TRIAL / spec.schedule.last_step))
+    return max(STACK, math.ceil(_worth(profile) / spec.schedule.last_step))
 
 
-def pack_size(profile: AnyProfile, spec: RunSpec, device: "torch.device", left: int, workers: int) -> tuple[int, str]:
+def _worth(profile: AnyProfile) -> int:
+    return WORTH_COMPILING if profile.pack_mode == "fast" else WORTH_A_TRIAL
+
+
+def pack_size(profile: AnyProfile, spec: RunSpec, device: "torch.device", left: float, workers: int) -> tuple[int, str]:
     """Return how many runs like one a worker takes at once, and what the log should say of that.
 
     It leaves each other of the workers its part of the runs that are left.
@@ -156,27 +170,33 @@ def pack_size(profile: AnyProfile, spec: RunSpec, device: "torch.device", left: 
             f"{free_bytes / GIB:.2g} GiB that are free"
         )
     stack = int(FILLED * free_bytes / (state_bytes + spec.batch_size * activation_bytes(spec.model, recompute=False)))
-    worth = fair * spec.schedule.last_step >= WORTH_A_TRIAL
-    note = ""
-    if worth and min(stack, fair) >= LEAST_STACK:
-        pays, note = stack_pays(profile, spec, device, min(stack, fair, STACK))
-        if pays:
-            return min(stack, fair, STACK), ""
-    return max(1, min(profile.together(spec.task), fair, fitting)), note
+    if not (why := against_stack(profile, spec, device, fair, stack)):
+        return min(stack, fair, STACK), ""
+    return max(1, min(profile.together(spec.task), fair, fitting)), f"no stack: {why}"
 
 
-def stack_pays(profile: AnyProfile, spec: RunSpec, device: "torch.device", members: int) -> tuple[bool, str]:
-    """Say whether runs like one train faster in a stack, as a short trial finds, and what the log should say of it."""
-    if not architecture(spec.model).stacks or profile.compile is True or profile.activation_checkpointing is True:
-        return False, ""
+def against_stack(profile: AnyProfile, spec: RunSpec, device: "torch.device", runs: int, fitting: int) -> str:
+    """Return why so many runs like one should not train in a stack, of which so many fit; "" where they should."""
+    if not architecture(spec.model).stacks:
+        return f"models of kind {spec.model.kind} have none"
+    if profile.compile is True or profile.activation_checkpointing is True:
+        return "the profile has blocks compiled, or activations computed again"
+    if min(runs, fitting) < LEAST_STACK:
+        which = "are left for each worker" if runs < LEAST_STACK else "fit into half of the free memory"
+        return f"fewer than {LEAST_STACK} runs {which}"
+    if runs * spec.schedule.last_step < _worth(profile):
+        return f"{count(runs, 'run')} of {count(spec.schedule.last_step, 'step')} are soon trained; pack=K asks for one"
     if profile.pack_mode == "fast":
-        return True, ""
-    members = 2 ** (members.bit_length() - 1)  # few trials serve all packs of a worker
+        return ""
+    members = 2 ** (min(runs, fitting, STACK).bit_length() - 1)  # few trials serve all packs of a worker
     flops = 4 * members * spec.batch_size * train_flops_per_sample(spec.model)
     if device.type == "cpu" and flops > TRIAL_FLOPS:
-        return False, ""
+        return "a step of such a model takes too long to save much of it"
     from ettsweep.training.stack import rehearse
 
     tried = rehearse(spec.model_copy(update={"strategy": STANDARD}).at(1.0, 0.0, 0), device, members)
-    note = f"no stack: the trial of one failed, {tried.error}" if tried.error else ""
-    return (tried.exact or device.type != "cpu") and tried.speedup >= STACK_PAYS, note
+    if tried.error:
+        return f"the trial of one failed, {tried.error}"
+    if not tried.exact and device.type == "cpu":
+        return f"in one of {members} the last bits differ"
+    return "" if tried.speedup >= STACK_PAYS else f"one of {members} finds gradients {tried.speedup:.2f} times as fast"

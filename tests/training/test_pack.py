@@ -63,6 +63,12 @@ def pack(results: Path) -> TrainPack:
     return train
 
 
+def begun(run: RunDir, together: Pack) -> Turns:
+    attempt = run.claim(environment(CPU), after=max(run.numbers(), default=0))
+    assert attempt is not None
+    return training(claimed(run, attempt, never, {}), together)
+
+
 def claimed(run: RunDir, attempt: Attempt, poll: Poll, how: dict[str, Any]) -> Claimed:
     return Claimed(run, attempt, CPU, Execution(**how), lambda: poll(attempt))
 
@@ -508,10 +514,7 @@ def test_free_places_are_given_to_more_runs_while_there_are_any(
     together, asked = Pack(CPU, 3), list[int]()
 
     def begin(spec: RunSpec) -> Turns:
-        run = RunDir.create(results, spec)
-        attempt = run.claim(environment(CPU), after=0)
-        assert attempt is not None
-        return training(claimed(run, attempt, never, {}), together)
+        return begun(RunDir.create(results, spec), together)
 
     def more(free: int) -> list[Turns]:
         asked.append(free)
@@ -524,12 +527,39 @@ def test_free_places_are_given_to_more_runs_while_there_are_any(
     assert not waiting
 
 
+@pytest.mark.parametrize(
+    ("compiled", "told"),
+    [
+        ({5}, "trains in a stack of 3, compiled"),
+        ({2}, "compiles a stack of 3, for some 20 s or more"),
+        ({7}, "trains in turn with the others: to compile a stack of 3 takes longer than it saves"),
+    ],
+)
+def test_a_compiled_stack_takes_fewer_members_before_another_is_compiled(
+    specs: list[RunSpec], monkeypatch: pytest.MonkeyPatch, results: Path, compiled: set[int], told: str
+) -> None:
+    sizes = set[int]()
+
+    def uncompiled(trainers: Any, *, compiled: bool, size: int) -> Stack:
+        assert compiled
+        sizes.add(size)
+        return Stack(trainers, size=size)
+
+    monkeypatch.setattr(stacking, "compiled_for", lambda *_: compiled)
+    monkeypatch.setattr(stacking, "Stack", uncompiled)
+    together, runs = Pack(CPU, 3, "fast"), [RunDir.create(results, spec) for spec in specs]
+    together.train([begun(run, together) for run in runs])
+    assert told in logged(runs[0])
+    assert sizes == ({5} if 5 in compiled else set() if 7 in compiled else {3})
+    assert ("compiles a stack" in logged(runs[0])) == (2 in compiled)
+
+
 def test_a_stack_that_is_not_exact_or_does_not_pay_is_not_used_and_the_log_says_so(
     pack: TrainPack, undisturbed: Undisturbed, specs: list[RunSpec], monkeypatch: pytest.MonkeyPatch, results: Path
 ) -> None:
     for found, why in (
         (Trial(exact=False, speedup=9.0), "in a stack of 3 the last bits of gradients differ"),
-        (Trial(exact=True, speedup=0.5), "a stack of 3 finds gradients 0.5 times as fast"),
+        (Trial(exact=True, speedup=0.5), "a stack of 3 finds gradients 0.50 times as fast"),
         (Trial(exact=True, speedup=9.0, off=0.02), "in a stack of 3 gradients are off by 0.02 of their norm"),
     ):
         monkeypatch.setattr(stacking, "trial", lambda *_: found)  # noqa: B023
@@ -583,12 +613,7 @@ def test_a_fast_stack_is_recorded_and_mixing_it_is_told(
     train(specs[0], poll=stop_at(5))
     together = Pack(CPU, 2, "fast")
     runs = [RunDir.create(results, spec) for spec in specs[:2]]
-    turns = []
-    for run in runs:
-        attempt = run.claim(environment(CPU), after=max(run.numbers(), default=0))
-        assert attempt is not None
-        turns.append(training(claimed(run, attempt, never, {}), together))
-    together.train(turns)
+    together.train([begun(run, together) for run in runs])
     for run, spec in zip(runs, specs[:2], strict=True):
         result, metrics = result_of(run), undisturbed(spec)[0]
         assert isinstance(metrics, bytes)

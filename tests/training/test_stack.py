@@ -362,6 +362,15 @@ def test_runs_of_one_shape_may_differ_in_all_that_leaves_the_computation_alike(m
         Stack([prepare(make_spec(), CPU), prepare(make_spec(batch_size=16), CPU)])
 
 
+def test_places_that_are_nobodys_change_no_number(make_spec: MakeSpec) -> None:
+    tried, runs, alone = (runs_of(make_spec) for _ in range(3))
+    assert trial(Stack([run.trainer for run in tried], size=5), some_batches(tried)).exact
+    train_together(Stack([run.trainer for run in runs], size=5), runs, STEPS)
+    for single in alone:
+        single.train(STEPS)
+    assert_alike(runs, alone)
+
+
 # --- compiled ---------------------------------------------------------------------------------------------------------
 
 

@@ -178,19 +178,23 @@ def test_auto_packs_what_has_to_be_loaded_and_what_a_trial_finds_faster(
         return found
 
     monkeypatch.setattr(stack, "rehearse", rehearse)
-    assert sizes(LocalProfile(), spec, 60, 2) == (1, "")
+    assert sizes(LocalProfile(), spec, 60, 2) == (1, "no stack: one of 16 finds gradients 1.00 times as fast")
     loaded = spec.model_copy(update={"task": ImageNetTask(train_size=60, val_size=30)})
-    assert sizes(LocalProfile(), loaded, 60, 2) == (8, "")
+    assert sizes(LocalProfile(), loaded, 60, 2) == (8, "no stack: one of 16 finds gradients 1.00 times as fast")
     found = Trial(exact=True, speedup=2.0)
     assert sizes(LocalProfile(), spec, 60, 2) == (30, "")
     assert sizes(LocalProfile(), spec, 200, 2) == (32, "")
     assert asked == [16, 16, 16, 32]
-    assert sizes(LocalProfile(), spec, 10, 2) == (1, ""), "too few for a stack"
-    assert sizes(LocalProfile(), make_spec(), 60, 2) == (1, ""), "a trial would take as long as the runs"
+    assert sizes(LocalProfile(), spec, 10, 2) == (1, "no stack: fewer than 8 runs are left for each worker")
+    soon = "no stack: 30 runs of 24 steps are soon trained; pack=K asks for one"
+    assert sizes(LocalProfile(), make_spec(), 60, 2) == (1, soon), "a trial would take as long as the runs"
     found = Trial(exact=False, speedup=2.0)
-    assert sizes(LocalProfile(), spec, 60, 2) == (1, "")
+    assert sizes(LocalProfile(), spec, 60, 2) == (1, "no stack: in one of 16 the last bits differ")
     assert sizes(LocalProfile(pack_mode="fast"), spec, 60, 2) == (30, "")
-    assert sizes(LocalProfile(pack_mode="fast", compile=True), spec, 60, 2) == (1, "")
+    soon = "no stack: 20 runs of 1000 steps are soon trained; pack=K asks for one"
+    assert sizes(LocalProfile(pack_mode="fast"), spec, 40, 2) == (1, soon), "to compile would take longer"
+    unlike = "no stack: the profile has blocks compiled, or activations computed again"
+    assert sizes(LocalProfile(pack_mode="fast", compile=True), spec, 60, 2) == (1, unlike)
 
 
 def test_a_trial_that_fails_is_not_made_again_and_the_log_says_why(
@@ -250,6 +254,19 @@ def make_worker(results: Path) -> Callable[..., Worker]:
         return Worker(submission, Slot("cpu-0", "cpu", None, 1), runs, control)
 
     return make
+
+
+def test_what_others_have_nearly_trained_is_no_longer_of_their_part(
+    make_spec: MakeSpec, results: Path, make_worker: Callable[..., Worker]
+) -> None:
+    runs = [RunDir.create(results, make_spec(lr=lr)) for lr in range(1, 11)]
+    for run, progress in zip(runs[:4], (0.75, 0.75, 1.0, 0.5), strict=True):
+        attempt = run.claim({}, after=0)
+        assert attempt is not None
+        attempt.timings_path.write_text(json.dumps({"progress": progress}) + "\n")
+    remaining = Remaining(runs, ThisMachine())
+    assert remaining.left(99) == 6 + 0.25 + 0.25 + 0.5
+    assert remaining.left(3) == 3
 
 
 def test_a_long_list_is_not_looked_through_for_each_pack(

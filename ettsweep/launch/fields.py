@@ -18,6 +18,7 @@ Switch = Annotated[
     bool | Literal["auto"],
     expect("true, false or auto", lambda v: v == "auto" or isinstance(v, bool)),
 ]
+PackMode = Literal["exact", "fast"]
 Devices = Annotated[
     list[int] | Literal["auto", "cpu"],
     expect(

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 
 from ettsweep.config import HIDDEN, NAME, hidden, read_yaml, split_override
 from ettsweep.errors import InputError, located, unknown_name
-from ettsweep.launch.fields import Count, Devices, LoaderCount, Scalar, Switch, Word
+from ettsweep.launch.fields import Count, Devices, LoaderCount, PackMode, Scalar, Switch, Word
 from ettsweep.launch.gpus import gpu_bytes, visible_gpus
 from ettsweep.launch.variables import Variables
 from ettsweep.output import count
@@ -78,7 +78,7 @@ class Profile(Frozen):
     snapshot: bool = False
     devices_per_run: Positive = 1
     pack: Count = "auto"
-    pack_mode: Literal["exact", "fast"] = "exact"
+    pack_mode: PackMode = "exact"
     micro_batch: Count = "auto"
     loader_workers: LoaderCount = "auto"
     compile: Switch = "auto"

@@ -39,6 +39,7 @@ class Pack:
     """Gives runs their turns until the last has ended.
 
     Attributes:
+        device: that they train on.
         size: how many runs it begins with.
         mode: whether members of one shape train in a stack only if that is `exact`, or compiled and `fast`.
         remark: what the log of each should say of that.
@@ -46,14 +47,14 @@ class Pack:
         rounds: how often members have had their turns.
     """
 
-    def __init__(self, device: torch.device, size: int, mode: Mode = "exact", remark: str = "") -> None:
+    def __init__(self, device: torch.device, size: int = 1, mode: Mode = "exact", remark: str = "") -> None:
         self.size = size
         self.mode = mode
         packed = f"trains in a pack with {count(size - 1, 'other run')}" if size > 1 else ""
         self.remark = "; ".join(filter(None, (packed, remark)))
         self.clock = SharedClock(size)
         self.rounds = 0
-        self._device = device
+        self.device = device
         self._streams: dict[Hashable, Stream] = {}
         self._records = WeakKeyDictionary[Trainer, Record]()  # what has ended is not kept
         self._stacking = Stacking(mode, self._say)
@@ -76,10 +77,10 @@ class Pack:
         """
         if self.size > 1:
             execution = replace(execution, alike=1)  # short runs gain more by a stack, which blocks are not compiled in
-        if self.size > 1 and self._device.type == "cuda":
+        if self.size > 1 and self.device.type == "cuda":
             before = before | {"micro_batch": self._micro_batches.get(spec.kind)}
         others = (self.size - 1) * STATE_BYTES * parameter_count(spec.model)
-        execution = settled(spec, self._device, execution, group, before, warn, others)
+        execution = settled(spec, self.device, execution, group, before, warn, others)
         self._micro_batches.setdefault(spec.kind, execution.micro_batch)
         return execution
 
@@ -110,7 +111,7 @@ class Pack:
                 for each in records:
                     each.skip(text)
 
-            self._streams[key] = Stream(open_task(skip), trainer.step + 1, self._device, self.clock, records)
+            self._streams[key] = Stream(open_task(skip), trainer.step + 1, self.device, self.clock, records)
         self._streams[key].records.append(record)
         return self._streams[key]
 

@@ -81,7 +81,7 @@ def train_run(
     group: Peers = ALONE,
 ) -> Stop | None:
     """Train a claimed run alone, see `training`; all processes of the group call this."""
-    pack = Pack(device, 1)
+    pack = Pack(device)
     (stop,) = pack.train([training(Claimed(run, attempt, device, execution, poll, group), pack)])
     return stop
 

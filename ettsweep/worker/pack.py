@@ -4,9 +4,10 @@ import itertools
 import math
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ettsweep.errors import CorruptError
+from ettsweep.launch.fields import PackMode
 from ettsweep.launch.profiles import AnyProfile
 from ettsweep.models.architectures import architecture, parameter_count
 from ettsweep.models.cost import activation_bytes, train_flops_per_sample
@@ -113,17 +114,33 @@ class Remaining:
         return self._kinds.setdefault(spec.kind, len(self._kinds))
 
 
+class Size(NamedTuple):
+    """How many runs a worker takes at once.
+
+    Attributes:
+        mode: of their stacks.
+        remark: what the log should say of that.
+    """
+
+    size: int
+    mode: PackMode
+    remark: str = ""
+
+
+ONE = Size(1, "exact")
+
+
 class Places:
     """The places of a pack: how many there are, and which runs may have them.
 
     Attributes:
         size: how many there are, with that of the run that the pack begins with.
+        mode: of its stacks.
         remark: what the log should say of that.
     """
 
-    def __init__(self, size: int = 1, remark: str = "", others: Iterable[RunDir] = ()) -> None:
-        self.size = size
-        self.remark = remark
+    def __init__(self, size: Size = ONE, others: Iterable[RunDir] = ()) -> None:
+        self.size, self.mode, self.remark = size
         self._others = iter(others)
         self._seen = deque[RunDir]()
 
@@ -141,21 +158,16 @@ def enough(profile: AnyProfile, spec: RunSpec) -> int:
     """Return how many runs left to each worker make as large a pack as any more would."""
     if profile.pack != "auto":
         return profile.pack
-    return max(STACK, math.ceil(_worth(profile) / spec.schedule.last_step))
+    worth = WORTH_COMPILING if profile.pack_mode == "fast" else WORTH_A_TRIAL
+    return max(STACK, math.ceil(worth / spec.schedule.last_step))
 
 
-def _worth(profile: AnyProfile) -> int:
-    return WORTH_COMPILING if profile.pack_mode == "fast" else WORTH_A_TRIAL
-
-
-def pack_size(profile: AnyProfile, spec: RunSpec, device: "torch.device", left: float, workers: int) -> tuple[int, str]:
-    """Return how many runs like one a worker takes at once, and what the log should say of that.
-
-    It leaves each other of the workers its part of the runs that are left.
-    """
+def pack_size(profile: AnyProfile, spec: RunSpec, device: "torch.device", left: float, workers: int) -> Size:
+    """Return how many runs like one a worker takes at once, leaving the others their part of the runs that are left."""
+    mode = profile.pack_mode
     fair = math.ceil(left / workers)
     if fair < 2 or profile.devices_per_run > 1 or profile.pack == 1:
-        return 1, ""
+        return Size(1, mode)
     from ettsweep.training.memory import STATE_BYTES, available_bytes
 
     free_bytes = available_bytes(device) // (workers if device.type == "cpu" else 1)  # they share it
@@ -163,19 +175,30 @@ def pack_size(profile: AnyProfile, spec: RunSpec, device: "torch.device", left: 
     fitting = int(FILLED * free_bytes / state_bytes)
     if profile.pack != "auto":
         if fitting >= 2:
-            return min(profile.pack, fair, fitting), ""
-        return 1, (
+            return Size(min(profile.pack, fair, fitting), mode)
+        remark = (
             f"trains alone: of the {count(min(profile.pack, fair), 'run')} that could train at once, with "
             f"{state_bytes / GIB:.2g} GiB of weights and moments each, no two fit into half of the "
             f"{free_bytes / GIB:.2g} GiB that are free"
         )
+        return Size(1, mode, remark)
     stack = int(FILLED * free_bytes / (state_bytes + spec.batch_size * activation_bytes(spec.model, recompute=False)))
-    if not (why := against_stack(profile, spec, device, fair, stack)):
-        return min(stack, fair, STACK), ""
-    return max(1, min(profile.together(spec.task), fair, fitting)), f"no stack: {why}"
+    remark = ""
+    if mode == "fast" and fair * spec.schedule.last_step < WORTH_COMPILING:
+        mode = "exact"
+        remark = f"{_work(spec, fair)} are too few to compile a stack for; pack=K asks for one"
+    if not (why := against_stack(profile, spec, device, fair, stack, mode)):
+        return Size(min(stack, fair, STACK), mode, remark)
+    return Size(max(1, min(profile.together(spec.task), fair, fitting)), mode, f"no stack: {why}")
 
 
-def against_stack(profile: AnyProfile, spec: RunSpec, device: "torch.device", runs: int, fitting: int) -> str:
+def _work(spec: RunSpec, runs: int) -> str:
+    return f"{count(runs, 'run')} of {count(spec.schedule.last_step, 'step')}"
+
+
+def against_stack(
+    profile: AnyProfile, spec: RunSpec, device: "torch.device", runs: int, fitting: int, mode: PackMode
+) -> str:
     """Return why so many runs like one should not train in a stack, of which so many fit; "" where they should."""
     if not architecture(spec.model).stacks:
         return f"models of kind {spec.model.kind} have none"
@@ -184,10 +207,10 @@ def against_stack(profile: AnyProfile, spec: RunSpec, device: "torch.device", ru
     if min(runs, fitting) < LEAST_STACK:
         which = "are left for each worker" if runs < LEAST_STACK else "fit into half of the free memory"
         return f"fewer than {LEAST_STACK} runs {which}"
-    if runs * spec.schedule.last_step < _worth(profile):
-        return f"{count(runs, 'run')} of {count(spec.schedule.last_step, 'step')} are soon trained; pack=K asks for one"
-    if profile.pack_mode == "fast":
+    if mode == "fast":
         return ""
+    if runs * spec.schedule.last_step < WORTH_A_TRIAL:
+        return f"{_work(spec, runs)} are too few to try one for; pack=K asks for one"
     members = 2 ** (min(runs, fitting, STACK).bit_length() - 1)  # few trials serve all packs of a worker
     flops = 4 * members * spec.batch_size * train_flops_per_sample(spec.model)
     if device.type == "cpu" and flops > TRIAL_FLOPS:

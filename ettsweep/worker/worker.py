@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
     from ettsweep.training.distributed import Peers
     from ettsweep.training.execution import Execution
+    from ettsweep.training.pack import Pack
     from ettsweep.training.turns import Stop, Turns
 
 
@@ -143,6 +144,8 @@ class Worker:
         """Train what is to be trained, with the other processes of a group."""
         import torch
 
+        from ettsweep.training.pack import Pack
+
         where = str(self.submission.path / "submission.json")
         profile = validate(PROFILES[self.submission.kind], self.submission.profile, where)
         claimed = True
@@ -159,7 +162,8 @@ class Worker:
                 how = execution(profile, self.slot, self._data_of(run), math.ceil(len(self.runs) / self._workers))
                 unlike = len(attempts) == 1 < places.size and not self.control.told and not places.waiting(1)
                 remark = ALONE_OF_ITS_KIND if unlike else places.remark
-                stops = train(attempts, device, how, self.control, group, profile, code, remark, more)
+                pack = Pack(device, len(attempts), places.mode, remark)
+                stops = train(attempts, pack, how, self.control, group, profile.heartbeat_s, code, more)
                 for attempt, stop in zip(attempts, stops, strict=True):
                     self.control.heed(stop)
                     if stop is None or attempt.progress() > progress_before(attempt):
@@ -180,7 +184,7 @@ class Worker:
         if profile.pack == 1 or len(self.runs) <= self._workers:
             return Places()  # without a look at the list
         left = remaining.left(self._workers * enough(profile, spec))
-        return Places(*pack_size(profile, spec, device, left, self._workers), remaining.companions(spec))
+        return Places(pack_size(profile, spec, device, left, self._workers), remaining.companions(spec))
 
     def _take(self, places: Places, info: Json, free: int) -> list[Attempt]:
         """Claim runs for some places, of those that nobody else has."""
@@ -262,33 +266,33 @@ def claim(run: RunDir, info: Json, outlook: Outlook) -> Attempt | None:
 
 def train(
     attempts: list[Attempt],
-    device: "torch.device",
+    pack: "Pack",
     how: "Execution",
     control: Control,
     group: "Peers",
-    profile: AnyProfile,
+    heartbeat_s: float,
     code: Json,
-    remark: str = "",
     more: Callable[[int], list[Attempt]] = lambda free: [],
 ) -> "list[Stop | None]":
     """Train what this process has claimed: several runs as a pack, or one with the others of a group.
 
-    `code` is the provenance of this process, `remark` is for the log; `more` claims runs for places that become free,
-    which are added to `attempts`. Returns why each run was stopped, or None.
+    `code` is the provenance of this process; `more` claims runs for places that become free, which are added to
+    `attempts`. Returns why each run was stopped, or None.
     """
     from ettsweep.training.execution import lead
-    from ettsweep.training.pack import Pack
     from ettsweep.training.run import Claimed, training
     from ettsweep.training.turns import Stop
 
-    pack, alive = Pack(device, len(attempts), profile.pack_mode, remark), list(attempts)
+    alive = list(attempts)
 
     def living(attempt: Attempt) -> "Turns":
         run = RunDir(attempt.run)
         try:
             attempt.record_provenance(code)
             lead(group, run.path, attempt.number, how)
-            stop = yield from training(Claimed(run, attempt, device, how, control.watch(attempt, pack), group), pack)
+            stop = yield from training(
+                Claimed(run, attempt, pack.device, how, control.watch(attempt, pack), group), pack
+            )
             if stop is Stop.SUPERSEDED and attempt.requeued():
                 control.told = "SUPERSEDED"  # this copy of the job has been given up, with all of its list
             return stop
@@ -301,7 +305,7 @@ def train(
         alive.extend(new)
         return list(map(living, new))
 
-    with beating(alive, profile.heartbeat_s):
+    with beating(alive, heartbeat_s):
         return pack.train(map(living, tuple(attempts)), refill)
 
 
@@ -358,12 +362,14 @@ def train_in_foreground(results: Path, spec: RunSpec, profile: LocalProfile, dat
                 return True
             why = f" ({status.reason})" if status.reason else ""
             raise LaunchError(f"run {run.id} is {status.state}{why}: another process has it; `ettsweep watch` shows it")
+        from ettsweep.training.pack import Pack
+
         logger = logging.getLogger("ettsweep")
         logger.addHandler(logging.StreamHandler())
         logger.setLevel(logging.INFO)
         how, code = execution(profile, slot, data), provenance()
         with gathered(slot, device) as group:
-            train([attempt], device, how, control, group, profile, code)
+            train([attempt], Pack(device), how, control, group, profile.heartbeat_s, code)
         return run.status().state.finished
     finally:
         let_go(lock)

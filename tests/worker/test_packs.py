@@ -33,7 +33,7 @@ from ettsweep.training import memory, stack
 from ettsweep.training.distributed import ALONE
 from ettsweep.training.run import environment
 from ettsweep.training.stack import Trial
-from ettsweep.worker.pack import Places, Remaining, enough, pack_size
+from ettsweep.worker.pack import Places, Remaining, Size, enough, pack_size
 from ettsweep.worker.worker import ALONE_OF_ITS_KIND, Worker
 
 Ask = Callable[..., Any]
@@ -155,7 +155,8 @@ def test_seeds_are_not_mixed_where_batches_are_loaded(make_spec: MakeSpec, resul
 
 
 def sizes(profile: LocalProfile, spec: Any, waiting: int, workers: int) -> tuple[int, str]:
-    return pack_size(profile, spec, CPU, waiting, workers)
+    size, _, remark = pack_size(profile, spec, CPU, waiting, workers)
+    return size, remark
 
 
 def test_a_pack_is_as_large_as_asked_for_but_leaves_others_their_part(make_spec: MakeSpec) -> None:
@@ -186,13 +187,16 @@ def test_auto_packs_what_has_to_be_loaded_and_what_a_trial_finds_faster(
     assert sizes(LocalProfile(), spec, 200, 2) == (32, "")
     assert asked == [16, 16, 16, 32]
     assert sizes(LocalProfile(), spec, 10, 2) == (1, "no stack: fewer than 8 runs are left for each worker")
-    soon = "no stack: 30 runs of 24 steps are soon trained; pack=K asks for one"
+    soon = "no stack: 30 runs of 24 steps are too few to try one for; pack=K asks for one"
     assert sizes(LocalProfile(), make_spec(), 60, 2) == (1, soon), "a trial would take as long as the runs"
     found = Trial(exact=False, speedup=2.0)
     assert sizes(LocalProfile(), spec, 60, 2) == (1, "no stack: in one of 16 the last bits differ")
     assert sizes(LocalProfile(pack_mode="fast"), spec, 60, 2) == (30, "")
-    soon = "no stack: 20 runs of 1000 steps are soon trained; pack=K asks for one"
-    assert sizes(LocalProfile(pack_mode="fast"), spec, 40, 2) == (1, soon), "to compile would take longer"
+    found = Trial(exact=True, speedup=2.0)
+    few = "20 runs of 1000 steps are too few to compile a stack for; pack=K asks for one"
+    assert pack_size(LocalProfile(pack_mode="fast"), spec, CPU, 60, 2) == (30, "fast", "")
+    assert pack_size(LocalProfile(pack_mode="fast"), spec, CPU, 40, 2) == (20, "exact", few)
+    assert pack_size(LocalProfile(pack_mode="fast", pack=8), spec, CPU, 40, 2) == (8, "fast", "")
     unlike = "no stack: the profile has blocks compiled, or activations computed again"
     assert sizes(LocalProfile(pack_mode="fast", compile=True), spec, 60, 2) == (1, unlike)
 
@@ -333,7 +337,10 @@ def test_a_refill_leaves_other_workers_their_part(
 ) -> None:
     runs = [RunDir.create(results, make_spec(lr=lr)) for lr in range(1, 8)]
     assert runs[0].claim({}, after=0)
-    worker, places = make_worker(runs, 2), Places(9, "", Remaining(runs, ThisMachine()).companions(make_spec()))
+    worker, places = (
+        make_worker(runs, 2),
+        Places(Size(9, "exact"), Remaining(runs, ThisMachine()).companions(make_spec())),
+    )
     taken = [[attempt.run.name for attempt in worker._refill(places, {}, 4)] for _ in range(4)]
     ids = [run.id for run in runs]
     assert taken == [ids[1:4], ids[4:6], ids[6:], []]

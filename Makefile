@@ -105,6 +105,9 @@ bench-search: $(READY)
 bench-pack: $(READY)
 	@PYTHONPATH=tests $(BIN)/python -m bench.pack $(BENCH)
 
+bench-busy: $(READY)
+	@PYTHONPATH=tests $(BIN)/python -m bench.busy $(BENCH)
+
 bench-beside: $(READY)
 	@PYTHONPATH=tests $(BIN)/python -m bench.beside $(BENCH)
 

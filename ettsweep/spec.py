@@ -195,6 +195,11 @@ class RunSpec(Recipe):
     def _identity(self) -> dict[str, object]:
         return {k: v for k, v in identity(self).items() if k not in ("lr", "wd", "seed")}
 
+    @property
+    def typical(self) -> "RunSpec":
+        """Return a run that stands for all of its kind where time and memory are measured."""
+        return self.model_copy(update={"strategy": StrategySpec(s=None)}).at(1.0, 0.0, 0)
+
     def at(self, lr: float, wd: float, seed: int) -> "RunSpec":
         """Return the run of the same family at another point and seed."""
         return self.model_copy(update={"lr": lr, "wd": wd, "seed": seed})

@@ -16,6 +16,7 @@ from ettsweep.doctor.cluster import examine_cluster, job
 from ettsweep.errors import EttsweepError, StorageError
 from ettsweep.files import storage_errors, write_atomic
 from ettsweep.launch import slurm
+from ettsweep.launch.gpus import TURNS, mps_runs
 from ettsweep.launch.profiles import AnyProfile, LocalProfile, SlurmProfile, load_profile
 from ettsweep.launch.slots import held, lock_paths, slots_path
 from ettsweep.models.architectures import model_name
@@ -88,6 +89,8 @@ def _slots(profile: LocalProfile) -> str:
         f"{count(len(slots), 'slot')}: {', '.join(slot.name for slot in slots)}",
         f"{count(slots[0].threads, 'thread')} each",
     ]
+    if (sharers := max(slot.sharers for slot in slots)) > 1:
+        told.append(f"{sharers} workers share a GPU {'by MPS' if mps_runs() else TURNS}")
     return "; ".join([*told, *map(str, taken), f"locks in {slots_path()}"])
 
 

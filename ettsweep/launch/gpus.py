@@ -3,6 +3,9 @@
 import os
 import re
 import subprocess
+from pathlib import Path
+
+TURNS = "in turn, since no daemon of NVIDIA's MPS runs (nvidia-cuda-mps-control -d starts one)"
 
 
 def gpu_bytes() -> int:
@@ -33,6 +36,12 @@ def visible_gpus() -> list[str]:
     if "CUDA_VISIBLE_DEVICES" not in os.environ:
         return found
     named = [gpu.strip() for gpu in os.environ["CUDA_VISIBLE_DEVICES"].split(",")]
-    return [
+    seen = [
         found[int(gpu)] if gpu.isdigit() and int(gpu) < len(found) else gpu for gpu in named if gpu not in ("", "-1")
     ]
+    return list(dict.fromkeys(seen))  # CUDA refuses one that is named twice, and a worker would wait for itself
+
+
+def mps_runs() -> bool:
+    """Say whether NVIDIA's MPS is there, by which processes compute on a GPU at once instead of in turn."""
+    return Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY") or "/tmp/nvidia-mps", "control").exists()

@@ -24,12 +24,19 @@ from ettsweep.tasks.kinds import task_kind
 
 @dataclass(frozen=True)
 class Slot:
-    """A share of a machine that trains one run at a time: a GPU, or some CPU threads; with `others`, several."""
+    """A share of a machine that one worker trains on: a GPU, or its part of one, or some CPU threads.
+
+    With `others`, several such, which train a run together.
+
+    Attributes:
+        sharers: workers that a GPU has in all.
+    """
 
     name: str
     device: Literal["cpu", "cuda"]
     gpu: str | None
     threads: int
+    sharers: int = 1
     others: "tuple[Slot, ...]" = ()
 
     @classmethod
@@ -110,7 +117,8 @@ class LocalProfile(Profile):
 
     Attributes:
         devices: `auto` takes the GPUs, or the CPU where there is none; `cpu`; or a list of GPU numbers.
-        slots: workers on the CPU; `auto` is one per core. GPUs have one each.
+        slots: workers; `auto` is one per core on the CPU, and `workers_per_device` on each GPU.
+        workers_per_device: workers that share a GPU, each with its part of the memory. Small runs gain more by `pack`.
         threads: CPU threads of a worker; `auto` shares the cores among the slots. A resumed run repeats itself
             bit for bit only with as many threads as before.
     """
@@ -118,7 +126,20 @@ class LocalProfile(Profile):
     kind: Literal["local"] = "local"
     devices: Devices = "auto"
     slots: Count = "auto"
+    workers_per_device: Positive = 1
     threads: Count = "auto"
+
+    @model_validator(mode="after")
+    def _sound(self) -> Self:
+        if isinstance(self.devices, list) and (twice := [n for n in self.devices if self.devices.count(n) > 1]):
+            raise ValueError(
+                f"devices: GPU {twice[0]} is named twice; workers_per_device=2 has two workers share each GPU"
+            )
+        if self.workers_per_device > 1 and self.slots != "auto":
+            raise ValueError("slots and workers_per_device both say how many workers there are: give one of them")
+        if self.devices_per_run > 1 and self.workers_per_device > 1:
+            raise ValueError("workers_per_device: devices that train a run together have a worker each")
+        return self
 
     def resolve(self) -> list[Slot]:
         """Return the slots on this machine, each with those that train its runs together with it.
@@ -147,7 +168,7 @@ class LocalProfile(Profile):
             InputError: there are.
         """
         total, most = cores(), memory_bytes()
-        limits = dict.fromkeys(("slots", "threads", "loader_workers"), total * CROWD)
+        limits = dict.fromkeys(("slots", "threads", "loader_workers", "workers_per_device"), total * CROWD)
         limits["slots"] = min(limits["slots"], max(total, most // WORKER_BYTES))
         wrong = {name: limit for name, limit in limits.items() if is_whole(getattr(self, name), limit + 1)}
         if wrong:
@@ -165,11 +186,23 @@ class LocalProfile(Profile):
                     f"devices: there is no GPU {absent[0]}; {len(gpus)} found here (`devices: cpu` uses none)"
                 )
             gpus = [gpus[number] for number in self.devices]
-        number = len(gpus) or (total if self.slots == "auto" else self.slots)
+        each = self.workers_per_device
+        number = (len(gpus) * each or total) if self.slots == "auto" else self.slots
         threads = max(1, total // number) if self.threads == "auto" else self.threads
-        if gpus:
-            return [Slot(f"gpu-{gpu.replace('/', '_')}", "cuda", gpu, threads) for gpu in gpus]
-        return [Slot(f"cpu-{k}", "cpu", None, threads) for k in range(number)]
+        if not gpus:
+            return [Slot(f"cpu-{k}", "cpu", None, threads) for k in range(number)]
+        if self.devices_per_run > 1 and number > len(gpus):
+            shared = f"{number} workers cannot share {count(len(gpus), 'GPU')}"
+            raise InputError(f"slots: {shared} where devices_per_run is {self.devices_per_run}")
+        return [_on_gpu(gpus, k, number, threads) for k in range(number)]
+
+
+def _on_gpu(gpus: Sequence[str], k: int, number: int, threads: int) -> Slot:
+    """Return the slot of one of so many workers, which are spread over GPUs as evenly as can be."""
+    gpu, before = gpus[k % len(gpus)], k // len(gpus)
+    sharers = len(range(k % len(gpus), number, len(gpus)))
+    name = f"gpu-{gpu.replace('/', '_')}" + (f".{before + 1}" if before else "")
+    return Slot(name, "cuda", gpu, threads, sharers)
 
 
 CROWD = 64

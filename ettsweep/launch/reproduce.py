@@ -98,8 +98,8 @@ def _command(run: RunDir, claim: Json, how: Json) -> str:
     """Return the command that trains a run anew, from any folder, as an attempt with this claim and execution did."""
     words = ["ettsweep", "train", "--spec", str(run.spec_path.resolve()), "--results", f"reproduced-{run.id}"]
     settings = []
-    if isinstance(claim.get("threads"), int):
-        settings.append(f"threads={claim['threads']}")
+    if isinstance(threads := how.get("threads", claim.get("threads")), int):
+        settings.append(f"threads={threads}")
     processes = int(how.get("processes") or 1)
     if "device" in claim:
         gpus = f"devices={list(range(processes))}"

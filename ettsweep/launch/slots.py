@@ -75,7 +75,7 @@ def let_go(lock: Lock) -> None:
 
 def lock_paths(slot: Slot) -> list[Path]:
     """Return the lock files of a slot in one order, so that no two processes wait for each other."""
-    return [slots_path() / f"{name}.lock" for name in sorted(one.name for one in (slot, *slot.others))]
+    return [slots_path() / f"{name}.lock" for name in sorted({one.name for one in (slot, *slot.others)})]
 
 
 def _say(descriptor: int, text: str) -> None:

@@ -15,11 +15,13 @@ from pathlib import Path
 from ettsweep.errors import InputError, LaunchError, NoAnswerError, NotHereError, UnansweredError
 from ettsweep.files import Json, dumps, storage_errors, write_atomic
 from ettsweep.launch import slurm
+from ettsweep.launch.gpus import TURNS, mps_runs
 from ettsweep.launch.profiles import AnyProfile, LocalProfile, Slot, SlurmProfile
 from ettsweep.launch.slots import free_first
 from ettsweep.launch.submissions import Submission, next_name, read_submission
 from ettsweep.models.architectures import model_name
 from ettsweep.models.cost import check_size
+from ettsweep.output import note
 from ettsweep.processes import process
 from ettsweep.runs.folder import RunDir, code_dir, jobs_dir
 from ettsweep.scaling.strategies import strategy_name
@@ -48,6 +50,8 @@ def submit(results: Path, plan: Plan, profile: AnyProfile, data: Mapping[str, st
         RunDir.create(results, planned.spec).revive()
     if isinstance(profile, LocalProfile):
         slots = free_first(profile.resolve())[: len(plan.to_launch)]
+        if max(slot.sharers for slot in slots) > 1 and not mps_runs():
+            note(f"workers compute on a GPU {TURNS}")
         return [_submit_local(_content(results, plan.to_launch, profile, data or {}), slots, results)]
     folders: list[Path] = []
     arrays = _arrays(results, plan.to_launch, profile, _max_array_size())

@@ -15,9 +15,11 @@ from ettsweep.files import Json
 from ettsweep.models.architectures import parameter_count
 from ettsweep.models.compiler import obstacle
 from ettsweep.models.cost import train_flops_per_sample
+from ettsweep.processes import cores
 from ettsweep.spec import ModelSpec, RunSpec
 from ettsweep.training.distributed import Peers
 from ettsweep.training.memory import fitting_micro_batch
+from ettsweep.training.threads import fastest_threads
 
 LARGE_PARAMETERS = 1e9
 """Parameters above which a run on several devices is sharded, and activations are computed again: 16 bytes for each of
@@ -32,6 +34,8 @@ class Execution:
     """How one process of a run trains it.
 
     Attributes:
+        threads: of the CPU; None takes as many as a run had before, or as a trial finds fastest.
+        most_threads: the most that it may find.
         checkpoint_every_s: seconds between checkpoints.
         checkpoint_every_steps: steps between checkpoints, in addition.
         micro_batch: samples that go through the model at once; None takes what fits.
@@ -47,6 +51,8 @@ class Execution:
         data: where the data of the task are; None where they come with a package.
     """
 
+    threads: int | None = None
+    most_threads: int = 1
     checkpoint_every_s: float = 300.0
     checkpoint_every_steps: int | None = None
     micro_batch: int | None = None
@@ -64,6 +70,7 @@ class Execution:
         """Return what of it, once it is settled, can change the last bits of a run."""
         return {
             "processes": group.world,
+            "threads": self.threads,
             "micro_batch": self.micro_batch,
             "compile": self.compile,
             "activation_checkpointing": self.activation_checkpointing,
@@ -91,7 +98,8 @@ def settled(
         raise InputError(f"{group.world} devices cannot share a batch of {spec.batch_size}")
     compiled = -group.agree(-_compiles(spec, device, execution, before, warn))[0]
     execution = replace(execution, compile=bool(compiled))
-    execution = sized(spec.model, execution, group)
+    threads = -group.agree(-_threads(spec, device, execution, before))[0]
+    execution = sized(spec.model, replace(execution, threads=threads), group)
     local = -(-spec.batch_size // group.world)  # the largest part: all are cut alike
     size = execution.micro_batch or before.get("micro_batch")
     if not isinstance(size, int):
@@ -99,6 +107,18 @@ def settled(
         recompute = bool(execution.activation_checkpointing)
         size = fitting_micro_batch(spec, local, device, recompute, shards, reserved_bytes)
     return replace(execution, micro_batch=-group.agree(-min(size, local))[0])  # the least of all
+
+
+def _threads(spec: RunSpec, device: torch.device, execution: Execution, before: Json) -> int:
+    """Return with how many threads of the CPU a run is trained: their number changes the last bits."""
+    if execution.threads is not None:
+        return execution.threads
+    if device.type != "cpu":
+        return execution.most_threads
+    had = before.get("threads")
+    if isinstance(had, int) and 1 <= had <= cores():
+        return had
+    return fastest_threads(spec.typical, execution.most_threads)
 
 
 def _compiles(

@@ -183,6 +183,14 @@ class TrialModel:
             done += [self.step(large)]
         return done
 
+    def trainer(self, size: int) -> tuple[Trainer, Iterator[Batch]]:
+        """Return what takes steps on `size` made samples, always the same ones, and these."""
+        inputs = example_inputs(self._spec.model, size, self._device)
+        task = SameBatch(Batch(inputs, inputs[-1]), lambda outputs, batch: outputs.float().mean())
+        trainer = Trainer(self._spec, self._model, self._optimizer, self._device, Share(size))
+        trainer.task = task
+        return trainer, task.batches(1)
+
     def step(self, size: int) -> TrialStep:
         """Take one training step on `size` random samples.
 
@@ -190,17 +198,14 @@ class TrialModel:
             torch.OutOfMemoryError: they do not fit.
         """
         cuda = self._device.type == "cuda"
-        inputs = example_inputs(self._spec.model, size, self._device)
-        task = SameBatch(Batch(inputs, inputs[-1]), lambda outputs, batch: outputs.float().mean())
-        trainer = Trainer(self._spec, self._model, self._optimizer, self._device, Share(size))
-        trainer.task = task
+        trainer, batches = self.trainer(size)
         if cuda:
             torch.cuda.reset_peak_memory_stats(self._device)
             torch.cuda.synchronize(self._device)
         else:
             forget_peak()
         started_s = time.monotonic()
-        loss, _, _ = trainer.train_step(0.0, task.batches(1))
+        loss, _, _ = trainer.train_step(0.0, batches)
         loss.item()
         if cuda:
             torch.cuda.synchronize(self._device)
@@ -227,8 +232,11 @@ def peak_resident_bytes() -> int:
 def available_bytes(device: torch.device) -> int:
     """Return the memory of a device that nobody uses; on the CPU what this process has and may still get."""
     if device.type == "cuda":
+        gc.collect()  # networks hold themselves
         torch.cuda.empty_cache()
-        return torch.cuda.mem_get_info(device)[0]
+        free_bytes, total = torch.cuda.mem_get_info(device)
+        part = int(torch.cuda.get_per_process_memory_fraction(device) * total)  # of a worker that shares the device
+        return min(free_bytes, part - torch.cuda.memory_reserved(device))
     free = _number(Path("/proc/meminfo"), "MemAvailable:", 1024)
     limit = _number(Path("/sys/fs/cgroup/memory.max"), "", 1)
     used = _number(Path("/sys/fs/cgroup/memory.current"), "", 1)

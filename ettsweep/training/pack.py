@@ -59,6 +59,7 @@ class Pack:
         self._records = WeakKeyDictionary[Trainer, Record]()  # what has ended is not kept
         self._stacking = Stacking(mode, self._say)
         self._closing: list[threading.Thread] = []
+        self._threads: int | None = None
         self._micro_batches: dict[Hashable, int | None] = {}
 
     def facts(self, trainer: Trainer) -> Json:
@@ -81,6 +82,8 @@ class Pack:
             before = before | {"micro_batch": self._micro_batches.get(spec.kind)}
         others = (self.size - 1) * STATE_BYTES * parameter_count(spec.model)
         execution = settled(spec, self.device, execution, group, before, warn, others)
+        self._threads = self._threads or execution.threads  # of the process, for all
+        execution = replace(execution, threads=self._threads)
         self._micro_batches.setdefault(spec.kind, execution.micro_batch)
         return execution
 

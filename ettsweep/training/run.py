@@ -126,6 +126,7 @@ def _training(claimed: Claimed, pack: Pack, record: Record) -> Turns:
         record.log(f"warning: {text}")
 
     execution = pack.settled(spec, claimed.execution, group, trained_before(run, attempt, group), warn)
+    torch.set_num_threads(execution.threads or 1)
     trainer = resumed(run, attempt, group, record, lambda: assembled(spec, device, execution, group))
     stream = pack.join(trainer, record, partial(open_task, spec, device, trainer.share, execution))
     trainer.task = stream.task

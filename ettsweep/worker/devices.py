@@ -45,6 +45,9 @@ START_POLL_S = 0.05
 """Seconds between looks for followers that start."""
 
 
+SPINS, BLOCK_MS = "10000", "1"
+"""How long a thread of OpenMP spins before it sleeps: turns, some microseconds in all, and milliseconds."""
+
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 """Parameters of glibc: bytes of free memory from which on it gives them back, and of a block from which on the system
 has it at once when it is freed (at most 32 MiB)."""
@@ -60,6 +63,8 @@ def prepare_device(slot: Slot) -> "tuple[torch.device, Json]":
         os.environ["CUDA_VISIBLE_DEVICES"] = slot.gpu  # before CUDA starts
         # Else processes of the compiler's would take the signals that SLURM sends to all of a job, and die of them.
         os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+        os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+    bound_spinning()
     import torch
 
     from ettsweep.training.run import environment
@@ -70,7 +75,21 @@ def prepare_device(slot: Slot) -> "tuple[torch.device, Json]":
         keep_freed_memory()
     if slot.device == "cuda" and not torch.cuda.is_available():
         raise LaunchError(f"slot {slot.name}: torch sees no GPU; check CUDA_VISIBLE_DEVICES, or set `devices: cpu`")
+    if slot.sharers > 1:
+        torch.cuda.set_per_process_memory_fraction(1 / slot.sharers)
     return device, environment(device) | {"slot": slot.name}
+
+
+def bound_spinning() -> None:
+    """Have threads of OpenMP wait for each other asleep after a moment, unless somebody says how they should wait.
+
+    They would spin for it, on cores that others compute on: small operators on two threads, beside work on both cores,
+    were a hundred times slower so. It has to be said before torch is imported, to GNU's OpenMP, and to Intel's and
+    LLVM's.
+    """
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
+        os.environ.setdefault("KMP_BLOCKTIME", BLOCK_MS)
 
 
 def keep_freed_memory() -> None:
@@ -91,6 +110,7 @@ def execution(profile: AnyProfile, slot: Slot, data: str | None = None, alike: i
     said = {name: value for name, value in profile if name in shared and value != "auto"}
     if slot.device == "cuda":
         said.setdefault("loader_workers", slot.threads)
+    said["most_threads"] = slot.threads
     peak_flops = None if profile.peak_tflops is None else 1e12 * profile.peak_tflops
     return Execution(**said, sinks=profile.log, peak_flops=peak_flops, data=data, alike=alike)
 

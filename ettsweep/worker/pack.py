@@ -15,7 +15,7 @@ from ettsweep.output import count
 from ettsweep.processes import GIB
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.state import Outlook, State
-from ettsweep.spec import RunSpec, StrategySpec
+from ettsweep.spec import RunSpec
 from ettsweep.tasks.kinds import task_kind
 
 if TYPE_CHECKING:
@@ -39,9 +39,6 @@ LEAST_STACK, STACK_PAYS = 8, 1.15
 TRIAL_FLOPS = 2e11
 """Work of a trial beyond which a CPU takes none: it would take more than some ten seconds, and models of which a step
 takes so long leave nothing to save."""
-
-STANDARD = StrategySpec(s=None)
-"""A strategy for a trial, since none makes a difference."""
 
 WORTH_A_TRIAL = 5000
 """Steps of all runs of a worker below which it takes no trial, whose some 200 steps would be a part of them."""
@@ -217,7 +214,7 @@ def against_stack(
         return "a step of such a model takes too long to save much of it"
     from ettsweep.training.stack import rehearse
 
-    tried = rehearse(spec.model_copy(update={"strategy": STANDARD}).at(1.0, 0.0, 0), device, members)
+    tried = rehearse(spec.typical, device, members)
     if tried.error:
         return f"the trial of one failed, {tried.error}"
     if not tried.exact and device.type == "cpu":

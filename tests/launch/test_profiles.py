@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ettsweep.errors import InputError, StorageError
-from ettsweep.launch.gpus import visible_gpus
+from ettsweep.launch.gpus import mps_runs, visible_gpus
 from ettsweep.launch.profiles import (
     OURS,
     OWN_FIELDS,
@@ -51,7 +51,8 @@ def test_slots_share_the_cores_among_them() -> None:
 def test_gpus_share_the_cores_among_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2")
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(16 + pid)))
-    assert {slot.threads for slot in LocalProfile(devices=[0, 2], slots=7).resolve()} == {8}
+    assert {slot.threads for slot in LocalProfile(devices=[0, 2]).resolve()} == {8}
+    assert {slot.threads for slot in LocalProfile(devices=[0, 2], workers_per_device=2).resolve()} == {4}
 
 
 def test_threads_can_be_given() -> None:
@@ -60,8 +61,42 @@ def test_threads_can_be_given() -> None:
 
 def test_there_is_a_slot_for_each_gpu_that_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6")  # numbers count what this process may use
-    slots = LocalProfile(devices=[0, 2], slots=7, threads=3).resolve()
+    slots = LocalProfile(devices=[0, 2], threads=3).resolve()
     assert slots == [Slot("gpu-4", "cuda", "4", 3), Slot("gpu-6", "cuda", "6", 3)]
+
+
+def test_workers_share_gpus_as_evenly_as_can_be_and_each_has_a_lock_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5")
+
+    def workers(**profile: Any) -> list[tuple[str, str | None, int]]:
+        return [(slot.name, slot.gpu, slot.sharers) for slot in LocalProfile(**profile).resolve()]
+
+    both = [("gpu-4", "4", 2), ("gpu-5", "5", 2), ("gpu-4.2", "4", 2), ("gpu-5.2", "5", 2)]
+    assert workers(slots=4) == workers(workers_per_device=2) == both
+    assert workers(slots=3) == [("gpu-4", "4", 2), ("gpu-5", "5", 1), ("gpu-4.2", "4", 2)]
+    assert workers(slots=1) == [("gpu-4", "4", 1)]
+    assert workers(workers_per_device=3, devices=[1]) == [(name, "5", 3) for name in ("gpu-5", "gpu-5.2", "gpu-5.3")]
+    with pytest.raises(InputError, match="slots: 4 workers cannot share 2 GPUs where devices_per_run is 2"):
+        LocalProfile(slots=4, devices_per_run=2).resolve()
+
+
+def test_a_gpu_that_is_named_twice_is_one_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,4")
+    assert [slot.name for slot in LocalProfile().resolve()] == ["gpu-4", "gpu-5"]
+    with pytest.raises(InputError, match="devices: GPU 0 is named twice; workers_per_device=2 has two workers share"):
+        load_profile("local", ["devices=[0, 1, 0]"])
+    with pytest.raises(InputError, match="slots and workers_per_device both say how many workers there are"):
+        load_profile("local", ["slots=2", "workers_per_device=2"])
+    with pytest.raises(InputError, match="devices that train a run together have a worker each"):
+        load_profile("local", ["devices_per_run=2", "workers_per_device=2"])
+
+
+@pytest.mark.parametrize("runs", [False, True])
+def test_it_is_known_whether_mps_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, runs: bool) -> None:
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
+    if runs:
+        (tmp_path / "control").touch()
+    assert mps_runs() is runs
 
 
 def test_a_gpu_that_is_not_there_is_refused() -> None:

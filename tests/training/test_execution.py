@@ -22,6 +22,7 @@ def test_a_profile_says_how_a_run_is_trained() -> None:
     )
     assert execution(profile, CPU_SLOT) == Execution(
         checkpoint_every_steps=9,
+        most_threads=3,
         micro_batch=7,
         loader_workers=2,
         compile=True,
@@ -34,8 +35,10 @@ def test_a_profile_says_how_a_run_is_trained() -> None:
 
 
 def test_what_a_profile_leaves_open_follows_from_the_slot() -> None:
-    assert execution(LocalProfile(), CPU_SLOT) == Execution()
-    assert execution(LocalProfile(), GPU_SLOT) == Execution(loader_workers=6), "a loader for each of its CPUs"
+    assert execution(LocalProfile(), CPU_SLOT) == Execution(most_threads=3)
+    expected = Execution(loader_workers=6, most_threads=6)
+    assert execution(LocalProfile(), GPU_SLOT) == expected, "a loader for each of its CPUs"
+    assert execution(LocalProfile(threads=3), CPU_SLOT).threads == 3
 
 
 @pytest.mark.slow

@@ -256,3 +256,11 @@ def test_trials_are_of_few_samples_where_a_few_may_fill_the_device() -> None:
     assert memory.trial_sizes(512, 10, 1000) == (8, 24)
     assert memory.trial_sizes(512, 100, 1000) == (1, 3)
     assert memory.trial_sizes(2, 10, 1000) == (2, 2)
+
+
+def test_a_worker_that_shares_a_gpu_plans_with_its_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (60, 100))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 5)
+    for part, expected in ((1.0, 60), (0.5, 45), (0.25, 20)):
+        monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda device, part=part: part)
+        assert memory.available_bytes(torch.device("cuda")) == expected

@@ -63,6 +63,7 @@ def test_result_is_what_the_history_says(train: Train, spec: RunSpec) -> None:
     assert result["samples_per_s"] > 24 * 32 / result["wall_s"], "evaluation is left out"
     assert result["execution"] == {
         "processes": 1,
+        "threads": 1,
         "micro_batch": 32,
         "compile": False,
         "activation_checkpointing": False,
@@ -257,8 +258,8 @@ def test_attempt_that_finishes_late_leaves_the_first_result(train: Train, spec: 
 
 def test_resume_elsewhere_warns(train: Train, spec: RunSpec) -> None:
     run = train(spec, poll=stop_at(3))
-    claim = run.attempt(1).path / "claim.json"
-    claim.write_text(claim.read_text().replace('"threads": 1', '"threads": 64'))
+    told = run.attempt(1).execution_path
+    told.write_text(told.read_text().replace('"threads": 1', '"threads": 64'))
     train(spec)
     assert "warning: threads was 64, is 1: metrics can differ in the last bits" in run.attempt(2).log()
     assert run.attempt(2).log().count("warning") == 1

@@ -1,0 +1,66 @@
+"""Steps of a small model on several threads, on cores that are idle and on cores that other work uses too.
+
+Threads of OpenMP wait for each other by spinning, or, as workers have them, by going to sleep after a moment:
+
+    make bench-busy
+
+prints steps a second of vit-digits, medians, each way in a process of its own, in turn.
+"""
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+from contextlib import ExitStack
+
+STEPS = """
+import sys, time, torch
+from ettsweep.sweep.gridfile import load_request
+from ettsweep.resources import shipped
+from ettsweep.training.memory import TrialModel
+threads, seconds = int(sys.argv[1]), float(sys.argv[2])
+torch.set_num_threads(threads)
+spec = load_request(shipped("grids") / "vit-digits.yaml").searches()[0].base.typical
+trainer, batches = TrialModel(spec, torch.device("cpu"), recompute=False).trainer(spec.batch_size)
+trainer.train_step(0.0, batches)
+began_s, steps = time.perf_counter(), 0
+while time.perf_counter() - began_s < seconds:
+    trainer.train_step(0.0, batches)
+    steps += 1
+print(steps / (time.perf_counter() - began_s))
+"""
+
+
+def steps_a_second(threads: int, bounded: bool, seconds: float) -> float:
+    """Measure in a process of its own, since how threads wait is settled when torch is imported."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("OMP_", "GOMP_", "KMP_"))}
+    bound = "from ettsweep.worker.devices import bound_spinning; bound_spinning()\n" if bounded else ""
+    command = [sys.executable, "-c", bound + STEPS, str(threads), str(seconds)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    return float(done.stdout.splitlines()[-1])
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--busy", type=int, default=os.cpu_count(), help="processes that compute beside")
+    parser.add_argument("--seconds", type=float, default=4.0)
+    parser.add_argument("--turns", type=int, default=3)
+    given = parser.parse_args()
+    ways = [(1, True), (given.threads, False), (given.threads, True)]
+    print(f"{'beside':>8}  " + "  ".join(f"{n} thread{'s' * (n > 1)}{'' if b else ', spinning'}" for n, b in ways))
+    for busy in (0, given.busy):
+        with ExitStack() as beside:
+            for _ in range(busy):
+                loop = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+                beside.callback(loop.wait)
+                beside.callback(loop.kill)
+            turns = [[steps_a_second(*way, given.seconds) for way in ways] for _ in range(given.turns)]
+        medians = [statistics.median(way) for way in zip(*turns, strict=True)]
+        print(f"{busy:>8}  " + "  ".join(f"{rate:,.1f}" for rate in medians), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,9 +1,14 @@
-"""Transforms of single images, made of timm's: what theory.md 6 says of data, in the words of an ImageTask."""
+"""Transforms of single images, made of timm's: what theory.md 6 says of data, in the words of an ImageTask.
+
+A worker makes bytes of an image, [H, W, C], and draws the noise that erases a part of it; `Normalisation` makes numbers
+of them on the device.
+"""
 
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -12,16 +17,32 @@ from torch import Tensor
 
 from ettsweep.tasks.images.spec import ImageTask
 
-Transform = Callable[[Image.Image], Tensor]
-"""From an RGB image to a normalised tensor [C, H, W]."""
+
+class Erased(NamedTuple):
+    """A rectangle of an image that becomes noise: its upper left corner, and the normalised values [C, h, w]."""
+
+    top: int
+    left: int
+    noise: Tensor
+
+
+class Sample(NamedTuple):
+    """An image that is ready but for normalisation: bytes [H, W, C], and the rectangles that are erased."""
+
+    pixels: Tensor
+    erased: tuple[Erased, ...] = ()
+
+
+Transform = Callable[[Image.Image], Sample]
+"""From an RGB image to what a device makes numbers of."""
 
 
 def training_transform(task: ImageTask, image_size: int) -> Transform:
-    """Return crop, flip, RandAugment, normalisation and erasing; it draws from the global generators."""
+    """Return crop, flip, RandAugment and erasing; it draws from the global generators."""
     from timm.data.transforms_factory import create_transform
     from torchvision import transforms
 
-    crop, augment, finish = create_transform(
+    crop, augment, _ = create_transform(
         image_size,
         is_training=True,
         separate=True,
@@ -29,11 +50,8 @@ def training_transform(task: ImageTask, image_size: int) -> Transform:
         hflip=task.flip,
         color_jitter=0.0,
         auto_augment=task.rand_augment or None,
-        re_prob=task.random_erasing,
-        re_mode="pixel",
         interpolation="bicubic",
-        mean=task.mean,
-        std=task.std,
+        normalize=False,
     )
     if task.crop == "padded":
         crop = transforms.Compose(
@@ -47,7 +65,7 @@ def training_transform(task: ImageTask, image_size: int) -> Transform:
         for operation in getattr(transform, "ops", ()):
             if operation.name.startswith("Posterize"):
                 operation.aug_fn = partial(_posterize, operation.aug_fn)
-    return transforms.Compose([crop, augment, finish])  # type: ignore[no-any-return]
+    return transforms.Compose([crop, augment, Erasing(task.random_erasing)])  # type: ignore[no-any-return]
 
 
 def _posterize(posterize: Callable[..., Image.Image], image: Image.Image, bits: int, **rest: object) -> Image.Image:
@@ -55,18 +73,73 @@ def _posterize(posterize: Callable[..., Image.Image], image: Image.Image, bits: 
     return posterize(image, bits, **rest) if bits > 0 else Image.new(image.mode, image.size)
 
 
-def evaluation_transform(task: ImageTask, image_size: int) -> Transform:
-    """Return a resize of the short side to `task.resize`, a centre crop and normalisation."""
-    from timm.data.transforms_factory import create_transform
+class Erasing:
+    """Makes bytes of an image, and draws with some probability a rectangle of it that becomes noise, as timm does."""
 
-    return create_transform(  # type: ignore[no-any-return]
+    def __init__(self, probability: float) -> None:
+        from timm.data.random_erasing import RandomErasing
+
+        self._draw = RandomErasing(probability, mode="pixel", device="cpu") if probability else None
+
+    def __call__(self, image: Image.Image) -> Sample:
+        pixels_HWC = torch.from_numpy(np.array(image))
+        drawn = _Drawn(pixels_HWC)
+        if self._draw is not None:
+            self._draw(drawn)
+        return Sample(pixels_HWC, tuple(drawn.erased))
+
+
+class _Drawn:
+    """Stands for a normalised image in timm's RandomErasing, and keeps what is written to it."""
+
+    dtype = torch.float32
+
+    def __init__(self, pixels_HWC: Tensor) -> None:
+        H, W, C = pixels_HWC.shape
+        self._shape = torch.Size((C, H, W))
+        self.erased: list[Erased] = []
+
+    def size(self) -> torch.Size:
+        return self._shape
+
+    def __setitem__(self, where: tuple[slice, slice, slice], noise: Tensor) -> None:
+        self.erased.append(Erased(where[1].start, where[2].start, noise))
+
+
+def evaluation_transform(task: ImageTask, image_size: int) -> Transform:
+    """Return a resize of the short side to `task.resize` and a centre crop."""
+    from timm.data.transforms_factory import create_transform
+    from torchvision import transforms
+
+    crop = create_transform(
         image_size,
         is_training=False,
         crop_pct=image_size / (task.resize + 0.5),  # timm rounds image_size / crop_pct down
         interpolation="bicubic",
-        mean=task.mean,
-        std=task.std,
+        normalize=False,
     )
+    *crops, _ = crop.transforms
+    return transforms.Compose([*crops, Erasing(0.0)])  # type: ignore[no-any-return]
+
+
+class Normalisation:
+    """Makes numbers of bytes, with a mean of about 0 and a standard deviation of about 1 for each channel."""
+
+    def __init__(self, task: ImageTask, device: torch.device) -> None:
+        self._mean_C11, self._std_C11 = (
+            torch.tensor(values, device=device)[:, None, None] for values in (task.mean, task.std)
+        )
+
+    def __call__(self, pixels_BHWC: Tensor, rectangles: list[list[int]], noise: Tensor) -> Tensor:
+        """Return images [B, C, H, W]; each of the rectangles [image, top, left, height, width] takes the next noise."""
+        x_BCHW = pixels_BHWC.permute(0, 3, 1, 2).to(torch.float32, memory_format=torch.contiguous_format)
+        x_BCHW = x_BCHW.div_(255).sub_(self._mean_C11).div_(self._std_C11)
+        channels, start = x_BCHW.shape[1], 0
+        for image, top, left, height, width in rectangles:
+            end = start + channels * height * width
+            x_BCHW[image, :, top : top + height, left : left + width] = noise[start:end].view(channels, height, width)
+            start = end
+        return x_BCHW
 
 
 def seed_generators(seed: int) -> None:

@@ -19,7 +19,13 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 from ettsweep.errors import UndecodableError
 from ettsweep.processes import blocked
 from ettsweep.seeding import derive_seed
-from ettsweep.tasks.images.augmentation import Transform, restored_generators, seed_generators
+from ettsweep.tasks.images.augmentation import (
+    Normalisation,
+    Sample,
+    Transform,
+    restored_generators,
+    seed_generators,
+)
 from ettsweep.tasks.images.sources import ImageSource, decode
 
 Item = tuple[int, int]
@@ -40,8 +46,26 @@ class Problem(NamedTuple):
     fatal: bool = False
 
 
+class Bytes(NamedTuple):
+    """What a worker has made of some images: workers raise nothing.
+
+    Attributes:
+        pixels: bytes [B, H, W, C].
+        rectangles: those that are erased, each as [image, top, left, height, width].
+        noise: what they become, one after the other.
+        labels: [B].
+        problems: met on the way.
+    """
+
+    pixels: Tensor
+    rectangles: list[list[int]]
+    noise: Tensor
+    labels: Tensor
+    problems: list[Problem]
+
+
 class Chunk(NamedTuple):
-    """Loaded images [B, C, H, W] and labels [B], with the problems met on the way: workers raise nothing."""
+    """Images [B, C, H, W] and labels [B] on the device, with the problems met on the way."""
 
     images: Tensor
     labels: Tensor
@@ -57,8 +81,8 @@ class TrainingImages:
     def __init__(self, source: ImageSource, transform: Transform, seed: int) -> None:
         self._source, self._transform, self._seed = source, transform, seed
 
-    def load(self, item: Item, problems: list[Problem]) -> tuple[Tensor, int] | None:
-        """Return image [C, H, W] and label; None where there is none, which a problem tells."""
+    def load(self, item: Item, problems: list[Problem]) -> tuple[Sample, int] | None:
+        """Return image and label; None where there is none, which a problem tells."""
         epoch, first = item
         for index in range(first, first + REPLACEMENTS + 1):
             index %= len(self._source)
@@ -79,8 +103,8 @@ class ValidationImages:
     def __init__(self, source: ImageSource, transform: Transform) -> None:
         self._source, self._transform = source, transform
 
-    def load(self, index: int, problems: list[Problem]) -> tuple[Tensor, int] | None:
-        """Return image [C, H, W] and label; None where there is none, which a problem tells."""
+    def load(self, index: int, problems: list[Problem]) -> tuple[Sample, int] | None:
+        """Return image and label; None where there is none, which a problem tells."""
         image = _image(self._source, index, problems)
         return None if image is None else (self._transform(image), int(self._source.labels[index]))
 
@@ -108,7 +132,7 @@ def _read(source: ImageSource, index: int) -> Any:
 Loaded = TrainingImages | ValidationImages
 
 
-def load(images: Loaded, order: Iterable[list[Any]], workers: int, *, pinned: bool) -> Generator[Chunk]:
+def load(images: Loaded, order: Iterable[list[Any]], workers: int, *, pinned: bool) -> Generator[Bytes]:
     """Yield a chunk for each list of places, which may have no end; closing the generator ends the workers.
 
     With 0 workers this process loads; `pinned` memory is what a GPU copies from by itself.
@@ -144,14 +168,14 @@ def _end(running: list[Any], stop: Tensor) -> None:
     running.clear()  # nothing else holds the loader's iterator, which joins its workers when it goes
 
 
-class _ChunkDataset(Dataset[Chunk]):
+class _ChunkDataset(Dataset[Bytes]):
     """Loads chunks, in a worker or here."""
 
     def __init__(self, images: Loaded, stop: Tensor) -> None:
         self._images, self._stop = images, stop
 
-    def __getitem__(self, places: list[Any]) -> Chunk:
-        loaded, problems = list[tuple[Tensor, int]](), list[Problem]()
+    def __getitem__(self, places: list[Any]) -> Bytes:
+        loaded, problems = list[tuple[Sample, int]](), list[Problem]()
         with restored_generators():
             for place in places:
                 if self._stop.item() or (problems and problems[-1].fatal):
@@ -159,8 +183,15 @@ class _ChunkDataset(Dataset[Chunk]):
                 if (one := self._images.load(place, problems)) is not None:
                     loaded.append(one)
         # In a worker, default_collate stacks right into the memory that is shared with the process that trains.
-        images = default_collate([image for image, _ in loaded]) if loaded else torch.empty(0)
-        return Chunk(images, torch.tensor([label for _, label in loaded], dtype=torch.int64), problems)
+        pixels = default_collate([sample.pixels for sample, _ in loaded]) if loaded else NONE_BHWC
+        erased = [(number, each) for number, (sample, _) in enumerate(loaded) for each in sample.erased]
+        rectangles = [[number, each.top, each.left, *each.noise.shape[1:]] for number, each in erased]
+        noise = torch.cat([each.noise.flatten() for _, each in erased]) if erased else torch.empty(0)
+        labels = torch.tensor([label for _, label in loaded], dtype=torch.int64)
+        return Bytes(pixels, rectangles, noise, labels, problems)
+
+
+NONE_BHWC = torch.empty((0, 1, 1, 3), dtype=torch.uint8)
 
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
@@ -175,20 +206,19 @@ def _start_worker(stop: Tensor, number: int) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
 
-def on_device(chunks: Iterable[Chunk], device: torch.device) -> Generator[Chunk]:
-    """Yield chunks with their tensors on the device; on a GPU, copies go on beside what it computes."""
-    if device.type != "cuda":
-        yield from chunks
-        return
-    copies = _copy_stream(device)
+def on_device(chunks: Iterable[Bytes], device: torch.device, normalise: Normalisation) -> Generator[Chunk]:
+    """Yield normalised chunks on the device; on a GPU, copies go on beside what it computes."""
+    copies = _copy_stream(device) if device.type == "cuda" else None
     for chunk in chunks:
-        with torch.cuda.stream(copies):
-            images, labels = (tensor.to(device, non_blocking=True) for tensor in (chunk.images, chunk.labels))
-        computing = torch.cuda.current_stream(device)
-        computing.wait_stream(copies)
-        for tensor in (images, labels):
-            tensor.record_stream(computing)  # its memory is not used again before
-        yield Chunk(images, labels, chunk.problems)
+        pixels, noise, labels = chunk.pixels, chunk.noise, chunk.labels
+        if copies is not None:
+            with torch.cuda.stream(copies):
+                pixels, noise, labels = (tensor.to(device, non_blocking=True) for tensor in (pixels, noise, labels))
+            computing = torch.cuda.current_stream(device)
+            computing.wait_stream(copies)
+            for tensor in (pixels, noise, labels):
+                tensor.record_stream(computing)  # its memory is not used again before
+        yield Chunk(normalise(pixels, chunk.rectangles, noise), labels, chunk.problems)
 
 
 @cache

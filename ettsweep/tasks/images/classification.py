@@ -15,6 +15,7 @@ from ettsweep.seeding import derive_seed
 from ettsweep.spec import ImageModel
 from ettsweep.tasks.base import Batch, Classification, Loading, Share, global_batches, used
 from ettsweep.tasks.images.augmentation import (
+    Normalisation,
     evaluation_transform,
     restored_generators,
     seed_generators,
@@ -96,6 +97,7 @@ class Images(Classification):
         train, validation = open_sources(spec, model.classes, loading.data)
         self._train = TrainingImages(train, training_transform(spec, model.image_size), seed)
         self._validation = ValidationImages(validation, evaluation_transform(spec, model.image_size))
+        self._normalise = Normalisation(spec, device)
         self._sizes = len(train), len(validation)
         self._mixup = None
         if spec.mixup > 0 or spec.cutmix > 0:
@@ -161,7 +163,7 @@ class Images(Classification):
     def _arriving(self, images: Loaded, order: Iterable[list[Any]]) -> Generator[Chunk]:
         """Yield chunks on the device; closing the generator ends the workers that load them."""
         with closing(load(images, order, self._loading.workers, pinned=self._device.type == "cuda")) as chunks:
-            for chunk in on_device(chunks, self._device):
+            for chunk in on_device(chunks, self._device, self._normalise):
                 for problem in chunk.problems:
                     self._judge(problem)
                 yield chunk

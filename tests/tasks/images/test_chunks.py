@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from PIL import Image
 from support.commandline import PATIENCE_S, alive, wait_for
 from support.pictures import hang, jpeg, wait_for_reader, write_folders
-from torch import Tensor
 
 from ettsweep.seeding import derive_seed
 from ettsweep.tasks.images import chunks
+from ettsweep.tasks.images.augmentation import Sample
 from ettsweep.tasks.images.chunks import Problem, TrainingImages, load
 
 Start = Callable[[str], tuple["subprocess.Popen[str]", list[int]]]
@@ -51,24 +51,25 @@ class Stored:
         return self.images[index]
 
 
-def noisy(image: Image.Image) -> Tensor:
+def noisy(image: Image.Image) -> Sample:
     """Stand for augmentation: the image's first pixel, and a number from each generator."""
     import random
 
     pixel = image.getpixel((0, 0))
     assert isinstance(pixel, tuple)
-    return torch.tensor([pixel[0], random.random(), np.random.rand(), float(torch.rand(()))], dtype=torch.float64)
+    values = [pixel[0], random.random(), np.random.rand(), float(torch.rand(()))]
+    return Sample(torch.tensor(values, dtype=torch.float64))
 
 
 def test_what_replaces_an_image_is_drawn_with_the_seed_of_the_place() -> None:
     problems: list[Problem] = []
-    whole, label = TrainingImages(Stored(), noisy, 0).load((0, 3), problems)
+    (whole, _), label = TrainingImages(Stored(), noisy, 0).load((0, 3), problems)
     assert (problems, label) == ([], 3)
-    after, label = TrainingImages(Stored({3, 4}), noisy, 0).load((0, 3), problems)
+    (after, _), label = TrainingImages(Stored({3, 4}), noisy, 0).load((0, 3), problems)
     assert label == 5
     assert [p.name for p in problems] == ["image 3", "image 4"]
     assert torch.equal(after[1:], whole[1:]), "the same draws"
-    own, _ = TrainingImages(Stored(), noisy, 0).load((0, 5), [])
+    (own, _), _ = TrainingImages(Stored(), noisy, 0).load((0, 5), [])
     assert after[0] == own[0] != whole[0], "of another image"
     assert not torch.equal(after[1:], own[1:])
 

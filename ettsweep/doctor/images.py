@@ -144,13 +144,13 @@ _sources: "list[ImageSource]" = []
 
 def _unreadable(chosen: Sequence[int]) -> list[tuple[int, str]]:
     """Return those that cannot be decoded, with the reason."""
-    from ettsweep.tasks.images.sources import decode
+    from ettsweep.tasks.images.sources import decode, small
 
     found = []
     for number in chosen:
         source, index = _place(_sources, number)
         try:
-            decode(source.read(index), small=True)
+            decode(source.read(index), small)
         except UndecodableError as error:
             found.append((number, f"cannot be decoded ({error})"))
         except OSError as error:

@@ -7,13 +7,13 @@ transform of vit-b16, as a run uses it.
 import argparse
 import io
 import json
-import math
 import os
 import platform
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,19 +22,19 @@ import PIL
 import timm
 import torch
 from PIL import Image, features
+from timm.data import create_transform
 
 from ettsweep.models.architectures import model_spec
 from ettsweep.seeding import derive_seed
 from ettsweep.tasks.base import Loading, Share
-from ettsweep.tasks.images.augmentation import seed_generators, training_transform
+from ettsweep.tasks.images.augmentation import seed_generators, training_crop, training_transform
 from ettsweep.tasks.images.classification import Images
 from ettsweep.tasks.images.sources import decode
 from ettsweep.tasks.images.spec import ImageNetTask
 
 WIDTH, HEIGHT, QUALITY = 500, 375, 90
 CLASSES = 10
-GPU_RATES = (500, 1000, 2500, 5000)
-"""Images that a GPU may train on per second."""
+SHORT = 256
 
 
 def picture(rng: np.random.Generator) -> bytes:
@@ -61,13 +61,26 @@ def make_images(root: Path, count: int) -> list[Path]:
     return paths[:count]
 
 
-STAGES = ("read", "decode", "crop, flip", "RandAugment", "tensor, normalise, erase")
+STAGES = ("read", "decode, crop", "crop, flip", "RandAugment", "bytes, erase")
 
 
-def stages(paths: Sequence[Path], times: int) -> dict[str, float]:
+def before(task: ImageNetTask, size: int) -> Sequence[Callable[[Any], Any]]:
+    """Return the stages as timm has them, and as they were here: each worker normalises in fp32."""
+    timms = create_transform(
+        size, is_training=True, separate=True, color_jitter=0.0, auto_augment=task.rand_augment,
+        re_prob=task.random_erasing, re_mode="pixel", interpolation="bicubic",
+    )  # fmt: skip
+    return Path.read_bytes, decode, *timms
+
+
+def now(task: ImageNetTask, size: int) -> Sequence[Callable[[Any], Any]]:
+    """Return the stages of a worker."""
+    transform = training_transform(task, size)
+    return Path.read_bytes, partial(decode, crop=training_crop(task, size)), *transform.transforms  # type: ignore[attr-defined]
+
+
+def stages(paths: Sequence[Path], times: int, work: Sequence[Callable[[Any], Any]]) -> dict[str, float]:
     """Return milliseconds of CPU time per image for each stage, the medians of some passes over all images."""
-    transform = training_transform(ImageNetTask(), model_spec("vit-b16").image_size)
-    work: list[Callable[[Any], Any]] = [Path.read_bytes, decode, *transform.transforms]  # type: ignore[attr-defined]
     assert len(work) == len(STAGES)
     passes = []
     for _ in range(times + 1):
@@ -84,9 +97,22 @@ def stages(paths: Sequence[Path], times: int) -> dict[str, float]:
     return dict(zip(STAGES, medians, strict=True))
 
 
-def loader_rate(root: Path, workers: int, count: int) -> float:
+def shorter(paths: Sequence[Path], root: Path, side: int) -> list[Path]:
+    """Write copies whose short side has so many pixels."""
+    copies = []
+    for path in paths:
+        with Image.open(path) as image:
+            scale = side / min(image.size)
+            size = round(image.width * scale), round(image.height * scale)
+            copies.append(root / path.relative_to(path.parents[2]))
+            copies[-1].parent.mkdir(parents=True, exist_ok=True)
+            image.resize(size, Image.Resampling.BICUBIC).save(copies[-1], "jpeg", quality=QUALITY)
+    return copies
+
+
+def loader_rate(root: Path, workers: int, count: int, pixels: Any) -> float:
     """Return images per wall second that a run gets from its loader once it is under way, the best of three times."""
-    task = ImageNetTask(train_size=count, val_size=CLASSES, mixup=0.0, cutmix=0.0)  # the GPU mixes
+    task = ImageNetTask(train_size=count, val_size=CLASSES, mixup=0.0, cutmix=0.0, pixels=pixels)  # the GPU mixes
     model = model_spec("vit-b16").model_copy(update={"classes": CLASSES})
     batches = Images(task, model, 0, torch.device("cpu"), Share(128), Loading(workers, data=str(root))).batches(1)
     for _ in range(2 * workers + 1):  # what was loaded ahead
@@ -108,23 +134,31 @@ def main() -> None:
     parser.add_argument("--workers", type=int, nargs="*", default=[0, 1, 2])
     options = parser.parse_args()
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as name:
+    size, found = model_spec("vit-b16").image_size, dict[str, Any]()
+    with tempfile.TemporaryDirectory() as name, tempfile.TemporaryDirectory() as small:
         paths = make_images(Path(name), options.images)
-        kilobytes = statistics.mean(path.stat().st_size for path in paths) / 1e3
-        print(
-            f"{len(paths)} JPEGs of {WIDTH} x {HEIGHT}, {kilobytes:.0f} kB on average; CPU time of an image, one thread:"
-        )
-        spent = stages(paths, options.times)
-        for stage, ms in spent.items():
-            print(f"  {stage:26} {ms:6.2f} ms")
-        core = 1e3 / sum(spent.values())
-        print(f"  {'in all':26} {sum(spent.values()):6.2f} ms: {core:.0f} images/s per core")
-        loaders = {workers: loader_rate(Path(name), workers, options.images) for workers in options.workers}
-    for workers, found in loaders.items():
-        print(f"{workers} loader workers, as a run has them: {found:.0f} images/s, wall")
-    print("a GPU starves with fewer cores than these:")
-    for gpu in GPU_RATES:
-        print(f"  {gpu:5} images/s need {math.ceil(gpu / core):4} cores")
+        copies = {"": paths, f", copies of {SHORT} pixels": shorter(paths, Path(small), SHORT)}
+        for kind, files in copies.items():
+            kilobytes = statistics.mean(path.stat().st_size for path in files) / 1e3
+            print(
+                f"{len(files)} JPEGs of {WIDTH} x {HEIGHT}{kind}, {kilobytes:.0f} kB on average; CPU ms an image, one thread:"
+            )
+            ways = {"before": before(ImageNetTask(), size)}
+            ways |= {pixels: now(ImageNetTask(pixels=pixels), size) for pixels in ("pillow", "torchvision")}  # type: ignore[arg-type]
+            spent = {way: stages(files, options.times, work) for way, work in ways.items()}
+            print(" " * 24 + "".join(f"{way:>14}" for way in ways))
+            for stage in STAGES:
+                print(f"  {stage:22}" + "".join(f"{spent[way][stage]:14.2f}" for way in ways))
+            print(f"  {'in all':22}" + "".join(f"{sum(spent[way].values()):14.2f}" for way in ways))
+            rates = {way: 1e3 / sum(spent[way].values()) for way in ways}
+            print(f"  {'images/s and core':22}" + "".join(f"{rates[way]:14.0f}" for way in ways))
+            found[kind] = {"ms": spent, "images_per_s": rates}
+        for workers in options.workers:
+            loaded = {
+                pixels: loader_rate(Path(name), workers, options.images, pixels) for pixels in ("pillow", "torchvision")
+            }
+            print(f"{workers} loader workers, as a run has them: {loaded} images/s, wall")
+            found[f"{workers} workers"] = loaded
     versions = {
         "python": platform.python_version(),
         "pillow": PIL.__version__,
@@ -134,7 +168,7 @@ def main() -> None:
         "cores": len(os.sched_getaffinity(0)),
         "load": os.getloadavg()[0],
     }
-    print(json.dumps({"versions": versions, "ms": spent, "images_per_s": {"core": core, "workers": loaders}}))
+    print(json.dumps({"versions": versions, **found}))
 
 
 if __name__ == "__main__":

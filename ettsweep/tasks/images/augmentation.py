@@ -14,7 +14,9 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
+from torch.nn import functional as F
 
+from ettsweep.tasks.images.sources import Crop, whole
 from ettsweep.tasks.images.spec import ImageTask
 
 
@@ -37,8 +39,49 @@ Transform = Callable[[Image.Image], Sample]
 """From an RGB image to what a device makes numbers of."""
 
 
+def training_crop(task: ImageTask, image_size: int) -> Crop:
+    """Return how a training image is decoded: all of it, or the crop alone, already scaled."""
+    return ResizedCrop(image_size, task.crop_scale_min) if task.pixels == "torchvision" else whole
+
+
+class ResizedCrop:
+    """Decodes an image and scales a random crop of it, which is drawn as timm does, by torchvision.
+
+    A large JPEG is decoded at a half, a quarter or an eighth of its size, which libjpeg-turbo does quickly, as long as
+    the crop is then `ROOM` times as large as what it becomes.
+    """
+
+    def __init__(self, size: int, scale_min: float) -> None:
+        self._size, self._scale = size, (scale_min, 1.0)
+
+    def __call__(self, image: Image.Image) -> Image.Image:
+        """Return the crop in RGB, of the size that is asked for."""
+        from timm.data.transforms import RandomResizedCropAndInterpolation
+
+        box = RandomResizedCropAndInterpolation.get_params(image, self._scale, RATIO)
+        smaller = next((part for part in (8, 4, 2) if min(box[2:]) >= part * ROOM * self._size), 1)
+        before = image.size
+        if smaller > 1:
+            image.draft("RGB", (before[0] // smaller, before[1] // smaller))
+        down, across = image.size[1] / before[1], image.size[0] / before[0]
+        top, bottom = round(box[0] * down), round((box[0] + box[2]) * down)
+        left, right = round(box[1] * across), round((box[1] + box[3]) * across)
+        cut_HWC = torch.from_numpy(np.array(whole(image).crop((left, top, right, bottom))))
+        size = self._size, self._size
+        scaled_1CHW = F.interpolate(cut_HWC[None].permute(0, 3, 1, 2), size, mode="bicubic", antialias=True)
+        return Image.fromarray(scaled_1CHW[0].permute(1, 2, 0).numpy())
+
+
+ROOM = 2
+"""By how much a crop of what was decoded smaller is still to be scaled down. With 1, bytes of 1600 x 1200 photographs
+differ by 2 levels on average from those of whole ones, with 2 by 0.8; where none is decoded smaller, by 0.03."""
+
+RATIO = (3 / 4, 4 / 3)
+"""Of the sides of a random resized crop, as everybody has them."""
+
+
 def training_transform(task: ImageTask, image_size: int) -> Transform:
-    """Return crop, flip, RandAugment and erasing; it draws from the global generators."""
+    """Return what follows on decoding: crop, flip, RandAugment, erasing; it draws from the global generators."""
     from timm.data.transforms_factory import create_transform
     from torchvision import transforms
 
@@ -53,6 +96,8 @@ def training_transform(task: ImageTask, image_size: int) -> Transform:
         interpolation="bicubic",
         normalize=False,
     )
+    if task.pixels == "torchvision":
+        crop = transforms.Compose(crop.transforms[1:])  # it is cropped before, where it is decoded
     if task.crop == "padded":
         crop = transforms.Compose(
             [

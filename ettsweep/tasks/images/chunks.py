@@ -26,7 +26,7 @@ from ettsweep.tasks.images.augmentation import (
     restored_generators,
     seed_generators,
 )
-from ettsweep.tasks.images.sources import ImageSource, decode
+from ettsweep.tasks.images.sources import Crop, ImageSource, decode, whole
 
 Item = tuple[int, int]
 """(epoch, index) of a training image: its augmentation is drawn from these."""
@@ -78,17 +78,17 @@ class TrainingImages:
     The place of an image that cannot be decoded takes the next one that can, drawn with the seed of the place.
     """
 
-    def __init__(self, source: ImageSource, transform: Transform, seed: int) -> None:
-        self._source, self._transform, self._seed = source, transform, seed
+    def __init__(self, source: ImageSource, transform: Transform, seed: int, crop: Crop = whole) -> None:
+        self._source, self._transform, self._seed, self._crop = source, transform, seed, crop
 
     def load(self, item: Item, problems: list[Problem]) -> tuple[Sample, int] | None:
         """Return image and label; None where there is none, which a problem tells."""
         epoch, first = item
         for index in range(first, first + REPLACEMENTS + 1):
             index %= len(self._source)
-            image = _image(self._source, index, problems)
+            seed_generators(derive_seed(self._seed, "augment", epoch, first))
+            image = _image(self._source, index, problems, self._crop)
             if image is not None:
-                seed_generators(derive_seed(self._seed, "augment", epoch, first))
                 return self._transform(image), int(self._source.labels[index])
             if problems[-1].fatal:
                 return None
@@ -109,9 +109,9 @@ class ValidationImages:
         return None if image is None else (self._transform(image), int(self._source.labels[index]))
 
 
-def _image(source: ImageSource, index: int, problems: list[Problem]) -> Any:
+def _image(source: ImageSource, index: int, problems: list[Problem], crop: Crop = whole) -> Any:
     try:
-        return decode(_read(source, index))
+        return decode(_read(source, index), crop)
     except UndecodableError as error:
         problems.append(Problem(source.name(index), f"cannot be decoded ({error})"))
     except OSError as error:

@@ -19,6 +19,7 @@ from ettsweep.tasks.images.augmentation import (
     evaluation_transform,
     restored_generators,
     seed_generators,
+    training_crop,
     training_transform,
 )
 from ettsweep.tasks.images.chunks import (
@@ -95,7 +96,8 @@ class Images(Classification):
         except ImportError:
             raise DataMissingError(f"task {spec.kind} needs timm: pip install 'ettsweep[vision]'") from None
         train, validation = open_sources(spec, model.classes, loading.data)
-        self._train = TrainingImages(train, training_transform(spec, model.image_size), seed)
+        crop, transform = training_crop(spec, model.image_size), training_transform(spec, model.image_size)
+        self._train = TrainingImages(train, transform, seed, crop)
         self._validation = ValidationImages(validation, evaluation_transform(spec, model.image_size))
         self._normalise = Normalisation(spec, device)
         self._sizes = len(train), len(validation)

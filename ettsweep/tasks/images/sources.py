@@ -2,6 +2,7 @@
 
 import io
 import os
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
@@ -43,21 +44,33 @@ class ImageSource(Protocol):
         ...
 
 
-def decode(stored: bytes | NDArray[np.uint8], *, small: bool = False) -> Image.Image:
-    """Return an image in RGB, or raise UndecodableError.
+Crop = Callable[[Image.Image], Image.Image]
+"""From an image that has been opened, and not yet decoded, to what is used of it in RGB."""
 
-    A `small` one, where that is quicker, is good to see whether all of it is there.
+
+def whole(image: Image.Image) -> Image.Image:
+    """Decode all of an image."""
+    image.load()
+    return image if image.mode == "RGB" else image.convert("RGB")  # which would copy it
+
+
+def small(image: Image.Image) -> Image.Image:
+    """Decode an image as small as that is quick, which is good to see whether all of it is there."""
+    image.draft("RGB", (1, 1))
+    return image.convert("RGB")
+
+
+def decode(stored: bytes | NDArray[np.uint8], crop: Crop = whole) -> Image.Image:
+    """Return an image in RGB, or raise UndecodableError.
 
     Raises:
         UndecodableError: it is truncated, or no image.
     """
     if isinstance(stored, np.ndarray):
-        return Image.fromarray(stored)
+        return crop(Image.fromarray(stored))
     try:
         with Image.open(io.BytesIO(stored)) as image:
-            if small:
-                image.draft("RGB", (1, 1))
-            return image.convert("RGB")
+            return crop(image)
     except MemoryError:
         raise
     except UnidentifiedImageError:

@@ -51,6 +51,8 @@ class ImageTask(TaskSpec):
         random_erasing: probability that a rectangle becomes noise.
         mixup, cutmix: their Beta parameters, 0 for none; `mixup_switch` the probability of CutMix where both are on.
         mixup_chunk: images that share one draw of them; they are mixed with each other.
+        pixels: what decodes and scales training images; `torchvision` takes less time, and its bytes differ by a level
+            here and there, by some where a JPEG that is much larger than its crop is decoded at a part of its size.
         resize: short side before the centre crop of an evaluation.
         mean, std: of each channel, for normalisation.
         train_size, val_size: number of images; the data that are found must have as many.
@@ -72,6 +74,7 @@ class ImageTask(TaskSpec):
     mixup_switch: Annotated[float, Field(ge=0, le=1)] = 0.5
     resize: Positive = 256
     mixup_chunk: Annotated[int, Field(ge=2, multiple_of=2), OmitAt(128)] = 128
+    pixels: Annotated[Literal["pillow", "torchvision"], OmitAt("pillow")] = "pillow"
     crop: Annotated[Literal["resized", "padded"], OmitAt("resized")] = "resized"
     crop_scale_min: Annotated[float, Field(gt=0, le=1), OmitAt(0.08)] = 0.08
     flip: Annotated[float, Field(ge=0, le=1), OmitAt(0.5)] = 0.5
@@ -153,6 +156,8 @@ def misfits(task: DigitsTask | ImageTask, model: ModelSpec, batch_size: int) -> 
             f"batch_size: Mixup pairs images, so an even number is needed, got {batch_size}; "
             "or --set task.mixup=0 --set task.cutmix=0"
         )
+    if task.pixels == "torchvision" and task.crop != "resized":
+        problems.append(f"task.pixels: torchvision scales resized crops, and task.crop is {task.crop}")
     if task.resize < model.image_size:
         problems.append(f"task.resize: {task.resize} is below model.image_size {model.image_size}")
     return problems

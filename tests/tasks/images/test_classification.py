@@ -1,11 +1,13 @@
 """Tasks on images: real JPEG files, made here, through the very code that trains at full size."""
 
+import io
 import itertools
 import pickle
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,14 +17,15 @@ from support.pictures import CLASSES, pictures, write_cifar, write_folders
 from torch import Tensor
 
 from ettsweep.errors import DataMissingError, InputError
+from ettsweep.models.architectures import model_spec
 from ettsweep.models.vit_spec import VitSpec
-from ettsweep.schema import validate
+from ettsweep.schema import identity, validate
 from ettsweep.seeding import derive_seed
 from ettsweep.tasks.base import Batch, Loading, Share
 from ettsweep.tasks.data import data_env, said
-from ettsweep.tasks.images import chunks
+from ettsweep.tasks.images import augmentation, chunks, sources
 from ettsweep.tasks.images.classification import Images
-from ettsweep.tasks.images.spec import Cifar10Task, Cifar100Task, ImageNetTask, ImageTask
+from ettsweep.tasks.images.spec import Cifar10Task, Cifar100Task, ImageNetTask, ImageTask, misfits
 from ettsweep.tasks.kinds import check_fits, steps_per_epoch
 
 TINY = VitSpec(width=16, depth=1, heads=2, patch_size=16, image_size=32, classes=3)
@@ -511,3 +514,72 @@ def test_images_of_other_sizes_fit_where_patches_do() -> None:
     check_fits(Cifar10Task(resize=64), TINY.model_copy(update={"classes": 10, "image_size": 64}), 8)
     check_fits(ImageNetTask(), TINY.model_copy(update={"classes": 1000, "image_size": 64}), 8)
     check_fits(ImageNetTask(train_size=len(pictures())), TINY, 8)
+
+
+# --- quicker pixels ---------------------------------------------------------------------------------------------------
+
+
+def photograph(width: int, height: int, quality: int = 95) -> Image.Image:
+    """Return an image with large and small shapes, as photographs have, as it comes out of a JPEG."""
+    rng, layers = np.random.default_rng(0), np.zeros((height, width, 3))
+    for size, weight in ((6, 90), (24, 40), (96, 22)):
+        coarse = rng.normal(0, 1, (size, size * width // height, 3)).clip(-3, 3)
+        scaled = Image.fromarray((coarse * 40 + 128).astype(np.uint8)).resize((width, height), Image.Resampling.BICUBIC)
+        layers += (np.asarray(scaled, dtype=float) - 128) / 40 * weight
+    file = io.BytesIO()
+    Image.fromarray((layers + 128).clip(0, 255).astype(np.uint8)).save(file, "jpeg", quality=quality)
+    return Image.open(file)
+
+
+def cropped(spec: ImageNetTask, image: Image.Image, size: int) -> list[Tensor]:
+    """Return bytes of ten random crops of an image, [H, W, C]."""
+    transform, crop = augmentation.training_transform(spec, size), augmentation.training_crop(spec, size)
+    made = []
+    for seed in range(10):
+        augmentation.seed_generators(seed)
+        file = io.BytesIO()
+        image.save(file, "jpeg", quality=95)
+        made.append(transform(sources.decode(file.getvalue(), crop)).pixels.to(torch.int16))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("width", "height", "size", "mean", "largest"),
+    [(500, 375, 224, 0.05, 2), (160, 120, 32, 0.05, 2), (1600, 1200, 224, 1.0, 20)],
+)
+def test_torchvisions_pixels_are_those_of_pillow_within_levels_of_the_same_crops(
+    width: int, height: int, size: int, mean: float, largest: int
+) -> None:
+    """Of much larger images, which are decoded at a part of their size, within more."""
+    plain = {"rand_augment": "", "random_erasing": 0.0}
+    image = photograph(width, height)
+    of_pillow, of_torchvision = (cropped(ImageNetTask(**plain, pixels=pixels), image, size) for pixels in PIXELS)
+    differences = torch.stack([(a - b).abs() for a, b in zip(of_pillow, of_torchvision, strict=True)])
+    assert 0 < float(differences.float().mean()) < mean
+    assert int(differences.max()) <= largest
+
+
+PIXELS: list[Any] = ["pillow", "torchvision"]
+
+
+def test_what_follows_a_crop_is_drawn_alike(folder: Path) -> None:
+    """RandAugment, erasing and Mixup: with crops of all of an image that need no scaling, all numbers are the same."""
+    for number, path in enumerate(folder.glob("train/*/*.jpg")):
+        rng = np.random.default_rng(number)
+        Image.fromarray(rng.integers(0, 256, (32, 32, 3), dtype=np.uint8)).save(path)
+    whole = {"crop_scale_min": 1.0}
+    made = [take(task(14, pixels=pixels, **whole), 2) for pixels in PIXELS]
+    same = [float((a.inputs[0] == b.inputs[0]).float().mean()) for a, b in zip(*made, strict=True)]
+    assert min(same) > 0.9
+
+
+def test_a_padded_crop_has_no_quicker_pixels() -> None:
+    task = Cifar10Task(pixels="torchvision")
+    assert misfits(task, model_spec("vit-cifar10"), 64) == [
+        "task.pixels: torchvision scales resized crops, and task.crop is padded"
+    ]
+
+
+def test_the_field_is_no_part_of_an_id_until_it_is_set() -> None:
+    assert "pixels" not in identity(ImageNetTask())
+    assert identity(ImageNetTask(pixels="torchvision"))["pixels"] == "torchvision"

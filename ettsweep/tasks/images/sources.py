@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from ettsweep.errors import DataMissingError, UndecodableError, first_line
+from ettsweep.tasks.images.folders import folder_index
 from ettsweep.tasks.images.location import ORIGINAL, SPLITS, StoredSide, locate
 from ettsweep.tasks.images.spec import ImageTask
 from ettsweep.tasks.images.tars import numbered, tar_index
@@ -139,18 +140,8 @@ class FolderSource(ImageSource):
     """A folder with a folder of images per class, in timm's order."""
 
     def __init__(self, place: StoredSide) -> None:
-        from timm.data.dataset_factory import create_dataset
-
         self._root = Path(place.paths[0])
-        try:
-            reader = create_dataset("", root=place.paths[0], search_split=False).reader
-        except RuntimeError as error:
-            raise DataMissingError(str(error)) from None
-        self.classes: list[str] = list(reader.class_to_idx)
-        self.labels = np.array([label for _, label in reader.samples], np.int64)
-        # One array, since workers that count references to a million texts would each copy all of them.
-        start = len(place.paths[0].rstrip(os.sep)) + 1
-        self._paths = np.array([os.fsencode(path[start:]) for path, _ in reader.samples])
+        self.classes, self.labels, self._paths = folder_index(place.paths[0])
 
     def _path(self, index: int) -> Path:
         return self._root / os.fsdecode(self._paths[index])

@@ -15,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ettsweep.errors import DataMissingError, EttsweepError
-from ettsweep.files import cache_folder, write_atomic
+from ettsweep.errors import DataMissingError
+from ettsweep.tasks.images.index import Columns, kept, packed, unpacked
 
 VERSION = 1
 """Of the index on disk."""
@@ -120,17 +120,12 @@ def _key(name: str) -> str:
 
 def tar_index(paths: Sequence[str]) -> Index:
     """Return the index of these files as they are now, from the cache where it has it."""
-    try:
-        path = cache_folder() / f"tars-{_fingerprint(paths)}.npz"
-    except OSError as error:
-        raise DataMissingError(f"{error.filename}: {error.strerror}") from None
-    with contextlib.suppress(Exception):  # whatever is wrong with it, it can be made again
-        return _load(path)
-    index = _build(paths)
-    with contextlib.suppress(OSError, EttsweepError):  # without a cache, it is made each time
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, lambda temporary: _save(temporary, index))
-    return index
+    columns = kept(f"tars-{_fingerprint(paths)}", lambda: _columns(_build(paths)), _fit)
+    names, classes = (unpacked(columns[key]) for key in ("names", "classes"))
+    return Index(names, classes, *(columns[key].astype(np.int64) for key in NUMBERS))
+
+
+NUMBERS = ("label", "tar", "offset", "size")
 
 
 def _fingerprint(paths: Sequence[str]) -> str:
@@ -138,25 +133,11 @@ def _fingerprint(paths: Sequence[str]) -> str:
     return hashlib.sha256(repr((VERSION, stats)).encode()).hexdigest()[:24]
 
 
-def _save(path: Path, index: Index) -> None:
-    arrays = {**index._asdict(), "names": _packed(index.names), "classes": _packed(index.classes)}
-    with path.open("wb") as file:
-        np.savez(file, **arrays)
+def _columns(index: Index) -> Columns:
+    return {**index._asdict(), "names": packed(index.names), "classes": packed(index.classes)}
 
 
-def _load(path: Path) -> Index:
-    with path.open("rb") as stored, np.load(stored, allow_pickle=False) as file:
-        columns = [file[key].astype(np.int64) for key in ("label", "tar", "offset", "size")]
-        names, classes = (_unpacked(file[key]) for key in ("names", "classes"))
-    if {len(column) for column in columns} != {len(names)} or columns[0].max() >= len(classes):
-        raise ValueError("columns do not fit together")
-    return Index(names, classes, *columns)
-
-
-def _packed(texts: list[str]) -> NDArray[np.uint8]:
-    """Return texts one after the other: an array of texts would give each the room of the longest."""
-    return np.frombuffer("\0".join(texts).encode("utf-8", "surrogateescape"), dtype=np.uint8)
-
-
-def _unpacked(packed: NDArray[np.uint8]) -> list[str]:
-    return packed.tobytes().decode("utf-8", "surrogateescape").split("\0")
+def _fit(columns: Columns) -> bool:
+    """Say whether columns are those of one index."""
+    lengths = {len(columns[key]) for key in NUMBERS} | {len(unpacked(columns["names"]))}
+    return len(lengths) == 1 and int(columns["label"].astype(np.int64).max()) < len(unpacked(columns["classes"]))

@@ -1,6 +1,6 @@
 """Cross-entropy of a linear head over a large vocabulary, with the logits of a few tokens at a time.
 
-N tokens, C tokens of a chunk, D width, V vocabulary.
+N tokens, C tokens of a chunk, D width, V vocabulary; P the columns that are multiplied, V or some more.
 """
 
 import contextlib
@@ -11,9 +11,16 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
 
 CHUNK_BYTES = 2**28
 """What the fp32 logits of a chunk may take; gradients and probabilities of a chunk come to about as much again."""
+
+LARGE_CHUNK_BYTES = 2**31
+"""The same on a large GPU, of whose memory a chunk has a 128th."""
+
+MULTIPLE = {"cuda": 64}
+"""Of which the number of columns is made a multiple, by kind of device: cuBLAS has its fast kernels for such alone."""
 
 
 def linear_cross_entropy(
@@ -25,11 +32,12 @@ def linear_cross_entropy(
     are computed along with the loss, without the factor that the backward pass comes with, and multiplied by it in
     fp32: they underflow for no loss scale. The backward pass can be taken once. Tokens whose target is `ignored` do not
     count; `chunk` are taken at a time, by default as many as CHUNK_BYTES allow.
+    On a GPU the weight that is multiplied has some columns more, which are the logits of nothing.
     """
     if h_ND.device.type == "cpu":  # elsewhere the host would have to wait for the device to know how many are left
         counts_N = targets_N != ignored
         h_ND, targets_N = h_ND[counts_N], targets_N[counts_N]
-    chunk = chunk or max(1, CHUNK_BYTES // (4 * len(weight_VD)))
+    chunk = chunk or max(1, _chunk_bytes(h_ND.device) // (4 * len(weight_VD)))
     wanted = torch.is_grad_enabled() and (h_ND.requires_grad or weight_VD.requires_grad)
     dtype = _autocast_dtype(h_ND.device.type) or weight_VD.dtype
     loss: Tensor = _LinearCrossEntropy.apply(h_ND, weight_VD, targets_N, ignored, chunk, dtype, wanted)
@@ -51,24 +59,27 @@ class _LinearCrossEntropy(torch.autograd.Function):
         ctx.dtypes = h_ND.dtype, weight_VD.dtype
         sums = torch.float64 if dtype is torch.float64 else torch.float32
         loss = h_ND.new_zeros((), dtype=sums)
-        gradients = tuple(torch.zeros_like(x, dtype=sums) for x in ((h_ND, weight_VD) if wanted else ()))
+        V, weight_PD = len(weight_VD), _padded(weight_VD, dtype)
+        gradients = tuple(torch.zeros_like(x, dtype=sums) for x in ((h_ND, weight_PD) if wanted else ()))
         with _without_autocast(h_ND.device.type):
-            weight_VD = weight_VD.to(dtype)
             for low, high in _chunks(len(h_ND), chunk):
                 targets_C1 = targets_N[low:high, None]
                 counts_C1 = targets_C1 != ignored
                 h_CD = h_ND[low:high].to(dtype)
-                log_CV = _product(h_CD, weight_VD.T, sums).log_softmax(1)
-                at_target_C1 = log_CV.gather(1, targets_C1)
+                logits_CP = _product(h_CD, weight_PD.T, sums)
+                logits_CP[:, V:] = -math.inf
+                log_CP = logits_CP.log_softmax(1)
+                del logits_CP
+                at_target_C1 = log_CP.gather(1, targets_C1)
                 loss -= (at_target_C1 * counts_C1).sum()
                 if wanted:
                     # Of the loss by the logits: probabilities, less one at the target.
-                    d_CV = log_CV.exp_().scatter_(1, targets_C1, at_target_C1.expm1()).to(dtype)
-                    gradients[0][low:high] = _product(d_CV, weight_VD, sums) * counts_C1
-                    _add_product(gradients[1], d_CV.T, h_CD * counts_C1)
-                    del d_CV
-                del log_CV  # before the next chunk's
-        ctx.save_for_backward(*gradients)
+                    d_CP = log_CP.exp_().scatter_(1, targets_C1, at_target_C1.expm1()).to(dtype)
+                    gradients[0][low:high] = _product(d_CP, weight_PD, sums) * counts_C1
+                    _add_product(gradients[1], d_CP.T, h_CD * counts_C1)
+                    del d_CP
+                del log_CP  # before the next chunk's
+        ctx.save_for_backward(*(gradient[:size] for gradient, size in zip(gradients, (len(h_ND), V), strict=False)))
         return loss
 
     @staticmethod
@@ -79,6 +90,19 @@ class _LinearCrossEntropy(torch.autograd.Function):
             gradient.mul_(d_loss).to(dtype) for gradient, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)
         )
         return d_h_ND, d_weight_VD, None, None, None, None, None
+
+
+def _padded(weight_VD: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the weight in a dtype, with as many columns of logits, here rows, as the device multiplies fast."""
+    multiple = MULTIPLE.get(weight_VD.device.type, 1)
+    more = -len(weight_VD) % multiple
+    return F.pad(weight_VD.to(dtype), (0, 0, 0, more)) if more else weight_VD.to(dtype)
+
+
+def _chunk_bytes(device: torch.device) -> int:
+    if device.type != "cuda":
+        return CHUNK_BYTES
+    return min(LARGE_CHUNK_BYTES, max(CHUNK_BYTES, torch.cuda.get_device_properties(device).total_memory // 128))
 
 
 def _chunks(count: int, at_most: int) -> Iterator[tuple[int, int]]:

@@ -93,7 +93,9 @@ def fitting_micro_batch(
     small, large = trial_sizes(samples, each, budget)
     if samples <= small:
         return samples
-    return evenly(samples, reckoned(TrialModel(spec, device, recompute).two_steps(small, large), samples, budget))
+    done = TrialModel(spec, device, recompute).two_steps(small, large)
+    give_back(device)
+    return evenly(samples, reckoned(done, samples, budget))
 
 
 def sharded_bytes(model: ModelSpec, processes: int) -> int:
@@ -232,8 +234,7 @@ def peak_resident_bytes() -> int:
 def available_bytes(device: torch.device) -> int:
     """Return the memory of a device that nobody uses; on the CPU what this process has and may still get."""
     if device.type == "cuda":
-        gc.collect()  # networks hold themselves
-        torch.cuda.empty_cache()
+        give_back(device)
         free_bytes, total = torch.cuda.mem_get_info(device)
         part = int(torch.cuda.get_per_process_memory_fraction(device) * total)  # of a worker that shares the device
         return min(free_bytes, part - torch.cuda.memory_reserved(device))
@@ -244,6 +245,13 @@ def available_bytes(device: torch.device) -> int:
         free = min(free or limit, limit - used)
     resident = _number(Path("/proc/self/status"), "VmRSS:", 1024) or 0
     return (8 * GIB if free is None else free) + resident
+
+
+def give_back(device: torch.device) -> None:
+    """Give back to a GPU what this process no longer uses of its memory, so that it counts as free."""
+    if device.type == "cuda":
+        gc.collect()  # networks hold themselves
+        torch.cuda.empty_cache()
 
 
 def _number(path: Path, label: str, unit: int) -> int | None:

@@ -24,6 +24,7 @@ from ettsweep.models.build import example_inputs
 from ettsweep.spec import RunSpec
 from ettsweep.tasks.base import Batch, SameBatch, Share
 from ettsweep.training.distributed import is_sharded
+from ettsweep.training.memory import give_back
 from ettsweep.training.optimizer import build_optimizer
 from ettsweep.training.precision import autocast
 from ettsweep.training.trainer import Trainer, initial_network
@@ -253,8 +254,7 @@ def rehearse(spec: RunSpec, device: torch.device, members: int) -> Trial:
     except Exception as error:  # what is wrong with a model, its own run says
         return Trial(exact=False, speedup=0.0, error=error_line(error))
     finally:
-        if device.type == "cuda":
-            torch.cuda.empty_cache()  # what is free then says how large micro-batches are
+        give_back(device)  # what is free then says how large micro-batches are
 
 
 def _rehearse(spec: RunSpec, device: torch.device, members: int) -> Trial:

@@ -63,7 +63,8 @@ def prepare_device(slot: Slot) -> "tuple[torch.device, Json]":
         os.environ["CUDA_VISIBLE_DEVICES"] = slot.gpu  # before CUDA starts
         # Else processes of the compiler's would take the signals that SLURM sends to all of a job, and die of them.
         os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
-        os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+        if "PYTORCH_ALLOC_CONF" not in os.environ:
+            os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")  # micro-batches differ in size
     bound_spinning()
     import torch
 

@@ -1,7 +1,6 @@
 """The worker: trains a list of runs, one after the other, in a slot of this machine or as a task of SLURM's array."""
 
 import contextlib
-import gc
 import logging
 import math
 import os
@@ -144,6 +143,7 @@ class Worker:
         """Train what is to be trained, with the other processes of a group."""
         import torch
 
+        from ettsweep.training.memory import give_back
         from ettsweep.training.pack import Pack
 
         where = str(self.submission.path / "submission.json")
@@ -172,8 +172,7 @@ class Worker:
                     return
                 if device.type == "cuda":
                     torch.cuda.synchronize()  # raises if the run has broken the device: then this process is over
-                    gc.collect()  # networks hold themselves, and the next run is measured by what is free
-                    torch.cuda.empty_cache()
+                give_back(device)  # the next run is measured by what is free
 
     def _places(self, first: RunDir, remaining: Remaining, profile: AnyProfile, device: "torch.device") -> Places:
         """Return the places of a pack that begins with a claimed run."""

@@ -64,7 +64,11 @@ class Watch(TorchDispatchMode):
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("chunk", [1, 5, N, None])
-def test_value_and_gradients_equal_those_of_whole_logits(dtype: torch.dtype, chunk: int | None) -> None:
+@pytest.mark.parametrize("multiple", [1, 64])
+def test_value_and_gradients_equal_those_of_whole_logits(
+    dtype: torch.dtype, chunk: int | None, multiple: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(cross_entropy.MULTIPLE, "cpu", multiple)
     h, weight, targets = data(dtype)
     loss, whole = linear_cross_entropy(h, weight, targets, IGNORED, chunk), expected(h, weight, targets)
     assert loss.dtype == dtype
@@ -72,6 +76,17 @@ def test_value_and_gradients_equal_those_of_whole_logits(dtype: torch.dtype, chu
     gradients = torch.autograd.grad(0.3 * loss, [h, weight])
     torch.testing.assert_close(gradients, torch.autograd.grad(0.3 * whole, [h, weight]))
     assert not gradients[0][targets == IGNORED].any()
+
+
+def test_columns_that_are_added_are_multiplied_and_leave_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    h, weight, targets = data()
+    monkeypatch.setitem(cross_entropy.MULTIPLE, "cpu", 64)
+    with Watch() as watch:
+        linear_cross_entropy(h, weight, targets, IGNORED, 5).backward()
+    assert watch.largest == 64 * D, "the weight, padded"
+    assert weight.grad is not None
+    assert weight.grad.shape == (V, D)
+    assert weight.grad.is_contiguous(), "as fused optimizers rely on"
 
 
 def test_ignored_tokens_count_nothing_where_they_are_not_dropped_beforehand() -> None:

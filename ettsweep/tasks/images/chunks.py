@@ -207,21 +207,21 @@ def _start_worker(stop: Tensor, number: int) -> None:
 
 
 def on_device(chunks: Iterable[Bytes], device: torch.device, normalise: Normalisation) -> Generator[Chunk]:
-    """Yield normalised chunks on the device; on a GPU, copies go on beside what it computes."""
-    copies = _copy_stream(device) if device.type == "cuda" else None
+    """Yield normalised chunks on the device; on a GPU, this goes on beside what it computes."""
+    beside = _stream_beside(device) if device.type == "cuda" else None
     for chunk in chunks:
-        pixels, noise, labels = chunk.pixels, chunk.noise, chunk.labels
-        if copies is not None:
-            with torch.cuda.stream(copies):
-                pixels, noise, labels = (tensor.to(device, non_blocking=True) for tensor in (pixels, noise, labels))
+        with torch.cuda.stream(beside):  # None is nowhere else
+            pixels, noise, labels = (x.to(device, non_blocking=True) for x in (chunk.pixels, chunk.noise, chunk.labels))
+            images = normalise(pixels, chunk.rectangles, noise)
+        if beside is not None:
             computing = torch.cuda.current_stream(device)
-            computing.wait_stream(copies)
-            for tensor in (pixels, noise, labels):
+            computing.wait_stream(beside)
+            for tensor in (images, labels):
                 tensor.record_stream(computing)  # its memory is not used again before
-        yield Chunk(normalise(pixels, chunk.rectangles, noise), labels, chunk.problems)
+        yield Chunk(images, labels, chunk.problems)
 
 
 @cache
-def _copy_stream(device: torch.device) -> torch.cuda.Stream:
-    """Return the stream for copies to a device; one, since memory is kept for each."""
+def _stream_beside(device: torch.device) -> torch.cuda.Stream:
+    """Return the stream for what arrives at a device; one, since memory is kept for each."""
     return torch.cuda.Stream(device)

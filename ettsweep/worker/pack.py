@@ -33,6 +33,9 @@ FILLED = 0.5
 STACK = 32
 """Runs of a stack unless a profile says how many."""
 
+SEEN = 4
+"""Stacks that a worker looks ahead for, to have them of one size: each other size is traced, tried or compiled anew."""
+
 LEAST_STACK, STACK_PAYS = 8, 1.15
 """Runs below which no stack is tried, and how many times as fast it has to be, unless a profile asks for one."""
 
@@ -156,7 +159,12 @@ def enough(profile: AnyProfile, spec: RunSpec) -> int:
     if profile.pack != "auto":
         return profile.pack
     worth = WORTH_COMPILING if profile.pack_mode == "fast" else WORTH_A_TRIAL
-    return max(STACK, math.ceil(worth / spec.schedule.last_step))
+    return STACK * max(SEEN, math.ceil(worth / spec.schedule.last_step / STACK))
+
+
+def alike(runs: int, most: int) -> int:
+    """Return the size of the packs that so many runs are cut into, as few and as alike as can be."""
+    return math.ceil(runs / math.ceil(runs / most))
 
 
 def pack_size(profile: AnyProfile, spec: RunSpec, device: "torch.device", left: float, workers: int) -> Size:
@@ -185,7 +193,7 @@ def pack_size(profile: AnyProfile, spec: RunSpec, device: "torch.device", left: 
         mode = "exact"
         remark = f"{_work(spec, fair)} are too few to compile a stack for; pack=K asks for one"
     if not (why := against_stack(profile, spec, device, fair, stack, mode)):
-        return Size(min(stack, fair, STACK), mode, remark)
+        return Size(alike(fair, min(stack, STACK)), mode, remark)
     return Size(max(1, min(profile.together(spec.task), fair, fitting)), mode, f"no stack: {why}")
 
 
@@ -208,7 +216,7 @@ def against_stack(
         return ""
     if runs * spec.schedule.last_step < WORTH_A_TRIAL:
         return f"{_work(spec, runs)} are too few to try one for; pack=K asks for one"
-    members = 2 ** (min(runs, fitting, STACK).bit_length() - 1)  # few trials serve all packs of a worker
+    members = 2 ** (alike(runs, min(fitting, STACK)).bit_length() - 1)  # few trials serve all packs of a worker
     flops = 4 * members * spec.batch_size * train_flops_per_sample(spec.model)
     if device.type == "cpu" and flops > TRIAL_FLOPS:
         return "a step of such a model takes too long to save much of it"

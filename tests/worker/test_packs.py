@@ -184,8 +184,9 @@ def test_auto_packs_what_has_to_be_loaded_and_what_a_trial_finds_faster(
     assert sizes(LocalProfile(), loaded, 60, 2) == (8, "no stack: one of 16 finds gradients 1.00 times as fast")
     found = Trial(exact=True, speedup=2.0)
     assert sizes(LocalProfile(), spec, 60, 2) == (30, "")
-    assert sizes(LocalProfile(), spec, 200, 2) == (32, "")
-    assert asked == [16, 16, 16, 32]
+    assert sizes(LocalProfile(), spec, 108, 2) == (27, ""), "and 27 again, of the same size"
+    assert sizes(LocalProfile(), spec, 256, 2) == (32, "")
+    assert asked == [16, 16, 16, 16, 32]
     assert sizes(LocalProfile(), spec, 10, 2) == (1, "no stack: fewer than 8 runs are left for each worker")
     soon = "no stack: 30 runs of 24 steps are too few to try one for; pack=K asks for one"
     assert sizes(LocalProfile(), make_spec(), 60, 2) == (1, soon), "a trial would take as long as the runs"

@@ -32,6 +32,7 @@ class Devices:
         threads: of each on the CPU.
         names: what the GPUs are; empty where that is not known.
         slots: of this machine; 0 where a scheduler has the devices.
+        fewer: whether a run may take fewer threads.
     """
 
     kind: str
@@ -39,6 +40,7 @@ class Devices:
     threads: int
     names: frozenset[str] = frozenset()
     slots: int = 0
+    fewer: bool = False
 
     @classmethod
     def of(cls, profile: AnyProfile) -> "Devices":
@@ -48,12 +50,12 @@ class Devices:
             InputError: it is for this machine, and there are no such devices.
         """
         if not isinstance(profile, LocalProfile):
-            return cls("cuda" if profile.gpus else "cpu", profile.devices_per_run, profile.cpus)
+            return cls("cuda" if profile.gpus else "cpu", profile.devices_per_run, profile.cpus, fewer=True)
         slots = profile.resolve()
         known = gpu_names() if slots[0].device == "cuda" else {}
         names = frozenset(known.get(slot.gpu or "", "") for slot in slots)
         where = slots[0].device, profile.devices_per_run, slots[0].threads
-        return cls(*where, names if all(names) else frozenset(), len(slots))
+        return cls(*where, names if all(names) else frozenset(), len(slots), fewer=profile.threads == "auto")
 
     def trained(self, result: Json) -> bool:
         """Say whether a result says that it is of such devices."""
@@ -61,7 +63,8 @@ class Devices:
         if str(where.get("device")).partition(":")[0] != self.kind or how.get("processes") != self.each:
             return False
         if self.kind == "cpu":
-            return bool(where.get("threads") == self.threads)
+            threads = where.get("threads")  # a trial may have found less faster
+            return threads == self.threads or (self.fewer and isinstance(threads, int) and threads < self.threads)
         return not self.names or where.get("device_name") in self.names
 
 

@@ -149,7 +149,8 @@ class LocalProfile(Profile):
         """
         singles, k = self._devices(), self.devices_per_run
         if len(singles) < k:
-            more = "" if singles[0].device == "cuda" else f" (on the CPU: slots={k})"
+            more = "" if self.slots == "auto" else f" (slots={self.slots}; {k} are needed)"
+            more = more if singles[0].device == "cuda" else f" (on the CPU: slots={k})"
             raise InputError(f"devices_per_run: {k} are asked for, and there are {len(singles)}{more}")
         groups = [singles[first : first + k] for first in range(0, len(singles) - k + 1, k)]
         return [replace(first, others=tuple(others)) for first, *others in groups]
@@ -190,6 +191,8 @@ class LocalProfile(Profile):
         number = (len(gpus) * each or total) if self.slots == "auto" else self.slots
         threads = max(1, total // number) if self.threads == "auto" else self.threads
         if not gpus:
+            if each > 1:
+                raise InputError(f"workers_per_device: there is no GPU here; slots={each * total} is for the CPU")
             return [Slot(f"cpu-{k}", "cpu", None, threads) for k in range(number)]
         if self.devices_per_run > 1 and number > len(gpus):
             shared = f"{number} workers cannot share {count(len(gpus), 'GPU')}"

@@ -18,23 +18,21 @@ without a compiler."""
 def compile_blocks(model: Network, kind: Hashable, warn: Callable[[str], None]) -> None:
     """Compile the blocks of a model, once for all that are alike and for each of their shapes.
 
-    A block that cannot be compiled after all makes the whole model go on without: `compiled` then says so, and `warn`
-    is told why. What was compiled for a run of another `kind` is forgotten.
+    A block whose forward pass cannot be compiled after all goes on without: `compiled` is then false, and `warn` is
+    told why. What was compiled for a run of another `kind` is forgotten.
     """
     keep_versions()
     _forget_unless(kind)
     # Blocks are compiled one by one, so that gradients travel while earlier blocks compute: no need to cut them more.
     torch._dynamo.config.optimize_ddp = False
-    blocks = list(model.residual_blocks())
 
     def give_up(error: Exception) -> None:
+        if model.compiled:
+            warn(f"not all blocks of the model are compiled after all: {error_line(error)}")
         model.compiled = False
-        for block in blocks:
-            vars(block).pop("forward", None)
-        warn(f"the blocks of the model are not compiled after all: {error_line(error)}")
 
     model.compiled = True
-    for block in blocks:
+    for block in model.residual_blocks():
         block.forward = _Compiled(block, give_up)
 
 
@@ -42,7 +40,7 @@ class _Compiled:
     """What a block computes, compiled; its hooks, such as those that fetch a sharded block, are called as ever."""
 
     def __init__(self, block: nn.Module, give_up: Callable[[Exception], None]) -> None:
-        self._plain = block.forward
+        self._block, self._plain = block, block.forward
         self._compiled = torch.compile(block.forward, fullgraph=True, dynamic=False)
         self._give_up = give_up
 
@@ -50,6 +48,7 @@ class _Compiled:
         try:
             return self._compiled(*inputs)
         except _compiler_errors() as error:
+            vars(self._block).pop("forward")  # this one alone: others may compute again, backwards, what they have
             self._give_up(error)
             return self._plain(*inputs)
 

@@ -36,6 +36,7 @@ class Execution:
     Attributes:
         threads: of the CPU; None takes as many as a run had before, or as a trial finds fastest.
         most_threads: the most that it may find.
+        at_once: runs that may go through a model together, whose operators are so many times as large.
         checkpoint_every_s: seconds between checkpoints.
         checkpoint_every_steps: steps between checkpoints, in addition.
         micro_batch: samples that go through the model at once; None takes what fits.
@@ -53,6 +54,7 @@ class Execution:
 
     threads: int | None = None
     most_threads: int = 1
+    at_once: int = 1
     checkpoint_every_s: float = 300.0
     checkpoint_every_steps: int | None = None
     micro_batch: int | None = None
@@ -118,7 +120,8 @@ def _threads(spec: RunSpec, device: torch.device, execution: Execution, before: 
     had = before.get("threads")
     if isinstance(had, int) and 1 <= had <= cores():
         return had
-    return fastest_threads(spec.typical, execution.most_threads)
+    typical = spec.typical.model_copy(update={"batch_size": execution.at_once * spec.batch_size})
+    return fastest_threads(typical, execution.most_threads)
 
 
 def _compiles(

@@ -148,9 +148,10 @@ def slope_bytes(first: "TrialStep", second: "TrialStep") -> float:
 
 
 def evenly(samples: int, at_most: int) -> int:
-    """Return the size of the micro-batches that `samples` are cut into, as few as can be.
+    """Return the size of the micro-batches that `samples` are cut into: all of one size, if that is possible.
 
-    All are of one size, for which alone a model is then compiled, unless each could be more than twice as large.
+    A model is then compiled for that size alone. Else, or where each would be less than half of what fits, they are as
+    few and as alike as can be.
     """
     at_most = max(1, min(samples, at_most))
     alike = (size for size in range(at_most, at_most // 2, -1) if samples % size == 0)
@@ -236,7 +237,7 @@ def available_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         give_back(device)
         free_bytes, total = torch.cuda.mem_get_info(device)
-        part = int(torch.cuda.get_per_process_memory_fraction(device) * total)  # of a worker that shares the device
+        part = int(torch.cuda.get_per_process_memory_fraction() * total)  # of a worker that shares the device
         return min(free_bytes, part - torch.cuda.memory_reserved(device))
     free = _number(Path("/proc/meminfo"), "MemAvailable:", 1024)
     limit = _number(Path("/sys/fs/cgroup/memory.max"), "", 1)

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ettsweep.files import Json
-from ettsweep.models.architectures import parameter_count
+from ettsweep.models.architectures import architecture, parameter_count
 from ettsweep.output import count
 from ettsweep.spec import RunSpec
 from ettsweep.tasks.base import Batch, Task
@@ -77,7 +77,9 @@ class Pack:
         `before` is how an earlier attempt was trained. On a GPU its micro-batches may have had all memory.
         """
         if self.size > 1:
-            execution = replace(execution, alike=1)  # short runs gain more by a stack, which blocks are not compiled in
+            at_once = self.size if architecture(spec.model).stacks else 1
+            # Short runs gain more by a stack than by compiled blocks, which it cannot have.
+            execution = replace(execution, alike=1, at_once=at_once)
         if self.size > 1 and self.device.type == "cuda":
             before = before | {"micro_batch": self._micro_batches.get(spec.kind)}
         others = (self.size - 1) * STATE_BYTES * parameter_count(spec.model)

@@ -10,6 +10,7 @@ K members, B samples of a micro-batch.
 import contextlib
 import math
 import time
+from collections import defaultdict
 from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from functools import cache
 from itertools import islice
@@ -62,6 +63,13 @@ def shape_of(trainer: Trainer) -> Hashable:
 
 T = TypeVar("T")
 
+_COMPILED: defaultdict[Hashable, set[int]] = defaultdict(set)
+
+
+def compiled_for(shape: Hashable) -> Collection[int]:
+    """Return which sizes of stacks of a shape have been compiled in this process."""
+    return _COMPILED[shape]
+
 
 class Stack:
     """Runs that train at once.
@@ -110,6 +118,8 @@ class Stack:
                 parts_K = self._losses(outputs_K, slices)
             losses_K = losses_K + parts_K * share
             total = {name: total[name] + new for name, new in found.items()} if total else found
+        if self._compiled:
+            _COMPILED[shape_of(first)].add(len(scales_K))
         return losses_K[: len(self.trainers)], total
 
     def outputs(self, batches: Sequence[Batch]) -> Tensor:

@@ -8,9 +8,8 @@ from torch import Tensor
 from ettsweep.errors import error_line
 from ettsweep.spec import Precision
 from ettsweep.tasks.base import Batch
-from ettsweep.training.stack import Stack, obstacle, shape_of, trial, trial_of_outputs
+from ettsweep.training.stack import Stack, compiled_for, obstacle, shape_of, trial, trial_of_outputs
 from ettsweep.training.trainer import Trainer
-from ettsweep.training.vmapped import compiled_for
 
 Mode = Literal["exact", "fast"]
 
@@ -119,7 +118,7 @@ class Stacking:
             new = [trainer for trainer in trainers if before is None or trainer not in before.trainers]
             self._say(new, f"trains in a stack of {len(members)}")
         else:
-            if self._mode == "fast" and size not in compiled_for(members[0].spec, members[0].device):
+            if self._mode == "fast" and size not in compiled_for(shape_of(members[0])):
                 self._say(trainers, f"compiles a stack of {size}, for some 20 s or more")
             given = dict(zip(trainers, batches, strict=True))
             if why := self._against(stack, [given.get(trainer, batches[0]) for trainer in members], trainers):
@@ -134,7 +133,7 @@ class Stacking:
 
         None where they are less than half of what is compiled: the last few runs of a list do not wait for a compiler.
         """
-        compiled = compiled_for(members[0].spec, members[0].device) if self._mode == "fast" else ()
+        compiled = compiled_for(shape_of(members[0])) if self._mode == "fast" else ()
         fitting = [size for size in compiled if len(members) <= size <= 2 * len(members)]
         if any(size > 2 * len(members) for size in compiled) and not fitting:
             return None

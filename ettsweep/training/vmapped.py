@@ -7,8 +7,7 @@ K members, B samples, H heads, T tokens, C channels per head.
 """
 
 import math
-from collections import defaultdict
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cache, partial
 from typing import Any
 
@@ -38,18 +37,6 @@ FEW_TOKENS = 4
 tokens of 8 channels on a CPU, 0.5, 1.4 and 2 times as much."""
 
 
-_COMPILED: defaultdict[Hashable, set[int]] = defaultdict(set)
-
-
-def compiled_for(spec: RunSpec, device: torch.device) -> Collection[int]:
-    """Return for which numbers of members runs like one have been compiled in this process."""
-    return _COMPILED[_key(spec, device)]
-
-
-def _key(spec: RunSpec, device: torch.device) -> Hashable:
-    return spec.model, spec.precision, device
-
-
 class Vmapped:
     """A model without values, called with those of many members.
 
@@ -73,7 +60,6 @@ class Vmapped:
         fixed = self._network, task, self._spec.precision, self._device
         arguments = parameters, weights_K, batch.inputs, batch.targets
         if self._compiled:
-            _COMPILED[self._key].add(len(weights_K))
             return compiled()(*fixed, plain_attention, *arguments)
         key = self._key, self._spec.task, loss_of(task)
         found: tuple[Tensor, Parameters, Tensor] = traced(key, partial(gradients, *fixed, folded_attention), *arguments)
@@ -87,7 +73,7 @@ class Vmapped:
 
     @property
     def _key(self) -> Hashable:
-        return _key(self._spec, self._device)
+        return self._spec.model, self._spec.precision, self._device
 
 
 def loss_of(task: Task) -> Hashable:

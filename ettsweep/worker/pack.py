@@ -60,7 +60,8 @@ class Remaining:
     """What is left of a list of runs, as far as a worker has looked: of a long list, no further than it needs."""
 
     def __init__(self, runs: Iterable[RunDir], outlook: Outlook) -> None:
-        self._runs = dict.fromkeys(runs)
+        self._all = tuple(runs)
+        self._runs = dict.fromkeys(self._all)
         self._outlook = outlook
         self._kinds: dict[object, int] = {}
         self._read: dict[RunDir, tuple[int, int]] = {}
@@ -99,6 +100,11 @@ class Remaining:
                 yield run
         if task_kind(spec.task).packaged:
             yield from (run for run in others if claimable(run, self._outlook))
+
+    def alike(self, spec: RunSpec) -> int:
+        """Count the runs of one recipe in the list, finished ones too."""
+        recipe = self._number(spec)
+        return sum(self._recipe_and_seed(run)[0] == recipe for run in self._all)
 
     def _recipe_and_seed(self, run: RunDir) -> tuple[int, int]:
         """Return the number of a run's recipe, and its seed; each spec is read once."""

@@ -156,10 +156,11 @@ class Worker:
                 if first is None:
                     continue
                 claimed = True
+                torch.set_num_threads(self.slot.threads)  # the run before may have had less
                 places = self._places(run, remaining, profile, device)
                 attempts = [first, *self._take(places, info, places.size - 1)]
                 more = partial(self._refill, places, info)
-                how = execution(profile, self.slot, self._data_of(run), math.ceil(len(self.runs) / self._workers))
+                how = execution(profile, self.slot, self._data_of(run), self._alike(run, remaining))
                 unlike = len(attempts) == 1 < places.size and not self.control.told and not places.waiting(1)
                 remark = ALONE_OF_ITS_KIND if unlike else places.remark
                 pack = Pack(device, len(attempts), places.mode, remark)
@@ -203,6 +204,15 @@ class Worker:
     def _workers(self) -> int:
         """How many workers share the list."""
         return len(self.submission.slots) or self.submission.workers_per_job
+
+    def _alike(self, run: RunDir, remaining: Remaining) -> int:
+        """Return how many runs of one recipe this worker trains; on a CPU nobody asks."""
+        if self.slot.device == "cpu":
+            return 1
+        try:
+            return math.ceil(remaining.alike(run.spec()) / self._workers)
+        except CorruptError:
+            return 1  # training says so in the run's own folder
 
     def _data_of(self, run: RunDir) -> str | None:
         """Return where the data of a run were said to be."""

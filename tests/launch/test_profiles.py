@@ -76,6 +76,10 @@ def test_workers_share_gpus_as_evenly_as_can_be_and_each_has_a_lock_of_its_own(m
     assert workers(slots=3) == [("gpu-4", "4", 2), ("gpu-5", "5", 1), ("gpu-4.2", "4", 2)]
     assert workers(slots=1) == [("gpu-4", "4", 1)]
     assert workers(workers_per_device=3, devices=[1]) == [(name, "5", 3) for name in ("gpu-5", "gpu-5.2", "gpu-5.3")]
+    with pytest.raises(
+        InputError, match=r"devices_per_run: 2 are asked for, and there are 1 \(slots=1; 2 are needed\)"
+    ):
+        LocalProfile(slots=1, devices_per_run=2).resolve()
     with pytest.raises(InputError, match="slots: 4 workers cannot share 2 GPUs where devices_per_run is 2"):
         LocalProfile(slots=4, devices_per_run=2).resolve()
 
@@ -89,6 +93,11 @@ def test_a_gpu_that_is_named_twice_is_one_or_refused(monkeypatch: pytest.MonkeyP
         load_profile("local", ["slots=2", "workers_per_device=2"])
     with pytest.raises(InputError, match="devices that train a run together have a worker each"):
         load_profile("local", ["devices_per_run=2", "workers_per_device=2"])
+
+
+def test_workers_of_a_device_are_those_of_a_gpu() -> None:
+    with pytest.raises(InputError, match="workers_per_device: there is no GPU here; slots="):
+        LocalProfile(workers_per_device=2, devices="cpu").resolve()
 
 
 @pytest.mark.parametrize("runs", [False, True])

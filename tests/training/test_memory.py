@@ -262,5 +262,5 @@ def test_a_worker_that_shares_a_gpu_plans_with_its_part_of_it(monkeypatch: pytes
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (60, 100))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 5)
     for part, expected in ((1.0, 60), (0.5, 45), (0.25, 20)):
-        monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda device, part=part: part)
+        monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda part=part: part)
         assert memory.available_bytes(torch.device("cuda")) == expected

@@ -316,7 +316,7 @@ def test_members_share_one_loader_and_each_names_damaged_images(
     points = [photos, photos.at(0.002, 0.0, 1), photos.at(0.004, 0.1, 1)]
     read = list[int]()
     decode = chunks.decode
-    monkeypatch.setattr(chunks, "decode", lambda image: (read.append(1), decode(image))[1])
+    monkeypatch.setattr(chunks, "decode", lambda *given: (read.append(1), decode(*given))[1])
     alone = [run for spec in points for run in pack([spec], folder=results / "alone", **how)]
     for_all = len(read)
     runs = pack(points, **how)

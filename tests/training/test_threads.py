@@ -93,6 +93,16 @@ def test_a_run_is_trained_with_them_and_says_so(make_spec: MakeSpec, results: An
     assert attempt.execution()["threads"] == result_of(run)["environment"]["threads"] == 2
 
 
+def test_a_pack_of_what_stacks_has_those_of_a_step_as_large_as_all_of_theirs(
+    make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = list[int]()
+    monkeypatch.setattr(execution, "fastest_threads", lambda spec, most: (asked.append(spec.batch_size), 2)[1])
+    for size in (1, 5):
+        Pack(CPU, size).settled(make_spec(), Execution(), ALONE, {}, print)
+    assert asked == [32, 160]
+
+
 def test_all_of_a_pack_have_those_of_the_first(make_spec: MakeSpec) -> None:
     pack, spec = Pack(CPU, 2), make_spec()
     how = [pack.settled(spec, Execution(most_threads=1), ALONE, {"threads": had}, print).threads for had in (2, 1)]

@@ -94,6 +94,7 @@ def training_transform(task: ImageTask, image_size: int) -> Transform:
         color_jitter=0.0,
         auto_augment=task.rand_augment or None,
         interpolation="bicubic",
+        mean=task.mean,  # RandAugment fills with it
         normalize=False,
     )
     if task.pixels == "torchvision":
@@ -171,6 +172,7 @@ class Normalisation:
     """Makes numbers of bytes, with a mean of about 0 and a standard deviation of about 1 for each channel."""
 
     def __init__(self, task: ImageTask, device: torch.device) -> None:
+        self._white = torch.tensor(255.0, device=device)  # a GPU would multiply by the reciprocal of a number
         self._mean_C11, self._std_C11 = (
             torch.tensor(values, device=device)[:, None, None] for values in (task.mean, task.std)
         )
@@ -178,7 +180,7 @@ class Normalisation:
     def __call__(self, pixels_BHWC: Tensor, rectangles: list[list[int]], noise: Tensor) -> Tensor:
         """Return images [B, C, H, W]; each of the rectangles [image, top, left, height, width] takes the next noise."""
         x_BCHW = pixels_BHWC.permute(0, 3, 1, 2).to(torch.float32, memory_format=torch.contiguous_format)
-        x_BCHW = x_BCHW.div_(255).sub_(self._mean_C11).div_(self._std_C11)
+        x_BCHW = x_BCHW.div_(self._white).sub_(self._mean_C11).div_(self._std_C11)
         channels, start = x_BCHW.shape[1], 0
         for image, top, left, height, width in rectangles:
             end = start + channels * height * width

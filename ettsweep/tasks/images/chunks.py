@@ -5,6 +5,7 @@ comes as soon as its chunks do, and no more than a few chunks a worker are in me
 """
 
 import atexit
+import contextlib
 import os
 import signal
 import time
@@ -210,7 +211,7 @@ def on_device(chunks: Iterable[Bytes], device: torch.device, normalise: Normalis
     """Yield normalised chunks on the device; on a GPU, this goes on beside what it computes."""
     beside = _stream_beside(device) if device.type == "cuda" else None
     for chunk in chunks:
-        with torch.cuda.stream(beside):  # None is nowhere else
+        with contextlib.nullcontext() if beside is None else torch.cuda.stream(beside):
             pixels, noise, labels = (x.to(device, non_blocking=True) for x in (chunk.pixels, chunk.noise, chunk.labels))
             images = normalise(pixels, chunk.rectangles, noise)
         if beside is not None:

@@ -16,7 +16,7 @@ VERSION = 1
 """Of the list on disk."""
 
 SETTLED_S = 2.0
-"""A folder that has changed so recently may do so again without a new time."""
+"""A folder that has changed so recently may change while it is listed, or again without a new time."""
 
 
 class Listing(NamedTuple):
@@ -42,6 +42,7 @@ def folder_index(root: str) -> Listing:
 def _build(root: str) -> Columns:
     from timm.data.dataset_factory import create_dataset
 
+    began_ns = time.time_ns()
     folders = [os.path.relpath(folder, root) for folder, _, _ in os.walk(root, followlinks=True)]
     stamps = _stamps(root, folders)
     try:
@@ -51,7 +52,7 @@ def _build(root: str) -> Columns:
     start = len(root.rstrip(os.sep)) + 1
     return {
         "folders": packed(folders),
-        "stamps": stamps if stamps.max() < time.time_ns() - 1e9 * SETTLED_S else np.zeros_like(stamps),
+        "stamps": stamps if stamps.max() < began_ns - 1e9 * SETTLED_S else np.zeros_like(stamps),
         "classes": packed(list(reader.class_to_idx)),
         "labels": np.array([label for _, label in reader.samples], np.int64),
         # One array, since workers that count references to a million texts would each copy all of them.

@@ -112,6 +112,29 @@ def test_batches_are_what_timm_makes_of_the_files(folder: Path, workers: int) ->
         assert torch.equal(batch.targets, targets)
 
 
+def test_randaugment_fills_with_the_mean_of_the_task(folder: Path) -> None:
+    from timm.data import create_transform
+
+    mean, std = (0.1, 0.9, 0.4), (0.2, 0.3, 0.4)
+    spec = ImageNetTask(mean=mean, std=std, rand_augment="rand-m9-n4")
+    ours = augmentation.training_transform(spec, 32)
+    theirs = create_transform(
+        32, is_training=True, color_jitter=0.0, auto_augment="rand-m9-n4", re_prob=0.25, re_mode="pixel",
+        interpolation="bicubic", mean=mean, std=std,
+    )  # fmt: skip
+    normalise = augmentation.Normalisation(spec, CPU)
+    for seed, path in enumerate(sorted((folder / "train").glob("*/*.jpg"))):
+        with Image.open(path) as image:
+            made = []
+            for transform in (ours, theirs):
+                augmentation.seed_generators(seed)
+                made.append(transform(image.convert("RGB")))
+        sample = made[0]
+        rectangles = [[0, each.top, each.left, *each.noise.shape[1:]] for each in sample.erased]
+        noise = torch.cat([torch.empty(0), *(each.noise.flatten() for each in sample.erased)])
+        assert torch.equal(normalise(sample.pixels[None], rectangles, noise)[0], made[1])
+
+
 def numbers(images: Images, number: int = 0) -> list[int]:
     """Return the images of an epoch, by their number."""
     first = number * images.steps_per_epoch + 1

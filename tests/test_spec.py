@@ -141,7 +141,7 @@ def others(value: object) -> list[object]:
         case float():
             return [value / 2 + 0.3]
         case str():
-            return ["linear", "include", "bf16", "padded", "rand-m5", f"{value}x"]
+            return ["linear", "include", "bf16", "padded", "torchvision", "rand-m5", f"{value}x"]
         case tuple() | list():
             return [[one / 2 for one in value]]
         case _:

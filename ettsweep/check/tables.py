@@ -60,9 +60,9 @@ def prepared(folder: Path) -> Iterator[None]:
     Raises:
         StorageError: it cannot be written.
     """
-    with storage_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
     try:
+        with storage_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
         yield
     except BaseException:
         with suppress(OSError):

@@ -189,7 +189,7 @@ class TrialModel:
     def trainer(self, size: int) -> tuple[Trainer, Iterator[Batch]]:
         """Return what takes steps on `size` made samples, always the same ones, and these."""
         inputs = example_inputs(self._spec.model, size, self._device)
-        task = SameBatch(Batch(inputs, inputs[-1]), lambda outputs, batch: outputs.float().mean())
+        task = SameBatch(Batch(inputs, inputs[-1]), _mean)
         trainer = Trainer(self._spec, self._model, self._optimizer, self._device, Share(size))
         trainer.task = task
         return trainer, task.batches(1)
@@ -214,6 +214,10 @@ class TrialModel:
             torch.cuda.synchronize(self._device)
         memory = torch.cuda.max_memory_allocated(self._device) if cuda else peak_resident_bytes()
         return TrialStep(size, time.monotonic() - started_s, memory)
+
+
+def _mean(outputs: torch.Tensor, batch: Batch) -> torch.Tensor:
+    return outputs.float().mean()
 
 
 def forget_peak() -> None:

@@ -21,14 +21,12 @@ from torch import Tensor
 
 from ettsweep.errors import error_line
 from ettsweep.models.architectures import architecture
-from ettsweep.models.build import example_inputs
 from ettsweep.spec import RunSpec
-from ettsweep.tasks.base import Batch, SameBatch, Share
+from ettsweep.tasks.base import Batch
 from ettsweep.training.distributed import is_sharded
-from ettsweep.training.memory import give_back
-from ettsweep.training.optimizer import build_optimizer
+from ettsweep.training.memory import TrialModel, give_back
 from ettsweep.training.precision import autocast
-from ettsweep.training.trainer import Trainer, initial_network
+from ettsweep.training.trainer import Trainer
 from ettsweep.training.vmapped import Parameters, Vmapped
 
 NEAR = 0.02
@@ -268,18 +266,9 @@ def rehearse(spec: RunSpec, device: torch.device, members: int) -> Trial:
 
 
 def _rehearse(spec: RunSpec, device: torch.device, members: int) -> Trial:
-    inputs = example_inputs(spec.model, spec.batch_size, device)
-    task = SameBatch(Batch(inputs, inputs[-1]), _mean)
-    trainers = []
-    for seed in range(members):
-        model = initial_network(spec.at(spec.lr, spec.wd, seed), device)
-        trainers.append(Trainer(spec, model, build_optimizer(model, spec), device, Share(spec.batch_size)))
-        trainers[-1].task = task
-    return trial(Stack(trainers), [[next(task.batches(1))]] * members)
-
-
-def _mean(outputs: Tensor, batch: Batch) -> Tensor:
-    return outputs.float().mean()
+    points = (spec.at(spec.lr, spec.wd, seed) for seed in range(members))
+    made = [TrialModel(point, device, recompute=False).trainer(spec.batch_size) for point in points]
+    return trial(Stack([trainer for trainer, _ in made]), [[next(batches)] for _, batches in made])
 
 
 def _now_s(stack: Stack) -> float:

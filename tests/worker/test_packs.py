@@ -211,7 +211,7 @@ def test_a_trial_that_fails_is_not_made_again_and_the_log_says_why(
         tries.append(spec)
         raise RuntimeError("no such kernel")
 
-    monkeypatch.setattr(stack, "initial_network", fail)
+    monkeypatch.setattr(memory, "initial_network", fail)
     why = "no stack: the trial of one failed, RuntimeError: no such kernel"
     assert [sizes(LocalProfile(), spec, 60, 2) for _ in range(3)] == [(1, why)] * 3
     assert len(tries) == 1
@@ -227,7 +227,7 @@ def test_memory_bounds_a_pack_and_the_log_says_where_two_do_not_fit(
     make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = make_spec()
-    state = 16 * sum(p.numel() for p in stack.initial_network(spec, CPU).parameters())
+    state = 16 * sum(p.numel() for p in memory.initial_network(spec, CPU).parameters())
     monkeypatch.setattr(memory, "available_bytes", lambda device: 2 * 2 * 5 * state)
     assert sizes(LocalProfile(pack=32), spec, 64, 2) == (5, "")
     monkeypatch.setattr(memory, "available_bytes", lambda device: 2 * 3 * state)

@@ -5,12 +5,17 @@ MLP. Weights are named as the paper's groups, have shape (out, in), and hold no 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
+
+MASKED_KERNELS = (SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH)
+"""What attention with a mask may take on a GPU. cuDNN's kernels may return NaN gradients with one (PyTorch 196678), and
+flash attention knows none."""
 
 
 class Network(nn.Module, ABC):
@@ -40,7 +45,34 @@ class Network(nn.Module, ABC):
         return x_BTD
 
 
-class Attention(nn.Module):
+class AttentionBase(nn.Module):
+    """Scaled dot-product attention of several heads.
+
+    Attributes:
+        masked_kernels: those that may be taken where there is a mask; None: torch chooses (on a GPU, of sound ones).
+    """
+
+    masked_kernels: Sequence[SDPBackend] | None = None
+
+    def attend(
+        self,
+        q_BHTC: Tensor,
+        k_BHSC: Tensor,
+        v_BHSC: Tensor,
+        read_B11S: Tensor | None,
+        dropout: float,
+        *,
+        causal: bool = False,
+    ) -> Tensor:
+        """Return the heads' new tokens, (B, H, T, C), each from those that `read_B11S` is true for."""
+        kernels = self.masked_kernels or (MASKED_KERNELS if q_BHTC.is_cuda else ())
+        if read_B11S is None or not kernels:
+            return F.scaled_dot_product_attention(q_BHTC, k_BHSC, v_BHSC, read_B11S, dropout, causal)
+        with sdpa_kernel(list(kernels)):
+            return F.scaled_dot_product_attention(q_BHTC, k_BHSC, v_BHSC, read_B11S, dropout, causal)
+
+
+class Attention(AttentionBase):
     """Multi-head self-attention without biases; if causal, each token reads from itself and those before it alone."""
 
     def __init__(self, width: int, heads: int, *, causal: bool = False, dropout: float = 0.0) -> None:
@@ -58,11 +90,11 @@ class Attention(nn.Module):
         # Cut before they are transposed: the gradients are then put together in the layout that the product wants.
         q_BHTC, k_BHTC, v_BHTC = (part_BTHC.transpose(1, 2) for part_BTHC in qkv_BTSHC.unbind(2))
         dropout = self.dropout if self.training else 0.0
-        z_BHTC = F.scaled_dot_product_attention(q_BHTC, k_BHTC, v_BHTC, read_B11T, dropout, self.causal)
+        z_BHTC = self.attend(q_BHTC, k_BHTC, v_BHTC, read_B11T, dropout, causal=self.causal)
         return F.linear(z_BHTC.transpose(1, 2).reshape(B, T, D), self.u)
 
 
-class CrossAttention(nn.Module):
+class CrossAttention(AttentionBase):
     """Multi-head attention without biases: tokens of one sequence read from those of another."""
 
     def __init__(self, width: int, heads: int, *, dropout: float) -> None:
@@ -80,7 +112,7 @@ class CrossAttention(nn.Module):
         kv_BS2HC = F.linear(source_BSD, self.kv).view(B, S, 2, self.heads, D // self.heads)
         k_BHSC, v_BHSC = (part_BSHC.transpose(1, 2) for part_BSHC in kv_BS2HC.unbind(2))
         dropout = self.dropout if self.training else 0.0
-        z_BHTC = F.scaled_dot_product_attention(q_BHTC, k_BHSC, v_BHSC, read_B11S, dropout)
+        z_BHTC = self.attend(q_BHTC, k_BHSC, v_BHSC, read_B11S, dropout)
         return F.linear(z_BHTC.transpose(1, 2).reshape(B, T, D), self.u)
 
 

@@ -18,17 +18,19 @@ without a compiler."""
 def compile_blocks(model: Network, kind: Hashable, warn: Callable[[str], None]) -> None:
     """Compile the blocks of a model, once for all that are alike and for each of their shapes.
 
-    A block whose forward pass cannot be compiled after all goes on without: `compiled` is then false, and `warn` is
-    told why. What was compiled for a run of another `kind` is forgotten.
+    A block that cannot be compiled after all goes on without: `compiled` is then false, and `warn` is told why. What
+    was compiled for a run of another `kind` is forgotten.
     """
     keep_versions()
     _forget_unless(kind)
     # Blocks are compiled one by one, so that gradients travel while earlier blocks compute: no need to cut them more.
     torch._dynamo.config.optimize_ddp = False
+    _compile_backward_too()
 
     def give_up(error: Exception) -> None:
         if model.compiled:
-            warn(f"not all blocks of the model are compiled after all: {error_line(error)}")
+            why = getattr(error, "inner_exception", error)  # what a backend raised, where it is that
+            warn(f"not all blocks of the model are compiled after all: {error_line(why)}")
         model.compiled = False
 
     model.compiled = True
@@ -68,6 +70,14 @@ def keep_versions() -> None:
     config = torch._dynamo.config
     config.recompile_limit = max(config.recompile_limit, VERSIONS)
     config.accumulated_recompile_limit = max(config.accumulated_recompile_limit, 8 * VERSIONS)
+
+
+def _compile_backward_too() -> None:
+    """Have the compiler make the backward pass with the forward pass: where it cannot, a block can still go without."""
+    import torch._functorch.config as config
+
+    if hasattr(config, "force_non_lazy_backward_lowering"):  # torch 2.8 has it later: a run would fail
+        config.force_non_lazy_backward_lowering = True
 
 
 _LAST: list[Hashable] = []

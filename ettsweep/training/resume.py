@@ -80,8 +80,8 @@ def changes(spec: RunSpec, attempt: Attempt) -> Iterator[str]:
     before, now = (alone | one.claim() | one.execution() for one in (earlier, attempt))
     draws = architecture(spec.model).draws(spec.model)
     for key in (
-        *("device_name", "threads", "instruction_set", "torch", "ettsweep"),
-        *("processes", "micro_batch", "compile", "activation_checkpointing", "sharded", "pack_mode", "data"),
+        *("device_name", "threads", "instruction_set", "torch", "ettsweep", "processes", "micro_batch"),
+        *("compile", "activation_checkpointing", "sharded", "attention", "pack_mode", "data"),
     ):
         if key not in before or before[key] == now.get(key):
             continue

@@ -25,6 +25,7 @@ from ettsweep.tasks.base import Loading, Share, Task
 from ettsweep.tasks.data import said
 from ettsweep.tasks.kinds import check_data, task_kind
 from ettsweep.training import checkpoint
+from ettsweep.training.attention import settle_attention
 from ettsweep.training.distributed import ALONE, Peers, is_sharded, watching
 from ettsweep.training.execution import Execution
 from ettsweep.training.loop import LoopEnd, run_loop, timings_of
@@ -125,13 +126,15 @@ def _training(claimed: Claimed, pack: Pack, record: Record) -> Turns:
     def warn(text: str) -> None:
         record.log(f"warning: {text}")
 
-    execution = pack.settled(spec, claimed.execution, group, trained_before(run, attempt, group), warn)
+    before = trained_before(run, attempt, group)
+    execution = pack.settled(spec, claimed.execution, group, before, warn)
     torch.set_num_threads(execution.threads or 1)
     trainer = resumed(run, attempt, group, record, lambda: assembled(spec, device, execution, group))
     stream = pack.join(trainer, record, partial(open_task, spec, device, trainer.share, execution))
     trainer.task = stream.task
     trainer.model.recompute = bool(execution.activation_checkpointing)
-    how = execution.facts(group) | {"data": _agreed(trainer.task.fingerprint, group)} | pack.facts(trainer)
+    data = {"data": _agreed(trainer.task.fingerprint, group)}
+    how = execution.facts(group) | settle_attention(trainer, before, warn) | data | pack.facts(trainer)
 
     def not_compiled(why: str) -> None:
         warn(why)

@@ -11,13 +11,16 @@ from typing import Any
 
 import pytest
 import torch
+from functorch.compile import make_boxed_func
 from support.made_runs import CPU, MakeSpec, numbers, result_of
 from torch import Tensor, nn
+from torch._dynamo.backends.common import aot_autograd
+from torch.nn.attention import SDPBackend
 
 from ettsweep.models import compiler
 from ettsweep.models.architectures import model_spec
-from ettsweep.models.blocks import Network
-from ettsweep.models.build import build_model, initialise
+from ettsweep.models.blocks import AttentionBase, Network
+from ettsweep.models.build import build_model, example_inputs, initialise
 from ettsweep.models.compiler import compile_blocks
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.state import State
@@ -111,6 +114,51 @@ def test_a_model_goes_on_without_the_compiler_and_says_so() -> None:
     assert line.startswith("not all blocks of the model are compiled after all: FailOnRecompileLimitHit")
     train(model, 6)
     assert len(told) == 1
+
+
+def test_a_backward_pass_that_cannot_be_compiled_is_met_before_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any) -> Any:
+        raise RuntimeError("no registers left")
+
+    def as_it_is(graph: Any, _: object) -> Any:
+        return make_boxed_func(graph.forward)
+
+    told = list[str]()
+    backend = aot_autograd(fw_compiler=as_it_is, bw_compiler=fails)
+    monkeypatch.setattr(torch, "compile", partial(torch.compile.func, backend=backend))  # type: ignore[attr-defined]
+    model, plain = network(told=told), network("a")
+    for block in plain.residual_blocks():
+        del block.forward
+    assert torch.equal(train(model, 5), train(plain, 5))
+    for mine, its in zip(model.parameters(), plain.parameters(), strict=True):
+        assert torch.equal(mine.grad, its.grad)
+    assert not model.compiled
+    (line,) = told
+    assert "not all blocks of the model are compiled after all" in line
+    assert "no registers left" in line
+
+
+def test_attention_that_is_held_to_kernels_is_compiled_whole(compiled: list[object]) -> None:
+    spec, told = model_spec("encdec-tiny"), list[str]()
+
+    def model_with(kernels: Any) -> Network:
+        model = build_model(spec, NTK)
+        initialise(model, spec, NTK, seed=0)
+        for module in model.modules():
+            if isinstance(module, AttentionBase):
+                module.masked_kernels = kernels
+        return model
+
+    outputs = []
+    for model in (model_with((SDPBackend.MATH,)), model_with((SDPBackend.MATH,)), model_with(None)):
+        if not outputs:
+            compile_blocks(model, "encdec", told.append)
+        model.eval()
+        outputs.append(model(*example_inputs(spec, 3, CPU)))
+    assert len(compiled) == 2, "a block of the encoder, one of the decoder"
+    assert not told
+    assert torch.equal(outputs[0], outputs[1])
+    assert outputs[2].item() == pytest.approx(outputs[0].item(), rel=1e-5)
 
 
 def test_what_a_block_raises_itself_is_no_fault_of_the_compiler() -> None:

@@ -68,6 +68,7 @@ def test_result_is_what_the_history_says(train: Train, spec: RunSpec) -> None:
         "compile": False,
         "activation_checkpointing": False,
         "sharded": False,
+        "attention": "flash",
         "data": "",
     }
     assert run.status().state is State.DONE

@@ -2,6 +2,7 @@
 
 # B batch, C channels, H height, W width, K classes
 
+import contextlib
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -79,6 +80,9 @@ def global_batches(
         epoch, skip = epoch + 1, 0
 
 
+Working = Callable[[], contextlib.AbstractContextManager[None]]
+
+
 @dataclass(frozen=True)
 class Loading:
     """How samples are read, which does not change them.
@@ -88,12 +92,14 @@ class Loading:
         corrupt: what to do about an image that cannot be decoded.
         warn: told, once each, of those that are skipped.
         data: where they are; None where they come with a package.
+        working: entered while the device computes on samples that are there, which is no waiting for others.
     """
 
     workers: int = 0
     corrupt: Literal["skip", "fail"] = "skip"
     warn: Callable[[str], None] = lambda text: None
     data: str | None = None
+    working: Working = contextlib.nullcontext
 
 
 class Batch(NamedTuple):

@@ -70,7 +70,7 @@ def run_loop(
     last_step = schedule.last_step
     buffer = StepBuffer(spec.precision, trailing_overflows(record.history), group)
     saved_s = drained_s = time.monotonic()
-    waited_s = stream.waited_s()
+    waited_s = stream.waiting.seconds()
 
     def drain() -> int | None:
         nonlocal drained_s, waited_s
@@ -80,7 +80,7 @@ def run_loop(
             record.metrics(lines)
             step, cuda = lines[-1]["step"], trainer.device.type == "cuda"
             memory_bytes = torch.cuda.max_memory_allocated(trainer.device) if cuda else None
-            before_s, waited_s = waited_s, stream.waited_s()
+            before_s, waited_s = waited_s, stream.waiting.seconds()
             record.timing(timings.line(step, last_step, waited_s - before_s, memory_bytes))
         return diverged_step
 

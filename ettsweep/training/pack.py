@@ -22,7 +22,7 @@ from ettsweep.files import Json
 from ettsweep.models.architectures import architecture, parameter_count
 from ettsweep.output import count
 from ettsweep.spec import RunSpec
-from ettsweep.tasks.base import Batch, Task
+from ettsweep.tasks.base import Batch, Task, Working
 from ettsweep.training.distributed import Peers
 from ettsweep.training.execution import Execution, settled
 from ettsweep.training.memory import STATE_BYTES
@@ -30,9 +30,12 @@ from ettsweep.training.record import Record
 from ettsweep.training.stack import obstacle
 from ettsweep.training.stacking import Mode, Stacking
 from ettsweep.training.trainer import Trainer
-from ettsweep.training.turns import Evaluation, Ready, SharedClock, Step, Stop, Stream, Turns, Wish
+from ettsweep.training.turns import Evaluation, Ready, SharedClock, Step, Stop, Stream, Turns, Waiting, Wish
 
 T = TypeVar("T")
+
+OpenTask = Callable[[Callable[[str], None], Working], Task]
+"""Opens a task for those who are told of samples that are left out, and of work that is no waiting."""
 
 
 class Pack:
@@ -102,10 +105,10 @@ class Pack:
         self._closing.append(threading.Thread(target=record.close, name="close", daemon=True))
         self._closing[-1].start()
 
-    def join(self, trainer: Trainer, record: Record, open_task: Callable[[Callable[[str], None]], Task]) -> Stream:
+    def join(self, trainer: Trainer, record: Record, open_task: OpenTask) -> Stream:
         """Return the data of a run from its next step on, the same as those of a member that goes on there too.
 
-        `open_task` is given whom to tell of samples that are left out.
+        `open_task` is given whom to tell of samples that are left out, and of work on those that are there.
         """
         self._records[trainer] = record
         key = trainer.spec.kind, trainer.spec.seed, trainer.share, trainer.step
@@ -116,7 +119,9 @@ class Pack:
                 for each in records:
                     each.skip(text)
 
-            self._streams[key] = Stream(open_task(skip), trainer.step + 1, self.device, self.clock, records)
+            waiting = Waiting(self.device, self.clock)
+            task = open_task(skip, waiting.working)
+            self._streams[key] = Stream(task, trainer.step + 1, waiting, records)
         self._streams[key].records.append(record)
         return self._streams[key]
 

@@ -21,7 +21,7 @@ from ettsweep.runs.attempt import Attempt, Spent
 from ettsweep.runs.folder import RunDir
 from ettsweep.scaling.strategies import strategy_name
 from ettsweep.spec import RunSpec
-from ettsweep.tasks.base import Loading, Share, Task
+from ettsweep.tasks.base import Loading, Share, Task, Working
 from ettsweep.tasks.data import said
 from ettsweep.tasks.kinds import check_data, task_kind
 from ettsweep.training import checkpoint
@@ -209,16 +209,21 @@ def assembled(spec: RunSpec, device: torch.device, execution: Execution, group: 
 
 
 def open_task(
-    spec: RunSpec, device: torch.device, share: Share, execution: Execution, skipped: Callable[[str], None]
+    spec: RunSpec,
+    device: torch.device,
+    share: Share,
+    execution: Execution,
+    skipped: Callable[[str], None],
+    working: Working = contextlib.nullcontext,
 ) -> Task:
-    """Open the data of a run; `skipped` is told of samples that are left out, and why.
+    """Open the data of a run; `skipped` is told of samples that are left out, and why, `working` see `Loading`.
 
     Raises:
         DataMissingError: they are not there, or are not those that the run was made for.
     """
     data = said(spec.task.kind, execution.data)
     check_data(spec.task, spec.model, data)
-    loading = Loading(execution.loader_workers, execution.corrupt_images, skipped, data)
+    loading = Loading(execution.loader_workers, execution.corrupt_images, skipped, data, working)
     task: Task = resolve_name(task_kind(spec.task).load)(spec.task, spec.model, spec.seed, device, share, loading)
     return task
 

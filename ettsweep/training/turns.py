@@ -4,6 +4,7 @@ A run in training is a generator, see training/run.py: it yields what it wants n
 gives the turns (training/pack.py) can so train one run, or many on the same batches.
 """
 
+import contextlib
 import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
@@ -52,49 +53,75 @@ class SharedClock:
         self._members = max(1, members)
 
 
+class Waiting:
+    """Tells how long a device has had nothing to do since its data were not there."""
+
+    def __init__(self, device: torch.device, clock: SharedClock) -> None:
+        self._device = device
+        self._clock = clock
+        self._total_s = 0.0
+        self._events: list[tuple[torch.cuda.Event, torch.cuda.Event, float]] = []
+
+    def __enter__(self) -> None:
+        self._asked = self._now()
+
+    def __exit__(self, *_: object) -> None:
+        self._add(self._asked, 1.0)
+
+    @contextlib.contextmanager
+    def working(self) -> Iterator[None]:
+        """Leave out what the device computes in the body, within a wait: it works on what is there."""
+        begun = self._now()
+        try:
+            yield
+        finally:
+            self._add(begun, -1.0)
+
+    def seconds(self) -> float:
+        """Return each member's seconds of waiting so far; the device has done all that it was given."""
+        events, self._events = self._events, []
+        for before, after, weight in events:
+            self._total_s += weight * float(before.elapsed_time(after)) / 1000
+        return self._total_s
+
+    def _now(self) -> "float | torch.cuda.Event":
+        if self._device.type != "cuda":
+            return self._clock()
+        # The host runs ahead: what counts is the time between two marks in the device's own queue.
+        mark: torch.cuda.Event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        mark.record()
+        return mark
+
+    def _add(self, since: "float | torch.cuda.Event", sign: float) -> None:
+        now = self._now()
+        if isinstance(since, float) and isinstance(now, float):
+            self._total_s += sign * (now - since)
+        elif not isinstance(since, float) and not isinstance(now, float):
+            self._events.append((since, now, sign / self._clock.members))
+
+
 class Stream:
     """The data that runs of one recipe and seed see from a step on: they go from batch to batch together.
 
     Attributes:
         task: opened for all of them.
+        waiting: for its batches, so far.
         records: of all of them, which are told of samples that are left out.
     """
 
-    def __init__(
-        self, task: Task, first_step: int, device: torch.device, clock: SharedClock, records: list[Record]
-    ) -> None:
+    def __init__(self, task: Task, first_step: int, waiting: Waiting, records: list[Record]) -> None:
         self.task = task
+        self.waiting = waiting
         self.records = records
         self._batches = task.batches(first_step)
-        self._device = device
-        self._clock = clock
-        self._waited_s = 0.0
-        self._events: list[tuple[torch.cuda.Event, torch.cuda.Event, int]] = []
 
     def __iter__(self) -> Iterator[Batch]:
         return self
 
     def __next__(self) -> Batch:
-        """Return the next micro-batch, and keep in mind how long the device has had nothing to do meanwhile."""
-        if self._device.type == "cuda":
-            # The host runs ahead: what counts is the time between two marks in the device's own queue.
-            before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-            before.record()
-            batch = next(self._batches)
-            after.record()
-            self._events.append((before, after, self._clock.members))
-            return batch
-        asked_s = self._clock()
-        batch = next(self._batches)
-        self._waited_s += self._clock() - asked_s
-        return batch
-
-    def waited_s(self) -> float:
-        """Return each member's seconds of waiting so far; the device has done all that it was given."""
-        events, self._events = self._events, []
-        for before, after, members in events:
-            self._waited_s += float(before.elapsed_time(after)) / 1000 / members
-        return self._waited_s
+        """Return the next micro-batch."""
+        with self.waiting:
+            return next(self._batches)
 
     def close(self) -> None:
         """End what loads the batches."""

@@ -1,6 +1,7 @@
 """Train runs on several processes each, see forks.py: how they ended, what they died of, or what they say if asked."""
 
 import json
+import logging
 import os
 import shutil
 import signal
@@ -155,6 +156,8 @@ ASKED = {"groups": say_groups, "weights": say_weights, "memory": say_memory}
 
 def take_part(trial: Trial, rank: int, meeting: str, say: Callable[[str], None]) -> None:
     """Train as one process of a trial."""
+    if trial.compile:  # it tells of a CUDA that is there without a GPU
+        logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
     calls = 0
 
     def poll() -> Stop | None:

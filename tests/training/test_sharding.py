@@ -115,6 +115,21 @@ def test_curves_equal_those_of_one_process(train: Train, trained: Trained, make_
     assert numbers(recomputed) == numbers(two)
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("g++"), reason="compiles for the CPU")
+def test_blocks_are_compiled_however_the_model_is_wrapped(trained: Trained, make_spec: MakeSpec) -> None:
+    """With micro-batches of two sizes, which differ between the processes, and activations computed again."""
+    spec = make_spec(batch_size=ODD, lr=0.25, model={"depth": 2})
+    ways = [way | {"micro_batch": 9, "recompute": recompute} for way in (DDP, SHARDED) for recompute in (False, True)]
+    (plain, *runs), ends = trained((spec, ways[0]), *((spec, way | {"compile": True}) for way in ways))
+    assert {end for trial in ends for end in trial} == {"ended"}
+    for run in runs:
+        assert curve(run) == pytest.approx(curve(plain), rel=REL)
+        assert curve(run) != curve(plain), "it was compiled"
+        assert result_of(run)["execution"]["compile"] is True, "all of it, to the end"
+        assert "not all blocks" not in run.attempt(1).log()
+
+
 @pytest.mark.parametrize("momentum", [0.9, pytest.param(0.0, marks=pytest.mark.slow)])
 def test_sgd_too(train: Train, trained: Trained, make_spec: MakeSpec, momentum: float) -> None:
     spec = make_spec(batch_size=ODD, lr=0.1, optimizer={"kind": "sgd", "momentum": momentum}, strategy={"s": None})

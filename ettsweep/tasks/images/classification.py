@@ -137,7 +137,7 @@ class Images(Classification):
         for part in self._parts:
             images_BCHW, targets, _ = next(chunks)
             if self._mixup is not None:
-                with restored_generators():
+                with self._loading.working(), restored_generators():
                     seed_generators(derive_seed(self._seed, "mixup", step, part.number))
                     images_BCHW, targets = self._mixup(images_BCHW, targets)
             used = slice(part.used.start - part.loaded.start, part.used.stop - part.loaded.start)

@@ -27,6 +27,7 @@ from ettsweep.tasks.images import augmentation, chunks, sources
 from ettsweep.tasks.images.classification import Images
 from ettsweep.tasks.images.spec import Cifar10Task, Cifar100Task, ImageNetTask, ImageTask, misfits
 from ettsweep.tasks.kinds import check_fits, steps_per_epoch
+from ettsweep.training.turns import SharedClock, Stream, Waiting
 
 TINY = VitSpec(width=16, depth=1, heads=2, patch_size=16, image_size=32, classes=3)
 CPU = torch.device("cpu")
@@ -606,3 +607,27 @@ def test_a_padded_crop_has_no_quicker_pixels() -> None:
 def test_the_field_is_no_part_of_an_id_until_it_is_set() -> None:
     assert "pixels" not in identity(ImageNetTask())
     assert identity(ImageNetTask(pixels="torchvision"))["pixels"] == "torchvision"
+
+
+def test_loading_is_waited_for_and_mixing_is_not(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from timm.data import Mixup
+
+    now_s = [0.0]
+
+    def taking(call: Any, seconds: float) -> Any:
+        def timed(*args: Any) -> Any:
+            now_s[0] += seconds
+            return call(*args)
+
+        return timed
+
+    monkeypatch.setattr(Mixup, "__call__", taking(Mixup.__call__, 100.0))
+    monkeypatch.setattr(chunks, "decode", taking(chunks.decode, 1.0))
+    clock = SharedClock(clock=lambda: now_s[0])
+    waiting = Waiting(CPU, clock)
+    stream = Stream(task(8, Loading(working=waiting.working), mixup_chunk=4), 1, waiting, [])
+    for _ in range(3):
+        next(stream)
+    stream.close()
+    assert now_s[0] == 3 * (8 * 1.0 + 2 * 100.0)
+    assert stream.waiting.seconds() == 3 * 8 * 1.0

@@ -37,29 +37,58 @@ def tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Ten
 # --- writing --------------------------------------------------------------------------------------------------------
 
 
-def save(attempt: Attempt, trainer: Trainer, history: Sequence[Json]) -> None:
-    """Replace the checkpoint of an attempt, in one instant; it goes with the metrics up to its step.
+@dataclass(frozen=True)
+class Snapshot:
+    """The state of a run after a step.
 
-    All processes of the run come here; those of a sharded one each write their part.
-
-    Raises:
-        StorageError: it cannot be written; the earlier one is untouched.
-        LostPeerError: a process is gone.
+    Attributes:
+        state: its tensors; empty where this process writes none.
+        head: what is said beside them.
+        group: that writes it together.
+        sharded: whether each process writes its part.
     """
-    state = tensors(trainer.model, trainer.optimizer)
+
+    attempt: Attempt
+    step: int
+    state: dict[str, Tensor]
+    head: Json
+    group: Peers
+    sharded: bool
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole state, on all processes together."""
+        return sum(tensor.numel() * tensor.element_size() for tensor in self.state.values())
+
+    def write(self) -> None:
+        """Replace the checkpoint of the attempt, in one instant; it goes with the metrics up to its step.
+
+        All processes of the run come here; those of a sharded one each write their part.
+
+        Raises:
+            StorageError: it cannot be written; the earlier one is untouched.
+            LostPeerError: a process is gone.
+        """
+        if self.sharded:
+            files = write_parts(self.state, self.attempt.parts_folder(self.step), self.group)
+            if self.group.leads:
+                self.attempt.save_parts(self.step, self.head | {"files": files})
+        elif self.group.leads:
+            own = {name: _alone(tensor) for name, tensor in self.state.items()}
+            self.attempt.save_checkpoint(lambda path: _write(self.head | {"tensors": own}, path))
+
+
+def snapshot(attempt: Attempt, trainer: Trainer, history: Sequence[Json]) -> Snapshot:
+    """Return the state of a run as it is now; its tensors are those that are trained."""
     head = {
         "run": attempt.run.name,
         "step": trainer.step,
         "scaler": trainer.scaler.state_dict(),
         "history_sha256": _history_sha256(history),
     }
-    if is_sharded(trainer.model):
-        files = write_parts(state, attempt.parts_folder(trainer.step), trainer.group)
-        if trainer.group.leads:
-            attempt.save_parts(trainer.step, head | {"files": files})
-    elif trainer.group.leads:
-        own = {name: _alone(tensor) for name, tensor in state.items()}
-        attempt.save_checkpoint(lambda path: _write(head | {"tensors": own}, path))
+    sharded = is_sharded(trainer.model)
+    state = tensors(trainer.model, trainer.optimizer) if sharded or trainer.group.leads else {}
+    return Snapshot(attempt, trainer.step, state, head, trainer.group, sharded)
 
 
 def _alone(tensor: Tensor) -> Tensor:

@@ -47,12 +47,14 @@ class Peers:
         world: number of processes.
         hosts: what they agree through between the hosts; None for this one alone.
         orders: what the leader speaks through.
+        savers: what they agree through about a checkpoint that is written beside training.
     """
 
     rank: int = 0
     world: int = 1
     hosts: "dist.ProcessGroup | None" = None
     orders: "dist.ProcessGroup | None" = None
+    savers: "dist.ProcessGroup | None" = None
 
     @classmethod
     def join(cls, device: torch.device, store: FileStore | TCPStore, rank: int, world: int) -> "Peers":
@@ -66,10 +68,9 @@ class Peers:
             backend, gpu = "nccl", torch.device("cuda", 0)  # workers see their own GPU alone
             torch.cuda.set_device(gpu)
         dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=DEVICE_WAIT, device_id=gpu)
-        hosts, orders = (dist.new_group(backend="gloo", timeout=wait) for wait in (DEVICE_WAIT, COMMAND_WAIT))
-        assert isinstance(hosts, dist.ProcessGroup)
-        assert isinstance(orders, dist.ProcessGroup)
-        return cls(rank, world, hosts, orders)
+        waits = DEVICE_WAIT, COMMAND_WAIT, DEVICE_WAIT
+        groups = [dist.new_group(backend="gloo", timeout=wait) for wait in waits]
+        return cls(rank, world, *(group for group in groups if isinstance(group, dist.ProcessGroup)))
 
     def leave(self) -> None:
         """Part from the others."""

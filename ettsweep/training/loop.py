@@ -126,4 +126,5 @@ def run_loop(
         return LoopEnd(last_step)
     if stop is not Stop.SUPERSEDED:
         record.checkpoint(trainer)
+        record.saved()
     return LoopEnd(trainer.step, stop=stop)

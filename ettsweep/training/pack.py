@@ -27,6 +27,7 @@ from ettsweep.training.distributed import Peers
 from ettsweep.training.execution import Execution, settled
 from ettsweep.training.memory import STATE_BYTES
 from ettsweep.training.record import Record
+from ettsweep.training.saver import Saver
 from ettsweep.training.stack import obstacle
 from ettsweep.training.stacking import Mode, Stacking
 from ettsweep.training.trainer import Trainer
@@ -48,6 +49,7 @@ class Pack:
         remark: what the log of each should say of that.
         clock: tells each member's part of the seconds that go by.
         rounds: how often members have had their turns.
+        saver: writes the checkpoints of all.
     """
 
     def __init__(self, device: torch.device, size: int = 1, mode: Mode = "exact", remark: str = "") -> None:
@@ -57,6 +59,7 @@ class Pack:
         self.remark = "; ".join(filter(None, (packed, remark)))
         self.clock = SharedClock(size)
         self.rounds = 0
+        self.saver = Saver()
         self.device = device
         self._streams: dict[Hashable, Stream] = {}
         self._records = WeakKeyDictionary[Trainer, Record]()  # what has ended is not kept

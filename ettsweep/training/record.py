@@ -3,12 +3,13 @@
 import contextlib
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from ettsweep.errors import error_line
 from ettsweep.files import Json
 from ettsweep.output import harmless
 from ettsweep.runs.attempt import Attempt
-from ettsweep.training import checkpoint
+from ettsweep.training.saver import Saver
 from ettsweep.training.sinks import Sink
 from ettsweep.training.trainer import Trainer
 
@@ -21,9 +22,11 @@ class Record:
         sinks: where metrics go beside the attempt.
     """
 
-    def __init__(self, attempt: Attempt, rank: int) -> None:
+    def __init__(self, attempt: Attempt, rank: int, saver: Saver) -> None:
         self._attempt = attempt
         self._rank = rank
+        self._saver = saver
+        self._on_disk: Callable[[], None] | None = None
         self._writes = rank == 0
         self._saved_step: int | None = None
         self.history: list[Json] = []
@@ -48,14 +51,32 @@ class Record:
             self._attempt.append(self._attempt.timings_path, [line])
 
     def checkpoint(self, trainer: Trainer) -> None:
-        """Save the state after the trainer's last step.
+        """Save the state after the trainer's last step, a large one beside what follows; see `saved`.
 
         Raises:
-            StorageError: it cannot be written; the earlier one is untouched.
+            StorageError: it, or the one before it, cannot be written; an earlier one is untouched.
         """
         if trainer.step != self._saved_step:  # also told to stop there: it is saved already
-            checkpoint.save(self._attempt, trainer, self.history)
+            self.saved()
+            self._on_disk = self._saver.save(self._attempt, trainer, self.history)
             self._saved_step = trainer.step
+
+    def saved(self) -> None:
+        """Wait until the last checkpoint is on disk.
+
+        Raises:
+            StorageError: it cannot be written.
+        """
+        if self._on_disk is not None:
+            waiting, self._on_disk = self._on_disk, None
+            waiting()
+
+    def end_saving(self) -> None:
+        """Wait until nothing is written any more, and log what could not be; the run has ended."""
+        try:
+            self.saved()
+        except Exception as error:
+            self.log(f"warning: the last checkpoint was not written: {error_line(error)}")
 
     def log(self, text: str) -> None:
         """Append a dated line to log.txt; a full disk costs the line, not the run."""

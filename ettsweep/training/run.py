@@ -98,7 +98,7 @@ def training(claimed: Claimed, pack: Pack) -> Turns:
         LostPeerError: another process of the group is gone, and it has not said why.
     """
     attempt, group = claimed.attempt, claimed.group
-    record = Record(attempt, group.rank)
+    record = Record(attempt, group.rank, pack.saver)
     try:
         return (yield from _training(claimed, pack, record))
     except LostPeerError as error:
@@ -161,6 +161,7 @@ def _training(claimed: Claimed, pack: Pack, record: Record) -> Turns:
             end = yield from run_loop(trainer, stream, record, execution, timings, claimed.poll)
         finally:
             stream.records.remove(record)
+            record.end_saving()
         # How far beyond a divergence the weights went depends on when it was seen.
         finished = end.stop is None and not end.diverged
         together = group.leads or is_sharded(trainer.model)

@@ -17,7 +17,7 @@ from ettsweep.files import Json, dumps
 from ettsweep.runs import folder
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
-from ettsweep.training import checkpoint
+from ettsweep.training import checkpoint, saver
 from ettsweep.training.execution import Execution
 from ettsweep.training.run import environment, train_run
 
@@ -105,8 +105,11 @@ def attempt_run(run: RunDir, pipe: int, how: str, count: int) -> None:
     train_run(run, attempt, device, Execution(checkpoint_every_steps=EVERY_STEPS), poll)
 
 
-def train_and_kill(path: str, seed: int) -> list[dict[str, object]]:
-    """Return how each attempt was killed ("": it was not), in which checkpoint or piece of metrics, and what it resumed."""
+def train_and_kill(path: str, seed: int, beside: bool = False) -> list[dict[str, object]]:
+    """Return how each attempt was killed ("": it was not), in which checkpoint or piece of metrics, and what it resumed.
+
+    `beside` writes checkpoints beside training, as those of large models.
+    """
     run, rng = RunDir(Path(path)), random.Random(seed)
     plan = ["time", "checkpoint", "metrics"] * 3
     rng.shuffle(plan)
@@ -117,6 +120,7 @@ def train_and_kill(path: str, seed: int) -> list[dict[str, object]]:
         pid = os.fork()
         if pid == 0:
             os.close(read)
+            saver.LARGE_BYTES = 0 if beside else saver.LARGE_BYTES
             attempt_run(run, write, how, count)
             os._exit(0)
         os.close(write)

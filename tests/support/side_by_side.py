@@ -22,7 +22,7 @@ from ettsweep.models.vit_spec import VitSpec
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 from ettsweep.spec import Precision
-from ettsweep.training import checkpoint, parts
+from ettsweep.training import checkpoint, parts, saver
 from ettsweep.training.distributed import Peers, parameters
 from ettsweep.training.execution import Execution, dismiss, lead, orders
 from ettsweep.training.memory import forget_peak, peak_resident_bytes
@@ -44,6 +44,7 @@ class Trial(NamedTuple):
         sharded: whether each process holds a part of the model alone.
         recompute: activations in the backward pass.
         compile: the model.
+        beside: checkpoints are written beside training, as those of large models.
         rank, after, how: this process stops the run (`stop`), is killed (`kill`) or raises (`raise`), after so many
             steps of the attempt; the others do nothing of the kind. Or it is killed while it saves, see `KILLED`, the
             `after`-th time.
@@ -60,6 +61,7 @@ class Trial(NamedTuple):
     how: str = ""
     recompute: bool = False
     compile: bool = False
+    beside: bool = False
     ask: str = ""
 
     def execution(self) -> Execution:
@@ -141,7 +143,7 @@ def say_memory(trial: Trial, group: Peers) -> Any:
         trainer.train_step(0.25, trainer.task.batches(step))
     trainer.evaluate()
     if trial.sharded:
-        checkpoint.save(run.attempt(1), trainer, [])
+        checkpoint.snapshot(run.attempt(1), trainer, []).write()
         index = (
             group.from_leader(checkpoint.read_json(run.attempt(1).parts_path)) if group.leads else group.from_leader()
         )
@@ -158,6 +160,8 @@ def take_part(trial: Trial, rank: int, meeting: str, say: Callable[[str], None])
     """Train as one process of a trial."""
     if trial.compile:  # it tells of a CUDA that is there without a GPU
         logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
+    if trial.beside:
+        saver.LARGE_BYTES = 0
     calls = 0
 
     def poll() -> Stop | None:

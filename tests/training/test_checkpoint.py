@@ -61,7 +61,7 @@ def attempt(results: Path, spec: RunSpec) -> Attempt:
 
 
 def save(attempt: Attempt, trainer: Trainer) -> bytes:
-    checkpoint.save(attempt, trainer, [])
+    checkpoint.snapshot(attempt, trainer, []).write()
     return attempt.checkpoint_path.read_bytes()
 
 

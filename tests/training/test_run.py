@@ -23,7 +23,7 @@ from ettsweep.runs.state import State
 from ettsweep.spec import RunSpec
 from ettsweep.tasks.base import Batch
 from ettsweep.tasks.images.digits import Digits
-from ettsweep.training import checkpoint, loop
+from ettsweep.training import checkpoint, loop, saver
 from ettsweep.training.execution import Execution
 from ettsweep.training.optimizer import set_lr
 from ettsweep.training.run import environment, prepare, train_run
@@ -154,16 +154,22 @@ OPTIMIZERS: dict[str, dict[str, object]] = {
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "seed"),
-    [("adamw", 0), *(pytest.param(*case, marks=pytest.mark.slow) for case in (("momentum", 1), ("clipped", 2)))],
+    ("optimizer", "seed", "beside"),
+    [
+        ("adamw", 0, False),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (("momentum", 1, False), ("clipped", 2, False), ("adamw", 3, True), ("adamw", 4, True))
+        ),
+    ],
 )
 def test_killed_run_equals_an_undisturbed_one_bit_for_bit(
-    results: Path, make_spec: MakeSpec, undisturbed: Undisturbed, forks: Forks, optimizer: str, seed: int
+    results: Path, make_spec: MakeSpec, undisturbed: Undisturbed, forks: Forks, optimizer: str, seed: int, beside: bool
 ) -> None:
     schedule = {"total_steps": 100, "warmup_steps": 10, "eval_every": 7}
     spec = make_spec(seed=seed, lr=0.5, optimizer=OPTIMIZERS[optimizer], schedule=schedule)
     run = RunDir.create(results, spec)
-    told = forks.call("support.killed_run:train_and_kill", str(run.path), seed)
+    told = forks.call("support.killed_run:train_and_kill", str(run.path), seed, beside)
     assert len([attempt for attempt in told if attempt["how"]]) >= 4, told
     assert len({attempt["resumed"] for attempt in told}) >= 3, "it got further between kills"
     assert {"checkpoint", "metrics"} <= {attempt["how"] for attempt in told}, told
@@ -478,9 +484,16 @@ def fill_at_step(step: int, disk: Path, free_kib: int) -> Poll:
     return poll
 
 
+@pytest.mark.parametrize("beside", [False, True], ids=["at once", "beside training"])
 def test_full_disk_at_a_checkpoint_is_a_clear_failure_and_costs_no_bit(
-    train: Train, undisturbed: Undisturbed, spec: RunSpec, small_disk: Callable[[str], Path]
+    train: Train,
+    undisturbed: Undisturbed,
+    spec: RunSpec,
+    small_disk: Callable[[str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+    beside: bool,
 ) -> None:
+    monkeypatch.setattr(saver, "LARGE_BYTES", 0 if beside else saver.LARGE_BYTES)
     disk = small_disk("1m")
     run = train(spec, every_steps=4, folder=disk, poll=fill_at_step(10, disk, free_kib=16))
     path = run.attempt(1).checkpoint_path

@@ -238,12 +238,12 @@ def long_spec(make_spec: MakeSpec) -> RunSpec:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("world", "micro_batch"), [(2, 5), (3, None)])
+@pytest.mark.parametrize(("world", "micro_batch", "beside"), [(2, 5, False), (2, 5, True), (3, None, False)])
 def test_a_sharded_run_stopped_and_killed_goes_on_bit_for_bit(
-    trained: Trained, make_spec: MakeSpec, world: int, micro_batch: int | None
+    trained: Trained, make_spec: MakeSpec, world: int, micro_batch: int | None, beside: bool
 ) -> None:
     spec = long_spec(make_spec)
-    way = {"world": world, "micro_batch": micro_batch, "every_steps": 4, "sharded": True}
+    way = {"world": world, "micro_batch": micro_batch, "every_steps": 4, "sharded": True, "beside": beside}
     run = trained_through_stops_and_kills(trained, spec, way)
     assert not any(run.attempt(number).checkpoint_path.exists() for number in run.numbers())
     assert all(len(run.attempt(number).checkpoints()) == 2 for number in run.numbers()), "the newest alone is kept"
@@ -266,6 +266,7 @@ def undisturbed(forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> Calla
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("beside", [False, True], ids=["at once", "beside training"])
 @pytest.mark.parametrize(
     ("how", "rank"),
     [
@@ -278,10 +279,10 @@ def undisturbed(forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> Calla
     ],
 )
 def test_a_process_killed_while_it_saves_costs_no_bit(
-    trained: Trained, undisturbed: Callable[[RunSpec], Any], make_spec: MakeSpec, how: str, rank: int
+    trained: Trained, undisturbed: Callable[[RunSpec], Any], make_spec: MakeSpec, how: str, rank: int, beside: bool
 ) -> None:
     spec = long_spec(make_spec)
-    way = SAVED_OFTEN | {"folder": "same"}
+    way = SAVED_OFTEN | {"folder": "same", "beside": beside}
     (run, _), ends = trained((spec, way | {"rank": rank, "after": 3, "how": how}), (spec, way))
     assert ends[0][rank] == "killed"
     assert "another process of this run is gone" in ends[0][1 - rank]

@@ -10,7 +10,6 @@ K members, B samples of a micro-batch.
 import contextlib
 import math
 import time
-from collections import defaultdict
 from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from functools import cache
 from itertools import islice
@@ -21,6 +20,7 @@ from torch import Tensor
 
 from ettsweep.errors import error_line
 from ettsweep.models.architectures import architecture
+from ettsweep.models.compiler import COMPILED
 from ettsweep.spec import RunSpec
 from ettsweep.tasks.base import Batch
 from ettsweep.training.distributed import is_sharded
@@ -61,12 +61,10 @@ def shape_of(trainer: Trainer) -> Hashable:
 
 T = TypeVar("T")
 
-_COMPILED: defaultdict[Hashable, set[int]] = defaultdict(set)
-
 
 def compiled_for(shape: Hashable) -> Collection[int]:
-    """Return which sizes of stacks of a shape have been compiled in this process."""
-    return _COMPILED[shape]
+    """Return which sizes of stacks of a shape have been compiled in this process, and are still."""
+    return COMPILED[shape]
 
 
 class Stack:
@@ -117,7 +115,7 @@ class Stack:
             losses_K = losses_K + parts_K * share
             total = {name: total[name] + new for name, new in found.items()} if total else found
         if self._compiled:
-            _COMPILED[shape_of(first)].add(len(scales_K))
+            COMPILED[shape_of(first)].add(len(scales_K))
         return losses_K[: len(self.trainers)], total
 
     def outputs(self, batches: Sequence[Batch]) -> Tensor:

@@ -95,8 +95,10 @@ def test_runs_of_another_kind_begin_anew(monkeypatch: pytest.MonkeyPatch) -> Non
     forgotten = list[int]()
     reset = torch._dynamo.reset
     monkeypatch.setattr(torch._dynamo, "reset", lambda: (forgotten.append(1), reset())[1])
-    for kind in ("a", "a", "b"):
+    compiler.COMPILED["a shape"].add(8)
+    for kind, kept in (("a", [8]), ("a", [8]), ("b", [])):
         train(network(kind), 4)
+        assert list(compiler.COMPILED["a shape"]) == kept
     assert len(forgotten) == 1
 
 

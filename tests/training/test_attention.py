@@ -12,7 +12,7 @@ from torch.nn.attention import SDPBackend
 from torch.overrides import TorchFunctionMode
 
 from ettsweep.models.blocks import AttentionBase
-from ettsweep.models.build import build_model, example_inputs
+from ettsweep.models.build import build_model
 from ettsweep.spec import RunSpec
 from ettsweep.training import attention
 from ettsweep.training.attention import Call, attention_calls, fastest_kernel, kernel_s, settle_attention, settle_masked
@@ -54,12 +54,15 @@ def allowed_on_a_gpu(kernels: tuple[SDPBackend, ...] | None = None) -> set[tuple
         for module in model.modules():
             if isinstance(module, AttentionBase):
                 module.masked_kernels = kernels
-        source, previous, _ = (tensor.to("cuda") for tensor in example_inputs(spec, 2, CPU))
-        model.hidden(source, previous)  # type: ignore[operator]
+        words_BT = torch.ones((2, spec.tokens), dtype=torch.long, device="cuda")
+        model.hidden(words_BT, words_BT)  # type: ignore[operator]
     assert len(allowed.found) == 3 * spec.depth
     return set(allowed.found)
 
 
+@pytest.mark.skipif(
+    torch.__version__.startswith("2.8."), reason="tensors that only say where they are need a GPU there"
+)
 def test_with_a_mask_no_kernel_of_a_gpu_is_allowed_whose_gradients_may_be_nan() -> None:
     all_of_them = frozenset({"cudnn", "flash", "efficient", "math"})
     assert allowed_on_a_gpu() == {(False, all_of_them), (True, frozenset({"efficient", "math"}))}

@@ -11,7 +11,6 @@ import contextlib
 import math
 import time
 from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
-from functools import cache
 from itertools import islice
 from typing import NamedTuple, TypeVar
 
@@ -252,15 +251,24 @@ def trial_of_outputs(stack: Stack, batches: Sequence[Batch]) -> Trial:
     return Trial(found.exact, alone_s / together_s, found.off)
 
 
-@cache
+_REHEARSED: dict[Hashable, Trial] = {}
+
+
+def rehearsed(spec: RunSpec, device: torch.device, members: int) -> bool:
+    """Say whether `rehearse` knows the answer."""
+    return (spec, device, members) in _REHEARSED
+
+
 def rehearse(spec: RunSpec, device: torch.device, members: int) -> Trial:
-    """Return what a trial finds of a stack of runs like one, on made samples; one that fails is not tried again."""
-    try:
-        return _rehearse(spec, device, members)
-    except Exception as error:  # what is wrong with a model, its own run says
-        return Trial(exact=False, speedup=0.0, error=error_line(error))
-    finally:
+    """Return what a trial finds of a stack of runs like one, on made samples; none is taken twice, be it that it failed."""
+    if not rehearsed(spec, device, members):
+        try:
+            found = _rehearse(spec, device, members)
+        except Exception as error:  # what is wrong with a model, its own run says
+            found = Trial(exact=False, speedup=0.0, error=error_line(error))
         give_back(device)  # what is free then says how large micro-batches are
+        _REHEARSED[spec, device, members] = found
+    return _REHEARSED[spec, device, members]
 
 
 def _rehearse(spec: RunSpec, device: torch.device, members: int) -> Trial:

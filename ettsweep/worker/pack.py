@@ -220,15 +220,16 @@ def against_stack(
         return f"fewer than {LEAST_STACK} runs {which}"
     if mode == "fast":
         return ""
-    if runs * spec.schedule.last_step < WORTH_A_TRIAL:
-        return f"{_work(spec, runs)} are too few to try one for; pack=K asks for one"
+    from ettsweep.training.stack import rehearse, rehearsed
+
     members = 2 ** (alike(runs, min(fitting, STACK)).bit_length() - 1)  # few trials serve all packs of a worker
+    typical = spec.typical
+    if runs * spec.schedule.last_step < WORTH_A_TRIAL and not rehearsed(typical, device, members):
+        return f"{_work(spec, runs)} are too few to try one for; pack=K asks for one"
     flops = 4 * members * spec.batch_size * train_flops_per_sample(spec.model)
     if device.type == "cpu" and flops > TRIAL_FLOPS:
         return "a step of such a model takes too long to save much of it"
-    from ettsweep.training.stack import rehearse
-
-    tried = rehearse(spec.typical, device, members)
+    tried = rehearse(typical, device, members)
     if tried.error:
         return f"the trial of one failed, {tried.error}"
     if not tried.exact and device.type == "cpu":

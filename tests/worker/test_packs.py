@@ -190,6 +190,10 @@ def test_auto_packs_what_has_to_be_loaded_and_what_a_trial_finds_faster(
     assert sizes(LocalProfile(), spec, 10, 2) == (1, "no stack: fewer than 8 runs are left for each worker")
     soon = "no stack: 30 runs of 24 steps are too few to try one for; pack=K asks for one"
     assert sizes(LocalProfile(), make_spec(), 60, 2) == (1, soon), "a trial would take as long as the runs"
+    with monkeypatch.context() as patched:
+        patched.setattr(stack, "_REHEARSED", {(make_spec().typical, CPU, 16): found})
+        assert sizes(LocalProfile(), make_spec(), 60, 2) == (30, ""), "there has been one"
+        assert sizes(LocalProfile(), make_spec(), 24, 2)[0] == 1, "one of 8 there has not"
     found = Trial(exact=False, speedup=2.0)
     assert sizes(LocalProfile(), spec, 60, 2) == (1, "no stack: in one of 16 the last bits differ")
     assert sizes(LocalProfile(pack_mode="fast"), spec, 60, 2) == (30, "")

@@ -260,7 +260,7 @@ def rehearsed(spec: RunSpec, device: torch.device, members: int) -> bool:
 
 
 def rehearse(spec: RunSpec, device: torch.device, members: int) -> Trial:
-    """Return what a trial finds of a stack of runs like one, on made samples; none is taken twice, be it that it failed."""
+    """Return what a trial finds of a stack of runs like one, on made samples; none is taken twice, failed or not."""
     if not rehearsed(spec, device, members):
         try:
             found = _rehearse(spec, device, members)

@@ -35,7 +35,8 @@ SPEED = {
     "devices": "devices of a run",
     "samples_per_s": "samples / s",
     "step_s": "seconds a step",
-    "utilisation": "utilisation",
+    "utilisation": "utilisation (data sheet)",
+    "utilisation_measured": "utilisation (measured peak)",
     "data_wait": "waits for data",
     "memory_gib": "memory (GiB)",
 }
@@ -199,7 +200,7 @@ def _cell(name: str, value: Any) -> str:
         return style.score_text(value, name)
     if name in POINTS:
         return power(value)
-    if name in ("utilisation", "data_wait"):
+    if name in ("utilisation", "utilisation_measured", "data_wait"):
         return f"{100 * value:.3g}%"
     return style.short(value) if isinstance(value, float) else str(value)
 

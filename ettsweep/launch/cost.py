@@ -15,7 +15,7 @@ from ettsweep.output import count, device_hours
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.state import State
-from ettsweep.sweep.ledger import Ledger, Plan, Planned, Run, cost_s
+from ettsweep.sweep.ledger import Ledger, Plan, Planned, Run, cost_s, count_states
 from ettsweep.sweep.search import Point
 from ettsweep.sweep.sweeps import Searches
 
@@ -126,6 +126,10 @@ def _last_saved(run: RunDir) -> Attempt | None:
     return next((attempt for attempt in attempts if attempt.has_checkpoint()), None)
 
 
+TRAINED = (State.DONE, State.DIVERGED)
+STOPPED = (State.PRUNED, State.FAILED, State.CANCELLED)
+"""States of runs that have had device time, and get no more of it by themselves."""
+
 MIXED = "began in pack_mode exact and may go on fast, rounded otherwise from there on; pack_mode=exact keeps them exact"
 """What is said of interrupted runs before they do; their logs say where they have."""
 
@@ -149,6 +153,12 @@ class Account:
 
     def __post_init__(self) -> None:
         self._began_s = self.clock()
+
+    def _cost_s(self, run: Run) -> float:
+        """Return the device seconds that a run without a result has had since it was planned."""
+        latest = run.dir.latest()
+        progress, there = run.status.progress, 1 - self._left[run.id]
+        return latest.spent().device_s * max(0.0, 1 - there / progress) if latest and progress else 0.0
 
     def before(self, plan: Plan) -> str:
         """Return a line on the runs of a plan that no earlier one has started; empty where there are none."""
@@ -210,14 +220,14 @@ class Account:
     def after(self, ledger: Ledger) -> str:
         """Return a line on what the runs have cost, and on what those saved that were finished before."""
         ended = [run for run_id in self._left if (run := ledger.runs.get(run_id))]
-        trained = [run for run in ended if run.result]
-        pruned = [run for run in ended if run.state is State.PRUNED]
+        trained, stopped = ([run for run in ended if run.state in states] for states in (TRAINED, STOPPED))
         told = []
-        if trained or pruned:
-            device_s = sum(self._left[run.id] * cost_s(run) for run in trained + pruned)
+        if trained or stopped:
+            device_s = sum(self._left[run.id] * cost_s(run) for run in trained) + sum(map(self._cost_s, stopped))
             what = count(len(self._left), "run")
             what = what if len(trained) == len(self._left) else f"{len(trained)} of {what}"
-            what += f" trained, {len(pruned)} pruned" if pruned else " trained"
+            states = count_states(run.state for run in stopped)
+            what = ", ".join([f"{what} trained", *(f"{number} {state}" for state, number in states.items())])
             what += _packed(trained)
             told.append(f"{what}: {device_hours(device_s)} in {duration(self.clock() - self._began_s)}")
         if self._there and not self.rounds:  # of a round, its candidate's are there, which saves nothing

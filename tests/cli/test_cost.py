@@ -5,11 +5,13 @@ import re
 from pathlib import Path
 
 import pytest
-from support.commandline import Call, runs_in, write_grid
+from support.commandline import Call, ended, finish, keep, runs_in, start, wait_for, worker_pids, write_grid
 from support.forks import Forks, warm_workers
+from support.slots import held, waiting
 
 from ettsweep.launch.cost import device_hours
 from ettsweep.runs.folder import RunDir
+from ettsweep.sweep.gridfile import load_request
 
 TIMED = r"about [\d.]+ device hours, \d+ s on 1 slot \(3 runs of the kind were timed\)"
 
@@ -42,3 +44,19 @@ def test_commands_that_train_say_what_it_costs(call: Call, results: Path, forks:
         fresh = call("seeds", "--dry-run", "--results", results, "--format", "json")
     assert re.search(rf"3 runs to train: {timed}\n", fresh.err)
     assert len(fresh.json) == 3
+
+
+@pytest.mark.usefixtures("process")
+def test_a_round_whose_runs_were_cancelled_is_told_too(call: Call, results: Path, tmp_path: Path) -> None:
+    request = load_request(write_grid(tmp_path / "w8.yaml", lr={"range": [0, 1]}))
+    keep(results, request)
+    for spec in request.specs():
+        finish(results, spec, score=1 / spec.lr)
+    with held("cpu-0"):
+        command = start("verify-optimum", "--follow", "--launch-set", "slots=1", "--results", results)
+        asked = {spec.run_id for spec in request.specs()}
+        (run,) = wait_for(lambda: [run for run in runs_in(results) if run.id not in asked], "its run")
+        wait_for(lambda: waiting(worker_pids(results)), "the worker to wait")
+        call("cancel", run.id, "--results", results)
+        told = ended(command, code=1).stderr
+    assert re.search(r"^0 of 1 run trained, 1 cancelled: 0 device hours in \d+ s$", told, re.MULTILINE)

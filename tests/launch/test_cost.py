@@ -259,3 +259,22 @@ def test_what_pruned_runs_took_is_part_of_the_cost(results: Path, make_spec: Spe
     attempt.append(attempt.timings_path, [{"progress": 0.5, "wall_s": 36.0}])
     RunDir(attempt.run).prune(12, "why")
     assert account.after(load_ledger(results)) == "1 of 2 runs trained, 1 pruned: 0.02 device hours in 0 s"
+
+
+def test_what_runs_took_that_were_cancelled_or_failed_is_part_of_the_cost(results: Path, make_spec: Specs) -> None:
+    """Where nothing was trained to its end too; of a run that was begun before, what it has had since."""
+    fresh, begun, failed, never = (make_spec(seed=seed) for seed in range(4))
+    stop(results, begun, 0.2)
+    account = Account(HERE, rounds=True, clock=lambda: 0.0)
+    account.before(make_plan([fresh, begun, failed, never], load_ledger(results)))
+    for spec, progress in ((fresh, 0.5), (begun, 0.8), (failed, 0.1)):
+        attempt = stop(results, spec, progress)
+        attempt.append(attempt.timings_path, [{"progress": progress, "wall_s": 3600.0}])
+        if spec is not failed:
+            RunDir(attempt.run).cancel()
+    attempt.failure_path.unlink()
+    attempt.fail("error", "RuntimeError: out of luck")
+    RunDir.create(results, never).cancel()
+    hours = 1 + 0.6 / 0.8 + 1
+    told = account.after(load_ledger(results))
+    assert told == f"0 of 4 runs trained, 1 failed, 3 cancelled: {hours:.2g} device hours in 0 s"

@@ -2,7 +2,7 @@
 
 import contextlib
 import re
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -163,6 +163,11 @@ def hidden(override: str) -> str:
     """Return `key=value`, or an option with it, as it may be shown and kept: without a variable's value."""
     found = re.match(r"\s*(--[a-z-]+=)?[\w.]*\benvironment\b[^\s:=]*", override)
     return f"{found[0]}={HIDDEN}" if found and found.end() < len(override) else override
+
+
+def with_sets(where: str, overrides: Sequence[str], option: str = "--set") -> str:
+    """Return where data are from, with what an option has set in them."""
+    return f"{where} with {option} {' '.join(map(hidden, overrides))}" if overrides else where
 
 
 def parse_numbers(text: str | None, option: str, example: str) -> list[int]:

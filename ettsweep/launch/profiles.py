@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from ettsweep.config import HIDDEN, NAME, hidden, read_yaml, split_override
+from ettsweep.config import HIDDEN, NAME, hidden, read_yaml, split_override, with_sets
 from ettsweep.errors import InputError, located, unknown_name
 from ettsweep.launch.fields import Count, Devices, LoaderCount, PackMode, Scalar, Switch, Word
 from ettsweep.launch.gpus import gpu_bytes, visible_gpus
@@ -334,18 +334,19 @@ def load_profile(name: str, overrides: Sequence[str] = ()) -> AnyProfile:
     data = read_yaml(path)
     for override in overrides:
         _set(data, override)
+    where = with_sets(str(path), overrides, "--launch-set")
     kind = data.get("kind", "local")
     alien = sorted(set(data) & (set(SlurmProfile.model_fields) - set(LocalProfile.model_fields)))
     if "kind" not in data and alien:
-        raise InputError(f"{path}: kind: is required; `kind: slurm` has {', '.join(alien)}")
+        raise InputError(f"{where}: kind: is required; `kind: slurm` has {', '.join(alien)}")
     if not isinstance(kind, str) or kind not in PROFILES:
-        raise InputError(f"{path}: kind: {kind!r} is unknown; known: {', '.join(PROFILES)}")
+        raise InputError(f"{where}: kind: {kind!r} is unknown; known: {', '.join(PROFILES)}")
     for other, schema in PROFILES.items():
         if wrong := sorted(data.keys() & schema.model_fields.keys() - PROFILES[kind].model_fields.keys()):
-            raise InputError(f"{path}: {', '.join(wrong)}: unknown key of kind {kind}; `kind: {other}` has it")
-    profile = validate(PROFILES[kind], data, str(path))
+            raise InputError(f"{where}: {', '.join(wrong)}: unknown key of kind {kind}; `kind: {other}` has it")
+    profile = validate(PROFILES[kind], data, where)
     if isinstance(profile, LocalProfile):
-        with located(str(path)):
+        with located(where):
             profile.check_counts()
     return profile
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationInfo, create_model, field_validator, model_validator
 
-from ettsweep.config import read_yaml
+from ettsweep.config import read_yaml, with_sets
 from ettsweep.errors import EttsweepError, InputError, located, unknown_name
 from ettsweep.models.architectures import model_spec
 from ettsweep.resources import shipped
@@ -23,7 +23,6 @@ from ettsweep.sweep.recipe import (
     recipe_problems,
     resolve_first_look,
     resolve_recipe,
-    with_sets,
 )
 from ettsweep.sweep.search import FARTHEST, Axis, Centre, Centres, Request, Seeds
 from ettsweep.tasks.kinds import task_spec

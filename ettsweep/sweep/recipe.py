@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
-from ettsweep.config import hidden, split_override
+from ettsweep.config import hidden, split_override, with_sets
 from ettsweep.errors import InputError, located
 from ettsweep.models.architectures import model_spec
 from ettsweep.models.cost import check_size
@@ -14,11 +14,6 @@ from ettsweep.tasks.kinds import check_fits, steps_per_epoch, task_spec
 
 Written = dict[str, Any]
 """A recipe as plain data, before the schema has judged it."""
-
-
-def with_sets(where: str, overrides: Sequence[str]) -> str:
-    """Return where data are from, with what was set in them."""
-    return f"{where} with --set {' '.join(map(hidden, overrides))}" if overrides else where
 
 
 def resolve_recipe(

@@ -292,9 +292,14 @@ def test_what_cannot_be_a_way_to_train_is_refused(override: str, message: str) -
 
 
 def test_more_workers_than_this_machine_could_bear_are_refused() -> None:
-    with pytest.raises(InputError, match=r"local.yaml: slots: 100000 are too many: this machine has \d+ cores? and"):
+    with pytest.raises(
+        InputError, match=r"local.yaml with --launch-set slots=100000: slots: 100000 are too many: this machine has"
+    ):
         load_profile("local", ["slots=100000"])
-    with pytest.raises(InputError, match=r"local.yaml: threads: 100000 are too many(.|\n)*loader_workers: 100000 are"):
+    with pytest.raises(
+        InputError,
+        match=r"threads=100000 loader_workers=100000: threads: 100000 are too many(.|\n)*loader_workers: 100000 are",
+    ):
         load_profile("local", ["threads=100000", "loader_workers=100000"])
     assert load_profile("local", [f"slots={2 * CORES}"]).kind == "local"
     assert load_profile("slurm", ["loader_workers=100000"]).kind == "slurm"  # that machine is another one
@@ -368,9 +373,9 @@ def test_an_unknown_profile_is_refused_with_the_nearest() -> None:
         ("devices=[-1]", "devices: auto, cpu or a list of GPU numbers is expected, got [-1]"),
         ("checkpoint_every_s=-1", "checkpoint_every_s: input should be greater than or equal to 0, got -1"),
         ("checkpoint_every_steps=0", "checkpoint_every_steps: input should be greater than or equal to 1, got 0"),
-        ("partition=debug", "local.yaml: partition: unknown key of kind local; `kind: slurm` has it"),
-        ("slosts=2", "local.yaml: slosts: unknown key; did you mean slots?"),
-        ("environmet.A=2", "local.yaml: environmet: unknown key; known: checkpoint_every_s, "),
+        ("partition=debug", "--launch-set partition=debug: partition: unknown key of kind local; `kind: slurm` has it"),
+        ("slosts=2", "--launch-set slosts=2: slosts: unknown key; did you mean slots?"),
+        ("environmet.A=2", "--launch-set environmet.A=2: environmet: unknown key; known: checkpoint_every_s, "),
         ("slots", "--launch-set slots: key=value is expected"),
     ],
 )
@@ -533,13 +538,13 @@ def test_parts_of_a_field_are_overridden_by_dots() -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("partition.x=1", "mine.yaml: partition: input should be a valid string"),
+        ("partition.x=1", "mine.yaml with --launch-set partition.x=1: partition: input should be a valid string"),
         ("sbatch.=1", "--launch-set sbatch.=1: key=value is expected"),
         (".a=1", "--launch-set .a=1: key=value is expected"),
         ("mail-type=END", "--launch-set mail-type=END: key=value is expected"),
         ("sbatch.mail-type", "--launch-set sbatch.mail-type: key=value is expected"),
-        ("sbatch.mail.type=END", "mine.yaml: sbatch: 'mail.type' is no long option of sbatch"),
-        ("environment.A.B=1", "mine.yaml: environment: 'A.B' is no name of a variable"),
+        ("sbatch.mail.type=END", "--launch-set sbatch.mail.type=END: sbatch: 'mail.type' is no long option of sbatch"),
+        ("environment.A.B=1", "--launch-set environment.A.B=***: environment: 'A.B' is no name of a variable"),
     ],
 )
 def test_an_override_that_is_none_is_refused(override: str, message: str) -> None:
@@ -555,32 +560,33 @@ def test_parts_of_what_has_none_are_refused() -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("time_min=4:00:00", "mine.yaml: time_min: input should be a valid integer, got '4:00:00'"),
-        ("time_min=0", "mine.yaml: time_min: input should be greater than or equal to 1, got 0"),
-        ("time_min=1.5", "mine.yaml: time_min: input should be a valid integer, got 1.5"),
-        ("time=60", "mine.yaml: time: unknown key; did you mean time_min?"),
-        ("slots=2", "mine.yaml: slots: unknown key of kind slurm; `kind: local` has it"),
-        ("nodes=0", "mine.yaml: nodes: input should be greater than or equal to 1, got 0"),
-        ("gpus=-1", "mine.yaml: gpus: input should be greater than or equal to 0, got -1"),
-        ("gpus=true", "mine.yaml: gpus: input should be a valid integer, got True"),
-        ("gpus=a100:4", "mine.yaml: gpus: input should be a valid integer, got 'a100:4'"),
-        ("cpus=0", "mine.yaml: cpus: input should be greater than or equal to 1, got 0"),
-        ("mem_gb=32G", "mine.yaml: mem_gb: input should be a valid number, got '32G'"),
-        ("mem_gb=0", "mine.yaml: mem_gb: input should be greater than 0, got 0"),
-        ("max_parallel=0", "mine.yaml: max_parallel: input should be greater than or equal to 1, got 0"),
-        ("runs_per_job=0", "mine.yaml: runs_per_job: input should be greater than or equal to 1, got 0"),
-        ("runs_per_job=auto", "mine.yaml: runs_per_job: input should be a valid integer, got 'auto'"),
-        ("account=123", "mine.yaml: account: input should be a valid string, got 123"),
-        ("setup=module load cuda", "mine.yaml: setup: input should be a valid tuple, got 'module load cuda'"),
-        ("setup=[a, 1]", "mine.yaml: setup.1: input should be a valid string, got 1"),
-        ("sbatch.mail-type={a: 1}", "mine.yaml: sbatch.mail-type: a word or a number is expected, got {'a': 1}"),
-        ("kind=cloud", "mine.yaml: kind: 'cloud' is unknown; known: local, slurm"),
-        ("kind=[slurm]", "mine.yaml: kind: ['slurm'] is unknown; known: local, slurm"),
-        ("heartbeat_s=0", "mine.yaml: heartbeat_s: input should be greater than 0, got 0"),
+        ("time_min=4:00:00", "time_min: input should be a valid integer, got '4:00:00'"),
+        ("time_min=0", "time_min: input should be greater than or equal to 1, got 0"),
+        ("time_min=1.5", "time_min: input should be a valid integer, got 1.5"),
+        ("time=60", "time: unknown key; did you mean time_min?"),
+        ("slots=2", "slots: unknown key of kind slurm; `kind: local` has it"),
+        ("nodes=0", "nodes: input should be greater than or equal to 1, got 0"),
+        ("gpus=-1", "gpus: input should be greater than or equal to 0, got -1"),
+        ("gpus=true", "gpus: input should be a valid integer, got True"),
+        ("gpus=a100:4", "gpus: input should be a valid integer, got 'a100:4'"),
+        ("cpus=0", "cpus: input should be greater than or equal to 1, got 0"),
+        ("mem_gb=32G", "mem_gb: input should be a valid number, got '32G'"),
+        ("mem_gb=0", "mem_gb: input should be greater than 0, got 0"),
+        ("max_parallel=0", "max_parallel: input should be greater than or equal to 1, got 0"),
+        ("runs_per_job=0", "runs_per_job: input should be greater than or equal to 1, got 0"),
+        ("runs_per_job=auto", "runs_per_job: input should be a valid integer, got 'auto'"),
+        ("account=123", "account: input should be a valid string, got 123"),
+        ("setup=module load cuda", "setup: input should be a valid tuple, got 'module load cuda'"),
+        ("setup=[a, 1]", "setup.1: input should be a valid string, got 1"),
+        ("sbatch.mail-type={a: 1}", "sbatch.mail-type: a word or a number is expected, got {'a': 1}"),
+        ("kind=cloud", "kind: 'cloud' is unknown; known: local, slurm"),
+        ("kind=[slurm]", "kind: ['slurm'] is unknown; known: local, slurm"),
+        ("heartbeat_s=0", "heartbeat_s: input should be greater than 0, got 0"),
     ],
 )
 def test_bad_values_of_a_slurm_profile_are_refused(override: str, message: str) -> None:
-    assert message in refusal(override)
+    assert refusal(override) == f"mine.yaml with --launch-set {override}: {message}"
+    assert "--launch-set" not in refusal(text="kind: slurm\ntime_min: 0\n"), "that is the file's fault"
 
 
 def test_a_time_of_day_in_a_file_is_not_read_as_seconds() -> None:
@@ -618,12 +624,14 @@ def test_such_a_value_in_a_file_is_told_with_its_place() -> None:
 
 
 def test_an_option_of_sbatch_is_no_command_of_setup() -> None:
-    assert "mine.yaml: setup" in refusal("setup=['#SBATCH --partition=gpu']")
+    assert "]: setup: " in refusal("setup=['#SBATCH --partition=gpu']")
 
 
 @pytest.mark.parametrize("value", ["1.10", "1e3", "0.0"])
 def test_a_variable_that_yaml_would_rewrite_is_refused_unless_it_is_quoted(value: str) -> None:
-    assert "mine.yaml: environment: VERSION: YAML reads " in refusal(f"environment.VERSION={value}")
+    assert "mine.yaml with --launch-set environment.VERSION=***: environment: VERSION: YAML reads " in refusal(
+        f"environment.VERSION={value}"
+    )
     assert slurm(f"environment.VERSION='{value}'").environment == {"VERSION": value}
 
 
@@ -648,7 +656,9 @@ def test_what_is_wrong_with_variables_is_said_without_their_values(value: str, w
     if value.startswith("{TOKEN: "):
         told += (refusal(f"environment.TOKEN={value.removeprefix('{TOKEN: ').removesuffix('}')}"),)
     for message in told:
-        assert message.startswith(("mine.yaml: ", "--launch-set environment"))
+        assert message.startswith(
+            ("mine.yaml: ", "mine.yaml with --launch-set environment", "--launch-set environment")
+        )
         assert words in message
         assert not {"hunter2", "12.5", "2024"} & set(re.findall(r"[\w.]+", message))
 
@@ -697,7 +707,9 @@ OURS_AT_LEAST += ["wait", "parsable", "quiet", "clusters"]  # with them sbatch d
 
 @pytest.mark.parametrize("option", sorted({*OURS, *OURS_AT_LEAST}))
 def test_options_that_the_tool_sets_or_depends_on_are_refused(option: str) -> None:
-    assert f"mine.yaml: sbatch: {option} is set by ettsweep itself" in refusal(f"sbatch.{option}=true")
+    assert f"--launch-set sbatch.{option}=true: sbatch: {option} is set by ettsweep itself" in refusal(
+        f"sbatch.{option}=true"
+    )
 
 
 @pytest.mark.parametrize("option", ["parti", "outp", "sig", "arr"])
@@ -722,7 +734,7 @@ def test_the_warning_before_the_end_of_a_job_comes_after_its_start(time_min: int
         assert slurm(*overrides).warn_s == warn_s
     else:
         assert refusal(*overrides) == (
-            f"mine.yaml: warn_s: {warn_s} s before the end of a job of {time_min} min may be before its start"
+            f"mine.yaml with --launch-set time_min={time_min} warn_s={warn_s}: warn_s: {warn_s} s before the end of a job of {time_min} min may be before its start"
         )
 
 

@@ -34,7 +34,7 @@ RunId = Annotated[str, typer.Argument(help="Run id, or the start of one.", autoc
 STATUS_COLUMNS = ("run", "sweep", "model", "strategy", "lr", "wd", "seed", "state", "progress", "best_score", "reason")
 STATUS_KEYS = (
     *("run", "sweep", "family", "model", "task", "strategy", "lr", "wd", "log2_lr", "log2_wd", "seed"),
-    *("state", "progress", "best_score", "reason", "where", "job", "left_s"),
+    *("state", "progress", "best_score", "reason", "where", "job", "slot", "pack", "left_s"),
 )
 
 
@@ -46,14 +46,16 @@ def status(
 ) -> None:
     """List the runs with their states, as they are on disk."""
     from ettsweep.cli.views import in_order, state_note, status_row, why_idle
+    from ettsweep.launch.packs import pack_sizes, told_states
     from ettsweep.launch.rounds import read_ledger
     from ettsweep.runs.state import State
-    from ettsweep.sweep.ledger import count_states
     from ettsweep.sweep.sweeps import held_by
 
     ledger, sweeps = read_ledger(results), chosen.load(results)
-    runs = chosen.runs(ledger, sweeps)
-    rows = [status_row(r, held_by(sweeps.searches, r.family, r.spec)) for r in sorted(runs, key=in_order)]
+    runs, packs = chosen.runs(ledger, sweeps), pack_sizes({r.id: r.status for r in ledger.runs.values()})
+    rows = [
+        status_row(r, held_by(sweeps.searches, r.family, r.spec), packs.get(r.id)) for r in sorted(runs, key=in_order)
+    ]
     if form in (Format.TABLE, Format.MARKDOWN):
         one = len({row["sweep"] for row in rows}) == 1
         columns = [column for column in STATUS_COLUMNS if not (one and column == "sweep")]
@@ -61,8 +63,8 @@ def status(
     else:
         show(rows, form, STATUS_KEYS)
     if form is Format.TABLE:
-        counts = count_states(r.state for r in runs)
-        note(f"{count(len(runs), 'run')} in {results}: " + (", ".join(f"{n} {s}" for s, n in counts.items()) or "none"))
+        states = ", ".join(told_states({r.id: r.status for r in runs})) or "none"
+        note(f"{count(len(runs), 'run')} in {results}: {states}")
         if not results.is_dir():
             note(f"{results.resolve()} is no folder: is this the right one? --results DIR names another")
         idle = [r for r in runs if r.state in (State.INTERRUPTED, State.MISSING)]

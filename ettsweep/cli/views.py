@@ -164,8 +164,11 @@ def in_order(run: Run) -> tuple[object, ...]:
     return run.model, s, spec.lr, spec.wd, spec.seed, run.id
 
 
-def status_row(run: Run, sweeps: str) -> Json:
-    """Return what `status` prints of a run of some sweeps; log2_lr and log2_wd are of the values."""
+def status_row(run: Run, sweeps: str, pack: int | None = None) -> Json:
+    """Return what `status` prints of a run of some sweeps; log2_lr and log2_wd are of the values.
+
+    `pack` is how many its worker trains at once.
+    """
     spec = run.spec
     return {
         "run": run.id,
@@ -185,6 +188,8 @@ def status_row(run: Run, sweeps: str) -> Json:
         "reason": run.status.reason,
         "where": run.status.where or None,
         "job": run.status.job or None,
+        "slot": run.status.slot or None,
+        "pack": pack,
         "left_s": run.status.left_s,
     }
 
@@ -234,11 +239,12 @@ def describe(ledger: Ledger, run_id: str, searches: Searches) -> Json:
 def state_note(row: dict[str, Any]) -> str:
     """Return in a few words where a run is, how long it still takes, and why it is in its state."""
     job = f"job {row['job']}" if row["job"] and str(row["job"]) not in row["reason"] else ""
-    where, left = "", ""
+    where, pack, left = "", "", ""
     if row["state"] == State.RUNNING:
         where = f"on {row['where']}" if row["where"] else ""
+        pack = f"pack of {row['pack']} on {row['slot']}" if (row["pack"] or 1) > 1 else ""
         left = f"about {duration(row['left_s'])} left" if row["left_s"] is not None else ""
-    return ", ".join(filter(None, [where, job, left, row["reason"]]))
+    return ", ".join(filter(None, [where, job, pack, left, row["reason"]]))
 
 
 def why_idle(results: Path, idle: Sequence[Run]) -> str:

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 from ettsweep.files import number
 from ettsweep.launch.memory import Memory
 from ettsweep.launch.outlook import NO_ANSWER, LiveOutlook
-from ettsweep.launch.pace import Pace
+from ettsweep.launch.pace import Pace, slot_s
+from ettsweep.launch.packs import pack_of, pack_sizes, told_states
 from ettsweep.models.architectures import model_name
 from ettsweep.output import STYLES, cell, count, power
 from ettsweep.runs.folder import RunDir, runs_dir
 from ettsweep.runs.state import State, Status
 from ettsweep.scaling.strategies import strategy_name
 from ettsweep.spec import RunSpec
-from ettsweep.sweep.ledger import count_states
 from ettsweep.sweep.sweeps import Searches, held_by
 
 if TYPE_CHECKING:
@@ -84,8 +84,7 @@ class Snapshot:
 
     def summary(self) -> str:
         """Return one line: how many of all are finished, the states, and how long still."""
-        counts = count_states(s.state for s in self.statuses.values())
-        states = ", ".join(f"{count} {state}" for state, count in counts.items())
+        states = ", ".join(told_states(self.statuses))
         left = f"; about {duration(self.remaining_s)} left" if self.remaining_s else ""
         waits = f"; {self.waits}" if self.waits else ""
         silence = f"; {NO_ANSWER}: {self.silence}" if self.silence else ""
@@ -138,10 +137,10 @@ class Monitor:
     def _learn(self, run: RunDir) -> None:
         """Take note of how long a finished run took."""
         result = run.result() or {}
-        wall_s, steps = number(result.get("wall_s")), number(result.get("steps"))
-        if wall_s and steps:
+        seconds, steps = slot_s(result), number(result.get("steps"))
+        if seconds and steps:
             spec = self.specs[run.id]
-            self._pace.finished(spec, wall_s, steps / spec.schedule.last_step)
+            self._pace.finished(spec, seconds, steps / spec.schedule.last_step)
 
     def sweeps(self, spec: RunSpec) -> str:
         """Return the names of the sweeps that a run belongs to."""
@@ -167,7 +166,10 @@ def picture(monitor: Monitor, snapshot: Snapshot, title: str) -> "RenderableType
     named = ["sweep"] if monitor.several else []
     models = len({model_name(spec.model) for spec in monitor.specs.values()}) > 1
     named += ["model"] if models else []
-    for column in ("run", *named, "strategy", "lr", "wd", "seed", "state", "step", "left", "where"):
+    sizes = pack_sizes(statuses)
+    packs = {run: pack_of(statuses[run], size) for run, size in sizes.items()}
+    packed = ["pack"] if any(packs.values()) else []
+    for column in ("run", *named, "strategy", "lr", "wd", "seed", "state", "step", "left", *packed, "where"):
         table.add_column(column, justify="right" if column in ("lr", "wd", "seed", "step", "left") else "left")
     shown = [run_id for run_id, s in statuses.items() if s.state is State.RUNNING]
     shown += [run_id for run_id, s in statuses.items() if s.state in (State.FAILED, State.HELD, State.UNKNOWN)]
@@ -187,9 +189,9 @@ def picture(monitor: Monitor, snapshot: Snapshot, title: str) -> "RenderableType
         told = [run_id, *told, strategy_name(spec.strategy.s)]
         below = status.reason == snapshot.waits  # then it need not be told in full
         where = Text(cell(place), overflow="ellipsis", no_wrap=below)
-        table.add_row(*map(Text, map(cell, told)), *point, state, step, left, where)
-    counts = count_states(s.state for s in statuses.values())
-    foot = Text("  ".join(f"{count} {state}" for state, count in counts.items()), style="dim")
+        pack = [Text(cell(packs.get(run_id, "")))] if packed else []
+        table.add_row(*map(Text, map(cell, told)), *point, state, step, left, *pack, where)
+    foot = Text("  ".join(told_states(statuses)), style="dim")
     if snapshot.waits:
         foot.append(f"  {cell(snapshot.waits)}", style="yellow")
     if snapshot.silence:

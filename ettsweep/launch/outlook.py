@@ -186,7 +186,7 @@ class LiveOutlook:
         return found, problems
 
     def at_once(self, runs: Collection[str]) -> int:
-        """Return how many of some runs can train at a time now: workers that have their slots, and those of jobs."""
+        """Return how many workers can train some of these runs now: those that have their slots, and those of jobs."""
         found, wanted = 0, set(runs)
         for submission in self._submissions:
             if wanted.isdisjoint(submission.runs):

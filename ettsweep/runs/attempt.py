@@ -39,6 +39,27 @@ class Spent(NamedTuple):
 NOTHING = Spent(0.0, 0.0)
 
 
+class Pace(NamedTuple):
+    """How far a run is, as a share of its steps, and how long the rest takes, where there is a rate.
+
+    Attributes:
+        left_s: seconds that go by until it is finished.
+        slot_left_s: those of its worker that it takes: a part where the worker trains others beside it.
+    """
+
+    progress: float
+    left_s: float | None = None
+    slot_left_s: float | None = None
+
+
+def share_had(first: Json, last: Json) -> float:
+    """Return which part of its worker's seconds a run had between two lines of timings: all, unless it was packed."""
+    wall_s, device_s = (
+        (number(last.get(name)) or 0.0) - (number(first.get(name)) or 0.0) for name in ("wall_s", "device_s")
+    )
+    return device_s / wall_s if 0 < device_s < wall_s else 1.0  # of several devices a run has all
+
+
 class Attempt:
     """One owner's try at a run, numbered from 1, in a folder of its own; `runs.folder` says what its files are."""
 
@@ -211,10 +232,10 @@ class Attempt:
 
     def progress(self) -> float:
         """Return the share of steps done, 0 to 1."""
-        return self.pace()[0]
+        return self.pace().progress
 
-    def pace(self) -> tuple[float, float | None]:
-        """Return the share of steps done, and the seconds that the rest takes at the rate so far, if there is one.
+    def pace(self) -> Pace:
+        """Return how far the run is, and how long the rest takes at the rate so far.
 
         The share is that of the last line that was written, in this attempt or in the one that it went on from. The
         rate is that since the first line of this one: before that, starting took a part of the time.
@@ -225,11 +246,13 @@ class Attempt:
             if progress is not None and 0 <= progress <= 1:
                 before, before_s = number(first.get("progress")), number(first.get("wall_s"))
                 if before is None or before_s is None or wall_s is None or not before < progress:
-                    return progress, None
+                    return Pace(progress)
                 left_s = (wall_s - before_s) * (1 - progress) / (progress - before)
-                return progress, left_s if 0 <= left_s < math.inf else None
+                if not 0 <= left_s < math.inf:
+                    return Pace(progress)
+                return Pace(progress, left_s, left_s * share_had(first, last))
         parent = self.parent()
-        return (parent.progress() if parent else 0.0), None
+        return Pace(parent.progress() if parent else 0.0)
 
     def record_skipped(self, rank: int, text: str) -> None:
         """Add a sample that one process of the run has left out, and why."""

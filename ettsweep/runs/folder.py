@@ -42,7 +42,7 @@ from pathlib import Path
 
 from ettsweep.errors import CorruptError, InputError
 from ettsweep.files import Json, dumps, loads, read_json, read_lines, storage_errors, sync, write_atomic
-from ettsweep.processes import process
+from ettsweep.processes import Process, process
 from ettsweep.runs.attempt import EVALUATION, Attempt
 from ettsweep.runs.state import Facts, Lost, Outlook, State, Status, ThisMachine, unfinished_status
 from ettsweep.schema import canonical, validate
@@ -333,9 +333,20 @@ class RunDir:
     def _facts(self, latest: Attempt | None) -> Facts:
         if latest is None:
             return Facts(cancelled=self.cancel_path.exists(), pruned=self.pruned())
-        failure, (progress, left_s) = latest.failure(), latest.pace()
-        cancelled, pruned = self.cancel_path.exists(), self.pruned()  # after the failure: who obeys them writes one
-        return Facts(True, failure, latest.retried(), progress, left_s, cancelled, latest.job_id(), pruned)
+        failure, pace, claim = latest.failure(), latest.pace(), latest.claim()
+        return Facts(
+            attempted=True,
+            failure=failure,
+            retried=latest.retried(),
+            progress=pace.progress,
+            left_s=pace.left_s,
+            slot_left_s=pace.slot_left_s,
+            cancelled=self.cancel_path.exists(),  # after the failure: who obeys it writes one
+            pruned=self.pruned(),
+            job=latest.job_id(),
+            worker=Process.from_json(claim.get("process")),
+            slot=str(claim.get("slot") or ""),
+        )
 
 
 def _lost(attempts: Sequence[Attempt]) -> Iterator[Lost]:

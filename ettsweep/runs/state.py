@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from ettsweep.files import Json
-from ettsweep.processes import Life
+from ettsweep.processes import Life, Process
 from ettsweep.runs.attempt import Attempt
 
 MAX_LOST_ATTEMPTS = 6
@@ -44,6 +44,9 @@ class Status:
         where: node or host that trains it.
         job: the scheduler's id of the job that trains it, or will.
         left_s: seconds until it is finished, at the rate so far.
+        slot_left_s: what it takes of its worker's seconds until then: a part where that trains others beside it.
+        worker: the process that trains it; of runs that train together, the same.
+        slot: that its worker has.
     """
 
     state: State
@@ -52,6 +55,9 @@ class Status:
     where: str = ""
     job: str = ""
     left_s: float | None = None
+    slot_left_s: float | None = None
+    worker: Process | None = None
+    slot: str = ""
 
 
 # --- what is known beyond the folder --------------------------------------------------------------------------------
@@ -108,10 +114,11 @@ class Facts:
         failure: its failure.json.
         retried: whether `retry` forgave how it ended, or gave it up.
         progress: share of the steps done, 0 to 1.
-        left_s: seconds until the run is finished, at the rate so far.
+        left_s, slot_left_s: as in a `Status`.
         cancelled: whether there is a cancel.json.
         job: the scheduler's id of the job that made the claim.
         pruned: what its prune.json says; None where there is none.
+        worker, slot: that made the claim.
     """
 
     attempted: bool = False
@@ -122,6 +129,9 @@ class Facts:
     cancelled: bool = False
     job: str = ""
     pruned: str | None = None
+    slot_left_s: float | None = None
+    worker: Process | None = None
+    slot: str = ""
 
 
 @dataclass(frozen=True)
@@ -154,7 +164,8 @@ def unfinished_status(
         found = owner()
         if found.life == "alive":
             reason = "cancelling" if facts.cancelled else "" if facts.pruned is None else "pruning"
-            return Status(State.RUNNING, reason, progress, found.where, facts.job, facts.left_s)
+            seconds = facts.left_s, facts.slot_left_s
+            return Status(State.RUNNING, reason, progress, found.where, facts.job, *seconds, facts.worker, facts.slot)
         if found.life == "unknown":
             return Status(State.UNKNOWN, found.reason, progress, found.where, facts.job)
     if facts.cancelled:

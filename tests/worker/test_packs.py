@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 from collections import Counter
 from collections.abc import Callable
@@ -84,6 +85,18 @@ class TestWorkers:
             assert run.attempt(1).provenance()
         shown = ettsweep("show", runs[0].id, "--results", results).stdout
         assert "pack" in shown
+
+    def test_runs_that_train_together_are_shown_so(self, grid: Ask, results: Path) -> None:
+        grid("slots=1", "pack=3", runs=4)
+        all_trained(results, 3)
+        worker = owner(runs_in(results)[0].attempt(1))
+        os.kill(worker, signal.SIGSTOP)
+        told = ettsweep("status", "--results", results)
+        assert re.search(r"1 queued, 3 running in 1 pack$", told.stderr, re.MULTILINE)
+        assert told.stdout.count("pack of 3 on cpu-0") == 3
+        os.kill(worker, signal.SIGCONT)
+        wait_for_results(results, 4)
+        assert "4 done" in ettsweep("status", "--results", results).stderr
 
     def test_each_slot_is_left_its_part(self, grid: Ask, results: Path) -> None:
         grid("slots=2", "pack=8", runs=4)

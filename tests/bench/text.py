@@ -21,11 +21,16 @@ from typing import NamedTuple
 
 import numpy as np
 import tokenizers
+import torch
 from support.texts import TOPICS, write_gpt2
 
+from ettsweep.models.architectures import model_spec
+from ettsweep.tasks.base import Share
 from ettsweep.tasks.text.corpus import TextBlocks, open_corpus
+from ettsweep.tasks.text.denoising import Denoising
 from ettsweep.tasks.text.manifest import read_manifest
 from ettsweep.tasks.text.shards import Texts
+from ettsweep.tasks.text.spec import TextTask
 
 MEASURE = """
 import json, resource, subprocess, sys
@@ -100,12 +105,25 @@ def reading(folder: Path, blocks: int) -> dict[str, float]:
     return {"blocks": len(many), "found_per_s": len(many) / (time.process_time() - start_s), "read_per_s": read}
 
 
+def corruption_ms(folder: Path, texts: int) -> float:
+    """Return the milliseconds of a core that a text of up to 512 tokens takes, read, corrupted and padded."""
+    model = model_spec("bart-large")
+    task = Denoising(TextTask(kind="text"), model, open_corpus(folder), 0, torch.device("cpu"), Share(64))
+    batches = task.batches(1)
+    next(batches)
+    start_s = time.process_time()
+    for _ in range(texts // 64):
+        next(batches)
+    return 1e3 * (time.process_time() - start_s) / (texts // 64 * 64)
+
+
 def main() -> None:
     """Print the numbers, and all of them as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mb", type=int, nargs="*", default=[10, 40])
     parser.add_argument("--times", type=int, default=3)
     parser.add_argument("--blocks", type=int, default=10_000_000)
+    parser.add_argument("--texts", type=int, default=6400)
     options = parser.parse_args()
     cores = len(os.sched_getaffinity(0))
     found: dict[str, object] = {}
@@ -136,8 +154,16 @@ def main() -> None:
             f"{blocks['blocks']:,.0f} blocks of 512 are found at {blocks['found_per_s']:,.0f} a second when a corpus is opened"
         )
         print(f"and read in a random order at {blocks['read_per_s']:,.0f} a second")
+        torch.set_num_threads(1)
+        corrupted = corruption_ms(folder / "out", options.texts)
+        print(f"a text of up to 512 tokens is read, corrupted and padded in {corrupted:.3f} ms of a core")
     versions = {"python": platform.python_version(), "tokenizers": tokenizers.__version__, "numpy": np.__version__}
-    found |= {"trained": trained._asdict(), "blocks": blocks, "bytes_per_token": size / tokens}
+    found |= {
+        "corruption_ms": corrupted,
+        "trained": trained._asdict(),
+        "blocks": blocks,
+        "bytes_per_token": size / tokens,
+    }
     print(json.dumps({"versions": versions, "cores": cores, "load": os.getloadavg()[0], **found}))
 
 

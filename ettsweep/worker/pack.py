@@ -31,7 +31,7 @@ FILLED = 0.5
 """Share of the free memory that a pack may take, as far as it is reckoned here."""
 
 STACK = 32
-"""Runs of a stack unless a profile says how many."""
+"""Runs of a stack unless a profile says how many; where that does not pay, LEAST_STACK may: caches hold fewer."""
 
 SEEN = 4
 """Stacks that a worker looks ahead for, to have them of one size: each other size is traced, tried or compiled anew."""
@@ -198,8 +198,9 @@ def pack_size(profile: AnyProfile, spec: RunSpec, device: "torch.device", left: 
     if mode == "fast" and fair * spec.schedule.last_step < WORTH_COMPILING:
         mode = "exact"
         remark = f"{_work(spec, fair)} are too few to compile a stack for; pack=K asks for one"
-    if not (why := against_stack(profile, spec, device, fair, stack, mode)):
-        return Size(alike(fair, min(stack, STACK)), mode, remark)
+    size, why = stack_size(profile, spec, device, fair, stack, mode)
+    if not why:
+        return Size(size, mode, remark)
     return Size(max(1, min(profile.together(spec.task), fair, fitting)), mode, f"no stack: {why}")
 
 
@@ -207,31 +208,36 @@ def _work(spec: RunSpec, runs: int) -> str:
     return f"{count(runs, 'run')} of {count(spec.schedule.last_step, 'step')}"
 
 
-def against_stack(
+def stack_size(
     profile: AnyProfile, spec: RunSpec, device: "torch.device", runs: int, fitting: int, mode: PackMode
-) -> str:
-    """Return why so many runs like one should not train in a stack, of which so many fit; "" where they should."""
+) -> tuple[int, str]:
+    """Return how many of so many runs like one should train in a stack, of which so many fit, or why none should."""
     if not architecture(spec.model).stacks:
-        return f"models of kind {spec.model.kind} have none"
+        return 1, f"models of kind {spec.model.kind} have none"
     if profile.compile is True or profile.activation_checkpointing is True:
-        return "the profile has blocks compiled, or activations computed again"
+        return 1, "the profile has blocks compiled, or activations computed again"
     if min(runs, fitting) < LEAST_STACK:
         which = "are left for each worker" if runs < LEAST_STACK else "fit into half of the free memory"
-        return f"fewer than {LEAST_STACK} runs {which}"
+        return 1, f"fewer than {LEAST_STACK} runs {which}"
+    sizes = [alike(runs, min(fitting, most)) for most in (STACK, LEAST_STACK)]
     if mode == "fast":
-        return ""
+        return sizes[0], ""
     from ettsweep.training.stack import rehearse, rehearsed
 
-    members = 2 ** (alike(runs, min(fitting, STACK)).bit_length() - 1)  # few trials serve all packs of a worker
-    typical = spec.typical
-    if runs * spec.schedule.last_step < WORTH_A_TRIAL and not rehearsed(typical, device, members):
-        return f"{_work(spec, runs)} are too few to try one for; pack=K asks for one"
-    flops = 4 * members * spec.batch_size * train_flops_per_sample(spec.model)
-    if device.type == "cpu" and flops > TRIAL_FLOPS:
-        return "a step of such a model takes too long to save much of it"
-    tried = rehearse(typical, device, members)
-    if tried.error:
-        return f"the trial of one failed, {tried.error}"
-    if not tried.exact and device.type == "cpu":
-        return f"in one of {members} the last bits differ"
-    return "" if tried.speedup >= STACK_PAYS else f"one of {members} finds gradients {tried.speedup:.2f} times as fast"
+    why = ""
+    for size in sizes:
+        members = 2 ** (size.bit_length() - 1)  # few trials serve all packs of a worker
+        if runs * spec.schedule.last_step < WORTH_A_TRIAL and not rehearsed(spec.typical, device, members):
+            return 1, why or f"{_work(spec, runs)} are too few to try one for; pack=K asks for one"
+        flops = 4 * members * spec.batch_size * train_flops_per_sample(spec.model)
+        if device.type == "cpu" and flops > TRIAL_FLOPS:
+            return 1, "a step of such a model takes too long to save much of it"
+        tried = rehearse(spec.typical, device, members)
+        if tried.error:
+            return 1, f"the trial of one failed, {tried.error}"
+        if not tried.exact and device.type == "cpu":
+            return 1, f"in one of {members} the last bits differ"
+        if tried.speedup >= STACK_PAYS:
+            return size, ""
+        why = f"one of {members} finds gradients {tried.speedup:.2f} times as fast"
+    return 1, why

@@ -185,21 +185,25 @@ def test_auto_packs_what_has_to_be_loaded_and_what_a_trial_finds_faster(
     make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec, asked = make_spec(schedule={"total_steps": 1000}), list[int]()
-    found = Trial(exact=True, speedup=1.0)
+    found, small = Trial(exact=True, speedup=1.0), 1.01
 
     def rehearse(spec: object, device: object, members: int) -> Trial:
         asked.append(members)
-        return found
+        return found if members > 8 else Trial(exact=True, speedup=small)
 
     monkeypatch.setattr(stack, "rehearse", rehearse)
-    assert sizes(LocalProfile(), spec, 60, 2) == (1, "no stack: one of 16 finds gradients 1.00 times as fast")
+    assert sizes(LocalProfile(), spec, 60, 2) == (1, "no stack: one of 8 finds gradients 1.01 times as fast")
     loaded = spec.model_copy(update={"task": ImageNetTask(train_size=60, val_size=30)})
-    assert sizes(LocalProfile(), loaded, 60, 2) == (8, "no stack: one of 16 finds gradients 1.00 times as fast")
+    assert sizes(LocalProfile(), loaded, 60, 2) == (8, "no stack: one of 8 finds gradients 1.01 times as fast")
+    assert asked == [16, 8] * 2
+    small = 1.2
+    assert sizes(LocalProfile(), spec, 64, 2) == (8, ""), "caches hold so many"
+    asked.clear()
     found = Trial(exact=True, speedup=2.0)
     assert sizes(LocalProfile(), spec, 60, 2) == (30, "")
     assert sizes(LocalProfile(), spec, 108, 2) == (27, ""), "and 27 again, of the same size"
     assert sizes(LocalProfile(), spec, 256, 2) == (32, "")
-    assert asked == [16, 16, 16, 16, 32]
+    assert asked == [16, 16, 32]
     assert sizes(LocalProfile(), spec, 10, 2) == (1, "no stack: fewer than 8 runs are left for each worker")
     soon = "no stack: 30 runs of 24 steps are too few to try one for; pack=K asks for one"
     assert sizes(LocalProfile(), make_spec(), 60, 2) == (1, soon), "a trial would take as long as the runs"

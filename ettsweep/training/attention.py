@@ -27,6 +27,9 @@ from ettsweep.training.trainer import Trainer
 TRIES = 5
 """Passes through each kernel, of which the fastest counts: the first choose and load what they need."""
 
+TRIED = 16
+"""Samples of a trial at most: enough to fill a GPU, and plain products of many would fill its memory."""
+
 
 @dataclass(frozen=True)
 class Call:
@@ -126,7 +129,8 @@ def fastest_kernel(
 
     Where none does, it is the last, which there always is.
     """
-    seconds = {kernel: sum(kernel_s(kernel, call, samples, device) for call in calls) for kernel in kernels}
+    few = min(samples, TRIED)
+    seconds = {kernel: sum(kernel_s(kernel, call, few, device) for call in calls) for kernel in kernels}
     give_back(device)
     return min(reversed(seconds), key=seconds.__getitem__)
 

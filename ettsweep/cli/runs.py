@@ -46,6 +46,7 @@ def status(
 ) -> None:
     """List the runs with their states, as they are on disk."""
     from ettsweep.cli.views import in_order, state_note, status_row, why_idle
+    from ettsweep.launch.outlook import LiveOutlook
     from ettsweep.launch.packs import pack_sizes, told_states
     from ettsweep.launch.rounds import read_ledger
     from ettsweep.runs.state import State
@@ -67,6 +68,9 @@ def status(
         note(f"{count(len(runs), 'run')} in {results}: {states}")
         if not results.is_dir():
             note(f"{results.resolve()} is no folder: is this the right one? --results DIR names another")
+        vacant = LiveOutlook(results).vacancies([r.id for r in runs if r.state is State.QUEUED])
+        if slots := ", ".join(v.slot for v in vacant if v.died):
+            note(f"no worker in {slots}: it died; the command that asked for the runs starts another")
         idle = [r for r in runs if r.state in (State.INTERRUPTED, State.MISSING)]
         if idle:
             waiting = f"{count(len(idle), 'run')} {'waits' if len(idle) == 1 else 'wait'}"

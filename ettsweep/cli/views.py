@@ -8,6 +8,7 @@ from ettsweep.files import Json
 from ettsweep.files import number as as_number
 from ettsweep.launch.monitor import duration
 from ettsweep.launch.outlook import NO_ANSWER
+from ettsweep.launch.packs import pack_sizes
 from ettsweep.launch.reproduce import reproduce
 from ettsweep.launch.rounds import Outcome, Verified
 from ettsweep.launch.submissions import read_submission, submissions
@@ -214,7 +215,8 @@ def describe(ledger: Ledger, run_id: str, searches: Searches) -> Json:
     run = ledger.runs.get(run_id)
     if run is None:
         return {"run": run_id, "state": State.FAILED.value, "reason": ledger.broken[run_id]}
-    row = status_row(run, held_by(searches, run.family, run.spec))
+    packs = pack_sizes({r.id: r.status for r in ledger.runs.values()})
+    row = status_row(run, held_by(searches, run.family, run.spec), packs.get(run_id))
     attempts = []
     for number in run.dir.numbers():
         attempt = run.dir.attempt(number)

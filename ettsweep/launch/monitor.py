@@ -12,6 +12,7 @@ from ettsweep.launch.memory import Memory
 from ettsweep.launch.outlook import NO_ANSWER, LiveOutlook
 from ettsweep.launch.pace import Pace, slot_s
 from ettsweep.launch.packs import pack_of, pack_sizes, told_states
+from ettsweep.launch.submissions import Vacancy
 from ettsweep.models.architectures import model_name
 from ettsweep.output import STYLES, cell, count, power
 from ettsweep.runs.folder import RunDir, runs_dir
@@ -45,11 +46,13 @@ class Snapshot:
         statuses: by run id.
         remaining_s: estimated seconds until all are finished; None while nothing runs, or before there is a rate.
         silence: why SLURM does not answer; empty if it does, or is not needed.
+        vacancies: slots of this machine whose workers are gone, while runs wait for them.
     """
 
     statuses: dict[str, Status]
     remaining_s: float | None
     silence: str = ""
+    vacancies: Sequence[Vacancy] = ()
 
     @property
     def settled(self) -> bool:
@@ -82,11 +85,17 @@ class Snapshot:
         told = list(dict.fromkeys(s.reason for s in waiting if s.reason))
         return " ".join([*told[:1], *([f"(and {len(told) - 1} more reasons)"] if len(told) > 1 else [])])
 
+    @property
+    def idles(self) -> str:
+        """Which slots idle, since their workers died; empty where none does."""
+        slots = ", ".join(v.slot for v in self.vacancies if v.died)
+        return f"no worker in {slots}: it died" if slots else ""
+
     def summary(self) -> str:
         """Return one line: how many of all are finished, the states, and how long still."""
         states = ", ".join(told_states(self.statuses))
         left = f"; about {duration(self.remaining_s)} left" if self.remaining_s else ""
-        waits = f"; {self.waits}" if self.waits else ""
+        waits = "".join(f"; {why}" for why in (self.waits, self.idles) if why)
         silence = f"; {NO_ANSWER}: {self.silence}" if self.silence else ""
         return f"{self.done}/{count(len(self.statuses), 'run')} finished ({states}){left}{waits}{silence}"
 
@@ -132,7 +141,8 @@ class Monitor:
         remaining_s = None
         if unfinished and not outlook.silence:
             remaining_s = self._pace.left_s(self.specs, statuses, outlook.at_once(unfinished))
-        return Snapshot(statuses, remaining_s, outlook.silence)
+        queued = [run_id for run_id, s in statuses.items() if s.state is State.QUEUED]
+        return Snapshot(statuses, remaining_s, outlook.silence, outlook.vacancies(queued))
 
     def _learn(self, run: RunDir) -> None:
         """Take note of how long a finished run took."""
@@ -192,8 +202,8 @@ def picture(monitor: Monitor, snapshot: Snapshot, title: str) -> "RenderableType
         pack = [Text(cell(packs.get(run_id, "")))] if packed else []
         table.add_row(*map(Text, map(cell, told)), *point, state, step, left, *pack, where)
     foot = Text("  ".join(told_states(statuses)), style="dim")
-    if snapshot.waits:
-        foot.append(f"  {cell(snapshot.waits)}", style="yellow")
+    for why in filter(None, (snapshot.waits, snapshot.idles)):
+        foot.append(f"  {cell(why)}", style="yellow")
     if snapshot.silence:
         foot.append(f"  {NO_ANSWER}: {cell(snapshot.silence)}", style="magenta")
     return Group(head, table, foot) if shown else Group(head, foot)

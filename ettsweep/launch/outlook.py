@@ -12,7 +12,7 @@ from ettsweep.errors import NoAnswerError
 from ettsweep.files import Json
 from ettsweep.launch import slurm
 from ettsweep.launch.memory import Memory
-from ettsweep.launch.submissions import Submission, submissions
+from ettsweep.launch.submissions import Submission, Vacancy, submissions
 from ettsweep.processes import boot_id
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.state import Owner, State, Status
@@ -196,6 +196,14 @@ class LiveOutlook:
             elif not self._problem(submission.cluster, submission.user):
                 jobs = [t for t in self._memory.tasks.values() if t.name == submission.name and t.state == "RUNNING"]
                 found += len(jobs) * submission.runs_at_once
+        return found
+
+    def vacancies(self, queued: Collection[str]) -> list[Vacancy]:
+        """Return the slots of this machine whose workers died while others live, no more than runs wait for them."""
+        found, waiting = [], set(queued)
+        for submission in self._submissions:
+            if submission.kind == "local" and (wait := len(waiting.intersection(submission.runs))):
+                found += submission.vacancies()[:wait]
         return found
 
     def live(self, submission: Submission) -> bool:

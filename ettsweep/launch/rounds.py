@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 
 from ettsweep.errors import LaunchError, NoAnswerError, NotHereError, UnansweredError
 from ettsweep.launch.cost import Account, Times
-from ettsweep.launch.monitor import Monitor, Snapshot, follow
+from ettsweep.launch.monitor import RELAUNCH_S, Monitor, Snapshot, follow
 from ettsweep.launch.outlook import NO_ANSWER, LiveOutlook
 from ettsweep.launch.profiles import AnyProfile, LocalProfile
 from ettsweep.launch.pruner import Pruner
+from ettsweep.launch.replacement import Replacer, fill_all
 from ettsweep.launch.submissions import read_submission
 from ettsweep.launch.submit import scripts, submit
-from ettsweep.output import harmless
+from ettsweep.output import count, harmless
 from ettsweep.runs.folder import RunDir, runs_dir
 from ettsweep.runs.state import State
 from ettsweep.spec import TaskSpec
@@ -110,8 +111,11 @@ def carry_out(plan: Plan, how: How, replan: Callable[[Ledger], Plan] | None = No
     """
     account = Account(how.profile, rounds=replan is not None)
     how.tell(account.before(plan))
+    vacancies = LiveOutlook(how.results).vacancies([p.id for p in plan.keep if p.state is State.QUEUED])
     if how.dry_run:
+        how.tell(f"{count(len(vacancies), 'idle slot')} would get a new worker" if vacancies else "")
         return Outcome(plan, how, scripts=scripts(how.results, plan, how.profile))
+    how.tell(fill_all(vacancies))
     if how.console is None:
         return Outcome(plan, how, submit(how.results, plan, how.profile, how.data))
     last = _follow_rounds(plan, how, how.console, replan, account)
@@ -134,6 +138,7 @@ def _follow_rounds(
     most = LOCAL_TRIES if isinstance(how.profile, LocalProfile) else SLURM_TRIES
     tries: Counter[tuple[str, int]] = Counter()
     folders: Sequence[Path] = ()
+    replacer = Replacer(RELAUNCH_S, how.tell)
     while True:
         # Whoever plans anew goes on without what a person must decide about; else that is watched with the rest.
         watched = [p.spec for p in plan.to_launch + plan.keep] if replan else everything
@@ -142,7 +147,7 @@ def _follow_rounds(
         if submitted := _submit_patiently(plan, how, console):
             folders = submitted
             tries.update(listed)
-        follow(monitor, how.title, console, heed=_pruning(how.pruner, monitor, plan.ledger))
+        follow(monitor, how.title, console, heed=_heed(how.pruner, replacer, monitor, plan.ledger))
         ledger = read_ledger(how.results)
         left = _attempts(how.results, make_plan(watched, ledger, proposed=how.proposed))
         if left and all(tries[run] >= most for run in left):
@@ -154,12 +159,17 @@ def _follow_rounds(
         how.tell(account.before(plan))
 
 
-def _pruning(pruner: Pruner | None, monitor: Monitor, ledger: Ledger) -> Callable[[Snapshot], None]:
-    """Return what stops hopeless runs at each look of a round, given all runs before it; nothing without a pruner."""
-    if pruner is None:
-        return lambda snapshot: None
-    pruner.begin(ledger)
-    return lambda snapshot: pruner.look(monitor.specs, snapshot.statuses)
+def _heed(pruner: Pruner | None, replacer: Replacer, monitor: Monitor, ledger: Ledger) -> Callable[[Snapshot], None]:
+    """Return what stops hopeless runs at each look of a round, given all runs before it, and replaces dead workers."""
+    if pruner:
+        pruner.begin(ledger)
+
+    def heed(snapshot: Snapshot) -> None:
+        if pruner:
+            pruner.look(monitor.specs, snapshot.statuses)
+        replacer.look(snapshot.vacancies)
+
+    return heed
 
 
 def _attempts(results: Path, plan: Plan) -> list[tuple[str, int]]:

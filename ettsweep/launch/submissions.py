@@ -12,6 +12,7 @@ A folder jobs/<submission>/ holds
 """
 
 import contextlib
+import os
 import re
 import uuid
 from collections.abc import Iterable
@@ -94,6 +95,23 @@ class Submission:
             if worker and not said.get("leaving") and worker.liveness() != "dead":
                 found.append((worker, slot, said))
         return found
+
+    def vacancies(self) -> list["Vacancy"]:
+        """Return the slots whose workers are dead, while others of this submission live and may need help.
+
+        Where all are dead, its runs count as nobody's, and are submitted again. What another user has submitted is left
+        to them.
+        """
+        with contextlib.suppress(OSError):
+            if self.path.stat().st_uid != os.getuid():
+                return []
+        found = []
+        for slot, job in zip(self.slots, self.workers(), strict=False):
+            said = self.said_by(name := str(slot.get("name")))
+            worker = Process.from_json(said.get("process")) or job
+            if worker and worker.liveness() == "dead":
+                found.append(Vacancy(self, name, died=bool(said.get("claimed") and not said.get("leaving"))))
+        return found if self.live_workers() else []
 
     def at_work(self) -> int:
         """Return how many local workers have their slots, and so may each train a run."""
@@ -181,9 +199,13 @@ class Submission:
 
     # --- workers ----------------------------------------------------------------------------------------------------
 
+    def words_path(self, worker: str) -> Path:
+        """Return the file in which a worker speaks of itself."""
+        return self.path / f"worker-{worker}.json"
+
     def said_by(self, worker: str) -> Json:
         """Return what a worker says of itself; empty where it has not started, or its words cannot be read."""
-        return json_or_empty(self.path / f"worker-{worker}.json")
+        return json_or_empty(self.words_path(worker))
 
     def last_words(self) -> str:
         """Return the last line that a worker wrote, and where the rest is."""
@@ -192,6 +214,19 @@ class Submission:
                 if (words := line.strip()) and not words.startswith(("submitit INFO", "srun: ", "slurmstepd: ")):
                     return f"{words} (all of it: {path})"
         return f"without a word, as if killed (their output: {self.path})"
+
+
+@dataclass(frozen=True)
+class Vacancy:
+    """A slot of a live submission whose worker is dead.
+
+    Attributes:
+        died: after it had claimed a run, and before it was done; else it was told to end, or may never have worked.
+    """
+
+    submission: Submission
+    slot: str
+    died: bool
 
 
 def read_submission(folder: Path) -> Submission:

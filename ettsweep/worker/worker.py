@@ -62,17 +62,19 @@ def say(
     saved: bool = False,
     idle_lives: int = 0,
     waits: Sequence[Path] = (),
+    claimed: bool = False,
 ) -> None:
     """Say of this worker whether it has taken its last look at its list, and whether it has nothing to lose any more.
 
-    `idle_lives` are those of its job in a row that had no time for a step; `waits` are the locks that it waits for.
+    `idle_lives` are those of its job in a row that had no time for a step; `waits` are the locks that it waits for;
+    `claimed` is whether it has claimed a run: one that dies before does so for reasons that the next would meet too.
     """
-    said: Json = {"process": process().to_json(), "leaving": leaving}
+    said: Json = {"process": process().to_json(), "leaving": leaving, "claimed": claimed}
     if waits:
         said["waits"] = list(map(str, waits))
     if job:
         said |= {"restart": job.restart, "saved": saved, "idle_lives": idle_lives}
-    write_atomic(submission.path / f"worker-{worker}.json", dumps(said))
+    write_atomic(submission.words_path(worker), dumps(said))
 
 
 @dataclass
@@ -88,12 +90,20 @@ class Worker:
 
     def __post_init__(self) -> None:
         self._outlook: Outlook = JobOutlook(self.job, self.submission) if self.job else ThisMachine()
+        self._claimed = False
         # One more, until a run makes a step in this one.
         self._idle_lives = 1 + int(self.submission.said_by(self.slot.name).get("idle_lives") or 0)
 
     def _say(self, *, leaving: bool, saved: bool = False) -> None:
-        idle = self._idle_lives
-        say(self.submission, self.slot.name, self.job, leaving=leaving, saved=saved, idle_lives=idle)
+        say(
+            self.submission,
+            self.slot.name,
+            self.job,
+            leaving=leaving,
+            saved=saved,
+            idle_lives=self._idle_lives,
+            claimed=self._claimed,
+        )
 
     def work_is_left(self) -> bool:
         """Say whether a run of the list waits for someone to train it."""
@@ -156,6 +166,9 @@ class Worker:
                 if first is None:
                     continue
                 claimed = True
+                if not self._claimed:
+                    self._claimed = True
+                    self._say(leaving=False)
                 torch.set_num_threads(self.slot.threads)  # the run before may have had less
                 places = self._places(run, remaining, profile, device)
                 attempts = [first, *self._take(places, info, places.size - 1)]

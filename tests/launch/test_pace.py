@@ -167,6 +167,8 @@ def test_a_pack_is_seen_and_reckoned_with(results: Path, make_spec: Any) -> None
     assert "6 queued  5 running (4 in 1 pack)" in shown
     rows = json.loads(ettsweep("status", "--results", results, "--format", "json").stdout)
     assert Counter(row["pack"] for row in rows) == {4: 4, 1: 1, None: 6}
+    shown = json.loads(ettsweep("show", specs[0].run_id, "--results", results, "--format", "json").stdout)
+    assert (shown["pack"], shown["slot"]) == (4, "cpu-0")
     told = ettsweep("status", "--results", results)
     assert told.stdout.count("pack of 4 on cpu-0, about 1 min 0 s left") == 4
     assert "6 queued, 5 running (4 in 1 pack)" in told.stderr

@@ -68,9 +68,14 @@ def submission(results: Path) -> Callable[..., Path]:
     return make
 
 
-def says(folder: Path, slot: str, worker: Process, leaving: bool = False) -> None:
-    content = {"process": worker.to_json(), "leaving": leaving}
+def says(folder: Path, slot: str, worker: Process, leaving: bool = False, **more: bool) -> None:
+    content = {"process": worker.to_json(), "leaving": leaving, **more}
     (folder / f"worker-{slot}.json").write_text(json.dumps(content))
+
+
+def vacant(folder: Path) -> dict[str, bool]:
+    """Return the vacant slots, each with whether its worker died."""
+    return {v.slot: v.died for v in read_submission(folder).vacancies()}
 
 
 ME = process()
@@ -113,6 +118,40 @@ def test_a_worker_that_is_leaving_takes_no_more_runs(submission: Any, results: P
     assert queued_runs(results) == set()
     says(folder, "cpu-0", ME)
     assert queued_runs(results) == {"0123456789ab"}, "it found one after all"
+
+
+def test_a_slot_is_vacant_where_its_worker_is_dead_and_another_lives(submission: Callable[..., Path]) -> None:
+    assert vacant(submission(GONE, ME, ME)) == {}
+    assert vacant(submission(GONE, GONE, GONE)) == {}, "its runs are nobody's, and are submitted again"
+    folder = submission(GONE, GONE, ME)
+    assert vacant(folder) == {"cpu-0": False}, "it never said a word"
+    says(folder, "cpu-0", GONE)
+    assert vacant(folder) == {"cpu-0": False}, "it has claimed nothing: the next would do no better"
+    says(folder, "cpu-0", GONE, claimed=True)
+    assert vacant(folder) == {"cpu-0": True}
+    says(folder, "cpu-0", GONE, claimed=True, leaving=True)
+    assert vacant(folder) == {"cpu-0": False}, "it was done, or told to end"
+    says(folder, "cpu-0", GONE, claimed=True)
+    says(folder, "cpu-1", ME, leaving=True)
+    assert vacant(folder) == {}, "soon none is left"
+    assert vacant(submission(None)) == {}
+
+
+def test_what_cannot_be_seen_is_not_vacant(submission: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = submission(GONE, UNSEEN, UNSEEN)
+    says(folder, "cpu-0", UNSEEN, claimed=True)
+    assert vacant(folder) == {}
+    folder = submission(GONE, GONE, ME)
+    says(folder, "cpu-0", GONE, claimed=True)
+    assert vacant(folder) == {"cpu-0": True}
+    monkeypatch.setattr("os.getuid", lambda: folder.stat().st_uid + 1)
+    assert vacant(folder) == {}, "another user's are theirs"
+
+
+def test_no_more_slots_are_vacant_than_runs_wait(submission: Callable[..., Path], results: Path) -> None:
+    submission(GONE, GONE, ME)
+    assert [v.slot for v in LiveOutlook(results).vacancies(["0123456789ab"])] == ["cpu-0"]
+    assert LiveOutlook(results).vacancies([]) == LiveOutlook(results).vacancies(["ba9876543210"]) == []
 
 
 @pytest.mark.parametrize("damage", ["{", "[]", "{}", '{"process": 3}', '{"process": {"pid": 1}}'])

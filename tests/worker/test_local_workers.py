@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -29,10 +30,13 @@ from support.commandline import (
 )
 from support.slots import attempt_with_checkpoint, held, owner, wait_for_results, waiting
 
+from ettsweep.launch.outlook import LiveOutlook
+from ettsweep.launch.replacement import Replacer
 from ettsweep.launch.slots import held as held_locks
 from ettsweep.launch.slots import slot_dir
-from ettsweep.launch.submissions import submission_folders
+from ettsweep.launch.submissions import Vacancy, submission_folders
 from ettsweep.processes import process
+from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 from ettsweep.spec import RunSpec
 from ettsweep.sweep.gridfile import load_request
@@ -236,6 +240,118 @@ def test_ctrl_c_only_detaches(grid: Any, results: Path) -> None:
         assert alive(worker)
     (run,) = wait_for_results(results, 1)
     assert owner(run.attempt(1)) == worker
+
+
+# --- replaced -------------------------------------------------------------------------------------------------------
+
+
+def kill_one_of_two(results: Path) -> tuple[Attempt, int]:
+    """Return an attempt whose worker was killed, and the other worker, which is stopped; two runs wait for them."""
+    lost = attempt_with_checkpoint(results)
+    os.kill(owner(lost), signal.SIGSTOP)
+    other = owner(attempt_with_checkpoint(results, but=lost.run.name))
+    os.kill(other, signal.SIGSTOP)
+    os.kill(owner(lost), signal.SIGKILL)
+    wait_for(lambda: not alive(owner(lost)), "the worker to end")
+    return lost, other
+
+
+@pytest.fixture
+def half_dead(grid: Any, results: Path) -> tuple[Attempt, int]:
+    """Return an attempt whose worker was killed, and the other worker, which is stopped; two runs wait for them."""
+    ettsweep(*grid(runs=4), *TWO_SLOTS, "--launch-set", "pack=1")
+    return kill_one_of_two(results)
+
+
+def vacancies(results: Path) -> list[Vacancy]:
+    return LiveOutlook(results).vacancies([run for run, row in status(results).items() if row["state"] == "queued"])
+
+
+def logs_of_workers(results: Path) -> int:
+    return len(list(results.glob("jobs/*/*_log.out")))
+
+
+@pytest.mark.usefixtures("warm")
+def test_the_next_command_uses_the_slot_of_a_dead_worker(grid: Any, results: Path, half_dead: Any) -> None:
+    lost, other = half_dead
+    assert Counter(row["state"] for row in status(results).values()) == {"queued": 3, "running": 1}
+    assert re.search(
+        r"^no worker in cpu-\d: it died; the command", ettsweep("status", "--results", results).stderr, re.M
+    )
+    again = (*grid(runs=4), *TWO_SLOTS)
+    assert "1 idle slot would get a new worker\n" in ettsweep(*again, "--dry-run").stderr
+    assert logs_of_workers(results) == 2
+    assert "1 idle slot has a new worker\n" in ettsweep(*again).stderr
+    assert "has a new worker" not in ettsweep(*again).stderr, "it lives"
+    wait_for_results(results, 3)
+    os.kill(other, signal.SIGCONT)
+    runs = wait_for_results(results, 4)
+    assert len(submission_folders(results)) == 1
+    assert sorted(run.numbers() for run in runs) == [[1], [1], [1], [1, 2]]
+    assert RunDir(lost.run).attempt(2).resumed_from()[0] == 1
+    assert_as_if_undisturbed(RunDir(lost.run))
+
+
+@pytest.mark.usefixtures("warm")
+def test_of_two_commands_that_follow_one_replaces_a_dead_worker(grid: Any, results: Path, half_dead: Any) -> None:
+    _, other = half_dead
+    found = vacancies(results)
+    assert [(v.slot, v.died) for v in found] == [(found[0].slot, True)]
+    now_s, told = [0.0], list[str]()
+    one, two = (Replacer(20.0, told.append, clock=lambda: now_s[0]) for _ in range(2))
+    for now_s[0] in (0.0, 19.0):
+        one.look(found)
+        two.look(found)
+    assert (set(told), logs_of_workers(results)) == ({""}, 2), "it is not yet dead for long"
+    now_s[0] = 21.0
+    one.look(found)
+    two.look(found)
+    assert (list(filter(None, told)), logs_of_workers(results)) == (["1 idle slot has a new worker"], 3)
+    assert vacancies(results) == []
+    wait_for_results(results, 3)
+    os.kill(other, signal.SIGCONT)
+    wait_for_results(results, 4)
+
+
+def test_a_worker_that_dies_at_once_is_not_replaced_again(
+    grid: Any, results: Path, half_dead: Any, request: pytest.FixtureRequest
+) -> None:
+    _, other = half_dead
+    request.getfixturevalue("broken_torch")
+    assert "1 idle slot has a new worker\n" in ettsweep(*grid(runs=4), *TWO_SLOTS).stderr
+    (vacancy,) = wait_for(lambda: vacancies(results), "the new worker to die")
+    assert not vacancy.died
+    Replacer(0.0).look([vacancy])
+    assert logs_of_workers(results) == 3
+    os.kill(other, signal.SIGCONT)
+    wait_for_results(results, 4)
+
+
+@pytest.mark.slow
+def test_following_fills_the_slot_of_a_dead_worker_while_others_train(grid: Any, results: Path) -> None:
+    command = start(*grid(runs=4), *TWO_SLOTS, "--launch-set", "pack=1", "--follow")
+    _, other = kill_one_of_two(results)
+    wait_for_results(results, 3)
+    os.kill(other, signal.SIGCONT)
+    said = ended(command).stderr
+    assert "no worker in cpu-" in said
+    assert said.count("1 idle slot has a new worker\n") == 1
+    assert "4 of 4 runs finished" in said
+    assert len(submission_folders(results)) == 1
+
+
+def test_a_worker_that_was_told_to_end_is_replaced_by_a_command_alone(grid: Any, results: Path) -> None:
+    ettsweep(*grid(runs=4), *TWO_SLOTS, "--launch-set", "pack=1")
+    told = owner(attempt_with_checkpoint(results))
+    wait_for(lambda: len([run for run in runs_in(results) if run.numbers()]) > 1, "the other worker")
+    (other,) = {pid for pid in worker_pids(results) if pid != told}
+    os.kill(other, signal.SIGSTOP)
+    os.kill(told, signal.SIGTERM)
+    wait_for(lambda: not alive(told), "the worker to end")
+    assert [v.died for v in vacancies(results)] == [False]
+    os.kill(other, signal.SIGKILL)
+    wait_for(lambda: not alive(other), "the other to end")
+    assert vacancies(results) == [], "with none alive, the runs are submitted anew"
 
 
 # --- cancelled and cleaned ------------------------------------------------------------------------------------------

@@ -168,7 +168,8 @@ class Worker:
                 claimed = True
                 if not self._claimed:
                     self._claimed = True
-                    self._say(leaving=False)
+                    with contextlib.suppress(StorageError):  # a full disk costs the words, not the run
+                        self._say(leaving=False)
                 torch.set_num_threads(self.slot.threads)  # the run before may have had less
                 places = self._places(run, remaining, profile, device)
                 attempts = [first, *self._take(places, info, places.size - 1)]

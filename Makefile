@@ -18,6 +18,9 @@
 # make bench-encdec  a training step of bart-large beside Hugging Face's MBart; on a GPU, r2c2 too (BENCH="--json FILE")
 # make bench-gpu   vit-b16 for some hundred steps on a GPU, all strategies in fp16 and bf16, on made images
 # make bench-gpu-text   bart-large for some hundred steps on a GPU, and r2c2 for a few dozen, on Python's documentation
+# make bench-all-gpu  all of it on a GPU in steps of less than eight minutes, JSON for each, a table against targets
+#                  (STEP=2, STEP=table, OUT=DIR, SMALL=1; WHEELS=DIR with the python3 and torch that are there, offline)
+# make wheels      into WHEELS=DIR what that needs beside torch, for PYTHON_VERSION=3.12
 
 PYTHON ?= python3
 VENV := .venv
@@ -29,7 +32,7 @@ CLUSTERS ?= 1
 PROCESSES ?= auto
 
 .PHONY: help install demo test test-all lint check slurm-up slurm-down chaos fuzz clean
-.PHONY: bench bench-data bench-text bench-verdicts bench-search bench-pack bench-beside bench-vit bench-encdec bench-gpu bench-gpu-text
+.PHONY: bench bench-data bench-text bench-verdicts bench-search bench-pack bench-beside bench-vit bench-encdec bench-gpu bench-gpu-text bench-all-gpu wheels
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -122,6 +125,14 @@ bench-gpu: $(READY)
 
 bench-gpu-text: $(READY)
 	@PYTHONPATH=tests $(BIN)/python -m bench.gpu_text $(BENCH)
+
+bench-all-gpu: $(if $(WHEELS),,$(READY))
+	@PYTHONPATH=tests $(if $(WHEELS),$(PYTHON),$(BIN)/python) -m bench.all_gpu $(if $(STEP),--step $(STEP)) \
+		$(if $(OUT),--out $(OUT)) $(if $(SMALL),--small) $(if $(WHEELS),--wheels $(WHEELS)) $(BENCH)
+
+wheels: $(READY)
+	@PYTHONPATH=tests $(BIN)/python -m bench.session.wheels $(or $(WHEELS),$(error say where to: make wheels WHEELS=DIR)) \
+		--python-version $(or $(PYTHON_VERSION),3.12) $(BENCH)
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache

@@ -118,21 +118,22 @@ class Row:
     tokens_per_s: float
     step_s: float
     utilisation: float | None
+    utilisation_measured: float | None
     memory_gib: float | None
     mbart_tokens_per_s: float | None
     mbart_memory_gib: float | None
     ratio: float | None
 
     HEAD: ClassVar[str] = (
-        "model         precision  compiled  batch   tokens/s  step (ms)  utilisation  memory (GiB)"
+        "model         precision  compiled  batch   tokens/s  step (ms)  of data sheet's peak  of measured peak  memory (GiB)"
         "   MBart tokens/s  MBart GiB   ratio"
     )
 
     def __str__(self) -> str:
         return (
             f"{self.model:12}  {self.precision:9}  {'yes' if self.compiled else 'no':8}  {self.batch_size:5}"
-            f"  {self.tokens_per_s:9.1f}  {1000 * self.step_s:9.1f}  {optional(self.utilisation, '.1%'):>11}"
-            f"  {optional(self.memory_gib, '.1f'):>12}  {optional(self.mbart_tokens_per_s, '.1f'):>15}"
+            f"  {self.tokens_per_s:9.1f}  {1000 * self.step_s:9.1f}  {optional(self.utilisation, '.1%'):>20}"
+            f"  {optional(self.utilisation_measured, '.1%'):>16}  {optional(self.memory_gib, '.1f'):>12}  {optional(self.mbart_tokens_per_s, '.1f'):>15}"
             f"  {optional(self.mbart_memory_gib, '.1f'):>9}  {optional(self.ratio, '.3f'):>6}"
         )
 
@@ -161,7 +162,7 @@ def row(name: str, spec: RunSpec, compiled: bool, ours: Contender, theirs: Conte
         spec.batch_size,
         tokens_per_s=tokens / ours.median_step_s,
         step_s=ours.median_step_s,
-        utilisation=ours.utilisation(),
+        **ours.utilisations(),
         memory_gib=ours.memory_gib,
         mbart_tokens_per_s=None if theirs is None else tokens / theirs.median_step_s,
         mbart_memory_gib=None if theirs is None else theirs.memory_gib,

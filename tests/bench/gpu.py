@@ -7,6 +7,7 @@ resumed are from those of an undisturbed one. `--small` tries the script itself 
 
 import argparse
 import json
+import math
 import os
 import platform
 import signal
@@ -21,30 +22,39 @@ from support.waves import CLASSES, write_images
 
 from ettsweep.files import read_lines
 
-ETTSWEEP = str(Path(sys.executable).with_name("ettsweep"))
+ETTSWEEP = (sys.executable, "-m", "ettsweep")  # also where it is not installed, but on the path
 STRATEGIES = ("standard", "ntk", "hybrid", "mup")
 OVERFLOWS_AT_START = 20
 """Steps in which a loss scaler may still look for its scale."""
 
 
+def made_images(root: Path, images: int, *, small: bool) -> None:
+    """Write so many training images, and an eighth as many for validation."""
+    write_images(root, counts(images), 72 if small else 256)
+
+
+def counts(images: int) -> dict[str, int]:
+    return {"train": images, "val": CLASSES * (images // (8 * CLASSES))}
+
+
 def command(
-    arguments: argparse.Namespace, data: Path, counts: dict[str, int], strategy: str, precision: str
+    data: Path, strategy: str, precision: str, steps: int, batch_size: int, images: int, *, small: bool
 ) -> list[str]:
     """Return what trains one run, but for where its results go."""
     sets = {
-        "task.train_size": counts["train"],
-        "task.val_size": counts["val"],
+        "task.train_size": counts(images)["train"],
+        "task.val_size": counts(images)["val"],
         "model.classes": CLASSES,
-        "batch_size": arguments.batch_size,
+        "batch_size": batch_size,
         "precision": precision,
-        "schedule.total_steps": arguments.steps,
-        "schedule.warmup_steps": arguments.steps // 10,
-        "schedule.eval_every": arguments.steps // 4,
+        "schedule.total_steps": steps,
+        "schedule.warmup_steps": steps // 10,
+        "schedule.eval_every": steps // 4,
     }
-    if arguments.small:
+    if small:
         sets |= {"model.width": 32, "model.heads": 2, "model.depth": 2, "model.image_size": 64, "task.resize": 72}
     options = [f"--set={key}={value}" for key, value in sets.items()]
-    return [ETTSWEEP, "train", "--model", "vit-b16", "--strategy", strategy, "--data", str(data), *options]
+    return [*ETTSWEEP, "train", "--model", "vit-b16", "--strategy", strategy, "--data", str(data), *options]
 
 
 def train(base: list[str], results: Path, stop_at: int | None = None) -> dict[str, Any]:
@@ -57,7 +67,7 @@ def train(base: list[str], results: Path, stop_at: int | None = None) -> dict[st
                 if f" step {stop_at}/" in line:
                     process.send_signal(signal.SIGTERM)
     done = subprocess.run(full, capture_output=True, text=True, check=False)
-    (folder,) = (results / "runs").iterdir()
+    folder = next(results.glob("runs/*"), results)
     if not (folder / "result.json").exists():
         sys.exit(f"{' '.join(full)}\n{done.stdout}\n{done.stderr}")
     result: dict[str, Any] = json.loads((folder / "result.json").read_text())
@@ -74,6 +84,30 @@ def late_overflows(result: dict[str, Any]) -> int:
     return sum(1 for line in result["metrics"] if line.get("overflow") and line["step"] > OVERFLOWS_AT_START)
 
 
+def told(result: dict[str, Any]) -> dict[str, Any]:
+    """Return what a table says of a run: how it ended, what came out, and how fast."""
+    curve = losses(result)
+    return {
+        "status": result["status"],
+        "steps": result["steps"],
+        "first_loss": curve.get(1),
+        "last_loss": curve[max(curve)] if curve else None,
+        **{name: result[name] for name in ("final_loss", "final_accuracy", "final_bits", "overflow_steps")},
+        "late_overflows": late_overflows(result),
+        **{name: result[name] for name in ("samples_per_s", "utilisation", "utilisation_measured", "data_wait")},
+        "memory_gib": result["memory_gib"],
+        **{name: result["execution"][name] for name in ("compile", "micro_batch")},
+    }
+
+
+def resumed(result: dict[str, Any], undisturbed: dict[str, Any]) -> dict[str, Any]:
+    """Return how far the losses of a resumed run are from those of an undisturbed one."""
+    found, wanted = losses(result), losses(undisturbed)
+    away = [abs(found.get(step, math.inf) / loss - 1) for step, loss in wanted.items()]
+    equal = sum(found.get(step) == loss for step, loss in wanted.items())
+    return {"attempts": result["attempts"], "equal": equal, "of": len(wanted), "largest_difference": max(away)}
+
+
 def cell(value: float | None, form: str) -> str:
     """Return a number for a table."""
     return "" if value is None else format(value, form)
@@ -86,44 +120,48 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=512)
     parser.add_argument("--images", type=int, default=5120, help="training images")
     parser.add_argument("--small", action="store_true", help="a small model, to try the script on a CPU")
-    arguments = parser.parse_args()
-    if arguments.small:
-        arguments.steps, arguments.batch_size, arguments.images = 12, 16, 160
+    asked = parser.parse_args()
+    if asked.small:
+        asked.steps, asked.batch_size, asked.images = 12, 16, 160
     elif not torch.cuda.is_available():
         sys.exit("there is no GPU here; --small tries the script itself")
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine()
-    counts = {"train": arguments.images, "val": CLASSES * (arguments.images // (8 * CLASSES))}
-    print(f"{device}, torch {torch.__version__}, {os.cpu_count()} cores, batch {arguments.batch_size}, ", end="")
-    print(f"{arguments.steps} steps on {arguments.images} made images\n")
+    print(f"{device}, torch {torch.__version__}, {os.cpu_count()} cores, batch {asked.batch_size}, ", end="")
+    print(f"{asked.steps} steps on {asked.images} made images\n")
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
-        write_images(root / "data", counts, 72 if arguments.small else 256)
-        print(
-            "| strategy | precision | status | first loss | last loss | accuracy | overflows (late) | images/s | ",
-            end="",
-        )
-        print("utilisation | waits for data | memory, GiB |\n|---|---|---|---|---|---|---|---|---|---|---|")
+        made_images(root / "data", asked.images, small=asked.small)
+
+        def run(strategy: str, precision: str) -> list[str]:
+            size = asked.steps, asked.batch_size, asked.images
+            return command(root / "data", strategy, precision, *size, small=asked.small)
+
+        print("| strategy | precision | status | first loss | last loss | accuracy | overflows (late) | ", end="")
+        print("images/s | utilisation, of data sheet | of measured peak | waits for data | memory, GiB |")
+        print(f"|{'---|' * 12}")
         undisturbed = {}
         for precision in ("fp16", "bf16"):
             for strategy in STRATEGIES:
-                base = command(arguments, root / "data", counts, strategy, precision)
-                r = undisturbed[strategy, precision] = train(base, root / f"{strategy}-{precision}")
-                curve = losses(r)
+                result = train(run(strategy, precision), root / f"{strategy}-{precision}")
+                undisturbed[strategy, precision] = result
+                r = told(result)
                 print(
-                    f"| {strategy} | {precision} | {r['status']} | {curve[1]:.3f} | {curve[max(curve)]:.3f} | "
-                    f"{cell(r['final_accuracy'], '.3f')} | {r['overflow_steps']} ({late_overflows(r)}) | "
-                    f"{cell(r['samples_per_s'], '.0f')} | {cell(r['utilisation'], '.1%')} | {cell(r['data_wait'], '.1%')} | "
-                    f"{cell(r['memory_gib'], '.1f')} |",
+                    f"| {strategy} | {precision} | {r['status']} | {cell(r['first_loss'], '.3f')} | "
+                    f"{cell(r['last_loss'], '.3f')} | {cell(r['final_accuracy'], '.3f')} | "
+                    f"{r['overflow_steps']} ({r['late_overflows']}) | {cell(r['samples_per_s'], '.0f')} | {shares(r)}",
                     flush=True,
                 )
         print("\n| resumed run | steps with equal loss | largest relative difference |\n|---|---|---|")
         for precision in ("fp16", "bf16"):
-            base = command(arguments, root / "data", counts, "ntk", precision)
-            resumed = losses(train(base, root / f"resumed-{precision}", stop_at=arguments.steps // 2))
-            wanted = losses(undisturbed["ntk", precision])
-            equal = sum(resumed.get(step) == loss for step, loss in wanted.items())
-            worst = max(abs(resumed[step] / loss - 1) for step, loss in wanted.items())
-            print(f"| ntk, {precision} | {equal} of {len(wanted)} | {worst:.2e} |", flush=True)
+            result = train(run("ntk", precision), root / f"resumed-{precision}", stop_at=asked.steps // 2)
+            r = resumed(result, undisturbed["ntk", precision])
+            print(f"| ntk, {precision} | {r['equal']} of {r['of']} | {r['largest_difference']:.2e} |", flush=True)
+
+
+def shares(told: dict[str, Any]) -> str:
+    """Return the last cells of a line: shares of both peaks, waiting, memory."""
+    names = ("utilisation", "utilisation_measured", "data_wait")
+    return " | ".join([*(cell(told[name], ".1%") for name in names), cell(told["memory_gib"], ".1f")]) + " |"
 
 
 if __name__ == "__main__":

@@ -16,10 +16,13 @@ from pathlib import Path
 import torch
 from support.texts import write_gpt2
 
-from bench.gpu import ETTSWEEP, cell, late_overflows, losses, train
+from bench.gpu import ETTSWEEP, cell, shares, told, train
 from ettsweep.tasks.text.pydoc import documents
 
 SMALL = {"model.width": 32, "model.depth": 1, "model.heads": 2, "model.tokens": 64, "model.vocabulary": 608}
+
+TOKENS = 514
+"""Of a text, where the model is not a small one."""
 
 
 def tokenised(root: Path, *, small: bool) -> Path:
@@ -30,7 +33,7 @@ def tokenised(root: Path, *, small: bool) -> Path:
     asked = ["--input", root / "text", "--out", root / "tokens"]
     asked += ["--bpe-tokens", 600] if small else ["--tokenizer", write_gpt2(root / "gpt2")]
     options = ["--documents", "file", "--val-fraction", "0.1"]
-    subprocess.run([ETTSWEEP, "data", "text", *map(str, asked), *options], check=True, capture_output=True)
+    subprocess.run([*ETTSWEEP, "data", "text", *map(str, asked), *options], check=True, capture_output=True)
     return root / "tokens"
 
 
@@ -44,7 +47,7 @@ def command(data: Path, model: str, strategy: str, steps: int, batch_size: int, 
         "schedule.stop_step": "null",
     } | (SMALL if small else {})
     options = [f"--set={key}={value}" for key, value in sets.items()]
-    return [ETTSWEEP, "train", "--model", model, "--strategy", strategy, "--data", str(data), *options]
+    return [*ETTSWEEP, "train", "--model", model, "--strategy", strategy, "--data", str(data), *options]
 
 
 def main() -> None:
@@ -59,26 +62,27 @@ def main() -> None:
     elif not torch.cuda.is_available():
         sys.exit("there is no GPU here; --small tries the script itself")
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine()
-    length = SMALL["model.tokens"] if arguments.small else 514
+    length = SMALL["model.tokens"] if arguments.small else TOKENS
     print(
         f"{device}, torch {torch.__version__}, {os.cpu_count()} cores; tokens are those of the target, {length} a text\n"
     )
     print("| model | strategy | batch | steps | status | first loss | last loss | val. loss, nats | bits | ", end="")
-    print("overflows (late) | tokens/s | utilisation | waits for data | memory, GiB |")
-    print("|---|---|---|---|---|---|---|---|---|---|---|---|---|---|")
+    print(
+        "overflows (late) | tokens/s | utilisation, of data sheet | of measured peak | waits for data | memory, GiB |"
+    )
+    print(f"|{'---|' * 15}")
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         data = tokenised(root, small=arguments.small)
         for model, strategy, part in (("bart-large", "standard", 1), ("bart-large", "ntk", 1), ("r2c2", "ntk", 10)):
             steps, batch_size = arguments.steps // part, arguments.batch_size // (1 if part == 1 else 2)
             base = command(data, model, strategy, max(10, steps), batch_size, small=arguments.small)
-            r = train(base, root / f"{model}-{strategy}")
-            curve = losses(r)
+            r = told(train(base, root / f"{model}-{strategy}"))
             print(
-                f"| {model} | {strategy} | {batch_size} | {r['steps']} | {r['status']} | {curve[1]:.3f} | "
-                f"{curve[max(curve)]:.3f} | {cell(r['final_loss'], '.3f')} | {cell(r['final_bits'], '.3f')} | "
-                f"{r['overflow_steps']} ({late_overflows(r)}) | {cell(r['samples_per_s'] * length, ',.0f')} | "
-                f"{cell(r['utilisation'], '.1%')} | {cell(r['data_wait'], '.1%')} | {cell(r['memory_gib'], '.1f')} |",
+                f"| {model} | {strategy} | {batch_size} | {r['steps']} | {r['status']} | "
+                f"{cell(r['first_loss'], '.3f')} | {cell(r['last_loss'], '.3f')} | {cell(r['final_loss'], '.3f')} | {cell(r['final_bits'], '.3f')} | "
+                f"{r['overflow_steps']} ({r['late_overflows']}) | "
+                f"{cell(r['samples_per_s'] * length, ',.0f')} | {shares(r)}",
                 flush=True,
             )
 

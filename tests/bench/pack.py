@@ -39,7 +39,7 @@ from ettsweep.training.stack import Stack
 from ettsweep.training.trainer import Trainer
 from ettsweep.worker.devices import keep_freed_memory
 
-ETTSWEEP = str(Path(sys.executable).with_name("ettsweep"))
+ETTSWEEP = (sys.executable, "-m", "ettsweep")  # also where it is not installed, but on the path
 DIGITS = RunSpec(
     model=model_spec("vit-digits"),
     task=DigitsTask(),
@@ -92,7 +92,9 @@ def now_s(device: torch.device) -> float:
     return time.process_time()
 
 
-def steps(model: str, members: int, device: torch.device, turns: int, steps_a_turn: int) -> list[Row]:
+def steps(
+    model: str, members: int, device: torch.device, turns: int, steps_a_turn: int, compiled: bool = True
+) -> list[Row]:
     """Return, of each way to train so many runs, milliseconds a run-step, and how many times as fast as alone that is."""
     ways: dict[str, Callable[[int], object]] = {}
     spec = MODELS[model]
@@ -112,7 +114,9 @@ def steps(model: str, members: int, device: torch.device, turns: int, steps_a_tu
     others = [made(point(spec, k), device) for k in range(members)]
     ways["lockstep"] = in_turn(others, [next(others[0].task.batches(1))])
     if members > 1:
-        ways |= {"exact": stacked(compiled=False), "fast": stacked(compiled=True)}
+        ways["exact"] = stacked(compiled=False)
+    if members > 1 and compiled:
+        ways["fast"] = stacked(compiled=True)
     took: dict[str, list[float]] = {way: [] for way in ways}
     for turn in range(turns + 1):
         for way, take in ways.items():
@@ -170,7 +174,7 @@ def command(slots: int, seeds: int, ways: Sequence[str], folder: Path) -> list[R
         launch += [part for option in way.split() for part in ("--launch-set", option)]
         began_s = time.perf_counter()
         where = ["--results", str(folder / f"{slots}-{way.replace(' ', '-')}"), "--follow"]
-        subprocess.run([ETTSWEEP, *grid, *launch, *where], check=True, capture_output=True)
+        subprocess.run([*ETTSWEEP, *grid, *launch, *where], check=True, capture_output=True)
         wall_s = time.perf_counter() - began_s
         rows.append({"slots": slots, "way": way, "runs": 9 * seeds, "wall s": wall_s})
         rows[-1]["times as fast"] = rows[0]["wall s"] / wall_s

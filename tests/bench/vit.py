@@ -103,34 +103,39 @@ class Row:
     images_per_s: float
     step_s: float
     utilisation: float | None
+    utilisation_measured: float | None
     memory_gib: float | None
     timm_images_per_s: float
     timm_memory_gib: float | None
     ratio: float
 
     HEAD: ClassVar[str] = (
-        "precision  compiled  batch   images/s  step (ms)  utilisation  memory (GiB)   timm images/s  timm GiB   ratio"
+        "precision  compiled  batch   images/s  step (ms)  of data sheet's peak  of measured peak  memory (GiB)"
+        "   timm images/s  timm GiB   ratio"
     )
 
     def __str__(self) -> str:
         return (
             f"{self.precision:9}  {'yes' if self.compiled else 'no':8}  {self.batch_size:5}  {self.images_per_s:9.1f}"
-            f"  {1000 * self.step_s:9.1f}  {optional(self.utilisation, '.1%'):>11}  {optional(self.memory_gib, '.1f'):>12}"
+            f"  {1000 * self.step_s:9.1f}  {optional(self.utilisation, '.1%'):>20}"
+            f"  {optional(self.utilisation_measured, '.1%'):>16}  {optional(self.memory_gib, '.1f'):>12}"
             f"  {self.timm_images_per_s:14.1f}  {optional(self.timm_memory_gib, '.1f'):>8}  {self.ratio:6.3f}"
         )
 
 
-def measure(model: ModelSpec, device: torch.device, precision: Precision, compiled: bool, batch_size: int) -> Row:
+def measure(
+    model: ModelSpec, device: torch.device, precision: Precision, compiled: bool, batch_size: int, count: int = TURNS
+) -> Row:
     """Let ours and timm's take turns at training steps."""
     spec = run_spec(model, precision, batch_size)
-    ours, theirs = contest((our_trainer, timm_trainer), spec, device, compiled, TURNS)
+    ours, theirs = contest((our_trainer, timm_trainer), spec, device, compiled, count)
     return Row(
         precision,
         compiled,
         batch_size,
         images_per_s=batch_size / ours.median_step_s,
         step_s=ours.median_step_s,
-        utilisation=ours.utilisation(),
+        **ours.utilisations(),
         memory_gib=ours.memory_gib,
         timm_images_per_s=batch_size / theirs.median_step_s,
         timm_memory_gib=theirs.memory_gib,

@@ -16,7 +16,9 @@ from ettsweep.models.cost import peak_flops, train_flops_per_sample
 from ettsweep.spec import Precision, RunSpec
 from ettsweep.tasks.base import Share, Task
 from ettsweep.training.memory import is_out_of_memory
+from ettsweep.training.peak import measured_flops
 from ettsweep.training.precision import set_matmul_precision
+from ettsweep.training.timing import UTILISATIONS
 from ettsweep.training.trainer import Trainer
 
 TURNS = 9
@@ -71,14 +73,15 @@ class Contender:
     def memory_gib(self) -> float | None:
         return self.memory_bytes / 2**30 or None
 
-    def utilisation(self) -> float | None:
-        """Return which share of the device's peak the model's FLOPs of a step are, where that is known."""
+    def utilisations(self) -> dict[str, float | None]:
+        """Return which share the model's FLOPs of a step are of the data sheet's peak, and of the measured one."""
         spec = self.trainer.spec
         if self.device.type != "cuda":
-            return None
-        peak = peak_flops(torch.cuda.get_device_name(self.device), spec.precision)
-        flops = train_flops_per_sample(spec.model) * spec.batch_size
-        return flops / self.median_step_s / peak if peak else None
+            return dict.fromkeys(UTILISATIONS)
+        name = torch.cuda.get_device_name(self.device)
+        reached = train_flops_per_sample(spec.model) * spec.batch_size / self.median_step_s
+        peaks = peak_flops(name, spec.precision), measured_flops(name, spec.precision)
+        return {key: reached / peak if peak else None for key, peak in zip(UTILISATIONS, peaks, strict=True)}
 
     def _steps(self, count: int) -> float:
         """Take some steps; return their seconds, until the device is done."""

@@ -233,7 +233,8 @@ def test_tiny_sizes_and_broken_files_measure_nothing(tmp_path: Path, capsys: pyt
     written(tmp_path, 5, {"waits of vit-b16, bf16, eager": [{"steps": 10, "waits": 0}]}, small=True)
     (tmp_path / "2-vit.json").write_text('{"step": 2')
     failed = {"item": "vit-digits, 32 at once", "state": "failed", "message": "out of memory", "wall_s": 1.0}
-    written(tmp_path, 7, packed("vit-digits", {8: 30.0}), more=[failed])
+    broken = {"vit-digits, 128 at once": [{"members": 128, "way": "fast", "message": "no compiler"}]}
+    written(tmp_path, 7, packed("vit-digits", {8: 30.0}) | broken, more=[failed])
     assert {verdict for _, verdict in table(tmp_path).values()} == {"not measured"}
     assert "2-vit.json: cannot be read" in capsys.readouterr().out
     targets.show(tmp_path)

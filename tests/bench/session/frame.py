@@ -24,6 +24,9 @@ Json = dict[str, Any]
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 
+GRACE_S = 2.0
+"""Seconds that a process has to end by itself."""
+
 SAID_CHARS = 1500
 """Of what an item printed, the last that are kept."""
 
@@ -137,18 +140,17 @@ class _Process:
         return answer
 
     def kill(self) -> int:
-        """End it; return its code where it had ended by itself, else that of the signal."""
-        for _ in range(20):  # what has closed the pipe is about to end
-            if self._popen.poll() is None:
-                time.sleep(0.05)
+        """End it; return its code where it ends by itself, else that of the signal."""
+        assert self._popen.stdin
+        with suppress(OSError):
+            self._popen.stdin.close()  # which tells it to
+        with suppress(subprocess.TimeoutExpired):
+            self._popen.wait(GRACE_S)
         with suppress(ProcessLookupError):
             os.killpg(self._popen.pid, signal.SIGKILL)
         if self._answers >= 0:
             os.close(self._answers)
             self._answers = -1
-        assert self._popen.stdin
-        with suppress(OSError):
-            self._popen.stdin.close()
         return self._popen.wait()
 
 

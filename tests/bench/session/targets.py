@@ -112,7 +112,8 @@ def _packed(steps: Steps, model: str, wanted: float, enough: Callable[[Iterator[
     target = f"{model} packed: {wanted:g} times single runs, {told}"
     best: dict[int, Row] = {}
     for _, row in rows(steps, 7, f"{model}, "):
-        if row["way"] != "alone" and row["times as fast"] > best.get(row["members"], {}).get("times as fast", 0.0):
+        times, before = row.get("times as fast", 0.0), best.get(row["members"], {}).get("times as fast", 0.0)
+        if row["way"] != "alone" and times > before:
             best[row["members"]] = row
     cells = [f"{k}: {row['times as fast']:.2f} ({row['way']})" for k, row in sorted(best.items())]
     many = [best[k]["times as fast"] for k in MANY if k in best]

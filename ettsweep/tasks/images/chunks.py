@@ -152,7 +152,11 @@ def load(images: Loaded, order: Iterable[list[Any]], workers: int, *, pinned: bo
         worker_init_fn=partial(_start_worker, stop) if workers else None,
     )
     with blocked(*SIGNALS if workers else ()):  # they do not yet know what to do about them
-        running = [iter(loader)]
+        try:
+            running = [iter(loader)]
+        except BaseException:
+            stop.fill_(1)  # workers that were started would ignore their end
+            raise
     end = partial(_end, running, stop)
     atexit.register(end)  # before multiprocessing waits for its children
     try:

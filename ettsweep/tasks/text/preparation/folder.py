@@ -1,14 +1,13 @@
 """The folder that becomes a corpus: only where nothing else is, by one command at a time, finished in one rename."""
 
-import fcntl
-import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from ettsweep.errors import EttsweepError, InputError, StorageError
-from ettsweep.files import storage_errors, write_atomic
+from ettsweep.errors import EttsweepError, InputError
+from ettsweep.files import write_atomic
+from ettsweep.tasks.preparation import check_out, meant, remove_begun, written_alone
 from ettsweep.tasks.text.corpus import mark_verified, stamp_of
 from ettsweep.tasks.text.manifest import MANIFEST, SHARDS, TOKENIZER, Manifest, UnitRecord, read_manifest
 
@@ -16,7 +15,6 @@ TRAINED = "tokenizer-"
 """Beginning of the name of the file that processes read the tokenizer from."""
 
 _OWN = re.compile(rf"[0-9a-f]{{24}}(-\d+\.bin|\.json)|{TRAINED}[0-9a-f]{{24}}\.json")
-_BEGUN = re.compile(r"\A\.(.+)\.[0-9a-f]{32}\.tmp\Z")
 
 
 def check_folder(out: Path) -> None:
@@ -26,14 +24,10 @@ def check_folder(out: Path) -> None:
         InputError: something else is there.
         StorageError: it cannot be written.
     """
-    if out.exists() and not out.is_dir():
-        raise InputError(f"--out {out}: is a file; a folder is expected")
+    check_out(out)
     if out.is_dir() and (others := not_own(out)):
         names = ", ".join(others[:6])
         raise InputError(f"--out {out}: is not empty, and no tokenised text (it holds {names}); name a new folder")
-    above = next(folder for folder in (out, *out.parents) if folder.exists())
-    if not os.access(above, os.W_OK | os.X_OK):
-        raise StorageError(f"--out {out}: {above} cannot be written; choose another folder")
 
 
 def not_own(folder: Path) -> list[str]:
@@ -43,19 +37,14 @@ def not_own(folder: Path) -> list[str]:
     known = {SHARDS} if shards.is_dir() else set[str]()
     if any(map(_is_own, inside)) or corpus_there(folder):  # others may have files of these names, too
         known |= {MANIFEST, TOKENIZER}
-    names = [path.name for path in sorted(folder.iterdir()) if _meant(path) not in known]
+    names = [path.name for path in sorted(folder.iterdir()) if meant(path) not in known]
     names += [f"{SHARDS}/{path.name}" for path in inside if not _is_own(path)]
     return [name for name in names if not Path(name).name.startswith(".nfs")]  # a shard that a run still reads
 
 
-def _meant(path: Path) -> str:
-    """Return the name of a file, or that of the one of which it is what a kill has left (see files.write_atomic)."""
-    return _BEGUN.sub(r"\1", path.name)
-
-
 def _is_own(path: Path) -> bool:
     """Say whether something in `shards/` has a name that `ettsweep data text` gives."""
-    return _OWN.fullmatch(_meant(path)) is not None
+    return _OWN.fullmatch(meant(path)) is not None
 
 
 def corpus_there(out: Path) -> Manifest | None:
@@ -73,32 +62,14 @@ def corpus_folder(out: Path) -> Iterator[Path]:
     Raises:
         StorageError: another command is at work there.
     """
-    with storage_errors(out):
-        made = [folder for folder in (out, *out.parents) if not folder.exists()]
-        shards = out / SHARDS
-        shards.mkdir(parents=True, exist_ok=True)
-        lock = os.open(out, os.O_RDONLY)
-    try:
-        with suppress(OSError):  # not all file systems have locks on folders
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise StorageError(f"{out}: another `ettsweep data text` is writing there") from None
+    shards = out / SHARDS
+    with written_alone(out, SHARDS, "ettsweep data text") as made:
         try:
             yield shards
         finally:
-            _sweep(out)
-            _remove_unused(shards, [shards, *made])
-    finally:
-        os.close(lock)
-
-
-def _sweep(out: Path) -> None:
-    """Remove what a process that was killed had begun to write."""
-    for folder in (out, out / SHARDS):
-        for path in folder.glob(".*.tmp"):
-            if _meant(path) in (MANIFEST, TOKENIZER) or _is_own(path):
-                path.unlink(missing_ok=True)
+            for folder in (out, shards):
+                remove_begun(folder, lambda path: meant(path) in (MANIFEST, TOKENIZER) or _is_own(path))
+            _remove_unused(shards, made)
 
 
 def _remove_unused(shards: Path, folders: Iterable[Path]) -> None:

@@ -8,21 +8,20 @@ import hashlib
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, as_completed
-from concurrent.futures.process import BrokenProcessPool
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from pydantic import ValidationError
 
-from ettsweep.errors import EttsweepError, FailedError, InputError, StoppedError, TooFewPairsError
+from ettsweep.errors import InputError, StoppedError, TooFewPairsError
 from ettsweep.files import sha256_of, write_atomic
-from ettsweep.output import Advance, progress
+from ettsweep.output import progress
 from ettsweep.pool import Pool, open_pool
 from ettsweep.processes import cores
 from ettsweep.schema import digest
 from ettsweep.tasks.data import SIDES, Side
+from ettsweep.tasks.preparation import in_parts, result
 from ettsweep.tasks.text.corpus import add_documents
 from ettsweep.tasks.text.manifest import VERSION, Manifest, Settings, ShardRecord, UnitRecord, add_up, corpus_digest
 from ettsweep.tasks.text.preparation.documents import document_hash, read_documents, split
@@ -31,8 +30,6 @@ from ettsweep.tasks.text.preparation.inputs import DocumentRule, Unit, cut, find
 from ettsweep.tasks.text.preparation.request import CorpusRequest, Tokenised, check_request
 from ettsweep.tasks.text.shards import ShardWriter
 from ettsweep.tasks.text.tokenizer import SPLITTER_VERSION, Tokenizer, read_tokenizer, read_tokenizer_file, train_bpe
-
-T = TypeVar("T")
 
 AT_ONCE = 2**18
 """Characters that are encoded at once."""
@@ -93,7 +90,14 @@ def _tokenise(request: CorpusRequest, agree: Callable[[Manifest], None]) -> Toke
         ):
             path = tokenizer_file(shards, request, units, tokenizer, pool)
             work = Work(shards, path, request.rule, val_below, request.shard_bytes)
-            done = _run(pool, work, units, advance)
+            done = in_parts(
+                pool,
+                partial(tokenise_unit, work),
+                units,
+                lambda unit: unit.size,
+                advance,
+                lambda: sum(work.record(unit).exists() for unit in units),
+            )
         records = [record for record, _ in done]
         manifest = _manifest(request, val_below, cached_tokenizer(path), records)
         before = corpus_there(request.out)
@@ -120,25 +124,6 @@ def _prepare(workers: int) -> None:
     os.environ["RAYON_NUM_THREADS"] = str(workers)  # of the one that trains an encoding
 
 
-def _run(pool: Pool, work: Work, units: Sequence[Unit], advance: Advance) -> list[tuple[UnitRecord, bool]]:
-    """Return the records of all units, and which were made now."""
-
-    def kept() -> str:
-        count = sum(work.record(unit).exists() for unit in units)
-        return f"{count} of {len(units)} parts are finished and kept: the same command goes on from there"
-
-    try:
-        jobs = {pool.submit(tokenise_unit, work, unit): unit for unit in units}
-        for job in as_completed(jobs):
-            result(job)
-            advance(jobs[job].size)
-    except KeyboardInterrupt:
-        raise StoppedError(f"interrupted; {kept()}") from None
-    except EttsweepError as error:
-        raise type(error)(f"{error}\n{kept()}") from None
-    return [job.result() for job in jobs]
-
-
 def _manifest(request: CorpusRequest, val_below: int, tokenizer: Tokenizer, records: Sequence[UnitRecord]) -> Manifest:
     shards = tuple(shard for record in records for shard in record.shards)
     return Manifest(
@@ -160,18 +145,6 @@ def _manifest(request: CorpusRequest, val_below: int, tokenizer: Tokenizer, reco
         skipped=sum(record.skipped for record in records),
         shards=shards,
     )
-
-
-def result(job: Future[T]) -> T:
-    """Return what a process was asked for; FailedError where it was killed.
-
-    Raises:
-        FailedError: it was killed.
-    """
-    try:
-        return job.result()
-    except BrokenProcessPool:
-        raise FailedError("a process was killed, perhaps for lack of memory: try fewer --workers") from None
 
 
 # --- the tokenizer ----------------------------------------------------------------------------------------------------

@@ -88,6 +88,8 @@ def changes(spec: RunSpec, attempt: Attempt) -> Iterator[str]:
         if key == "data" and (changed := task_kind(spec.task).changed) is not None:
             raise DataMissingError(changed)
         consequence = "metrics can differ in the last bits from an undisturbed run's"
+        if key == "data":
+            consequence = "from here on it sees other images, or the same in another order"
         if draws and key in ("processes", "micro_batch", "compile"):
             consequence = "dropout draws otherwise from here on, as with another seed"
         yield f"{key} was {before[key]}, is {now.get(key)}: {consequence}"

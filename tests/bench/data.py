@@ -1,14 +1,19 @@
 """Measure how many images a core makes ready for training: `make bench-data`. It prints medians, and tests nothing.
 
 The images are made here, of the size, the format and about the length of ImageNet's. What is measured is the training
-transform of vit-b16, as a run uses it.
+transform of vit-b16, as a run uses it; how quickly `ettsweep data images` makes smaller copies of them; and by how much
+copies of scikit-learn's two photographs differ from these.
 """
 
 import argparse
 import io
+import itertools
 import json
+import math
 import os
 import platform
+import random
+import shutil
 import statistics
 import tempfile
 import time
@@ -19,16 +24,22 @@ from typing import Any
 
 import numpy as np
 import PIL
+import sklearn.datasets
 import timm
 import torch
 from PIL import Image, features
+from tabulate import tabulate
 from timm.data import create_transform
+from timm.data.transforms import RandomResizedCropAndInterpolation
 
 from ettsweep.models.architectures import model_spec
 from ettsweep.seeding import derive_seed
 from ettsweep.tasks.base import Loading, Share
 from ettsweep.tasks.images.augmentation import seed_generators, training_crop, training_transform
 from ettsweep.tasks.images.classification import Images
+from ettsweep.tasks.images.preparation.copying import copy_images
+from ettsweep.tasks.images.preparation.request import CopyRequest
+from ettsweep.tasks.images.preparation.shrink import scaled
 from ettsweep.tasks.images.sources import decode
 from ettsweep.tasks.images.spec import ImageNetTask
 
@@ -97,24 +108,73 @@ def stages(paths: Sequence[Path], times: int, work: Sequence[Callable[[Any], Any
     return dict(zip(STAGES, medians, strict=True))
 
 
-def shorter(paths: Sequence[Path], root: Path, side: int) -> list[Path]:
-    """Write copies whose short side has so many pixels."""
-    copies = []
-    for path in paths:
-        with Image.open(path) as image:
-            scale = side / min(image.size)
-            size = round(image.width * scale), round(image.height * scale)
-            copies.append(root / path.relative_to(path.parents[2]))
-            copies[-1].parent.mkdir(parents=True, exist_ok=True)
-            image.resize(size, Image.Resampling.BICUBIC).save(copies[-1], "jpeg", quality=QUALITY)
-    return copies
+def shorter(root: Path, out: Path, times: int) -> tuple[dict[str, Path], float]:
+    """Make copies as the command does; return them by their names, and images a second of one core, a median."""
+    rates = []
+    for _ in range(times):
+        shutil.rmtree(out, ignore_errors=True)
+        done = copy_images(CopyRequest(str(root), out, SHORT, workers=1))
+        rates.append(done.made / done.wall_s)
+    return {path.name: path for path in (out / "train").glob("*/*.jpg")}, statistics.median(rates)
+
+
+QUALITIES = (80, 85, 90, 95, 98)
+HALVED = {False: 0, True: 2}
+"""What Pillow calls colours at each pixel, and at half as many both ways."""
+
+
+def fidelity() -> list[dict[str, Any]]:
+    """Return by how much copies of photographs differ from these, in levels, once they are cropped to 224 pixels."""
+    folder, found = Path(sklearn.datasets.__file__).parent / "images", list[dict[str, Any]]()
+    photographs = [Image.open(path).convert("RGB") for path in sorted(folder.glob("*.jpg"))]
+    for quality, halved in itertools.product(QUALITIES, HALVED):
+        rows = [_differences(photograph, quality, HALVED[halved]) for photograph in photographs]
+        means = {name: statistics.mean(row[name] for row in rows) for name in rows[0]}
+        found.append({"quality": quality, "colours": "halved" if halved else "whole", **means})
+    return found
+
+
+def _differences(photograph: Image.Image, quality: int, subsampling: int) -> dict[str, float]:
+    direct = photograph.resize(scaled(photograph.size, SHORT), Image.Resampling.BICUBIC)
+    file = io.BytesIO()
+    direct.save(file, "jpeg", quality=quality, subsampling=subsampling)
+    start_s = time.process_time()
+    for _ in range(20):
+        copy = decode(file.getvalue())
+    decode_ms = 1e3 / 20 * (time.process_time() - start_s)
+    error = _levels(copy) - _levels(direct)
+    left, top = (side // 2 - 112 for side in direct.size)
+    centre = np.s_[top : top + 224, left : left + 224]
+    random.seed(0)
+    boxes = [RandomResizedCropAndInterpolation.get_params(photograph, (0.08, 1.0), (3 / 4, 4 / 3)) for _ in range(50)]
+    crops = [[_cropped(image, box, photograph) for image in (copy, photograph)] for box in boxes]
+    return {
+        "kB": len(file.getvalue()) / 1e3,
+        "decode_ms": decode_ms,
+        "psnr_dB": 10 * math.log10(255**2 / float((error**2).mean())),
+        "evaluation": float(abs(error[centre]).mean()),
+        "training": statistics.mean(float(abs(ours - theirs).mean()) for ours, theirs in crops),
+    }
+
+
+def _levels(image: Image.Image) -> Any:
+    return np.asarray(image, dtype=float)
+
+
+def _cropped(image: Image.Image, box: tuple[int, int, int, int], photograph: Image.Image) -> Any:
+    """Return the part of an image that a crop of the photograph shows, scaled to 224 pixels."""
+    top, left, height, width = box
+    x, y = image.width / photograph.width, image.height / photograph.height
+    place = (left * x, top * y, (left + width) * x, (top + height) * y)
+    return _levels(image.resize((224, 224), Image.Resampling.BICUBIC, box=place))
 
 
 def loader_rate(root: Path, workers: int, count: int, pixels: Any) -> float:
     """Return images per wall second that a run gets from its loader once it is under way, the best of three times."""
     task = ImageNetTask(train_size=count, val_size=CLASSES, mixup=0.0, cutmix=0.0, pixels=pixels)  # the GPU mixes
     model = model_spec("vit-b16").model_copy(update={"classes": CLASSES})
-    batches = Images(task, model, 0, torch.device("cpu"), Share(128), Loading(workers, data=str(root))).batches(1)
+    size = min(128, count)
+    batches = Images(task, model, 0, torch.device("cpu"), Share(size), Loading(workers, data=str(root))).batches(1)
     for _ in range(2 * workers + 1):  # what was loaded ahead
         next(batches)
     rates = []
@@ -122,7 +182,7 @@ def loader_rate(root: Path, workers: int, count: int, pixels: Any) -> float:
         start_s = time.perf_counter()
         for _ in range(4 * max(workers, 1)):
             next(batches)
-        rates.append(4 * max(workers, 1) * 128 / (time.perf_counter() - start_s))
+        rates.append(4 * max(workers, 1) * size / (time.perf_counter() - start_s))
     return max(rates)
 
 
@@ -137,7 +197,10 @@ def main() -> None:
     size, found = model_spec("vit-b16").image_size, dict[str, Any]()
     with tempfile.TemporaryDirectory() as name, tempfile.TemporaryDirectory() as small:
         paths = make_images(Path(name), options.images)
-        copies = {"": paths, f", copies of {SHORT} pixels": shorter(paths, Path(small), SHORT)}
+        made, rate = shorter(Path(name), Path(small) / "copies", options.times)
+        print(f"copies of {SHORT} pixels at the short side: {rate:.0f} images/s and core, to files")
+        found["copies_per_s"] = rate
+        copies = {"": paths, f", copies of {SHORT} pixels": [made[path.name] for path in paths]}
         for kind, files in copies.items():
             kilobytes = statistics.mean(path.stat().st_size for path in files) / 1e3
             print(
@@ -159,6 +222,9 @@ def main() -> None:
             }
             print(f"{workers} loader workers, as a run has them: {loaded} images/s, wall")
             found[f"{workers} workers"] = loaded
+    found["fidelity"] = fidelity()
+    print(f"copies of two photographs; levels by which crops of {size} pixels differ from those of the photographs:")
+    print(tabulate(found["fidelity"], headers="keys", floatfmt=".2f"))
     versions = {
         "python": platform.python_version(),
         "pillow": PIL.__version__,

@@ -1,14 +1,22 @@
 """Images on two processes: a run on a folder of JPEG files, loaded by workers, is the run of one process."""
 
 import json
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from support.commandline import ettsweep
+from support.made_runs import stop_at
 from support.waves import CLASSES, write_images
 
 from ettsweep.files import read_lines
+from ettsweep.runs.folder import RunDir
+from ettsweep.spec import RunSpec
+from ettsweep.training.execution import Execution
+from ettsweep.training.run import train_run
 
 COUNTS = {"train": 60, "val": 30}
 SMALL = {
@@ -51,3 +59,22 @@ def test_two_processes_with_loaders_train_as_one_and_name_every_damaged_image(tm
     for name in damaged:
         assert log.count(f"{name}: cannot be decoded") == 1
         assert logs.count(f"{name}: cannot be decoded") == 1
+
+
+def test_a_run_that_goes_on_with_smaller_copies_says_so(
+    tmp_path: Path, make_spec: Callable[..., RunSpec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    write_images(tmp_path / "data", COUNTS, 48)
+    ettsweep("data", "images", "--input", tmp_path / "data", "--out", tmp_path / "small", "--short-side", 40)
+    model = {"image_size": 32, "patch_size": 8, "channels": 3}
+    sizes = {"train_size": COUNTS["train"], "val_size": COUNTS["val"], "resize": 36}
+    spec = make_spec(model=model, task={"kind": "imagenet", **sizes}, batch_size=20)
+    run = RunDir.create(tmp_path / "results", spec)
+    for number, name in enumerate(("data", "data", "small")):
+        attempt = run.claim({}, after=number)
+        assert attempt is not None
+        execution = Execution(data=str(tmp_path / name), loader_workers=0)
+        train_run(run, attempt, torch.device("cpu"), execution, partial(stop_at(3), attempt))
+        told = "from here on it sees other images, or the same in another order"
+        assert (told in attempt.log()) == (name == "small")

@@ -143,6 +143,11 @@ class FolderSource(ImageSource):
         self._root = Path(place.paths[0])
         self.classes, self.labels, self._paths = folder_index(place.paths[0])
 
+    @property
+    def files(self) -> list[str]:
+        """Paths of all images in the folder, in order."""
+        return [os.fsdecode(path) for path in self._paths.tolist()]
+
     def _path(self, index: int) -> Path:
         return self._root / os.fsdecode(self._paths[index])
 
@@ -160,6 +165,11 @@ class TarSource(ImageSource):
         self._paths = place.paths
         self._index = tar_index(place.paths)
         self.classes, self.labels = self._index.classes, self._index.label
+
+    @property
+    def images_of_tars(self) -> list[int]:
+        """How many images each of the tars has."""
+        return list(map(int, np.bincount(self._index.tar, minlength=len(self._paths))))
 
     def name(self, index: int) -> str:
         return f"{self._paths[self._index.tar[index]]}: {self._index.names[index]}"

@@ -1,0 +1,1 @@
+"""`ettsweep data images`: from a set of images to smaller copies of them."""

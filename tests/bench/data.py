@@ -119,25 +119,25 @@ def shorter(root: Path, out: Path, times: int) -> tuple[dict[str, Path], float]:
 
 
 QUALITIES = (80, 85, 90, 95, 98)
-HALVED = {False: 0, True: 2}
-"""What Pillow calls colours at each pixel, and at half as many both ways."""
 
 
 def fidelity() -> list[dict[str, Any]]:
     """Return by how much copies of photographs differ from these, in levels, once they are cropped to 224 pixels."""
     folder, found = Path(sklearn.datasets.__file__).parent / "images", list[dict[str, Any]]()
     photographs = [Image.open(path).convert("RGB") for path in sorted(folder.glob("*.jpg"))]
-    for quality, halved in itertools.product(QUALITIES, HALVED):
-        rows = [_differences(photograph, quality, HALVED[halved]) for photograph in photographs]
+    forms: list[dict[str, Any]] = [{"format": "png"}]  # what scaling twice makes alone
+    forms += [{"format": "jpeg", "quality": q, "subsampling": h} for q, h in itertools.product(QUALITIES, (0, 2))]
+    for form in forms:
+        rows = [_differences(photograph, form) for photograph in photographs]
         means = {name: statistics.mean(row[name] for row in rows) for name in rows[0]}
-        found.append({"quality": quality, "colours": "halved" if halved else "whole", **means})
+        found.append({"quality": form.get("quality", "png"), "subsampling": form.get("subsampling"), **means})
     return found
 
 
-def _differences(photograph: Image.Image, quality: int, subsampling: int) -> dict[str, float]:
+def _differences(photograph: Image.Image, form: dict[str, Any]) -> dict[str, float]:
     direct = photograph.resize(scaled(photograph.size, SHORT), Image.Resampling.BICUBIC)
     file = io.BytesIO()
-    direct.save(file, "jpeg", quality=quality, subsampling=subsampling)
+    direct.save(file, **form)
     start_s = time.process_time()
     for _ in range(20):
         copy = decode(file.getvalue())
@@ -151,7 +151,7 @@ def _differences(photograph: Image.Image, quality: int, subsampling: int) -> dic
     return {
         "kB": len(file.getvalue()) / 1e3,
         "decode_ms": decode_ms,
-        "psnr_dB": 10 * math.log10(255**2 / float((error**2).mean())),
+        "psnr_dB": 10 * math.log10(255**2 / float((error**2).mean())) if error.any() else math.inf,
         "evaluation": float(abs(error[centre]).mean()),
         "training": statistics.mean(float(abs(ours - theirs).mean()) for ours, theirs in crops),
     }

@@ -16,8 +16,8 @@ from ettsweep.tasks.images.location import IMAGE_SUFFIXES
 from ettsweep.tasks.images.sources import decode, small
 
 CHROMA = 0
-"""4:4:4, colours at each pixel. Halved, as JPEGs mostly have them, they save 24% of the bytes and cost 2 to 4 dB, more
-than a lower quality costs that saves as much (results/benchmarks/data.md)."""
+"""4:4:4, colours at each pixel. Halved, as JPEGs mostly have them, they lose what no quality brings back: copies as
+large are 1 dB worse (results/benchmarks/data.md)."""
 
 
 class Shrunk(NamedTuple):

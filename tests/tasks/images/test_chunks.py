@@ -153,7 +153,11 @@ def assert_gone(workers: list[int]) -> None:
         pytest.param("del batches", 0, id="dropped"),
         pytest.param("raise SystemExit(3)", 3, id="exit"),
         pytest.param("raise KeyboardInterrupt", 1, id="Ctrl-C"),
-        pytest.param("images._used = images._used[:3]; next(images.batches(1))", 1, id="an order that fails when workers are there"),
+        pytest.param(
+            "images._used = images._used[:3]; next(images.batches(1))",
+            1,
+            id="an order that fails when workers are there",
+        ),
     ],
 )
 def test_workers_end_with_their_run_however_it_ends(start: Start, ending: str, code: int) -> None:

@@ -92,7 +92,7 @@ def _locate(data: str, kind: str, asking: str, takes: str) -> tuple[StoredSide, 
         if original.name == ORIGINAL[kind] and original.is_dir():
             return _whole("CIFAR's own files", str(original.parent))
     folders, files = _entries(root)
-    parts = sides_in(root)
+    parts = _sides(root, folders, files)
     if parts[0] and parts[1]:
         return parts[0], parts[1]
     if _has_parquet(root, folders, files):
@@ -104,7 +104,10 @@ def _locate(data: str, kind: str, asking: str, takes: str) -> tuple[StoredSide, 
 
 def sides_in(root: Path) -> tuple[StoredSide | None, StoredSide | None]:
     """Return the sides of a data set that lie in class folders or tar files."""
-    folders, files = _entries(root)
+    return _sides(root, *_entries(root))
+
+
+def _sides(root: Path, folders: list[str], files: list[str]) -> tuple[StoredSide | None, StoredSide | None]:
     return _side(root, "train", folders, files), _side(root, "val", folders, files)
 
 

@@ -70,7 +70,7 @@ def status(
             note(f"{results.resolve()} is no folder: is this the right one? --results DIR names another")
         vacant = LiveOutlook(results).vacancies([r.id for r in runs if r.state is State.QUEUED])
         if slots := ", ".join(v.slot for v in vacant if v.died):
-            note(f"no worker in {slots}: it died; the command that asked for the runs starts another")
+            note(f"no worker in {slots}: it died; a command that follows, or asks for the runs, starts another")
         idle = [r for r in runs if r.state in (State.INTERRUPTED, State.MISSING)]
         if idle:
             waiting = f"{count(len(idle), 'run')} {'waits' if len(idle) == 1 else 'wait'}"

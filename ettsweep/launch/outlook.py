@@ -203,7 +203,7 @@ class LiveOutlook:
         found, waiting = [], set(queued)
         for submission in self._submissions:
             if submission.kind == "local" and (wait := len(waiting.intersection(submission.runs))):
-                found += submission.vacancies()[:wait]
+                found += sorted(submission.vacancies(), key=lambda vacancy: not vacancy.died)[:wait]
         return found
 
     def live(self, submission: Submission) -> bool:

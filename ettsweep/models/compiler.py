@@ -19,8 +19,8 @@ without a compiler."""
 def compile_blocks(model: Network, kind: Hashable, warn: Callable[[str], None]) -> None:
     """Compile the blocks of a model, once for all that are alike and for each of their shapes.
 
-    A block that cannot be compiled after all goes on without: `compiled` is then false, and `warn` is told why. What
-    was compiled for a run of another `kind` is forgotten.
+    A block that cannot be compiled after all goes on without: `compiled` is then false, and `warn` is told why. (With
+    torch 2.8, a backward pass that cannot be fails.) What was compiled for a run of another `kind` is forgotten.
     """
     keep_versions()
     _forget_unless(kind)

@@ -6,8 +6,9 @@ B batch, T tokens, S tokens that are read from, H heads, C channels per head.
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -17,10 +18,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
 from ettsweep.files import Json
-from ettsweep.models.blocks import MASKED_KERNELS, AttentionBase
+from ettsweep.models.blocks import MASKED_KERNELS, AttentionBase, Network
 from ettsweep.models.build import example_inputs
+from ettsweep.spec import RunSpec
 from ettsweep.training.distributed import rest
-from ettsweep.training.memory import give_back
 from ettsweep.training.precision import autocast
 from ettsweep.training.trainer import Trainer
 
@@ -63,38 +64,55 @@ class Call:
 def settle_attention(trainer: Trainer, before: Json, warn: Callable[[str], None]) -> Json:
     """Have a model on a GPU take the kernel for attention with a mask that is fastest there; return what is recorded.
 
-    A run goes on with the one that it had `before`. All processes of the group come here.
+    A run goes on with the one that it had `before`, on a device of that name. All processes of the group come here.
     """
-    samples, device = len(trainer.share.slices[0]), trainer.device
+    spec, device, model = trainer.spec, trainer.device, trainer.model
     kernels = defaultdict[bool, set[SDPBackend]](set)
-    calls = attention_calls(trainer)
+    calls = attention_calls(model, spec, device)
     for call in calls:
-        kernels[call.masked].add(call.choice(samples, device))
+        kernels[call.masked].add(call.choice(len(trainer.share.slices[0]), device))
     if kernels[True] and device.type == "cuda":
-        kernels[True] = {settle_masked(trainer, [call for call in calls if call.masked], before)}
+        same_device = before.get("device_name") == torch.cuda.get_device_name(device)
+        best = had_kernel(before) if same_device else None
+        best = best or fastest_for(calls, spec, device)
+        kernels[True] = {take(model, MASKED_KERNELS[max(trainer.group.agree(MASKED_KERNELS.index(best)))])}
         if SDPBackend.MATH in kernels[True]:
             warn("attention with a mask takes plain products: they are the fastest here of what is right")
     names = sorted(("masked " if masked else "") + kernel_name(one) for masked in kernels for one in kernels[masked])
     return {"attention": ", ".join(names)} if names else {}
 
 
-def settle_masked(trainer: Trainer, calls: Sequence[Call], before: Json) -> SDPBackend:
-    """Have a model take one kernel for attention with a mask: the one that it had before, or the fastest; return it."""
-    had = [kernel for kernel in MASKED_KERNELS if f"masked {kernel_name(kernel)}" in str(before.get("attention"))]
-    best = had[0] if had else fastest_kernel(calls, len(trainer.share.slices[0]), trainer.device)
-    kernel = MASKED_KERNELS[max(trainer.group.agree(MASKED_KERNELS.index(best)))]
-    for module in trainer.model.modules():
+def take_fastest(model: Network, spec: RunSpec, device: torch.device) -> None:
+    """Have a model that only measures take the kernel that runs take which begin here."""
+    if (calls := attention_calls(model, spec, device)) and any(call.masked for call in calls):
+        take(model, fastest_for(calls, spec, device))
+
+
+def take(model: Network, kernel: SDPBackend) -> SDPBackend:
+    """Have a model take a kernel for attention with a mask; return it."""
+    for module in model.modules():
         if isinstance(module, AttentionBase):
             module.masked_kernels = (kernel,)
     return kernel
 
 
-def attention_calls(trainer: Trainer) -> list[Call]:
+def had_kernel(before: Json) -> SDPBackend | None:
+    """Return the kernel that an earlier attempt took for attention with a mask, if it is known and right."""
+    had = str(before.get("attention"))
+    return next((kernel for kernel in MASKED_KERNELS if f"masked {kernel_name(kernel)}" in had), None)
+
+
+def fastest_for(calls: Iterable[Call], spec: RunSpec, device: torch.device) -> SDPBackend:
+    """Return the fastest kernel for those kinds of attention that have a mask; a process tries them once."""
+    return fastest_kernel(tuple(call for call in calls if call.masked), min(spec.batch_size, TRIED), device)
+
+
+def attention_calls(model: Network, spec: RunSpec, device: torch.device) -> list[Call]:
     """Return the kinds of attention that a model asks for in training, as one sample goes through it."""
     calls = _Calls()
-    with torch.no_grad(), calls, autocast(trainer.spec.precision, trainer.device):
-        trainer.model(*example_inputs(trainer.spec.model, 1, trainer.device))
-    rest(trainer.model)
+    with torch.no_grad(), calls, autocast(spec.precision, device):
+        model(*example_inputs(spec.model, 1, device))
+    rest(model)
     return list(calls.found)
 
 
@@ -119,19 +137,13 @@ class _Calls(TorchFunctionMode):
         return function(*args, **kwargs)
 
 
-def fastest_kernel(
-    calls: Iterable[Call],
-    samples: int,
-    device: torch.device,
-    kernels: Iterable[SDPBackend] = MASKED_KERNELS,
-) -> SDPBackend:
+@cache
+def fastest_kernel(calls: tuple[Call, ...], samples: int, device: torch.device) -> SDPBackend:
     """Return the kernel that goes fastest through some kinds of attention, forward and backward, with sound gradients.
 
     Where none does, it is the last, which there always is.
     """
-    few = min(samples, TRIED)
-    seconds = {kernel: sum(kernel_s(kernel, call, few, device) for call in calls) for kernel in kernels}
-    give_back(device)
+    seconds = {kernel: sum(kernel_s(kernel, call, samples, device) for call in calls) for kernel in MASKED_KERNELS}
     return min(reversed(seconds), key=seconds.__getitem__)
 
 

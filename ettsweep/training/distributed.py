@@ -69,8 +69,11 @@ class Peers:
             torch.cuda.set_device(gpu)
         dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=DEVICE_WAIT, device_id=gpu)
         waits = DEVICE_WAIT, COMMAND_WAIT, DEVICE_WAIT
-        groups = [dist.new_group(backend="gloo", timeout=wait) for wait in waits]
-        return cls(rank, world, *(group for group in groups if isinstance(group, dist.ProcessGroup)))
+        hosts, orders, savers = (dist.new_group(backend="gloo", timeout=wait) for wait in waits)
+        assert isinstance(hosts, dist.ProcessGroup)
+        assert isinstance(orders, dist.ProcessGroup)
+        assert isinstance(savers, dist.ProcessGroup)
+        return cls(rank, world, hosts, orders, savers)
 
     def leave(self) -> None:
         """Part from the others."""

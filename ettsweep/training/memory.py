@@ -21,6 +21,7 @@ from ettsweep.models.cost import activation_bytes
 from ettsweep.processes import GIB
 from ettsweep.spec import ModelSpec, RunSpec
 from ettsweep.tasks.base import Batch, SameBatch, Share
+from ettsweep.training.attention import take_fastest
 from ettsweep.training.optimizer import build_optimizer
 from ettsweep.training.trainer import Trainer, initial_network
 
@@ -175,6 +176,8 @@ class TrialModel:
         self._model = initial_network(spec, device)
         # Not compiled: that takes no more memory, and what is compiled for one size is not what a run compiles.
         self._model.recompute = recompute
+        if device.type == "cuda":
+            take_fastest(self._model, spec, device)  # plain products keep more than other kernels
         self._optimizer = build_optimizer(self._model, spec)
 
     def two_steps(self, small: int, large: int) -> list[TrialStep]:

@@ -144,6 +144,7 @@ class Pack:
         finally:
             for member in members:
                 member.leave()  # at the end of the process is too late: threads that close records would not start
+            self.saver.close()
             for thread in self._closing:
                 thread.join()
         for member in members:

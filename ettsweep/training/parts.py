@@ -56,8 +56,9 @@ def write_parts(state: dict[str, Tensor], folder: Path, group: Peers) -> dict[st
     planner = DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
     problem: EttsweepError | None = None
     try:
-        with warnings.catch_warnings(), watching():
-            warnings.filterwarnings("ignore", "TypedStorage is deprecated")  # torch 2.8 uses it by itself
+        # torch 2.8 uses it by itself. For good: filters are the process's, and this may be a thread beside training.
+        warnings.filterwarnings("ignore", "TypedStorage is deprecated")
+        with watching():
             save_together(state, storage_writer=Writer(folder), planner=planner, process_group=group.hosts)
     except CheckpointException as error:  # what any of the processes could not do, on all of them
         problem = _why_not(error, folder, folder / PART.format(group.rank))

@@ -134,7 +134,9 @@ def _training(claimed: Claimed, pack: Pack, record: Record) -> Turns:
     trainer.task = stream.task
     trainer.model.recompute = bool(execution.activation_checkpointing)
     data = {"data": _agreed(trainer.task.fingerprint, group)}
-    how = execution.facts(group) | settle_attention(trainer, before, warn) | data | pack.facts(trainer)
+    with _together(group):  # all have come this far, and one sample goes through the model
+        attention = settle_attention(trainer, before, warn)
+    how = execution.facts(group) | attention | data | pack.facts(trainer)
 
     def not_compiled(why: str) -> None:
         warn(why)
@@ -152,7 +154,7 @@ def _training(claimed: Claimed, pack: Pack, record: Record) -> Turns:
     for remark in filter(None, (pack.remark, pack.in_turn(trainer))):
         record.log(remark)
     group.agree(0)  # all have come this far: what follows waits for each, and not for ever
-    with naming_the_batch(trainer), watching() if group.world > 1 else contextlib.nullcontext():
+    with naming_the_batch(trainer), _together(group):
         trainer.network = group.wrap(trainer.model)
         trainer.lay_out_gradients()
         yield Ready(trainer, stream)
@@ -240,6 +242,11 @@ def _agreed(fingerprint: str, group: Peers) -> str:
     if -least != most:
         raise DataMissingError("the nodes of this run have different data under the same path")
     return fingerprint
+
+
+def _together(group: Peers) -> contextlib.AbstractContextManager[None]:
+    """Return a context in which an error may be that another process of the run is gone."""
+    return watching() if group.world > 1 else contextlib.nullcontext()
 
 
 def _labels(spec: RunSpec) -> Json:

@@ -40,13 +40,21 @@ class Saver:
             LostPeerError: a process is gone.
         """
         taken = snapshot(attempt, trainer, history)
-        if taken.nbytes < LARGE_BYTES or not self._copied(taken, trainer.device):
+        copied = taken.nbytes >= LARGE_BYTES and self._copied(taken, trainer.device)
+        if taken.sharded and any(trainer.group.agree(not copied)):
+            copied = False  # one has no memory for it, and they write together
+        if not copied:
             taken.write()
             return _nothing
         # What else the processes agree on goes on meanwhile.
         group = replace(trainer.group, hosts=trainer.group.savers)
         self._last = self._thread.submit(replace(taken, state=self._copies, group=group).write)
         return partial(_result, self._last)
+
+    def close(self) -> None:
+        """Give back the memory of the copy, once it is on disk."""
+        self._thread.shutdown()
+        self._copies, self._layout = {}, {}
 
     def _copied(self, taken: Snapshot, device: torch.device) -> bool:
         """Copy a state, once the one before is on disk; return False where the host has no memory for that."""

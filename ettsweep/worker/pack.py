@@ -219,25 +219,27 @@ def stack_size(
     if min(runs, fitting) < LEAST_STACK:
         which = "are left for each worker" if runs < LEAST_STACK else "fit into half of the free memory"
         return 1, f"fewer than {LEAST_STACK} runs {which}"
-    sizes = [alike(runs, min(fitting, most)) for most in (STACK, LEAST_STACK)]
+    largest = alike(runs, min(fitting, STACK))
     if mode == "fast":
-        return sizes[0], ""
+        return largest, ""
     from ettsweep.training.stack import rehearse, rehearsed
 
     why = ""
-    for size in sizes:
+    for size in dict.fromkeys((largest, LEAST_STACK)):
         members = 2 ** (size.bit_length() - 1)  # few trials serve all packs of a worker
         if runs * spec.schedule.last_step < WORTH_A_TRIAL and not rehearsed(spec.typical, device, members):
             return 1, why or f"{_work(spec, runs)} are too few to try one for; pack=K asks for one"
         flops = 4 * members * spec.batch_size * train_flops_per_sample(spec.model)
         if device.type == "cpu" and flops > TRIAL_FLOPS:
-            return 1, "a step of such a model takes too long to save much of it"
+            why = "a step of such a model takes too long to save much of it"
+            continue
         tried = rehearse(spec.typical, device, members)
         if tried.error:
-            return 1, f"the trial of one failed, {tried.error}"
-        if not tried.exact and device.type == "cpu":
-            return 1, f"in one of {members} the last bits differ"
-        if tried.speedup >= STACK_PAYS:
+            why = f"the trial of one failed, {tried.error}"
+        elif not tried.exact and device.type == "cpu":
+            why = f"in one of {members} the last bits differ"
+        elif tried.speedup >= STACK_PAYS:
             return size, ""
-        why = f"one of {members} finds gradients {tried.speedup:.2f} times as fast"
+        else:
+            why = f"one of {members} finds gradients {tried.speedup:.2f} times as fast"
     return 1, why

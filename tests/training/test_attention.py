@@ -15,7 +15,16 @@ from ettsweep.models.blocks import AttentionBase
 from ettsweep.models.build import build_model
 from ettsweep.spec import RunSpec
 from ettsweep.training import attention
-from ettsweep.training.attention import Call, attention_calls, fastest_kernel, kernel_s, settle_attention, settle_masked
+from ettsweep.training.attention import (
+    Call,
+    attention_calls,
+    fastest_kernel,
+    had_kernel,
+    kernel_s,
+    settle_attention,
+    take,
+    take_fastest,
+)
 from ettsweep.training.distributed import ALONE
 from ettsweep.training.execution import Execution
 from ettsweep.training.run import assembled
@@ -74,16 +83,20 @@ def trainer_of(spec: RunSpec) -> Trainer:
     return assembled(spec, CPU, Execution(micro_batch=4), ALONE)
 
 
+def calls_of(trainer: Trainer) -> list[Call]:
+    return attention_calls(trainer.model, trainer.spec, CPU)
+
+
 def test_a_models_kinds_of_attention_are_those_of_its_shapes() -> None:
     spec = text_run(model=STILL)
     H, T, C = spec.model.heads, spec.model.tokens, spec.model.width // spec.model.heads
     encoder = Call((H, T, C), (H, T, C), torch.float32, masked=True, dropout=0.0, causal=False)
     decoder = Call((H, T, C), (H, T, C), torch.float32, masked=False, dropout=0.0, causal=True)
-    assert attention_calls(trainer_of(spec)) == [encoder, decoder], "what reads across is as what reads itself"
+    assert calls_of(trainer_of(spec)) == [encoder, decoder], "what reads across is as what reads itself"
 
 
 def test_a_models_kinds_of_attention_are_in_the_precision_and_with_the_dropout_of_its_run() -> None:
-    calls = attention_calls(trainer_of(text_run(precision="bf16")))
+    calls = calls_of(trainer_of(text_run(precision="bf16")))
     assert {call.dtype for call in calls} == {torch.bfloat16}
     assert {call.dropout for call in calls} == {text_run().model.attention_dropout} != {0.0}
 
@@ -97,10 +110,10 @@ def test_the_kernels_are_recorded(train: Train, spec: RunSpec) -> None:
 
 def test_a_kernel_that_there_is_not_is_not_taken() -> None:
     trainer = trainer_of(text_run())
-    calls = [call for call in attention_calls(trainer) if call.masked]
+    calls = [call for call in calls_of(trainer) if call.masked]
     assert kernel_s(EFFICIENT, calls[0], 4, CPU) == float("inf"), "a CPU has none"
     assert 0 < kernel_s(MATH, calls[0], 4, CPU) < 60
-    assert fastest_kernel(calls, 4, CPU) is MATH
+    assert fastest_kernel(tuple(calls), 4, CPU) is MATH
 
 
 def test_a_kernel_whose_gradients_are_no_numbers_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,19 +130,26 @@ def test_a_kernel_whose_gradients_are_no_numbers_is_not_taken(monkeypatch: pytes
 @pytest.mark.parametrize(("efficient_s", "chosen"), [(1.0, EFFICIENT), (3.0, MATH), (float("inf"), MATH)])
 def test_the_fastest_is_taken(monkeypatch: pytest.MonkeyPatch, efficient_s: float, chosen: SDPBackend) -> None:
     call = Call((2, 8, 4), (2, 8, 4), torch.float32, masked=True, dropout=0.0, causal=False)
+    fastest_kernel.cache_clear()
     monkeypatch.setattr(attention, "kernel_s", lambda kernel, *_: efficient_s if kernel is EFFICIENT else 2.0)
-    assert fastest_kernel([call], 4, CPU) is chosen
+    assert fastest_kernel((call,), 4, CPU) is chosen
+    fastest_kernel.cache_clear()
 
 
-def test_a_run_goes_on_with_the_kernel_that_it_had() -> None:
+def test_a_model_takes_the_kernel_that_it_had_or_the_fastest() -> None:
     trainer = trainer_of(text_run())
-    calls = [call for call in attention_calls(trainer) if call.masked]
-    kernels = {module.masked_kernels for module in trainer.model.modules() if isinstance(module, AttentionBase)}
-    assert kernels == {None}, "on a CPU it is left to torch"
-    for before, chosen in (({}, MATH), ({"attention": "cudnn, masked efficient"}, EFFICIENT)):
-        assert settle_masked(trainer, calls, before) is chosen
-        assert {m.masked_kernels for m in trainer.model.modules() if isinstance(m, AttentionBase)} == {(chosen,)}
-    assert settle_masked(trainer, calls, {"attention": "masked cudnn"}) is MATH, "of an earlier version"
+
+    def taken() -> set[Any]:
+        return {module.masked_kernels for module in trainer.model.modules() if isinstance(module, AttentionBase)}
+
+    assert taken() == {None}, "on a CPU it is left to torch"
+    take_fastest(trainer.model, trainer.spec, CPU)
+    assert taken() == {(MATH,)}
+    assert had_kernel({}) is None
+    assert had_kernel({"attention": "masked cudnn"}) is None
+    assert had_kernel({"attention": "cudnn, masked efficient"}) is EFFICIENT
+    assert take(trainer.model, EFFICIENT) is EFFICIENT
+    assert taken() == {(EFFICIENT,)}
 
 
 def test_a_resume_says_that_attention_is_computed_otherwise(train: Train) -> None:

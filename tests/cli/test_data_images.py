@@ -156,7 +156,9 @@ def children(process: "subprocess.Popen[str]") -> list[int]:
     return [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    "form", ["class folders", *(pytest.param(form, marks=pytest.mark.slow) for form in list(FORMS)[1:])]
+)
 def test_a_killed_command_goes_on_where_it_was(folder: Path, many: dict[str, bytes], form: str) -> None:
     FORMS[form](folder / "many", many)
     asked: Options = ["data", "images", "--input", "many", "--short-side", 64, "--workers", 2]
@@ -190,6 +192,7 @@ def test_ctrl_c_keeps_what_is_finished_and_says_so(folder: Path, many: dict[str,
     asked: Options = ["data", "images", "--input", "many", "--short-side", 64, "--workers", 2, "--out", "out"]
     process = start(*asked, start_new_session=True)
     wait_for(lambda: len(records(out)) >= 2, "finished parts")
+    (out / PARTS / f".{'0' * 24}.json.{'0' * 32}.tmp").write_bytes(b"what a process has begun")
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all processes
     done = ended(process, code=130)
     told = re.search(r"ettsweep: interrupted; (\d+) of 40 parts are finished and kept: the same command", done.stderr)

@@ -109,7 +109,7 @@ def copy_summary(request: CopyRequest, outcome: Copied) -> str:
     images, resized = (sum(counts) for counts in zip(*((side.images, side.resized) for side in sides), strict=True))
     lines.append(f"{before / 1e6:,.1f} MB became {after / 1e6:,.1f} MB, {after / max(1, before):.0%}")
     if same := images - resized:
-        lines.append(f"{same:,} of {count(images, 'image')} are as they were, byte for byte")
+        lines.append(f"{same:,} of {images:,} images are as they were, byte for byte")
     lines += [f"{one.image}: cannot be decoded ({one.reason})" for one in copies.undecodable[:NAMED]]
     if more := copies.undecodable[NAMED:]:
         lines.append(f"and {len(more)} more; --format json lists all")

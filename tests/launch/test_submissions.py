@@ -50,14 +50,14 @@ def test_the_newest_submission_has_the_highest_number_whatever_clocks_say(result
 
 @pytest.fixture
 def submission(results: Path) -> Callable[..., Path]:
-    """Return a function that writes the submission of one run to two slots, as its command would."""
+    """Return a function that writes the submission of one run to two slots or more, as its command would."""
 
     def make(submitter: Process | None, *workers: Process) -> Path:
         folder = results / "jobs" / "20260101-000000-00000000"
         folder.mkdir(parents=True, exist_ok=True)
         content = {
             "runs": ["0123456789ab"],
-            "slots": [asdict(slot) for slot in LocalProfile(slots=2).resolve()],
+            "slots": [asdict(slot) for slot in LocalProfile(slots=max(2, len(workers))).resolve()],
             "submitter": submitter.to_json() if submitter else None,
         }
         (folder / "submission.json").write_text(json.dumps(content))
@@ -151,6 +151,9 @@ def test_what_cannot_be_seen_is_not_vacant(submission: Callable[..., Path], monk
 def test_no_more_slots_are_vacant_than_runs_wait(submission: Callable[..., Path], results: Path) -> None:
     submission(GONE, GONE, ME)
     assert [v.slot for v in LiveOutlook(results).vacancies(["0123456789ab"])] == ["cpu-0"]
+    folder = submission(GONE, GONE, GONE, ME)
+    says(folder, "cpu-1", GONE, claimed=True)
+    assert [v.slot for v in LiveOutlook(results).vacancies(["0123456789ab"])] == ["cpu-1"], "where one died first"
     assert LiveOutlook(results).vacancies([]) == LiveOutlook(results).vacancies(["ba9876543210"]) == []
 
 

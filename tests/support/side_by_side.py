@@ -47,7 +47,7 @@ class Trial(NamedTuple):
         beside: checkpoints are written beside training, as those of large models.
         rank, after, how: this process stops the run (`stop`), is killed (`kill`) or raises (`raise`), after so many
             steps of the attempt; the others do nothing of the kind. Or it is killed while it saves, see `KILLED`, the
-            `after`-th time.
+            `after`-th time. Or it has `no room` for copies of checkpoints.
         ask: say this of the run instead of training it, see `ASKED`.
     """
 
@@ -162,6 +162,8 @@ def take_part(trial: Trial, rank: int, meeting: str, say: Callable[[str], None])
         logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
     if trial.beside:
         saver.LARGE_BYTES = 0
+    if trial.how == "no room" and rank == trial.rank:
+        saver.Saver._copied = lambda *_: False  # type: ignore[method-assign]
     calls = 0
 
     def poll() -> Stop | None:

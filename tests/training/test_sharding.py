@@ -265,6 +265,16 @@ def undisturbed(forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> Calla
     return of
 
 
+def test_where_one_process_has_no_memory_for_a_copy_all_write_at_once(trained: Trained, make_spec: MakeSpec) -> None:
+    spec = long_spec(make_spec)
+    (run, calm), ends = trained(
+        (spec, SAVED_OFTEN | {"beside": True, "rank": 1, "how": "no room"}), (spec, SAVED_OFTEN | {"folder": "calm"})
+    )
+    assert ends == [["ended"] * 2] * 2
+    assert numbers(run) == numbers(calm)
+    assert checkpoint.load(run.attempt(1), checkpoint.read_json(run.attempt(1).parts_path)).step == 24
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("beside", [False, True], ids=["at once", "beside training"])
 @pytest.mark.parametrize(

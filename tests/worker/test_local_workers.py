@@ -275,9 +275,7 @@ def logs_of_workers(results: Path) -> int:
 def test_the_next_command_uses_the_slot_of_a_dead_worker(grid: Any, results: Path, half_dead: Any) -> None:
     lost, other = half_dead
     assert Counter(row["state"] for row in status(results).values()) == {"queued": 3, "running": 1}
-    assert re.search(
-        r"^no worker in cpu-\d: it died; the command", ettsweep("status", "--results", results).stderr, re.M
-    )
+    assert re.search(r"^no worker in cpu-\d: it died; a command", ettsweep("status", "--results", results).stderr, re.M)
     again = (*grid(runs=4), *TWO_SLOTS)
     assert "1 idle slot would get a new worker\n" in ettsweep(*again, "--dry-run").stderr
     assert logs_of_workers(results) == 2

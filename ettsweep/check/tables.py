@@ -53,16 +53,20 @@ def show_check(check: CheckResult, form: Format) -> None:
                 note(line)
 
 
-@contextmanager
-def prepared(folder: Path) -> Iterator[None]:
-    """Make a folder before minutes of training, and remove it where nothing comes of them.
+def make_folder(folder: Path) -> None:
+    """Make a folder before minutes of training.
 
     Raises:
         StorageError: it cannot be written.
     """
+    with storage_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+
+
+@contextmanager
+def leaving_nothing(folder: Path) -> Iterator[None]:
+    """Remove a folder that is made in the body where nothing comes of it; made outside, Ctrl-C could come between."""
     try:
-        with storage_errors(folder):
-            folder.mkdir(parents=True, exist_ok=True)
         yield
     except BaseException:
         with suppress(OSError):

@@ -103,7 +103,7 @@ def check_scaling(
     from ettsweep.check.measure import CPU
     from ettsweep.check.outcome import check_scaling as run_check
     from ettsweep.check.plan import Question, make_plan
-    from ettsweep.check.tables import prepared, show_check, write_check
+    from ettsweep.check.tables import leaving_nothing, make_folder, show_check, write_check
     from ettsweep.config import parse_numbers
     from ettsweep.training.memory import available_bytes
 
@@ -113,7 +113,8 @@ def check_scaling(
     plan = make_plan(question, available_bytes(CPU))
     folder = out or results / "check-scaling" / plan.name
     with chosen_by("--out", folder):
-        with prepared(folder):
+        with leaving_nothing(folder):
+            make_folder(folder)
             check = run_check(plan)
         show_check(check, form)
         paths = write_check(folder, check)

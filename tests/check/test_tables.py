@@ -13,7 +13,7 @@ from support.made_check import made_check
 from support.perfect import TEXT
 
 from ettsweep.check.measured import Layer, Measured
-from ettsweep.check.tables import prepared, show_check, write_check
+from ettsweep.check.tables import leaving_nothing, make_folder, show_check, write_check
 from ettsweep.errors import StorageError
 from ettsweep.output import Format
 from ettsweep.scaling.factors import Group
@@ -91,7 +91,8 @@ def test_json_has_all_of_it_and_nothing_that_is_not_finite(spoil: Any, tmp_path:
         lines = dict.fromkeys(check.curves[1].changes, ((math.nan,) * 4,) * 3)
         check = replace(check, curves=(check.curves[0], replace(check.curves[1], changes=lines)))
     folder = tmp_path / "new" / "folder"
-    with prepared(folder):
+    with leaving_nothing(folder):
+        make_folder(folder)
         paths = write_check(folder, check)
     assert [path.name for path in paths] == ["check.json", "figure.png", "figure.pdf"]
     assert all(path.is_file() for path in paths)
@@ -112,7 +113,7 @@ def test_json_has_all_of_it_and_nothing_that_is_not_finite(spoil: Any, tmp_path:
 def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     folder = tmp_path / "file" / "check"
-    with pytest.raises(StorageError, match="file/check"), prepared(folder):
-        pytest.fail("nothing is trained for it")
+    with pytest.raises(StorageError, match="file/check"), leaving_nothing(folder):
+        make_folder(folder)
     with pytest.raises(StorageError, match="file/check"):
         write_check(folder, made_check())

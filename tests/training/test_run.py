@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.commandline import wait_for
 from support.forks import Forks
 from support.killed_run import EVERY_STEPS
 from support.made_runs import CPU, MakeSpec, Poll, Train, Undisturbed, numbers, result_of, stop_at
@@ -473,11 +474,13 @@ def fill(disk: Path, free_kib: int) -> Path:
     return filler
 
 
-def fill_at_step(step: int, disk: Path, free_kib: int) -> Poll:
+def fill_at_step(step: int, disk: Path, free_kib: int, saved: int = 0) -> Poll:
+    """Fill a disk after a step, once the checkpoint of an earlier one is `saved`."""
     steps = itertools.count()
 
     def poll(attempt: Attempt) -> Stop | None:
         if next(steps) == step:
+            wait_for(lambda: not saved or checkpoint.load(attempt).step == saved, "the checkpoint")
             fill(disk, free_kib)
         return None
 
@@ -495,7 +498,7 @@ def test_full_disk_at_a_checkpoint_is_a_clear_failure_and_costs_no_bit(
 ) -> None:
     monkeypatch.setattr(saver, "LARGE_BYTES", 0 if beside else saver.LARGE_BYTES)
     disk = small_disk("1m")
-    run = train(spec, every_steps=4, folder=disk, poll=fill_at_step(10, disk, free_kib=16))
+    run = train(spec, every_steps=4, folder=disk, poll=fill_at_step(10, disk, free_kib=16, saved=8))
     path = run.attempt(1).checkpoint_path
     full = f"{path}: the disk is full; free some space (`ettsweep clean` removes what is no longer needed)"
     assert (run.status().state, run.status().reason) == (State.FAILED, full)

@@ -4,7 +4,6 @@ B batch, T tokens, S tokens that are read from, H heads, C channels per head.
 """
 
 import math
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from ettsweep.models.build import example_inputs
 from ettsweep.spec import RunSpec
 from ettsweep.training.distributed import rest
 from ettsweep.training.precision import autocast
+from ettsweep.training.timing import now_s
 from ettsweep.training.trainer import Trainer
 
 TRIES = 5
@@ -55,9 +55,9 @@ class Call:
         read_B11S = (torch.arange(S, device=device) < S - S // 4).expand(samples, 1, 1, S) if self.masked else None
         return q, k, v, read_B11S
 
-    def choice(self, samples: int, device: torch.device) -> SDPBackend:
-        """Return the kernel that torch takes for it."""
-        chosen: int = torch._fused_sdp_choice(*self.tensors(samples, device), self.dropout, self.causal)
+    def choice(self, device: torch.device) -> SDPBackend:
+        """Return the kernel that torch takes for it, of however many samples."""
+        chosen: int = torch._fused_sdp_choice(*self.tensors(1, device), self.dropout, self.causal)
         return SDPBackend(chosen) if chosen >= 0 else SDPBackend.MATH
 
 
@@ -70,7 +70,7 @@ def settle_attention(trainer: Trainer, before: Json, warn: Callable[[str], None]
     kernels = defaultdict[bool, set[SDPBackend]](set)
     calls = attention_calls(model, spec, device)
     for call in calls:
-        kernels[call.masked].add(call.choice(len(trainer.share.slices[0]), device))
+        kernels[call.masked].add(call.choice(device))
     if kernels[True] and device.type == "cuda":
         same_device = before.get("device_name") == torch.cuda.get_device_name(device)
         best = had_kernel(before) if same_device else None
@@ -154,13 +154,11 @@ def kernel_s(kernel: SDPBackend, call: Call, samples: int, device: torch.device)
         q, k, v, read_B11S = call.tensors(samples, device)
         for _ in range(TRIES):
             q.grad = k.grad = v.grad = None
-            _finish(device)
-            started_s = time.perf_counter()
+            started_s = now_s(device)
             with sdpa_kernel(kernel):
                 z_BHTC = F.scaled_dot_product_attention(q, k, v, read_B11S, call.dropout, call.causal)
             z_BHTC.backward(torch.ones_like(z_BHTC))  # type: ignore[no-untyped-call]
-            _finish(device)
-            best_s = min(best_s, time.perf_counter() - started_s)
+            best_s = min(best_s, now_s(device) - started_s)
         sound = all(part.grad is not None and bool(part.grad.isfinite().all()) for part in (q, k, v))
     except RuntimeError:  # there is no such kernel for this, or no memory
         return math.inf
@@ -170,8 +168,3 @@ def kernel_s(kernel: SDPBackend, call: Call, samples: int, device: torch.device)
 def kernel_name(kernel: SDPBackend) -> str:
     """Return what a kernel is called in records: flash, cudnn, efficient, math."""
     return kernel.name.lower().removesuffix("_attention")
-
-
-def _finish(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

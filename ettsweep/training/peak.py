@@ -15,6 +15,7 @@ from ettsweep.files import Json, cache_folder, dumps, json_or_empty, number, sto
 from ettsweep.spec import Precision
 from ettsweep.training.memory import is_out_of_memory
 from ettsweep.training.precision import DTYPES, set_matmul_precision
+from ettsweep.training.timing import now_s
 
 SIZES = {"cuda": (4096, 8192, 16384), "cpu": (512, 1024, 2048)}
 """Rows and columns of the factors that are tried, by kind of device."""
@@ -41,8 +42,8 @@ def median_s(work: Callable[[], object], device: torch.device, warm_s: float = 0
 
     The first seconds are for clocks to rise, and for libraries to choose their kernels.
     """
-    calls, began_s = 0, _now_s(device)
-    while (took_s := _now_s(device) - began_s) < warm_s or calls < 2:
+    calls, began_s = 0, now_s(device)
+    while (took_s := now_s(device) - began_s) < warm_s or calls < 2:
         work()
         calls += 1
     each = max(1, math.ceil(measured_s / TURNS / (took_s / calls)))
@@ -87,13 +88,6 @@ def _product_s(size: int, precision: Precision, device: torch.device) -> float:
     x, weight = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
     out = torch.empty_like(x)
     return median_s(lambda: torch.mm(x, weight.T, out=out), device)
-
-
-def _now_s(device: torch.device) -> float:
-    """Return the time once the device has done what it was given."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter()
 
 
 def _turns_here(work: Callable[[], object], calls: int) -> list[float]:

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -45,11 +44,11 @@ class Saver:
             copied = False  # one has no memory for it, and they write together
         if not copied:
             taken.write()
-            return _nothing
+            return lambda: None
         # What else the processes agree on goes on meanwhile.
         group = replace(trainer.group, hosts=trainer.group.savers)
         self._last = self._thread.submit(replace(taken, state=self._copies, group=group).write)
-        return partial(_result, self._last)
+        return self._last.result
 
     def close(self) -> None:
         """Give back the memory of the copy, once it is on disk."""
@@ -73,11 +72,3 @@ class Saver:
         if device.type == "cuda":
             torch.cuda.current_stream(device).synchronize()
         return True
-
-
-def _nothing() -> None:
-    """It is on disk."""
-
-
-def _result(written: "Future[None]") -> None:
-    written.result()

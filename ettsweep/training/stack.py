@@ -9,7 +9,6 @@ K members, B samples of a micro-batch.
 
 import contextlib
 import math
-import time
 from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple, TypeVar
@@ -25,6 +24,7 @@ from ettsweep.tasks.base import Batch
 from ettsweep.training.distributed import is_sharded
 from ettsweep.training.memory import TrialModel, give_back
 from ettsweep.training.precision import autocast
+from ettsweep.training.timing import now_s
 from ettsweep.training.trainer import Trainer
 from ettsweep.training.vmapped import Parameters, Vmapped
 
@@ -210,21 +210,22 @@ def trial(stack: Stack, batches: Sequence[Sequence[Batch]]) -> Trial:
     The answer holds for this number of members on this machine: it depends on the order in which kernels add, and on
     where they round.
     """
+    device = stack.trainers[0].device
     try:
         with stack.elsewhere():
             stack.gradients(batches)  # the first call takes longer
             found, alone_s, together_s = Comparison(), 0.0, math.inf
             for _ in range(TRIES):
-                started_s = _now_s(stack)
+                started_s = now_s(device)
                 losses_K, together = stack.gradients(batches)
-                together_s = min(together_s, _now_s(stack) - started_s)
+                together_s = min(together_s, now_s(device) - started_s)
             for k, (trainer, mine) in enumerate(zip(stack.trainers, batches, strict=True)):
                 its_s = math.inf
                 for _ in range(TRIES):
                     trainer.optimizer.zero_grad(set_to_none=True)
-                    started_s = _now_s(stack)
+                    started_s = now_s(device)
                     loss = trainer.add_gradients(iter(mine))
-                    its_s = min(its_s, _now_s(stack) - started_s)
+                    its_s = min(its_s, now_s(device) - started_s)
                 alone_s += its_s
                 found.add(losses_K[k], loss)
                 for name, parameter in trainer.model.named_parameters():
@@ -237,14 +238,15 @@ def trial(stack: Stack, batches: Sequence[Sequence[Batch]]) -> Trial:
 
 def trial_of_outputs(stack: Stack, batches: Sequence[Batch]) -> Trial:
     """Find the outputs for a slice of the validation set of each member together and one by one."""
+    device = stack.trainers[0].device
     stack.trainers[0].outputs(batches[0])  # the first call takes longer
-    started_s = _now_s(stack)
+    started_s = now_s(device)
     alone = [trainer.outputs(batch) for trainer, batch in zip(stack.trainers, batches, strict=True)]
-    alone_s = _now_s(stack) - started_s
+    alone_s = now_s(device) - started_s
     stack.outputs(batches)
-    started_s = _now_s(stack)
+    started_s = now_s(device)
     together_K = stack.outputs(batches)
-    together_s = _now_s(stack) - started_s
+    together_s = now_s(device) - started_s
     found = Comparison()
     for ours, theirs in zip(together_K.unbind(), alone, strict=True):
         found.add(ours, theirs)
@@ -275,13 +277,6 @@ def _rehearse(spec: RunSpec, device: torch.device, members: int) -> Trial:
     points = (spec.at(spec.lr, spec.wd, seed) for seed in range(members))
     made = [TrialModel(point, device, recompute=False).trainer(spec.batch_size) for point in points]
     return trial(Stack([trainer for trainer, _ in made]), [[next(batches)] for _, batches in made])
-
-
-def _now_s(stack: Stack) -> float:
-    device = stack.trainers[0].device
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter()
 
 
 def _stacked(slices: Sequence[Batch]) -> Batch:

@@ -6,8 +6,18 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+import torch
+
 from ettsweep.files import Json
 from ettsweep.runs.attempt import Spent
+
+
+def now_s(device: torch.device) -> float:
+    """Return the time once a device has done what it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
+
 
 UTILISATIONS = ("utilisation", "utilisation_measured")
 """Shares of the peak that the model's FLOPs take: of the stated one, by data sheet or profile, and of a measured."""

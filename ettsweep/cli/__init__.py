@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from ettsweep import __version__
-from ettsweep.cli import completion, data, runs, search, simulate, sweep, sweeps, theory
+from ettsweep.cli import completion, data, init, runs, search, simulate, sweep, sweeps, theory
 from ettsweep.cli.options import spread
 from ettsweep.errors import EttsweepError
 from ettsweep.output import harmless, note
@@ -40,6 +40,7 @@ def root(
 
 
 COMMANDS: dict[str, Callable[..., None]] = {
+    "init": init.init,
     "grid": sweep.grid,
     "search": search.search,
     "verify-optimum": sweep.verify_optimum,

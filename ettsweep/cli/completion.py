@@ -60,6 +60,18 @@ def models() -> list[str]:
     ]
 
 
+def tasks() -> list[str]:
+    """Offer the tasks, read off the source of their table: importing it takes too long."""
+    table = Path(__file__).parents[1] / "tasks" / "kinds.py"
+    return [
+        str(ast.literal_eval(name))
+        for node in ast.parse(table.read_text()).body
+        if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "TASKS" and isinstance(node.value, ast.Dict)
+        for name in node.value.keys
+        if name
+    ]
+
+
 def grid_models() -> list[str]:
     """Offer the models with one grid file, in ./grids or else among those shipped."""
     known, grids = models(), Counter[str]()

@@ -248,6 +248,17 @@ def load_request(
         if text is not None:
             data[key] = parse_range(text, f"--{key}-range", data.get(key))
     data |= {key: list(given) for key, given in (("strategies", strategies), ("seeds", seeds)) if given}
+    return make_request(data, path, overrides, start)
+
+
+def make_request(
+    data: dict[str, Any], path: Path, overrides: Sequence[str] = (), start: Centre | None = None
+) -> Request:
+    """Resolve what a grid file says, or is to say, with overrides as those of `load_request`.
+
+    Raises:
+        InputError: all that is wrong with it, or it states no centre for the optimizer.
+    """
     of_centres = [o for o in overrides if re.match(r"(centre(_\w+)?|first_look)[.=]", o)]
     of_factors = [o for o in overrides if re.match(r"(strategy\.)?mlp_factor=", o)]
     for override in (*of_centres, *of_factors):

@@ -88,6 +88,7 @@ class TaskKind:
             to read or None; it returns rows of `ettsweep doctor`. None where the data come with a package.
         train_size: samples of an epoch; None where only the data say, and curves are drawn over steps.
         check_counts: compares at a glance how many data there are with what a run needs.
+        fitted: task and model with what the data decide, such as the number of classes, as far as a glance tells.
         digest: of the data at hand; None where a run is not bound to them by the digits in `spec.corpus`.
         changed: why a run cannot go on where its data have another fingerprint; None where it can.
     """
@@ -102,6 +103,7 @@ class TaskKind:
     doctor: str | None = None
     train_size: Callable[[Any], int] | None = None
     check_counts: Callable[[Any, ModelSpec, str | None], None] = lambda task, model, data: None
+    fitted: Callable[[Any, ModelSpec, str], tuple[TaskSpec, ModelSpec]] = lambda task, model, data: (task, model)
     digest: Callable[[Any, str | None], str] | None = None
     changed: str | None = None
 
@@ -120,6 +122,7 @@ def _images(spec: type[ImageTask]) -> TaskKind:
         misfits=image_misfits,
         check=lambda task, model, data: images.locate(task, data),
         check_counts=images.check_counts,
+        fitted=images.fitted,
         found=lambda task, data: f"found: {images.locate(task, data)[0].format}",
         load="ettsweep.tasks.images.classification:Images",
         doctor="ettsweep.doctor.images:examine_images",
@@ -166,6 +169,7 @@ TASKS: dict[str, TaskKind] = {
         found=lambda task, data: f"found: {text.text_folder(data)}, {text.text_digest(task, data)}",
         load="ettsweep.tasks.text.denoising:load_denoising",
         doctor="ettsweep.doctor.text:examine_text",
+        fitted=text.fitted,
         digest=text.text_digest,
         changed=_TEXT_CHANGED,
     ),

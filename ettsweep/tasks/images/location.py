@@ -160,9 +160,7 @@ def check_counts(task: ImageTask, model: ModelSpec, data: str | None) -> None:
         DataMissingError: they differ, so that every run would fail.
     """
     assert isinstance(model, ImageModel)
-    until_s = time.monotonic() + GLANCE_S
-    for place, wanted in zip(locate(task, data), (task.train_size, task.val_size), strict=True):
-        counts = _counts(Path(place.paths[0]), until_s) if place.format == "class folders" else None
+    for (place, counts), wanted in zip(_glance(task, data), (task.train_size, task.val_size), strict=True):
         if counts is None:
             continue
         key = f"task.{place.side}_size"
@@ -173,6 +171,28 @@ def check_counts(task: ImageTask, model: ModelSpec, data: str | None) -> None:
         else:
             continue
         raise DataMissingError(f"task {task.kind}: {place.paths[0]} has {told}")
+
+
+def fitted(task: ImageTask, model: ModelSpec, data: str) -> tuple[ImageTask, ModelSpec]:
+    """Return task and model with the numbers of images and classes that a glance finds, where they may be any.
+
+    Raises:
+        DataMissingError: there is nothing that is understood.
+    """
+    train, val = (counts for _, counts in _glance(task, data))
+    if not task.any_images or not train or not val:
+        return task, model
+    sizes = {"train_size": sum(train), "val_size": sum(val)}
+    return task.model_copy(update=sizes), model.model_copy(update={"classes": len(train)})
+
+
+def _glance(task: ImageTask, data: str | None) -> list[tuple[StoredSide, list[int] | None]]:
+    """Return both sides, each with the number of images of each class, None where a glance does not tell."""
+    until_s = time.monotonic() + GLANCE_S
+    return [
+        (place, _counts(Path(place.paths[0]), until_s) if place.format == "class folders" else None)
+        for place in locate(task, data)
+    ]
 
 
 def _counts(folder: Path, until_s: float) -> list[int] | None:

@@ -73,6 +73,16 @@ def check_text(task: TextTask, model: ModelSpec | None, data: str | None) -> Non
         )
 
 
+def fitted(task: TextTask, model: ModelSpec, data: str) -> tuple[TextTask, ModelSpec]:
+    """Return a task, and a model with as many tokens as its text was tokenised with.
+
+    Raises:
+        DataMissingError: it is not there.
+        CorruptError: it was edited.
+    """
+    return task, model.model_copy(update={"vocabulary": read_manifest(text_folder(data)).n_vocab})
+
+
 def _check_digest(task: DenoisingTask, found: str, where: str) -> None:
     if task.corpus not in (None, found):
         raise DataMissingError(

@@ -91,7 +91,7 @@ def _ask_ground(questions: Questions, task: str | None, data: str | None, model:
             check_data(task_spec(kind), None, located(where, kind))
         return located(where, kind) if where else None
 
-    usual = usual_task(model) if model else "digits"
+    usual = usual_task(model) if model and not task else "digits"
     packaged = ", ".join(name for name, of in TASKS.items() if of.packaged)
     text = f"1/5 What to train on\n    {', '.join(TASKS)}; {packaged} need no data of yours"
     kind = known(task) if task else questions.ask(text, ["--task"], usual, known)
@@ -146,9 +146,12 @@ def _ask_length(questions: Questions, ground: "Ground", batch_size: int | None) 
 
     def number(text: str) -> float:
         try:
-            return float(text) if ground.in_epochs else int(text)
+            found = float(text) if ground.in_epochs else int(text)
         except ValueError:
-            raise InputError(f"a number is expected, got {text!r}") from None
+            found = 0
+        if not 0 < found <= 1e9:
+            raise InputError(f"a number above 0 is expected, got {text!r}")
+        return found
 
     unit = "Epochs" if ground.in_epochs else "Steps"
     size = batch_size or ground.batch_size

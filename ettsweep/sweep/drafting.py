@@ -138,7 +138,7 @@ def usual_task(model: str) -> str:
     if OWN.fullmatch(model):
         return "digits"
     wanted = model_spec(model)
-    alike = (task for task in TASKS if usual_model(task) == model)
+    alike = (task for task, grids in NEAREST.items() if any(read_yaml(_grid(name))["model"] == model for name in grids))
     fitting = (task for task in TASKS if not TASKS[task].misfits(task_spec(task), wanted, 2))
     return next(chain(alike, fitting))
 
@@ -298,10 +298,12 @@ def _comment(text: str, below: str = "") -> list[str]:
 def _lines(ground: Ground, wish: Wish) -> Iterator[Line]:
     """Yield all lines of the file; what else would be valid is read off the tables."""
     kind = ground.task.kind
-    fields = _listed(name for name in type(ground.model).model_fields if name != "kind")
-    yield "model", _model_text(ground.model), f"{_listed(fitting_models(kind))}; or fields: {fields}"
-    more = f"fields of its own: {{kind: {kind}, ...}}"
-    yield "task", _task_text(ground.task), f"or {_listed(_others(kind))}, or with {more}"
+    named = f"{_listed(fitting_models(kind))}; or its kind and fields"
+    yield "model", _model_text(ground.model), f"{named}: {_listed(type(ground.model).model_fields)}"
+    fields = ground.task.model_dump(exclude_defaults=True, exclude={"kind"})
+    yield "task", "" if fields else kind, f"or {_listed(_others(kind))}; or its kind and fields of its own"
+    for field, value in {"kind": kind, **fields}.items() if fields else ():
+        yield f"  {field}", _flow(value), ""
     if not task_kind(ground.task).packaged:
         key, where = ("data", ground.data) if ground.data else ("# data", "PATH")
         yield key, _flow(where), f"where the data are; else --data or {data_env(kind)} says it"
@@ -381,12 +383,6 @@ def _model_text(model: ModelSpec) -> str:
     """Return a model by its name, else by the fields that are not at their defaults."""
     name = next((name for name, known in named_models().items() if known == model), None)
     return name or _flow({"kind": model.kind, **model.model_dump(exclude_defaults=True)})
-
-
-def _task_text(task: TaskSpec) -> str:
-    """Return a task by its name, with the fields that are not at their defaults where there are any."""
-    fields = task.model_dump(exclude_defaults=True, exclude={"kind"})
-    return _flow({"kind": task.kind, **fields}) if fields else task.kind
 
 
 def _flow(value: object) -> str:

@@ -125,11 +125,13 @@ def logs(
 
 def show_run(
     run: RunId,
+    all_: Annotated[bool, typer.Option("--all", help="Below, all that is known of it, key by key.")] = False,
     reproduce: Annotated[bool, typer.Option("--reproduce", help="Print the command that trains it again.")] = False,
     form: Form = Format.TABLE,
     results: Results = DEFAULT_RESULTS,
 ) -> None:
-    """Show all that is known of one run: spec, state, attempts, result."""
+    """Show one run: its curves, score, spikes and attempts; other formats have all that is known of it."""
+    from ettsweep.cli.overview import show_overview
     from ettsweep.cli.views import describe, flat, show_reproduction
     from ettsweep.launch.rounds import read_ledger
     from ettsweep.sweep.ledger import find_run, intact
@@ -139,7 +141,14 @@ def show_run(
     if reproduce:
         show_reproduction(intact(ledger, run), form)
         return
-    data = describe(ledger, find_run(ledger, run), load_sweeps(results).searches)
+    run_id = find_run(ledger, run)
+    data = describe(ledger, run_id, load_sweeps(results).searches)
+    if form is Format.TABLE:
+        show_overview(data, ledger.runs.get(run_id))
+        if not all_:
+            note(f"`ettsweep show {run_id} --all` has all that is known of it")
+            return
+        print()
     rows = [{"key": key, "value": cell(value, key)} for key, value in flat(data)]
     show(rows, form, data=data)
 

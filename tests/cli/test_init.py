@@ -114,7 +114,7 @@ def test_where_nobody_answers_the_options_are_named_that_are_left(call: Call, tm
         ("--lr-range 1:0", "--lr-range: empty range: 1 is above 0"),
         ("--wd-range=-1:1:0.3", "-1 is no multiple of the step 0.3"),
         ("--epochs 0", "--epochs: a number above 0 is expected, got 0"),
-        ("--epochs nan", "nan"),
+        ("--epochs nan", "Invalid value for '--epochs'"),
         ("--epochs 2 --steps 9", "--epochs and --steps both say how long a run is"),
         ("--task pydoc --epochs 3", "the epochs of task pydoc are as long as its data; give steps instead"),
         ("--batch-size 800", "batch_size: 800 is more than the 797 training images"),

@@ -1,0 +1,204 @@
+"""What `show` begins with: what a run is, its curves in a line each, and what matters of it."""
+
+import shutil
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ettsweep.cli.sparkline import Axis, Curve, axis, has_blocks, is_log, marks, sparkline
+from ettsweep.cli.views import state_note
+from ettsweep.errors import CorruptError
+from ettsweep.files import Json, last_line, number
+from ettsweep.launch.monitor import duration
+from ettsweep.output import STYLES, cell, count, harmless, power
+from ettsweep.sweep.ledger import Run
+from ettsweep.tasks.kinds import task_kind
+
+LABELS = 11
+"""Columns of the labels."""
+
+SPIKES = 5
+"""Spikes that are named."""
+
+Line = tuple[str, str]
+"""A label, and what there is to say; both without what a terminal would obey."""
+
+
+def show_overview(data: Json, run: Run | None) -> None:
+    """Print the overview of a run, given what `views.describe` says of it; None is a broken one."""
+    lines = list(_lines(data, run, has_blocks()))
+    if not sys.stdout.isatty():
+        print("\n".join(f"{label:<{LABELS}}{text}".rstrip() for label, text in lines))
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    for label, text in lines:
+        style = STYLES.get(text.partition(" ")[0].rstrip(":"), "") if label == "state" else ""
+        line = Text.assemble((f"{label:<{LABELS}}", "bold"), (text, style or ("cyan" if label in CURVES else "")))
+        console.print(line, soft_wrap=True)
+
+
+CURVES = ("loss", "val_loss", "val_accuracy")
+
+
+def _lines(data: Json, run: Run | None, blocks: bool) -> Iterator[Line]:
+    """Yield what there is to say of a run, the most telling first."""
+    yield "run", str(data["run"])
+    if run is None:
+        yield "state", f"{data['state']}: {cell(data['reason'])}"
+        return
+    spec = run.spec
+    yield "sweep", cell(data["sweep"]) or "none"
+    yield "model", f"{cell(run.model)} on {spec.task.kind}"
+    yield "point", f"{cell(run.strategy)}, lr {power(spec.lr)}, wd {power(spec.wd)}, seed {spec.seed}"
+    told = cell(state_note(data))
+    yield "state", f"{run.state}: {told}" if told else run.state.value
+    last = spec.schedule.last_step
+    yield "progress", f"{round(data['progress'] * last)} of {count(last, 'step')}"
+    yield from _curves(run, blocks)
+    yield from _speed(run)
+    for attempt in data["attempts"]:
+        yield f"attempt {attempt['attempt']}", cell(_attempt(attempt))
+    yield "folder", cell(data["folder"])
+
+
+def _curves(run: Run, blocks: bool) -> Iterator[Line]:
+    """Yield the curves of a run with what they come to, and its spikes; what is wrong where they cannot be read."""
+    try:
+        history = history_of(run)
+    except CorruptError as error:
+        yield "metrics", cell(error)
+        return
+    column = task_kind(run.spec.task).score.metric.replace("best_", "val_")
+    curves = {name: _curve(history, name) for name in ("loss", column)}
+    last = max((step for curve in curves.values() for step in curve.steps), default=0)
+    if not last:
+        yield "metrics", "none yet"
+        return
+    along = axis(last, shutil.get_terminal_size().columns - LABELS)
+    events = spikes_of(run, history)
+    for name, curve in curves.items():
+        if curve.steps:
+            yield from _drawn(name, curve, _signs(name, curve, events, run), along, blocks)
+    yield from _best(run, history)
+    if events is not None:
+        yield "spikes", _told_spikes(events)
+
+
+def history_of(run: Run) -> list[Json]:
+    """Return the metrics of a run so far.
+
+    Raises:
+        CorruptError: they cannot be read, or are not what was written.
+    """
+    latest = run.dir.latest()
+    try:
+        lines = run.dir.history() if run.result is not None else latest.history() if latest else []
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise CorruptError("they are not what a run writes: the file was edited") from None
+    return [line for line in lines if isinstance(line, dict) and _step(line) is not None]
+
+
+def _step(line: Json) -> int | None:
+    step = line.get("step")
+    return step if isinstance(step, int) and not isinstance(step, bool) and step > 0 else None
+
+
+def _curve(history: Sequence[Json], name: str) -> Curve:
+    lines = [line for line in history if name in line]
+    return Curve([line["step"] for line in lines], [number(line[name]) for line in lines])
+
+
+def _drawn(name: str, curve: Curve, signs: Mapping[int, str], along: Axis, blocks: bool) -> Iterator[Line]:
+    """Yield a curve, the marks below it, and its first, last and best values."""
+    yield name, sparkline(curve, along, hold=name != "loss", blocks=blocks).rstrip()
+    if signs:
+        yield "", marks(signs, along)
+    if not (known := curve.known):
+        yield "", "no value is finite"
+        return
+    (first, began), (last, ended) = known[0], known[-1]
+    falls = name.endswith("loss")
+    best, value = min(known, key=lambda at: (at[1] if falls else -at[1], at[0]))
+    scale = "; drawn by its logarithm" if is_log(curve) else ""
+    extreme = f"{'lowest' if falls else 'highest'} {cell(value)} at {best}"
+    yield "", f"{cell(began)} at step {first}, {cell(ended)} at {last}, {extreme}{scale}"
+
+
+def _signs(name: str, curve: Curve, events: Sequence[Json] | None, run: Run) -> dict[int, str]:
+    """Return the marks below a curve: ^ for a spike of it, x where it is not finite, or the run diverged."""
+    own = {"loss": ("loss", "grad"), "val_loss": ("eval_loss",), "val_accuracy": ("accuracy",)}[name]
+    signs = {step: "x" for step, value in zip(curve.steps, curve.values, strict=True) if value is None}
+    for event in events or ():
+        if event.get("kind") in own and (step := _step(event)) is not None:
+            signs[step] = "^"
+    diverged = number(run.result.get("diverged_step")) if run.result else None
+    return signs | ({int(diverged): "x"} if diverged and name == "loss" else {})
+
+
+def spikes_of(run: Run, history: Sequence[Json]) -> list[Json] | None:
+    """Return the spikes of a run: those of its result, else of what it has written; None where that makes no sense."""
+    if run.result is not None:
+        found = run.result.get("spike_events")
+    else:
+        from ettsweep.training.spikes import count_spikes
+
+        try:
+            found = count_spikes(history, run.spec)["spike_events"]
+        except (TypeError, ValueError):
+            found = None
+    return [event for event in found if isinstance(event, dict)] if isinstance(found, list) else None
+
+
+def _told_spikes(events: Sequence[Json]) -> str:
+    """Say how many spikes there are, and where the first ones are."""
+    told = [_told_spike(event) for event in events[:SPIKES]]
+    more = [f"and {len(events) - SPIKES} more"] if len(events) > SPIKES else []
+    return f"{len(events)}: {'; '.join(told + more)}" if events else "none"
+
+
+def _told_spike(event: Json) -> str:
+    name = {"grad": "gradient norm", "eval_loss": "val_loss", "accuracy": "val_accuracy"}
+    where = f"{cell(name.get(str(event.get('kind')), event.get('kind')))} at step {cell(event.get('step'))}"
+    if (sigmas := number(event.get("sigmas"))) is not None:
+        return f"{where}, {sigmas:.1f} sigmas"
+    return where if event.get("recovered") else f"{where}, not recovered"
+
+
+def _best(run: Run, history: Sequence[Json]) -> Iterator[Line]:
+    """Yield the best score, and the step at which it was reached."""
+    score = task_kind(run.spec.task).score
+    if along := score.along(history):
+        best = along[max(along)]
+        yield (
+            "best",
+            f"{score.metric} {cell(best)} at step {min(step for step, so_far in along.items() if so_far == best)}",
+        )
+    if run.result is not None and run.score is None:
+        yield "best", "no score: it counts as worse than all that have one"
+
+
+def _speed(run: Run) -> Iterator[Line]:
+    """Yield how long a run has taken, and how fast it is."""
+    latest = run.dir.latest()
+    found: Mapping[str, Any] = run.result or (last_line(latest.timings_path) if latest else None) or {}
+    told = []
+    if (wall_s := number(found.get("wall_s"))) is not None and wall_s >= 0:
+        told.append(duration(wall_s))
+    for key, what in (("steps_per_s", "steps/s"), ("samples_per_s", f"{task_kind(run.spec.task).sample}s/s")):
+        if (rate := number(found.get(key))) is not None:
+            told.append(f"{rate:,.4g} {what}" if rate < 1000 else f"{rate:,.0f} {what}")
+    if told:
+        yield "time", ", ".join(told)
+
+
+def _attempt(attempt: Json) -> str:
+    """Say in a line where an attempt trained, from where on, and how it ended."""
+    where = " ".join(str(attempt[key]) for key in ("host", "slot", "device_name") if attempt.get(key))
+    job = attempt.get("job")
+    told = [f"from {attempt['from']}", where, f"job {job['id']}" if isinstance(job, dict) and job.get("id") else ""]
+    if attempt.get("ended"):
+        told.append(f"ended: {attempt['ended']}")
+    return harmless(", ".join(filter(None, told)))

@@ -107,13 +107,24 @@ def watch(
 def logs(
     run: RunId,
     attempt: Annotated[int | None, typer.Option(min=1, help="Only this attempt.")] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Stay, and print what is logged until the run is over.")
+    ] = False,
     results: Results = DEFAULT_RESULTS,
 ) -> None:
-    """Print what a run logged, attempt by attempt, and why one ended without a result."""
+    """Print what a run logged, attempt by attempt, and why one ended without a result.
+
+    With --follow, go on until the run is over; the exit code is 0 where it is finished then.
+    """
     from ettsweep.launch.rounds import read_ledger
     from ettsweep.runs.folder import RunDir, runs_dir
-    from ettsweep.sweep.ledger import find_run
+    from ettsweep.sweep.ledger import find_run, intact
 
+    if follow:
+        if attempt is not None:
+            raise InputError("--follow goes from attempt to attempt; leave out --attempt")
+        _follow_log(results, intact(read_ledger(results), run))
+        return
     folder = RunDir(runs_dir(results) / find_run(read_ledger(results), run))
     numbers = [n for n in folder.numbers() if attempt in (None, n)]
     if not numbers:
@@ -121,6 +132,18 @@ def logs(
     for number in numbers:
         print(f"== attempt {number}")
         print(harmless(folder.attempt(number).log()), end="")
+
+
+def _follow_log(results: Path, run: "Run") -> None:
+    """Print the log of a run while it is written, and say how the run ended."""
+    from ettsweep.launch.monitor import Monitor
+    from ettsweep.launch.tail import follow_log
+
+    with detaching(code=0):
+        monitor = Monitor(results, [run.spec])
+        status = follow_log(monitor, run.dir, lambda text: print(harmless(text), end="", flush=True), note)
+    note(f"run {run.id} is {status.state}{f': {status.reason}' if status.reason else ''}")
+    raise typer.Exit(0 if status.state.finished else 1)
 
 
 def show_run(

@@ -44,9 +44,8 @@ def axis(last: int, width: int) -> Axis:
 def sparkline(curve: Curve, along: Axis, hold: bool, blocks: bool) -> str:
     """Return a bar for each column: the mean there; nothing where there is no value.
 
-    Args:
-        hold: whether a value stands until the next one, as that of an evaluation does.
-        blocks: whether the terminal has blocks; else signs of ASCII stand for them.
+    With `hold`, a value stands until the next one, as that of an evaluation does. Without `blocks`, signs of ASCII
+    stand for them.
     """
     found: dict[int, list[float]] = {}
     for step, value in curve.known:

@@ -28,6 +28,8 @@ from ettsweep.processes import Life, Process
 EVALUATION = b'"val_'
 """What the lines of evaluations in metrics.jsonl have, and those of steps have not."""
 
+NOTHING_LOGGED = "(it logged nothing)\n"
+
 
 class Spent(NamedTuple):
     """Seconds that have gone by for a run, and seconds of devices that it has had: fewer where runs share one."""
@@ -343,7 +345,11 @@ class Attempt:
         try:
             text = self.log_path.read_text(errors="replace")
         except OSError:
-            text = "(it logged nothing)\n"
-        text += "".join(f"left out: {sample}\n" for sample in sorted(self.skipped()))
+            text = NOTHING_LOGGED
+        return text + self.ending()
+
+    def ending(self) -> str:
+        """Return what stands below the log: samples that were left out, and why it ended where it ended badly."""
+        left_out = "".join(f"left out: {sample}\n" for sample in sorted(self.skipped()))
         failure = self.failure()
-        return text + (f"ended: {failure.get('reason')}\n" if failure else "")
+        return left_out + (f"ended: {failure.get('reason')}\n" if failure else "")

@@ -20,6 +20,7 @@ from ettsweep.scaling.strategies import STRATEGIES
 from ettsweep.spec import RunSpec
 from ettsweep.sweep.criterion import Rule
 from ettsweep.sweep.gridfile import find_grid, load_request
+from ettsweep.tasks.kinds import TASKS
 from ettsweep.sweep.sweeps import load_sweeps
 from ettsweep.training.sinks import SINKS
 
@@ -137,6 +138,9 @@ def test_runs_are_offered(command: str, folder: Path, offered: Offer, spec: RunS
         ("verify-optimum --rule", get_args(Rule)),
         ("cancel --state", [state.value for state in State]),
         ("retry --log", SINKS),
+        ("init --task", TASKS),
+        ("init --model", named_models()),
+        ("init --strategy", STRATEGIES),
         ("status --model", named_models()),
         ("scales --model", named_models()),
         ("map --model", named_models()),

@@ -82,7 +82,7 @@ def has_blocks() -> bool:
     Python makes UTF-8 of a LANG=C, and sets LC_CTYPE then.
     """
     try:
-        BARS.encode(sys.stdout.encoding or "ascii")
+        BARS.encode(sys.stdout.encoding or "utf-8")
     except (UnicodeEncodeError, LookupError):
         return False
     by_python = os.environ.get("LC_CTYPE") == "C.UTF-8"

@@ -20,8 +20,8 @@ from ettsweep.scaling.strategies import STRATEGIES
 from ettsweep.spec import RunSpec
 from ettsweep.sweep.criterion import Rule
 from ettsweep.sweep.gridfile import find_grid, load_request
-from ettsweep.tasks.kinds import TASKS
 from ettsweep.sweep.sweeps import load_sweeps
+from ettsweep.tasks.kinds import TASKS
 from ettsweep.training.sinks import SINKS
 
 pytestmark = pytest.mark.usefixtures("process")

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from ettsweep.sweep.drafting import Ground
     from ettsweep.sweep.search import Request
 
+LATER = "later"
+"""The answer of who has no data at hand."""
+
 
 def init(
     task: Annotated[
@@ -87,9 +90,10 @@ def _ask_ground(questions: Questions, task: str | None, data: str | None, model:
         return task_spec(name).kind
 
     def there(where: str) -> str | None:
-        if where:
-            check_data(task_spec(kind), None, located(where, kind))
-        return located(where, kind) if where else None
+        if where in ("", LATER):
+            return None
+        check_data(task_spec(kind), None, located(where, kind))
+        return located(where, kind)
 
     usual = usual_task(model) if model and not task else "digits"
     packaged = ", ".join(name for name, of in TASKS.items() if of.packaged)
@@ -98,8 +102,8 @@ def _ask_ground(questions: Questions, task: str | None, data: str | None, model:
     if data is not None or TASKS[kind].packaged:
         where = there(data or "")
     else:
-        text = "    Where its data are: a folder; or nothing, to say it later with --data"
-        where = questions.ask(text, [], said(kind, None) or "", there)
+        text = f"    Where its data are: a folder; or {LATER}, with --data"
+        where = questions.ask(text, [], said(kind, None) or LATER, there)
     text = f"2/5 Model\n    {', '.join(fitting_models(kind))}; or WIDTHxDEPTH, such as 64x4"
     if model:
         return prepare(kind, model, where)
@@ -182,7 +186,7 @@ def _note_written(path: Path, request: "Request") -> None:
     note(f"wrote {path}: {count(runs, 'run')} of {count(steps, 'step')} to begin with")
     kind = request.recipe.task.kind
     data = "" if TASKS[kind].packaged or data_of(request) else " --data PATH"
-    grid = shlex.quote(str(path))
-    note(
-        f"`ettsweep grid --grid {grid}{data} --dry-run` prints the plan, `ettsweep grid --grid {grid}{data}` trains it"
-    )
+    asked = f"--grid {shlex.quote(str(path))}{data}"
+    if not TASKS[kind].packaged:
+        note(f"`ettsweep doctor {asked}` examines the data")
+    note(f"`ettsweep grid {asked} --dry-run` prints the plan, `ettsweep grid {asked}` trains it")

@@ -14,7 +14,7 @@ from typing import Any, get_args
 from ettsweep.config import parse_yaml, read_yaml
 from ettsweep.errors import InputError, unknown_name
 from ettsweep.models.architectures import model_spec, named_models
-from ettsweep.output import cell, count, power
+from ettsweep.output import cell, count, power, typed
 from ettsweep.resources import shipped
 from ettsweep.scaling.optimizers import OPTIMIZERS, factors_of
 from ettsweep.scaling.strategies import STRATEGIES, carry_point, parse_strategy
@@ -114,7 +114,7 @@ class Ground:
         nearest power of two.
         """
         stated = {
-            key: {name: (float(at["lr"]), float(at["wd"])) for name, at in value.items()}
+            key: {name: (typed(str(at["lr"])), typed(str(at["wd"]))) for name, at in value.items()}
             for key, value in self.file.items()
             if key.startswith("centre")
         }
@@ -176,6 +176,8 @@ def prepare(task: str, model: str, data: str | None = None) -> Ground:
     if type(wanted) is type(request.recipe.model) and data is not None:
         check_data(spec, None, data)
         spec, wanted = task_kind(spec).fitted(spec, wanted, data)
+        check_data(spec, wanted, data)
+        task_kind(spec).check_counts(spec, wanted, data)
     check_fits(spec, wanted, 2)
     return Ground(model, spec, wanted, data, file, request)
 

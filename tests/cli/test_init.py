@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pty
+import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -134,9 +135,22 @@ def test_what_cannot_run_is_refused_and_nothing_is_written(
 def test_data_that_are_not_there_are_refused(call: Call, tmp_path: Path) -> None:
     told = call("init", "--yes", "--task", "imagenet", "--data", "nowhere", code=1).err
     assert "nowhere does not exist" in told
+    write_folders(tmp_path / "few")
+    told = call("init", "--yes", "--task", "cifar10", "--data", "few", code=1).err
+    assert "3 classes, the model has 10" in told
+    shutil.rmtree(tmp_path / "few")
     told = call("init", "--yes", "--task", "text", "--data", "nowhere", code=1).err
     assert "`ettsweep data text --input FILES --out DIR` makes one" in told
     assert not list(tmp_path.iterdir())
+
+
+def test_data_may_be_named_later(tmp_path: Path) -> None:
+    code, seen = typed_in(tmp_path, ["init", "--model", "vit-s16"], ["\n", "nowhere\n", "\n", "\n", "\n", "\n"])
+    assert code == 0
+    assert "nowhere does not exist" in " ".join(seen.split())
+    assert "[later]:" in seen
+    assert "ettsweep doctor --grid vit-s16-imagenet.yaml --data PATH" in seen
+    assert load_request(tmp_path / "vit-s16-imagenet.yaml").data is None
 
 
 def test_a_file_that_is_there_is_written_over_only_when_that_is_said(call: Call, tmp_path: Path) -> None:

@@ -89,6 +89,7 @@ def test_ctrl_c_at_a_question_writes_nothing(tmp_path: Path) -> None:
     code, seen = typed_in(tmp_path, ["init"], ["digits\n"])
     assert code != 0
     assert "Traceback" not in seen
+    assert "nobody answered" not in seen
     assert not list(tmp_path.iterdir())
 
 

@@ -99,14 +99,16 @@ def test_spikes_are_marked_and_named(results: Path, make_spec: Make) -> None:
     assert seen["spikes"][0].endswith(" sigmas")
 
 
-def test_a_diverged_run_is_marked_where_it_did(results: Path, spec: RunSpec) -> None:
+@pytest.mark.parametrize("last", [None, 2.0])  # finite where fp16 has skipped too many steps
+def test_a_diverged_run_is_marked_where_it_did(last: float | None, results: Path, spec: RunSpec) -> None:
     attempt = started(results, spec)
-    history = lines([1.0, 2.0, None])
+    history = lines([1.0, 2.0, last])
     result = {"status": "diverged", "diverged_step": 3, "score": None, "steps": 3, "spike_events": []}
     assert RunDir(attempt.run).finish(result, history)
     seen = shown(results, spec)
     assert seen["state"] == ["diverged: at step 3"]
-    assert seen["loss"] == [f"{BARS[0]}{BARS[-1]}", "  x", "1 at step 1, 2 at 2, lowest 1 at 1"]
+    assert seen["loss"][0] == BARS[0] + BARS[-1] + (BARS[-1] if last else "")
+    assert seen["loss"][1] == "  x"
     assert seen["best"] == ["no score: it counts as worse than all that have one"]
 
 

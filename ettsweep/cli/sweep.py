@@ -171,7 +171,8 @@ def report(
     looks = looked_at(families.sweeps(sweeps), sweeps, ledger)
     folder = out or results / "report"
     with chosen_by("--out", folder):
-        paths = write_report(results, folder, runs, verdicts, sweeps.searches, note, looks)
+        notes = {name: sweep.note for name, sweep in sweeps.named.items()}
+        paths = write_report(results, folder, runs, verdicts, sweeps.searches, note, looks, notes)
     show_verdicts(verdicts, form)
     if form is Format.TABLE:
         show_spikes(judged(runs, verdicts))

@@ -259,14 +259,14 @@ def cost_so_far(runs: Iterable[Run], searches: Searches, looks: Sequence[Run] = 
     told = f"{count(len(finished), 'finished run')}{pruned}: {device_hours(sum(map(cost_s, trained)))}"
     if looks:
         told += f", and {count(len(looks), 'run')} at first look: {device_hours(sum(map(cost_s, looks)))}"
-    shared = [(run, asking) for run in finished if (asking := _asking(run, searches)) > 1]
+    shared = [(run, sweeps) for run in finished if (sweeps := asking(run, searches)) > 1]
     if shared:
-        saved_s = sum((asking - 1) * cost_s(run) for run, asking in shared)
+        saved_s = sum((sweeps - 1) * cost_s(run) for run, sweeps in shared)
         told += f"; {len(shared)} of them for several sweeps: {device_hours(saved_s)} saved"
     return told
 
 
-def _asking(run: Run, searches: Searches) -> int:
+def asking(run: Run, searches: Searches) -> int:
     """Return how many sweeps ask for a run."""
     return len({s.sweep for s in searches.get(run.family, ()) if s.asks(run.point, run.spec.seed)})
 

@@ -1,7 +1,7 @@
 """A report: what there is to draw is chosen and read here, drawn in figures, and shown by html."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -65,13 +65,16 @@ def write_report(
     searches: Searches,
     tell: Callable[[str], None] = lambda text: None,
     looks: Sequence[Run] = (),
+    notes: Mapping[str, str] | None = None,
+    edition: str = "",
 ) -> list[Path]:
     """Write tables, figures and report.html into a folder; return the files, report.html first.
 
     What an earlier report wrote there and this one does not is removed.
 
     Verdicts are those of the families that were asked for, searches those of all sweeps by family. `tell` takes a line
-    for each run whose metrics cannot be used, as the page has it. `looks` are the finished runs of first looks.
+    for each run whose metrics cannot be used, as the page has it. `looks` are the finished runs of first looks,
+    `notes` what people wrote on sweeps, by name. A page that is still rewritten has the name of its `edition`.
 
     Raises:
         StorageError: a file cannot be written.
@@ -90,7 +93,7 @@ def write_report(
             paths += files
     for problem in histories.corrupt.values():
         tell(problem)
-    page = html.render(str(results), comparisons, images, runs, searches, histories.corrupt, looks)
+    page = html.render(results, out, comparisons, {}, runs, searches, histories.corrupt, looks, notes, edition)
     write_atomic(out / "report.html", page)
     paths.insert(0, out / "report.html")
     settle(out, paths)

@@ -1,0 +1,91 @@
+// Figures: drawn one after the other from their specifications; a point of a map shows its curves.
+"use strict";
+const figures = (() => {
+  const config = JSON.parse(document.getElementById("config").textContent);
+  const data = JSON.parse(document.getElementById("data").textContent);
+  const views = new Map();
+
+  /** The rows of a data set, new ones for each figure: a view writes into its rows. */
+  const rowsOf = (name) => {
+    const { rows, columns } = data[name];
+    const found = Array.from({ length: rows }, () => ({}));
+    for (const [column, values] of Object.entries(columns)) {
+      textsOf(values).forEach((value, row) => { found[row][column] = value; });
+    }
+    return found;
+  };
+  const specOf = (figure) => {
+    const spec = JSON.parse(figure.querySelector(".spec").textContent);
+    return { ...spec, datasets: Object.fromEntries(spec.datasets.map((name) => [name, rowsOf(name)])) };
+  };
+
+  // --- what is set by hand ---
+
+  const bound = (spec) => (spec.params || []).filter((param) => param.bind && typeof param.bind === "object").map((param) => param.name);
+  const rememberSignals = (name, view, names) => {
+    for (const signal of names) {
+      const kept = (memory.get("signals") || {})[name];
+      if (kept && signal in kept) view.signal(signal, kept[signal]);
+      view.addSignalListener(signal, (_, value) => {
+        const all = memory.get("signals") || {};
+        memory.set("signals", { ...all, [name]: { ...all[name], [signal]: value } });
+      });
+    }
+    return view.runAsync();
+  };
+
+  // --- a point of a map shows its curves ---
+
+  const choose = (article, point, show = true) => {
+    const select = article.querySelector(".points"), curves = article.querySelector("figure.curves");
+    const view = curves && views.get(curves.dataset.figure);
+    if (!view || ![...select.options].some((option) => option.value === point)) return;
+    select.value = point;
+    view.signal("chosen", point).runAsync();
+    memory.set("chosen", { ...memory.get("chosen"), [article.dataset.family]: point });
+    curves.classList.toggle("chosen", point !== "");
+    if (show) curves.scrollIntoView({ block: "nearest" });
+  };
+  const offer = (article) => {
+    const [map, curves] = ["map", "curves"].map((kind) => article.querySelector(`figure.${kind}`));
+    if (!map || !curves || !views.has(curves.dataset.figure)) return;
+    const points = (figure) => new Set(specOf(figure).datasets && Object.values(specOf(figure).datasets).flatMap(
+      (rows) => rows.map((row) => row.point)).filter((point) => typeof point === "string" && point !== ""));
+    const drawn = points(curves), select = article.querySelector(".points");
+    const offered = [...points(map)].filter((point) => !drawn.size || drawn.has(point));
+    select.replaceChildren(new Option("the candidate and its neighbours", ""), ...offered.map((point) => new Option(point, point)));
+    select.addEventListener("change", () => choose(article, select.value));
+    select.closest(".choice").hidden = false;
+    views.get(map.dataset.figure)?.addEventListener("click", (_, item) => {
+      const point = item && item.datum && item.datum.point;
+      if (typeof point === "string") choose(article, point);
+    });
+    const kept = (memory.get("chosen") || {})[article.dataset.family];
+    if (kept) choose(article, kept, false);
+  };
+
+  // --- drawing ---
+
+  const draw = async (figure) => {
+    const spec = specOf(figure), place = figure.querySelector(".drawing");
+    const { view } = await vegaEmbed(place, spec, {
+      mode: "vega-lite", renderer: "svg", actions: false, config, bind: figure.querySelector(".controls"),
+      defaultStyle: false, tooltip: { disableDefaultStyle: true },
+    });
+    views.set(figure.dataset.figure, view);
+    await rememberSignals(figure.dataset.figure, view, bound(spec));
+  };
+  const drawAll = async () => {
+    for (const figure of document.querySelectorAll("figure[data-figure]")) {
+      await new Promise((go) => { setTimeout(go); });  // the page stays quick meanwhile
+      try {
+        await draw(figure);
+      } catch (error) {
+        figure.querySelector(".drawing").textContent = `This figure cannot be drawn here: ${error.message}`;
+        console.error(error);
+      }
+    }
+    document.querySelectorAll("article[data-family]").forEach(offer);
+  };
+  return { drawAll, views };
+})();

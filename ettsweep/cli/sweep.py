@@ -1,7 +1,8 @@
 """Commands on sweeps: grid, verify-optimum, seeds, report."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -21,6 +22,11 @@ from ettsweep.cli.options import (
 from ettsweep.errors import InputError
 from ettsweep.files import chosen_by
 from ettsweep.output import Format, note
+
+if TYPE_CHECKING:
+    from ettsweep.sweep.ledger import Run
+    from ettsweep.sweep.sweeps import Searches
+    from ettsweep.sweep.verdict import Verdict
 
 
 def grid(
@@ -152,15 +158,43 @@ def report(
     *,
     out: Annotated[Path | None, typer.Option(help="Folder to write to; RESULTS/report by default.")] = None,
     families: Families,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Write it again as runs finish; an open page shows each edition.")
+    ] = False,
     form: Form = Format.TABLE,
     results: Results = DEFAULT_RESULTS,
 ) -> None:
-    """Write tables (CSV, Parquet, Markdown, LaTeX), figures (PNG, PDF) and one self-contained HTML page."""
+    """Write tables (CSV, Parquet, Markdown, LaTeX), figures (PNG, SVG, PDF) and one self-contained HTML page."""
     from ettsweep.cli.verdicts import show_spikes, show_verdicts
     from ettsweep.launch.cost import cost_so_far
+    from ettsweep.report.families import judged
+
+    folder = out or results / "report"
+    with chosen_by("--out", folder):
+        done = _follow_report(families, results, folder) if follow else _write_report(families, results, folder)
+    show_verdicts(done.verdicts, form)
+    if form is Format.TABLE:
+        show_spikes(judged(done.runs, done.verdicts))
+    note(cost_so_far(done.runs, done.searches, done.looks))
+    note(f"wrote {done.paths[0]} and, beside it, {len(done.paths) - 1} tables and figures")
+
+
+class _Reported(NamedTuple):
+    """What a report is of, and its files, the page first."""
+
+    runs: "list[Run]"
+    verdicts: "list[Verdict]"
+    searches: "Searches"
+    looks: "list[Run]"
+    paths: list[Path]
+
+
+def _write_report(
+    families: Families, results: Path, folder: Path, edition: str = "", tell: Callable[[str], None] = note
+) -> _Reported:
+    """Read all that is there and write a report of what is meant, as an edition of a page if that has a name."""
     from ettsweep.launch.rounds import read_ledger
     from ettsweep.report.build import write_report
-    from ettsweep.report.families import judged
     from ettsweep.sweep.firstlook import looked_at
     from ettsweep.sweep.verify import judge
 
@@ -169,12 +203,28 @@ def report(
     verdicts = judge(searches, ledger)
     runs = list({run.id: run for run in (*runs, *(run for v in verdicts for run in v.runs))}.values())
     looks = looked_at(families.sweeps(sweeps), sweeps, ledger)
-    folder = out or results / "report"
-    with chosen_by("--out", folder):
-        notes = {name: sweep.note for name, sweep in sweeps.named.items()}
-        paths = write_report(results, folder, runs, verdicts, sweeps.searches, note, looks, notes)
-    show_verdicts(verdicts, form)
-    if form is Format.TABLE:
-        show_spikes(judged(runs, verdicts))
-    note(cost_so_far(runs, sweeps.searches, looks))
-    note(f"wrote {paths[0]} and, beside it, {len(paths) - 1} tables and figures")
+    notes = {name: sweep.note for name, sweep in sweeps.named.items()}
+    paths = write_report(results, folder, runs, verdicts, sweeps.searches, tell, looks, notes, edition)
+    return _Reported(runs, verdicts, sweeps.searches, looks, paths)
+
+
+def _follow_report(families: Families, results: Path, folder: Path) -> _Reported:
+    """Write a report now and as runs finish; return the last."""
+    from ettsweep.report.following import follow_runs
+
+    names = [sweep.name for sweep in families.sweeps(families.load(results))]
+    editions: list[_Reported] = []
+    told: set[str] = set()
+
+    def tell(text: str) -> None:
+        if text not in told:  # once, not of each edition
+            note(text)
+        told.add(text)
+
+    def write(edition: str) -> "list[Run]":
+        editions[:] = [_write_report(families, results, folder, edition, tell)]
+        return editions[0].runs
+
+    with detaching(code=0):
+        follow_runs(results, names, folder, write, console())
+    return editions[0]

@@ -1,7 +1,7 @@
 """The answer of a comparison: the best optimum in a sentence, and of each strategy its optimum and what to do next."""
 
 from collections.abc import Mapping
-from itertools import zip_longest
+from typing import TYPE_CHECKING
 
 from ettsweep.output import POINTS, count, power
 from ettsweep.report import claims, style, tables
@@ -11,6 +11,9 @@ from ettsweep.report.costs import cost_of
 from ettsweep.report.families import Comparison, JudgedFamily
 from ettsweep.report.spikes import spikes_of
 from ettsweep.sweep.sweeps import Searches
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 LINES = ("optimum", "score", "fresh", "beats", "behind", "accuracy", "bits", "cost")
 """Lines of a card, top to bottom."""
@@ -33,7 +36,7 @@ def answer(comparison: Comparison, searches: Searches, notes: Mapping[str, str])
             "lines": [(label(name, measure.metric), told.get(name)) for name in shown],
             "next": step,
         }
-        for family, told, step in zip_longest(families, lines, next_steps(families))
+        for family, told, step in zip(families, lines, next_steps(families), strict=True)
     ]
     return {
         "title": comparison.title,
@@ -117,7 +120,7 @@ def _cost(family: JudgedFamily, searches: Searches) -> dict[str, tuple[str, str]
     return {"cost": (count(cost.runs, "finished run"), hours)}
 
 
-def mean(runs: "tables.pd.DataFrame", metric: str) -> str | None:
+def mean(runs: "pd.DataFrame", metric: str) -> str | None:
     """Return the mean of a metric over the runs that have it."""
     values = runs[metric].dropna()
     return style.score_text(values.mean(), metric) if len(values) else None

@@ -7,10 +7,11 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from ettsweep.errors import CorruptError
-from ettsweep.files import storage_errors, write_atomic
+from ettsweep.files import storage_errors
 from ettsweep.report import html, tables
 from ettsweep.report.claims import Key
 from ettsweep.report.course import course_figure
+from ettsweep.report.edition import publish
 from ettsweep.report.families import Comparison, JudgedFamily, compare, judged
 from ettsweep.report.figures import Curve, PointCurves, StrategyCurves, curves_figure, seeds_figure
 from ettsweep.report.maps import Cell, lattice_figure
@@ -94,8 +95,7 @@ def write_report(
     for problem in histories.corrupt.values():
         tell(problem)
     page = html.render(results, out, comparisons, {}, runs, searches, histories.corrupt, looks, notes, edition)
-    write_atomic(out / "report.html", page)
-    paths.insert(0, out / "report.html")
+    paths = [*publish(out, page, edition), *paths]
     settle(out, paths)
     return paths
 

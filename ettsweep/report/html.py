@@ -32,9 +32,6 @@ from ettsweep.sweep.sweeps import Searches
 MOST_PLAIN_ROWS = 300
 """Runs in the table that stands where no script runs."""
 
-LIVE = ' data-live="{}"'
-"""What marks a page that is still rewritten, with the name of its edition."""
-
 
 def render(
     results: Path,
@@ -50,12 +47,9 @@ def render(
 ) -> str:
     """Return the page: the answer, figures, a table of all runs, what they cost, and why some history is missing.
 
-    Args:
-        out: the folder that it will lie in, from which it links to the folders of runs.
-        searches: those of all sweeps.
-        corrupt: runs whose history cannot be read, and why.
-        notes: what people wrote on sweeps, by name.
-        edition: the name of a page that is still rewritten; empty of one that is not.
+    It will lie in `out`, from where it links to the folders of runs. `searches` are those of all sweeps, `corrupt` the
+    runs whose history cannot be read, with why, `looks` the finished runs of first looks, and `notes` what people
+    wrote on sweeps, by name. A page that is still rewritten has the name of its `edition`.
     """
     families = [family for comparison in comparisons for family in comparison.families]
     others = claims.others([family.verdict for family in families])
@@ -63,7 +57,7 @@ def render(
     return _environment(str(results)).get_template("page.html.j2").render(
         results=harmless(str(results)),
         made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        live=Markup(LIVE).format(edition) if edition else "",
+        edition=edition,
         policy=_policy(scripts.values(), bool(edition)),
         style=Markup(_source("page.css")),
         scripts=scripts,
@@ -86,11 +80,6 @@ def render(
         corrupt=sorted(corrupt.items()),
         provenance=_provenance(families),
     )  # fmt: skip
-
-
-def settled(page: str, edition: str) -> str:
-    """Return a page as one that is rewritten no more."""
-    return page.replace(str(Markup(LIVE).format(edition)), "", 1)
 
 
 # --- parts ------------------------------------------------------------------------------------------------
@@ -121,7 +110,7 @@ def _vega() -> Markup:
     """Return Vega, Vega-Lite and vega-embed: a second of work, once a process."""
     import vl_convert
 
-    return Markup(vl_convert.javascript_bundle())
+    return Markup(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"))
 
 
 def _policy(scripts: Iterable[str], live: bool) -> str:
@@ -141,9 +130,10 @@ def _said(results: str, text: str) -> Markup:
     return Markup("").join(Markup("<code>{}</code>").format(p) if i % 2 else escape(p) for i, p in enumerate(parts))
 
 
-def _typed(results: str, command: str) -> str:
-    """Return a command as it is typed for this results folder."""
-    return _at(results, f"`{command}`").strip("`")
+def _typed(results: str, command: str) -> Markup:
+    """Return a command as it is typed for this results folder, in words that no line breaks."""
+    words = _at(results, f"`{command}`").strip("`").split(" ")
+    return Markup(" ").join(Markup("<span>{}</span>").format(word) for word in words)
 
 
 def _at(results: str, text: str) -> str:

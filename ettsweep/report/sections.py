@@ -1,4 +1,4 @@
-"""Parts of the page that each comparison has: its families one by one, how fast they trained, and how often they spiked."""
+"""What the page has of each comparison below its answer: its families one by one, their speed, their spikes."""
 
 from collections.abc import Mapping, Sequence
 
@@ -90,7 +90,7 @@ def _speed(runs: pd.DataFrame) -> Row | None:
 
 def spikes_in(comparison: Comparison) -> Row | None:
     """Return how often the runs of a comparison spiked or diverged; None where none is finished."""
-    rows = []
+    rows: list[Row] = []
     for family in comparison.families:
         every = spikes_of(family.runs)
         if every.runs:

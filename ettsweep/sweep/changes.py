@@ -156,16 +156,21 @@ def rename_sweep(results: Path, name: str, new: str) -> None:
     _adopt(results, [name])
     if new in sweeps.named or new in sweeps.broken:
         raise InputError(f"there is a sweep {new} already; choose another name")
+    for path, other in followers(results, name).items():
+        raise InputError(
+            f"a command follows sweep {name} (process {other.pid} on {other.host}); end it first, its runs go on; "
+            f"if it is gone, delete {path}"
+        )
     folder = sweeps_dir(results) / name
-    for path in folder.glob("follower-*.json"):
-        other = Process.from_json(json_or_empty(path))
-        if other and other.liveness() != "dead":
-            raise InputError(
-                f"a command follows sweep {name} (process {other.pid} on {other.host}); end it first, its runs go on; "
-                f"if it is gone, delete {path}"
-            )
     with storage_errors(folder):
         folder.rename(sweeps_dir(results) / new)
+
+
+def followers(results: Path, name: str) -> dict[Path, Process]:
+    """Return the processes that follow a sweep, as far as can be seen, by the note that each has left."""
+    notes = (sweeps_dir(results) / name).glob("follower-*.json")
+    found = {path: Process.from_json(json_or_empty(path)) for path in notes}
+    return {path: process for path, process in found.items() if process and process.liveness() != "dead"}
 
 
 @contextlib.contextmanager

@@ -26,7 +26,12 @@ def hexagon_map(name: str, points: Sequence[str], runs: str = "0123456789ab") ->
         "params": [{"name": "surface", "value": False, "bind": {"input": "checkbox", "name": "fitted surface"}}],
         "layer": [
             {
-                "mark": {"type": "point", "shape": "M0,-1L.87,-.5L.87,.5L0,1L-.87,.5L-.87,-.5Z", "size": 3000, "filled": True},
+                "mark": {
+                    "type": "point",
+                    "shape": "M0,-1L.87,-.5L.87,.5L0,1L-.87,.5L-.87,-.5Z",
+                    "size": 3000,
+                    "filled": True,
+                },
                 "encoding": {
                     "x": {"field": "x", "type": "quantitative", "scale": {"domain": [-1, len(points)]}},
                     "tooltip": TOOLTIP,
@@ -39,7 +44,11 @@ def hexagon_map(name: str, points: Sequence[str], runs: str = "0123456789ab") ->
 
 def curves(name: str, points: Sequence[str]) -> Figure:
     """Return an explorer: a line for each point or, where one is chosen, for that alone."""
-    rows = [{"point": point, "step": step, "loss": 1 / (step + k + 1)} for k, point in enumerate(points) for step in range(20)]
+    rows = [
+        {"point": point, "step": step, "loss": 1 / (step + k + 1)}
+        for k, point in enumerate(points)
+        for step in range(20)
+    ]
     spec = {
         "$schema": SCHEMA,
         "data": {"name": f"{name}-curves"},

@@ -82,7 +82,8 @@ def _lead(winner: Verdict, second: Verdict) -> str | None:
 def difference(worse_by: float, verdict: Verdict) -> Row:
     """Return a difference in the metric's own unit, and relative to a loss."""
     accuracy = style.is_accuracy(verdict.search.measure.metric)
-    text = f"{100 * worse_by:+.2f} points" if accuracy else f"{worse_by:+.4f}"
+    told = f"{worse_by:+.4f}" if worse_by == 0 or 1e-3 <= abs(worse_by) < style.LARGE else f"{worse_by:+.2g}"
+    text = f"{100 * worse_by:+.2f} points" if accuracy else told
     relative = worse_by / verdict.score if verdict.score and not accuracy else None
     return {
         "text": text.replace("-", "−"),

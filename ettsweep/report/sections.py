@@ -33,10 +33,11 @@ Figures = Mapping[tuple[Key, str], Figure]
 
 def families_of(comparison: Comparison, figures: Figures, others: Mapping[Key, Sequence[str]]) -> Row:
     """Return the figures of a comparison, and what is told of each of its families."""
-    first = comparison.families[0].verdict.key
+    keys = [family.verdict.key for family in comparison.families]
+    together = [*((keys[0], kind) for kind in ("strategies", "seeds")), *((key, "trajectories") for key in keys)]
     return {
         "title": comparison.title,
-        "figures": [figures[first, kind] for kind in ("strategies", "seeds") if (first, kind) in figures],
+        "figures": [figures[which] for which in together if which in figures],
         "metric": style.metric_name(comparison.measure.metric),
         "families": [_family(family, figures, others) for family in comparison.families],
     }
@@ -56,7 +57,7 @@ def _family(family: JudgedFamily, figures: Figures, others: Mapping[Key, Sequenc
         "known": claims.known(verdict),
         "neighbours": claims.neighbours(verdict),
         "place": place_of(verdict),
-        **{kind: figures.get((verdict.key, kind)) for kind in ("trajectories", "map", "curves", "course")},
+        **{kind: figures.get((verdict.key, kind)) for kind in ("map", "curves", "course")},
     }
 
 

@@ -31,6 +31,9 @@ FAMILY_COLOURS = {
 
 GREY = "#b8b8b8"
 
+LARGE = 1e6
+"""From here on, a loss is written with a power of ten."""
+
 DPI = 180
 
 
@@ -66,7 +69,13 @@ def score_text(value: float, metric: str, unit: bool = True) -> str:
     """Return a score as people read it: 97.70%, or a loss to four digits."""
     if is_accuracy(metric):
         return f"{100 * value:.2f}" + ("%" if unit else "")
-    return f"{value:.4g}" if abs(value) >= 1e-4 or value == 0 else short(value)
+    size = abs(value)
+    if size >= LARGE:
+        mantissa, exponent = f"{value:.3e}".split("e")
+        return f"{float(mantissa):g}e{int(exponent)}"
+    if size >= 1e4:
+        return f"{value:.0f}"
+    return f"{value:.4g}" if size >= 1e-4 or value == 0 else short(value)
 
 
 def mean_std(scores: Sequence[float | None]) -> tuple[float | None, float | None]:
@@ -94,7 +103,10 @@ def plus_minus(mean: float | None, std: float | None, metric: str) -> str | None
         return score_text(mean, metric)
     if is_accuracy(metric):
         return f"{score_text(mean, metric, unit=False)} ± {score_text(std, metric)}"
-    decimals = min(8, max(2, 1 - math.floor(math.log10(std)))) if std > 0 else 4
+    if (size := max(abs(mean), std)) >= LARGE:
+        exponent = math.floor(math.log10(size))
+        return f"({plus_minus(mean / 10.0**exponent, std / 10.0**exponent, metric)})e{exponent}"
+    decimals = min(12, max(2, 1 - math.floor(math.log10(std)))) if std > 0 else 4
     return f"{mean:.{decimals}f} ± {std:.{decimals}f}"
 
 

@@ -1,7 +1,6 @@
 """Small figures for tests of the page: specifications as the report draws them, of which every datum is known."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from ettsweep.report.claims import Key
 from ettsweep.report.drawn import Figure
@@ -11,7 +10,7 @@ SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 TOOLTIP = [{"field": name} for name in ("point", "mean", "error", "seeds", "state", "runs")]
 
 
-def hexagon_map(name: str, points: Sequence[str], runs: str = "0123456789ab") -> Figure:
+def hexagon_map(name: str, points: Sequence[str], runs: str) -> Figure:
     """Return a lattice: a mark for each point, in a row, whose tooltip says all of it."""
     rows = [
         {"point": point, "x": k, "mean": 0.1 + k, "error": 0.01, "seeds": 3, "state": "done", "runs": runs}
@@ -88,8 +87,10 @@ def dots(kind: str, name: str, labels: Sequence[str]) -> Figure:
     return Figure(kind, f"{name}-{kind}", f"{kind} of {name}", f"Dots of {name}.", spec)
 
 
-def figures_of(verdicts: Sequence[Verdict]) -> dict[tuple[Key, str], Figure]:
-    """Return all kinds of figures of one comparison."""
+def figures_of(verdicts: Sequence[Verdict], runs: str = "0123456789ab") -> dict[tuple[Key, str], Figure]:
+    """Return all kinds of figures of one comparison; `runs` is what its maps name as ids."""
+    if not verdicts:
+        return {}
     found: dict[tuple[Key, str], Figure] = {}
     labels = [verdict.strategy for verdict in verdicts]
     for kind in ("strategies", "seeds"):
@@ -98,16 +99,8 @@ def figures_of(verdicts: Sequence[Verdict]) -> dict[tuple[Key, str], Figure]:
         if verdict.point is None:
             continue
         name, points = f"family-{number}", [str(one.point) for one in verdict.compared]
-        found[verdict.key, "map"] = hexagon_map(name, points)
+        found[verdict.key, "map"] = hexagon_map(name, points, runs)
         found[verdict.key, "curves"] = curves(name, points)
         for kind in ("trajectories", "course"):
             found[verdict.key, kind] = dots(kind, name, points)
     return found
-
-
-def figure_names(figures: dict[tuple[Key, str], Figure]) -> list[str]:
-    """Return the names of figures."""
-    return [figure.name for figure in figures.values()]
-
-
-Spec = dict[str, Any]

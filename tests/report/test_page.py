@@ -1,0 +1,458 @@
+"""The page in a browser: hover, click, sort, filter, fold, dark, a phone, print, the keyboard; and bad input."""
+
+import itertools
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.browser import PATIENCE_MS, Opened, chromium, opened
+from support.made_sweep import Made, digits_spec, finish, read, search
+from support.toy_figures import figures_of
+
+from ettsweep.report.edition import conclude, publish
+from ettsweep.report.families import Comparison, compare, judged
+from ettsweep.report.html import render
+from ettsweep.runs.folder import RunDir
+from ettsweep.sweep.search import Point
+
+HOSTILE = "\"}}</script><img src=x onerror=alert(1)><script>alert(2)</script>\u2028&'ж名"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with chromium() as found:
+        yield found
+
+
+def page_of(made: Made, out: Path, edition: str = "", **changes: Any) -> Path:
+    """Write the page of a made sweep with toy figures, and return it."""
+    out.mkdir(parents=True, exist_ok=True)
+    comparisons = compare(judged(made.runs, made.verdicts))
+    figures = figures_of([family.verdict for one in comparisons for family in one.families])
+    told = {"comparisons": comparisons, "figures": figures, "runs": made.runs, "corrupt": {}} | changes
+    page = render(made.results, out, **told, searches=made.searches, edition=edition)
+    publish(out, page, edition)
+    return out / "report.html"
+
+
+@pytest.fixture(scope="module")
+def report(made: Made, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of a sweep with all states, beside its results."""
+    return page_of(made, made.results / "report")
+
+
+@pytest.fixture
+def shown(browser: Any, report: Path) -> Iterator[Opened]:
+    with opened(browser, report) as found:
+        yield found
+
+
+def column(shown: Opened, name: str) -> list[str]:
+    """Return the cells of a column of the table of runs."""
+    headings = shown.page.locator("#listing th[data-name]").evaluate_all("all => all.map(one => one.dataset.name)")
+    cells = shown.page.locator(f"#listing tbody td:nth-child({headings.index(name) + 1})")
+    return list(cells.all_inner_texts())
+
+
+def family(made: Made, strategy: str) -> str:
+    """Return what selects the part of a strategy."""
+    return f'article[data-family="{"-".join(made.verdict(strategy).key)}"]'
+
+
+# --- figures ----------------------------------------------------------------------------------------------------------
+
+
+def test_hovering_over_a_hexagon_tells_its_score_error_seeds_state_and_runs(made: Made, shown: Opened) -> None:
+    point = made.verdict("standard").neighbours[2].point
+    shown.page.locator(f"{family(made, 'standard')} figure.map .mark-symbol path").nth(3).hover()
+    tooltip = shown.page.locator("#vg-tooltip-element")
+    tooltip.wait_for(state="visible")
+    told = dict(
+        zip(tooltip.locator("td.key").all_inner_texts(), tooltip.locator("td.value").all_inner_texts(), strict=True)
+    )
+    assert told == {
+        "point": str(point), "mean": "3.1", "error": "0.01", "seeds": "3", "state": "done", "runs": "0123456789ab"
+    }  # fmt: skip
+
+
+def lines(shown: Opened, article: str) -> int:
+    return int(shown.page.locator(f"{article} figure.curves .mark-line path").count())
+
+
+def test_a_click_on_a_hexagon_shows_the_curves_of_that_point(made: Made, shown: Opened) -> None:
+    article = family(made, "standard")
+    assert lines(shown, article) == 7
+    shown.page.locator(f"{article} figure.map .mark-symbol path").nth(3).click()
+    shown.page.wait_for_function(
+        "path => document.querySelectorAll(path).length === 1", arg=f"{article} figure.curves .mark-line path"
+    )
+    chosen = str(made.verdict("standard").neighbours[2].point)
+    assert shown.page.locator(f"{article} .points").input_value() == chosen
+    assert shown.page.locator(f"{article} figure.curves.chosen").count() == 1
+    seen = "path => { const box = document.querySelector(path).getBoundingClientRect(); return box.top >= 0 && box.bottom <= innerHeight + 1; }"
+    shown.page.wait_for_function(seen, arg=f"{article} figure.curves")
+
+
+def test_the_keyboard_chooses_a_point_too(made: Made, shown: Opened) -> None:
+    article = family(made, "ntk")
+    shown.page.locator(f"{article} .points").focus()
+    shown.page.keyboard.press("ArrowDown")
+    shown.page.wait_for_function(
+        "path => document.querySelectorAll(path).length === 1", arg=f"{article} figure.curves .mark-line path"
+    )
+    shown.page.locator(f"{article} .points").focus()
+    shown.page.keyboard.press("ArrowUp")
+    shown.page.wait_for_function(
+        "path => document.querySelectorAll(path).length > 1", arg=f"{article} figure.curves .mark-line path"
+    )
+
+
+def test_every_figure_is_drawn_with_controls_and_links_to_its_files(made: Made, shown: Opened) -> None:
+    figures = shown.page.locator("figure[data-figure]")
+    assert figures.count() == 2 + 3 * 4, "mup has none"
+    assert shown.page.locator("figure[data-figure] svg").count() == figures.count()
+    assert shown.page.locator("figure.map .controls input[type=checkbox]").count() == 3
+    assert shown.page.locator("figure.curves .controls input[type=range]").count() == 3
+    hrefs = figures.first.locator("a").evaluate_all("all => all.map(one => one.getAttribute('href'))")
+    assert hrefs == ["figures/all-strategies.svg", "figures/all-strategies.pdf", "figures/all-strategies.png"]
+
+
+# --- the table of runs ------------------------------------------------------------------------------------------------
+
+
+def test_the_table_sorts_by_a_click_and_by_the_keyboard(made: Made, shown: Opened) -> None:
+    heading = shown.page.locator('#listing th[data-name="best_loss"]')
+    scores = sorted(run.score for run in made.runs if run.state.finished and run.result and run.score is not None)
+    heading.locator("button").click()
+    assert heading.get_attribute("aria-sort") == "ascending"
+    found = [float(text) for text in column(shown, "best_loss") if text]
+    assert found == sorted(found)
+    assert found[0] == pytest.approx(scores[0], rel=1e-3)
+    assert column(shown, "best_loss")[-1] == "", "what is missing comes last"
+    heading.locator("button").focus()
+    shown.page.keyboard.press("Enter")
+    assert heading.get_attribute("aria-sort") == "descending"
+    again = [float(text) for text in column(shown, "best_loss") if text]
+    assert again == sorted(found, reverse=True)
+    assert column(shown, "best_loss")[-1] == ""
+    shown.page.keyboard.press("Enter")
+    assert heading.get_attribute("aria-sort") == "none"
+
+
+def told(shown: Opened) -> str:
+    return str(shown.page.locator("#listing .told").inner_text())
+
+
+def test_the_table_filters_by_text_and_by_column(made: Made, shown: Opened) -> None:
+    assert told(shown) == "65 of 65 runs"
+    run = made.runs[5].id
+    shown.page.locator("#listing input[type=search]").fill(run[:8])
+    assert (told(shown), column(shown, "run")) == ("1 of 65 runs", [run])
+    shown.page.locator("#listing .clear").click()
+    shown.page.get_by_label("Filter state").select_option("diverged")
+    assert told(shown) == "4 of 65 runs"
+    assert set(column(shown, "state")) == {"diverged"}
+    shown.page.get_by_label("Filter strategy").select_option("standard")
+    assert told(shown) == "1 of 65 runs"
+    shown.page.locator("#listing .clear").click()
+    shown.page.get_by_label("Filter lr").fill(">=2^-5")
+    assert len(column(shown, "lr")) == sum(run.spec.lr >= 2**-5 for run in made.runs)
+    shown.page.get_by_label("Filter seed").fill("=1")
+    assert len(column(shown, "lr")) == sum(run.spec.lr >= 2**-5 and run.spec.seed == 1 for run in made.runs)
+    shown.page.locator("#listing .clear").click()
+    shown.page.get_by_label("Filter best loss").fill("<0.11")
+    below = [run for run in made.runs if run.result and run.result["best_loss"] < 0.11]
+    assert len(column(shown, "run")) == len(below) > 0
+
+
+def test_columns_fold_and_unfold(shown: Opened) -> None:
+    boxes = shown.page.locator("#listing .boxes input")
+    shown.page.locator("#listing .fold summary").click()
+    assert shown.page.locator('#listing th[data-name="loss_spikes"]').count() == 0
+    shown.page.get_by_label("loss spikes", exact=True).check()
+    assert set(column(shown, "loss_spikes")) >= {"0", "1", "2"}
+    shown.page.get_by_label("seed", exact=True).uncheck()
+    assert shown.page.locator('#listing th[data-name="seed"]').count() == 0
+    shown.page.keyboard.press("Escape")
+    assert not boxes.first.is_visible()
+
+
+def test_links_lead_to_the_folder_and_to_the_log_of_a_run(made: Made, browser: Any, tmp_path: Path) -> None:
+    base = digits_spec(None)
+    run = RunDir.create(tmp_path / "a b#c", base)
+    attempt = run.claim({}, after=0)
+    assert attempt
+    attempt.log_path.write_text("step 1\n")
+    one = read(tmp_path / "a b#c", [search(base, seeds=(0,))])
+    for out in (tmp_path / "a b#c" / "report", tmp_path / "elsewhere"):
+        with opened(browser, page_of(one, out)) as shown:
+            links = shown.page.locator("#listing tbody a").evaluate_all("all => all.map(one => one.href)")
+        assert links == [f"{run.path.as_uri()}/", attempt.log_path.as_uri()]
+
+
+def test_ten_thousand_runs_are_shown_window_by_window(made: Made, browser: Any, tmp_path: Path) -> None:
+    """Sizes of pages with the curves of as many runs are measured where these are drawn."""
+    runs = list(itertools.islice(itertools.cycle(made.runs), 10_000))
+    copies = [replace(run, dir=RunDir(run.dir.path.with_name(f"{number:012x}"))) for number, run in enumerate(runs)]
+    page = page_of(made, tmp_path, runs=copies)
+    assert page.stat().st_size < 5e6
+    with opened(browser, page) as shown:
+        assert told(shown) == "10000 of 10000 runs, the first 200 shown"
+        assert shown.page.locator("#listing tbody tr").count() == 200
+        shown.page.locator("#listing .more").click()
+        assert shown.page.locator("#listing tbody tr").count() == 400
+        began_s = time.monotonic()
+        shown.page.locator('#listing th[data-name="best_loss"] button').click()
+        shown.page.locator("#listing input[type=search]").fill("0000000000ff")
+        assert column(shown, "run") == ["0000000000ff"]
+        assert time.monotonic() - began_s < 30
+
+
+# --- how it looks -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_is_accessible_and_fits(browser: Any, report: Path, scheme: str, width: int) -> None:
+    with opened(browser, report, width=width, scheme=scheme) as shown:
+        assert shown.overflow <= 0
+        shown.page.locator("#listing .fold summary").click()
+        assert shown.violations() == []
+        assert shown.overflow <= 0
+
+
+def test_axe_sees_what_is_wrong(browser: Any, report: Path) -> None:
+    with opened(browser, report) as shown:
+        shown.page.evaluate("document.querySelector('.claim').style.color = '#bbb'")
+        assert [told.partition(":")[0] for told in shown.violations()] == ["color-contrast"]
+
+
+def paper(shown: Opened) -> tuple[str, str]:
+    """Return the colours of the page's background and of an axis' labels."""
+    axis = "document.querySelector('figure.curves .role-axis-label text')"
+    return (
+        shown.page.evaluate("getComputedStyle(document.body).backgroundColor"),
+        shown.page.evaluate(f"getComputedStyle({axis}).fill"),
+    )
+
+
+LIGHT, DARK = ("rgb(255, 255, 255)", "rgb(27, 28, 30)"), ("rgb(22, 24, 27)", "rgb(232, 232, 228)")
+
+
+def test_the_theme_follows_the_system_and_the_button(browser: Any, report: Path) -> None:
+    with opened(browser, report, scheme="dark") as shown:
+        assert paper(shown) == DARK, "figures too"
+        button = shown.page.locator("#theme")
+        assert button.inner_text() == "Theme: auto"
+        button.click()
+        assert (button.inner_text(), paper(shown)) == ("Theme: light", LIGHT)
+        button.click()
+        shown.page.reload()
+        shown.ready()
+        assert (button.inner_text(), paper(shown)) == ("Theme: dark", DARK)
+        shown.page.emulate_media(media="print")
+        assert paper(shown) == LIGHT
+        button.evaluate("button => button.click()")
+        shown.page.emulate_media(media="screen", color_scheme="light")
+        assert (button.inner_text(), paper(shown)) == ("Theme: auto", LIGHT)
+
+
+def test_it_prints(browser: Any, report: Path, tmp_path: Path) -> None:
+    with opened(browser, report, scheme="dark") as shown:
+        data = shown.page.pdf(path=tmp_path / "report.pdf")
+        shown.page.emulate_media(media="print")
+        assert not shown.page.locator("#theme").is_visible()
+        assert shown.page.locator("#listing tbody tr").last.is_visible()
+    assert data.startswith(b"%PDF")
+    assert len(re.findall(rb"/Type\s*/Page\b", data)) >= 3
+    assert len(data) > 50_000
+
+
+def test_the_keyboard_reaches_everything_in_order(shown: Opened) -> None:
+    seen = []
+    for _ in range(40):
+        shown.page.keyboard.press("Tab")
+        seen.append(shown.page.evaluate("(one => one.id || one.className || one.textContent)(document.activeElement)"))
+    assert seen[:2] == ["Answer", "Strategies"]
+    assert seen.index("theme") < seen.index("copy"), "commands come after the bar"
+    assert "points" in seen, "and then points of the maps"
+    outline = "getComputedStyle(document.activeElement).outlineStyle"
+    assert shown.page.evaluate(outline) != "none"
+
+
+def test_a_command_is_copied(browser: Any, report: Path, made: Made) -> None:
+    with opened(browser, report) as shown:
+        shown.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+        shown.page.locator(".copy").first.click()
+        shown.page.get_by_text("Copied").wait_for()
+        copied = shown.page.evaluate("navigator.clipboard.readText()")
+        assert copied == shown.page.locator(".command code").first.inner_text()
+        assert copied.startswith("ettsweep show ")
+        assert copied.endswith(f" --reproduce --results {made.results}")
+
+
+def test_a_command_is_copied_where_there_is_no_clipboard_to_ask(browser: Any, report: Path) -> None:
+    with opened(browser, report) as shown:
+        shown.page.evaluate("Object.defineProperty(navigator, 'clipboard', {value: undefined})")
+        shown.page.evaluate("document.addEventListener('copy', () => { window.taken = String(getSelection()); })")
+        shown.page.locator(".copy").first.click()
+        shown.page.get_by_text("Copied").wait_for()
+        assert shown.page.evaluate("window.taken") == shown.page.locator(".command code").first.inner_text()
+
+
+def test_without_scripts_the_answer_and_a_table_are_there(browser: Any, report: Path) -> None:
+    with opened(browser, report, script=False) as shown:
+        assert shown.page.locator(".card").count() == 4
+        assert not shown.page.locator("#listing").is_visible()
+        assert not shown.page.locator(".copy").first.is_visible()
+        assert shown.page.get_by_text("65 of 65 runs.").is_visible()
+        assert shown.page.get_by_role("region", name="Table of the best runs").locator("tr").count() == 66
+
+
+# --- while runs finish ------------------------------------------------------------------------------------------------
+
+
+def test_an_open_page_shows_the_next_edition_and_keeps_its_place(made: Made, browser: Any, tmp_path: Path) -> None:
+    few = [run for run in made.runs if run.spec.seed < 2]
+    page, article = page_of(made, tmp_path, "a1", runs=few), family(made, "standard")
+    with opened(browser, page) as shown:
+        assert told(shown) == f"{len(few)} of {len(few)} runs"
+        shown.page.locator("#theme").click()
+        shown.page.get_by_label("Filter strategy").select_option("standard")
+        shown.page.locator('#listing th[data-name="best_loss"] button').click()
+        shown.page.locator("#listing .fold summary").click()
+        shown.page.get_by_label("steps", exact=True).check()
+        shown.page.locator(f"{article} .points").select_option(index=2)
+        shown.page.locator(f"{article} figure.curves input[type=range]").fill("0.5")
+        shown.page.evaluate("window.scrollTo({top: 1500, behavior: 'instant'})")
+        page_of(made, tmp_path, "b2")
+        shown.page.wait_for_function("document.documentElement.dataset.live === 'b2'", timeout=PATIENCE_MS)
+        shown.ready()
+        standard = sum(run.strategy == "standard" for run in made.runs)
+        assert told(shown) == f"{standard} of {len(made.runs)} runs"
+        assert shown.page.locator('#listing th[aria-sort="ascending"]').get_attribute("data-name") == "best_loss"
+        assert set(column(shown, "steps")) == {"240", "80"}
+        assert lines(shown, article) == 1
+        assert shown.page.locator(f"{article} figure.curves input[type=range]").input_value() == "0.5"
+        assert shown.page.locator("#theme").inner_text() == "Theme: light"
+        assert shown.page.evaluate("window.scrollY") == pytest.approx(1500, abs=2)
+        conclude(tmp_path)
+        shown.page.wait_for_function("!document.documentElement.dataset.live", timeout=PATIENCE_MS)
+        shown.ready()
+        asked = len(shown.asked)
+        shown.page.wait_for_timeout(3000)
+        assert len(shown.asked) == asked, "the last edition asks for nothing"
+    assert [url for url in shown.asked if "latest.js?" in url]
+
+
+# --- bad input --------------------------------------------------------------------------------------------------------
+
+
+def made_of(results: Path, scores: Callable[[int, int, int], float], **how: Any) -> Made:
+    """Return a sweep of nine points by three seeds with these scores."""
+    base = digits_spec(None)
+    for i, j, seed in itertools.product((-1, 0, 1), (-1, 0, 1), range(3)):
+        finish(results, base.at(*Point(base.lr, base.wd).moved(i, j), seed), scores(i, j, seed), **how)
+    return read(results, [search(base)])
+
+
+def texts(browser: Any, page: Path) -> str:
+    with opened(browser, page) as shown:
+        assert shown.overflow <= 0
+        assert shown.violations() == []
+        return str(shown.page.locator("body").inner_text())
+
+
+def test_no_finished_run(browser: Any, tmp_path: Path) -> None:
+    base = digits_spec(None)
+    RunDir.create(tmp_path / "results", base)
+    text = texts(browser, page_of(read(tmp_path / "results", [search(base)]), tmp_path / "report"))
+    assert "No optimum is verified yet: no run is finished." in text
+    assert "Next: train what is missing, and judge again" in text
+    assert "ettsweep verify-optimum --follow" in text
+    for absent in ("Costs", "Speed", "Spikes", "mean ± standard deviation"):
+        assert absent not in text
+
+
+def test_no_run_at_all(browser: Any, tmp_path: Path) -> None:
+    text = texts(browser, page_of(Made(tmp_path / "results", [], []), tmp_path / "report"))
+    assert "No sweep was asked for yet: ettsweep grid" in text
+    assert "0 runs in" in text
+
+
+def test_one_run(browser: Any, tmp_path: Path) -> None:
+    base = digits_spec(None)
+    finish(tmp_path / "results", base, 0.1)
+    text = texts(browser, page_of(read(tmp_path / "results", [search(base, seeds=(0,))]), tmp_path / "report"))
+    assert "1 run in" in text
+    assert "1 search seed" in text
+    assert "1 finished run" in text
+    assert re.search(r"\b1 runs|\b1 finished runs|\b1 points", text) is None
+
+
+def test_all_diverged(browser: Any, tmp_path: Path) -> None:
+    one = made_of(tmp_path / "results", lambda i, j, seed: 9.0, diverged=True)
+    text = texts(browser, page_of(one, tmp_path / "report"))
+    assert "No optimum is verified yet; of 27 finished runs, all diverged." in text
+    assert "nan" not in text.lower().split()
+
+
+@pytest.mark.parametrize("apart", [1e-9, 1e9])
+def test_scores_that_differ_by_very_little_or_very_much(browser: Any, tmp_path: Path, apart: float) -> None:
+    one = made_of(tmp_path / "results", lambda i, j, seed: 0.1 + apart * (1 + 3 * (i * i + j * j + i * j) + 0.1 * seed))
+    page = page_of(one, tmp_path / "report")
+    with opened(browser, page) as shown:
+        assert shown.overflow <= 0
+        seen = column(shown, "best_loss")
+        assert len(set(seen)) == len({run.score for run in one.runs}), "each has its own digits"
+        score = shown.page.locator(".line", has_text="lowest validation loss").locator(".value").inner_text()
+    mean, error = re.fullmatch(r"\(?([\d.]+) ± ([\d.]+)(?:\)e9)? 3 search seeds", " ".join(score.split())).groups()  # type: ignore[union-attr]
+    scale = 1e9 if ")e9" in score else 1
+    assert float(mean) * scale == pytest.approx(0.1 + 1.1 * apart, rel=0.05 * apart / (0.1 + apart))
+    assert float(error) * scale == pytest.approx(0.1 * apart, rel=0.06)
+    assert len(score) < 60
+
+
+def test_names_in_any_script_and_hostile_ones_are_texts(made: Made, browser: Any, tmp_path: Path) -> None:
+    verdicts = [replace(v, search=replace(v.search), reason=HOSTILE) for v in made.verdicts]
+    for verdict in verdicts:
+        vars(verdict.search).update(model=HOSTILE, strategy=f"{verdict.strategy} {HOSTILE}", sweep=HOSTILE)
+    hostile = Made(made.results, made.runs, verdicts)
+    comparison = Comparison(HOSTILE, tuple(judged(hostile.runs, hostile.verdicts)))
+    figures = figures_of(verdicts, HOSTILE)
+    runs = [replace(run, status=replace(run.status, reason=HOSTILE)) for run in made.runs]
+    page = page_of(
+        hostile, tmp_path, runs=runs, comparisons=[comparison], figures=figures, notes={HOSTILE: HOSTILE},
+        corrupt={HOSTILE: HOSTILE},
+    )  # fmt: skip
+    with opened(browser, page) as shown:
+        assert shown.page.locator("img").count() == 0
+        assert shown.page.locator("h3", has_text=HOSTILE.replace("\u2028", "")[:20]).count() >= 1
+        assert shown.page.locator(".note").inner_text().replace("\n", "\u2028") == HOSTILE
+        shown.page.locator("#listing .fold summary").click()
+        shown.page.get_by_label("reason", exact=True).check()
+        assert HOSTILE.split("\u2028")[0] in column(shown, "reason")[0]
+        shown.page.locator("figure.map .mark-symbol path").first.hover()
+        tooltip = shown.page.locator("#vg-tooltip-element")
+        tooltip.wait_for(state="visible")
+        assert "<img src=x onerror=alert(1)>" in tooltip.inner_text()
+        assert shown.page.locator("img").count() == 0
+        assert shown.violations() == []
+        assert shown.overflow <= 0
+    assert "<img" not in page.read_text()
+
+
+def test_a_script_that_got_in_would_not_run(browser: Any, report: Path, tmp_path: Path) -> None:
+    """The policy of the page lets its own scripts run alone."""
+    page = tmp_path / "report.html"
+    page.write_text(report.read_text().replace("<main>", "<main><script>window.got = 1</script>", 1))
+    with pytest.raises(AssertionError, match="Content Security Policy"), opened(browser, page) as shown:
+        assert shown.page.evaluate("window.got") is None
+
+
+def test_the_page_is_small(report: Path) -> None:
+    assert report.stat().st_size < 1.5e6, "the libraries are 0.9 MB of it"

@@ -49,9 +49,8 @@ def _next(family: JudgedFamily) -> tuple[str, str, bool]:
         return _unstick(verdict)
     match verdict.verdict:
         case "optimal" if not verdict.fresh:
-            return "rerun it over fresh seeds, which did not choose it", "ettsweep seeds --follow", False
-        case "optimal":
-            run = _to_repeat(family)
+            return "rerun it with fresh seeds, which did not choose it", "ettsweep seeds --follow", False
+        case "optimal" if run := _to_repeat(family):
             return "train it again, bit for bit", f"ettsweep show {run.id} --reproduce", True
         case "unresolved":
             return _resolve(verdict)
@@ -84,7 +83,6 @@ def _unstick(verdict: Verdict) -> tuple[str, str, bool]:
     return f"{count(len(verdict.stuck), 'run')} left to you: train again, or see why", command, True
 
 
-def _to_repeat(family: JudgedFamily) -> Run:
+def _to_repeat(family: JudgedFamily) -> Run | None:
     """Return the run of the optimum with the lowest seed that counts and has a score."""
-    scored = [run for run in family.counted(family.optimum) if run.score is not None]
-    return (scored or family.optimum)[0]
+    return next((run for run in family.counted(family.optimum) if run.score is not None), None)

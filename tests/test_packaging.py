@@ -19,7 +19,9 @@ def test_wheel_and_source_hold_what_they_need_and_nothing_else(tmp_path: Path) -
     def files(*patterns: str) -> set[str]:
         return {path.relative_to(CHECKOUT).as_posix() for pattern in patterns for path in CHECKOUT.glob(pattern)}
 
-    modules = files("ettsweep/**/*.py", "ettsweep/py.typed", "ettsweep/report/page.html.j2")
+    modules = files(
+        "ettsweep/**/*.py", "ettsweep/py.typed", "ettsweep/report/*.j2", "ettsweep/report/*.css", "ettsweep/report/*.js"
+    )
     shipped = files("grids/*.yaml", "launch/*.yaml")
     (wheel,) = tmp_path.glob("*.whl")
     held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}

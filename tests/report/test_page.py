@@ -79,6 +79,9 @@ def test_hovering_over_a_hexagon_tells_its_score_error_seeds_state_and_runs(made
     }  # fmt: skip
 
 
+ONE_LINE = "path => document.querySelectorAll(path).length === 1"
+
+
 def lines(shown: Opened, article: str) -> int:
     return int(shown.page.locator(f"{article} figure.curves .mark-line path").count())
 
@@ -87,9 +90,7 @@ def test_a_click_on_a_hexagon_shows_the_curves_of_that_point(made: Made, shown: 
     article = family(made, "standard")
     assert lines(shown, article) == 7
     shown.page.locator(f"{article} figure.map .mark-symbol path").nth(3).click()
-    shown.page.wait_for_function(
-        "path => document.querySelectorAll(path).length === 1", arg=f"{article} figure.curves .mark-line path"
-    )
+    shown.page.wait_for_function(ONE_LINE, arg=f"{article} figure.curves .mark-line path")
     chosen = str(made.verdict("standard").neighbours[2].point)
     assert shown.page.locator(f"{article} .points").input_value() == chosen
     assert shown.page.locator(f"{article} figure.curves.chosen").count() == 1
@@ -101,9 +102,7 @@ def test_the_keyboard_chooses_a_point_too(made: Made, shown: Opened) -> None:
     article = family(made, "ntk")
     shown.page.locator(f"{article} .points").focus()
     shown.page.keyboard.press("ArrowDown")
-    shown.page.wait_for_function(
-        "path => document.querySelectorAll(path).length === 1", arg=f"{article} figure.curves .mark-line path"
-    )
+    shown.page.wait_for_function(ONE_LINE, arg=f"{article} figure.curves .mark-line path")
     shown.page.locator(f"{article} .points").focus()
     shown.page.keyboard.press("ArrowUp")
     shown.page.wait_for_function(
@@ -328,7 +327,9 @@ def test_an_open_page_shows_the_next_edition_and_keeps_its_place(made: Made, bro
         shown.page.get_by_label("steps", exact=True).check()
         shown.page.locator(f"{article} .points").select_option(index=2)
         shown.page.locator(f"{article} figure.curves input[type=range]").fill("0.5")
+        shown.page.wait_for_function(ONE_LINE, arg=f"{article} figure.curves .mark-line path")
         shown.page.evaluate("window.scrollTo({top: 1500, behavior: 'instant'})")
+        place = shown.page.evaluate("window.scrollY")
         page_of(made, tmp_path, "b2")
         shown.page.wait_for_function("document.documentElement.dataset.live === 'b2'", timeout=PATIENCE_MS)
         shown.ready()
@@ -339,7 +340,8 @@ def test_an_open_page_shows_the_next_edition_and_keeps_its_place(made: Made, bro
         assert lines(shown, article) == 1
         assert shown.page.locator(f"{article} figure.curves input[type=range]").input_value() == "0.5"
         assert shown.page.locator("#theme").inner_text() == "Theme: light"
-        assert shown.page.evaluate("window.scrollY") == pytest.approx(1500, abs=2)
+        assert shown.page.evaluate("window.scrollY") == pytest.approx(place, abs=2)
+        assert place == pytest.approx(1500, abs=50)
         conclude(tmp_path)
         shown.page.wait_for_function("!document.documentElement.dataset.live", timeout=PATIENCE_MS)
         shown.ready()

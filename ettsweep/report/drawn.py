@@ -1,21 +1,180 @@
-"""A figure as it is drawn: one specification, which the page shows and files are made of."""
+"""The figures of a report: each one specification, which gives the page's figure and files for papers."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+import altair as alt
+import pandas as pd
+
+from ettsweep.files import Json, write_atomic
+from ettsweep.report import figures
+from ettsweep.report.claims import Key
+from ettsweep.report.families import Comparison, JudgedFamily
+from ettsweep.report.fitted import optimum_frame, surface_frame
+from ettsweep.report.frames import course_frame, curves_frame, optima_frame, points_frame, ranges_frame, spikes_frame
+from ettsweep.report.histories import Histories
+from ettsweep.report.theme import CONFIG
+from ettsweep.sweep.verdict import Verdict
+
+VEGA_LITE = "6.4"
+"""The version of specifications, as altair writes them."""
+
+WIDTH, SCALE = 640, 2
+"""Pixels of a figure that is as wide as its page, where it is a file; and of an image for each of these."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A complete Vega-Lite 6 specification, with its data sets by name.
+    """A figure of the page.
 
     Attributes:
-        kind: strategies, seeds, trajectories, map, curves or course.
-        name: of its files in `figures/`, without suffix.
-        spec: with top-level `datasets`; of several figures, data sets of one name are the same.
+        kind: what it is of, such as map.
+        name: of its files, without what tells their kind.
+        title: whose it is.
+        caption: what is to be seen, in words.
+        spec: a Vega-Lite specification, with its data as `datasets`.
     """
 
     kind: str
     name: str
     title: str
     caption: str
-    spec: dict[str, Any]
+    spec: Json
+
+    def save(self, folder: Path) -> list[Path]:
+        """Write the figure as PNG, SVG and PDF; return the paths.
+
+        Raises:
+            StorageError: a file cannot be written.
+        """
+        import vl_convert
+
+        spec = self.spec | {"width": WIDTH} if self.spec.get("width") == "container" else self.spec
+        spec = {**spec, "title": _titled(spec.get("title"), self.title), "background": "white"}
+        svg = vl_convert.vegalite_to_svg(spec, vl_version=VEGA_LITE, config=CONFIG)
+        contents = {"svg": svg, "png": vl_convert.svg_to_png(svg, scale=SCALE), "pdf": vl_convert.svg_to_pdf(svg)}
+        for suffix, content in contents.items():
+            write_atomic(folder / f"{self.name}.{suffix}", content)
+        return [folder / f"{self.name}.{suffix}" for suffix in contents]
+
+
+def _titled(own: Any, title: str) -> Json:
+    """Return a title for a file, which has no page around it, above the figure's own."""
+    return {"text": title, "subtitle": own["text"]} if isinstance(own, dict) else {"text": title}
+
+
+# --- what is drawn --------------------------------------------------------------------------------------------------
+
+
+class Drawing:
+    """Draws the figures of comparisons; names of files are given once."""
+
+    def __init__(self, histories: Histories, rows: int) -> None:
+        self._histories = histories
+        self._rows = rows
+        self._used: set[str] = set()
+
+    def of(self, comparison: Comparison) -> Iterator[tuple[Key, Figure]]:
+        """Yield the figures of a comparison, each with the family that it is of: the first one, where it is of all.
+
+        What has nothing to show is not drawn.
+        """
+        families, first = comparison.families, comparison.families[0].verdict
+        points = points_frame(families)
+        curves = curves_frame(families, self._histories, self._rows)
+        spikes = spikes_frame(families, self._histories, self._rows)
+        told, name = comparison.title, self._name(_series(first), first.family)
+        for kind, caption, chart in _of_all(points, curves, optima_frame(families)):
+            yield first.key, _figure(kind, f"{name}-{kind}", told, caption, chart)
+        for family in families:
+            verdict = family.verdict
+            own = [frame[frame["family"] == verdict.family] for frame in (points, curves, spikes)]
+            name = self._name(f"{_series(verdict)}-{verdict.strategy}", verdict.family)
+            for kind, caption, chart in _of_one(family, *own):
+                yield verdict.key, _figure(kind, f"{name}-{kind}", f"{told}: {verdict.strategy}", caption, chart)
+
+    def _name(self, name: str, family: str) -> str:
+        """Return a plain file name, s=0.25 as s0p25; the family tells two of the same name apart.
+
+        LaTeX takes what follows a dot for the kind of file, and a program on the way may do the same.
+        """
+        told = name.replace("=", "").replace(".", "p")
+        plain = "".join(c if c.isascii() and (c.isalnum() or c == "-") else "-" for c in told)
+        if plain in self._used:
+            plain += f"-{family[:6]}"
+        self._used.add(plain)
+        return plain
+
+
+def _series(verdict: Verdict) -> str:
+    return verdict.search.sweep or verdict.search.model
+
+
+def _figure(kind: str, name: str, title: str, caption: str, chart: alt.LayerChart) -> Figure:
+    with alt.data_transformers.enable(consolidate_datasets=True):
+        return Figure(kind, name, title, caption, chart.to_dict(validate=False))
+
+
+Drawn = Iterator[tuple[str, str, alt.LayerChart]]
+"""Kind, caption and chart of some figures."""
+
+
+def _of_all(points: pd.DataFrame, curves: pd.DataFrame, optima: pd.DataFrame) -> Drawn:
+    """Draw what compares strategies."""
+    scored, optima = points.dropna(subset=["score", "log2_wd"]), optima.dropna(subset=["score"])
+    if len(scored) and points["strategy"].nunique() > 1:
+        caption = "Points that were run, in rings what is as good as the optimum within the margin, and the optima."
+        yield "strategies", caption, figures.strategies(scored)
+    if len(optima):
+        if _evaluated(curves[curves["run"].isin(optima["run"])], optima):
+            caption = "Optima of all strategies over seeds, a line each. In brackets: mean ± standard deviation."
+            yield "seeds", caption, figures.seeds(curves, optima)
+        caption = (
+            "Scores of the optima, mean ± standard deviation: open circles are the search's seeds, filled ones fresh."
+        )
+        yield "scores", caption, figures.scores(optima)
+
+
+def _of_one(family: JudgedFamily, points: pd.DataFrame, curves: pd.DataFrame, spikes: pd.DataFrame) -> Drawn:
+    """Draw what is known of one family."""
+    if points["runs"].str.len().sum() == 0 or not family.verdict.search.free:
+        return
+    surface, optimum = surface_frame([family]), optimum_frame([family])
+    yield "map", _map_caption(family, len(surface) > 0), figures.lattice(points, surface, optimum, ranges_frame(family))
+    if _evaluated(curves[curves["counted"]], points):
+        caption = "Evaluations of all points, a line for each, mean over the search's seeds; the candidate is thick."
+        yield "trajectories", caption, figures.trajectories(curves, points)
+    if len(curves):
+        caption = "Means over the search's seeds; triangles are spikes. A click on the map shows all runs of a point."
+        yield "curves", caption, figures.curves(curves, spikes, points)
+    if len(spent := course_frame(family)):
+        caption = (
+            "What the search had found after so many runs: proposals in the order in which they were named, then all "
+            "others that the verdict goes by, in the order in which they ended. The best single run is partly luck: "
+            "verdicts go by means."
+        )
+        yield "course", caption, figures.course(spent, points)
+
+
+def _evaluated(curves: pd.DataFrame, scored: pd.DataFrame) -> bool:
+    """Say whether there is an evaluation of what scores are of."""
+    return bool(curves[str(scored["metric"].iloc[0]).replace("best_", "val_")].notna().any())
+
+
+def _map_caption(family: JudgedFamily, fitted: bool) -> str:
+    verdict = family.verdict
+    told = ["Mean ± standard error over n of the search's seeds; red: the candidate."]
+    if len(verdict.neighbours) == 6:
+        told.append("Its six neighbours, with a black or white frame, are the hexagons that touch it.")
+    if fitted and len(verdict.neighbours) == 2:
+        told.append("Curve: fitted, with its standard error; its optimum is the cross.")
+    elif fitted:
+        told.append(
+            "Contours: the fitted surface, worse than at its optimum by the margin, twice and four times the margin, "
+            "and so on; its optimum, the cross, with one standard error."
+        )
+    if verdict.search.proposed:
+        told.append("Numbers: the order in which points were proposed; grey line: where the ranges searched end.")
+    return " ".join(told)

@@ -1,26 +1,24 @@
-"""The fitted surface on a map: contours around its optimum, or a curve with a band where one axis is free.
+"""The fitted surface that a verdict rests on, in frames: its values on a mesh, its optimum and how well that is known.
 
 Shapes: P points, D axes, Z positions.
 """
 
-from collections.abc import Callable, Sequence
-from itertools import takewhile
-from typing import Any
+from collections.abc import Iterable, Iterator
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.patches import Ellipse, PathPatch
-from matplotlib.path import Path
+import pandas as pd
 
+from ettsweep.report.families import JudgedFamily
 from ettsweep.sweep.evidence import Evidence
 from ettsweep.sweep.optimum import Optimum, mesh_over, optimum
 from ettsweep.sweep.surface import Array
 from ettsweep.sweep.verdict import Verdict
 
-OPTIMUM = "#d62728"
-
 BEYOND = 0.7
 """Steps beyond the fitted points up to which there may be hexagons of theirs."""
+
+SURFACE_COLUMNS = ("sweep", "family", "lr_steps", "wd_steps", "worse", "score", "low", "high", "margin")
+OPTIMUM_COLUMNS = ("sweep", "family", "lr_steps", "wd_steps", "score", "lr_variance", "wd_variance", "covariance")
 
 
 def surface_of(verdict: Verdict) -> tuple[Evidence, Optimum] | None:
@@ -50,75 +48,81 @@ def place_of(verdict: Verdict) -> str:
     )
 
 
-def levels(margin: float, most: float) -> list[float]:
-    """Return what contours stand for: the margin, and its doubles up to the most there is."""
-    first = margin or most / 32
-    return list(takewhile(lambda level: level < most, (first * 2.0**k for k in range(12)))) if most > 0 else []
+def surface_frame(families: Iterable[JudgedFamily]) -> pd.DataFrame:
+    """Return the values of each family's surface on a mesh, in lattice steps from the candidate.
 
-
-def draw_contours(
-    panel: Axes, verdict: Verdict, to_xy: Callable[[Any, Any], tuple[Any, Any]], hexagons: Sequence[Path], layer: float
-) -> str:
-    """Draw contours on the hexagons of the fitted points, the optimum, and an ellipse of its one standard error.
-
-    A contour is where scores are worse than at the optimum by the margin, or twice, four times, ... as much. `to_xy`
-    maps steps of the lattice from the candidate to the panel. Return what is drawn, in words.
+    Columns:
+        worse: than at the optimum, as a share of the loss, or a difference of accuracies.
+        score, low, high: the score there, and a standard error to both sides: that of the shape, of scores less their
+            mean over all points.
+        margin: of the sweep's criterion, in the unit of `worse`.
     """
-    if (found := surface_of(verdict)) is None:
-        return ""
-    evidence, best = found
-    x_PD = evidence.surface.layout.x_PD
-    mesh_ZD = mesh_over(x_PD.min(0) - BEYOND, x_PD.max(0) + BEYOND)
-    sides = [len(np.unique(axis)) for axis in mesh_ZD.T]
-    f = evidence.surface.means_at(mesh_ZD) - best.f
-    worse = (np.expm1(f) if evidence.log else f / evidence.level).reshape(sides)
-    x, y = (np.reshape(axis, sides) for axis in to_xy(*mesh_ZD.T))
-    if drawn := levels(verdict.search.criterion.margin_for(verdict.search.measure), float(worse.max())):
-        within = PathPatch(Path.make_compound_path(*hexagons), transform=panel.transData)
-        for width, colour in ((2.0, "#00000030"), (0.9, "white")):
-            lines = panel.contour(x, y, worse, drawn, colors=colour, linewidths=width, zorder=layer)
-            lines.set_clip_path(within)
-    centre, marker = to_xy(*best.position_D), "+" if best.cov_DD is None else "o"
-    for colour, width, size in (("white", 3.2, 3.6), (OPTIMUM, 1.4, 2)):
-        across = size + 5 * (marker == "+")
-        panel.plot(*centre, marker, markersize=across, markeredgewidth=width, color=colour, zorder=layer + 4)
-        if best.cov_DD is not None:
-            basis = np.column_stack([to_xy(1.0, 0.0), to_xy(0.0, 1.0)])
-            squares, directions = np.linalg.eigh(basis @ best.cov_DD @ basis.T)
-            angle = np.degrees(np.arctan2(directions[1, 0], directions[0, 0]))
-            style: dict[str, Any] = {"facecolor": "none", "edgecolor": colour, "linewidth": width, "zorder": layer + 4}
-            panel.add_patch(Ellipse(centre, *(2 * np.sqrt(squares)), angle=angle, **style))
-    said = [verdict.search.measure.said(level) for level in drawn[:2]] + ["..."] * (len(drawn) > 2)
-    what = "cross: fitted optimum" if best.cov_DD is None else "ellipse: fitted optimum ± standard error"
-    return what + (f"; contours: {', '.join(said)} worse" if said else "")
+    rows = [row for family in families for row in _mesh(family.verdict)]
+    return pd.DataFrame(rows, columns=list(SURFACE_COLUMNS))
 
 
-def draw_curve(panel: Axes, verdict: Verdict, to_x: Callable[[Array], Array], factor: float, colour: str) -> None:
-    """Draw the fitted curve, a band of its standard error, and the optimum with its own.
+def optimum_frame(families: Iterable[JudgedFamily]) -> pd.DataFrame:
+    """Return where each surface is best, in lattice steps from the candidate.
 
-    The band is that of the shape: of scores less their mean over all points. `to_x` maps steps from the candidate.
+    The variances and the covariance of the place, in steps squared, are missing where it is known no better than that
+    it lies among the fitted points, or at their edge.
     """
+    rows = []
+    for verdict in (family.verdict for family in families):
+        if found := surface_of(verdict):
+            evidence, best = found
+            lr, wd = _steps(verdict, best.position_D)
+            score = _scores(verdict, evidence, np.array([best.f]))[0]
+            rows.append((*verdict.key, lr, wd, score, *_spread(verdict, best)))
+    return pd.DataFrame(rows, columns=list(OPTIMUM_COLUMNS)).astype(dict.fromkeys(OPTIMUM_COLUMNS[2:], "float64"))
+
+
+def _mesh(verdict: Verdict) -> Iterator[tuple[object, ...]]:
     if (found := surface_of(verdict)) is None:
         return
     evidence, best = found
-    surface, layout = evidence.surface, evidence.surface.layout
-    n_P = layout.scored_PS.sum(1)
-    n_P = n_P / n_P.sum()
-    z_ZD = mesh_over(layout.x_PD.min(0), layout.x_PD.max(0))
-    contrast = np.hstack([np.eye(len(z_ZD)), np.broadcast_to(-n_P, (len(z_ZD), len(n_P)))])
-    cov = surface.covariance_at(np.vstack([z_ZD, layout.x_PD]))
-    error_Z = np.sqrt(np.maximum(np.diag(contrast @ cov @ contrast.T), 0))
-    level = layout.y_PS.sum() / layout.scored_PS.sum() - n_P @ surface.mean
-    sign = factor if verdict.search.measure.mode == "min" else -factor
+    x_PD = evidence.surface.layout.x_PD
+    flat = x_PD.shape[1] == 1
+    beyond = 0.0 if flat else BEYOND
+    mesh_ZD = mesh_over(x_PD.min(0) - beyond, x_PD.max(0) + beyond)
+    f_Z = evidence.surface.means_at(mesh_ZD)
+    error_Z = _error(evidence, mesh_ZD) if flat else np.zeros(len(f_Z))
+    worse_Z = np.expm1(f_Z - best.f) if evidence.log else (f_Z - best.f) / evidence.level
+    ends = (_scores(verdict, evidence, f_Z + sign * error_Z) for sign in (0, -1, 1))
+    margin = verdict.search.criterion.margin_for(verdict.search.measure)
+    for at_D, worse, *scores in zip(mesh_ZD, worse_Z.tolist(), *(end.tolist() for end in ends), strict=True):
+        yield (*verdict.key, *_steps(verdict, at_D), worse, *scores, margin)
 
-    def scores(f: Array) -> Array:
-        return np.asarray(sign * (np.exp(f + level) if evidence.log else f + level))
 
-    x, f_Z = to_x(z_ZD[:, 0]), surface.means_at(z_ZD)
-    panel.plot(x, scores(f_Z), color=colour, linewidth=1.2, zorder=2)
-    panel.fill_between(x, scores(f_Z - error_Z), scores(f_Z + error_Z), color=colour, alpha=0.18, linewidth=0, zorder=1)
-    at = to_x(best.position_D)
-    panel.plot(at, scores(np.array([best.f])), marker="+", markersize=8, markeredgewidth=1.6, color=OPTIMUM, zorder=5)
-    if best.error is not None:
-        ends = to_x(np.array([best.position_D[0] - best.error[0], best.position_D[0] + best.error[0]]))
-        panel.plot(ends, scores(np.array([best.f] * 2)), color=OPTIMUM, linewidth=1.6, zorder=5)
+def _steps(verdict: Verdict, at_D: Array) -> tuple[float, float]:
+    """Return a place along the free axes as steps along both."""
+    along = iter(at_D.tolist())
+    lr, wd = (0.0 if axis.fixed else round(next(along), 6) for axis in (verdict.search.lr, verdict.search.wd))
+    return lr, wd
+
+
+def _spread(verdict: Verdict, best: Optimum) -> tuple[float | None, float | None, float | None]:
+    if best.cov_DD is None:
+        return None, None, None
+    free = [not axis.fixed for axis in (verdict.search.lr, verdict.search.wd)]
+    cov = np.zeros((2, 2))
+    cov[np.ix_(free, free)] = best.cov_DD
+    return float(cov[0, 0]), float(cov[1, 1]), float(cov[0, 1])
+
+
+def _scores(verdict: Verdict, evidence: Evidence, f: Array) -> Array:
+    """Return fitted values as scores of the task: they are known up to a constant, which the scores give."""
+    layout = evidence.surface.layout
+    weight_P = layout.scored_PS.sum(1) / layout.scored_PS.sum()
+    level = layout.y_PS.sum() / layout.scored_PS.sum() - weight_P @ evidence.surface.mean
+    sign = 1 if verdict.search.measure.mode == "min" else -1
+    return np.asarray(sign * (np.exp(f + level) if evidence.log else f + level))
+
+
+def _error(evidence: Evidence, mesh_ZD: Array) -> Array:
+    """Return the standard error of fitted values less their mean over all scores."""
+    layout = evidence.surface.layout
+    weight_P = layout.scored_PS.sum(1) / layout.scored_PS.sum()
+    contrast = np.hstack([np.eye(len(mesh_ZD)), np.broadcast_to(-weight_P, (len(mesh_ZD), len(weight_P)))])
+    cov = evidence.surface.covariance_at(np.vstack([mesh_ZD, layout.x_PD]))
+    return np.asarray(np.sqrt(np.maximum(np.diag(contrast @ cov @ contrast.T), 0)))

@@ -34,7 +34,10 @@ Figures = Mapping[tuple[Key, str], Figure]
 def families_of(comparison: Comparison, figures: Figures, others: Mapping[Key, Sequence[str]]) -> Row:
     """Return the figures of a comparison, and what is told of each of its families."""
     keys = [family.verdict.key for family in comparison.families]
-    together = [*((keys[0], kind) for kind in ("strategies", "seeds")), *((key, "trajectories") for key in keys)]
+    together = [
+        *((keys[0], kind) for kind in ("strategies", "seeds", "scores")),
+        *((key, "trajectories") for key in keys),
+    ]
     return {
         "title": comparison.title,
         "figures": [figures[which] for which in together if which in figures],

@@ -78,6 +78,23 @@ def score_text(value: float, metric: str, unit: bool = True) -> str:
     return f"{value:.4g}" if size >= 1e-4 or value == 0 else short(value)
 
 
+def cell_text(value: float, metric: str) -> str:
+    """Return a score short enough for a hexagon."""
+    if is_accuracy(metric):
+        return f"{100 * value:.2f}"
+    text = f"{value:.3f}" if 1e-3 <= abs(value) < 10 else short(value)
+    return text.removeprefix("0") if text.startswith("0.") else text
+
+
+def error_text(error: float, metric: str) -> str:
+    """Return the error of a score in a hexagon, with the decimals that scores have there where it has any."""
+    return (
+        cell_text(error if error >= 5e-4 or is_accuracy(metric) else 0.0, metric)
+        if error < 1e-3
+        else cell_text(error, metric)
+    )
+
+
 def mean_std(scores: Sequence[float | None]) -> tuple[float | None, float | None]:
     """Return mean and sample standard deviation; the mean is None where a score is, or there are none."""
     known = [score for score in scores if score is not None]

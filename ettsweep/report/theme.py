@@ -1,22 +1,49 @@
-"""How figures look: ink is the text's own colour, so that they follow the page into the dark."""
+"""How figures look: one Vega configuration, for the page and for files; ink is the page's own, light or dark."""
 
 from typing import Any
 
+INK = "currentColor"
+"""The colour of the text around a figure, by the page's style sheet; black in files."""
+
+FONT = "Helvetica, Arial, Liberation Sans, sans-serif"
+
+CANDIDATE = "#d62728"
+
 CONFIG: dict[str, Any] = {
     "background": None,
-    "font": "system-ui, sans-serif",
+    "font": FONT,
     "view": {"stroke": None},
     "axis": {
-        "domainColor": "currentColor",
-        "tickColor": "currentColor",
-        "labelColor": "currentColor",
-        "titleColor": "currentColor",
-        "gridColor": "currentColor",
+        "labelColor": INK,
+        "titleColor": INK,
+        "domainColor": INK,
+        "tickColor": INK,
+        "gridColor": INK,
         "gridOpacity": 0.12,
+        "domainOpacity": 0.5,
+        "tickOpacity": 0.5,
+        "labelFontSize": 11,
+        "titleFontSize": 12,
+        "titleFontWeight": "normal",
     },
-    "legend": {"labelColor": "currentColor", "titleColor": "currentColor"},
-    "title": {"color": "currentColor", "subtitleColor": "currentColor"},
-    "text": {"fill": "currentColor"},
-    "rule": {"stroke": "currentColor"},
+    "legend": {
+        "labelColor": INK,
+        "titleColor": INK,
+        "labelFontSize": 11,
+        "titleFontSize": 11,
+        "titleFontWeight": "normal",
+        "labelLimit": 300,
+        "titleLimit": 400,
+    },
+    "title": {
+        "color": INK,
+        "subtitleColor": INK,
+        "anchor": "start",
+        "fontSize": 13,
+        "subtitleFontSize": 11,
+        "fontWeight": "bold",
+        "offset": 10,
+    },
+    "text": {"fill": INK},
 }
-"""A Vega-Lite configuration."""
+"""What all figures share. Their own specifications have colours of data alone."""

@@ -1,0 +1,68 @@
+"""The course of a search: the best score against the runs that it has taken."""
+
+import altair as alt
+import pandas as pd
+
+from ettsweep.report.figures.data import clipped_range, inline
+from ettsweep.report.style import axis_of, is_accuracy, strategy_colour
+from ettsweep.report.theme import CANDIDATE
+
+
+def course(spent: pd.DataFrame, points: pd.DataFrame) -> alt.LayerChart:
+    """Draw each run where it ended, proposals filled, the best score so far, and the candidate's mean with its error.
+
+    Runs that diverged, or are far worse, stand at the worse edge.
+
+    Args:
+        spent: rows of `course_frame` of one family; there is one at least.
+        points: its rows of `points_frame`.
+    """
+    metric, colour = str(points["metric"].iloc[0]), strategy_colour(str(points["strategy"].iloc[0]))
+    name, factor = axis_of(metric)
+    candidate = points[(points["role"] == "candidate") & points["score"].notna()]
+    known = [*spent["score"].dropna(), *candidate["score"]]
+    low, high = clipped_range(known or [0.0], not is_accuracy(metric), reach=5)
+    room = 0.08 * (high - low)
+    low, high = factor * (low - room), factor * (high + room)
+    worst = low if is_accuracy(metric) else high
+    value = (factor * spent["score"]).fillna(worst)
+    drawn = spent.assign(
+        value=value.clip(low, high),
+        so_far=factor * spent["best"],
+        kind=spent["proposal"].notna().map({True: "proposal", False: "other run"}),
+        beyond=spent["score"].isna() | (value < low) | (value > high),
+    )
+    base = alt.Chart(inline(drawn)).encode(
+        alt.X(
+            "number:Q",
+            title="runs finished",
+            scale=alt.Scale(domain=[0.5, len(spent) + 0.5], nice=False),
+            axis=alt.Axis(tickMinStep=1),
+        ),
+        alt.Y("value:Q", title=name, scale=alt.Scale(domain=[low, high], nice=False, zero=False)),
+    )
+    told = [
+        "number:Q",
+        alt.Tooltip("point:N", title="(lr, wd)"),
+        "seed:Q",
+        "run:N",
+        "kind:N",
+        alt.Tooltip("told:N", title="score"),
+    ]
+    mean = factor * candidate[["score"]].assign(
+        low=candidate["score"] - candidate["error"], high=candidate["score"] + candidate["error"]
+    )
+    level = alt.Chart(inline(mean))
+    layers = [
+        level.mark_rect(fill=CANDIDATE, opacity=0.12).encode(y="low:Q", y2="high:Q"),
+        level.mark_rule(stroke=CANDIDATE, strokeDash=[5, 3], strokeWidth=1.2).encode(y="score:Q"),
+        base.mark_line(interpolate="step-after", stroke=colour, strokeWidth=1.8).encode(y="so_far:Q"),
+    ]
+    for test, look in (
+        ("!datum.beyond && datum.kind == 'proposal'", {"filled": True, "fill": colour}),
+        ("!datum.beyond && datum.kind != 'proposal'", {"filled": False, "stroke": colour}),
+        ("datum.beyond", {"filled": False, "stroke": colour, "shape": "M-1,-1L1,1M1,-1L-1,1"}),
+    ):
+        layers.append(base.transform_filter(test).mark_point(size=36, opacity=1, **look).encode(tooltip=told))
+    chart: alt.LayerChart = alt.layer(*layers)
+    return chart.properties(width="container", height=260)

@@ -1,0 +1,181 @@
+"""Curves of a family: an explorer of steps, evaluations and spikes, by point and by run."""
+
+import json
+
+import altair as alt
+import pandas as pd
+
+from ettsweep.report.figures.data import inline
+from ettsweep.report.histories import EVALUATIONS, NAMES, TRAINING
+from ettsweep.report.style import strategy_colour
+from ettsweep.report.theme import CANDIDATE, INK
+
+NAMED_COLOURS = ("#e69f00", "#009e73", "#56b4e9", "#8c510a", "#0072b2", "#d55e00", "#cc79a7")
+"""Okabe and Ito's palette and a brown, for the neighbours of a candidate."""
+
+GREY = "#9a9a9a"
+
+MOST_OTHERS = 12
+"""Points drawn in grey beside a candidate and its neighbours, the best first."""
+
+CHOSEN = "chosen"
+"""The parameter that says of which point the curves of all runs are drawn, by its name; of none where it is empty."""
+
+UNITS = {"loss": " (nats)", "grad_norm": "", "val_loss": " (nats)", "val_accuracy": " (%)"}
+
+LOG_TICKS = [round(exponent + part, 5) for exponent in range(-9, 10) for part in (0.0, 0.30103, 0.69897)]
+"""log10 of 1, 2 and 5 times the powers of ten."""
+
+TRIANGLE = "M-1,-1L1,-1L0,0.8Z"
+
+
+def curves(curves: pd.DataFrame, spikes: pd.DataFrame, points: pd.DataFrame) -> alt.LayerChart:
+    """Draw training loss, gradient norm, validation loss or accuracy of a family, whichever is asked for.
+
+    Lines are means over the seeds that count, of the candidate, its neighbours and, in grey, the best others; with
+    `chosen` the curves of all runs of a point. Controls choose the quantity, the width of the bins that smooth, and
+    logarithmic axes; clicking an entry of the legend hides and shows it. Spikes are marked, and told on hover.
+
+    Args:
+        curves: the rows of `curves_frame` of one family; there is one at least.
+        spikes: its rows of `spikes_frame`.
+        points: its rows of `points_frame`.
+    """
+    named = _named(points)
+    quantities = [name for name in (*TRAINING, *EVALUATIONS) if curves[name].notna().any()]
+    unit, longest = str(curves["unit"].iloc[0]), float(curves["trained"].max())
+    percent = curves.assign(val_accuracy=100 * curves["val_accuracy"])
+    runs = curves[["run", "point", "seed", "counted"]].drop_duplicates("run").merge(named, on="point", how="left")
+    base = _values(percent[["run", "trained", *quantities]], runs)
+    layers = [_means(base, named, unit), *_runs(base, unit), _spikes(spikes, unit)]
+    names = {name: NAMES[name] + UNITS[name] for name in quantities}
+    controls = [
+        alt.param(name="quantity", value=quantities[0], bind=_radio(names)),
+        alt.param(name="smoothing", value=0, bind=_slider(f"smoothing, {unit}s ", longest)),
+        alt.param(name="logx", value=False, bind=alt.binding_checkbox(name=f"log {unit}s ")),
+        alt.param(name="logy", value=False, bind=alt.binding_checkbox(name="log scale ")),
+        alt.param(name=CHOSEN, value=""),
+    ]
+    chart: alt.LayerChart = alt.layer(*layers).add_params(*controls)
+    told = alt.TitleParams(text=alt.expr(f"({json.dumps(names)})[quantity]"), fontWeight="normal", fontSize=12)
+    return chart.properties(width="container", height=320, title=told)
+
+
+def _named(points: pd.DataFrame) -> pd.DataFrame:
+    """Return the points that are drawn, the candidate first, then its neighbours by score, then the best others.
+
+    Columns: point; label, what the legend has of it; colour.
+    """
+    lower = not str(points["metric"].iloc[0]).endswith("accuracy")
+    ranked = points.sort_values("score", ascending=lower, na_position="last")
+    candidate, around = (ranked[ranked["role"] == role] for role in ("candidate", "neighbour"))
+    others = ranked[ranked["role"] == "other"].head(MOST_OTHERS if len(around) else MOST_OTHERS + len(NAMED_COLOURS))
+    colour = strategy_colour(str(points["strategy"].iloc[0]))
+    palette = [other for other in NAMED_COLOURS if other != colour]
+    colours = [*[colour] * len(candidate), *palette[: len(around)], *[GREY] * len(others)]
+    drawn = pd.concat([candidate, around, others])[["point", "role", "told", "state"]]
+    best = drawn["told"].where(drawn["told"] != "", drawn["state"])
+    label = (drawn["point"] + " [" + best + "]").where(drawn["role"] != "other", "other points")
+    return drawn.assign(label=label, colour=colours)[["point", "label", "colour"]].reset_index(drop=True)
+
+
+def _values(curves: pd.DataFrame, runs: pd.DataFrame) -> alt.Chart:
+    """Return a chart of the quantity that is asked for: `t`, the middle of its bin, and `value`, of each run."""
+    own = ["point", "seed", "counted", "label"]
+    return (
+        alt.Chart(inline(curves))
+        .transform_calculate(value="datum[quantity]")
+        .transform_filter("isValid(datum.value)")
+        .transform_lookup("run", from_=alt.LookupData(data=inline(runs[["run", *own]]), key="run", fields=own))
+        .transform_calculate(t="smoothing > 0 ? (floor(datum.trained / smoothing) + 0.5) * smoothing : datum.trained")
+    )
+
+
+def _means(base: alt.Chart, named: pd.DataFrame, unit: str) -> alt.Chart:
+    """Draw the mean over seeds of each point, as far as all of them go; faintly, where a point is chosen."""
+    hidden = alt.selection_point(name="hidden", fields=["label"], bind="legend", toggle="true", empty=False)
+    kinds = named.drop_duplicates("label")
+    scale = alt.Scale(domain=kinds["label"].tolist(), range=kinds["colour"].tolist())
+    columns = alt.expr("width < 560 ? 1 : 3")
+    legend = alt.Legend(title="(lr, wd) [score]", orient="bottom", columns=columns, symbolType="stroke")
+    means = (
+        base.transform_filter("datum.counted && isValid(datum.label)")
+        .transform_aggregate(value="mean(value)", runs="distinct(run)", groupby=["point", "label", "t"])
+        .transform_joinaggregate(seeds="max(runs)", groupby=["point"])
+        .transform_filter("datum.runs == datum.seeds")
+    )
+    return (
+        _along(means, unit)
+        .mark_line(clip=True)
+        .encode(
+            detail="point:N",
+            color=alt.Color("label:N", scale=scale, legend=legend),
+            strokeWidth=alt.condition(alt.datum.label == named["label"].iloc[0], alt.value(2.6), alt.value(1.3)),
+            opacity=alt.when(hidden)
+            .then(alt.value(0))
+            .when(f"{CHOSEN} != ''")
+            .then(alt.value(0.3))
+            .otherwise(alt.value(1)),
+            tooltip=[alt.Tooltip("point:N", title="(lr, wd)"), *_place(unit), alt.Tooltip("runs:Q", title="seeds")],
+        )
+        .add_params(hidden)
+    )
+
+
+def _runs(base: alt.Chart, unit: str) -> list[alt.Chart]:
+    """Draw the runs of the chosen point, and their seeds where they end."""
+    chosen = base.transform_filter(f"{CHOSEN} != '' && datum.point == {CHOSEN}").transform_aggregate(
+        value="mean(value)", groupby=["run", "point", "seed", "t"]
+    )
+    lines = _along(chosen, unit).mark_line(stroke=INK, strokeWidth=1.8, clip=True)
+    last = chosen.transform_joinaggregate(end="max(t)", groupby=["run"]).transform_filter("datum.t == datum.end")
+    names = _along(last.transform_calculate(name="'seed ' + datum.seed"), unit)
+    told = [alt.Tooltip(f"{name}:N") for name in ("run", "seed")]
+    return [
+        lines.encode(detail="run:N", tooltip=[*told, *_place(unit)]),
+        names.mark_text(align="right", dy=-8, fontSize=10).encode(text="name:N"),
+    ]
+
+
+def _spikes(spikes: pd.DataFrame, unit: str) -> alt.Chart:
+    """Mark the spikes of the runs that are drawn."""
+    percent = spikes["value"].where(spikes["quantity"] != "val_accuracy", 100 * spikes["value"])
+    data = spikes[["point", "role", "run", "seed", "quantity", "told"]].assign(t=spikes["trained"], value=percent)
+    seen = f"{CHOSEN} == '' ? datum.role != 'other' : datum.point == {CHOSEN}"
+    marks = alt.Chart(inline(data)).transform_filter(f"datum.quantity == quantity && isValid(datum.value) && ({seen})")
+    told = [alt.Tooltip("told:N", title="spike"), alt.Tooltip("point:N", title="(lr, wd)")]
+    triangle = _along(marks, unit).mark_point(
+        shape=TRIANGLE, size=60, yOffset=-7, opacity=1, fill=CANDIDATE, stroke="#fff"
+    )
+    return triangle.encode(tooltip=[*told, alt.Tooltip("seed:Q"), alt.Tooltip("run:N")])
+
+
+def _along(chart: alt.Chart, unit: str) -> alt.Chart:
+    """Place `value` over `t`, both on whichever axis is asked for."""
+
+    def axis(log: str) -> alt.Axis:
+        labels = f"{log} ? format(pow(10, datum.value), '~g') : datum.label"
+        return alt.Axis(labelExpr=labels, values=alt.expr(f"{log} ? {LOG_TICKS} : null"))
+
+    scale = alt.Scale(zero=False, nice=False)
+    return (
+        chart.transform_filter("(!logx || datum.t > 0) && (!logy || datum.value > 0)")
+        .transform_calculate(x="logx ? log(datum.t) / LN10 : datum.t", y="logy ? log(datum.value) / LN10 : datum.value")
+        .encode(
+            alt.X("x:Q", title=unit, axis=axis("logx"), scale=scale),
+            alt.Y("y:Q", title=None, axis=axis("logy"), scale=scale),
+        )
+    )
+
+
+def _place(unit: str) -> list[alt.Tooltip]:
+    return [alt.Tooltip("t:Q", title=unit, format=".4~g"), alt.Tooltip("value:Q", format=".4~g")]
+
+
+def _radio(names: dict[str, str]) -> alt.BindRadioSelect:
+    labels = [NAMES[name] for name in names]
+    return alt.binding_radio(options=list(names), labels=labels, name=" ")
+
+
+def _slider(name: str, longest: float) -> alt.BindRange:
+    return alt.binding_range(min=0, max=round(longest / 4, 3), step=round(longest / 100, 4), name=name)

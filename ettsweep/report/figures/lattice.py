@@ -1,0 +1,294 @@
+"""The map of a family's (lr, wd) lattice: hexagons, of which the six that touch one are its neighbours."""
+
+import math
+from collections.abc import Iterator
+from itertools import product, takewhile
+from typing import Any
+
+import altair as alt
+import contourpy
+import numpy as np
+import pandas as pd
+
+from ettsweep.output import power
+from ettsweep.report.figures.data import clipped_range, inline
+from ettsweep.report.figures.line import line_map
+from ettsweep.report.figures.picking import FITTED, about, fitted_switch, picked
+from ettsweep.report.figures.shapes import HEXAGON, STATES
+from ettsweep.report.style import cell_text, error_text, is_accuracy, metric_name
+from ettsweep.report.theme import CANDIDATE, INK
+
+PIXELS, LARGEST = 600, 62
+"""Across a map without its labels, and between hexagons, at most."""
+
+LEGIBLE, ROOMY = 34, 48
+"""Pixels between hexagons from which on they have their score in them, and its error and seeds too."""
+
+PALE = 0.6
+"""Where on the scale of colours, from its dark end, black is read better than white."""
+
+SIX = ((1, 0), (0, 1), (-1, 1), (-1, 0), (0, -1), (1, -1))
+"""Steps to the hexagons that touch one, counterclockwise: each 60 degrees on from the last, the first to the right."""
+
+
+def lattice(
+    points: pd.DataFrame, surface: pd.DataFrame, optimum: pd.DataFrame, ranges: pd.DataFrame | None = None
+) -> alt.LayerChart:
+    """Draw the map of one family: hexagons on two free axes, scores along a line on one.
+
+    Hovering a point shows its mean with its error, seeds, state and runs; clicking picks it: the selection `picked`. A
+    switch shows the fitted surface, by contours where scores are worse than at its optimum by the margin, and twice,
+    four times, ... as much; its optimum has an ellipse of one standard error.
+
+    Args:
+        points: the rows of `points_frame` of one family.
+        surface: its rows of `surface_frame`; none where there is no surface.
+        optimum: its rows of `optimum_frame`.
+        ranges: `lr_steps` and `wd_steps` of two corners, between which proposers chose.
+    """
+    placed = points.dropna(subset=["lr_steps", "wd_steps"])
+    if placed["lr_steps"].nunique() < 2 or placed["wd_steps"].nunique() < 2:
+        return line_map(placed, surface, optimum, ranges)
+    return _Hexagons(placed, surface, optimum, ranges).chart()
+
+
+def hexagon_xy(lr_steps: Any, wd_steps: Any) -> tuple[Any, Any]:
+    """Return the centre of the hexagon of a lattice position, counted in steps.
+
+    One step along each axis is a unit vector, 60 degrees apart, so that (+1, -1) is as long. The six neighbours of a
+    point are then the six hexagons that touch its own, and (+1, +1) does not.
+    """
+    return lr_steps + wd_steps / 2, wd_steps * math.sqrt(3) / 2
+
+
+class _Hexagons:
+    """The layers of a map: the lattice, what is known of it, and what can be picked."""
+
+    def __init__(
+        self, placed: pd.DataFrame, surface: pd.DataFrame, optimum: pd.DataFrame, ranges: pd.DataFrame | None
+    ) -> None:
+        self.points, self.surface, self.optimum, self.ranges = placed, surface, optimum, ranges
+        self.metric = str(placed["metric"].iloc[0])
+        both = placed if ranges is None else pd.concat([placed, ranges])
+        (self.i0, self.i1), (self.j0, self.j1) = (
+            (int(both[name].min()), int(both[name].max())) for name in ("lr_steps", "wd_steps")
+        )
+        left, bottom = hexagon_xy(self.i0, self.j0)
+        right, top = hexagon_xy(self.i1, self.j1)
+        self.unit = min(LARGEST, PIXELS / (right - left + 1))
+        room = LARGEST / self.unit  # labels are as large on small hexagons
+        self.x, self.y = (left - 0.6 - 1.1 * room, right + 0.7), (bottom - 0.6 - 0.9 * room, top + 0.7 + 0.2 * room)
+
+    def chart(self) -> alt.LayerChart:
+        scored = self._scored()
+        layers = [self._empty(), next(scored), *self._unscored(), *self._outlines()]
+        layers += [*self._contours(), *scored, *self._optimum()] if len(self.surface) else [*scored]
+        layers += [*self._searched(), *self._labels(), picked(self._at(about(self.points)), self._hexagon(0.92))]
+        chart: alt.LayerChart = alt.layer(*layers).resolve_scale(color="independent", shape="independent")
+        width, height = (round((b - a) * self.unit) for a, b in (self.x, self.y))
+        return fitted_switch(chart, self.surface).properties(width=width, height=height)
+
+    def _at(self, frame: pd.DataFrame) -> alt.Chart:
+        """Return a chart of rows at their places on the lattice."""
+        x, y = hexagon_xy(frame["lr_steps"].astype(float), frame["wd_steps"].astype(float))
+        return self._xy(frame.drop(columns=["lr_steps", "wd_steps"]).assign(x=x, y=y))
+
+    def _xy(self, frame: pd.DataFrame) -> alt.Chart:
+        return alt.Chart(inline(frame)).encode(
+            alt.X("x:Q", axis=None, scale=alt.Scale(domain=list(self.x), nice=False, zero=False)),
+            alt.Y("y:Q", axis=None, scale=alt.Scale(domain=list(self.y), nice=False, zero=False)),
+        )
+
+    def _hexagon(self, share: float = 1.0) -> dict[str, Any]:
+        """Return what makes a mark as large as a hexagon of the lattice, or a share of it."""
+        return {"shape": HEXAGON, "size": 4 * (share * self.unit) ** 2 / 3, "opacity": 1}
+
+    # --- points ---
+
+    def _empty(self) -> alt.Chart:
+        """Draw a hexagon for each position of the bounding box."""
+        across = product(range(self.i0, self.i1 + 1), range(self.j0, self.j1 + 1))
+        base = self._at(pd.DataFrame(across, columns=["lr_steps", "wd_steps"]))
+        return base.mark_point(
+            **self._hexagon(), filled=False, stroke=INK, strokeOpacity=0.16, strokeWidth=0.8, aria=False
+        )
+
+    def _scored(self) -> Iterator[alt.Chart]:
+        """Draw hexagons in the colours of their scores, then what is written on them."""
+        lower, scored = not is_accuracy(self.metric), self.points.dropna(subset=["score"])
+        low, high = clipped_range(scored["score"].tolist() or [0.0], lower)
+        share = ((scored["score"] - low) / (high - low)).clip(0, 1)
+        base = self._at(
+            scored[["lr_steps", "wd_steps", "score"]].assign(
+                mean=[cell_text(score, self.metric) for score in scored["score"]],
+                plus=["" if error != error else "±" + error_text(error, self.metric) for error in scored["error"]],
+                n=[f"n={seeds}" for seeds in scored["seeds"]],
+                pale=(1 - share if lower else share) > PALE,
+            )
+        )
+        scale = alt.Scale(scheme="viridis", domain=[low, high], clamp=True, reverse=lower)
+        title = f"{metric_name(self.metric)} ({'lower' if lower else 'higher'} is better)"
+        bar = alt.Legend(
+            title=title, orient="bottom", gradientLength=240, format=".4~g" if lower else ".3~%", tickCount=4
+        )
+        filled = base.mark_point(**self._hexagon(0.97), filled=True, stroke=None, aria=False)
+        yield filled.encode(color=alt.Color("score:Q", scale=scale, legend=bar))
+        texts = [("mean", -9, 12), ("plus", 5, 9.5), ("n", 17, 9)] if self.unit >= ROOMY else [("mean", 0, 9.5)]
+        ink = alt.condition("datum.pale", alt.value("#000"), alt.value("#fff"))
+        for column, dy, size in texts if self.unit >= LEGIBLE else []:
+            yield base.mark_text(fontSize=size, dy=dy, aria=False).encode(text=f"{column}:N", color=ink)
+
+    def _unscored(self) -> Iterator[alt.Chart]:
+        """Draw a sign and, where there is room, a word for what is not finished, or diverged."""
+        others = self.points[self.points["score"].isna()]
+        if others.empty:
+            return
+        base = self._at(others[["lr_steps", "wd_steps", "state"]])
+        yield base.mark_point(
+            **self._hexagon(0.86),
+            filled=False,
+            stroke=INK,
+            strokeOpacity=0.35,
+            strokeDash=[4, 3],
+            strokeWidth=1.2,
+            aria=False,
+        )
+        states = [state for state in STATES if state in set(others["state"])]
+        scale = alt.Scale(domain=states, range=[STATES[state] for state in states])
+        legend = alt.Legend(title=None, orient="bottom", symbolStrokeWidth=1.6, symbolSize=90)
+        sign = base.mark_point(
+            filled=False, stroke=INK, strokeWidth=1.8, size=(0.28 * self.unit) ** 2, opacity=1, aria=False
+        )
+        yield sign.encode(shape=alt.Shape("state:N", scale=scale, legend=legend))
+        if self.unit >= ROOMY:
+            yield base.mark_text(fill=INK, fillOpacity=0.7, fontSize=9, dy=17, aria=False).encode(text="state:N")
+
+    def _outlines(self) -> Iterator[alt.Chart]:
+        """Draw the outlines of the neighbours and, above them, of the candidate."""
+        for role, share, look in (
+            ("neighbour", 0.93, {"filled": False, "stroke": INK, "strokeWidth": 1.5}),
+            ("candidate", 0.9, {"stroke": CANDIDATE, "filled": False, "strokeWidth": 3}),
+        ):
+            rows = self.points[self.points["role"] == role]
+            if len(rows):
+                yield self._at(rows[["lr_steps", "wd_steps"]]).mark_point(**self._hexagon(share), **look, aria=False)
+
+    # --- the surface ---
+
+    def _contours(self) -> Iterator[alt.Chart]:
+        """Draw contours on the hexagons of the points that the surface is fitted to."""
+        mesh = self.surface.pivot(index="wd_steps", columns="lr_steps", values="worse")
+        lr, wd = np.meshgrid(mesh.columns.to_numpy(float), mesh.index.to_numpy(float))
+        x, y = hexagon_xy(lr, wd)
+        within = np.vectorize(lambda i, j: self._nearest(i, j) in self._fitted)(lr, wd)
+        drawn = contourpy.contour_generator(x, y, np.ma.array(mesh.to_numpy(float), mask=~within), corner_mask=True)
+        margin, most = float(self.surface["margin"].iloc[0]), float(mesh.to_numpy()[within].max(initial=0))
+        rows = [
+            (f"{k}/{n}", place, level, *xy)
+            for k, level in enumerate(levels(margin, most))
+            for n, line in enumerate(drawn.lines(level))
+            for place, xy in enumerate(np.asarray(line).tolist())
+        ]
+        base = self._xy(pd.DataFrame(rows, columns=["line", "place", "level", "x", "y"]))
+        for width, colour in ((2.4, "#00000050"), (1.1, "#fff")):
+            line = base.mark_line(stroke=colour, strokeWidth=width, interpolate="linear", aria=False)
+            yield line.encode(detail="line:N", order="place:O", opacity=_shown())
+
+    @property
+    def _fitted(self) -> set[tuple[int, int]]:
+        """Positions that the surface is fitted to: those of finished points within its mesh."""
+        scored = self.points.dropna(subset=["score"])
+        i, j = self.surface["lr_steps"], self.surface["wd_steps"]
+        inside = scored[scored["lr_steps"].between(i.min(), i.max()) & scored["wd_steps"].between(j.min(), j.max())]
+        return set(zip(inside["lr_steps"].astype(int), inside["wd_steps"].astype(int), strict=True))
+
+    @staticmethod
+    def _nearest(lr_steps: float, wd_steps: float) -> tuple[int, int]:
+        """Return the lattice position in whose hexagon a place lies."""
+        x, y = hexagon_xy(lr_steps, wd_steps)
+        around = product(*((math.floor(at), math.ceil(at)) for at in (lr_steps, wd_steps)))
+        return min(around, key=lambda ij: math.dist(hexagon_xy(*ij), (x, y)))
+
+    def _optimum(self) -> Iterator[alt.Chart]:
+        """Draw the optimum of the surface: an ellipse of one standard error, a cross where that is not known."""
+        best = self.optimum.iloc[0]
+        centre = hexagon_xy(best["lr_steps"], best["wd_steps"])
+        if best["lr_variance"] == best["lr_variance"]:
+            covariance = np.array(
+                [[best["lr_variance"], best["covariance"]], [best["covariance"], best["wd_variance"]]]
+            )
+            turn = np.linspace(0, 2 * np.pi, 49)
+            spread = np.linalg.cholesky(covariance) @ np.vstack([np.cos(turn), np.sin(turn)])
+            x, y = hexagon_xy(*spread)
+            ring = pd.DataFrame({"place": range(len(turn)), "x": centre[0] + x, "y": centre[1] + y})
+            for width, colour in ((4, "#fff"), (1.8, CANDIDATE)):
+                line = self._xy(ring).mark_line(stroke=colour, strokeWidth=width, aria=False)
+                yield line.encode(order="place:O", opacity=_shown())
+        base = self._xy(pd.DataFrame([centre], columns=["x", "y"]))
+        for width, colour in ((4, "#fff"), (2, CANDIDATE)):
+            cross = base.mark_point(shape="M-1,0L1,0M0,-1L0,1", size=70, stroke=colour, strokeWidth=width, filled=False)
+            yield cross.encode(opacity=_shown(), tooltip=alt.value("optimum of the fitted surface"))
+
+    # --- what was searched, and labels ---
+
+    def _searched(self) -> Iterator[alt.Chart]:
+        """Draw where the ranges end that proposers chose from, and the order of proposals, each on a disc."""
+        if self.ranges is not None:
+            sides = pd.DataFrame(self._sides(), columns=["x", "y", "x2", "y2"])
+            rule = self._xy(sides).mark_rule(stroke=INK, strokeWidth=2, strokeOpacity=0.6, aria=False)
+            yield rule.encode(x2="x2", y2="y2")
+        numbered = self.points.dropna(subset=["proposal"])
+        if len(numbered) and self.unit >= LEGIBLE:
+            x, y = hexagon_xy(numbered["lr_steps"].astype(float), numbered["wd_steps"].astype(float))
+            base = self._xy(pd.DataFrame({"x": x, "y": y + 0.43, "proposal": numbered["proposal"]}))
+            look = {"fill": "#fff", "stroke": "#1c1c1e", "strokeWidth": 0.7, "size": 190, "opacity": 1}
+            yield base.mark_circle(**look, aria=False)
+            number = base.mark_text(fontSize=8.5, fontWeight="bold", fill="#1c1c1e", aria=False)
+            yield number.encode(text="proposal:Q")
+
+    def _sides(self) -> list[tuple[float, ...]]:
+        """Return the sides of hexagons that part what was searched from what was not."""
+        assert self.ranges is not None
+        i0, i1, j0, j1 = (int(self.ranges[name].agg(e)) for name in ("lr_steps", "wd_steps") for e in ("min", "max"))
+        found = []
+        for (i, j), (towards, (di, dj)) in product(product(range(i0, i1 + 1), range(j0, j1 + 1)), enumerate(SIX)):
+            if not (i0 <= i + di <= i1 and j0 <= j + dj <= j1):
+                x, y = hexagon_xy(i, j)
+                turns = [math.radians(60 * towards + half) for half in (-30, 30)]
+                ends = [(x + math.cos(turn) / math.sqrt(3), y + math.sin(turn) / math.sqrt(3)) for turn in turns]
+                found.append((*ends[0], *ends[1]))
+        return found
+
+    def _labels(self) -> Iterator[alt.Chart]:
+        """Label rows with wd at their left end and columns with lr at their lower end."""
+        rows, columns = range(self.j0, self.j1 + 1), range(self.i0, self.i1 + 1)
+        some = max(1, math.ceil(20 / self.unit))  # of small hexagons, not every one
+        left = [(*hexagon_xy(self.i0 - 0.62, j), self._value("wd", j)) for j in rows if j % some == 0]
+        low = [(*hexagon_xy(i + 0.3, self.j0 - 0.62), self._value("lr", i)) for i in columns if i % some == 0]
+        left_end, right_end = hexagon_xy(self.i0 - 0.62, self.j1 + 0.75), hexagon_xy(self.i1 + 1.2, self.j0 - 0.62)
+        for places, align, angle in ((left, "right", 0), (low, "right", 300)):
+            base = self._xy(pd.DataFrame(places, columns=["x", "y", "label"]))
+            text = base.mark_text(
+                fill=INK, fillOpacity=0.7, align=align, baseline="middle", angle=angle, fontSize=11, aria=False
+            )
+            yield text.encode(text="label:N")
+        names = pd.DataFrame([(*left_end, "wd"), (*right_end, "lr")], columns=["x", "y", "label"])
+        yield self._xy(names).mark_text(fontSize=13, fontWeight="bold", aria=False).encode(text="label:N")
+
+    def _value(self, axis: str, steps: int) -> str:
+        """Return the lr or wd of a position, counted from that of any point."""
+        one = self.points.iloc[0]
+        others = self.points[self.points[f"{axis}_steps"] != one[f"{axis}_steps"]].iloc[0]
+        step = (others[f"log2_{axis}"] - one[f"log2_{axis}"]) / (others[f"{axis}_steps"] - one[f"{axis}_steps"])
+        return power(2.0 ** (one[f"log2_{axis}"] + step * (steps - one[f"{axis}_steps"])), 3)
+
+
+def levels(margin: float, most: float) -> list[float]:
+    """Return what contours stand for: the margin, and its doubles up to the most there is."""
+    first = margin or most / 32
+    return list(takewhile(lambda level: level < most, (first * 2.0**k for k in range(12)))) if most > 0 else []
+
+
+def _shown() -> Any:
+    """Return the opacity of what the switch of the fitted surface shows."""
+    return alt.condition(FITTED, alt.value(1), alt.value(0))

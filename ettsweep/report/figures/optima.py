@@ -1,0 +1,110 @@
+"""The paper's figure of optima, fig:seeds-ViT: those of all strategies over their seeds, on one axis."""
+
+import altair as alt
+import pandas as pd
+
+from ettsweep.output import count
+from ettsweep.report.figures.data import inline
+from ettsweep.report.figures.trajectories import value_scale
+from ettsweep.report.histories import NAMES
+from ettsweep.report.style import axis_of, is_accuracy, mean_std, plus_minus, strategy_colour, strategy_rank
+
+
+def seeds(curves: pd.DataFrame, runs: pd.DataFrame) -> alt.LayerChart:
+    """Draw the evaluations of each strategy's candidate, a line for each fresh seed, for each of the search's without.
+
+    The legend has (lr, wd) and the mean ± standard deviation of the scores; clicking an entry hides and shows it.
+
+    Args:
+        curves: rows of `curves_frame` of families that differ only in strategy; there is an evaluation at least.
+        runs: rows of `optima_frame` of the same.
+    """
+    metric, shown = str(runs["metric"].iloc[0]), _one_kind(runs)
+    quantity, accuracy = metric.replace("best_", "val_"), is_accuracy(metric)
+    drawn = curves[["run", "trained", quantity]].dropna().merge(shown[["run", "strategy", "seed"]], on="run")
+    drawn = drawn.assign(value=(100 if accuracy else 1) * drawn[quantity])
+    labels = {strategy: _label(strategy, rows, metric) for strategy, rows in shown.groupby("strategy")}
+    drawn["label"] = drawn["strategy"].map(labels)
+    hidden = alt.selection_point(name="hidden", fields=["label"], bind="legend", toggle="true", empty=False)
+    lines = (
+        alt.Chart(inline(drawn[["run", "strategy", "seed", "label", "trained", "value"]]))
+        .mark_line(strokeWidth=1.6, clip=True)
+        .encode(
+            alt.X("trained:Q", title=str(curves["unit"].iloc[0])),
+            alt.Y(
+                "value:Q",
+                title=NAMES[quantity] + (" (%)" if accuracy else " (nats)"),
+                scale=value_scale(drawn["value"], accuracy),
+            ),
+            detail="run:N",
+            color=_by_strategy("label", [labels[name] for name in _ordered(shown)], _ordered(shown)),
+            opacity=alt.condition(hidden, alt.value(0), alt.value(0.85)),
+            tooltip=["strategy:N", "seed:Q", "run:N", "trained:Q", "value:Q"],
+        )
+        .add_params(hidden)
+    )
+    chart: alt.LayerChart = alt.layer(lines)
+    return chart.properties(width="container", height=320)
+
+
+def scores(runs: pd.DataFrame) -> alt.LayerChart:
+    """Draw the score of each run of each candidate, with means and standard deviations.
+
+    Open circles are the search's seeds, which chose the point and so flatter it; filled ones are fresh.
+
+    Args:
+        runs: rows of `optima_frame` of families that differ only in strategy.
+    """
+    name, factor = axis_of(str(runs["metric"].iloc[0]))
+    scored = runs.dropna(subset=["score"])
+    scored = scored.assign(value=factor * scored["score"], kind=_kinds(scored))
+    order = _ordered(scored)
+    spread = scored.groupby(["strategy", "kind"], as_index=False)["value"].agg(mean="mean", std="std")
+    spread = spread.assign(low=spread["mean"] - spread["std"], high=spread["mean"] + spread["std"])
+    y = alt.Y("strategy:N", title=None, sort=order, axis=alt.Axis(ticks=False, domain=False))
+    apart = alt.YOffset("kind:N", sort=["search's seeds", "fresh seeds"])
+    x = alt.X("value:Q", title=name, scale=alt.Scale(zero=False, padding=12))
+    colour = _by_strategy("strategy", order, order, legend=False)
+    base = alt.Chart(inline(spread)).encode(y, apart, color=colour)
+    dots = alt.Chart(inline(scored[["strategy", "kind", "seed", "run", "value"]])).encode(x, y, apart, color=colour)
+    told = ["strategy:N", alt.Tooltip("kind:N", title="seeds"), "seed:Q", "run:N", "value:Q"]
+    layers = [
+        base.mark_rule(strokeWidth=1.2).encode(alt.X("low:Q", title=name), x2="high:Q"),
+        base.mark_tick(thickness=2.4, size=16).encode(alt.X("mean:Q", title=name)),
+    ]
+    for kind, filled in (("search's seeds", False), ("fresh seeds", True)):
+        mark = dots.transform_filter(alt.datum.kind == kind).mark_point(
+            filled=filled, size=48, strokeWidth=1.5, opacity=0.9
+        )
+        layers.append(mark.encode(tooltip=told))
+    chart: alt.LayerChart = alt.layer(*layers)
+    return chart.properties(width="container", height=46 * len(order))
+
+
+def _one_kind(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return of each strategy the fresh runs, those that count where there are none."""
+    fresh = runs[~runs["counted"]]
+    return pd.concat([fresh, runs[runs["counted"] & ~runs["strategy"].isin(fresh["strategy"])]])
+
+
+def _kinds(runs: pd.DataFrame) -> pd.Series:
+    return runs["counted"].map({True: "search's seeds", False: "fresh seeds"})
+
+
+def _ordered(runs: pd.DataFrame) -> list[str]:
+    return sorted(runs["strategy"].unique(), key=strategy_rank)
+
+
+def _label(strategy: str, runs: pd.DataFrame, metric: str) -> str:
+    scores = [None if score != score else score for score in runs["score"]]
+    which = "search seed" if bool(runs["counted"].iloc[0]) else "fresh seed"
+    told = plus_minus(*mean_std(scores), metric) or f"{sum(score is None for score in scores)} diverged"
+    return f"{strategy} {runs['point'].iloc[0]} [{told}, {count(len(runs), which)}]"
+
+
+def _by_strategy(field: str, domain: list[str], strategies: list[str], legend: bool = True) -> alt.Color:
+    scale = alt.Scale(domain=domain, range=[strategy_colour(name) for name in strategies])
+    look = alt.Legend(
+        title=None, orient="bottom", columns=alt.expr("width < 700 ? 1 : 2"), symbolType="stroke", symbolStrokeWidth=3
+    )
+    return alt.Color(f"{field}:N", scale=scale, legend=look if legend else None)

@@ -1,0 +1,23 @@
+"""Shapes of marks, as SVG paths within -1 to 1: hexagons, and a sign for each state that is told without colour."""
+
+import math
+
+HEXAGON = "M" + "L".join(f"{math.sin(k * math.pi / 3):.5f},{math.cos(k * math.pi / 3):.5f}" for k in range(6)) + "Z"
+"""One that stands on a corner; its sides towards left and right are vertical."""
+
+CIRCLE = "M-1,0A1,1,0,1,0,1,0A1,1,0,1,0,-1,0"
+
+STATES = {
+    "diverged": "M-1,-1L1,1M1,-1L-1,1",
+    "failed": "M0,-1L0,0.4M0,0.8L0,1",
+    "cancelled": f"{CIRCLE}M-0.7,0.7L0.7,-0.7",
+    "pruned": "M-1,-0.5L0,0.5L1,-0.5",
+    "running": "M-0.7,-1L1,0L-0.7,1Z",
+    "queued": "M-0.5,-0.8L-0.5,0.8M0.5,-0.8L0.5,0.8",
+    "held": "M-0.8,-0.8L0.8,-0.8L0.8,0.8L-0.8,0.8Z",
+    "interrupted": "M-0.8,-1L0.8,-1L-0.8,1L0.8,1Z",
+    "missing": CIRCLE,
+    "unknown": "M0,-1L1,0L0,1L-1,0Z",
+    "done": CIRCLE,
+}
+"""What stands for a point without a score."""

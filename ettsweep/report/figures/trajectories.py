@@ -1,0 +1,117 @@
+"""The paper's figure of a search, fig:hyper-ViT: the evaluations of all its points, with their best values."""
+
+import altair as alt
+import numpy as np
+import pandas as pd
+
+from ettsweep.report.figures.data import inline
+from ettsweep.report.histories import NAMES
+from ettsweep.report.style import axis_of, is_accuracy, score_text
+
+MOST_LISTED = 30
+"""Points that a legend has room for: the best; the others are grey."""
+
+GREY = "#9a9a9a"
+
+
+def trajectories(curves: pd.DataFrame, points: pd.DataFrame) -> alt.LayerChart:
+    """Draw the evaluations of all points of a family, means over the seeds that count.
+
+    The legend has (lr, wd) and the best value of each point, the best first; clicking an entry hides and shows it. The
+    candidate is thick.
+
+    Args:
+        curves: the rows of `curves_frame` of one family; there is an evaluation at least.
+        points: its rows of `points_frame`.
+    """
+    metric = str(points["metric"].iloc[0])
+    quantity, accuracy = metric.replace("best_", "val_"), is_accuracy(metric)
+    factor = 100 if accuracy else 1
+    listed = _listed(points, metric)
+    evaluated = curves[curves["counted"]].dropna(subset=[quantity])
+    means = mean_curves(evaluated, quantity, ["point"]).merge(listed, on="point")
+    means["value"] *= factor
+    labels = [label for label in dict.fromkeys(listed["label"]) if label in set(means["label"])]
+    hidden = alt.selection_point(name="hidden", fields=["label"], bind="legend", toggle="true", empty=False)
+    legend = alt.Legend(
+        title=f"(lr, wd) [{axis_of(metric)[0].replace('validation ', '')}]",
+        orient="bottom",
+        columns=alt.expr("width < 360 ? 1 : width < 620 ? 2 : 4"),
+        symbolType="stroke",
+        symbolStrokeWidth=3,
+        symbolLimit=MOST_LISTED + 1,
+    )
+    lines = (
+        alt.Chart(inline(means[["point", "label", "role", "trained", "value"]]))
+        .mark_line(clip=True)
+        .encode(
+            alt.X("trained:Q", title=str(curves["unit"].iloc[0])),
+            alt.Y(
+                "value:Q",
+                title=NAMES[quantity] + (" (%)" if accuracy else " (nats)"),
+                scale=value_scale(means["value"], accuracy),
+            ),
+            color=alt.Color("label:N", scale=alt.Scale(domain=labels, range=_shades(labels)), legend=legend),
+            opacity=alt.condition(hidden, alt.value(0), alt.value(1)),
+            strokeWidth=alt.condition("datum.role == 'candidate'", alt.value(3.4), alt.value(1.4)),
+            detail="point:N",
+            tooltip=[alt.Tooltip("label:N", title="(lr, wd) [best]"), alt.Tooltip("trained:Q"), alt.Tooltip("value:Q")],
+        )
+        .add_params(hidden)
+    )
+    chart: alt.LayerChart = alt.layer(lines)
+    return chart.properties(width="container", height=300)
+
+
+def mean_curves(evaluated: pd.DataFrame, quantity: str, by: list[str]) -> pd.DataFrame:
+    """Return the mean over runs at each place that all runs of a group got to: `trained` and `value`."""
+    groups = evaluated.groupby([*by, "trained"], as_index=False).agg(value=(quantity, "mean"), runs=("run", "nunique"))
+    return groups[groups["runs"] == groups.groupby(by)["runs"].transform("max")].drop(columns="runs")
+
+
+def value_scale(values: pd.Series, accuracy: bool) -> alt.Scale:
+    """Return a scale that shows the differences where curves end.
+
+    Accuracies from where the better half is after a fifth of the way; losses in log where they fall much.
+    """
+    low, high = float(values.min()), float(values.max())
+    if accuracy:
+        low = float(values.quantile(0.25))
+    elif low > 0 and high > 4 * low:
+        return alt.Scale(type="log", nice=False, domain=[low / 1.1, high * 1.1])
+    room = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
+    return alt.Scale(zero=False, nice=False, domain=[low - room, high + room])
+
+
+def _listed(points: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """Return points with what the legend has of them, the best first, those that diverged last."""
+    ranked = points.sort_values("score", ascending=not is_accuracy(metric), na_position="last").reset_index(drop=True)
+    best = [
+        score_text(score, metric) if score == score else state
+        for score, state in zip(ranked["score"], ranked["state"], strict=True)
+    ]
+    label = ranked["point"] + [f" [{text}]" for text in best]
+    return pd.DataFrame(
+        {
+            "point": ranked["point"],
+            "role": ranked["role"],
+            "label": label.where(ranked.index < MOST_LISTED, "other points"),
+        }
+    )
+
+
+def _shades(labels: list[str]) -> list[str]:
+    """Return a colour for each label, from blue for the best to red; grey for what is not listed."""
+    named = [label for label in labels if label != "other points"]
+    at = np.linspace(0, 1, max(2, len(named)))
+    stops = [
+        (0.0, (37, 99, 190)),
+        (0.25, (20, 150, 160)),
+        (0.5, (84, 165, 60)),
+        (0.75, (224, 150, 30)),
+        (1.0, (205, 60, 40)),
+    ]
+    places = [place for place, _ in stops]
+    channels = [np.interp(at, places, [rgb[k] for _, rgb in stops]).round().astype(int) for k in range(3)]
+    shades = [f"#{r:02x}{g:02x}{b:02x}" for r, g, b in zip(*channels, strict=True)]
+    return [GREY if label == "other points" else shades[named.index(label)] for label in labels]

@@ -1,0 +1,178 @@
+"""Histories: what runs recorded step by step, each read once and thinned to what a figure can show."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ettsweep.errors import CorruptError
+from ettsweep.files import Json, number, read_lines
+from ettsweep.output import count
+from ettsweep.sweep.ledger import Run
+from ettsweep.tasks.kinds import curve_unit
+
+TRAINING = ("loss", "grad_norm")
+"""Recorded at each step."""
+
+EVALUATIONS = ("val_loss", "val_accuracy")
+"""Recorded at each evaluation."""
+
+NAMES = {
+    "loss": "training loss",
+    "grad_norm": "gradient norm",
+    "val_loss": "validation loss",
+    "val_accuracy": "validation accuracy",
+}
+"""What people read of them."""
+
+EVENTS = {"loss": "loss", "grad": "grad_norm", "accuracy": "val_accuracy", "eval_loss": "val_loss"}
+"""Which of them a kind of spike is one of."""
+
+MOST_ROWS, LEAST_ROWS = 200, 12
+"""Rows that are kept of a run's steps, and half as many of its evaluations."""
+
+ALL_ROWS = 120_000
+"""Rows of steps that are kept of all runs together: of many runs, fewer each."""
+
+Row = tuple[int, float | None, float | None]
+"""A step, and the two values recorded there."""
+
+
+@dataclass(frozen=True)
+class Spike:
+    """A spike of a run, or where it diverged.
+
+    Attributes:
+        quantity: the name in `TRAINING` or `EVALUATIONS` that it is one of.
+        value: of that there; of a divergence, the last finite loss.
+        told: what it is, in words.
+    """
+
+    step: int
+    quantity: str
+    value: float | None
+    told: str
+
+
+@dataclass(frozen=True)
+class History:
+    """What a run recorded.
+
+    Attributes:
+        training: steps with the mean training loss (nats) and gradient norm since the row before.
+        evaluations: steps with validation loss (nats) and accuracy (a fraction).
+        spikes: as its result counts them, and where it diverged.
+        unit: what curves are drawn over: epoch or step.
+        unit_steps: how many steps that has.
+    """
+
+    training: tuple[Row, ...]
+    evaluations: tuple[Row, ...]
+    spikes: tuple[Spike, ...]
+    unit: str
+    unit_steps: int
+
+
+class Histories:
+    """Histories of runs, each read once: a finished one stays as it is. What cannot be read is remembered.
+
+    Attributes:
+        corrupt: why, by run id.
+    """
+
+    def __init__(self) -> None:
+        self.corrupt: dict[str, str] = {}
+        self._finished: dict[tuple[str, int], History | None] = {}
+
+    def of(self, run: Run, rows: int) -> History | None:
+        """Return the history of a run, thinned to so many rows; None where it has none, or one that is damaged."""
+        if run.result is None:
+            return _history(run, _lines_so_far(run), rows)
+        if (run.id, rows) not in self._finished:
+            self._finished[run.id, rows] = _history(run, self._lines(run), rows)
+        return self._finished[run.id, rows]
+
+    def _lines(self, run: Run) -> Sequence[Json]:
+        try:
+            return run.dir.history()
+        except CorruptError as error:
+            self.corrupt[run.id] = str(error)
+            return ()
+
+
+def rows_for(runs: int) -> int:
+    """Return how many rows each of so many runs may have."""
+    return max(LEAST_ROWS, min(MOST_ROWS, ALL_ROWS // max(1, runs)))
+
+
+def _lines_so_far(run: Run) -> Sequence[Json]:
+    """Return what an unfinished run has recorded, up to what is damaged."""
+    attempt = run.dir.latest()
+    return read_lines(attempt.metrics_path) if attempt else ()
+
+
+def _history(run: Run, lines: Sequence[Json], rows: int) -> History | None:
+    steps = [line for line in lines if "loss" in line]
+    evaluated = [line for line in lines if "val_loss" in line or "val_accuracy" in line]
+    if not steps and not evaluated:
+        return None
+    return History(
+        _means([_row(line, TRAINING) for line in steps], rows),
+        _some([_row(line, EVALUATIONS) for line in evaluated], max(2, rows // 2)),
+        tuple(_spikes(run, lines)),
+        *curve_unit(run.spec.task, run.spec.batch_size),
+    )
+
+
+def _spikes(run: Run, lines: Sequence[Json]) -> Iterator[Spike]:
+    """Yield the spikes that a result lists, and its divergence, with what was recorded there."""
+    result = run.result or {}
+    events = result.get("spike_events")
+    at = {line["step"]: line for line in lines if "loss" in line} if events else {}
+    evaluated = {line["step"]: line for line in lines if "val_loss" in line} if events else {}
+    for event in events if isinstance(events, list) else ():
+        quantity, step = EVENTS.get(event.get("kind")), event.get("step")
+        if quantity and isinstance(step, int):
+            line = (at if quantity in TRAINING else evaluated).get(step, {})
+            yield Spike(step, quantity, number(line.get(quantity)), _told(run, event, quantity))
+    if isinstance(step := result.get("diverged_step"), int):
+        last = next((loss for line in reversed(lines) if (loss := number(line.get("loss"))) is not None), None)
+        yield Spike(step, "loss", last, f"diverged at step {step}: the loss was not finite")
+
+
+def _told(run: Run, event: Json, quantity: str) -> str:
+    """Return what a spike is, in words, with how far it went."""
+    name, step = NAMES[quantity], event["step"]
+    if quantity in TRAINING:
+        window = run.spec.spikes.window_steps
+        last = event.get("last_step")
+        steps = f"step {step}" if last in (None, step) else f"steps {step} to {last}"
+        return (
+            f"{name} at {steps}: {event.get('sigmas', 0):.3g} standard deviations above the mean of the {window} before"
+        )
+    accuracy = quantity == "val_accuracy"
+    far = f"{100 * event.get('depth', 0):.3g} points" if accuracy else f"{event.get('depth', 0):.3g}"
+    length = count(event.get("length", 1), "evaluation")
+    end = f"back after {length}" if event.get("recovered") else "never back"
+    return f"{name} at step {step}: {'down' if accuracy else 'up'} by {far}, {end}"
+
+
+def _row(line: Json, names: tuple[str, str]) -> Row:
+    first, second = names
+    return int(line["step"]), number(line.get(first)), number(line.get(second))
+
+
+def _means(rows: Sequence[Row], most: int) -> tuple[Row, ...]:
+    """Return the means of as many consecutive rows as leave so many, at the last step of each."""
+    width = max(1, -(-len(rows) // most))
+    parts = [rows[start : start + width] for start in range(0, len(rows), width)]
+    return tuple((part[-1][0], _mean([row[1] for row in part]), _mean([row[2] for row in part])) for part in parts)
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _some(rows: Sequence[Row], most: int) -> tuple[Row, ...]:
+    """Return every n-th row, and the last."""
+    every = max(1, -(-len(rows) // most))
+    return tuple(rows[(len(rows) - 1) % every :: every])

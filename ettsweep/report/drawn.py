@@ -113,8 +113,7 @@ def _series(verdict: Verdict) -> str:
 
 
 def _figure(kind: str, name: str, title: str, caption: str, chart: alt.LayerChart) -> Figure:
-    with alt.data_transformers.enable(consolidate_datasets=True):
-        return Figure(kind, name, title, caption, chart.to_dict(validate=False))
+    return Figure(kind, name, title, caption, {**chart.to_dict(validate=False), "datasets": chart.datasets})
 
 
 Drawn = Iterator[tuple[str, str, alt.LayerChart]]

@@ -3,7 +3,7 @@
 import altair as alt
 import pandas as pd
 
-from ettsweep.report.figures.data import clipped_range, inline
+from ettsweep.report.figures.data import Data, clipped_range
 from ettsweep.report.style import axis_of, is_accuracy, strategy_colour
 from ettsweep.report.theme import CANDIDATE
 
@@ -19,6 +19,7 @@ def course(spent: pd.DataFrame, points: pd.DataFrame) -> alt.LayerChart:
     """
     metric, colour = str(points["metric"].iloc[0]), strategy_colour(str(points["strategy"].iloc[0]))
     name, factor = axis_of(metric)
+    data = Data()
     candidate = points[(points["role"] == "candidate") & points["score"].notna()]
     known = [*spent["score"].dropna(), *candidate["score"]]
     low, high = clipped_range(known or [0.0], not is_accuracy(metric), reach=5)
@@ -32,7 +33,7 @@ def course(spent: pd.DataFrame, points: pd.DataFrame) -> alt.LayerChart:
         kind=spent["proposal"].notna().map({True: "proposal", False: "other run"}),
         beyond=spent["score"].isna() | (value < low) | (value > high),
     )
-    base = alt.Chart(inline(drawn)).encode(
+    base = alt.Chart(data.of(drawn)).encode(
         alt.X(
             "number:Q",
             title="runs finished",
@@ -52,7 +53,7 @@ def course(spent: pd.DataFrame, points: pd.DataFrame) -> alt.LayerChart:
     mean = factor * candidate[["score"]].assign(
         low=candidate["score"] - candidate["error"], high=candidate["score"] + candidate["error"]
     )
-    level = alt.Chart(inline(mean))
+    level = alt.Chart(data.of(mean))
     layers = [
         level.mark_rect(fill=CANDIDATE, opacity=0.12).encode(y="low:Q", y2="high:Q"),
         level.mark_rule(stroke=CANDIDATE, strokeDash=[5, 3], strokeWidth=1.2).encode(y="score:Q"),
@@ -65,4 +66,4 @@ def course(spent: pd.DataFrame, points: pd.DataFrame) -> alt.LayerChart:
     ):
         layers.append(base.transform_filter(test).mark_point(size=36, opacity=1, **look).encode(tooltip=told))
     chart: alt.LayerChart = alt.layer(*layers)
-    return chart.properties(width="container", height=260)
+    return data.complete(chart.properties(width="container", height=260))

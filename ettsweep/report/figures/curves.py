@@ -5,7 +5,7 @@ import json
 import altair as alt
 import pandas as pd
 
-from ettsweep.report.figures.data import inline
+from ettsweep.report.figures.data import Data
 from ettsweep.report.histories import EVALUATIONS, NAMES, TRAINING
 from ettsweep.report.style import strategy_colour
 from ettsweep.report.theme import CANDIDATE, INK
@@ -41,13 +41,13 @@ def curves(curves: pd.DataFrame, spikes: pd.DataFrame, points: pd.DataFrame) -> 
         spikes: its rows of `spikes_frame`.
         points: its rows of `points_frame`.
     """
-    named = _named(points)
+    data, named = Data(), _named(points)
     quantities = [name for name in (*TRAINING, *EVALUATIONS) if curves[name].notna().any()]
     unit, longest = str(curves["unit"].iloc[0]), float(curves["trained"].max())
     percent = curves.assign(val_accuracy=100 * curves["val_accuracy"])
     runs = curves[["run", "point", "seed", "counted"]].drop_duplicates("run").merge(named, on="point", how="left")
-    base = _values(percent[["run", "trained", *quantities]], runs)
-    layers = [_means(base, named, unit), *_runs(base, unit), _spikes(spikes, unit)]
+    base = _values(data, percent[["run", "trained", *quantities]], runs)
+    layers = [_means(base, named, unit), *_runs(base, unit), _spikes(data, spikes, unit)]
     names = {name: NAMES[name] + UNITS[name] for name in quantities}
     controls = [
         alt.param(name="quantity", value=quantities[0], bind=_radio(names)),
@@ -58,7 +58,7 @@ def curves(curves: pd.DataFrame, spikes: pd.DataFrame, points: pd.DataFrame) -> 
     ]
     chart: alt.LayerChart = alt.layer(*layers).add_params(*controls)
     told = alt.TitleParams(text=alt.expr(f"({json.dumps(names)})[quantity]"), fontWeight="normal", fontSize=12)
-    return chart.properties(width="container", height=320, title=told)
+    return data.complete(chart.properties(width="container", height=320, title=told))
 
 
 def _named(points: pd.DataFrame) -> pd.DataFrame:
@@ -79,14 +79,14 @@ def _named(points: pd.DataFrame) -> pd.DataFrame:
     return drawn.assign(label=label, colour=colours)[["point", "label", "colour"]].reset_index(drop=True)
 
 
-def _values(curves: pd.DataFrame, runs: pd.DataFrame) -> alt.Chart:
+def _values(data: Data, curves: pd.DataFrame, runs: pd.DataFrame) -> alt.Chart:
     """Return a chart of the quantity that is asked for: `t`, the middle of its bin, and `value`, of each run."""
     own = ["point", "seed", "counted", "label"]
     return (
-        alt.Chart(inline(curves))
+        alt.Chart(data.of(curves))
         .transform_calculate(value="datum[quantity]")
         .transform_filter("isValid(datum.value)")
-        .transform_lookup("run", from_=alt.LookupData(data=inline(runs[["run", *own]]), key="run", fields=own))
+        .transform_lookup("run", from_=alt.LookupData(data=data.of(runs[["run", *own]]), key="run", fields=own))
         .transform_calculate(t="smoothing > 0 ? (floor(datum.trained / smoothing) + 0.5) * smoothing : datum.trained")
     )
 
@@ -106,7 +106,7 @@ def _means(base: alt.Chart, named: pd.DataFrame, unit: str) -> alt.Chart:
     )
     return (
         _along(means, unit)
-        .mark_line(clip=True)
+        .mark_line()
         .encode(
             detail="point:N",
             color=alt.Color("label:N", scale=scale, legend=legend),
@@ -127,7 +127,7 @@ def _runs(base: alt.Chart, unit: str) -> list[alt.Chart]:
     chosen = base.transform_filter(f"{CHOSEN} != '' && datum.point == {CHOSEN}").transform_aggregate(
         value="mean(value)", groupby=["run", "point", "seed", "t"]
     )
-    lines = _along(chosen, unit).mark_line(stroke=INK, strokeWidth=1.8, clip=True)
+    lines = _along(chosen, unit).mark_line(stroke=INK, strokeWidth=1.8)
     last = chosen.transform_joinaggregate(end="max(t)", groupby=["run"]).transform_filter("datum.t == datum.end")
     names = _along(last.transform_calculate(name="'seed ' + datum.seed"), unit)
     told = [alt.Tooltip(f"{name}:N") for name in ("run", "seed")]
@@ -137,12 +137,14 @@ def _runs(base: alt.Chart, unit: str) -> list[alt.Chart]:
     ]
 
 
-def _spikes(spikes: pd.DataFrame, unit: str) -> alt.Chart:
+def _spikes(data: Data, spikes: pd.DataFrame, unit: str) -> alt.Chart:
     """Mark the spikes of the runs that are drawn."""
     percent = spikes["value"].where(spikes["quantity"] != "val_accuracy", 100 * spikes["value"])
-    data = spikes[["point", "role", "run", "seed", "quantity", "told"]].assign(t=spikes["trained"], value=percent)
+    drawn = spikes[["point", "role", "run", "seed", "quantity", "told"]].assign(t=spikes["trained"], value=percent)
     seen = f"{CHOSEN} == '' ? datum.role != 'other' : datum.point == {CHOSEN}"
-    marks = alt.Chart(inline(data)).transform_filter(f"datum.quantity == quantity && isValid(datum.value) && ({seen})")
+    marks = alt.Chart(data.of(drawn)).transform_filter(
+        f"datum.quantity == quantity && isValid(datum.value) && ({seen})"
+    )
     told = [alt.Tooltip("told:N", title="spike"), alt.Tooltip("point:N", title="(lr, wd)")]
     triangle = _along(marks, unit).mark_point(
         shape=TRIANGLE, size=60, yOffset=-7, opacity=1, fill=CANDIDATE, stroke="#fff"

@@ -1,5 +1,7 @@
 """What figures share: data as they stand in a specification, and the range of a scale."""
 
+import hashlib
+import json
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -12,10 +14,27 @@ DIGITS = 5
 """Of numbers in a specification: more cannot be seen."""
 
 
-def inline(frame: pd.DataFrame) -> alt.InlineData:
-    """Return a frame as rows of a specification: numbers to some digits, null where a value is missing."""
-    columns = {str(name): _values(frame[name]) for name in frame.columns}
-    return alt.InlineData(values=[dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)])
+class Data:
+    """The data sets of a figure: charts refer to them by name, so that no copy of a chart copies them."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, list[dict[str, Any]]] = {}
+
+    def of(self, frame: pd.DataFrame) -> alt.NamedData:
+        """Return a reference to a frame: rows with numbers to some digits, null where a value is missing.
+
+        What is equal has one name, in all figures.
+        """
+        columns = {str(name): _values(frame[name]) for name in frame.columns}
+        rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        name = f"data-{hashlib.sha256(json.dumps(columns).encode()).hexdigest()[:16]}"
+        self._rows[name] = rows
+        return alt.NamedData(name=name)
+
+    def complete(self, chart: alt.LayerChart) -> alt.LayerChart:
+        """Give a finished chart its data."""
+        chart.datasets = self._rows
+        return chart
 
 
 def _values(column: pd.Series) -> list[Any]:

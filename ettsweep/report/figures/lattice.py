@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from ettsweep.output import power
-from ettsweep.report.figures.data import clipped_range, inline
+from ettsweep.report.figures.data import Data, clipped_range
 from ettsweep.report.figures.line import line_map
 from ettsweep.report.figures.picking import FITTED, about, fitted_switch, picked
 from ettsweep.report.figures.shapes import HEXAGON, STATES
@@ -68,6 +68,7 @@ class _Hexagons:
         self, placed: pd.DataFrame, surface: pd.DataFrame, optimum: pd.DataFrame, ranges: pd.DataFrame | None
     ) -> None:
         self.points, self.surface, self.optimum, self.ranges = placed, surface, optimum, ranges
+        self.data = Data()
         self.metric = str(placed["metric"].iloc[0])
         both = placed if ranges is None else pd.concat([placed, ranges])
         (self.i0, self.i1), (self.j0, self.j1) = (
@@ -86,7 +87,7 @@ class _Hexagons:
         layers += [*self._searched(), *self._labels(), picked(self._at(about(self.points)), self._hexagon(0.92))]
         chart: alt.LayerChart = alt.layer(*layers).resolve_scale(color="independent", shape="independent")
         width, height = (round((b - a) * self.unit) for a, b in (self.x, self.y))
-        return fitted_switch(chart, self.surface).properties(width=width, height=height)
+        return self.data.complete(fitted_switch(chart, self.surface).properties(width=width, height=height))
 
     def _at(self, frame: pd.DataFrame) -> alt.Chart:
         """Return a chart of rows at their places on the lattice."""
@@ -94,7 +95,7 @@ class _Hexagons:
         return self._xy(frame.drop(columns=["lr_steps", "wd_steps"]).assign(x=x, y=y))
 
     def _xy(self, frame: pd.DataFrame) -> alt.Chart:
-        return alt.Chart(inline(frame)).encode(
+        return alt.Chart(self.data.of(frame)).encode(
             alt.X("x:Q", axis=None, scale=alt.Scale(domain=list(self.x), nice=False, zero=False)),
             alt.Y("y:Q", axis=None, scale=alt.Scale(domain=list(self.y), nice=False, zero=False)),
         )
@@ -180,7 +181,8 @@ class _Hexagons:
         mesh = self.surface.pivot(index="wd_steps", columns="lr_steps", values="worse")
         lr, wd = np.meshgrid(mesh.columns.to_numpy(float), mesh.index.to_numpy(float))
         x, y = hexagon_xy(lr, wd)
-        within = np.vectorize(lambda i, j: self._nearest(i, j) in self._fitted)(lr, wd)
+        fitted = self._fitted()
+        within = np.array([self._nearest(*at) in fitted for at in zip(lr.flat, wd.flat, strict=True)]).reshape(lr.shape)
         drawn = contourpy.contour_generator(x, y, np.ma.array(mesh.to_numpy(float), mask=~within), corner_mask=True)
         margin, most = float(self.surface["margin"].iloc[0]), float(mesh.to_numpy()[within].max(initial=0))
         rows = [
@@ -194,7 +196,6 @@ class _Hexagons:
             line = base.mark_line(stroke=colour, strokeWidth=width, interpolate="linear", aria=False)
             yield line.encode(detail="line:N", order="place:O", opacity=_shown())
 
-    @property
     def _fitted(self) -> set[tuple[int, int]]:
         """Positions that the surface is fitted to: those of finished points within its mesh."""
         scored = self.points.dropna(subset=["score"])

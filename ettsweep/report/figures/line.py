@@ -5,7 +5,7 @@ import math
 import altair as alt
 import pandas as pd
 
-from ettsweep.report.figures.data import clipped_range, inline
+from ettsweep.report.figures.data import Data, clipped_range
 from ettsweep.report.figures.picking import FITTED, about, fitted_switch, picked
 from ettsweep.report.figures.shapes import STATES
 from ettsweep.report.style import axis_of, is_accuracy, strategy_colour
@@ -22,6 +22,7 @@ def line_map(
 
     Arguments are those of `lattice`. Places are in log2 of lr, or of wd.
     """
+    data = Data()
     along = "lr" if points["lr_steps"].nunique() > 1 else "wd"
     other = points["wd" if along == "lr" else "lr"].iloc[0]
     metric, colour = str(points["metric"].iloc[0]), strategy_colour(str(points["strategy"].iloc[0]))
@@ -43,19 +44,19 @@ def line_map(
         "y:Q", title=name, scale=alt.Scale(domain=[factor * low, factor * high], zero=False, nice=False, clamp=True)
     )
     scored, unscored = at[at["score"].notna()], at[at["score"].isna()]
-    layers = [*_curve(points, surface, optimum, along, factor, colour, x, y)]
-    base = alt.Chart(inline(scored[["x", "y", "low", "high"]])).encode(x, y)
+    layers = [*_curve(data, points, surface, optimum, along, factor, colour, x, y)]
+    base = alt.Chart(data.of(scored[["x", "y", "low", "high"]])).encode(x, y)
     layers.append(base.mark_rule(stroke=colour, strokeWidth=1.4).encode(y="low:Q", y2="high:Q"))
     layers.append(base.mark_point(filled=True, fill=colour, size=45, opacity=1))
     candidate = scored[scored["role"] == "candidate"]
-    ring = alt.Chart(inline(candidate[["x", "y"]])).encode(x, y)
+    ring = alt.Chart(data.of(candidate[["x", "y"]])).encode(x, y)
     layers.append(ring.mark_point(filled=False, stroke=CANDIDATE, strokeWidth=2.2, size=170, opacity=1))
     if len(unscored):
-        layers.append(_signs(unscored, x, y))
+        layers.append(_signs(data, unscored, x, y))
     told = about(at).assign(x=at["x"], y=at["y"])
-    layers.append(picked(alt.Chart(inline(told)).encode(x, y), {"shape": "circle", "size": 260, "opacity": 1}))
+    layers.append(picked(alt.Chart(data.of(told)).encode(x, y), {"shape": "circle", "size": 260, "opacity": 1}))
     chart: alt.LayerChart = alt.layer(*layers)
-    return fitted_switch(chart, surface).properties(width="container", height=260)
+    return data.complete(fitted_switch(chart, surface).properties(width="container", height=260))
 
 
 def _range(points: pd.DataFrame, accuracy: bool) -> tuple[float, float]:
@@ -68,16 +69,17 @@ def _range(points: pd.DataFrame, accuracy: bool) -> tuple[float, float]:
     return low - room, high + room
 
 
-def _signs(unscored: pd.DataFrame, x: alt.X, y: alt.Y) -> alt.Chart:
+def _signs(data: Data, unscored: pd.DataFrame, x: alt.X, y: alt.Y) -> alt.Chart:
     """Draw a sign for each point without a score, named in a legend."""
     states = [state for state in STATES if state in set(unscored["state"])]
     scale = alt.Scale(domain=states, range=[STATES[state] for state in states])
-    base = alt.Chart(inline(unscored[["x", "y", "state"]])).encode(x, y)
+    base = alt.Chart(data.of(unscored[["x", "y", "state"]])).encode(x, y)
     shape = alt.Shape("state:N", scale=scale, legend=alt.Legend(title=None, orient="bottom"))
     return base.mark_point(filled=False, stroke=INK, strokeWidth=1.8, size=90, opacity=1).encode(shape=shape)
 
 
 def _curve(
+    data: Data,
     points: pd.DataFrame,
     surface: pd.DataFrame,
     optimum: pd.DataFrame,
@@ -91,17 +93,17 @@ def _curve(
     scored = points.dropna(subset=["score"]).sort_values(f"log2_{along}")
     if surface.empty:
         line = pd.DataFrame({"x": scored[f"log2_{along}"], "y": factor * scored["score"]})
-        return [alt.Chart(inline(line)).encode(x, y).mark_line(stroke=colour, strokeWidth=1.2)]
+        return [alt.Chart(data.of(line)).encode(x, y).mark_line(stroke=colour, strokeWidth=1.2)]
     origin, step = _origin(points, along)
     mesh = surface.assign(x=origin + step * surface[f"{along}_steps"])
     mesh = mesh.assign(**{name: factor * mesh[name] for name in ("score", "low", "high")}, y=factor * mesh["score"])
     shown = alt.condition(FITTED, alt.value(1), alt.value(0))
     faint = alt.condition(FITTED, alt.value(0.2), alt.value(0))
-    base = alt.Chart(inline(mesh[["x", "y", "low", "high"]])).encode(x)
+    base = alt.Chart(data.of(mesh[["x", "y", "low", "high"]])).encode(x)
     best = optimum.assign(x=origin + step * optimum[f"{along}_steps"], y=factor * optimum["score"])
     error = step * best[f"{along}_variance"].map(math.sqrt, na_action="ignore")
     best = best.assign(left=best["x"] - error, right=best["x"] + error)[["x", "y", "left", "right"]]
-    cross = alt.Chart(inline(best)).encode(x, y)
+    cross = alt.Chart(data.of(best)).encode(x, y)
     return [
         base.mark_area(fill=colour).encode(alt.Y("low:Q"), y2="high:Q", opacity=faint),
         base.mark_line(stroke=colour, strokeWidth=1.4).encode(y, opacity=shown),

@@ -4,8 +4,8 @@ import altair as alt
 import pandas as pd
 
 from ettsweep.output import count
-from ettsweep.report.figures.data import inline
-from ettsweep.report.figures.trajectories import value_scale
+from ettsweep.report.figures.data import Data
+from ettsweep.report.figures.trajectories import seen, value_scale
 from ettsweep.report.histories import NAMES
 from ettsweep.report.style import axis_of, is_accuracy, mean_std, plus_minus, strategy_colour, strategy_rank
 
@@ -19,16 +19,16 @@ def seeds(curves: pd.DataFrame, runs: pd.DataFrame) -> alt.LayerChart:
         curves: rows of `curves_frame` of families that differ only in strategy; there is an evaluation at least.
         runs: rows of `optima_frame` of the same.
     """
-    metric, shown = str(runs["metric"].iloc[0]), _one_kind(runs)
+    data, metric, shown = Data(), str(runs["metric"].iloc[0]), _one_kind(runs)
     quantity, accuracy = metric.replace("best_", "val_"), is_accuracy(metric)
     drawn = curves[["run", "trained", quantity]].dropna().merge(shown[["run", "strategy", "seed"]], on="run")
-    drawn = drawn.assign(value=(100 if accuracy else 1) * drawn[quantity])
+    drawn = seen(drawn.assign(value=(100 if accuracy else 1) * drawn[quantity]), accuracy)
     labels = {strategy: _label(strategy, rows, metric) for strategy, rows in shown.groupby("strategy")}
     drawn["label"] = drawn["strategy"].map(labels)
     hidden = alt.selection_point(name="hidden", fields=["label"], bind="legend", toggle="true", empty=False)
     lines = (
-        alt.Chart(inline(drawn[["run", "strategy", "seed", "label", "trained", "value"]]))
-        .mark_line(strokeWidth=1.6, clip=True)
+        alt.Chart(data.of(drawn[["run", "strategy", "seed", "label", "trained", "value"]]))
+        .mark_line(strokeWidth=1.6)
         .encode(
             alt.X("trained:Q", title=str(curves["unit"].iloc[0])),
             alt.Y(
@@ -44,7 +44,7 @@ def seeds(curves: pd.DataFrame, runs: pd.DataFrame) -> alt.LayerChart:
         .add_params(hidden)
     )
     chart: alt.LayerChart = alt.layer(lines)
-    return chart.properties(width="container", height=320)
+    return data.complete(chart.properties(width="container", height=320))
 
 
 def scores(runs: pd.DataFrame) -> alt.LayerChart:
@@ -56,6 +56,7 @@ def scores(runs: pd.DataFrame) -> alt.LayerChart:
         runs: rows of `optima_frame` of families that differ only in strategy.
     """
     name, factor = axis_of(str(runs["metric"].iloc[0]))
+    data = Data()
     scored = runs.dropna(subset=["score"])
     scored = scored.assign(value=factor * scored["score"], kind=_kinds(scored))
     order = _ordered(scored)
@@ -65,8 +66,8 @@ def scores(runs: pd.DataFrame) -> alt.LayerChart:
     apart = alt.YOffset("kind:N", sort=["search's seeds", "fresh seeds"])
     x = alt.X("value:Q", title=name, scale=alt.Scale(zero=False, padding=12))
     colour = _by_strategy("strategy", order, order, legend=False)
-    base = alt.Chart(inline(spread)).encode(y, apart, color=colour)
-    dots = alt.Chart(inline(scored[["strategy", "kind", "seed", "run", "value"]])).encode(x, y, apart, color=colour)
+    base = alt.Chart(data.of(spread)).encode(y, apart, color=colour)
+    dots = alt.Chart(data.of(scored[["strategy", "kind", "seed", "run", "value"]])).encode(x, y, apart, color=colour)
     told = ["strategy:N", alt.Tooltip("kind:N", title="seeds"), "seed:Q", "run:N", "value:Q"]
     layers = [
         base.mark_rule(strokeWidth=1.2).encode(alt.X("low:Q", title=name), x2="high:Q"),
@@ -78,7 +79,7 @@ def scores(runs: pd.DataFrame) -> alt.LayerChart:
         )
         layers.append(mark.encode(tooltip=told))
     chart: alt.LayerChart = alt.layer(*layers)
-    return chart.properties(width="container", height=46 * len(order))
+    return data.complete(chart.properties(width="container", height=46 * len(order)))
 
 
 def _one_kind(runs: pd.DataFrame) -> pd.DataFrame:

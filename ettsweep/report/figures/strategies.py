@@ -3,7 +3,7 @@
 import altair as alt
 import pandas as pd
 
-from ettsweep.report.figures.data import inline
+from ettsweep.report.figures.data import Data
 from ettsweep.report.style import strategy_colour, strategy_rank
 
 MAPPED = "mapped"
@@ -21,6 +21,7 @@ def strategies(points: pd.DataFrame) -> alt.LayerChart:
     Args:
         points: rows of `points_frame` of families that differ only in strategy, with wd above 0.
     """
+    data = Data()
     order = sorted(points["strategy"].unique(), key=strategy_rank)
     names = ["log2_lr", "log2_wd", "common_log2_lr", "common_log2_wd"]
     shown = points.dropna(subset=names)[["strategy", "point", "role", "as_good", "told", "state", "lr", "wd", *names]]
@@ -28,7 +29,7 @@ def strategies(points: pd.DataFrame) -> alt.LayerChart:
     shapes = alt.Scale(domain=order, range=[SYMBOLS[k % len(SYMBOLS)] for k in range(len(order))])
     legend = alt.Legend(title=None, orient="bottom", symbolSize=110)
     base = (
-        alt.Chart(inline(shown))
+        alt.Chart(data.of(shown))
         .transform_calculate(
             x=f"{MAPPED} ? datum.common_log2_lr : datum.log2_lr", y=f"{MAPPED} ? datum.common_log2_wd : datum.log2_wd"
         )
@@ -55,4 +56,4 @@ def strategies(points: pd.DataFrame) -> alt.LayerChart:
     ]
     switch = alt.param(name=MAPPED, value=False, bind=alt.binding_checkbox(name="in the coordinates of standard "))
     chart: alt.LayerChart = alt.layer(*layers).add_params(switch)
-    return chart.properties(width="container", height=340)
+    return data.complete(chart.properties(width="container", height=340))

@@ -4,7 +4,7 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from ettsweep.report.figures.data import inline
+from ettsweep.report.figures.data import Data
 from ettsweep.report.histories import NAMES
 from ettsweep.report.style import axis_of, is_accuracy, score_text
 
@@ -27,10 +27,10 @@ def trajectories(curves: pd.DataFrame, points: pd.DataFrame) -> alt.LayerChart:
     metric = str(points["metric"].iloc[0])
     quantity, accuracy = metric.replace("best_", "val_"), is_accuracy(metric)
     factor = 100 if accuracy else 1
-    listed = _listed(points, metric)
+    data, listed = Data(), _listed(points, metric)
     evaluated = curves[curves["counted"]].dropna(subset=[quantity])
     means = mean_curves(evaluated, quantity, ["point"]).merge(listed, on="point")
-    means["value"] *= factor
+    means = seen(means.assign(value=factor * means["value"]), accuracy)
     labels = [label for label in dict.fromkeys(listed["label"]) if label in set(means["label"])]
     hidden = alt.selection_point(name="hidden", fields=["label"], bind="legend", toggle="true", empty=False)
     legend = alt.Legend(
@@ -42,8 +42,8 @@ def trajectories(curves: pd.DataFrame, points: pd.DataFrame) -> alt.LayerChart:
         symbolLimit=MOST_LISTED + 1,
     )
     lines = (
-        alt.Chart(inline(means[["point", "label", "role", "trained", "value"]]))
-        .mark_line(clip=True)
+        alt.Chart(data.of(means[["point", "label", "role", "trained", "value"]]))
+        .mark_line()
         .encode(
             alt.X("trained:Q", title=str(curves["unit"].iloc[0])),
             alt.Y(
@@ -60,7 +60,7 @@ def trajectories(curves: pd.DataFrame, points: pd.DataFrame) -> alt.LayerChart:
         .add_params(hidden)
     )
     chart: alt.LayerChart = alt.layer(lines)
-    return chart.properties(width="container", height=300)
+    return data.complete(chart.properties(width="container", height=300))
 
 
 def mean_curves(evaluated: pd.DataFrame, quantity: str, by: list[str]) -> pd.DataFrame:
@@ -69,15 +69,15 @@ def mean_curves(evaluated: pd.DataFrame, quantity: str, by: list[str]) -> pd.Dat
     return groups[groups["runs"] == groups.groupby(by)["runs"].transform("max")].drop(columns="runs")
 
 
-def value_scale(values: pd.Series, accuracy: bool) -> alt.Scale:
-    """Return a scale that shows the differences where curves end.
+def seen(drawn: pd.DataFrame, accuracy: bool) -> pd.DataFrame:
+    """Return what of curves shows the differences where they end: of accuracies, the upper three quarters."""
+    return drawn[drawn["value"] >= drawn["value"].quantile(0.25)] if accuracy else drawn
 
-    Accuracies from where the better half is after a fifth of the way; losses in log where they fall much.
-    """
+
+def value_scale(values: pd.Series, accuracy: bool) -> alt.Scale:
+    """Return a scale for all values, in log for losses that fall much."""
     low, high = float(values.min()), float(values.max())
-    if accuracy:
-        low = float(values.quantile(0.25))
-    elif low > 0 and high > 4 * low:
+    if not accuracy and low > 0 and high > 4 * low:
         return alt.Scale(type="log", nice=False, domain=[low / 1.1, high * 1.1])
     room = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
     return alt.Scale(zero=False, nice=False, domain=[low - room, high + room])

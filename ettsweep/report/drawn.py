@@ -62,7 +62,7 @@ class Figure:
 
 def _titled(own: Any, title: str) -> Json:
     """Return a title for a file, which has no page around it, above the figure's own."""
-    return {"text": title, "subtitle": own["text"]} if isinstance(own, dict) else {"text": title}
+    return {"text": title, "subtitle": own["text"] if isinstance(own, dict) else own or ""}
 
 
 # --- what is drawn --------------------------------------------------------------------------------------------------

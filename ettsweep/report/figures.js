@@ -69,7 +69,8 @@ const figures = (() => {
   const draw = async (figure) => {
     const spec = specOf(figure), place = figure.querySelector(".drawing");
     const { view } = await vegaEmbed(place, spec, {
-      mode: "vega-lite", renderer: "svg", actions: false, config, bind: figure.querySelector(".controls"),
+      mode: "vega-lite", renderer: "svg", actions: false, logLevel: 1,  // that a layer has nothing to show yet is no news
+      config, bind: figure.querySelector(".controls"),
       defaultStyle: false, tooltip: { disableDefaultStyle: true },
     });
     views.set(figure.dataset.figure, view);

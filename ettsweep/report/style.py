@@ -86,13 +86,11 @@ def cell_text(value: float, metric: str) -> str:
     return text.removeprefix("0") if text.startswith("0.") else text
 
 
-def error_text(error: float, metric: str) -> str:
-    """Return the error of a score in a hexagon, with the decimals that scores have there where it has any."""
-    return (
-        cell_text(error if error >= 5e-4 or is_accuracy(metric) else 0.0, metric)
-        if error < 1e-3
-        else cell_text(error, metric)
-    )
+def error_text(error: float, score: float, metric: str) -> str:
+    """Return the error of a score for a hexagon, with no more decimals than the score has there."""
+    decimals = len(cell_text(score, metric).partition(".")[2])
+    text = f"{(100 if is_accuracy(metric) else 1) * error:.{decimals}f}" if decimals else short(error)
+    return text[1:] if text.startswith("0.") and not is_accuracy(metric) else text
 
 
 def mean_std(scores: Sequence[float | None]) -> tuple[float | None, float | None]:

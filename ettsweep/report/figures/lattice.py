@@ -78,7 +78,7 @@ class _Hexagons:
         right, top = hexagon_xy(self.i1, self.j1)
         self.unit = min(LARGEST, PIXELS / (right - left + 1))
         room = LARGEST / self.unit  # labels are as large on small hexagons
-        self.x, self.y = (left - 0.6 - 1.1 * room, right + 0.7), (bottom - 0.6 - 0.9 * room, top + 0.7 + 0.2 * room)
+        self.x, self.y = (left - 0.6 - 1.1 * room, right + 0.7), (bottom - 0.6 - 0.6 * room, top + 0.7 + 0.2 * room)
 
     def chart(self) -> alt.LayerChart:
         scored = self._scored()
@@ -119,10 +119,11 @@ class _Hexagons:
         lower, scored = not is_accuracy(self.metric), self.points.dropna(subset=["score"])
         low, high = clipped_range(scored["score"].tolist() or [0.0], lower)
         share = ((scored["score"] - low) / (high - low)).clip(0, 1)
+        pairs = zip(scored["error"], scored["score"], strict=True)
         base = self._at(
             scored[["lr_steps", "wd_steps", "score"]].assign(
                 mean=[cell_text(score, self.metric) for score in scored["score"]],
-                plus=["" if error != error else "±" + error_text(error, self.metric) for error in scored["error"]],
+                plus=["" if error != error else "±" + error_text(error, score, self.metric) for error, score in pairs],
                 n=[f"n={seeds}" for seeds in scored["seeds"]],
                 pale=(1 - share if lower else share) > PALE,
             )

@@ -28,6 +28,7 @@ def strategies(points: pd.DataFrame) -> alt.LayerChart:
     scale = alt.Scale(domain=order, range=[strategy_colour(name) for name in order])
     shapes = alt.Scale(domain=order, range=[SYMBOLS[k % len(SYMBOLS)] for k in range(len(order))])
     legend = alt.Legend(title=None, orient="bottom", symbolSize=110)
+    shape = alt.Shape("strategy:N", scale=shapes, legend=legend)
     base = (
         alt.Chart(data.of(shown))
         .transform_calculate(
@@ -37,7 +38,6 @@ def strategies(points: pd.DataFrame) -> alt.LayerChart:
             alt.X("x:Q", title="log2 lr", scale=alt.Scale(zero=False, padding=14)),
             alt.Y("y:Q", title="log2 wd", scale=alt.Scale(zero=False, padding=14)),
             color=alt.Color("strategy:N", scale=scale, legend=legend),
-            shape=alt.Shape("strategy:N", scale=shapes, legend=legend),
             tooltip=[
                 "strategy:N",
                 alt.Tooltip("point:N", title="(lr, wd)"),
@@ -47,8 +47,8 @@ def strategies(points: pd.DataFrame) -> alt.LayerChart:
         )
     )
     layers = [
-        base.mark_point(size=22, opacity=0.35, filled=True),
-        base.transform_filter("datum.as_good").mark_point(size=90, opacity=0.9, strokeWidth=1.5),
+        base.mark_point(size=22, opacity=0.35, filled=True).encode(shape),
+        base.transform_filter("datum.as_good").mark_point(size=90, opacity=0.9, strokeWidth=1.5).encode(shape),
         base.transform_filter("datum.role == 'candidate'").mark_point(size=230, opacity=1, filled=True, stroke="#fff"),
         base.transform_filter("datum.role == 'candidate'")
         .mark_text(dy=-15, fontWeight="bold")

@@ -60,7 +60,7 @@ def trajectories(curves: pd.DataFrame, points: pd.DataFrame) -> alt.LayerChart:
         .add_params(hidden)
     )
     chart: alt.LayerChart = alt.layer(lines)
-    return data.complete(chart.properties(width="container", height=300))
+    return data.complete(chart.properties(width="container", height=300, title=str(points["strategy"].iloc[0])))
 
 
 def mean_curves(evaluated: pd.DataFrame, quantity: str, by: list[str]) -> pd.DataFrame:

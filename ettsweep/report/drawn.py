@@ -54,7 +54,11 @@ class Figure:
         spec = self.spec | {"width": WIDTH} if self.spec.get("width") == "container" else self.spec
         spec = {**spec, "title": _titled(spec.get("title"), self.title), "background": "white"}
         svg = vl_convert.vegalite_to_svg(spec, vl_version=VEGA_LITE, config=CONFIG)
-        contents = {"svg": svg, "png": vl_convert.svg_to_png(svg, scale=SCALE), "pdf": vl_convert.svg_to_pdf(svg)}
+        contents: dict[str, str | bytes] = {
+            "svg": svg,
+            "png": vl_convert.svg_to_png(svg, scale=SCALE),
+            "pdf": vl_convert.svg_to_pdf(svg),
+        }
         for suffix, content in contents.items():
             write_atomic(folder / f"{self.name}.{suffix}", content)
         return [folder / f"{self.name}.{suffix}" for suffix in contents]

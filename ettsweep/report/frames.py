@@ -8,6 +8,7 @@ import pandas as pd
 from ettsweep.report.families import JudgedFamily
 from ettsweep.report.histories import EVALUATIONS, TRAINING, Histories
 from ettsweep.report.style import plus_minus, point_text, score_text, standard_error
+from ettsweep.scaling.optimizers import factors_of
 from ettsweep.scaling.strategies import map_point, parse_strategy
 from ettsweep.spec import log2
 from ettsweep.sweep.course import course
@@ -52,7 +53,7 @@ def _points(family: JudgedFamily) -> list[tuple[object, ...]]:
     around = {neighbour.point for neighbour in verdict.neighbours}
     plateau = set(verdict.bound.plateau) if verdict.bound else set()
     points = dict.fromkeys([*family.points, *search.asked, *around])
-    origin, rows = verdict.point or min(points, key=tuple), []
+    origin, rows = verdict.point or min(points, key=tuple), list[tuple[object, ...]]()
     for point in sorted(points, key=tuple):
         scored, members = family.look.at(point), family.points.get(point, [])
         counted = [run.score for run in family.counted(members) if run.state.finished]
@@ -93,8 +94,9 @@ def _steps(search: Search, origin: Point, point: Point) -> tuple[float | None, f
 def _common(search: Search, point: Point) -> tuple[float | None, float | None]:
     """Return log2 of (lr, wd) in the coordinates of the standard strategy."""
     base = search.base
-    mapped = map_point(*point, parse_strategy(search.strategy), None, base.model.width, base.optimizer.kind)
-    return log2(mapped[0]), log2(mapped[1])
+    s, width = parse_strategy(search.strategy), base.model.width
+    lr, wd = map_point(point.lr, point.wd, s, None, width, factors_of(base.optimizer))
+    return log2(lr), log2(wd)
 
 
 # --- curves ---------------------------------------------------------------------------------------------------------

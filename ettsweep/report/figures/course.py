@@ -1,9 +1,12 @@
 """The course of a search: the best score against the runs that it has taken."""
 
+from typing import Any
+
 import altair as alt
 import pandas as pd
 
-from ettsweep.report.figures.data import Data, clipped_range
+from ettsweep.report.figures.data import Data, clipped_range, layered
+from ettsweep.report.figures.shapes import STATES
 from ettsweep.report.style import axis_of, is_accuracy, strategy_colour
 from ettsweep.report.theme import CANDIDATE
 
@@ -59,11 +62,12 @@ def course(spent: pd.DataFrame, points: pd.DataFrame) -> alt.LayerChart:
         level.mark_rule(stroke=CANDIDATE, strokeDash=[5, 3], strokeWidth=1.2).encode(y="score:Q"),
         base.mark_line(interpolate="step-after", stroke=colour, strokeWidth=1.8).encode(y="so_far:Q"),
     ]
-    for test, look in (
+    looks: tuple[tuple[str, dict[str, Any]], ...] = (
         ("!datum.beyond && datum.kind == 'proposal'", {"filled": True, "fill": colour}),
         ("!datum.beyond && datum.kind != 'proposal'", {"filled": False, "stroke": colour}),
-        ("datum.beyond", {"filled": False, "stroke": colour, "shape": "M-1,-1L1,1M1,-1L-1,1"}),
-    ):
+        ("datum.beyond", {"filled": False, "stroke": colour, "shape": STATES["diverged"]}),
+    )
+    for test, look in looks:
         layers.append(base.transform_filter(test).mark_point(size=36, opacity=1, **look).encode(tooltip=told))
-    chart: alt.LayerChart = alt.layer(*layers)
+    chart = layered(*layers)
     return data.complete(chart.properties(width="container", height=260))

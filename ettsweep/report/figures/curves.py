@@ -5,7 +5,7 @@ import json
 import altair as alt
 import pandas as pd
 
-from ettsweep.report.figures.data import Data
+from ettsweep.report.figures.data import Data, layered
 from ettsweep.report.histories import EVALUATIONS, NAMES, TRAINING
 from ettsweep.report.style import strategy_colour
 from ettsweep.report.theme import CANDIDATE, INK
@@ -56,7 +56,7 @@ def curves(curves: pd.DataFrame, spikes: pd.DataFrame, points: pd.DataFrame) -> 
         alt.param(name="logy", value=False, bind=alt.binding_checkbox(name="log scale ")),
         alt.param(name=CHOSEN, value=""),
     ]
-    chart: alt.LayerChart = alt.layer(*layers).add_params(*controls)
+    chart = layered(*layers).add_params(*controls)
     told = alt.TitleParams(text=alt.expr(f"({json.dumps(names)})[quantity]"), fontWeight="normal", fontSize=12)
     return data.complete(chart.properties(width="container", height=320, title=told))
 

@@ -43,11 +43,18 @@ def _values(column: pd.Series) -> list[Any]:
     return [None if value is None or value is pd.NA or value != value else value for value in column.tolist()]
 
 
-def _rounded(value: float) -> float | int | None:
+def _rounded(value: Any) -> float | int | None:
     if value is pd.NA or not math.isfinite(value):
         return None
     short = float(f"{value:.{DIGITS}g}")
     return int(short) if short.is_integer() and abs(short) < 1e15 else short
+
+
+def layered(*charts: alt.Chart) -> alt.LayerChart:
+    """Lay charts over each other, the first one below."""
+    chart = alt.layer(*charts)
+    assert isinstance(chart, alt.LayerChart), "none of them has facets"
+    return chart
 
 
 def clipped_range(scores: Sequence[float], lower_is_better: bool, reach: float = 3.0) -> tuple[float, float]:

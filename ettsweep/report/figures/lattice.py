@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from ettsweep.output import power
-from ettsweep.report.figures.data import Data, clipped_range
+from ettsweep.report.figures.data import Data, clipped_range, layered
 from ettsweep.report.figures.line import line_map
 from ettsweep.report.figures.picking import FITTED, about, fitted_switch, picked
 from ettsweep.report.figures.shapes import HEXAGON, STATES
@@ -85,7 +85,7 @@ class _Hexagons:
         layers = [self._empty(), next(scored), *self._unscored(), *self._outlines()]
         layers += [*self._contours(), *scored, *self._optimum()] if len(self.surface) else [*scored]
         layers += [*self._searched(), *self._labels(), picked(self._at(about(self.points)), self._hexagon(0.92))]
-        chart: alt.LayerChart = alt.layer(*layers).resolve_scale(color="independent", shape="independent")
+        chart = layered(*layers).resolve_scale(color="independent", shape="independent")
         width, height = (round((b - a) * self.unit) for a, b in (self.x, self.y))
         return self.data.complete(fitted_switch(chart, self.surface).properties(width=width, height=height))
 
@@ -167,13 +167,11 @@ class _Hexagons:
 
     def _outlines(self) -> Iterator[alt.Chart]:
         """Draw the outlines of the neighbours and, above them, of the candidate."""
-        for role, share, look in (
-            ("neighbour", 0.93, {"filled": False, "stroke": INK, "strokeWidth": 1.5}),
-            ("candidate", 0.9, {"stroke": CANDIDATE, "filled": False, "strokeWidth": 3}),
-        ):
+        for role, share, colour, width in (("neighbour", 0.93, INK, 1.5), ("candidate", 0.9, CANDIDATE, 3)):
             rows = self.points[self.points["role"] == role]
             if len(rows):
-                yield self._at(rows[["lr_steps", "wd_steps"]]).mark_point(**self._hexagon(share), **look, aria=False)
+                look = self._hexagon(share) | {"filled": False, "stroke": colour, "strokeWidth": width}
+                yield self._at(rows[["lr_steps", "wd_steps"]]).mark_point(**look, aria=False)
 
     # --- the surface ---
 
@@ -208,7 +206,8 @@ class _Hexagons:
     def _nearest(lr_steps: float, wd_steps: float) -> tuple[int, int]:
         """Return the lattice position in whose hexagon a place lies."""
         x, y = hexagon_xy(lr_steps, wd_steps)
-        around = product(*((math.floor(at), math.ceil(at)) for at in (lr_steps, wd_steps)))
+        beside_lr, beside_wd = ((math.floor(at), math.ceil(at)) for at in (lr_steps, wd_steps))
+        around = product(beside_lr, beside_wd)
         return min(around, key=lambda ij: math.dist(hexagon_xy(*ij), (x, y)))
 
     def _optimum(self) -> Iterator[alt.Chart]:
@@ -243,7 +242,7 @@ class _Hexagons:
         if len(numbered) and self.unit >= LEGIBLE:
             x, y = hexagon_xy(numbered["lr_steps"].astype(float), numbered["wd_steps"].astype(float))
             base = self._xy(pd.DataFrame({"x": x, "y": y + 0.43, "proposal": numbered["proposal"]}))
-            look = {"fill": "#fff", "stroke": "#1c1c1e", "strokeWidth": 0.7, "size": 190, "opacity": 1}
+            look: dict[str, Any] = {"fill": "#fff", "stroke": "#1c1c1e", "strokeWidth": 0.7, "size": 190, "opacity": 1}
             yield base.mark_circle(**look, aria=False)
             number = base.mark_text(fontSize=8.5, fontWeight="bold", fill="#1c1c1e", aria=False)
             yield number.encode(text="proposal:Q")
@@ -252,7 +251,7 @@ class _Hexagons:
         """Return the sides of hexagons that part what was searched from what was not."""
         assert self.ranges is not None
         i0, i1, j0, j1 = (int(self.ranges[name].agg(e)) for name in ("lr_steps", "wd_steps") for e in ("min", "max"))
-        found = []
+        found: list[tuple[float, ...]] = []
         for (i, j), (towards, (di, dj)) in product(product(range(i0, i1 + 1), range(j0, j1 + 1)), enumerate(SIX)):
             if not (i0 <= i + di <= i1 and j0 <= j + dj <= j1):
                 x, y = hexagon_xy(i, j)
@@ -268,10 +267,10 @@ class _Hexagons:
         left = [(*hexagon_xy(self.i0 - 0.62, j), self._value("wd", j)) for j in rows if j % some == 0]
         low = [(*hexagon_xy(i + 0.3, self.j0 - 0.62), self._value("lr", i)) for i in columns if i % some == 0]
         left_end, right_end = hexagon_xy(self.i0 - 0.62, self.j1 + 0.75), hexagon_xy(self.i1 + 1.2, self.j0 - 0.62)
-        for places, align, angle in ((left, "right", 0), (low, "right", 300)):
+        for places, angle in ((left, 0), (low, 300)):
             base = self._xy(pd.DataFrame(places, columns=["x", "y", "label"]))
             text = base.mark_text(
-                fill=INK, fillOpacity=0.7, align=align, baseline="middle", angle=angle, fontSize=11, aria=False
+                fill=INK, fillOpacity=0.7, align="right", baseline="middle", angle=angle, fontSize=11, aria=False
             )
             yield text.encode(text="label:N")
         names = pd.DataFrame([(*left_end, "wd"), (*right_end, "lr")], columns=["x", "y", "label"])

@@ -5,7 +5,7 @@ import math
 import altair as alt
 import pandas as pd
 
-from ettsweep.report.figures.data import Data, clipped_range
+from ettsweep.report.figures.data import Data, clipped_range, layered
 from ettsweep.report.figures.picking import FITTED, about, fitted_switch, picked
 from ettsweep.report.figures.shapes import STATES
 from ettsweep.report.style import axis_of, is_accuracy, strategy_colour
@@ -55,7 +55,7 @@ def line_map(
         layers.append(_signs(data, unscored, x, y))
     told = about(at).assign(x=at["x"], y=at["y"])
     layers.append(picked(alt.Chart(data.of(told)).encode(x, y), {"shape": "circle", "size": 260, "opacity": 1}))
-    chart: alt.LayerChart = alt.layer(*layers)
+    chart = layered(*layers)
     return data.complete(fitted_switch(chart, surface).properties(width="container", height=260))
 
 

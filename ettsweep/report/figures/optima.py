@@ -4,7 +4,7 @@ import altair as alt
 import pandas as pd
 
 from ettsweep.output import count
-from ettsweep.report.figures.data import Data
+from ettsweep.report.figures.data import Data, layered
 from ettsweep.report.figures.trajectories import seen, value_scale
 from ettsweep.report.histories import NAMES
 from ettsweep.report.style import axis_of, is_accuracy, mean_std, plus_minus, strategy_colour, strategy_rank
@@ -23,7 +23,7 @@ def seeds(curves: pd.DataFrame, runs: pd.DataFrame) -> alt.LayerChart:
     quantity, accuracy = metric.replace("best_", "val_"), is_accuracy(metric)
     drawn = curves[["run", "trained", quantity]].dropna().merge(shown[["run", "strategy", "seed"]], on="run")
     drawn = seen(drawn.assign(value=(100 if accuracy else 1) * drawn[quantity]), accuracy)
-    labels = {strategy: _label(strategy, rows, metric) for strategy, rows in shown.groupby("strategy")}
+    labels = {str(strategy): _label(str(strategy), rows, metric) for strategy, rows in shown.groupby("strategy")}
     drawn["label"] = drawn["strategy"].map(labels)
     hidden = alt.selection_point(name="hidden", fields=["label"], bind="legend", toggle="true", empty=False)
     lines = (
@@ -43,7 +43,7 @@ def seeds(curves: pd.DataFrame, runs: pd.DataFrame) -> alt.LayerChart:
         )
         .add_params(hidden)
     )
-    chart: alt.LayerChart = alt.layer(lines)
+    chart = layered(lines)
     return data.complete(chart.properties(width="container", height=320))
 
 
@@ -78,7 +78,7 @@ def scores(runs: pd.DataFrame) -> alt.LayerChart:
             filled=filled, size=48, strokeWidth=1.5, opacity=0.9
         )
         layers.append(mark.encode(tooltip=told))
-    chart: alt.LayerChart = alt.layer(*layers)
+    chart = layered(*layers)
     return data.complete(chart.properties(width="container", height=46 * len(order)))
 
 

@@ -3,7 +3,7 @@
 import altair as alt
 import pandas as pd
 
-from ettsweep.report.figures.data import Data
+from ettsweep.report.figures.data import Data, layered
 from ettsweep.report.style import strategy_colour, strategy_rank
 
 MAPPED = "mapped"
@@ -55,5 +55,5 @@ def strategies(points: pd.DataFrame) -> alt.LayerChart:
         .encode(text="strategy:N"),
     ]
     switch = alt.param(name=MAPPED, value=False, bind=alt.binding_checkbox(name="in the coordinates of standard "))
-    chart: alt.LayerChart = alt.layer(*layers).add_params(switch)
+    chart = layered(*layers).add_params(switch)
     return data.complete(chart.properties(width="container", height=340))

@@ -4,7 +4,7 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from ettsweep.report.figures.data import Data
+from ettsweep.report.figures.data import Data, layered
 from ettsweep.report.histories import NAMES
 from ettsweep.report.style import axis_of, is_accuracy, score_text
 
@@ -59,7 +59,7 @@ def trajectories(curves: pd.DataFrame, points: pd.DataFrame) -> alt.LayerChart:
         )
         .add_params(hidden)
     )
-    chart: alt.LayerChart = alt.layer(lines)
+    chart = layered(lines)
     return data.complete(chart.properties(width="container", height=300, title=str(points["strategy"].iloc[0])))
 
 

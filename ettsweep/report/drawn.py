@@ -9,6 +9,7 @@ import altair as alt
 import pandas as pd
 
 from ettsweep.files import Json, write_atomic
+from ettsweep.output import count
 from ettsweep.report import figures
 from ettsweep.report.claims import Key
 from ettsweep.report.families import Comparison, JudgedFamily
@@ -145,7 +146,11 @@ def _of_one(family: JudgedFamily, points: pd.DataFrame, curves: pd.DataFrame, sp
     if points["runs"].str.len().sum() == 0 or not family.verdict.search.free:
         return
     surface, optimum = surface_frame([family]), optimum_frame([family])
-    yield "map", _map_caption(family, len(surface) > 0), figures.lattice(points, surface, optimum, ranges_frame(family))
+    yield (
+        "map",
+        _map_caption(family, points, len(surface) > 0),
+        figures.lattice(points, surface, optimum, ranges_frame(family)),
+    )
     if _evaluated(curves[curves["counted"]], points):
         caption = "Evaluations of all points, a line for each, mean over the search's seeds; the candidate is thick."
         yield "trajectories", caption, figures.trajectories(curves, points)
@@ -166,7 +171,7 @@ def _evaluated(curves: pd.DataFrame, scored: pd.DataFrame) -> bool:
     return bool(curves[str(scored["metric"].iloc[0]).replace("best_", "val_")].notna().any())
 
 
-def _map_caption(family: JudgedFamily, fitted: bool) -> str:
+def _map_caption(family: JudgedFamily, points: pd.DataFrame, fitted: bool) -> str:
     verdict = family.verdict
     told = ["Mean ± standard error over n of the search's seeds; red: the candidate."]
     if len(verdict.neighbours) == 6:
@@ -178,6 +183,8 @@ def _map_caption(family: JudgedFamily, fitted: bool) -> str:
             "Contours: the fitted surface, worse than at its optimum by the margin, twice and four times the margin, "
             "and so on; its optimum, the cross, with one standard error."
         )
+    if off := int(points["lr_steps"].isna().sum()):
+        told.append(f"{count(off, 'point')} off this lattice {'is' if off == 1 else 'are'} not drawn.")
     if verdict.search.proposed:
         told.append("Numbers: the order in which points were proposed; grey line: where the ranges searched end.")
     return " ".join(told)

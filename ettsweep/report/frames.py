@@ -187,4 +187,5 @@ def ranges_frame(family: JudgedFamily) -> pd.DataFrame | None:
         return None
     origin = family.verdict.point or min(family.points, key=tuple)
     corners = [_steps(search, origin, corner) for corner in search.box]
-    return pd.DataFrame(corners, columns=["lr_steps", "wd_steps"]).dropna()
+    frame = pd.DataFrame(corners, columns=["lr_steps", "wd_steps"]).dropna()
+    return None if frame.empty else frame

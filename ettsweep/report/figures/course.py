@@ -8,7 +8,7 @@ import pandas as pd
 from ettsweep.report.figures.data import Data, clipped_range, layered
 from ettsweep.report.figures.shapes import STATES
 from ettsweep.report.style import axis_of, is_accuracy, strategy_colour
-from ettsweep.report.theme import CANDIDATE
+from ettsweep.report.theme import CANDIDATE, INK
 
 
 def course(spent: pd.DataFrame, points: pd.DataFrame) -> alt.LayerChart:
@@ -69,5 +69,22 @@ def course(spent: pd.DataFrame, points: pd.DataFrame) -> alt.LayerChart:
     )
     for test, look in looks:
         layers.append(base.transform_filter(test).mark_point(size=36, opacity=1, **look).encode(tooltip=told))
-    chart = layered(*layers)
+    chart = layered(*layers, *_parting(data, drawn, high))
     return data.complete(chart.properties(width="container", height=260))
+
+
+def _parting(data: Data, drawn: pd.DataFrame, top: float) -> list[alt.Chart]:
+    """Part the proposals from the runs that came after them, for the verdict."""
+    end = drawn.loc[drawn["proposal"].notna(), "number"].max()
+    if not end < len(drawn):
+        return []
+    named = pd.DataFrame({"number": end + 0.5, "top": top, "side": ["proposals", "for the verdict"]})
+    base = alt.Chart(data.of(named)).encode(alt.X("number:Q"))
+    rule = base.mark_rule(stroke=INK, strokeOpacity=0.4, strokeDash=[4, 3])
+    look: dict[str, Any] = {"fill": INK, "fillOpacity": 0.7, "fontSize": 10, "baseline": "bottom", "dy": -3}
+    sides: tuple[tuple[str, dict[str, Any]], ...] = (
+        ("proposals", {"align": "right", "dx": -5}),
+        ("for the verdict", {"align": "left", "dx": 5}),
+    )
+    texts = [base.transform_filter(f"datum.side == '{side}'").mark_text(**look, **place) for side, place in sides]
+    return [rule, *(text.encode(alt.Y("top:Q"), text="side:N") for text in texts)]

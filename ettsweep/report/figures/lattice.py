@@ -14,7 +14,7 @@ from ettsweep.output import power
 from ettsweep.report.figures.data import Data, clipped_range, layered
 from ettsweep.report.figures.line import line_map
 from ettsweep.report.figures.picking import FITTED, about, fitted_switch, picked
-from ettsweep.report.figures.shapes import HEXAGON, STATES
+from ettsweep.report.figures.shapes import HEXAGON, STATES, numbers
 from ettsweep.report.style import cell_text, error_text, is_accuracy, metric_name
 from ettsweep.report.theme import CANDIDATE, INK
 
@@ -70,10 +70,7 @@ class _Hexagons:
         self.points, self.surface, self.optimum, self.ranges = placed, surface, optimum, ranges
         self.data = Data()
         self.metric = str(placed["metric"].iloc[0])
-        both = placed if ranges is None else pd.concat([placed, ranges])
-        (self.i0, self.i1), (self.j0, self.j1) = (
-            (int(both[name].min()), int(both[name].max())) for name in ("lr_steps", "wd_steps")
-        )
+        (self.i0, self.i1), (self.j0, self.j1) = _part(placed, ranges)
         left, bottom = hexagon_xy(self.i0, self.j0)
         right, top = hexagon_xy(self.i1, self.j1)
         self.unit = min(LARGEST, PIXELS / (right - left + 1))
@@ -241,24 +238,18 @@ class _Hexagons:
         numbered = self.points.dropna(subset=["proposal"])
         if len(numbered) and self.unit >= LEGIBLE:
             x, y = hexagon_xy(numbered["lr_steps"].astype(float), numbered["wd_steps"].astype(float))
-            base = self._xy(pd.DataFrame({"x": x, "y": y + 0.43, "proposal": numbered["proposal"]}))
-            look: dict[str, Any] = {"fill": "#fff", "stroke": "#1c1c1e", "strokeWidth": 0.7, "size": 190, "opacity": 1}
-            yield base.mark_circle(**look, aria=False)
-            number = base.mark_text(fontSize=8.5, fontWeight="bold", fill="#1c1c1e", aria=False)
-            yield number.encode(text="proposal:Q")
+            yield from numbers(self._xy(pd.DataFrame({"x": x, "y": y + 0.43, "proposal": numbered["proposal"]})))
 
     def _sides(self) -> list[tuple[float, ...]]:
-        """Return the sides of hexagons that part what was searched from what was not."""
+        """Return the sides of hexagons that part what was searched from what was not, as far as they are shown."""
         assert self.ranges is not None
-        i0, i1, j0, j1 = (int(self.ranges[name].agg(e)) for name in ("lr_steps", "wd_steps") for e in ("min", "max"))
-        found: list[tuple[float, ...]] = []
-        for (i, j), (towards, (di, dj)) in product(product(range(i0, i1 + 1), range(j0, j1 + 1)), enumerate(SIX)):
-            if not (i0 <= i + di <= i1 and j0 <= j + dj <= j1):
-                x, y = hexagon_xy(i, j)
-                turns = [math.radians(60 * towards + half) for half in (-30, 30)]
-                ends = [(x + math.cos(turn) / math.sqrt(3), y + math.sin(turn) / math.sqrt(3)) for turn in turns]
-                found.append((*ends[0], *ends[1]))
-        return found
+        searched = _ends(self.ranges)
+        shown = product(range(self.i0, self.i1 + 1), range(self.j0, self.j1 + 1))
+        return [
+            _side(index, towards)
+            for index, (towards, (di, dj)) in product(shown, enumerate(SIX))
+            if _within(index, searched) and not _within((index[0] + di, index[1] + dj), searched)
+        ]
 
     def _labels(self) -> Iterator[alt.Chart]:
         """Label rows with wd at their left end and columns with lr at their lower end."""
@@ -282,6 +273,32 @@ class _Hexagons:
         others = self.points[self.points[f"{axis}_steps"] != one[f"{axis}_steps"]].iloc[0]
         step = (others[f"log2_{axis}"] - one[f"log2_{axis}"]) / (others[f"{axis}_steps"] - one[f"{axis}_steps"])
         return power(2.0 ** (one[f"log2_{axis}"] + step * (steps - one[f"{axis}_steps"])), 3)
+
+
+Ends = tuple[tuple[int, int], tuple[int, int]]
+"""The first and the last position along lr, and along wd."""
+
+
+def _ends(frame: pd.DataFrame) -> Ends:
+    lr, wd = frame["lr_steps"], frame["wd_steps"]
+    return (int(lr.min()), int(lr.max())), (int(wd.min()), int(wd.max()))
+
+
+def _part(placed: pd.DataFrame, ranges: pd.DataFrame | None) -> Ends:
+    """Return the part of the lattice that a map shows: all that was searched too, where numbers can be read then."""
+    (i0, i1), (j0, j1) = both = _ends(placed if ranges is None else pd.concat([placed, ranges]))
+    return both if (i1 - i0 + (j1 - j0) / 2 + 1) * LEGIBLE <= PIXELS else _ends(placed)
+
+
+def _within(index: tuple[int, int], ends: Ends) -> bool:
+    return all(low <= k <= high for k, (low, high) in zip(index, ends, strict=True))
+
+
+def _side(index: tuple[int, int], towards: int) -> tuple[float, ...]:
+    """Return both ends, x and y, of the side that a hexagon shares with the one in a direction of `SIX`."""
+    x, y = hexagon_xy(*index)
+    turns = [math.radians(60 * towards + half) for half in (-30, 30)]
+    return tuple(xy for turn in turns for xy in (x + math.cos(turn) / math.sqrt(3), y + math.sin(turn) / math.sqrt(3)))
 
 
 def levels(margin: float, most: float) -> list[float]:

@@ -7,7 +7,7 @@ import pandas as pd
 
 from ettsweep.report.figures.data import Data, clipped_range, layered
 from ettsweep.report.figures.picking import FITTED, about, fitted_switch, picked
-from ettsweep.report.figures.shapes import STATES
+from ettsweep.report.figures.shapes import STATES, numbers
 from ettsweep.report.style import axis_of, is_accuracy, strategy_colour
 from ettsweep.report.theme import CANDIDATE, INK
 
@@ -53,6 +53,8 @@ def line_map(
     layers.append(ring.mark_point(filled=False, stroke=CANDIDATE, strokeWidth=2.2, size=170, opacity=1))
     if len(unscored):
         layers.append(_signs(data, unscored, x, y))
+    if ranges is not None:
+        layers += _searched(data, at, ranges, along, factor * (high if is_accuracy(metric) else low), x, y)
     told = about(at).assign(x=at["x"], y=at["y"])
     layers.append(picked(alt.Chart(data.of(told)).encode(x, y), {"shape": "circle", "size": 260, "opacity": 1}))
     chart = layered(*layers)
@@ -76,6 +78,19 @@ def _signs(data: Data, unscored: pd.DataFrame, x: alt.X, y: alt.Y) -> alt.Chart:
     base = alt.Chart(data.of(unscored[["x", "y", "state"]])).encode(x, y)
     shape = alt.Shape("state:N", scale=scale, legend=alt.Legend(title=None, orient="bottom"))
     return base.mark_point(filled=False, stroke=INK, strokeWidth=1.8, size=90, opacity=1).encode(shape=shape)
+
+
+def _searched(
+    data: Data, at: pd.DataFrame, ranges: pd.DataFrame, along: str, better: float, x: alt.X, y: alt.Y
+) -> list[alt.Chart]:
+    """Mark where the range ends that proposers chose from, and number proposals along the better edge."""
+    origin, step = _origin(at, along)
+    steps = ranges[f"{along}_steps"]
+    ends = pd.DataFrame({"x": [origin + step * (steps.min() - 0.5), origin + step * (steps.max() + 0.5)]})
+    rule = alt.Chart(data.of(ends)).encode(x).mark_rule(stroke=INK, strokeWidth=2, strokeOpacity=0.6)
+    numbered = at.dropna(subset=["proposal"])
+    base = alt.Chart(data.of(numbered.assign(y=better)[["x", "y", "proposal"]])).encode(x, y)
+    return [rule, *numbers(base)]
 
 
 def _curve(

@@ -1,6 +1,9 @@
-"""Shapes of marks, as SVG paths within -1 to 1: hexagons, and a sign for each state that is told without colour."""
+"""Marks: hexagons, a sign for each state, as SVG paths within -1 to 1, and the numbers of proposals."""
 
 import math
+from typing import Any
+
+import altair as alt
 
 HEXAGON = "M" + "L".join(f"{math.sin(k * math.pi / 3):.5f},{math.cos(k * math.pi / 3):.5f}" for k in range(6)) + "Z"
 """One that stands on a corner; its sides towards left and right are vertical."""
@@ -21,3 +24,10 @@ STATES = {
     "done": CIRCLE,
 }
 """What stands for a point without a score."""
+
+
+def numbers(base: alt.Chart) -> list[alt.Chart]:
+    """Draw the number of each proposal, the column `proposal`, on a disc of its own: it is read on every colour."""
+    disc: dict[str, Any] = {"fill": "#fff", "stroke": "#1c1c1e", "strokeWidth": 0.7, "size": 190, "opacity": 1}
+    number = base.mark_text(fontSize=8.5, fontWeight="bold", fill="#1c1c1e", aria=False)
+    return [base.mark_circle(**disc, aria=False), number.encode(text="proposal:Q")]

@@ -59,9 +59,8 @@ def anchor(family: JudgedFamily) -> str:
 
 
 def colour(family: JudgedFamily) -> str:
-    """Return the colour of a family's strategy; black is that of the text, in the dark too."""
-    found = style.strategy_colour(family.verdict.strategy)
-    return "currentColor" if found == style.STRATEGY_COLOURS["standard"] else found
+    """Return the colour of a family's strategy."""
+    return style.strategy_colour(family.verdict.strategy)
 
 
 def label(name: str, metric: str) -> str:

@@ -13,6 +13,7 @@ from ettsweep.output import count
 from ettsweep.report import figures
 from ettsweep.report.claims import Key
 from ettsweep.report.families import Comparison, JudgedFamily
+from ettsweep.report.figures.data import FILE_WIDTH
 from ettsweep.report.fitted import optimum_frame, surface_frame
 from ettsweep.report.frames import course_frame, curves_frame, optima_frame, points_frame, ranges_frame, spikes_frame
 from ettsweep.report.histories import Histories
@@ -22,8 +23,8 @@ from ettsweep.sweep.verdict import Verdict
 VEGA_LITE = "6.4"
 """The version of specifications, as altair writes them."""
 
-WIDTH, SCALE = 640, 2
-"""Pixels of a figure that is as wide as its page, where it is a file; and of an image for each of these."""
+SCALE = 2
+"""Pixels of an image for each of a figure."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Figure:
         """
         import vl_convert
 
-        spec = self.spec | {"width": WIDTH} if self.spec.get("width") == "container" else self.spec
+        spec = self.spec | {"width": FILE_WIDTH} if self.spec.get("width") == "container" else self.spec
         spec = {**spec, "title": _titled(spec.get("title"), self.title), "background": "white"}
         svg = vl_convert.vegalite_to_svg(spec, vl_version=VEGA_LITE, config=CONFIG)
         contents: dict[str, str | bytes] = {
@@ -133,7 +134,10 @@ def _of_all(points: pd.DataFrame, curves: pd.DataFrame, optima: pd.DataFrame) ->
         yield "strategies", caption, figures.strategies(scored)
     if len(optima):
         if _evaluated(curves[curves["run"].isin(optima["run"])], optima):
-            caption = "Optima of all strategies over seeds, a line each. In brackets: mean ± standard deviation."
+            caption = (
+                "Optima of all strategies, a line for each fresh seed, or for each of the search's without any. "
+                "In brackets: mean ± standard deviation, and how many."
+            )
             yield "seeds", caption, figures.seeds(curves, optima)
         caption = (
             "Scores of the optima, mean ± standard deviation: open circles are the search's seeds, filled ones fresh."

@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 import pandas as pd
 
+from ettsweep.output import POINTS
 from ettsweep.report import tables
 from ettsweep.report.embedded import Json, column
 from ettsweep.runs.folder import runs_dir
@@ -72,14 +73,15 @@ def _kind(name: str) -> str:
         return "choice"
     if name in tables.TEXTS or name == "reason":
         return "text"
-    if name in ("lr", "wd"):
+    if name in POINTS:
         return "power"
     return "share" if name in SHARES else "number"
 
 
 def _values(cells: "pd.Series[Any]") -> list[Any]:
-    """Return the values of a column as JSON has them, floats with six digits but for scores."""
-    return [_plain(value, exact=cells.name in tables.METRICS) for value in cells]
+    """Return the values of a column as JSON has them, floats with six digits but for scores, lr and wd."""
+    exact = cells.name in (*tables.METRICS, *POINTS)
+    return [_plain(value, exact) for value in cells]
 
 
 def _plain(value: Any, exact: bool) -> Any:

@@ -14,11 +14,15 @@ from matplotlib.figure import Figure
 from ettsweep.errors import InputError
 from ettsweep.files import write_atomic
 from ettsweep.output import power
+from ettsweep.report.theme import INK
 from ettsweep.scaling.strategies import parse_strategy
 from ettsweep.sweep.search import Point
 
-STRATEGY_COLOURS = {"standard": "#000000", "ntk": "#0072b2", "hybrid": "#aa3f9c", "mup": "#d55e00"}
-"""The paper's black, blue, purple and red (fig:seeds-ViT), in shades that colour-blind readers tell apart."""
+STRATEGY_COLOURS = {"standard": INK, "ntk": "#0072b2", "hybrid": "#aa3f9c", "mup": "#d55e00"}
+"""The paper's black, blue, purple and red (fig:seeds-ViT), in shades that colour-blind readers tell apart.
+
+Black is that of the text around: light in the dark.
+"""
 
 FAMILY_COLOURS = {
     0.0: STRATEGY_COLOURS["ntk"],

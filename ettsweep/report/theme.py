@@ -13,6 +13,7 @@ CONFIG: dict[str, Any] = {
     "background": None,
     "font": FONT,
     "view": {"stroke": None},
+    "padding": 12,
     "axis": {
         "labelColor": INK,
         "titleColor": INK,
@@ -32,7 +33,7 @@ CONFIG: dict[str, Any] = {
         "labelFontSize": 11,
         "titleFontSize": 11,
         "titleFontWeight": "normal",
-        "labelLimit": 300,
+        "labelLimit": 460,
         "titleLimit": 400,
     },
     "title": {

@@ -5,7 +5,7 @@ import json
 import altair as alt
 import pandas as pd
 
-from ettsweep.report.figures.data import Data, layered
+from ettsweep.report.figures.data import Data, columns_from, layered
 from ettsweep.report.histories import EVALUATIONS, NAMES, TRAINING
 from ettsweep.report.style import strategy_colour
 from ettsweep.report.theme import CANDIDATE, INK
@@ -32,17 +32,20 @@ TRIANGLE = "M-1,-1L1,-1L0,0.8Z"
 def curves(curves: pd.DataFrame, spikes: pd.DataFrame, points: pd.DataFrame) -> alt.LayerChart:
     """Draw training loss, gradient norm, validation loss or accuracy of a family, whichever is asked for.
 
-    Lines are means over the seeds that count, of the candidate, its neighbours and, in grey, the best others; with
-    `chosen` the curves of all runs of a point. Controls choose the quantity, the width of the bins that smooth, and
-    logarithmic axes; clicking an entry of the legend hides and shows it. Spikes are marked, and told on hover.
+    At first, that is what scores are of. Lines are means over the seeds that count, of the candidate, its neighbours
+    and, in grey, the best others; with `chosen` the curves of all runs of a point. Controls choose the quantity, the
+    width of the bins that smooth, and logarithmic axes; clicking an entry of the legend hides and shows it. Spikes are
+    marked, and told on hover.
 
     Args:
         curves: the rows of `curves_frame` of one family; there is one at least.
         spikes: its rows of `spikes_frame`.
         points: its rows of `points_frame`.
     """
-    data, named = Data(), _named(points)
+    data, named = Data(), _named(points[points["point"].isin(curves["point"])])
     quantities = [name for name in (*TRAINING, *EVALUATIONS) if curves[name].notna().any()]
+    scored = str(points["metric"].iloc[0]).replace("best_", "val_")
+    shown = scored if scored in quantities else quantities[0]
     unit, longest = str(curves["unit"].iloc[0]), float(curves["trained"].max())
     percent = curves.assign(val_accuracy=100 * curves["val_accuracy"])
     runs = curves[["run", "point", "seed", "counted"]].drop_duplicates("run").merge(named, on="point", how="left")
@@ -50,7 +53,7 @@ def curves(curves: pd.DataFrame, spikes: pd.DataFrame, points: pd.DataFrame) -> 
     layers = [_means(base, named, unit), *_runs(base, unit), _spikes(data, spikes, unit)]
     names = {name: NAMES[name] + UNITS[name] for name in quantities}
     controls = [
-        alt.param(name="quantity", value=quantities[0], bind=_radio(names)),
+        alt.param(name="quantity", value=shown, bind=_radio(names)),
         alt.param(name="smoothing", value=0, bind=_slider(f"smoothing, {unit}s ", longest)),
         alt.param(name="logx", value=False, bind=alt.binding_checkbox(name=f"log {unit}s ")),
         alt.param(name="logy", value=False, bind=alt.binding_checkbox(name="log scale ")),
@@ -96,8 +99,7 @@ def _means(base: alt.Chart, named: pd.DataFrame, unit: str) -> alt.Chart:
     hidden = alt.selection_point(name="hidden", fields=["label"], bind="legend", toggle="true", empty=False)
     kinds = named.drop_duplicates("label")
     scale = alt.Scale(domain=kinds["label"].tolist(), range=kinds["colour"].tolist())
-    columns = alt.expr("width < 560 ? 1 : 3")
-    legend = alt.Legend(title="(lr, wd) [score]", orient="bottom", columns=columns, symbolType="stroke")
+    legend = alt.Legend(title="(lr, wd) [score]", orient="bottom", columns=columns_from(420, 620), symbolType="stroke")
     means = (
         base.transform_filter("datum.counted && isValid(datum.label)")
         .transform_aggregate(value="mean(value)", runs="distinct(run)", groupby=["point", "label", "t"])

@@ -10,6 +10,9 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
+FILE_WIDTH = 640
+"""Pixels of a figure that is as wide as its page, where it is a file."""
+
 DIGITS = 5
 """Of numbers in a specification: more cannot be seen."""
 
@@ -55,6 +58,15 @@ def layered(*charts: alt.Chart) -> alt.LayerChart:
     chart = alt.layer(*charts)
     assert isinstance(chart, alt.LayerChart), "none of them has facets"
     return chart
+
+
+def columns_from(second: int, third: int = 0) -> Any:
+    """Return how many columns a legend has: as many as the page has pixels for, where a file has them all.
+
+    The room around a figure decides, not its width: that depends on the legend in turn, and is not settled by it.
+    """
+    room = f"(width && containerSize()[0] || {FILE_WIDTH})"
+    return alt.expr(f"{room} < {second} ? 1 : {room} < {third} ? 2 : 3" if third else f"{room} < {second} ? 1 : 2")
 
 
 def clipped_range(scores: Sequence[float], lower_is_better: bool, reach: float = 3.0) -> tuple[float, float]:

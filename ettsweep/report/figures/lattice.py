@@ -75,12 +75,12 @@ class _Hexagons:
         right, top = hexagon_xy(self.i1, self.j1)
         self.unit = min(LARGEST, PIXELS / (right - left + 1))
         room = LARGEST / self.unit  # labels are as large on small hexagons
-        self.x, self.y = (left - 0.6 - 1.1 * room, right + 0.7), (bottom - 0.6 - 0.6 * room, top + 0.7 + 0.2 * room)
+        self.x, self.y = (left - 0.6 - 1.1 * room, right + 0.7), (bottom - 0.6 - 0.75 * room, top + 0.7 + 0.2 * room)
 
     def chart(self) -> alt.LayerChart:
         scored = self._scored()
         layers = [self._empty(), next(scored), *self._unscored(), *self._outlines()]
-        layers += [*self._contours(), *scored, *self._optimum()] if len(self.surface) else [*scored]
+        layers += [*self._contours(), *self._optimum(), *scored] if len(self.surface) else [*scored]
         layers += [*self._searched(), *self._labels(), picked(self._at(about(self.points)), self._hexagon(0.92))]
         chart = layered(*layers).resolve_scale(color="independent", shape="independent")
         width, height = (round((b - a) * self.unit) for a, b in (self.x, self.y))
@@ -256,7 +256,8 @@ class _Hexagons:
         rows, columns = range(self.j0, self.j1 + 1), range(self.i0, self.i1 + 1)
         some = max(1, math.ceil(20 / self.unit))  # of small hexagons, not every one
         left = [(*hexagon_xy(self.i0 - 0.62, j), self._value("wd", j)) for j in rows if j % some == 0]
-        low = [(*hexagon_xy(i + 0.3, self.j0 - 0.62), self._value("lr", i)) for i in columns if i % some == 0]
+        _, below = hexagon_xy(self.i0, self.j0)
+        low = [(hexagon_xy(i, self.j0)[0], below - 0.64, self._value("lr", i)) for i in columns if i % some == 0]
         left_end, right_end = hexagon_xy(self.i0 - 0.62, self.j1 + 0.75), hexagon_xy(self.i1 + 1.2, self.j0 - 0.62)
         for places, angle in ((left, 0), (low, 300)):
             base = self._xy(pd.DataFrame(places, columns=["x", "y", "label"]))

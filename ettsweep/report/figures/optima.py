@@ -3,8 +3,7 @@
 import altair as alt
 import pandas as pd
 
-from ettsweep.output import count
-from ettsweep.report.figures.data import Data, layered
+from ettsweep.report.figures.data import FILE_WIDTH, Data, columns_from, layered
 from ettsweep.report.figures.trajectories import seen, value_scale
 from ettsweep.report.histories import NAMES
 from ettsweep.report.style import axis_of, is_accuracy, mean_std, plus_minus, strategy_colour, strategy_rank
@@ -98,14 +97,14 @@ def _ordered(runs: pd.DataFrame) -> list[str]:
 
 def _label(strategy: str, runs: pd.DataFrame, metric: str) -> str:
     scores = [None if score != score else score for score in runs["score"]]
-    which = "search seed" if bool(runs["counted"].iloc[0]) else "fresh seed"
+    which = "search" if bool(runs["counted"].iloc[0]) else "fresh"
     told = plus_minus(*mean_std(scores), metric) or f"{sum(score is None for score in scores)} diverged"
-    return f"{strategy} {runs['point'].iloc[0]} [{told}, {count(len(runs), which)}]"
+    return f"{strategy} {runs['point'].iloc[0]} [{told}, {len(runs)} {which}]"
 
 
 def _by_strategy(field: str, domain: list[str], strategies: list[str], legend: bool = True) -> alt.Color:
     scale = alt.Scale(domain=domain, range=[strategy_colour(name) for name in strategies])
     look = alt.Legend(
-        title=None, orient="bottom", columns=alt.expr("width < 700 ? 1 : 2"), symbolType="stroke", symbolStrokeWidth=3
+        title=None, orient="bottom", columns=columns_from(FILE_WIDTH), symbolType="stroke", symbolStrokeWidth=3
     )
     return alt.Color(f"{field}:N", scale=scale, legend=look if legend else None)

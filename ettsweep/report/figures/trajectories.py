@@ -4,7 +4,7 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from ettsweep.report.figures.data import Data, layered
+from ettsweep.report.figures.data import Data, columns_from, layered
 from ettsweep.report.histories import NAMES
 from ettsweep.report.style import axis_of, is_accuracy, score_text
 
@@ -36,7 +36,7 @@ def trajectories(curves: pd.DataFrame, points: pd.DataFrame) -> alt.LayerChart:
     legend = alt.Legend(
         title=f"(lr, wd) [{axis_of(metric)[0].replace('validation ', '')}]",
         orient="bottom",
-        columns=alt.expr("width < 360 ? 1 : width < 620 ? 2 : 4"),
+        columns=columns_from(420, 620),
         symbolType="stroke",
         symbolStrokeWidth=3,
         symbolLimit=MOST_LISTED + 1,

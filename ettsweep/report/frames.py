@@ -45,7 +45,8 @@ def points_frame(families: Iterable[JudgedFamily]) -> pd.DataFrame:
     """
     rows = [row for family in families for row in _points(family)]
     frame = pd.DataFrame(rows, columns=list(POINT_COLUMNS))
-    return frame.astype({"seeds": "Int64", "proposal": "Int64", "score": "float64", "error": "float64"})
+    kinds = {"seeds": "Int64", "proposal": "Int64", "score": "float64", "error": "float64", "as_good": "bool"}
+    return frame.astype(kinds)
 
 
 def _points(family: JudgedFamily) -> list[tuple[object, ...]]:
@@ -114,7 +115,7 @@ def curves_frame(families: Sequence[JudgedFamily], histories: Histories, rows: i
     """
     found = [row for family in families for row in _curves(family, histories, rows)]
     frame = pd.DataFrame(found, columns=list(CURVE_COLUMNS))
-    return frame.astype(dict.fromkeys((*TRAINING, *EVALUATIONS), "float64"))
+    return frame.astype({**dict.fromkeys((*TRAINING, *EVALUATIONS), "float64"), "counted": "bool"})
 
 
 def _curves(family: JudgedFamily, histories: Histories, rows: int) -> Iterable[tuple[object, ...]]:

@@ -9,7 +9,7 @@ from ettsweep.report.families import JudgedFamily
 from ettsweep.report.histories import EVALUATIONS, TRAINING, Histories
 from ettsweep.report.style import plus_minus, point_text, score_text, standard_error
 from ettsweep.scaling.optimizers import factors_of
-from ettsweep.scaling.strategies import map_point, parse_strategy
+from ettsweep.scaling.strategies import map_point
 from ettsweep.spec import log2
 from ettsweep.sweep.course import course
 from ettsweep.sweep.ledger import Run
@@ -77,7 +77,8 @@ def _role(verdict: Verdict, around: Collection[Point], point: Point) -> str:
 
 
 def _owner(verdict: Verdict) -> tuple[str, str, str, str]:
-    return verdict.search.sweep, verdict.family, verdict.search.model, verdict.strategy
+    search, strategy = verdict.search, " ".join(verdict.strategy.split())  # expressions of Vega take no other line ends
+    return search.sweep, verdict.family, search.model, strategy
 
 
 def _steps(search: Search, origin: Point, point: Point) -> tuple[float | None, float | None]:
@@ -95,8 +96,8 @@ def _steps(search: Search, origin: Point, point: Point) -> tuple[float | None, f
 def _common(search: Search, point: Point) -> tuple[float | None, float | None]:
     """Return log2 of (lr, wd) in the coordinates of the standard strategy."""
     base = search.base
-    s, width = parse_strategy(search.strategy), base.model.width
-    lr, wd = map_point(point.lr, point.wd, s, None, width, factors_of(base.optimizer))
+    s, factors = base.strategy.s, factors_of(base.optimizer)
+    lr, wd = map_point(point.lr, point.wd, s, None, base.model.width, factors)
     return log2(lr), log2(wd)
 
 

@@ -10,6 +10,8 @@ FONT = "Helvetica, Arial, Liberation Sans, sans-serif"
 CANDIDATE = "#d62728"
 
 CONFIG: dict[str, Any] = {
+    "aria": False,  # the page says what a figure shows, and has the points of a map in a list
+    "mark": {"aria": False},
     "background": None,
     "font": FONT,
     "view": {"stroke": None},

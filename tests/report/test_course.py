@@ -4,11 +4,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from ettsweep.report.course import course_figure
+from ettsweep.report.maps import CANDIDATE
 from matplotlib.axes import Axes
 from support.made_sweep import digits_spec, finish_at, imagenet_spec, read, searched
 
-from ettsweep.report.course import course_figure
-from ettsweep.report.maps import CANDIDATE
 from ettsweep.spec import RunSpec
 from ettsweep.sweep.course import course
 from ettsweep.sweep.verify import look_at

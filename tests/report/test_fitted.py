@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from ettsweep.report.maps import hexagon_xy, lattice_figure
 from matplotlib.collections import FillBetweenPolyCollection
 from matplotlib.contour import ContourSet
 from matplotlib.figure import Figure
@@ -14,7 +15,6 @@ from support.made_sweep import Made
 from ettsweep.report.build import cells_of
 from ettsweep.report.families import judged
 from ettsweep.report.fitted import place_of
-from ettsweep.report.maps import hexagon_xy, lattice_figure
 from ettsweep.sweep.criterion import Criterion
 from ettsweep.sweep.verdict import Verdict
 from ettsweep.sweep.verify import look_at

@@ -7,8 +7,8 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from support.drawn_figures import figures_of
 from support.made_sweep import Made
-from support.toy_figures import figures_of
 
 from ettsweep.report.families import Comparison, judged
 from ettsweep.report.html import MOST_PLAIN_ROWS, render
@@ -47,7 +47,7 @@ def page_of(
     notes: Mapping[str, str] | None = None,
 ) -> str:
     told = [comparison(made, title)]
-    figures = figures_of([family.verdict for family in told[0].families])
+    figures = figures_of(told)
     return render(Path(results), Path("out"), told, figures, made.runs, made.searches, corrupt or {}, notes=notes)
 
 
@@ -199,7 +199,7 @@ def test_runs_that_were_not_timed_have_no_table_of_speed(made: Made) -> None:
 def test_hostile_names_are_escaped(made: Made) -> None:
     verdicts = [replace(v, search=replace(v.search), reason=HOSTILE) for v in made.verdicts]
     for verdict in verdicts:
-        vars(verdict.search).update(strategy=HOSTILE, model=HOSTILE)
+        vars(verdict.search).update(strategy=verdict.strategy + HOSTILE, model=HOSTILE)
     hostile = Made(made.results, made.runs, verdicts)
     page = page_of(hostile, HOSTILE, {HOSTILE: HOSTILE}, HOSTILE, {"": HOSTILE})
     parsed, calm = Page(page), Page(page_of(made))

@@ -5,11 +5,11 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 import pytest
+from ettsweep.report.maps import Cell, clipped_range, hexagon_xy, lattice_figure
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from support.made_sweep import judged_at
 
-from ettsweep.report.maps import Cell, clipped_range, hexagon_xy, lattice_figure
 from ettsweep.sweep.search import Axis, Point, neighbours
 from ettsweep.tasks.kinds import Score
 

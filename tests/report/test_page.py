@@ -1,8 +1,11 @@
 """The page in a browser: hover, click, sort, filter, fold, dark, a phone, print, the keyboard; and bad input."""
 
 import itertools
+import math
 import re
+import statistics
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,12 +13,13 @@ from typing import Any
 
 import pytest
 from support.browser import PATIENCE_MS, Opened, chromium, opened
+from support.drawn_figures import figures_of
 from support.made_sweep import Made, digits_spec, finish, read, search
-from support.toy_figures import figures_of
 
 from ettsweep.report.edition import conclude, publish
 from ettsweep.report.families import Comparison, compare, judged
 from ettsweep.report.html import render
+from ettsweep.report.style import point_text
 from ettsweep.runs.folder import RunDir
 from ettsweep.sweep.search import Point
 
@@ -29,10 +33,10 @@ def browser() -> Iterator[Any]:
 
 
 def page_of(made: Made, out: Path, edition: str = "", **changes: Any) -> Path:
-    """Write the page of a made sweep with toy figures, and return it."""
+    """Write the page of a made sweep, and return it."""
     out.mkdir(parents=True, exist_ok=True)
-    comparisons = compare(judged(made.runs, made.verdicts))
-    figures = figures_of([family.verdict for one in comparisons for family in one.families])
+    comparisons = changes.pop("comparisons", None) or compare(judged(made.runs, made.verdicts))
+    figures = figures_of(comparisons)
     told = {"comparisons": comparisons, "figures": figures, "runs": made.runs, "corrupt": {}} | changes
     page = render(made.results, out, **told, searches=made.searches, edition=edition)
     publish(out, page, edition)
@@ -66,33 +70,49 @@ def family(made: Made, strategy: str) -> str:
 # --- figures ----------------------------------------------------------------------------------------------------------
 
 
+def hexagon(made: Made, shown: Opened, strategy: str, neighbour: int) -> tuple[str, Any]:
+    """Return a neighbour's point as people read it, and its hexagon: the points lie on top, in order of lr, then wd."""
+    verdict = made.verdict(strategy)
+    points = sorted({run.point for run in made.runs if run.strategy == strategy}, key=tuple)
+    point = verdict.neighbours[neighbour].point
+    on_top = shown.page.locator(f"{family(made, strategy)} figure.map g.mark-symbol.role-mark").last
+    return point_text(point), on_top.locator("path").nth(points.index(point))
+
+
 def test_hovering_over_a_hexagon_tells_its_score_error_seeds_state_and_runs(made: Made, shown: Opened) -> None:
-    point = made.verdict("standard").neighbours[2].point
-    shown.page.locator(f"{family(made, 'standard')} figure.map .mark-symbol path").nth(3).hover()
+    point, drawn = hexagon(made, shown, "standard", 2)
+    drawn.hover()
     tooltip = shown.page.locator("#vg-tooltip-element")
     tooltip.wait_for(state="visible")
     told = dict(
         zip(tooltip.locator("td.key").all_inner_texts(), tooltip.locator("td.value").all_inner_texts(), strict=True)
     )
+    scored = made.verdict("standard").neighbours[2]
+    runs = [run for run in made.runs if run.strategy == "standard" and run.point == scored.point]
+    mean, error = statistics.fmean(r.score for r in runs), statistics.stdev(r.score for r in runs) / math.sqrt(3)
     assert told == {
-        "point": str(point), "mean": "3.1", "error": "0.01", "seeds": "3", "state": "done", "runs": "0123456789ab"
+        "(lr, wd)": point, "state": "done", "score": "lowest validation loss",
+        "mean ± standard error": f"{mean:.5f} ± {error:.5f}", "seeds": "3", "runs": " ".join(run.id for run in runs),
     }  # fmt: skip
 
 
-ONE_LINE = "path => document.querySelectorAll(path).length === 1"
+SEEDS_SHOWN = """selector => [...document.querySelectorAll(`${selector} .mark-text text`)].map(one => one.textContent)
+    .filter(text => text.startsWith('seed ')).length"""
 
 
-def lines(shown: Opened, article: str) -> int:
-    return int(shown.page.locator(f"{article} figure.curves .mark-line path").count())
+def seeds_shown(shown: Opened, article: str, number: int) -> None:
+    """Wait until the curves of a family are those of so many runs of one point."""
+    expression = f"selector => ({SEEDS_SHOWN})(selector) === {number}"
+    shown.page.wait_for_function(expression, arg=f"{article} figure.curves", timeout=PATIENCE_MS)
 
 
 def test_a_click_on_a_hexagon_shows_the_curves_of_that_point(made: Made, shown: Opened) -> None:
     article = family(made, "standard")
-    assert lines(shown, article) == 7
-    shown.page.locator(f"{article} figure.map .mark-symbol path").nth(3).click()
-    shown.page.wait_for_function(ONE_LINE, arg=f"{article} figure.curves .mark-line path")
-    chosen = str(made.verdict("standard").neighbours[2].point)
-    assert shown.page.locator(f"{article} .points").input_value() == chosen
+    point, drawn = hexagon(made, shown, "standard", 2)
+    seeds_shown(shown, article, 0)
+    drawn.click()
+    seeds_shown(shown, article, 3)
+    assert shown.page.locator(f"{article} .points").input_value() == point
     assert shown.page.locator(f"{article} figure.curves.chosen").count() == 1
     seen = "path => { const box = document.querySelector(path).getBoundingClientRect(); return box.top >= 0 && box.bottom <= innerHeight + 1; }"
     shown.page.wait_for_function(seen, arg=f"{article} figure.curves")
@@ -102,22 +122,81 @@ def test_the_keyboard_chooses_a_point_too(made: Made, shown: Opened) -> None:
     article = family(made, "ntk")
     shown.page.locator(f"{article} .points").focus()
     shown.page.keyboard.press("ArrowDown")
-    shown.page.wait_for_function(ONE_LINE, arg=f"{article} figure.curves .mark-line path")
+    seeds_shown(shown, article, 3)
     shown.page.locator(f"{article} .points").focus()
     shown.page.keyboard.press("ArrowUp")
+    seeds_shown(shown, article, 0)
+
+
+def axis_title(shown: Opened, article: str) -> str:
+    return str(shown.page.locator(f"{article} figure.curves .role-title-text").text_content())
+
+
+def test_curves_show_the_quantity_that_is_asked_for(made: Made, shown: Opened) -> None:
+    """The choices of one family leave those of the others alone."""
+    standard, ntk = family(made, "standard"), family(made, "ntk")
+    assert axis_title(shown, standard) == "validation loss (nats)"
+    for article in (standard, ntk):
+        assert shown.page.locator(f"{article} figure.curves").get_by_label("validation loss", exact=True).is_checked()
+    shown.page.locator(f"{standard} figure.curves").get_by_label("gradient norm").check()
+    gone = f"document.querySelector('{standard} figure.curves .role-title-text').textContent === 'gradient norm'"
+    shown.page.wait_for_function(gone)
+    assert axis_title(shown, ntk) == "validation loss (nats)"
+    assert shown.page.locator(f"{ntk} figure.curves").get_by_label("validation loss", exact=True).is_checked()
+
+
+def labels(shown: Opened, selector: str) -> list[str]:
+    return list(shown.page.locator(f"{selector} .role-axis-label text").all_text_contents())
+
+
+def test_axes_of_curves_may_be_logarithmic(made: Made, shown: Opened) -> None:
+    figure = f"{family(made, 'standard')} figure.curves"
+    before = labels(shown, figure)
+    shown.page.locator(figure).get_by_label("log scale").check()
     shown.page.wait_for_function(
-        "path => document.querySelectorAll(path).length > 1", arg=f"{article} figure.curves .mark-line path"
+        "([selector, before]) => [...document.querySelectorAll(`${selector} .role-axis-label text`)]"
+        ".map(one => one.textContent).join() !== before",
+        arg=[figure, ",".join(before)],
     )
+    assert {"0.2", "0.5", "1"} <= set(labels(shown, figure))
 
 
-def test_every_figure_is_drawn_with_controls_and_links_to_its_files(made: Made, shown: Opened) -> None:
+def test_an_entry_of_the_legend_hides_and_shows_its_line(made: Made, shown: Opened) -> None:
+    figure = f"{family(made, 'standard')} figure.curves"
+    seen = "figure => [...document.querySelectorAll(`${figure} .mark-line path`)].filter(one => one.getAttribute('opacity') !== '0').length"
+    before = shown.page.evaluate(seen, figure)
+    entry = shown.page.locator(f"{figure} .role-legend-label text").first
+    for number in (before - 1, before):
+        entry.click()
+        shown.page.wait_for_function(f"figure => ({seen})(figure) === {number}", arg=figure)
+
+
+def test_a_switch_brings_strategies_to_common_coordinates(made: Made, shown: Opened) -> None:
+    """All strategies ran the same points in coordinates of their own, which differ by powers of the width."""
+    where = "[...document.querySelectorAll('figure.strategies .mark-text.role-mark text')].map(one => one.getAttribute('transform')).join()"
+    before = shown.page.evaluate(where)
+    switch = shown.page.get_by_label("in the coordinates of standard")
+    switch.check()
+    shown.page.wait_for_function(f"before => {where} !== before", arg=before)
+    switch.uncheck()
+    shown.page.wait_for_function(f"before => {where} === before", arg=before)
+
+
+def test_a_switch_hides_the_fitted_surface(made: Made, shown: Opened) -> None:
+    figure = f"{family(made, 'standard')} figure.map"
+    drawn = "figure => [...document.querySelectorAll(`${figure} .mark-line path`)].filter(one => one.getAttribute('opacity') !== '0').length"
+    assert shown.page.evaluate(drawn, figure) > 0
+    shown.page.locator(figure).get_by_label("fitted surface").uncheck()
+    shown.page.wait_for_function(f"figure => ({drawn})(figure) === 0", arg=figure)
+
+
+def test_every_figure_is_drawn_with_links_to_its_files(made: Made, shown: Opened) -> None:
     figures = shown.page.locator("figure[data-figure]")
-    assert figures.count() == 2 + 3 * 4, "mup has none"
+    kinds = Counter(figures.evaluate_all("all => all.map(one => one.dataset.kind)"))
+    assert kinds == {"strategies": 1, "seeds": 1, "scores": 1, "map": 3, "trajectories": 3, "curves": 3}, "mup has none"
     assert shown.page.locator("figure[data-figure] svg").count() == figures.count()
-    assert shown.page.locator("figure.map .controls input[type=checkbox]").count() == 3
-    assert shown.page.locator("figure.curves .controls input[type=range]").count() == 3
-    hrefs = figures.first.locator("a").evaluate_all("all => all.map(one => one.getAttribute('href'))")
-    assert hrefs == ["figures/all-strategies.svg", "figures/all-strategies.pdf", "figures/all-strategies.png"]
+    hrefs = figures.first.locator("figcaption a").evaluate_all("all => all.map(one => one.getAttribute('href'))")
+    assert hrefs == [f"figures/vit-digits-strategies.{suffix}" for suffix in ("svg", "pdf", "png")]
 
 
 # --- the table of runs ------------------------------------------------------------------------------------------------
@@ -273,7 +352,7 @@ def test_it_prints(browser: Any, report: Path, tmp_path: Path) -> None:
 
 def test_the_keyboard_reaches_everything_in_order(shown: Opened) -> None:
     seen = []
-    for _ in range(40):
+    for _ in range(80):
         shown.page.keyboard.press("Tab")
         seen.append(shown.page.evaluate("(one => one.id || one.className || one.textContent)(document.activeElement)"))
     assert seen[:2] == ["Answer", "Strategies"]
@@ -326,8 +405,8 @@ def test_an_open_page_shows_the_next_edition_and_keeps_its_place(made: Made, bro
         shown.page.locator("#listing .fold summary").click()
         shown.page.get_by_label("steps", exact=True).check()
         shown.page.locator(f"{article} .points").select_option(index=2)
-        shown.page.locator(f"{article} figure.curves input[type=range]").fill("0.5")
-        shown.page.wait_for_function(ONE_LINE, arg=f"{article} figure.curves .mark-line path")
+        shown.page.locator(f"{article} figure.curves input[type=range]").fill("2")
+        seeds_shown(shown, article, 3)
         shown.page.evaluate("window.scrollTo({top: 1500, behavior: 'instant'})")
         place = shown.page.evaluate("window.scrollY")
         page_of(made, tmp_path, "b2")
@@ -337,8 +416,8 @@ def test_an_open_page_shows_the_next_edition_and_keeps_its_place(made: Made, bro
         assert told(shown) == f"{standard} of {len(made.runs)} runs"
         assert shown.page.locator('#listing th[aria-sort="ascending"]').get_attribute("data-name") == "best_loss"
         assert set(column(shown, "steps")) == {"240", "80"}
-        assert lines(shown, article) == 1
-        assert shown.page.locator(f"{article} figure.curves input[type=range]").input_value() == "0.5"
+        seeds_shown(shown, article, 3)
+        assert shown.page.locator(f"{article} figure.curves input[type=range]").input_value() == "2"
         assert shown.page.locator("#theme").inner_text() == "Theme: light"
         assert shown.page.evaluate("window.scrollY") == pytest.approx(place, abs=2)
         assert place == pytest.approx(1500, abs=50)
@@ -425,10 +504,9 @@ def test_names_in_any_script_and_hostile_ones_are_texts(made: Made, browser: Any
         vars(verdict.search).update(model=HOSTILE, strategy=f"{verdict.strategy} {HOSTILE}", sweep=HOSTILE)
     hostile = Made(made.results, made.runs, verdicts)
     comparison = Comparison(HOSTILE, tuple(judged(hostile.runs, hostile.verdicts)))
-    figures = figures_of(verdicts, HOSTILE)
     runs = [replace(run, status=replace(run.status, reason=HOSTILE)) for run in made.runs]
     page = page_of(
-        hostile, tmp_path, runs=runs, comparisons=[comparison], figures=figures, notes={HOSTILE: HOSTILE},
+        hostile, tmp_path, runs=runs, comparisons=[comparison], notes={HOSTILE: HOSTILE},
         corrupt={HOSTILE: HOSTILE},
     )  # fmt: skip
     with opened(browser, page) as shown:
@@ -438,7 +516,7 @@ def test_names_in_any_script_and_hostile_ones_are_texts(made: Made, browser: Any
         shown.page.locator("#listing .fold summary").click()
         shown.page.get_by_label("reason", exact=True).check()
         assert HOSTILE.split("\u2028")[0] in column(shown, "reason")[0]
-        shown.page.locator("figure.map .mark-symbol path").first.hover()
+        shown.page.locator("figure.strategies .mark-symbol.role-mark path").last.hover()
         tooltip = shown.page.locator("#vg-tooltip-element")
         tooltip.wait_for(state="visible")
         assert "<img src=x onerror=alert(1)>" in tooltip.inner_text()

@@ -107,9 +107,7 @@ class _Hexagons:
         """Draw a hexagon for each position of the bounding box."""
         across = product(range(self.i0, self.i1 + 1), range(self.j0, self.j1 + 1))
         base = self._at(pd.DataFrame(across, columns=["lr_steps", "wd_steps"]))
-        return base.mark_point(
-            **self._hexagon(), filled=False, stroke=INK, strokeOpacity=0.16, strokeWidth=0.8, aria=False
-        )
+        return base.mark_point(**self._hexagon(), filled=False, stroke=INK, strokeOpacity=0.16, strokeWidth=0.8)
 
     def _scored(self) -> Iterator[alt.Chart]:
         """Draw hexagons in the colours of their scores, then what is written on them."""
@@ -130,12 +128,12 @@ class _Hexagons:
         bar = alt.Legend(
             title=title, orient="bottom", gradientLength=240, format=".4~g" if lower else ".3~%", tickCount=4
         )
-        filled = base.mark_point(**self._hexagon(0.97), filled=True, stroke=None, aria=False)
+        filled = base.mark_point(**self._hexagon(0.97), filled=True, stroke=None)
         yield filled.encode(color=alt.Color("score:Q", scale=scale, legend=bar))
         texts = [("mean", -9, 12), ("plus", 5, 9.5), ("n", 17, 9)] if self.unit >= ROOMY else [("mean", 0, 9.5)]
         ink = alt.condition("datum.pale", alt.value("#000"), alt.value("#fff"))
         for column, dy, size in texts if self.unit >= LEGIBLE else []:
-            yield base.mark_text(fontSize=size, dy=dy, aria=False).encode(text=f"{column}:N", color=ink)
+            yield base.mark_text(fontSize=size, dy=dy).encode(text=f"{column}:N", color=ink)
 
     def _unscored(self) -> Iterator[alt.Chart]:
         """Draw a sign and, where there is room, a word for what is not finished, or diverged."""
@@ -144,23 +142,15 @@ class _Hexagons:
             return
         base = self._at(others[["lr_steps", "wd_steps", "state"]])
         yield base.mark_point(
-            **self._hexagon(0.86),
-            filled=False,
-            stroke=INK,
-            strokeOpacity=0.35,
-            strokeDash=[4, 3],
-            strokeWidth=1.2,
-            aria=False,
+            **self._hexagon(0.86), filled=False, stroke=INK, strokeOpacity=0.35, strokeDash=[4, 3], strokeWidth=1.2
         )
         states = [state for state in STATES if state in set(others["state"])]
         scale = alt.Scale(domain=states, range=[STATES[state] for state in states])
         legend = alt.Legend(title=None, orient="bottom", symbolStrokeWidth=1.6, symbolSize=90)
-        sign = base.mark_point(
-            filled=False, stroke=INK, strokeWidth=1.8, size=(0.28 * self.unit) ** 2, opacity=1, aria=False
-        )
+        sign = base.mark_point(filled=False, stroke=INK, strokeWidth=1.8, size=(0.28 * self.unit) ** 2, opacity=1)
         yield sign.encode(shape=alt.Shape("state:N", scale=scale, legend=legend))
         if self.unit >= ROOMY:
-            yield base.mark_text(fill=INK, fillOpacity=0.7, fontSize=9, dy=17, aria=False).encode(text="state:N")
+            yield base.mark_text(fill=INK, fillOpacity=0.7, fontSize=9, dy=17).encode(text="state:N")
 
     def _outlines(self) -> Iterator[alt.Chart]:
         """Draw the outlines of the neighbours and, above them, of the candidate."""
@@ -168,7 +158,7 @@ class _Hexagons:
             rows = self.points[self.points["role"] == role]
             if len(rows):
                 look = self._hexagon(share) | {"filled": False, "stroke": colour, "strokeWidth": width}
-                yield self._at(rows[["lr_steps", "wd_steps"]]).mark_point(**look, aria=False)
+                yield self._at(rows[["lr_steps", "wd_steps"]]).mark_point(**look)
 
     # --- the surface ---
 
@@ -189,7 +179,7 @@ class _Hexagons:
         ]
         base = self._xy(pd.DataFrame(rows, columns=["line", "place", "level", "x", "y"]))
         for width, colour in ((2.4, "#00000050"), (1.1, "#fff")):
-            line = base.mark_line(stroke=colour, strokeWidth=width, interpolate="linear", aria=False)
+            line = base.mark_line(stroke=colour, strokeWidth=width, interpolate="linear")
             yield line.encode(detail="line:N", order="place:O", opacity=_shown())
 
     def _fitted(self) -> set[tuple[int, int]]:
@@ -220,7 +210,7 @@ class _Hexagons:
             x, y = hexagon_xy(*spread)
             ring = pd.DataFrame({"place": range(len(turn)), "x": centre[0] + x, "y": centre[1] + y})
             for width, colour in ((4, "#fff"), (1.8, CANDIDATE)):
-                line = self._xy(ring).mark_line(stroke=colour, strokeWidth=width, aria=False)
+                line = self._xy(ring).mark_line(stroke=colour, strokeWidth=width)
                 yield line.encode(order="place:O", opacity=_shown())
         base = self._xy(pd.DataFrame([centre], columns=["x", "y"]))
         for width, colour in ((4, "#fff"), (2, CANDIDATE)):
@@ -233,7 +223,7 @@ class _Hexagons:
         """Draw where the ranges end that proposers chose from, and the order of proposals, each on a disc."""
         if self.ranges is not None:
             sides = pd.DataFrame(self._sides(), columns=["x", "y", "x2", "y2"])
-            rule = self._xy(sides).mark_rule(stroke=INK, strokeWidth=2, strokeOpacity=0.6, aria=False)
+            rule = self._xy(sides).mark_rule(stroke=INK, strokeWidth=2, strokeOpacity=0.6)
             yield rule.encode(x2="x2", y2="y2")
         numbered = self.points.dropna(subset=["proposal"])
         if len(numbered) and self.unit >= LEGIBLE:
@@ -261,12 +251,10 @@ class _Hexagons:
         left_end, right_end = hexagon_xy(self.i0 - 0.62, self.j1 + 0.75), hexagon_xy(self.i1 + 1.2, self.j0 - 0.62)
         for places, angle in ((left, 0), (low, 300)):
             base = self._xy(pd.DataFrame(places, columns=["x", "y", "label"]))
-            text = base.mark_text(
-                fill=INK, fillOpacity=0.7, align="right", baseline="middle", angle=angle, fontSize=11, aria=False
-            )
+            text = base.mark_text(fill=INK, fillOpacity=0.7, align="right", baseline="middle", angle=angle, fontSize=11)
             yield text.encode(text="label:N")
         names = pd.DataFrame([(*left_end, "wd"), (*right_end, "lr")], columns=["x", "y", "label"])
-        yield self._xy(names).mark_text(fontSize=13, fontWeight="bold", aria=False).encode(text="label:N")
+        yield self._xy(names).mark_text(fontSize=13, fontWeight="bold").encode(text="label:N")
 
     def _value(self, axis: str, steps: int) -> str:
         """Return the lr or wd of a position, counted from that of any point."""

@@ -8,6 +8,8 @@ from ettsweep.report.figures.trajectories import seen, value_scale
 from ettsweep.report.histories import NAMES
 from ettsweep.report.style import axis_of, is_accuracy, mean_std, plus_minus, strategy_colour, strategy_rank
 
+KINDS = ["search's seeds", "fresh seeds"]
+
 
 def seeds(curves: pd.DataFrame, runs: pd.DataFrame) -> alt.LayerChart:
     """Draw the evaluations of each strategy's candidate, a line for each fresh seed, for each of the search's without.
@@ -61,8 +63,8 @@ def scores(runs: pd.DataFrame) -> alt.LayerChart:
     order = _ordered(scored)
     spread = scored.groupby(["strategy", "kind"], as_index=False)["value"].agg(mean="mean", std="std")
     spread = spread.assign(low=spread["mean"] - spread["std"], high=spread["mean"] + spread["std"])
-    y = alt.Y("strategy:N", title=None, sort=order, axis=alt.Axis(ticks=False, domain=False))
-    apart = alt.YOffset("kind:N", sort=["search's seeds", "fresh seeds"])
+    y = alt.Y("strategy:N", title=None, scale=alt.Scale(domain=order), axis=alt.Axis(ticks=False, domain=False))
+    apart = alt.YOffset("kind:N", scale=alt.Scale(domain=KINDS))
     x = alt.X("value:Q", title=name, scale=alt.Scale(zero=False, padding=12))
     colour = _by_strategy("strategy", order, order, legend=False)
     base = alt.Chart(data.of(spread)).encode(y, apart, color=colour)
@@ -72,7 +74,7 @@ def scores(runs: pd.DataFrame) -> alt.LayerChart:
         base.mark_rule(strokeWidth=1.2).encode(alt.X("low:Q", title=name), x2="high:Q"),
         base.mark_tick(thickness=2.4, size=16).encode(alt.X("mean:Q", title=name)),
     ]
-    for kind, filled in (("search's seeds", False), ("fresh seeds", True)):
+    for kind, filled in zip(KINDS, (False, True), strict=True):
         mark = dots.transform_filter(alt.datum.kind == kind).mark_point(
             filled=filled, size=48, strokeWidth=1.5, opacity=0.9
         )
@@ -88,7 +90,7 @@ def _one_kind(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _kinds(runs: pd.DataFrame) -> pd.Series:
-    return runs["counted"].map({True: "search's seeds", False: "fresh seeds"})
+    return runs["counted"].map(dict(zip((True, False), KINDS, strict=True)))
 
 
 def _ordered(runs: pd.DataFrame) -> list[str]:

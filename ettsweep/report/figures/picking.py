@@ -20,11 +20,12 @@ RUNS = 6
 
 def about(points: pd.DataFrame) -> pd.DataFrame:
     """Return points with all that a tooltip tells of them."""
-    return points[["point", "lr_steps", "wd_steps", "state"]].assign(
+    good = points["as_good"].map({True: ", as good within the margin", False: ""})
+    return points[["point", "lr_steps", "wd_steps"]].assign(
+        state=points["state"] + good,
         mean=points["told"].where(points["score"].notna(), "none"),
         seeds=points["seeds"].fillna(0),
         metric=points["metric"].map(metric_name),
-        note=points["as_good"].map({True: "as good within the margin", False: ""}),
         ids=[_ids(runs) for runs in points["runs"]],
     )
 
@@ -40,7 +41,6 @@ TOOLTIP = [
     alt.Tooltip("metric:N", title="score"),
     alt.Tooltip("mean:N", title="mean ± standard error"),
     alt.Tooltip("seeds:Q"),
-    alt.Tooltip("note:N"),
     alt.Tooltip("ids:N", title="runs"),
 ]
 

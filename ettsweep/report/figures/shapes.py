@@ -29,5 +29,5 @@ STATES = {
 def numbers(base: alt.Chart) -> list[alt.Chart]:
     """Draw the number of each proposal, the column `proposal`, on a disc of its own: it is read on every colour."""
     disc: dict[str, Any] = {"fill": "#fff", "stroke": "#1c1c1e", "strokeWidth": 0.7, "size": 190, "opacity": 1}
-    number = base.mark_text(fontSize=8.5, fontWeight="bold", fill="#1c1c1e", aria=False)
-    return [base.mark_circle(**disc, aria=False), number.encode(text="proposal:Q")]
+    number = base.mark_text(fontSize=8.5, fontWeight="bold", fill="#1c1c1e")
+    return [base.mark_circle(**disc), number.encode(text="proposal:Q")]

@@ -16,7 +16,7 @@ def strategies(points: pd.DataFrame) -> alt.LayerChart:
     """Draw the points of some families, what is as good as the candidate within the margin, and the candidates.
 
     A switch maps all to the coordinates of the standard strategy, by powers of the width. There, strategies whose
-    optima agree lie on each other.
+    optima agree lie on each other: a ring around a ring, and names above names.
 
     Args:
         points: rows of `points_frame` of families that differ only in strategy, with wd above 0.
@@ -46,13 +46,16 @@ def strategies(points: pd.DataFrame) -> alt.LayerChart:
             ],
         )
     )
+    optima = base.transform_filter("datum.role == 'candidate'").transform_window(
+        row="row_number()", groupby=["x", "y"], sort=[alt.SortField("strategy")]
+    )
+    ring = alt.expr("230 + 330 * (datum.row - 1)")
     layers = [
         base.mark_point(size=22, opacity=0.35, filled=True).encode(shape),
         base.transform_filter("datum.as_good").mark_point(size=90, opacity=0.9, strokeWidth=1.5).encode(shape),
-        base.transform_filter("datum.role == 'candidate'").mark_point(size=230, opacity=1, filled=True, stroke="#fff"),
-        base.transform_filter("datum.role == 'candidate'")
-        .mark_text(dy=-15, fontWeight="bold")
-        .encode(text="strategy:N"),
+        optima.transform_filter("datum.row == 1").mark_point(size=230, opacity=1, filled=True, stroke="#fff"),
+        optima.transform_filter("datum.row > 1").mark_point(size=ring, opacity=1, filled=False, strokeWidth=3),
+        optima.mark_text(dy=alt.expr("-15 - 13 * (datum.row - 1)"), fontWeight="bold").encode(text="strategy:N"),
     ]
     switch = alt.param(name=MAPPED, value=False, bind=alt.binding_checkbox(name="in the coordinates of standard "))
     chart = layered(*layers).add_params(switch)

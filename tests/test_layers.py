@@ -15,7 +15,7 @@ PACKAGE = Path(ettsweep.__file__).parent
 
 LAYERS = [  # each may import those after it; those of one layer do not import each other
     {"__main__"},
-    {"cli"},
+    {"cli", "results"},
     {"check", "doctor"},
     {"report", "worker"},
     {"launch"},

@@ -10,7 +10,7 @@ FONT = "Helvetica, Arial, Liberation Sans, sans-serif"
 CANDIDATE = "#d62728"
 
 CONFIG: dict[str, Any] = {
-    "background": None,
+    "background": "transparent",
     "font": FONT,
     "view": {"stroke": None},
     "padding": 12,

@@ -1,4 +1,4 @@
-"""Results in a notebook: `load("results")` gives pandas frames of runs, points, curves, verdicts, and the page's figures."""
+"""Results in a notebook: `load("results")` gives pandas frames of runs, points, curves and verdicts; and figures."""
 
 import warnings
 from collections.abc import Sequence
@@ -255,7 +255,7 @@ class Figures:
         Raises:
             InputError: nothing was proposed, no such strategy, or which one is not said.
         """
-        return _shown(charts.course(self._of(strategy, sweep)), "nothing was proposed: it is no search")
+        return _shown(charts.course(self._of(strategy, sweep)), "no points were proposed; `ettsweep search` does that")
 
     # --- which ---
 

@@ -146,5 +146,5 @@ def test_the_planner_loads_no_torch() -> None:
     assert not loaded(*names) & {"torch", "pandas", "optuna", "sklearn", "matplotlib"}
 
 
-def test_a_report_is_made_without_torch() -> None:
-    assert "torch" not in loaded(*[n for n in MODULES if part(n) == "report"])
+def test_a_report_is_made_and_results_are_loaded_without_torch() -> None:
+    assert "torch" not in loaded(*[n for n in MODULES if part(n) in ("report", "results")])

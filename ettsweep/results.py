@@ -14,8 +14,8 @@ from ettsweep.launch.rounds import read_ledger
 from ettsweep.output import count
 from ettsweep.report import charts
 from ettsweep.report.charts import Frames
-from ettsweep.report.figures.data import FILE_WIDTH
 from ettsweep.report.families import JudgedFamily, compare, judged, with_evidence
+from ettsweep.report.figures.data import FILE_WIDTH
 from ettsweep.report.histories import Histories, rows_for
 from ettsweep.report.tables import optima_table, runs_table
 from ettsweep.report.theme import CONFIG

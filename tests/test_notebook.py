@@ -61,6 +61,8 @@ def test_the_notebook_shows_what_was_trained(tmp_path: Path, results: Path, monk
         assert "vegaEmbed" in of(notebook, cell)["text/html"]
     drawn = re.findall(r'"run": "([0-9a-f]{12})"', of(notebook, "curves")["text/html"])
     assert len(drawn) == 2 * 2 * 3, "two strategies, two seeds, three evaluations"
-    assert of(notebook, "spikes")["text/html"].count("<tr>") == 1 + 2 * 3, "names, and a row for each lr of each strategy"
+    assert of(notebook, "spikes")["text/html"].count("<tr>") == 1 + 2 * 3, (
+        "names, and a row for each lr of each strategy"
+    )
     assert (elsewhere / "lattice.pdf").read_bytes().startswith(b"%PDF")
     assert [path.name for path in elsewhere.iterdir()] == ["lattice.pdf"]

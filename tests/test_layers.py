@@ -15,7 +15,7 @@ PACKAGE = Path(ettsweep.__file__).parent
 
 LAYERS = [  # each may import those after it; those of one layer do not import each other
     {"__main__"},
-    {"cli"},
+    {"cli", "results"},
     {"check", "doctor"},
     {"report", "worker"},
     {"launch"},
@@ -146,5 +146,5 @@ def test_the_planner_loads_no_torch() -> None:
     assert not loaded(*names) & {"torch", "pandas", "optuna", "sklearn", "matplotlib"}
 
 
-def test_a_report_is_made_without_torch() -> None:
-    assert "torch" not in loaded(*[n for n in MODULES if part(n) == "report"])
+def test_a_report_is_made_and_results_are_loaded_without_torch() -> None:
+    assert "torch" not in loaded(*[n for n in MODULES if part(n) in ("report", "results")])

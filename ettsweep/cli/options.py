@@ -155,12 +155,10 @@ class Families:
         Raises:
             InputError: a sweep is not there, or nothing is of a model, strategy or family.
         """
-        from ettsweep.sweep.sweeps import holders
+        from ettsweep.sweep.sweeps import belonging
 
-        meant = {sweep.name for sweep in self.sweeps(sweeps)}
+        runs = belonging(ledger.runs.values(), sweeps, self.sweep or ())
         self._check_runs(ledger, sweeps)
-        belong = {run.id: set(holders(sweeps.searches, run.family, run.spec)) for run in ledger.runs.values()}
-        runs = [r for r in ledger.runs.values() if belong[r.id] & meant or not (self.sweep or belong[r.id])]
         return self._among(runs)
 
     def holding(self, runs: "Sequence[Run]", sweeps: "Sweeps") -> "list[Search]":

@@ -195,13 +195,13 @@ def _write_report(
     """Read all that is there and write a report of what is meant, as an edition of a page if that has a name."""
     from ettsweep.launch.rounds import read_ledger
     from ettsweep.report.build import write_report
+    from ettsweep.report.families import with_evidence
     from ettsweep.sweep.firstlook import looked_at
     from ettsweep.sweep.verify import judge
 
     ledger, sweeps = read_ledger(results), families.load(results)
-    searches, runs = families.searches(sweeps), families.runs(ledger, sweeps)
-    verdicts = judge(searches, ledger)
-    runs = list({run.id: run for run in (*runs, *(run for v in verdicts for run in v.runs))}.values())
+    verdicts = judge(families.searches(sweeps), ledger)
+    runs = with_evidence(families.runs(ledger, sweeps), verdicts)
     looks = looked_at(families.sweeps(sweeps), sweeps, ledger)
     notes = {name: sweep.note for name, sweep in sweeps.named.items()}
     paths = write_report(results, folder, runs, verdicts, sweeps.searches, tell, looks, notes, edition)

@@ -42,14 +42,12 @@ def write_report(
         with storage_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
     paths = tables.write_tables(out / "tables", runs, verdicts, searches)
-    comparisons, histories = compare(judged(runs, verdicts)), Histories()
+    comparisons, histories = compare(judged(runs, verdicts)), Histories(tell)
     drawing, figures = Drawing(histories, rows_for(len(runs))), dict[tuple[Key, str], Figure]()
     for comparison in comparisons:
         for key, figure in drawing.of(comparison):
             paths += figure.save(out / "figures")
             figures[key, figure.kind] = figure
-    for problem in histories.corrupt.values():
-        tell(problem)
     page = html.render(results, out, comparisons, figures, runs, searches, histories.corrupt, looks, notes, edition)
     paths = [*publish(out, page, edition), *paths]
     settle(out, paths)

@@ -6,16 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import altair as alt
-import pandas as pd
 
 from ettsweep.files import Json, write_atomic
 from ettsweep.output import count
-from ettsweep.report import figures
+from ettsweep.report import charts
+from ettsweep.report.charts import Frames
 from ettsweep.report.claims import Key
-from ettsweep.report.families import Comparison, JudgedFamily
+from ettsweep.report.families import Comparison
 from ettsweep.report.figures.data import FILE_WIDTH
-from ettsweep.report.fitted import optimum_frame, surface_frame
-from ettsweep.report.frames import course_frame, curves_frame, optima_frame, points_frame, ranges_frame, spikes_frame
 from ettsweep.report.histories import Histories
 from ettsweep.report.theme import CONFIG
 from ettsweep.sweep.verdict import Verdict
@@ -88,17 +86,14 @@ class Drawing:
         What has nothing to show is not drawn.
         """
         families, first = comparison.families, comparison.families[0].verdict
-        points = points_frame(families)
-        curves = curves_frame(families, self._histories, self._rows)
-        spikes = spikes_frame(families, self._histories, self._rows)
+        frames = Frames(families, self._histories, self._rows)
         told, name = comparison.title, self._name(_series(first), first.family)
-        for kind, caption, chart in _of_all(points, curves, optima_frame(families)):
+        for kind, caption, chart in _of_all(frames):
             yield first.key, _figure(kind, f"{name}-{kind}", told, caption, chart)
         for family in families:
             verdict = family.verdict
-            own = [frame[frame["family"] == verdict.family] for frame in (points, curves, spikes)]
             name = self._name(f"{_series(verdict)}-{verdict.strategy}", verdict.family)
-            for kind, caption, chart in _of_one(family, *own):
+            for kind, caption, chart in _of_one(frames.of([family])):
                 yield verdict.key, _figure(kind, f"{name}-{kind}", f"{told}: {verdict.strategy}", caption, chart)
 
     def _name(self, name: str, family: str) -> str:
@@ -126,57 +121,45 @@ Drawn = Iterator[tuple[str, str, alt.LayerChart]]
 """Kind, caption and chart of some figures."""
 
 
-def _of_all(points: pd.DataFrame, curves: pd.DataFrame, optima: pd.DataFrame) -> Drawn:
+def _of_all(frames: Frames) -> Drawn:
     """Draw what compares strategies."""
-    scored, optima = points.dropna(subset=["score", "log2_wd"]), optima.dropna(subset=["score"])
-    if len(scored) and points["strategy"].nunique() > 1:
+    if chart := charts.strategies(frames):
         caption = "Points that were run, in rings what is as good as the optimum within the margin, and the optima."
-        yield "strategies", caption, figures.strategies(scored)
-    if len(optima):
-        if _evaluated(curves[curves["run"].isin(optima["run"])], optima):
-            caption = (
-                "Optima of all strategies, a line for each fresh seed, or for each of the search's without any. "
-                "In brackets: mean ± standard deviation, and how many."
-            )
-            yield "seeds", caption, figures.seeds(curves, optima)
+        yield "strategies", caption, chart
+    if chart := charts.seeds(frames):
+        caption = (
+            "Optima of all strategies, a line for each fresh seed, or for each of the search's without any. "
+            "In brackets: mean ± standard deviation, and how many."
+        )
+        yield "seeds", caption, chart
+    if chart := charts.scores(frames):
         caption = (
             "Scores of the optima, mean ± standard deviation: open circles are the search's seeds, filled ones fresh."
         )
-        yield "scores", caption, figures.scores(optima)
+        yield "scores", caption, chart
 
 
-def _of_one(family: JudgedFamily, points: pd.DataFrame, curves: pd.DataFrame, spikes: pd.DataFrame) -> Drawn:
+def _of_one(frames: Frames) -> Drawn:
     """Draw what is known of one family."""
-    if points["runs"].str.len().sum() == 0 or not family.verdict.search.free:
-        return
-    surface, optimum = surface_frame([family]), optimum_frame([family])
-    yield (
-        "map",
-        _map_caption(family, points, len(surface) > 0),
-        figures.lattice(points, surface, optimum, ranges_frame(family)),
-    )
-    if _evaluated(curves[curves["counted"]], points):
+    if chart := charts.lattice(frames):
+        yield "map", _map_caption(frames), chart
+    if chart := charts.trajectories(frames):
         caption = "Evaluations of all points, a line for each, mean over the search's seeds; the candidate is thick."
-        yield "trajectories", caption, figures.trajectories(curves, points)
-    if len(curves):
+        yield "trajectories", caption, chart
+    if chart := charts.curves(frames):
         caption = "Means over the search's seeds; triangles are spikes. A click on the map shows all runs of a point."
-        yield "curves", caption, figures.curves(curves, spikes, points)
-    if len(spent := course_frame(family)):
+        yield "curves", caption, chart
+    if chart := charts.course(frames):
         caption = (
             "What the search had found after so many runs: proposals in the order in which they were named, then all "
             "others that the verdict goes by, in the order in which they ended. The best single run is partly luck: "
             "verdicts go by means."
         )
-        yield "course", caption, figures.course(spent, points)
+        yield "course", caption, chart
 
 
-def _evaluated(curves: pd.DataFrame, scored: pd.DataFrame) -> bool:
-    """Say whether there is an evaluation of what scores are of."""
-    return bool(curves[str(scored["metric"].iloc[0]).replace("best_", "val_")].notna().any())
-
-
-def _map_caption(family: JudgedFamily, points: pd.DataFrame, fitted: bool) -> str:
-    verdict = family.verdict
+def _map_caption(frames: Frames) -> str:
+    verdict, points, fitted = frames.families[0].verdict, frames.points, len(frames.surface) > 0
     told = ["Mean ± standard error over n of the search's seeds; red: the candidate."]
     if len(verdict.neighbours) == 6:
         told.append("Its six neighbours, with a black or white frame, are the hexagons that touch it.")

@@ -72,6 +72,12 @@ def of_families(runs: Iterable[Run]) -> dict[str, list[Run]]:
     return families
 
 
+def with_evidence(runs: Iterable[Run], verdicts: Iterable[Verdict]) -> list[Run]:
+    """Return some runs and those that verdicts rest on, each once."""
+    evidence = (run for verdict in verdicts for run in verdict.runs)
+    return list({run.id: run for run in (*runs, *evidence)}.values())
+
+
 def judged(runs: Iterable[Run], verdicts: Sequence[Verdict]) -> list[JudgedFamily]:
     """Return each verdict with the runs of its family that lie on its sweep's lattice."""
     families = of_families(runs)

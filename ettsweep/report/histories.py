@@ -1,6 +1,6 @@
 """Histories: what runs recorded step by step, each read once and thinned to what a figure can show."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ettsweep.errors import CorruptError
@@ -72,14 +72,15 @@ class History:
 
 
 class Histories:
-    """Histories of runs, each read once: a finished one stays as it is. What cannot be read is remembered.
+    """Histories of runs, each read once: a finished one stays as it is. What cannot be read is told, and remembered.
 
     Attributes:
         corrupt: why, by run id.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, tell: Callable[[str], None] = lambda text: None) -> None:
         self.corrupt: dict[str, str] = {}
+        self._tell = tell
         self._finished: dict[tuple[str, int], History | None] = {}
 
     def of(self, run: Run, rows: int) -> History | None:
@@ -95,6 +96,7 @@ class Histories:
             return run.dir.history()
         except CorruptError as error:
             self.corrupt[run.id] = str(error)
+            self._tell(str(error))
             return ()
 
 

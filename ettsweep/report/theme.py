@@ -12,7 +12,7 @@ CANDIDATE = "#d62728"
 CONFIG: dict[str, Any] = {
     "aria": False,  # the page says what a figure shows, and has the points of a map in a list
     "mark": {"aria": False},
-    "background": None,
+    "background": "transparent",
     "font": FONT,
     "view": {"stroke": None},
     "padding": 12,

@@ -274,6 +274,18 @@ def held_by(searches: Searches, family: str, spec: RunSpec) -> str:
     return ", ".join(holders(searches, family, spec)) or "-"
 
 
+def belonging(runs: Iterable[Run], sweeps: Sweeps, names: Sequence[str] = ()) -> list[Run]:
+    """Return the runs that belong to the sweeps of these names; without any, to one that is not archived or to none.
+
+    Raises:
+        InputError: there is no sweep of a name.
+        CorruptError: one that is named cannot be read.
+    """
+    meant = {sweep.name for sweep in sweeps.chosen(names)}
+    belong = ((run, set(holders(sweeps.searches, run.family, run.spec))) for run in runs)
+    return [run for run, held in belong if held & meant or not (names or held)]
+
+
 def spared(runs: Sequence[Run], names: Collection[str], sweeps: Sweeps) -> tuple[list[Run], dict[str, int]]:
     """Return the runs that belong to no sweep but those named, and how many belong to others, by name.
 

@@ -1,0 +1,284 @@
+"""What a person uses in a notebook: frames against what lies in run folders, figures against those of the page."""
+
+import json
+import math
+import re
+import shutil
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import made_sweep
+from support.commandline import ettsweep, write_grid
+from support.made_sweep import loss_at
+
+from ettsweep.errors import CorruptError, InputError
+from ettsweep.report.theme import CONFIG
+from ettsweep.results import Results, load
+from ettsweep.sweep.changes import extend
+from ettsweep.sweep.gridfile import load_request
+
+FRAMES = ("runs", "verdicts", "points", "curves", "spikes", "surface")
+SEEDS, FRESH = (0, 1), 10
+SCHEDULE = {"total_steps": 240, "warmup_steps": 24, "eval_every": 40}
+
+
+def make(folder: Path, name: str, **changes: Any) -> None:
+    """Make a sweep of nine points under two strategies, lowest at the centre, each with two finished runs."""
+    asked = {"wd": {"range": [-1, 1]}, "strategies": ["standard", "ntk"], "seeds": list(SEEDS), "criterion": {}}
+    recipe = {"recipe": {"batch_size": 32, "schedule": SCHEDULE}}
+    request = load_request(write_grid(folder / f"{name}.yaml", **(asked | recipe | changes)))
+    extend(folder / "results", name, request)
+    for search in request.searches(name):
+        for spec in search.specs():
+            steps = (round(math.log2(a / b)) for a, b in zip((spec.lr, spec.wd), search.centre, strict=True))
+            made_sweep.finish(folder / "results", spec, loss_at(*steps, spec.seed))
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a results folder of the sweep w8; the centre of standard was rerun with a fresh seed."""
+    made = tmp_path_factory.mktemp("made")
+    make(made, "w8")
+    base = next(search.base for search in load_request(made / "w8.yaml").searches() if search.strategy == "standard")
+    made_sweep.finish(made / "results", base.at(base.lr, base.wd, FRESH), 0.125)
+    return made / "results"
+
+
+@pytest.fixture
+def copied(folder: Path, results: Path) -> Path:
+    """Return a copy of it, to be changed."""
+    return shutil.copytree(folder, results)
+
+
+@pytest.fixture
+def loaded(folder: Path) -> Results:
+    """Return what it has."""
+    return load(folder)
+
+
+def files(folder: Path) -> dict[Path, int]:
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+
+
+# --- frames ---------------------------------------------------------------------------------------------------------
+
+
+def test_runs_are_those_of_the_folder(folder: Path, loaded: Results) -> None:
+    results = {path.parent.name: json.loads(path.read_text()) for path in folder.glob("runs/*/result.json")}
+    runs = loaded.runs.set_index("run")
+    assert len(results) == 2 * 9 * len(SEEDS) + 1
+    assert runs["best_loss"].to_dict() == {run: result["best_loss"] for run, result in results.items()}
+    assert set(runs["sweep"]) == {"w8"}
+    assert set(runs["state"]) == {"done"}
+    assert repr(loaded) == f"{folder}: 1 sweep, 37 runs (37 done)"
+
+
+def test_verdicts_are_those_of_the_command_line(folder: Path, loaded: Results) -> None:
+    said = ettsweep("verify-optimum", "--dry-run", "--format", "json", "--results", folder, code=None)
+    told = json.loads(said.stdout)
+    columns = ["strategy", "verdict", "statement", "reason", "lr", "wd", "score"]
+    assert loaded.verdicts[columns].to_dict("records") == [{name: one[name] for name in columns} for one in told]
+    assert loaded.verdicts.set_index("strategy")["fresh_score"].to_dict() == {
+        "standard": 0.125,
+        "ntk": pytest.approx(math.nan, nan_ok=True),
+    }
+
+
+def test_points_have_means_over_the_seeds_of_the_search(loaded: Results) -> None:
+    points = loaded.points[loaded.points["strategy"] == "ntk"]
+    scores = {(row.lr_steps, row.wd_steps): (row.score, row.seeds) for row in points.itertuples() if row.seeds}
+    around = [(i, j) for i in (-1, 0, 1) for j in (-1, 0, 1)]
+    assert scores == {at: (pytest.approx(statistics.fmean(loss_at(*at, seed) for seed in SEEDS)), 2) for at in around}
+
+
+def test_curves_are_what_was_recorded(folder: Path, loaded: Results) -> None:
+    for run, rows in loaded.curves.groupby("run"):
+        lines = [json.loads(line) for line in (folder / "runs" / str(run) / "metrics.jsonl").read_text().splitlines()]
+        for name in ("loss", "val_loss"):
+            recorded = [(line["step"], line[name]) for line in lines if name in line]
+            assert list(rows.dropna(subset=[name])[["step", name]].itertuples(index=False, name=None)) == recorded
+    assert loaded.curves["run"].nunique() == 37
+    assert set(loaded.curves.loc[~loaded.curves["counted"], "seed"]) == {FRESH}
+
+
+def test_a_folder_without_anything_has_frames_with_all_columns(loaded: Results, results: Path) -> None:
+    results.mkdir()
+    empty = load(results)
+    for name in FRAMES:
+        assert len(getattr(empty, name)) == 0
+        assert list(getattr(empty, name).columns) == list(getattr(loaded, name).columns), name
+    with pytest.raises(InputError, match=r"results: no grid has been asked for yet, so there is nothing to draw$"):
+        empty.figures.scores()
+
+
+def test_reading_writes_nothing(copied: Path) -> None:
+    before = files(copied)
+    loaded = load(copied)
+    for name in FRAMES:
+        getattr(loaded, name)
+    loaded.figures.lattice("ntk").to_dict()
+    loaded.figures.curves("ntk").to_dict()
+    assert files(copied) == before
+
+
+# --- what is meant --------------------------------------------------------------------------------------------------
+
+
+def test_a_sweep_that_is_named_has_its_own_runs_alone(copied: Path) -> None:
+    make(copied.parent, "w9", recipe={"batch_size": 16, "schedule": SCHEDULE}, strategies=["mup"])
+    assert set(load(copied, "w9").runs["sweep"]) == {"w9"}
+    assert set(load(copied).verdicts["sweep"]) == {"w8", "w9"}
+    assert set(load(copied, "w8", "w9").runs["sweep"]) == {"w8", "w9"}
+
+
+def test_an_archived_sweep_is_read_where_it_is_named(copied: Path) -> None:
+    ettsweep("sweeps", "archive", "w8", "--results", copied)
+    with pytest.raises(InputError) as told:
+        load(copied)
+    assert str(told.value) == f"{copied}: all sweeps are archived; name one: 'w8'"
+    assert len(load(copied, "w8").runs) == 37
+
+
+WRONG: list[tuple[Callable[[Results], object], str]] = [
+    (
+        lambda r: r.figures.lattice(),
+        "there are several; name one by strategy and sweep: ('standard', 'w8'), ('ntk', 'w8')",
+    ),
+    (lambda r: r.figures.lattice("mup"), "unknown strategy 'mup'. Known: ntk, standard"),
+    (lambda r: r.figures.lattice("ntk", "w9"), "unknown sweep 'w9'. Known: w8"),
+    (
+        lambda r: r.figures.course("ntk"),
+        "nothing to draw: no points were proposed; `ettsweep search` does that",
+    ),
+    (lambda r: load(r.folder, "w9"), "unknown sweep 'w9'. Known: w8"),
+]
+
+
+@pytest.mark.parametrize(("asked", "told"), WRONG)
+def test_what_is_not_there_is_told_with_what_is(loaded: Results, asked: Callable[[Results], object], told: str) -> None:
+    with pytest.raises(InputError) as error:
+        asked(loaded)
+    assert str(error.value) == told
+
+
+def test_where_sweeps_are_several_figures_want_one(copied: Path) -> None:
+    make(copied.parent, "w9", recipe={"batch_size": 16, "schedule": SCHEDULE}, strategies=["ntk", "mup"])
+    figures = load(copied).figures
+    with pytest.raises(InputError) as told:
+        figures.strategies()
+    assert str(told.value) == "there are several sweeps; name one: 'w8', 'w9'"
+    with pytest.raises(InputError) as told:
+        figures.lattice("ntk")
+    assert str(told.value) == "there are several; name one by strategy and sweep: ('ntk', 'w8'), ('ntk', 'w9')"
+    assert figures.lattice("mup").to_dict() == load(copied, "w9").figures.lattice("mup").to_dict()
+
+
+def test_what_is_no_results_folder_is_told(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").touch()
+    for folder, told in (
+        (tmp_path / "none", "no such folder; `load` takes the results folder of ettsweep's commands"),
+        (tmp_path / "notes.txt", "no such folder; `load` takes the results folder of ettsweep's commands"),
+    ):
+        with pytest.raises(InputError) as error:
+            load(folder)
+        assert str(error.value) == f"{folder}: {told}"
+    with pytest.raises(InputError) as error:
+        load(str(tmp_path))
+    assert str(error.value) == f"{tmp_path} is no results folder: it has neither runs/ nor sweeps/"
+
+
+# --- what is broken -------------------------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_read_is_left_out_with_a_warning(copied: Path) -> None:
+    one, other = sorted(path.name for path in copied.glob("runs/*"))[:2]
+    (copied / "runs" / one / "spec.json").write_text("{")
+    with (copied / "runs" / other / "metrics.jsonl").open("a") as metrics:
+        metrics.write("what is this\n")
+    (copied / "sweeps" / "w9").mkdir()
+    (copied / "sweeps" / "w9" / "0001.yaml").write_text("asked: [")
+    with pytest.warns(UserWarning, match=r"^left out: ") as told:
+        loaded = load(copied)
+    assert len(told) == 2
+    assert len(loaded.runs) == 36
+    assert set(loaded.broken) == {one, "w9"}
+    assert repr(loaded).endswith("36 runs (36 done), 2 broken")
+    with pytest.warns(UserWarning, match=f"left out: .*{other}"):
+        curves = loaded.curves
+    assert other not in set(curves["run"])
+    assert set(loaded.broken) == {one, other, "w9"}
+    with pytest.raises(CorruptError, match=r"w9/0001\.yaml"):
+        load(copied, "w9")
+
+
+# --- figures --------------------------------------------------------------------------------------------------------
+
+
+def page_of(results: Path, out: Path) -> dict[str, dict[str, Any]]:
+    """Return the specifications of the figures of a page, with their data, by name."""
+    ettsweep("report", "--results", results, "--out", out, code=None)
+    page = (out / "report.html").read_text()
+    (data,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page, re.S)
+    sets = {name: rows_of(**table) for name, table in json.loads(data).items()}
+    found = re.findall(r'data-figure="([^"]+)".*?class="spec">(.*?)</script>', page, re.S)
+    specs = {name: json.loads(spec) for name, spec in found}
+    return {name: spec | {"datasets": {key: sets[key] for key in spec["datasets"]}} for name, spec in specs.items()}
+
+
+def rows_of(rows: int, columns: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the rows of a table that the page has by columns."""
+    whole = {
+        name: [column["texts"][place] for place in column["at"]] if isinstance(column, dict) else column
+        for name, column in columns.items()
+    }
+    return [{name: values[row] for name, values in whole.items()} for row in range(rows)]
+
+
+def test_figures_are_those_of_the_page_in_its_colours(folder: Path, loaded: Results, tmp_path: Path) -> None:
+    page, figures = page_of(folder, tmp_path), loaded.figures
+    drawn = {
+        "strategies": figures.strategies(),
+        "seeds": figures.seeds(),
+        "scores": figures.scores(),
+        **{
+            f"{strategy}-{name}": draw(strategy)
+            for strategy in ("standard", "ntk")
+            for name, draw in (
+                ("map", figures.lattice),
+                ("trajectories", figures.trajectories),
+                ("curves", figures.curves),
+            )
+        },
+    }
+    assert page.keys() == {f"w8-{name}" for name in drawn}
+    for name, chart in drawn.items():
+        own, there = chart.to_dict(), page[f"w8-{name}"]
+        if there["width"] == "container":
+            assert own.pop("width") == 640, "as in the files of the report"
+            there.pop("width")
+        look = own.pop("config")
+        assert {key: look[key] | value if isinstance(value, dict) else value for key, value in CONFIG.items()} == look
+        there.pop("config", None)  # altair's own, beside what the page has for all of them
+        assert own == there, name
+
+
+def test_a_figure_is_shown_and_saved_with_its_data_and_looks(loaded: Results, tmp_path: Path) -> None:
+    chart = loaded.figures.lattice("ntk")
+    shown = chart._repr_mimebundle_()["text/html"]
+    chart.save(tmp_path / "map.svg")
+    chart.save(tmp_path / "map.html")
+    svg, html = ((tmp_path / f"map.{kind}").read_text() for kind in ("svg", "html"))
+    best = f"{statistics.fmean(loss_at(0, 0, seed) for seed in SEEDS):.3f}".removeprefix("0")
+    assert f">{best}</text>" in svg
+    for text in (shown, html):
+        assert f'"mean": "{best}"' in text
+        assert '"background": "transparent"' in text
+    for text in (shown, html, svg):
+        assert "currentColor" in text
+        assert "Liberation Sans" in text
+    for kind, begins in (("pdf", b"%PDF"), ("png", b"\x89PNG")):
+        chart.save(tmp_path / f"map.{kind}")
+        assert (tmp_path / f"map.{kind}").read_bytes().startswith(begins)

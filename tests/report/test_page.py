@@ -394,6 +394,12 @@ def test_without_scripts_the_answer_and_a_table_are_there(browser: Any, report: 
 # --- while runs finish ------------------------------------------------------------------------------------------------
 
 
+AT_REST = """() => new Promise((done) => {
+    const look = (last) => (window.scrollY === last ? done(last) : setTimeout(look, 200, window.scrollY));
+    look(null);
+})"""
+
+
 def test_an_open_page_shows_the_next_edition_and_keeps_its_place(made: Made, browser: Any, tmp_path: Path) -> None:
     few = [run for run in made.runs if run.spec.seed < 2]
     page, article = page_of(made, tmp_path, "a1", runs=few), family(made, "standard")
@@ -407,8 +413,9 @@ def test_an_open_page_shows_the_next_edition_and_keeps_its_place(made: Made, bro
         shown.page.locator(f"{article} .points").select_option(index=2)
         shown.page.locator(f"{article} figure.curves input[type=range]").fill("2")
         seeds_shown(shown, article, 3)
+        shown.page.evaluate(AT_REST)  # it scrolls smoothly to the curves that were chosen
         shown.page.evaluate("window.scrollTo({top: 1500, behavior: 'instant'})")
-        place = shown.page.evaluate("window.scrollY")
+        place = shown.page.evaluate(AT_REST)
         page_of(made, tmp_path, "b2")
         shown.page.wait_for_function("document.documentElement.dataset.live === 'b2'", timeout=PATIENCE_MS)
         shown.ready()

@@ -88,5 +88,15 @@ const figures = (() => {
     }
     document.querySelectorAll("article[data-family]").forEach(offer);
   };
+  // --- on paper ---
+
+  const PAPER_PX = 340;  // half of a page between its margins, A4 or letter
+  const asWideAs = (width) => {
+    for (const drawing of document.querySelectorAll(".pair .drawing")) drawing.style.width = width;
+    dispatchEvent(new Event("resize"));  // figures as wide as their page are drawn anew
+  };
+  addEventListener("beforeprint", () => asWideAs(`${PAPER_PX}px`));
+  addEventListener("afterprint", () => asWideAs(""));
+
   return { drawAll, views };
 })();

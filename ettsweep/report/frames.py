@@ -114,7 +114,7 @@ def curves_frame(families: Sequence[JudgedFamily], histories: Histories, rows: i
     """
     found = [row for family in families for row in _curves(family, histories, rows)]
     frame = pd.DataFrame(found, columns=list(CURVE_COLUMNS))
-    return frame.astype(dict.fromkeys((*TRAINING, *EVALUATIONS), "float64"))
+    return frame.astype({"counted": "bool"} | dict.fromkeys((*TRAINING, *EVALUATIONS), "float64"))
 
 
 def _curves(family: JudgedFamily, histories: Histories, rows: int) -> Iterable[tuple[object, ...]]:

@@ -9,7 +9,7 @@ from ettsweep.report.families import JudgedFamily
 from ettsweep.report.histories import EVALUATIONS, TRAINING, Histories
 from ettsweep.report.style import plus_minus, point_text, score_text, standard_error
 from ettsweep.scaling.optimizers import factors_of
-from ettsweep.scaling.strategies import map_point, parse_strategy
+from ettsweep.scaling.strategies import map_point
 from ettsweep.spec import log2
 from ettsweep.sweep.course import course
 from ettsweep.sweep.ledger import Run
@@ -94,8 +94,7 @@ def _steps(search: Search, origin: Point, point: Point) -> tuple[float | None, f
 def _common(search: Search, point: Point) -> tuple[float | None, float | None]:
     """Return log2 of (lr, wd) in the coordinates of the standard strategy."""
     base = search.base
-    s, width = parse_strategy(search.strategy), base.model.width
-    lr, wd = map_point(point.lr, point.wd, s, None, width, factors_of(base.optimizer))
+    lr, wd = map_point(point.lr, point.wd, base.strategy.s, None, base.model.width, factors_of(base.optimizer))
     return log2(lr), log2(wd)
 
 

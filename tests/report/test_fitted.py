@@ -124,6 +124,12 @@ def test_the_optimum_is_drawn_where_it_is(standard: JudgedFamily) -> None:
     radii = np.hypot(*(drawn - centre).T)
     assert np.hypot(*(centre - hexagon_xy(LR, WD))) < 3 * radii.max() < 0.6
     assert radii.max() < 2 * radii.min()
+    (best,) = optimum_frame([standard]).itertuples()
+    j = (drawn - centre)[:, 1] / (np.sqrt(3) / 2)
+    steps = np.stack([(drawn - centre)[:, 0] - j / 2, j])
+    covariance = [[best.lr_variance, best.covariance], [best.covariance, best.wd_variance]]
+    errors = np.sqrt((steps * np.linalg.solve(covariance, steps)).sum(0))
+    np.testing.assert_allclose(errors, 1, rtol=0.02, err_msg="one standard error away")
 
 
 @pytest.mark.parametrize(("margin", "closed"), [(0.02, 4), (0.1, 1)])

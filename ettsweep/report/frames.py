@@ -96,8 +96,7 @@ def _steps(search: Search, origin: Point, point: Point) -> tuple[float | None, f
 def _common(search: Search, point: Point) -> tuple[float | None, float | None]:
     """Return log2 of (lr, wd) in the coordinates of the standard strategy."""
     base = search.base
-    s, factors = base.strategy.s, factors_of(base.optimizer)
-    lr, wd = map_point(point.lr, point.wd, s, None, base.model.width, factors)
+    lr, wd = map_point(point.lr, point.wd, base.strategy.s, None, base.model.width, factors_of(base.optimizer))
     return log2(lr), log2(wd)
 
 
@@ -116,7 +115,7 @@ def curves_frame(families: Sequence[JudgedFamily], histories: Histories, rows: i
     """
     found = [row for family in families for row in _curves(family, histories, rows)]
     frame = pd.DataFrame(found, columns=list(CURVE_COLUMNS))
-    return frame.astype({**dict.fromkeys((*TRAINING, *EVALUATIONS), "float64"), "counted": "bool"})
+    return frame.astype({"counted": "bool"} | dict.fromkeys((*TRAINING, *EVALUATIONS), "float64"))
 
 
 def _curves(family: JudgedFamily, histories: Histories, rows: int) -> Iterable[tuple[object, ...]]:

@@ -1,5 +1,6 @@
 """Histories: what runs recorded step by step, each read once and thinned to what a figure can show."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -106,9 +107,16 @@ def rows_for(runs: int) -> int:
 
 
 def _lines_so_far(run: Run) -> Sequence[Json]:
-    """Return what an unfinished run has recorded, up to what is damaged."""
-    attempt = run.dir.latest()
-    return read_lines(attempt.metrics_path) if attempt else ()
+    """Return what an unfinished run has recorded in this attempt and in those that it went on from, step by step.
+
+    What is damaged is left out.
+    """
+    attempt, until, lines = run.dir.latest(), math.inf, list[Json]()
+    while attempt:
+        own = read_lines(attempt.metrics_path)
+        lines = [line for line in own if isinstance(step := line.get("step"), int) and step <= until] + lines
+        until, attempt = min(until, attempt.resumed_from()[1]), attempt.parent()
+    return lines
 
 
 def _history(run: Run, lines: Sequence[Json], rows: int) -> History | None:

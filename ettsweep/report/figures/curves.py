@@ -50,7 +50,7 @@ def curves(curves: pd.DataFrame, spikes: pd.DataFrame, points: pd.DataFrame) -> 
     percent = curves.assign(val_accuracy=100 * curves["val_accuracy"])
     runs = curves[["run", "point", "seed", "counted"]].drop_duplicates("run").merge(named, on="point", how="left")
     base = _values(data, percent[["run", "trained", *quantities]], runs)
-    layers = [_means(base, named, unit), *_runs(base, unit), _spikes(data, spikes, unit)]
+    layers = [_means(base, named, unit), *_runs(base, unit), _spikes(data, spikes, runs, unit)]
     names = {name: NAMES[name] + UNITS[name] for name in quantities}
     controls = [
         alt.param(name="quantity", value=shown, bind=_radio(names)),
@@ -139,11 +139,12 @@ def _runs(base: alt.Chart, unit: str) -> list[alt.Chart]:
     ]
 
 
-def _spikes(data: Data, spikes: pd.DataFrame, unit: str) -> alt.Chart:
-    """Mark the spikes of the runs that are drawn."""
+def _spikes(data: Data, spikes: pd.DataFrame, runs: pd.DataFrame, unit: str) -> alt.Chart:
+    """Mark the spikes of the runs that are drawn: those in the means, or those of the chosen point."""
     percent = spikes["value"].where(spikes["quantity"] != "val_accuracy", 100 * spikes["value"])
-    drawn = spikes[["point", "role", "run", "seed", "quantity", "told"]].assign(t=spikes["trained"], value=percent)
-    seen = f"{CHOSEN} == '' ? datum.role != 'other' : datum.point == {CHOSEN}"
+    marked = spikes[["point", "role", "run", "seed", "quantity", "told"]].assign(t=spikes["trained"], value=percent)
+    drawn = marked.merge(runs[["run", "counted"]], on="run")
+    seen = f"{CHOSEN} == '' ? datum.counted && datum.role != 'other' : datum.point == {CHOSEN}"
     marks = alt.Chart(data.of(drawn)).transform_filter(
         f"datum.quantity == quantity && isValid(datum.value) && ({seen})"
     )

@@ -21,11 +21,11 @@ from ettsweep.report.theme import CANDIDATE, INK
 PIXELS, LARGEST = 600, 62
 """Across a map without its labels, and between hexagons, at most."""
 
-LEGIBLE, ROOMY = 34, 48
-"""Pixels between hexagons from which on they have their score in them, and its error and seeds too."""
+LEGIBLE, ROOMY, WORDY = 34, 48, 56
+"""Pixels between hexagons from which on they have their score in them, its error and seeds too, the word of a state."""
 
-PALE = 0.6
-"""Where on the scale of colours, from its dark end, black is read better than white."""
+PALE = 0.435
+"""Where on the scale of colours, from its dark end, black is read better than white: both have a contrast of 4.5."""
 
 SIX = ((1, 0), (0, 1), (-1, 1), (-1, 0), (0, -1), (1, -1))
 """Steps to the hexagons that touch one, counterclockwise: each 60 degrees on from the last, the first to the right."""
@@ -149,7 +149,7 @@ class _Hexagons:
         legend = alt.Legend(title=None, orient="bottom", symbolStrokeWidth=1.6, symbolSize=90)
         sign = base.mark_point(filled=False, stroke=INK, strokeWidth=1.8, size=(0.28 * self.unit) ** 2, opacity=1)
         yield sign.encode(shape=alt.Shape("state:N", scale=scale, legend=legend))
-        if self.unit >= ROOMY:
+        if self.unit >= WORDY:
             yield base.mark_text(fill=INK, fillOpacity=0.7, fontSize=9, dy=17).encode(text="state:N")
 
     def _outlines(self) -> Iterator[alt.Chart]:

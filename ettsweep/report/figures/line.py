@@ -83,14 +83,15 @@ def _signs(data: Data, unscored: pd.DataFrame, x: alt.X, y: alt.Y) -> alt.Chart:
 def _searched(
     data: Data, at: pd.DataFrame, ranges: pd.DataFrame, along: str, better: float, x: alt.X, y: alt.Y
 ) -> list[alt.Chart]:
-    """Mark where the range ends that proposers chose from, and number proposals along the better edge."""
+    """Number proposals along the better edge and, where two points tell how long a step is, mark the range's ends."""
+    numbered = at.dropna(subset=["proposal"])
+    layers = numbers(alt.Chart(data.of(numbered.assign(y=better)[["x", "y", "proposal"]])).encode(x, y))
+    if at[f"{along}_steps"].nunique() < 2:
+        return layers
     origin, step = _origin(at, along)
     steps = ranges[f"{along}_steps"]
     ends = pd.DataFrame({"x": [origin + step * (steps.min() - 0.5), origin + step * (steps.max() + 0.5)]})
-    rule = alt.Chart(data.of(ends)).encode(x).mark_rule(stroke=INK, strokeWidth=2, strokeOpacity=0.6)
-    numbered = at.dropna(subset=["proposal"])
-    base = alt.Chart(data.of(numbered.assign(y=better)[["x", "y", "proposal"]])).encode(x, y)
-    return [rule, *numbers(base)]
+    return [alt.Chart(data.of(ends)).encode(x).mark_rule(stroke=INK, strokeWidth=2, strokeOpacity=0.6), *layers]
 
 
 def _curve(

@@ -1,0 +1,101 @@
+"""Frames of a family made by hand, as `report.frames` has them: every number in them is known."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from ettsweep.report.frames import CURVE_COLUMNS, POINT_COLUMNS, SPIKE_COLUMNS
+from ettsweep.report.style import plus_minus, point_text
+from ettsweep.sweep.search import Axis, Point, neighbours
+
+Steps = tuple[int, int]
+
+CENTRE = Point(1.0, 3.0)
+"""The candidate: wd is no power of two."""
+
+SIX = [(1, 0), (0, 1), (1, -1), (-1, 1), (0, -1), (-1, 0)]
+
+FRESH = 10
+"""Seeds from here on do not count."""
+
+
+def named(steps: Steps) -> str:
+    """Return what a point is called that is so many steps from the candidate."""
+    return point_text(CENTRE.moved(*steps))
+
+
+def points_of(scores: Mapping[Steps, float | None], **columns: Any) -> pd.DataFrame:
+    """Return a frame of points by steps from the candidate; of a column that is given, a value for all or by steps."""
+
+    def given(name: str, steps: Steps, default: Any) -> Any:
+        value = columns.get(name, default)
+        return value.get(steps, default) if isinstance(value, Mapping) else value
+
+    rows = []
+    for steps, score in scores.items():
+        point, metric = CENTRE.moved(*steps), given("metric", steps, "best_loss")
+        role = "candidate" if steps == (0, 0) else "neighbour" if steps in SIX else "other"
+        error = given("error", steps, 0.01) if score is not None else None
+        own = {
+            **{"sweep": "w", "family": "f", "model": "m", "strategy": "ntk", "point": named(steps)},
+            **dict(zip(("lr", "wd", "log2_lr", "log2_wd"), (*point, *point.log2()), strict=True)),
+            **{"lr_steps": steps[0], "wd_steps": steps[1], "role": role, "metric": metric},
+            **{"state": "done" if score is not None else "diverged", "score": score, "error": error, "seeds": 3},
+            **{"told": plus_minus(score, error, metric) or "", "as_good": False, "runs": f"run{steps[0]}{steps[1]}"},
+        }
+        rows.append({name: given(name, steps, own.get(name)) for name in POINT_COLUMNS})
+    kinds = {"seeds": "Int64", "proposal": "Int64"} | dict.fromkeys(
+        ("score", "error", "lr_steps", "wd_steps"), "float64"
+    )
+    return pd.DataFrame(rows, columns=list(POINT_COLUMNS)).astype(kinds)
+
+
+def curves_of(
+    points: pd.DataFrame, values: Mapping[Steps, Mapping[int, Sequence[float]]], quantity: str = "val_loss"
+) -> pd.DataFrame:
+    """Return a frame of curves: of each point, by seed, values of a quantity at epochs 1, 2, 3, ..."""
+    known = points.set_index("point")
+    rows = []
+    for steps, seeds in values.items():
+        name = named(steps)
+        whose = known.loc[name, ["sweep", "family", "model", "strategy", "role", "state"]].to_dict()
+        for seed, along in seeds.items():
+            own = {"point": name, "run": run_of(steps, seed), "seed": seed, "counted": seed < FRESH, "unit": "epoch"}
+            rows += [whose | own | {"step": 10 * k, "trained": float(k), quantity: v} for k, v in enumerate(along, 1)]
+    frame = pd.DataFrame(rows, columns=list(CURVE_COLUMNS))
+    return frame.astype(dict.fromkeys(("loss", "grad_norm", "val_loss", "val_accuracy"), "float64"))
+
+
+def spikes_of(points: pd.DataFrame, *spikes: tuple[Steps, int, float, str, float]) -> pd.DataFrame:
+    """Return a frame of spikes: each of a point, a seed, an epoch, a quantity and a value."""
+    roles = points.set_index("point")["role"]
+    rows = [
+        {"point": named(steps), "role": roles[named(steps)], "run": run_of(steps, seed), "seed": seed, "step": 10 * at}
+        | {"trained": at, "quantity": quantity, "value": value, "told": f"{quantity} went up at {at}"}
+        for steps, seed, at, quantity, value in spikes
+    ]
+    return pd.DataFrame(rows, columns=list(SPIKE_COLUMNS)).astype({"value": "float64", "trained": "float64"})
+
+
+def run_of(steps: Steps, seed: int) -> str:
+    return f"run{steps[0]}{steps[1]}-{seed}"
+
+
+def no_surface() -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return frames of a surface and its optimum where there is none."""
+    from ettsweep.report.fitted import optimum_frame, surface_frame
+
+    return surface_frame([]), optimum_frame([])
+
+
+def searched(low: Steps, high: Steps) -> pd.DataFrame:
+    """Return a frame of the ranges that proposers chose from."""
+    return pd.DataFrame([low, high], columns=["lr_steps", "wd_steps"])
+
+
+def neighbours_of(centre: Point, axis: Axis) -> list[Steps]:
+    """Return the neighbours of a point as a verdict has them, in steps from it."""
+    moved = (point.log2() for point in neighbours(centre, axis, axis))
+    (lr, wd) = centre.log2()
+    return [(round(i - lr), round(j - wd)) for i, j in moved]

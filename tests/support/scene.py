@@ -1,0 +1,166 @@
+"""What a figure draws: its marks as Vega places them, in pixels and in the units of its axes."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import altair as alt
+import vl_convert
+
+from ettsweep.files import Json
+from ettsweep.report.drawn import VEGA_LITE
+from ettsweep.report.figures.data import FILE_WIDTH
+from ettsweep.report.theme import CONFIG
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A symbol, text, rule, rect, line or area; of the last two, `items` are all that they go through."""
+
+    kind: str
+    items: tuple[Json, ...]
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a property as Vega names it, such as `stroke`; None where there is none."""
+        return self.items[0].get(name)
+
+    @property
+    def xy(self) -> tuple[float, float]:
+        """Pixels from the left and from the top."""
+        return self.items[0]["x"], self.items[0]["y"]
+
+    @property
+    def seen(self) -> bool:
+        return bool(self.opacity != 0 and self.text != "")
+
+    @property
+    def told(self) -> dict[str, str]:
+        """What hovering says, by title."""
+        pairs = (part.partition(": ") for part in (self.description or "").split("; "))
+        return {name: value.replace("−", "-") for name, _, value in pairs}
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A drawn figure.
+
+    Attributes:
+        marks: the lowest first, without axes, legends and title.
+        entries: of legends, by label.
+        names: of axes, by x and y.
+        scales: what maps pixels to the units of an axis: two of both, and whether it is logarithmic.
+    """
+
+    marks: tuple[Mark, ...]
+    entries: dict[str, Mark]
+    names: dict[str, str]
+    title: str
+    scales: dict[str, tuple[tuple[float, float], tuple[float, float], bool]]
+
+    @property
+    def legend(self) -> list[str]:
+        return list(self.entries)
+
+    def of(self, kind: str, **look: object) -> list[Mark]:
+        """Return the marks of a kind that are to be seen and look like this."""
+        marks = (mark for mark in self.marks if mark.kind == kind and mark.seen)
+        return [mark for mark in marks if all(getattr(mark, name) == value for name, value in look.items())]
+
+    def texts(self, **look: object) -> list[str]:
+        return [str(mark.text) for mark in self.of("text", **look)]
+
+    def at(self, mark: Mark, x: str = "x", y: str = "y") -> list[tuple[float, float]]:
+        """Return where the items of a mark are in the units of the axes; `x2` and `y2` are the other ends."""
+        return [
+            (self.value("x", item.get(x, item["x"])), self.value("y", item.get(y, item["y"]))) for item in mark.items
+        ]
+
+    def value(self, axis: str, pixel: float) -> float:
+        """Return what an axis has at a pixel."""
+        (low, first), (high, last), log = self.scales[axis]
+        share = (pixel - low) / (high - low)
+        return float(first * (last / first) ** share if log else first + share * (last - first))
+
+
+def spec_of(chart: alt.LayerChart) -> Json:
+    """Return a chart's specification with its data."""
+    return {**chart.to_dict(validate=False), "datasets": chart.datasets}
+
+
+def scene(figure: alt.LayerChart | Json, **params: object) -> Scene:
+    """Draw a figure as wide as files have it, with some of its parameters set."""
+    spec = figure if isinstance(figure, dict) else spec_of(figure)
+    known = spec.get("params", [])
+    assert params.keys() <= {one["name"] for one in known}
+    known = [one | {"value": params[one["name"]]} if one["name"] in params else one for one in known]
+    spec = {**spec, "params": known, "width": FILE_WIDTH if spec["width"] == "container" else spec["width"]}
+    graph = vl_convert.vegalite_to_scenegraph(spec, vl_version=VEGA_LITE, config=CONFIG)
+    found = list(_leaves(graph["scenegraph"], "", 0.0, 0.0))
+    labels = [
+        str(item["text"]) for where, items in _texts(found, "legend-label") for item in items if "legend" in where
+    ]
+    symbols = [Mark("symbol", (item,)) for _, role, _, items in found if role == "legend-symbol" for item in items]
+    names = {axis: _joined(found, f"axis {side}", "axis-title") for axis, side in SIDES.items()}
+    scales = {axis: _scale(spec, axis, found, bool(params.get(f"log{axis}"))) for axis in SIDES}
+    entries = dict(zip(labels[len(labels) - len(symbols) :], symbols, strict=True))
+    return Scene(tuple(_marks(found)), entries, names, _joined(found, "title", "title-text"), scales)
+
+
+SIDES = {"x": "bottom", "y": "left"}
+
+Leaf = tuple[str, str, str, list[Json]]
+"""Of which part of a figure, in which role, of which kind, and the items, in pixels from its upper left corner."""
+
+
+def _leaves(node: Json, part: str, x: float, y: float) -> Iterator[Leaf]:
+    role = node.get("role", "")
+    if node["marktype"] != "group":
+        moved = ("x", x), ("x2", x), ("y", y), ("y2", y)
+        items = [item | {name: item[name] + by for name, by in moved if name in item} for item in node["items"]]
+        yield part, role, node["marktype"], items
+        return
+    for group in node["items"]:
+        inside = part or (
+            f"{role} {group.get('orient')}" if role == "axis" else role if role in ("legend", "title") else ""
+        )
+        for child in group["items"]:
+            yield from _leaves(child, inside, x + group.get("x", 0), y + group.get("y", 0))
+
+
+def _marks(found: list[Leaf]) -> Iterator[Mark]:
+    for _, role, kind, items in found:
+        if role == "mark" and kind in ("line", "area"):
+            yield Mark(kind, tuple(items))
+        elif role == "mark":
+            yield from (Mark(kind, (item,)) for item in items)
+
+
+def _texts(found: list[Leaf], role: str) -> list[tuple[str, list[Json]]]:
+    return [(part, items) for part, at, _, items in found if at == role]
+
+
+def _joined(found: list[Leaf], part: str, role: str) -> str:
+    return " ".join(str(item["text"]) for where, items in _texts(found, role) if where == part for item in items)
+
+
+def _scale(
+    spec: Json, axis: str, found: list[Leaf], log: bool
+) -> tuple[tuple[float, float], tuple[float, float], bool]:
+    """Return two pixels with what they stand for: the ends that a figure declares, else those of its labels."""
+    scales = [layer["encoding"].get(axis, {}).get("scale") or {} for layer in spec["layer"]]
+    declared = next((scale for scale in scales if "domain" in scale), None)
+    if declared:
+        low, high = declared["domain"]
+        ends = (0.0, float(spec["width"])) if axis == "x" else (float(spec["height"]), 0.0)
+        return (ends[0], low), (ends[1], high), declared.get("type") == "log"
+    labels = [item for part, items in _texts(found, "axis-label") if part == f"axis {SIDES[axis]}" for item in items]
+    known = [(item[axis] - 0.5, _number(item["text"])) for item in labels]
+    known = [(pixel, value) for pixel, value in known if value is not None] or [(0.0, 0.0), (1.0, 0.0)]
+    return known[0], known[-1], log
+
+
+def _number(text: object) -> float | None:
+    try:
+        return float(str(text).replace("−", "-").replace(",", ""))
+    except ValueError:
+        return None

@@ -12,6 +12,9 @@ from ettsweep.report.drawn import VEGA_LITE
 from ettsweep.report.figures.data import FILE_WIDTH
 from ettsweep.report.theme import CONFIG
 
+TOLD = CONFIG | {"aria": True, "mark": {"aria": True}}
+"""Has marks say what hovering them tells."""
+
 
 @dataclass(frozen=True)
 class Mark:
@@ -94,7 +97,7 @@ def scene(figure: alt.LayerChart | Json, **params: object) -> Scene:
     assert params.keys() <= {one["name"] for one in known}
     known = [one | {"value": params[one["name"]]} if one["name"] in params else one for one in known]
     spec = {**spec, "params": known, "width": FILE_WIDTH if spec["width"] == "container" else spec["width"]}
-    graph = vl_convert.vegalite_to_scenegraph(spec, vl_version=VEGA_LITE, config=CONFIG)
+    graph = vl_convert.vegalite_to_scenegraph(spec, vl_version=VEGA_LITE, config=TOLD)
     found = list(_leaves(graph["scenegraph"], "", 0.0, 0.0))
     labels = [
         str(item["text"]) for where, items in _texts(found, "legend-label") for item in items if "legend" in where

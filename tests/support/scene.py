@@ -150,7 +150,8 @@ def _scale(
     spec: Json, axis: str, found: list[Leaf], log: bool
 ) -> tuple[tuple[float, float], tuple[float, float], bool]:
     """Return two pixels with what they stand for: the ends that a figure declares, else those of its labels."""
-    scales = [layer["encoding"].get(axis, {}).get("scale") or {} for layer in spec["layer"]]
+    places = [layer["encoding"].get(axis, {}) for layer in spec["layer"]]
+    scales = [place.get("scale") or {} for place in places if place.get("type") == "quantitative"]
     declared = next((scale for scale in scales if "domain" in scale), None)
     if declared:
         low, high = declared["domain"]

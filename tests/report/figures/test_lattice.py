@@ -225,11 +225,11 @@ def test_hovering_tells_the_mean_with_its_error_seeds_state_and_runs() -> None:
     assert (here["mean ± standard error"], here["seeds"], here["state"], here["runs"]) == (
         "0.100 ± 0.010",
         "3",
-        "done",
+        "done, as good within the margin",
         "run00",
     )
-    assert (here["score"], here["note"]) == ("lowest validation loss", "as good within the margin")
-    assert (told[named((1, 0))]["runs"], told[named((1, 0))]["note"]) == ("id0 id1 id2 id3 id4 id5 and 3 more", "")
+    assert here["score"] == "lowest validation loss"
+    assert (told[named((1, 0))]["runs"], told[named((1, 0))]["state"]) == ("id0 id1 id2 id3 id4 id5 and 3 more", "done")
     failed = told[named((2, 2))]
     assert (failed["state"], failed["mean ± standard error"], failed["seeds"]) == ("failed", "none", "0")
     assert found.marks[-1].fillOpacity == 0, "nothing lies above what is hovered"

@@ -36,7 +36,8 @@ def spec(tmp_path_factory: pytest.TempPathFactory) -> Json:
 
 
 def candidates(found: Scene) -> dict[str, Mark]:
-    return {mark.told["strategy"]: mark for mark in found.of("symbol", size=230)}
+    large = [mark for mark in found.of("symbol") if mark.size >= 230]
+    return {mark.told["strategy"]: mark for mark in large}
 
 
 def test_each_strategy_is_in_its_own_coordinates(spec: Json) -> None:
@@ -51,6 +52,8 @@ def test_each_strategy_is_in_its_own_coordinates(spec: Json) -> None:
 def test_mapped_points_with_the_same_bulk_step_lie_on_each_other(spec: Json) -> None:
     found = scene(spec, mapped=True)
     assert [found.at(mark)[0] for mark in candidates(found).values()] == [(pytest.approx(-6), pytest.approx(-1))] * 4
+    assert sorted(mark.size for mark in candidates(found).values()) == [230, 560, 890, 1220], "rings around each other"
+    assert len({text.dy for text in found.of("text")}) == 4, "names above names"
     places = {(round(x), round(y)) for mark in found.of("symbol") for x, y in found.at(mark)}
     assert places == {(-6, -1), (-5, -1), (-6, 0), (-7, 0)}
 

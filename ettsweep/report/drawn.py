@@ -114,7 +114,9 @@ def _series(verdict: Verdict) -> str:
 
 
 def _figure(kind: str, name: str, title: str, caption: str, chart: alt.LayerChart) -> Figure:
-    return Figure(kind, name, title, caption, {**chart.to_dict(validate=False), "datasets": chart.datasets})
+    bare = chart.copy(deep=False)
+    bare.datasets = alt.Undefined  # else each value in them is looked at
+    return Figure(kind, name, title, caption, {**bare.to_dict(validate=False), "datasets": chart.datasets})
 
 
 Drawn = Iterator[tuple[str, str, alt.LayerChart]]

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ettsweep.errors import CorruptError
 from ettsweep.files import Json, number, read_lines
@@ -27,10 +28,10 @@ NAMES = {
 EVENTS = {"loss": "loss", "grad": "grad_norm", "accuracy": "val_accuracy", "eval_loss": "val_loss"}
 """Which of them a kind of spike is one of."""
 
-MOST_ROWS, LEAST_ROWS = 200, 12
+MOST_ROWS, LEAST_ROWS = 200, 10
 """Rows that are kept of a run's steps, and half as many of its evaluations."""
 
-ALL_ROWS = 120_000
+ALL_ROWS = 100_000
 """Rows of steps that are kept of all runs together: of many runs, fewer each."""
 
 Row = tuple[int, float | None, float | None]
@@ -125,8 +126,8 @@ def _history(run: Run, lines: Sequence[Json], rows: int) -> History | None:
     if not steps and not evaluated:
         return None
     return History(
-        _means([_row(line, TRAINING) for line in steps], rows),
-        _some([_row(line, EVALUATIONS) for line in evaluated], max(2, rows // 2)),
+        _means(steps, rows),
+        _some(evaluated, max(2, rows // 2)),
         tuple(_spikes(run, lines)),
         *curve_unit(run.spec.task, run.spec.batch_size),
     )
@@ -165,24 +166,30 @@ def _told(run: Run, event: Json, quantity: str) -> str:
     return f"{name} at step {step}: {'down' if accuracy else 'up'} by {far}, {end}"
 
 
-def _row(line: Json, names: tuple[str, str]) -> Row:
-    first, second = names
-    return int(line["step"]), number(line.get(first)), number(line.get(second))
+def _means(steps: Sequence[Json], most: int) -> tuple[Row, ...]:
+    """Return the means of as many consecutive steps as leave so many, at the last one of each."""
+    width = max(1, -(-len(steps) // most))
+    parts = [steps[start : start + width] for start in range(0, len(steps), width)]
+    loss, norm = TRAINING
+    return tuple((int(part[-1]["step"]), _mean(part, loss), _mean(part, norm)) for part in parts)
 
 
-def _means(rows: Sequence[Row], most: int) -> tuple[Row, ...]:
-    """Return the means of as many consecutive rows as leave so many, at the last step of each."""
-    width = max(1, -(-len(rows) // most))
-    parts = [rows[start : start + width] for start in range(0, len(rows), width)]
-    return tuple((part[-1][0], _mean([row[1] for row in part]), _mean([row[2] for row in part])) for part in parts)
+def _mean(part: Sequence[Json], name: str) -> float | None:
+    """Return the mean of what is known."""
+    values: list[Any] = [line.get(name) for line in part]
+    try:
+        mean = math.fsum(values) / len(values)  # nearly always all are
+    except (TypeError, ValueError, OverflowError):
+        mean = math.nan
+    if math.isfinite(mean):
+        return mean
+    known = [value for value in map(number, values) if value is not None]
+    return math.fsum(known) / len(known) if known else None
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
-
-
-def _some(rows: Sequence[Row], most: int) -> tuple[Row, ...]:
-    """Return every n-th row, and the last."""
-    every = max(1, -(-len(rows) // most))
-    return tuple(rows[(len(rows) - 1) % every :: every])
+def _some(evaluated: Sequence[Json], most: int) -> tuple[Row, ...]:
+    """Return every n-th evaluation, and the last."""
+    every = max(1, -(-len(evaluated) // most))
+    loss, accuracy = EVALUATIONS
+    kept = evaluated[(len(evaluated) - 1) % every :: every]
+    return tuple((int(line["step"]), number(line.get(loss)), number(line.get(accuracy))) for line in kept)

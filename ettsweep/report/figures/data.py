@@ -13,8 +13,8 @@ import pandas as pd
 FILE_WIDTH = 640
 """Pixels of a figure that is as wide as its page, where it is a file."""
 
-DIGITS = 5
-"""Of numbers in a specification: more cannot be seen."""
+LEAST_DIGITS, MOST_DIGITS = 5, 15
+"""Of numbers in a specification: as many as tell those of a column apart to a ten-thousandth of their range."""
 
 
 class Data:
@@ -42,14 +42,23 @@ class Data:
 
 def _values(column: pd.Series) -> list[Any]:
     if pd.api.types.is_float_dtype(column.dtype):
-        return [_rounded(value) for value in column.tolist()]
+        digits = digits_of(column)
+        return [_rounded(value, digits) for value in column.tolist()]
     return [None if value is None or value is pd.NA or value != value else value for value in column.tolist()]
 
 
-def _rounded(value: Any) -> float | int | None:
+def digits_of(column: pd.Series) -> int:
+    """Return how many digits tell the numbers of a column apart."""
+    known = column[np.isfinite(column)]
+    largest, spread = float(known.abs().max()), float(known.max() - known.min())
+    apart = math.ceil(math.log10(largest / spread)) if spread > 0 else 0
+    return min(MOST_DIGITS, max(LEAST_DIGITS, apart + LEAST_DIGITS - 1))
+
+
+def _rounded(value: Any, digits: int) -> float | int | None:
     if value is pd.NA or not math.isfinite(value):
         return None
-    short = float(f"{value:.{DIGITS}g}")
+    short = float(f"{value:.{digits}g}")
     return int(short) if short.is_integer() and abs(short) < 1e15 else short
 
 

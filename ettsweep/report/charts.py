@@ -72,9 +72,9 @@ def seeds(frames: Frames) -> alt.LayerChart | None:
 
 
 def scores(frames: Frames) -> alt.LayerChart | None:
-    """Draw the scores of the optima; None where there is none."""
+    """Draw the scores of the optima; None where there are not two."""
     optima = frames.optima.dropna(subset=["score"])
-    return figures.scores(optima) if len(optima) else None
+    return figures.scores(optima) if len(optima) > 1 else None
 
 
 # --- of one family --------------------------------------------------------------------------------------------------

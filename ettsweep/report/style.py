@@ -92,7 +92,8 @@ def cell_text(value: float, metric: str) -> str:
 
 def error_text(error: float, score: float, metric: str) -> str:
     """Return the error of a score for a hexagon, with no more decimals than the score has there."""
-    decimals = len(cell_text(score, metric).partition(".")[2])
+    told = cell_text(score, metric)
+    decimals = 0 if "e" in told else len(told.partition(".")[2])
     text = f"{(100 if is_accuracy(metric) else 1) * error:.{decimals}f}" if decimals else short(error)
     return text[1:] if text.startswith("0.") and not is_accuracy(metric) else text
 

@@ -70,7 +70,6 @@ def test_what_was_searched_has_its_course(tmp_path: Path) -> None:
     made = read(tmp_path, [asked])
     assert [figure.kind for figure in figures_of(made)] == [
         "seeds",
-        "scores",
         "map",
         "trajectories",
         "curves",

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ettsweep.report.style import plus_minus, score_text, short, strategy_colour
+from ettsweep.report.style import error_text, plus_minus, score_text, short, strategy_colour
 
 
 def test_strategies_keep_their_colours() -> None:
@@ -24,3 +24,19 @@ def test_scores_read_well() -> None:
     assert plus_minus(0.0783412, 0.00612, "best_loss") == "0.0783 ± 0.0061"
     assert plus_minus(0.97703, 0.0021, "best_accuracy") == "97.70 ± 0.21%"
     assert plus_minus(0.5, 0.0, "best_loss") == "0.5000 ± 0.0000"
+
+
+@pytest.mark.parametrize(
+    ("error", "score", "metric", "told"),
+    [
+        (0.0081, 0.1191, "best_loss", ".008"),
+        (0.0, 0.1191, "best_loss", ".000"),
+        (5.77e7, 4.1e9, "best_loss", "5.77e7"),
+        (0.5, 12.3, "best_loss", ".5"),
+        (0.0012, 0.9712, "best_accuracy", "0.12"),
+    ],
+)
+def test_an_error_in_a_hexagon_has_the_decimals_of_its_score(
+    error: float, score: float, metric: str, told: str
+) -> None:
+    assert error_text(error, score, metric) == told

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from ettsweep.output import power
-from ettsweep.report.figures.data import Data, clipped_range, layered
+from ettsweep.report.figures.data import Data, clipped_range, digits_of, layered
 from ettsweep.report.figures.line import line_map
 from ettsweep.report.figures.picking import FITTED, about, fitted_switch, picked
 from ettsweep.report.figures.shapes import HEXAGON, STATES, numbers
@@ -125,11 +125,11 @@ class _Hexagons:
         )
         scale = alt.Scale(scheme="viridis", domain=[low, high], clamp=True, reverse=lower)
         title = f"{metric_name(self.metric)} ({'lower' if lower else 'higher'} is better)"
-        bar = alt.Legend(
-            title=title, orient="bottom", gradientLength=240, format=".4~g" if lower else ".3~%", tickCount=4
-        )
+        digits = digits_of(pd.Series([low, high])) - 1
+        labels = f".{digits}~g" if lower else f".{digits - 1}~%"
+        bar = alt.Legend(title=title, orient="bottom", gradientLength=240, format=labels, tickCount=4)
         filled = base.mark_point(**self._hexagon(0.97), filled=True, stroke=None)
-        yield filled.encode(color=alt.Color("score:Q", scale=scale, legend=bar))
+        yield filled.encode(color=alt.Color("score:Q", scale=scale, legend=bar if len(scored) else None))
         texts = [("mean", -9, 12), ("plus", 5, 9.5), ("n", 17, 9)] if self.unit >= ROOMY else [("mean", 0, 9.5)]
         ink = alt.condition("datum.pale", alt.value("#000"), alt.value("#fff"))
         for column, dy, size in texts if self.unit >= LEGIBLE else []:

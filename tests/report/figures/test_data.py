@@ -6,7 +6,7 @@ import altair as alt
 import pandas as pd
 import pytest
 
-from ettsweep.report.figures.data import Data, layered
+from ettsweep.report.figures.data import Data, digits_of, layered
 
 
 def test_values_are_rounded_and_null_where_they_are_missing() -> None:
@@ -35,3 +35,12 @@ def test_five_digits_are_kept_at_every_size(value: float, written: float) -> Non
 def test_equal_frames_have_one_name_in_all_figures() -> None:
     one, other = pd.DataFrame({"a": [1.0]}), pd.DataFrame({"a": [2.0]})
     assert Data().of(one).name == Data().of(one.copy()).name != Data().of(other).name
+
+
+@pytest.mark.parametrize(("apart", "digits"), [(1.0, 5), (1e-3, 7), (1e-9, 13), (1e-15, 15), (0.0, 5)])
+def test_as_many_digits_are_kept_as_tell_values_apart(apart: float, digits: int) -> None:
+    assert digits_of(pd.Series([0.1, 0.1 + apart, math.nan])) == digits
+    data = Data()
+    named = data.of(pd.DataFrame({"a": [0.1, 0.1 + apart]}))
+    low, high = data.complete(layered(alt.Chart(named).mark_point())).datasets[named.name]
+    assert high["a"] - low["a"] == pytest.approx(apart, rel=0.12)

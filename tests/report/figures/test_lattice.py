@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 from support.made_frames import CENTRE, SIX, Steps, named, neighbours_of, no_surface, points_of, searched
-from support.scene import Mark, Scene, scene
+from support.scene import Mark, Scene, scene, spec_of
 
 from ettsweep.report.figures.data import clipped_range
 from ettsweep.report.figures.lattice import hexagon_xy, lattice
@@ -289,3 +289,11 @@ def test_ranges_beyond_the_points_are_shown_as_far_as_numbers_can_be_read() -> N
 
 def test_where_nothing_was_proposed_there_are_no_numbers_and_no_outline(bowl_map: Scene) -> None:
     assert (numbers(bowl_map), sides(bowl_map)) == ({}, [])
+
+
+def test_where_nothing_has_a_score_there_is_no_bar_of_colours() -> None:
+    spec = spec_of(lattice(points_of(dict.fromkeys(bowl()), state="queued"), *no_surface(), None))
+    (colour,) = [
+        layer["encoding"]["color"] for layer in spec["layer"] if "score" in str(layer["encoding"].get("color"))
+    ]
+    assert colour["legend"] is None

@@ -7,6 +7,7 @@
 # make slurm-down  stop it
 # make chaos       a sweep on that cluster while workers, nodes, daemons and commands are killed at random
 # make fuzz        2,000 random damages of a results folder, each looked at by status, verify-optimum and report
+# make pictures  those of README, from the real program (Chromium, tmux), after make demo
 # make bench   set up, then the speed of the tool itself
 # make bench-data  images/s that a core makes ready for training, and how many cores a GPU needs
 # make bench-text  tokens/s that cores make of text, peak memory, and how fast blocks are found and read
@@ -31,7 +32,7 @@ DEVCLUSTER := $(or $(ETTSWEEP_DEVCLUSTER),/tmp/ettsweep-devcluster)
 CLUSTERS ?= 1
 PROCESSES ?= auto
 
-.PHONY: help install demo test test-all lint check slurm-up slurm-down chaos fuzz clean
+.PHONY: help install demo test test-all lint check slurm-up slurm-down chaos fuzz pictures clean
 .PHONY: bench bench-data bench-text bench-verdicts bench-search bench-pack bench-beside bench-vit bench-encdec bench-gpu bench-gpu-text bench-all-gpu wheels
 
 help:
@@ -89,6 +90,9 @@ chaos: $(READY)
 
 fuzz: $(READY)
 	@FUZZ=$(or $(FUZZ),2000) $(BIN)/python -m pytest tests/test_fuzz.py --numprocesses $(PROCESSES)
+
+pictures: $(READY)
+	@PYTHONPATH=tests $(BIN)/python -m bench.pictures $(RESULTS)
 
 bench: $(READY)
 	@PYTHONPATH=tests $(BIN)/python -m bench.tool

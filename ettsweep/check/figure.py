@@ -1,18 +1,23 @@
 """The figure of a check of a scaling: how activations change in the first steps of training, against the width."""
 
+import textwrap
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from ettsweep.check.outcome import Curves
-from ettsweep.report.style import new_figure, short, titled
+from ettsweep.files import write_atomic
+from ettsweep.report.style import short
 
+DPI = 180
 MOST_STEPS = 6
 OUTPUTS = "#d55e00"
 GUIDE = "#555555"
@@ -29,7 +34,9 @@ def coordinates_figure(about: str, widths: Sequence[int], curves: Sequence[Curve
     *hidden, outputs = curves[0].changes
     last = len(curves[0].changes[outputs]) - 1
     steps = sorted({round(step) for step in np.linspace(0, last, min(last + 1, MOST_STEPS))})
-    figure = new_figure(1.75 * len(steps) + 2.2, 2.15 * len(curves) + 0.9)
+    size = (1.75 * len(steps) + 2.2, 2.15 * len(curves) + 0.9)
+    figure = Figure(figsize=size, layout="constrained")
+    FigureCanvasAgg(figure)
     panels = figure.subplots(len(curves), len(steps), sharex=True, sharey=True, squeeze=False)
     colours = ListedColormap(colormaps["viridis"](np.linspace(DARKEST, LIGHTEST, len(hidden))))
     for row, strategy in zip(panels, curves, strict=True):
@@ -42,9 +49,28 @@ def coordinates_figure(about: str, widths: Sequence[int], curves: Sequence[Curve
             _guide(panel, widths, strategy.changes[hidden[-1]][step], strategy.hidden_power)
         row[0].set_ylabel(f"{strategy.strategy}, lr {short(strategy.lr)}\nrms change")
     _dress(panels, widths, steps)
-    titled(figure, "Change of activations in the first steps of training", about)
+    _entitle(figure, about)
     _legend(figure, panels, colours, hidden)
     return figure
+
+
+def save(figure: Figure, folder: Path, name: str) -> list[Path]:
+    """Write a figure as PNG and PDF; return both paths.
+
+    Raises:
+        StorageError: a file cannot be written.
+    """
+    png, pdf = folder / f"{name}.png", folder / f"{name}.pdf"
+    write_atomic(png, lambda path: figure.savefig(path, format="png", dpi=DPI))
+    write_atomic(pdf, lambda path: figure.savefig(path, format="pdf", metadata={"CreationDate": None}))
+    return [png, pdf]
+
+
+def _entitle(figure: Figure, about: str) -> None:
+    """Say over a finished figure what it is and whose; a `$` in a name starts no formula."""
+    texts = ("Change of activations in the first steps of training", *about.splitlines())
+    lines = [line for text in texts for line in textwrap.wrap(text, int(12 * figure.get_figwidth()))]
+    figure.suptitle("\n".join(lines), fontsize=9).set_parse_math(False)
 
 
 def _guide(panel: Axes, widths: Sequence[int], values: Sequence[float], power: float | None) -> None:
@@ -65,8 +91,11 @@ def _dress(panels: np.ndarray, widths: Sequence[int], steps: Sequence[int]) -> N
         panel.set_xticks(widths, [str(n) for n in widths], rotation=45 if widths[-1] >= 1000 else 0)
         panel.set_xticks([], minor=True)
         panel.grid(axis="y", linewidth=0.3, color="#dddddd")
+        panel.spines[["top", "right"]].set_visible(False)
+        panel.tick_params(labelsize=7)
+        panel.yaxis.label.set_fontsize(8)
     for panel in panels[-1]:
-        panel.set_xlabel("width")
+        panel.set_xlabel("width", fontsize=8)
 
 
 def _legend(figure: Figure, panels: np.ndarray, colours: ListedColormap, hidden: Sequence[str]) -> None:

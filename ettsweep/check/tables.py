@@ -8,13 +8,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from ettsweep.check.figure import coordinates_figure
+from ettsweep.check.figure import coordinates_figure, save
 from ettsweep.check.judgement import CONTRIBUTION_ALLOWANCE, KERNEL_ALLOWANCE, VALUE_ERRORS, LayerRow, Quantity, Row
 from ettsweep.check.outcome import CheckResult
 from ettsweep.check.powers import APART, ENOUGH, ERRORS, Agreement, signed
 from ettsweep.files import Json, dumps, storage_errors, write_atomic
 from ettsweep.output import Format, cell, note, show
-from ettsweep.report.style import save
 
 LEGEND = (
     f"ok: within {APART:g} of the implied power, with an error of at most {ENOUGH:g}; off: beyond {APART:g} and "

@@ -1,18 +1,11 @@
-"""How a report looks, the same in all figures and on the page: numbers as people read them, colours, empty figures."""
+"""How a report looks, the same in all figures and on the page: numbers as people read them, and colours."""
 
 import math
-import textwrap
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.colors import to_hex, to_rgb
-from matplotlib.figure import Figure
 
 from ettsweep.errors import InputError
-from ettsweep.files import write_atomic
 from ettsweep.output import power
 from ettsweep.report.theme import INK
 from ettsweep.scaling.strategies import parse_strategy
@@ -38,8 +31,6 @@ GREY = "#b8b8b8"
 LARGE = 1e6
 """From here on, a loss is written with a power of ten."""
 
-DPI = 180
-
 
 # --- numbers --------------------------------------------------------------------------------------------
 
@@ -56,12 +47,6 @@ def short(value: float) -> str:
 def point_text(point: Point) -> str:
     """Return a point as the terminal has it: (2^-6, 2^-1)."""
     return f"({power(point.lr, 3)}, {power(point.wd, 3)})"
-
-
-def tick_text(value: float) -> str:
-    """Return an lr or wd for an axis: a power of two as a formula, other numbers to three digits."""
-    text = power(value, 3)
-    return f"$2^{{{text[2:]}}}$" if text.startswith("2^") else short(value)
 
 
 def is_accuracy(metric: str) -> bool:
@@ -161,50 +146,5 @@ def strategy_colour(strategy: str) -> str:
     s, _ = strategy_rank(strategy)
     if not 0 <= s <= 1:
         return GREY
-    channels = zip(*map(to_rgb, FAMILY_COLOURS.values()), strict=True)
-    red, green, blue = (float(np.interp(s, list(FAMILY_COLOURS), channel)) for channel in channels)
-    return to_hex((red, green, blue))
-
-
-# --- figures --------------------------------------------------------------------------------------------
-
-
-def new_figure(width_inch: float, height_inch: float) -> Figure:
-    """Return an empty figure that lays itself out."""
-    figure = Figure(figsize=(width_inch, height_inch), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
-
-
-def titled(figure: Figure, title: str, subtitle: str = "", small: str = "") -> None:
-    """Put a title over a finished figure, small words below it, and give all its axes the same look."""
-    texts = (title, *subtitle.splitlines())
-    lines = [line for text in texts for line in textwrap.wrap(text, int(12 * figure.get_figwidth()))]
-    text = figure.suptitle("\n".join(lines), fontsize=9)
-    if small:
-        below = figure.supxlabel("\n".join(textwrap.wrap(small, int(16 * figure.get_figwidth()))), fontsize=6.5)
-        plain_text([below])
-    plain_text([text])
-    for axes in figure.axes:
-        axes.spines[["top", "right"]].set_visible(axes.get_label() == "<colorbar>")
-        axes.tick_params(labelsize=7)
-        axes.xaxis.label.set_fontsize(8)
-        axes.yaxis.label.set_fontsize(8)
-
-
-def plain_text(texts: Sequence[Any]) -> None:
-    """Draw names as they are: a `$` in one starts no formula."""
-    for text in texts:
-        text.set_parse_math(False)
-
-
-def save(figure: Figure, folder: Path, name: str) -> list[Path]:
-    """Write a figure as PNG and PDF; return both paths.
-
-    Raises:
-        StorageError: a file cannot be written.
-    """
-    png, pdf = folder / f"{name}.png", folder / f"{name}.pdf"
-    write_atomic(png, lambda path: figure.savefig(path, format="png", dpi=DPI))
-    write_atomic(pdf, lambda path: figure.savefig(path, format="pdf", metadata={"CreationDate": None}))
-    return [png, pdf]
+    channels = zip(*(bytes.fromhex(colour[1:]) for colour in FAMILY_COLOURS.values()), strict=True)
+    return "#" + bytes(round(np.interp(s, list(FAMILY_COLOURS), channel)) for channel in channels).hex()

@@ -12,8 +12,7 @@ from matplotlib.lines import Line2D
 from support.made_check import made_check
 from support.perfect import WIDTHS
 
-from ettsweep.check.figure import OUTPUTS, coordinates_figure
-from ettsweep.report.style import save
+from ettsweep.check.figure import OUTPUTS, coordinates_figure, save
 
 HIDDEN = 3
 

@@ -1,0 +1,304 @@
+"""The screen of `ettsweep watch`: what there is to see, and keys."""
+
+import asyncio
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from rich.text import Text
+from textual import on
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal
+from textual.events import Resize
+from textual.message import Message
+from textual.widgets import Footer, Static
+
+from ettsweep.errors import EttsweepError
+from ettsweep.launch.cancellation import OVER, cancel, cancellable
+from ettsweep.launch.monitor import Snapshot
+from ettsweep.output import cell, count
+from ettsweep.sweep.ledger import Run
+from ettsweep.watch.dialogs import Help, LogScreen, Question
+from ettsweep.watch.drawing import drawn
+from ettsweep.watch.events import run_title
+from ettsweep.watch.listing import Listing
+from ettsweep.watch.looking import Looking
+from ettsweep.watch.parts import SORTS, event_lines, family_lines, family_words, run_lines, sorted_runs
+from ettsweep.watch.rooms import FRAME, rooms
+from ettsweep.watch.sight import FamilySight, Sight
+from ettsweep.watch.watcher import Choose, Watcher
+from ettsweep.watch.words import Words, headline, problems
+
+DETAILS = 30
+"""Columns that the words on a family have beside its lattice, at least."""
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class WatchScreen(App[None]):
+    """One screen: families, the lattice of the one in view, runs, events.
+
+    Attributes:
+        sight: what was seen last; None before the first look.
+        error: why there was nothing to look at.
+        ended_by: the signal that ended it; None where a key did.
+    """
+
+    ENABLE_COMMAND_PALETTE = False
+    CSS_PATH = "screen.tcss"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("tab", "app.focus_next", "tables", show=False),
+        Binding("n", "family(1)", "family", key_display="n/p"),
+        Binding("p", "family(-1)", show=False),
+        Binding("s", "sort", "sort"),
+        Binding("l", "log", "log"),
+        Binding("c", "cancel_run", "cancel"),
+        Binding("C", "cancel_sweep", "cancel sweep", key_display="C"),
+        Binding("question_mark", "help", "help", key_display="?"),
+        Binding("q", "quit", "quit"),
+        Binding("ctrl+c", "quit", show=False, priority=True, system=True),
+    ]
+
+    class Seen(Message):
+        """There is something new to see."""
+
+        def __init__(self, sight: Sight) -> None:
+            super().__init__()
+            self.sight = sight
+
+    class Said(Message):
+        """There is a line to say."""
+
+        def __init__(self, text: str, bad: bool = False) -> None:
+            super().__init__()
+            self.text, self.bad = text, bad
+
+    class Impossible(Message):
+        """There is nothing to look at."""
+
+        def __init__(self, error: Exception) -> None:
+            super().__init__()
+            self.error = error
+
+    def __init__(self, results: Path, watcher: Watcher) -> None:
+        super().__init__()
+        self.theme = "ansi-dark"  # the terminal's own colours, be they dark or light
+        self.sight: Sight | None = None
+        self.error: Exception | None = None
+        self.ended_by: signal.Signals | None = None
+        self._results, self._watcher = results, watcher
+        self._looking = Looking(watcher, self)
+        self._sort, self._reading, self._unreadable = next(iter(SORTS)), "reading ...", ""
+
+    def compose(self) -> ComposeResult:
+        yield Static(id="head")
+        yield Static(id="problems")
+        yield Listing(id="families")
+        with Horizontal(id="middle"):
+            yield Static(id="lattice")
+            yield Static(id="details")
+        yield Listing(id="runs")
+        yield Static(id="events")
+        yield Footer(show_command_palette=False, compact=True)
+
+    def on_mount(self) -> None:
+        """Begin to look; have signals leave as `q` does, so that the terminal is as it was."""
+        loop = asyncio.get_running_loop()
+        if threading.current_thread() is threading.main_thread():
+            for number in SIGNALS:
+                loop.add_signal_handler(number, self._end, number)
+        for name, title in {"families": "families", "middle": "lattice", "runs": "runs", "events": "events"}.items():
+            self.query_one(f"#{name}").border_title = title
+        self.query_one("#families").focus()
+        self._draw()
+        self._looking.start()
+
+    def _end(self, number: signal.Signals) -> None:
+        self.ended_by = number
+        self.exit()
+
+    def on_unmount(self) -> None:
+        self._looking.stop()
+
+    # --- what the looking thread tells ------------------------------------------------------------------------------
+
+    def reading(self, told: str) -> None:
+        self.post_message(self.Said(told))
+
+    def seen(self, sight: Sight) -> None:
+        self.post_message(self.Seen(sight))
+
+    def unreadable(self, why: str) -> None:
+        self.post_message(self.Said(f"{why}; what is shown was there before", bad=True))
+
+    def impossible(self, error: Exception) -> None:
+        self.post_message(self.Impossible(error))
+
+    @on(Seen)
+    def _on_seen(self, message: Seen) -> None:
+        self.sight, self._unreadable = message.sight, ""
+        self._draw()
+
+    @on(Said)
+    def _on_said(self, message: Said) -> None:
+        if message.bad:
+            self._unreadable = message.text
+        else:
+            self._reading = message.text
+        self._draw()
+
+    @on(Impossible)
+    def _on_impossible(self, message: Impossible) -> None:
+        self.error = message.error
+        self.exit()
+
+    # --- what is drawn ----------------------------------------------------------------------------------------------
+
+    def on_resize(self, event: Resize) -> None:
+        self.call_after_refresh(self._draw)
+
+    @on(Listing.Chosen)
+    def _on_chosen(self) -> None:
+        self._draw()
+
+    def _draw(self) -> None:
+        """Have all parts show what was seen last."""
+        width, sight = self.size.width, self.sight
+        wrong: list[Words] = [(cell(self._unreadable), "red")] if self._unreadable else []
+        if sight is None:
+            self._say("head", [(cell(str(self._results)), "bold"), (self._reading, "dim")])
+            self._say("problems", wrong)
+            return
+        wrong += problems(sight)
+        self._say("head", headline(sight, str(self._results)))
+        self._say("problems", wrong)
+        families, runs = self.query_one("#families", Listing), self.query_one("#runs", Listing)
+        nothing = "no sweep: runs by themselves" if sight.runs or not sight.families else ""
+        families.show([family.key for family in sight.families], family_lines(sight, width), nothing)
+        ordered = sorted_runs(sight, self._sort)
+        none = "none is left to train"
+        runs.show([one.run.id for one in ordered], run_lines(ordered, width), none)
+        runs.border_title = f"runs that are not finished, by {self._sort}"
+        self._share_out(sight, bool(wrong))
+
+    def _share_out(self, sight: Sight, wrong: bool) -> None:
+        """Give each part its lines, and draw those that depend on how many these are."""
+        family, height = self.family, self.size.height - 2 - wrong
+        across = self.size.width - DETAILS
+        most = drawn(family.lattice, across, height // 2) if family else []
+        found = rooms(height, len(sight.families) + 1, max(len(most), 7), len(sight.runs) + 1)
+        for name, lines in zip(("families", "middle", "runs", "events"), found, strict=True):
+            self.query_one(f"#{name}").styles.height = lines
+        shown = drawn(family.lattice, across, found.lattice - FRAME) if family else []
+        self.query_one("#lattice", Static).update(Text("\n", no_wrap=True).join(shown))
+        self.query_one("#details", Static).update(family_words(family) if family else "")
+        self.query_one("#middle").border_title = f"lattice of {cell(family.title)}" if family else "lattice"
+        self.query_one("#events", Static).update(event_lines(sight.events, found.events - FRAME))
+
+    def _say(self, name: str, words: Sequence[Words]) -> None:
+        line = Text("  ", no_wrap=True, overflow="ellipsis").join(Text(text, style=style) for text, style in words)
+        self.query_one(f"#{name}", Static).update(line)
+        self.query_one(f"#{name}").display = bool(words)
+
+    @property
+    def family(self) -> FamilySight | None:
+        """The family in view."""
+        chosen = self.query_one("#families", Listing).chosen
+        found = self.sight.families if self.sight else ()
+        return next((family for family in found if family.key == chosen), None)
+
+    @property
+    def run_in_view(self) -> Run | None:
+        """The run that is chosen."""
+        chosen = self.query_one("#runs", Listing).chosen
+        found = self.sight.runs if self.sight else ()
+        return next((one.run for one in found if one.run.id == chosen), None)
+
+    # --- keys -------------------------------------------------------------------------------------------------------
+
+    def action_family(self, by: int) -> None:
+        """Show the next family."""
+        self.query_one("#families", Listing).action_move(by)
+
+    def action_sort(self) -> None:
+        """Sort the runs by something else."""
+        names = list(SORTS)
+        self._sort = names[(names.index(self._sort) + 1) % len(names)]
+        self._draw()
+
+    def action_help(self) -> None:
+        """Show what keys do, and what signs mean."""
+        self.push_screen(Help())
+
+    @on(Listing.Opened, "#runs")
+    def action_log(self) -> None:
+        """Follow the log of the chosen run."""
+        if (run := self.run_in_view) is None:
+            self.notify("no run is chosen")
+            return
+        self.push_screen(LogScreen(run.dir, run_title(run), lambda: self._over(run.id)))
+
+    def _over(self, run_id: str) -> bool:
+        """Say whether nothing more is logged of a run until somebody asks for it."""
+        status = self.sight.snapshot.statuses.get(run_id) if self.sight else None
+        return status is not None and (status.state.finished or status.state in OVER)
+
+    def action_cancel_run(self) -> None:
+        """Cancel the chosen run, once somebody has agreed."""
+        run = self.run_in_view
+        if run is None or run.state in OVER:
+            self.notify(f"run {run.id} is {run.state}: nothing to cancel" if run else "no run is chosen")
+            return
+        self._ask(f"cancel run {run_title(run)}?", lambda: [run])
+
+    def action_cancel_sweep(self) -> None:
+        """Cancel all runs of the sweep in view that no other one wants, once somebody has agreed."""
+        if (family := self.family) is None or self.sight is None:
+            self.notify("no sweep is in view")
+            return
+        name, sight = family.search.sweep, self.sight
+        runs, left = cancellable(self._watcher.runs_of(name), [name], sight.sweeps)
+        if not runs:
+            self.notify("; ".join([f"sweep {name}: nothing to cancel", *left]))
+            return
+        what = "; ".join([f"cancel {count(len(runs), 'run')} of sweep {name}", *left])
+        self._ask(f"{what}?", lambda: runs)
+
+    def _ask(self, question: str, runs: Callable[[], Sequence[Run]]) -> None:
+        def answered(yes: bool | None) -> None:
+            if yes:
+                threading.Thread(target=self._cancel, args=(runs(),), daemon=True).start()
+
+        self.push_screen(Question(cell(question)), answered)
+
+    def _cancel(self, runs: Sequence[Run]) -> None:
+        """Cancel runs, off the thread of the screen: SLURM may take its time."""
+        try:
+            told = "; ".join(cancel(self._results, runs))
+            self.call_from_thread(self.notify, cell(told), markup=False)
+        except EttsweepError as error:
+            self.call_from_thread(self.notify, cell(str(error)), severity="error", markup=False)
+        self._looking.wake()
+
+
+def show_screen(results: Path, choose: Choose) -> Snapshot | None:
+    """Show the screen until somebody leaves it; return the runs as they were seen last, None before the first look.
+
+    Raises:
+        EttsweepError: there is nothing to look at.
+    """
+    screen = WatchScreen(results, Watcher(results, choose, lambda: time.strftime("%H:%M:%S")))
+    screen.run()
+    if screen.error:
+        raise screen.error
+    if screen.ended_by not in (None, signal.SIGINT):  # the terminal is as it was: now it may end as it was told to
+        signal.signal(screen.ended_by, signal.SIG_DFL)
+        os.kill(os.getpid(), screen.ended_by)
+    if screen.return_code:
+        raise SystemExit(screen.return_code)  # a traceback has been printed
+    return screen.sight.snapshot if screen.sight else None

@@ -27,7 +27,9 @@ class Column:
 def table(columns: Sequence[Column], rows: Sequence[Sequence[Words]], width: int) -> list[Text]:
     """Return the lines of a table, its head first; columns in which nothing is said are left out."""
     shown = [k for k in range(len(columns)) if columns[k].rank == 0 or any(row[k][0] for row in rows)]
-    widths = [max(cell_len(text) for text in (column.name, *(row[k][0] for row in rows))) for k, column in enumerate(columns)]
+    widths = [
+        max(cell_len(text) for text in (column.name, *(row[k][0] for row in rows))) for k, column in enumerate(columns)
+    ]
     while sum(widths[k] + GAP for k in shown) - GAP > width:
         last = max(shown, key=lambda k: (columns[k].rank, k))
         if columns[last].rank == 0:
@@ -37,7 +39,9 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[Words]], width: int
     return [_line(columns, shown, widths, cells, width) for cells in (head, *rows)]
 
 
-def _line(columns: Sequence[Column], shown: Sequence[int], widths: Sequence[int], cells: Sequence[Words], width: int) -> Text:
+def _line(
+    columns: Sequence[Column], shown: Sequence[int], widths: Sequence[int], cells: Sequence[Words], width: int
+) -> Text:
     line = Text(no_wrap=True)
     for k in shown:
         text, style = cells[k]

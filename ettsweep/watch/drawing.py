@@ -1,4 +1,4 @@
-"""A lattice drawn with characters: a row for each wd, moved half a cell a step, so that neighbours are those that touch.
+"""A lattice drawn with characters: a row for each wd, moved half a cell a step, so that neighbours touch.
 
 A cell says by a sign or by its score what it is, and by colour how good: it can be read without colours.
 """
@@ -41,7 +41,7 @@ STATE_STYLES = {
     State.UNKNOWN: "magenta",
 }
 
-BRACKETS = {Mark.NONE: "  ", Mark.CANDIDATE: "[]", Mark.NEIGHBOUR: "()"}
+BRACKETS = {Mark.NONE: (" ", " "), Mark.CANDIDATE: ("[", "]"), Mark.NEIGHBOUR: ("(", ")")}
 
 COLOURS = ("#440154", "#472d7b", "#3b528b", "#2c728e", "#21918c", "#28ae80", "#5ec962", "#addc30", "#fde725")
 """Viridis, as in the report, the best last: it grows lighter all along, for those too who see few colours."""
@@ -95,6 +95,14 @@ def window(found: Lattice, width: int, height: int) -> Window | None:
     j = _around(focus.j, j, max(1, height - 1))
     room = width - labels - 1 - (j[1] - j[0]) * density.width // 2
     return Window(density, _around(focus.i, i, max(1, room // density.width)), j, labels)
+
+
+def is_whole(found: Lattice, width: int, height: int) -> bool:
+    """Say whether all of a lattice is drawn in so much room."""
+    seen = window(found, width, height)
+    return seen is None or all(
+        seen.i[0] <= cell.i <= seen.i[1] and seen.j[0] <= cell.j <= seen.j[1] for cell in found.cells
+    )
 
 
 def _around(at: int, ends: tuple[int, int], number: int) -> tuple[int, int]:

@@ -52,7 +52,7 @@ def events_of_run(before: Run | None, now: Run, attempts: tuple[int, int] = (0, 
 
 
 def events_of_verdict(title: str, before: Verdict | None, now: Verdict, at: str) -> list[Event]:
-    """Return whether a family has come to the verdict optimal, or lost it, or has another optimum; its first is none."""
+    """Return whether a family has come to an optimum, or to another one, or lost it; its first verdict is no event."""
     if before is None or (before.verdict, before.point) == (now.verdict, now.point):
         return []
     if now.verdict in ("optimal", "tie"):

@@ -66,8 +66,11 @@ class Listing(Widget, can_focus=True):
             return self._nothing
         room = max(1, self.size.height - 1)
         self._top = max(0, min(self._top, self._at, len(self._lines) - room), self._at - room + 1)
-        shown = [line.copy() for line in self._lines[self._top : self._top + room]]
-        shown[self._at - self._top].stylize("reverse" if self.has_focus else "bold")
+        shown = self._lines[self._top : self._top + room]
+        chosen = self._lines[self._at]
+        shown[self._at - self._top] = (
+            Text(chosen.plain, style="reverse") if self.has_focus else Text.assemble(chosen, style="bold")
+        )
         return Text("\n", no_wrap=True).join([self._head, *shown])
 
     def action_move(self, by: int) -> None:

@@ -7,8 +7,8 @@ from ettsweep.errors import EttsweepError
 from ettsweep.watch.sight import Sight
 from ettsweep.watch.watcher import Budget, Stopwatch, Watcher
 
-LEAST_S = 1.0
-"""Seconds between looks at least."""
+LEAST_S, MOST_S = 1.5, 10.0
+"""Seconds between looks, at least and at most: many new runs take long to read, and that comes once."""
 
 
 class Audience(Protocol):
@@ -52,14 +52,14 @@ class Looking(threading.Thread):
             self._woken.clear()
             try:
                 self._audience.seen(self._watcher.look(self._audience.reading))
-                rest.spent(*watch.read())
+                rest.spent(*(watch.read() if begun else (0.0, 0.0)))
                 begun = True
                 while not self._stopped and self._watcher.judge():  # which has rests of its own
                     self._audience.seen(self._watcher.sight())
             except Exception as error:
                 if not self._tell(error, begun):
                     return
-            self._woken.wait(max(LEAST_S, rest.left_s))
+            self._woken.wait(min(MOST_S, max(LEAST_S, rest.left_s)))
 
     def _tell(self, error: Exception, begun: bool) -> bool:
         """Tell of an error; return whether another look may succeed."""

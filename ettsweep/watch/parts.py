@@ -1,5 +1,6 @@
 """The parts of the screen as lines of text: tables of families and runs, the family in view, events."""
 
+import textwrap
 from collections.abc import Callable, Sequence
 
 from rich.text import Text
@@ -10,7 +11,7 @@ from ettsweep.runs.state import State
 from ettsweep.scaling.strategies import strategy_name
 from ettsweep.watch.columns import Column, table
 from ettsweep.watch.drawing import LEGEND, MARKED
-from ettsweep.watch.events import STYLED, Event
+from ettsweep.watch.events import STYLED, Event, first_line
 from ettsweep.watch.sight import FamilySight, RunSight, Sight
 from ettsweep.watch.words import Words, confidence, details, per_second, progress_bar, short_duration
 
@@ -19,7 +20,7 @@ BAR = 10
 FAMILY_COLUMNS = (
     *(Column("sweep"), Column("model", rank=5), Column("strategy"), Column("", rank=4), Column("runs", right=True)),
     *(Column("verdict"), Column("lr", rank=2), Column("wd", rank=2), Column("score", right=True, rank=3)),
-    *(Column("running", right=True, rank=6), Column("stuck", right=True, rank=1)),
+    *(Column("running", right=True, rank=6), Column("stuck", right=True, rank=1), Column("", rank=7)),
 )
 
 STUCK = (State.FAILED, State.CANCELLED, State.HELD, State.UNKNOWN)
@@ -48,6 +49,7 @@ def _family(family: FamilySight, several: bool) -> list[Words]:
         (f"{verdict.score:.4g}" if verdict and verdict.score is not None else "", ""),
         (str(running) if running else "", "cyan"),
         (str(stuck) if stuck else "", "red"),
+        (cell(verdict.reason.partition(";")[0]) if verdict else "", "dim"),
     ]
 
 
@@ -88,7 +90,7 @@ def _run(one: RunSight, sweeps: bool, models: bool, digits: int) -> list[Words]:
     spec, status = one.run.spec, one.run.status
     running = status.state is State.RUNNING
     begun = running or status.progress > 0
-    place = " ".join(filter(None, [status.where, status.job, status.reason]))
+    place = " ".join(filter(None, [status.where, status.job, first_line(status.reason)]))
     return [
         (one.run.id[:digits], "bold" if running else ""),
         (cell(one.sweep) if sweeps else "", ""),
@@ -109,10 +111,27 @@ def _run(one: RunSight, sweeps: bool, models: bool, digits: int) -> list[Words]:
 # --- the family in view, and events ---------------------------------------------------------------------------------
 
 
-def family_words(family: FamilySight) -> Text:
-    """Return all that is said of a family beside its lattice."""
-    lines = [*details(family), ("", ""), *((told, "dim") for told in (MARKED, *LEGEND.split("  ")))]
-    return Text("\n").join(Text(text, style=style) for text, style in lines)
+def family_words(family: FamilySight, width: int, height: int) -> Text:
+    """Return what is said of a family beside its lattice; what signs mean, where there is room for all of that."""
+    lines = [(line, style) for text, style in details(family) for line in textwrap.wrap(text, max(8, width))]
+    legend = [("", ""), *((line, "dim") for told in (MARKED, LEGEND) for line in _parts(told, width))]
+    if len(lines) > height:
+        lines = [
+            *lines[: height - 1],
+            (textwrap.shorten(f"{lines[height - 1][0]} ......", width, placeholder="..."), "dim"),
+        ]
+    elif len(lines) + len(legend) <= height:
+        lines += legend
+    return Text("\n", no_wrap=True).join(Text(text, style=style) for text, style in lines)
+
+
+def _parts(legend: str, width: int) -> list[str]:
+    """Return a legend in lines, parted between its entries alone."""
+    lines = [""]
+    for part in legend.split("  "):
+        longer = f"{lines[-1]}  {part}".strip()
+        lines = [*lines[:-1], longer] if len(longer) <= width else [*lines, part]
+    return lines
 
 
 def event_lines(events: Sequence[Event], height: int) -> Text:

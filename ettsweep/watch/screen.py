@@ -24,7 +24,7 @@ from ettsweep.launch.monitor import Snapshot
 from ettsweep.output import cell, count
 from ettsweep.sweep.ledger import Run
 from ettsweep.watch.dialogs import Help, LogScreen, Question
-from ettsweep.watch.drawing import drawn
+from ettsweep.watch.drawing import drawn, is_whole
 from ettsweep.watch.events import run_title
 from ettsweep.watch.listing import Listing
 from ettsweep.watch.looking import Looking
@@ -36,6 +36,9 @@ from ettsweep.watch.words import Words, headline, problems
 
 DETAILS = 30
 """Columns that the words on a family have beside its lattice, at least."""
+
+KEYS = ("family", "sort", "log", "cancel_run", "cancel_sweep", "help")
+"""What keys do on the screen itself."""
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -52,7 +55,6 @@ class WatchScreen(App[None]):
     ENABLE_COMMAND_PALETTE = False
     CSS_PATH = "screen.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("tab", "app.focus_next", "tables", show=False),
         Binding("n", "family(1)", "family", key_display="n/p"),
         Binding("p", "family(-1)", show=False),
         Binding("s", "sort", "sort"),
@@ -113,7 +115,7 @@ class WatchScreen(App[None]):
             for number in SIGNALS:
                 loop.add_signal_handler(number, self._end, number)
         for name, title in {"families": "families", "middle": "lattice", "runs": "runs", "events": "events"}.items():
-            self.query_one(f"#{name}").border_title = title
+            self.query_one(f"#{name}").border_title = f" {title} "
         self.query_one("#families").focus()
         self._draw()
         self._looking.start()
@@ -173,6 +175,7 @@ class WatchScreen(App[None]):
         if sight is None:
             self._say("head", [(cell(str(self._results)), "bold"), (self._reading, "dim")])
             self._say("problems", wrong)
+            self._share_out(wrong=bool(wrong))
             return
         wrong += problems(sight)
         self._say("head", headline(sight, str(self._results)))
@@ -183,22 +186,28 @@ class WatchScreen(App[None]):
         ordered = sorted_runs(sight, self._sort)
         none = "none is left to train"
         runs.show([one.run.id for one in ordered], run_lines(ordered, width), none)
-        runs.border_title = f"runs that are not finished, by {self._sort}"
-        self._share_out(sight, bool(wrong))
+        runs.border_title = f" runs that are not finished, by {self._sort} "
+        self._share_out(wrong=bool(wrong))
 
-    def _share_out(self, sight: Sight, wrong: bool) -> None:
+    def _share_out(self, wrong: bool) -> None:
         """Give each part its lines, and draw those that depend on how many these are."""
-        family, height = self.family, self.size.height - 2 - wrong
+        sight, family, height = self.sight, self.family, self.size.height - 2 - wrong
         across = self.size.width - DETAILS
         most = drawn(family.lattice, across, height // 2) if family else []
-        found = rooms(height, len(sight.families) + 1, max(len(most), 7), len(sight.runs) + 1)
+        families, runs = (len(sight.families), len(sight.runs)) if sight else (0, 0)
+        found = rooms(height, families + 1, max(len(most), 7), runs + 1)
         for name, lines in zip(("families", "middle", "runs", "events"), found, strict=True):
             self.query_one(f"#{name}").styles.height = lines
-        shown = drawn(family.lattice, across, found.lattice - FRAME) if family else []
+        room = across, found.lattice - FRAME
+        shown = drawn(family.lattice, *room) if family else []
+        beside = self.size.width - max(map(len, shown), default=0) - 3
+        words = family_words(family, beside, found.lattice - FRAME) if family else ""
         self.query_one("#lattice", Static).update(Text("\n", no_wrap=True).join(shown))
-        self.query_one("#details", Static).update(family_words(family) if family else "")
-        self.query_one("#middle").border_title = f"lattice of {cell(family.title)}" if family else "lattice"
-        self.query_one("#events", Static).update(event_lines(sight.events, found.events - FRAME))
+        self.query_one("#details", Static).update(words)
+        part = "" if family is None or is_whole(family.lattice, *room) else ", a part of it"
+        title = f"{cell(family.title)}: lr across, wd up{part}" if family else "lattice"
+        self.query_one("#middle").border_title = f" {title} "
+        self.query_one("#events", Static).update(event_lines(sight.events if sight else (), found.events - FRAME))
 
     def _say(self, name: str, words: Sequence[Words]) -> None:
         line = Text("  ", no_wrap=True, overflow="ellipsis").join(Text(text, style=style) for text, style in words)
@@ -220,6 +229,10 @@ class WatchScreen(App[None]):
         return next((one.run for one in found if one.run.id == chosen), None)
 
     # --- keys -------------------------------------------------------------------------------------------------------
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Have keys that are about what is seen do nothing below a log or a question."""
+        return len(self.screen_stack) < 2 or action not in KEYS
 
     def action_family(self, by: int) -> None:
         """Show the next family."""

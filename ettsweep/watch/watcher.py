@@ -16,7 +16,7 @@ from ettsweep.launch.packs import pack_of, pack_sizes
 from ettsweep.output import cell, count
 from ettsweep.runs.folder import RunDir, is_run_id, requests_dir, runs_dir, sweeps_dir
 from ettsweep.runs.state import State
-from ettsweep.sweep.ledger import Ledger, Run, count_states
+from ettsweep.sweep.ledger import Ledger, Run
 from ettsweep.sweep.search import Search, titles
 from ettsweep.sweep.sweeps import Sweeps, held_by, holders, load_sweeps
 from ettsweep.sweep.verdict import Verdict
@@ -26,8 +26,8 @@ from ettsweep.watch.lattice import Lattice, lattice
 from ettsweep.watch.sight import FamilySight, RunSight, Sight
 from ettsweep.watch.training import loss_of, speed_of
 
-REST = 30
-"""Work is followed by a rest of this many times the seconds of a core that it took: that is some 3% of one."""
+REST = 40
+"""Work is followed by a rest of this many times the seconds of a core that it took: that is some 2% of one, and drawing takes its share."""
 
 EVENTS = 200
 """Events that are kept."""
@@ -179,12 +179,12 @@ class Watcher:
 
     def _read_runs(self, outlook: LiveOutlook, tell: Tell) -> bool:
         """Look at new runs, and at those that may have changed; say whether there are others than before."""
-        names = {name for name in os.listdir(runs_dir(self._results)) if is_run_id(name)} if self._there() else set()
+        names = set(os.listdir(runs_dir(self._results))) if self._there() else set()
         gone = (self._runs.keys() | self._broken.keys()) - names
         for name in gone:
             self._runs.pop(name, None)
             self._broken.pop(name, None)
-        new = sorted(names - self._runs.keys() - self._broken.keys())
+        new = sorted(filter(is_run_id, names - self._runs.keys() - self._broken.keys()))
         due = [run for run in self._runs.values() if not run.state.finished]
         moving = [run for run in due if run.state is State.RUNNING]
         if self._others.due:
@@ -322,7 +322,7 @@ class Watcher:
     def _unfinished(self) -> Iterable[RunSight]:
         """Yield the unfinished runs that are listed."""
         runs = [run for run in self._chosen.values() if not run.state.finished]
-        runs.sort(key=lambda run: ORDER.index(run.state) if run.state in ORDER else len(ORDER))
+        runs.sort(key=_in_order)
         statuses = {run.id: run.status for run in runs}
         packs = pack_sizes(statuses)
         for run in runs[:LISTED]:
@@ -347,6 +347,12 @@ class Watcher:
 
 WAITING = frozenset({State.QUEUED, State.RUNNING, State.MISSING, State.INTERRUPTED})
 """States of which no verdict tells one from another."""
+
+
+def _in_order(run: Run) -> tuple[object, ...]:
+    """Return what sorts unfinished runs: their state, then where they lie."""
+    urgency = ORDER.index(run.state) if run.state in ORDER else len(ORDER)
+    return urgency, run.model, run.strategy, run.spec.lr, run.spec.wd, run.spec.seed
 
 
 def _ended_s(run: RunDir) -> float:

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 from ettsweep.launch.monitor import duration
 from ettsweep.output import STYLES, cell, count, power
-from ettsweep.sweep.search import Point
 from ettsweep.sweep.verdict import MOST, Bound, Verdict
 from ettsweep.watch.sight import FamilySight, Sight
 
@@ -45,7 +44,7 @@ def details(family: FamilySight) -> Iterator[Words]:
     if family.stale:
         yield "runs have finished since: it is being judged again", "dim"
     if point := verdict.point:
-        yield f"candidate lr {power(point.lr)}, wd {power(point.wd)}", ""
+        yield f"at lr {power(point.lr)}, wd {power(point.wd)}", ""
         yield _score(verdict), ""
     if bound := verdict.bound:
         yield from _bound(verdict, bound)
@@ -107,7 +106,3 @@ def per_second(rate: float) -> str:
     if rate < 0.1:
         return f"{60 * rate:.3g}/min"
     return f"{rate:,.0f}/s" if rate >= 100 else f"{rate:.3g}/s"
-
-
-def point_words(point: Point) -> tuple[str, str]:
-    return power(point.lr), power(point.wd)

@@ -116,13 +116,11 @@ def family_words(family: FamilySight, width: int, height: int) -> Text:
     lines = [(line, style) for text, style in details(family) for line in textwrap.wrap(text, max(8, width))]
     legend = [("", ""), *((line, "dim") for told in (MARKED, LEGEND) for line in _parts(told, width))]
     if len(lines) > height:
-        lines = [
-            *lines[: height - 1],
-            (textwrap.shorten(f"{lines[height - 1][0]} ......", width, placeholder="..."), "dim"),
-        ]
+        text, style = lines[height - 1]
+        lines = [*lines[: height - 1], (f"{text[: max(0, width - 1)]}…", style)]
     elif len(lines) + len(legend) <= height:
         lines += legend
-    return Text("\n", no_wrap=True).join(Text(text, style=style) for text, style in lines)
+    return Text("\n").join(Text(text, style=style) for text, style in lines)
 
 
 def _parts(legend: str, width: int) -> list[str]:
@@ -137,11 +135,11 @@ def _parts(legend: str, width: int) -> list[str]:
 def event_lines(events: Sequence[Event], height: int) -> Text:
     """Return the last events, the newest last."""
     shown = events[-max(1, height) :]
-    return Text("\n", no_wrap=True, overflow="ellipsis").join(map(_event, shown))
+    return Text("\n").join(map(_event, shown))
 
 
 def _event(event: Event) -> Text:
-    told = Text(no_wrap=True, overflow="ellipsis")
+    told = Text()
     told.append(f"{event.at or 'earlier':8}  ", style="dim")
     told.append(f"{event.what:11}  ", style=STYLED.get(event.what, ""))
     told.append(f"{cell(event.whose)}")

@@ -32,7 +32,7 @@ from ettsweep.watch.parts import SORTS, event_lines, family_lines, family_words,
 from ettsweep.watch.rooms import FRAME, rooms
 from ettsweep.watch.sight import FamilySight, Sight
 from ettsweep.watch.watcher import Choose, Watcher
-from ettsweep.watch.words import Words, headline, problems
+from ettsweep.watch.words import Words, few, headline, problems
 
 DETAILS = 30
 """Columns that the words on a family have beside its lattice, at least."""
@@ -88,8 +88,8 @@ class WatchScreen(App[None]):
             self.error = error
 
     def __init__(self, results: Path, watcher: Watcher) -> None:
-        super().__init__()
-        self.theme = "ansi-dark"  # the terminal's own colours, be they dark or light
+        super().__init__(ansi_color=True)
+        self.theme = "ansi-dark"  # with ansi_color: the terminal's own colours, be they dark or light
         self.sight: Sight | None = None
         self.error: Exception | None = None
         self.ended_by: signal.Signals | None = None
@@ -174,12 +174,11 @@ class WatchScreen(App[None]):
         wrong: list[Words] = [(cell(self._unreadable), "red")] if self._unreadable else []
         if sight is None:
             self._say("head", [(cell(str(self._results)), "bold"), (self._reading, "dim")])
-            self._say("problems", wrong)
-            self._share_out(wrong=bool(wrong))
+            self._share_out(0)
             return
-        wrong += problems(sight)
+        wrong = few([*wrong, *problems(sight)])
         self._say("head", headline(sight, str(self._results)))
-        self._say("problems", wrong)
+        self._say("problems", wrong, between="\n")
         families, runs = self.query_one("#families", Listing), self.query_one("#runs", Listing)
         nothing = "no sweep: runs by themselves" if sight.runs or not sight.families else ""
         families.show([family.key for family in sight.families], family_lines(sight, width), nothing)
@@ -187,9 +186,9 @@ class WatchScreen(App[None]):
         none = "none is left to train"
         runs.show([one.run.id for one in ordered], run_lines(ordered, width), none)
         runs.border_title = f" runs that are not finished, by {self._sort} "
-        self._share_out(wrong=bool(wrong))
+        self._share_out(len(wrong))
 
-    def _share_out(self, wrong: bool) -> None:
+    def _share_out(self, wrong: int) -> None:
         """Give each part its lines, and draw those that depend on how many these are."""
         sight, family, height = self.sight, self.family, self.size.height - 2 - wrong
         across = self.size.width - DETAILS
@@ -202,15 +201,15 @@ class WatchScreen(App[None]):
         shown = drawn(family.lattice, *room) if family else []
         beside = self.size.width - max(map(len, shown), default=0) - 3
         words = family_words(family, beside, found.lattice - FRAME) if family else ""
-        self.query_one("#lattice", Static).update(Text("\n", no_wrap=True).join(shown))
+        self.query_one("#lattice", Static).update(Text("\n").join(shown))
         self.query_one("#details", Static).update(words)
         part = "" if family is None or is_whole(family.lattice, *room) else ", a part of it"
         title = f"{cell(family.title)}: lr across, wd up{part}" if family else "lattice"
         self.query_one("#middle").border_title = f" {title} "
         self.query_one("#events", Static).update(event_lines(sight.events if sight else (), found.events - FRAME))
 
-    def _say(self, name: str, words: Sequence[Words]) -> None:
-        line = Text("  ", no_wrap=True, overflow="ellipsis").join(Text(text, style=style) for text, style in words)
+    def _say(self, name: str, words: Sequence[Words], between: str = "  ") -> None:
+        line = Text(between).join(Text(text, style=style) for text, style in words)
         self.query_one(f"#{name}", Static).update(line)
         self.query_one(f"#{name}").display = bool(words)
 

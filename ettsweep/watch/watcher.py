@@ -267,8 +267,9 @@ class Watcher:
         for search in searches:
             old = known.get(search.key)
             family = Family(search, names[search.key])
-            if old and old.search == search:
-                family.verdict, family.judged, family.budget = old.verdict, old.judged, old.budget
+            if old:
+                family.verdict, family.budget = old.verdict, old.budget
+                family.judged = old.judged if old.search == search else -1
             self._families[search.key] = family
         self._holders = {}
 

@@ -94,6 +94,19 @@ def problems(sight: Sight) -> list[Words]:
     return [(text, style) for text, style in (*told, *((text, "red") for text in sight.problems)) if text]
 
 
+MOST_PROBLEMS = 2
+"""Problems that have a line each; of more, their number is told."""
+
+
+def few(wrong: list[Words]) -> list[Words]:
+    """Return the first of some problems, with how many more there are."""
+    if len(wrong) <= MOST_PROBLEMS:
+        return wrong
+    text, style = wrong[MOST_PROBLEMS - 1]
+    more = len(wrong) - MOST_PROBLEMS
+    return [*wrong[: MOST_PROBLEMS - 1], (f"(and {count(more, 'more problem')}) {text}", style)]
+
+
 def short_duration(seconds: float) -> str:
     """Return 75 s as 1:15, and hours before that."""
     whole = round(seconds)

@@ -31,10 +31,10 @@ class Question(ModalScreen[bool]):
 
     def __init__(self, question: str) -> None:
         super().__init__()
-        self._question = question
+        self.question = question
 
     def compose(self) -> ComposeResult:
-        yield Static(Text.assemble(self._question, "\n\n", ("y", "bold cyan"), " yes   ", ("n", "bold cyan"), " no"))
+        yield Static(Text.assemble(self.question, "\n\n", ("y", "bold cyan"), " yes   ", ("n", "bold cyan"), " no"))
 
 
 HELP = f"""\

@@ -24,14 +24,16 @@ class Event:
 
     Attributes:
         what: in a word.
-        whose: the run, or the family.
+        whose: the run, by its id, or the family.
         told: what there is to say of it, in a line.
+        place: strategy, point and seed of a run.
         at: the time of day at which it was seen; empty for what was there at the first look, of which none is known.
     """
 
     what: str
     whose: str
     told: str
+    place: str = ""
     at: str = ""
 
 
@@ -48,7 +50,7 @@ def events_of_run(before: Run | None, now: Run, attempts: tuple[int, int] = (0, 
         found.append((state.value, now.status.reason))
     if now.result and not (before and before.result) and (told := told_spikes(now)):
         found.append(("spikes", told))
-    return [Event(what, run_title(now), first_line(told), at) for what, told in found]
+    return [Event(what, short_id(now), first_line(told), place(now), at) for what, told in found]
 
 
 def events_of_verdict(title: str, before: Verdict | None, now: Verdict, at: str) -> list[Event]:
@@ -56,15 +58,25 @@ def events_of_verdict(title: str, before: Verdict | None, now: Verdict, at: str)
     if before is None or (before.verdict, before.point) == (now.verdict, now.point):
         return []
     if now.verdict in ("optimal", "tie"):
-        return [Event("reached", title, f"{now.statement} at {now.point}", at)]
+        return [Event("reached", title, f"{now.statement} at {now.point}", at=at)]
     if before.verdict == "optimal":
-        return [Event("lost", title, f"{now.statement} at {now.point}, no longer {before.statement}", at)]
+        return [Event("lost", title, f"{now.statement} at {now.point}, no longer {before.statement}", at=at)]
     return []
 
 
+def short_id(run: Run) -> str:
+    """Return as much of the id of a run as tells it from others."""
+    return run.id[:8]
+
+
+def place(run: Run) -> str:
+    """Return where a run lies: strategy, point and seed."""
+    return f"{run.strategy} {run.point} seed {run.spec.seed}"
+
+
 def run_title(run: Run) -> str:
-    """Return what people read of a run: its id, strategy, point and seed."""
-    return f"{run.id[:8]} {run.strategy} {run.point} seed {run.spec.seed}"
+    """Return what people read of a run."""
+    return f"{short_id(run)} {place(run)}"
 
 
 def told_spikes(run: Run) -> str:
@@ -81,7 +93,7 @@ def told_spikes(run: Run) -> str:
 
 def first_line(text: str) -> str:
     """Return the first line of a text that says something, with nothing in it that a terminal would obey."""
-    return cell(next((line.strip() for line in text.splitlines() if line.strip()), ""))
+    return cell(next((line.strip() for line in text.split("\n") if line.strip()), ""))
 
 
 def _taken_over(run: Run, number: int) -> str:

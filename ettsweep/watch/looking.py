@@ -64,7 +64,7 @@ class Looking(threading.Thread):
     def _tell(self, error: Exception, begun: bool) -> bool:
         """Tell of an error; return whether another look may succeed."""
         if begun and isinstance(error, OSError | EttsweepError):
-            what = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
+            what = f"{error.strerror}: {error.filename}" if isinstance(error, OSError) else str(error)
             self._audience.unreadable(what)
             return True
         self._audience.impossible(error)

@@ -142,6 +142,7 @@ def _event(event: Event) -> Text:
     told = Text()
     told.append(f"{event.at or 'earlier':8}  ", style="dim")
     told.append(f"{event.what:11}  ", style=STYLED.get(event.what, ""))
-    told.append(f"{cell(event.whose)}")
-    told.append(f": {event.told}" if event.told else "", style="dim")
+    told.append(cell(event.whose))
+    told.append(f"  {event.told}" if event.told else "")
+    told.append(f"  {cell(event.place)}" if event.place else "", style="dim")
     return told

@@ -173,7 +173,7 @@ class WatchScreen(App[None]):
         width, sight = self.size.width, self.sight
         wrong: list[Words] = [(cell(self._unreadable), "red")] if self._unreadable else []
         if sight is None:
-            self._say("head", [(cell(str(self._results)), "bold"), (self._reading, "dim")])
+            self._say("head", [(self._reading, "bold"), (cell(str(self._results)), "dim")])
             self._share_out(0)
             return
         wrong = few([*wrong, *problems(sight)])
@@ -251,7 +251,7 @@ class WatchScreen(App[None]):
     def action_log(self) -> None:
         """Follow the log of the chosen run."""
         if (run := self.run_in_view) is None:
-            self.notify("no run is chosen")
+            self._tell("no run is chosen")
             return
         self.push_screen(LogScreen(run.dir, run_title(run), lambda: self._over(run.id)))
 
@@ -264,22 +264,26 @@ class WatchScreen(App[None]):
         """Cancel the chosen run, once somebody has agreed."""
         run = self.run_in_view
         if run is None or run.state in OVER:
-            self.notify(f"run {run.id} is {run.state}: nothing to cancel" if run else "no run is chosen")
+            self._tell(f"{run.id} is {run.state}: nothing to cancel" if run else "no run is chosen")
             return
         self._ask(f"cancel run {run_title(run)}?", lambda: [run])
 
     def action_cancel_sweep(self) -> None:
         """Cancel all runs of the sweep in view that no other one wants, once somebody has agreed."""
         if (family := self.family) is None or self.sight is None:
-            self.notify("no sweep is in view")
+            self._tell("no sweep is in view")
             return
         name, sight = family.search.sweep, self.sight
         runs, left = cancellable(self._watcher.runs_of(name), [name], sight.sweeps)
         if not runs:
-            self.notify("; ".join([f"sweep {name}: nothing to cancel", *left]))
+            self._tell("; ".join([f"sweep {name}: nothing to cancel", *left]))
             return
         what = "; ".join([f"cancel {count(len(runs), 'run')} of sweep {name}", *left])
         self._ask(f"{what}?", lambda: runs)
+
+    def _tell(self, text: str) -> None:
+        """Say something for some seconds."""
+        self.notify(cell(text), markup=False)
 
     def _ask(self, question: str, runs: Callable[[], Sequence[Run]]) -> None:
         def answered(yes: bool | None) -> None:
@@ -292,9 +296,9 @@ class WatchScreen(App[None]):
         """Cancel runs, off the thread of the screen: SLURM may take its time."""
         try:
             told = "; ".join(cancel(self._results, runs))
-            self.call_from_thread(self.notify, cell(told), markup=False)
+            self.call_from_thread(self._tell, told)
         except EttsweepError as error:
-            self.call_from_thread(self.notify, cell(str(error)), severity="error", markup=False)
+            self.call_from_thread(self._tell, str(error))
         self._looking.wake()
 
 

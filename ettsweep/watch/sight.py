@@ -92,4 +92,4 @@ class Sight:
     @property
     def ended(self) -> bool:
         """Whether nothing runs or waits any more."""
-        return self.snapshot.settled
+        return bool(self.snapshot.statuses) and self.snapshot.settled

@@ -27,7 +27,7 @@ from ettsweep.watch.sight import FamilySight, RunSight, Sight
 from ettsweep.watch.training import loss_of, speed_of
 
 REST = 40
-"""Work is followed by a rest of this many times the seconds of a core that it took: that is some 2% of one, and drawing takes its share."""
+"""Work is followed by a rest of this many times the seconds of a core that it took: drawing needs its share too."""
 
 EVENTS = 200
 """Events that are kept."""

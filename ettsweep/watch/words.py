@@ -78,12 +78,12 @@ def progress_bar(share: float, width: int) -> str:
 def headline(sight: Sight, results: str) -> list[Words]:
     """Return the words of the first line: how far all is, and how long still."""
     snapshot = sight.snapshot
-    words = [(cell(results), "bold"), (f"{snapshot.done}/{count(len(snapshot.statuses), 'run')} finished", "")]
+    words = [(f"{snapshot.done}/{count(len(snapshot.statuses), 'run')} finished", "bold")]
     if sight.ended:
         words.append(("all runs have ended", "green" if not snapshot.left else "yellow"))
     if snapshot.remaining_s:
         words.append((f"about {duration(snapshot.remaining_s)} left", "cyan"))
-    return words
+    return [*words, (cell(results), "dim")]
 
 
 def problems(sight: Sight) -> list[Words]:

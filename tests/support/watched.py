@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.commandline import keep, wait_for, write_grid
-from support.made_sweep import finish, loss_at
 
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
@@ -22,6 +20,8 @@ from ettsweep.sweep.search import Search
 from ettsweep.sweep.sweeps import Sweeps
 from ettsweep.watch.sight import FamilySight, Sight
 from ettsweep.watch.watcher import Chosen, Watcher
+from support.commandline import keep, wait_for, write_grid
+from support.made_sweep import finish, loss_at
 
 NOON = "12:00:00"
 
@@ -78,9 +78,17 @@ def watcher(results: Path) -> Watcher:
     return Watcher(results, choose_all, lambda: NOON)
 
 
+def rested(watch: Watcher) -> Watcher:
+    """Have a watcher that rests from what it has read and judged rest no more."""
+    for budget in (watch._others, watch._choice, *(known.budget for known in watch._families.values())):
+        budget.again_s = 0.0
+    return watch
+
+
 def judged(watch: Watcher) -> Sight:
     """Look, and find all verdicts."""
-    watch.look()
+    rested(watch).look()
+    rested(watch)
     while watch.judge():
         pass
     return watch.sight()
@@ -106,8 +114,9 @@ class Terminal:
         env = {key: value for key, value in os.environ.items() if key not in PLAIN_ENVIRONMENT}
         shell = ["env", "PS1=before$ ", "HISTFILE=", "bash", "--norc", "--noprofile"]
         size = ["-x", str(width), "-y", str(height)]
+        shell[1:1] = [f"{key}={value}" for key, value in variables.items()]
         command = ["tmux", "-L", self._name, "-f", "/dev/null", "new-session", "-d", *size, *shell]
-        subprocess.run(command, env=env | variables, check=True)
+        subprocess.run(command, env=env, check=True)
         self.wait_for(re.escape(SHELL))
 
     def __enter__(self) -> "Terminal":
@@ -135,8 +144,15 @@ class Terminal:
 
     def wait_for(self, pattern: str) -> str:
         """Return what is seen once a pattern is among it."""
-        seen: str = wait_for(lambda: (text := self.seen()) if re.search(pattern, self.seen()) else "", pattern)
-        return seen
+        found: list[str] = wait_for(
+            lambda: [text for text in [self.seen()] if re.search(pattern, text, re.MULTILINE)],
+            pattern,
+        )
+        return found[0]
+
+    def resize(self, width: int, height: int) -> None:
+        """Have the terminal be of another size."""
+        self._tmux("resize-window", "-x", str(width), "-y", str(height))
 
     def modes(self) -> str:
         """Return in what state the terminal is: its other screen, cursor, mouse."""

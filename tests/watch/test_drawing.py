@@ -6,8 +6,7 @@ from itertools import product
 import pytest
 
 from ettsweep.runs.state import State
-from ettsweep.sweep.search import Point, neighbours
-from ettsweep.sweep.search import Axis
+from ettsweep.sweep.search import Axis, Point, neighbours
 from ettsweep.tasks.kinds import BEST_ACCURACY, LOWEST_LOSS
 from ettsweep.watch.drawing import COLOURS, DENSITIES, SIGNS, digits, drawn, is_whole, window
 from ettsweep.watch.lattice import Cell, Lattice, Mark

@@ -25,7 +25,8 @@ def test_of_the_past_no_times_are_told_and_the_last_comes_last(results: Path) ->
     RunDir.create(results, at(search, 0, -1)).cancel()
     events = watcher(results).look().events
     assert told(events) == [("failed", "RuntimeError: out of luck", ""), ("diverged", "at step 81", "")]
-    assert events[0].whose == f"{at(search, 0, 0).run_id[:8]} standard (2^-6, 2^-1) seed 0"
+    assert events[0].whose == at(search, 0, 0).run_id[:8]
+    assert events[0].place == "standard (2^-6, 2^-1) seed 0"
 
 
 def test_what_happens_between_looks_is_told_with_the_time(results: Path) -> None:
@@ -43,7 +44,7 @@ def test_what_happens_between_looks_is_told_with_the_time(results: Path) -> None
     attempts[4].fail("interrupted", "preempted")
     claim(results, requeued).resume_from(1, 60)
     events = watch.look().events
-    assert {event.whose[:8]: (event.what, event.told, event.at) for event in events} == {
+    assert {event.whose: (event.what, event.told, event.at) for event in events} == {
         failing.run_id[:8]: ("failed", "RuntimeError: out of luck", NOON),
         diverging.run_id[:8]: ("diverged", "at step 81", NOON),
         cancelled.run_id[:8]: ("cancelled", "", NOON),
@@ -97,7 +98,4 @@ def test_a_verdict_is_told_once_it_is_reached_and_once_it_is_lost(results: Path)
     assert told(sight.events) == [("reached", "optimal by the paper's comparison of means at (2^-6, 2^-1)", NOON)]
     assert sight.events[0].whose == "small standard"
     ask(results, seeds=[0, 1, 2])  # more is asked for: it is not optimal until that is there
-    for family_ in watch._families.values():
-        family_.budget.again_s = 0.0
-    watch._choice.again_s = 0.0
     assert told(judged(watch).events)[1][:1] == ("lost",)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from support.made_sweep import finish
-from support.watched import MIDDLE, NOON, ask, at, choose_all, claim, family, finish_all, judged, watcher
+from support.watched import MIDDLE, NOON, ask, at, choose_all, claim, family, finish_all, judged, rested, watcher
 
 from ettsweep.errors import InputError
 from ettsweep.runs.folder import RunDir, runs_dir, sweeps_dir
@@ -79,10 +79,8 @@ def test_a_verdict_is_found_again_only_where_a_run_has_finished_and_after_a_rest
     finish(results, at(search, 1, 1, 0), 0.5)
     watch.look()
     assert [one.stale for one in watch.sight().families] == [True, False]
-    for known in watch._families.values():
-        assert known.budget.left_s > 0
-        known.budget.again_s = 0.0
-    assert watch.judge()
+    assert all(known.budget.left_s > 0 for known in watch._families.values())
+    assert rested(watch).judge()
     assert not watch.judge()
 
 
@@ -93,8 +91,7 @@ def test_runs_and_sweeps_that_come_later_appear(results: Path) -> None:
     assert len(watch.look().families) == 1
     (other,) = ask(results, "other", seeds=[7])
     claim(results, at(other, 0, 0, 7))
-    watch._choice.again_s = 0.0
-    sight = watch.look()
+    sight = rested(watch).look()
     assert [one.title for one in sight.families] == ["other standard", "small standard"]
     assert [one.sweep for one in sight.runs] == ["other"]
     assert len(sight.snapshot.statuses) == 2
@@ -127,8 +124,7 @@ def test_a_broken_run_that_is_mended_is_seen(results: Path) -> None:
     watch = watcher(results)
     assert len(watch.look().problems) == 1
     path.write_text(text)
-    watch._others.again_s = watch._choice.again_s = 0.0
-    sight = watch.look()
+    sight = rested(watch).look()
     assert sight.problems == ()
     assert family(sight).finished == 18
 
@@ -139,8 +135,7 @@ def test_runs_that_are_removed_are_gone(results: Path) -> None:
     watch = watcher(results)
     watch.look()
     shutil.rmtree(runs_dir(results) / at(search, 0, 0).run_id)
-    watch._choice.again_s = 0.0
-    assert family(watch.look()).states == {State.DONE: 17, State.MISSING: 1}
+    assert family(rested(watch).look()).states == {State.DONE: 17, State.MISSING: 1}
 
 
 def test_a_folder_that_vanishes_is_an_error_until_it_is_back(results: Path, tmp_path: Path) -> None:
@@ -176,8 +171,7 @@ def test_once_something_was_seen_what_is_meant_may_go(results: Path) -> None:
     watch = Watcher(results, choose, lambda: NOON)
     watch.look()
     shutil.rmtree(runs_dir(results) / at(search, 0, 0).run_id)
-    watch._choice.again_s = 0.0
-    assert len(watch.look().snapshot.statuses) == 17
+    assert len(rested(watch).look().snapshot.statuses) == 17
 
 
 def test_a_long_first_look_says_how_far_it_is(results: Path) -> None:

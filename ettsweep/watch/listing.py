@@ -50,6 +50,8 @@ class Listing(Widget, can_focus=True):
     def show(self, keys: Sequence[object], lines: Sequence[Text], nothing: str = "") -> None:
         """Show other lines, the first of which is the head; where there are none, say why."""
         chosen = self.chosen
+        if (self._keys, [self._head, *self._lines]) == (list(keys), list(lines)):
+            return
         self._keys, (self._head, *self._lines) = list(keys), lines
         self._at = self._keys.index(chosen) if chosen in self._keys else max(0, min(self._at, len(self._keys) - 1))
         self._nothing = Text(nothing, style="dim")

@@ -24,7 +24,7 @@ from ettsweep.launch.monitor import Snapshot
 from ettsweep.output import cell, count
 from ettsweep.sweep.ledger import Run
 from ettsweep.watch.dialogs import Help, LogScreen, Question
-from ettsweep.watch.drawing import drawn, is_whole
+from ettsweep.watch.drawing import drawn, is_whole, window
 from ettsweep.watch.events import run_title
 from ettsweep.watch.listing import Listing
 from ettsweep.watch.looking import Looking
@@ -96,6 +96,9 @@ class WatchScreen(App[None]):
         self._results, self._watcher = results, watcher
         self._looking = Looking(watcher, self)
         self._sort, self._reading, self._unreadable = next(iter(SORTS)), "reading ...", ""
+        self._shown: dict[str, Text] = {}
+        self._drawn: tuple[object, int, int, object] = (None, 0, 0, None)  # of which family, in which room, and what
+        self._beside = 0
 
     def compose(self) -> ComposeResult:
         yield Static(id="head")
@@ -192,25 +195,34 @@ class WatchScreen(App[None]):
         """Give each part its lines, and draw those that depend on how many these are."""
         sight, family, height = self.sight, self.family, self.size.height - 2 - wrong
         across = self.size.width - DETAILS
-        most = drawn(family.lattice, across, height // 2) if family else []
+        whole = window(family.lattice, across, height // 2) if family else None
         families, runs = (len(sight.families), len(sight.runs)) if sight else (0, 0)
-        found = rooms(height, families + 1, max(len(most), 7), runs + 1)
+        found = rooms(height, families + 1, max(whole.height if whole else 0, 7), runs + 1)
         for name, lines in zip(("families", "middle", "runs", "events"), found, strict=True):
             self.query_one(f"#{name}").styles.height = lines
-        room = across, found.lattice - FRAME
-        shown = drawn(family.lattice, *room) if family else []
-        beside = self.size.width - max(map(len, shown), default=0) - 3
-        words = family_words(family, beside, found.lattice - FRAME) if family else ""
-        self.query_one("#lattice", Static).update(Text("\n").join(shown))
-        self.query_one("#details", Static).update(words)
-        part = "" if family is None or is_whole(family.lattice, *room) else ", a part of it"
-        title = f"{cell(family.title)}: lr across, wd up{part}" if family else "lattice"
-        self.query_one("#middle").border_title = f" {title} "
-        self.query_one("#events", Static).update(event_lines(sight.events if sight else (), found.events - FRAME))
+        if family:
+            self._show_family(family, across, found.lattice - FRAME)
+        self._update("events", event_lines(sight.events if sight else (), found.events - FRAME))
+
+    def _show_family(self, family: FamilySight, across: int, height: int) -> None:
+        """Draw the lattice of the family in view, where it is another than before, and say what is known of it."""
+        if self._drawn[:3] != (family.key, across, height) or self._drawn[3] is not family.lattice:
+            lines = drawn(family.lattice, across, height)
+            self._drawn = (family.key, across, height, family.lattice)
+            self._update("lattice", Text("\n").join(lines))
+            self._beside = self.size.width - max(map(len, lines), default=0) - 3
+            part = "" if is_whole(family.lattice, across, height) else ", a part of it"
+            self.query_one("#middle").border_title = f" {cell(family.title)}: lr across, wd up{part} "
+        self._update("details", family_words(family, self._beside, height))
+
+    def _update(self, name: str, text: Text) -> None:
+        """Show another text, where it is another."""
+        if self._shown.get(name) != text:
+            self._shown[name] = text
+            self.query_one(f"#{name}", Static).update(text)
 
     def _say(self, name: str, words: Sequence[Words], between: str = "  ") -> None:
-        line = Text(between).join(Text(text, style=style) for text, style in words)
-        self.query_one(f"#{name}", Static).update(line)
+        self._update(name, Text(between).join(Text(text, style=style) for text, style in words))
         self.query_one(f"#{name}").display = bool(words)
 
     @property

@@ -4,8 +4,9 @@ import threading
 from typing import Protocol
 
 from ettsweep.errors import EttsweepError
+from ettsweep.watch.rest import Rest, Stopwatch
 from ettsweep.watch.sight import Sight
-from ettsweep.watch.watcher import Budget, Stopwatch, Watcher
+from ettsweep.watch.watcher import Watcher
 
 LEAST_S, MOST_S = 1.5, 10.0
 """Seconds between looks, at least and at most: many new runs take long to read, and that comes once."""
@@ -48,11 +49,11 @@ class Looking(threading.Thread):
         """Look, judge, and rest in proportion."""
         begun = False
         while not self._stopped:
-            watch, rest = Stopwatch(), Budget()
+            watch, rest = Stopwatch(), Rest()
             self._woken.clear()
             try:
                 self._audience.seen(self._watcher.look(self._audience.reading))
-                rest.spent(*(watch.read() if begun else (0.0, 0.0)))
+                rest.begin(*(watch.read() if begun else (0.0, 0.0)))
                 begun = True
                 while not self._stopped and self._watcher.judge():  # which has rests of its own
                     self._audience.seen(self._watcher.sight())

@@ -1,7 +1,6 @@
 """Looks at a results folder again and again: finished runs are read once, and verdicts found where they may change."""
 
 import os
-import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +8,7 @@ from pathlib import Path
 
 from ettsweep.errors import CorruptError, EttsweepError, InputError
 from ettsweep.launch.memory import Memory
-from ettsweep.launch.monitor import LOOK_SHARE, Snapshot
+from ettsweep.launch.monitor import Snapshot
 from ettsweep.launch.outlook import LiveOutlook
 from ettsweep.launch.pace import Pace
 from ettsweep.launch.packs import pack_of, pack_sizes
@@ -23,11 +22,9 @@ from ettsweep.sweep.verdict import Verdict
 from ettsweep.sweep.verify import look_at
 from ettsweep.watch.events import Event, events_of_run, events_of_verdict
 from ettsweep.watch.lattice import Lattice, lattice
+from ettsweep.watch.rest import Rest, Stopwatch
 from ettsweep.watch.sight import FamilySight, RunSight, Sight
 from ettsweep.watch.training import loss_of, speed_of
-
-REST = 40
-"""Work is followed by a rest of this many times the seconds of a core that it took: drawing needs its share too."""
 
 EVENTS = 200
 """Events that are kept."""
@@ -46,37 +43,6 @@ Tell = Callable[[str], None]
 
 
 @dataclass
-class Budget:
-    """Says when something that took a while may be done again."""
-
-    again_s: float = 0.0
-
-    @property
-    def left_s(self) -> float:
-        """Seconds for which it rests still."""
-        return max(0.0, self.again_s - time.monotonic())
-
-    @property
-    def due(self) -> bool:
-        return self.left_s == 0
-
-    def spent(self, cpu_s: float, wall_s: float) -> None:
-        """Have it rest: what is read slowly is not read all the time either."""
-        self.again_s = time.monotonic() + max(REST * cpu_s, LOOK_SHARE * wall_s)
-
-
-@dataclass
-class Stopwatch:
-    """Seconds that this thread has worked, and that have gone by, since it was made."""
-
-    cpu_s: float = field(default_factory=time.thread_time)
-    wall_s: float = field(default_factory=time.monotonic)
-
-    def read(self) -> tuple[float, float]:
-        return time.thread_time() - self.cpu_s, time.monotonic() - self.wall_s
-
-
-@dataclass
 class Family:
     """What is known of a family.
 
@@ -91,7 +57,7 @@ class Family:
     states: Counter[State] = field(default_factory=Counter)
     lattice: Lattice | None = None
     verdict: Verdict | None = None
-    budget: Budget = field(default_factory=Budget)
+    rest: Rest = field(default_factory=Rest)
 
 
 class Watcher:
@@ -113,8 +79,8 @@ class Watcher:
         self._families: dict[tuple[str, str], Family] = {}
         self._holders: dict[str, str] = {}
         self._events: deque[Event] = deque(maxlen=EVENTS)
-        self._memory, self._pace, self._others = Memory(), Pace(), Budget()
-        self._choice, self._unchosen = Budget(), True
+        self._memory, self._pace, self._others_rest = Memory(), Pace(), Rest()
+        self._choice_rest, self._unchosen = Rest(), True
         self._begun, self._grouped = False, dict[str, list[str]]()
         self._changes: Counter[str] = Counter()
         self._outcomes: Counter[str] = Counter()
@@ -131,11 +97,11 @@ class Watcher:
         changed = self._read_sweeps()
         outlook = LiveOutlook(self._results, self._memory)
         self._unchosen |= self._read_runs(outlook, tell) | changed
-        if self._unchosen and (self._choice.due or not self._begun):
+        if self._unchosen and (self._choice_rest.over or not self._begun):
             watch = Stopwatch()
             self._read_choice()
             self._unchosen = False
-            self._choice.spent(*watch.read())
+            self._choice_rest.begin(*watch.read())
         self._begun = True
         for family in self._families.values():
             self._see(family)
@@ -147,11 +113,11 @@ class Watcher:
         One that has been judged before rests in proportion to how long that took.
         """
         for family in self._families.values():
-            if self._stale(family) and (family.budget.due or family.verdict is None):
+            if self._stale(family) and (family.rest.over or family.verdict is None):
                 watch, before = Stopwatch(), family.verdict
                 family.verdict = look_at(family.search, self._members(family)).verdict()
                 family.judged, family.seen = self._outcomes[family.search.family], -1
-                family.budget.spent(*watch.read())
+                family.rest.begin(*watch.read())
                 self._events += events_of_verdict(family.title, before, family.verdict, self._clock())
                 self._see(family)
                 return True
@@ -187,12 +153,12 @@ class Watcher:
         new = sorted(filter(is_run_id, names - self._runs.keys() - self._broken.keys()))
         due = [run for run in self._runs.values() if not run.state.finished]
         moving = [run for run in due if run.state is State.RUNNING]
-        if self._others.due:
+        if self._others_rest.over:
             watch, others = Stopwatch(), [run for run in due if run.state is not State.RUNNING]
             new += sorted(self._broken)  # somebody may have mended one
             for run in others:
                 self._look_at(run, outlook)
-            self._others.spent(*watch.read())
+            self._others_rest.begin(*watch.read())
         for run in moving:
             self._look_at(run, outlook)
         before = len(self._runs)
@@ -268,7 +234,7 @@ class Watcher:
             old = known.get(search.key)
             family = Family(search, names[search.key])
             if old:
-                family.verdict, family.budget = old.verdict, old.budget
+                family.verdict, family.rest = old.verdict, old.rest
                 family.judged = old.judged if old.search == search else -1
             self._families[search.key] = family
         self._holders = {}

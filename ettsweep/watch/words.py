@@ -72,7 +72,7 @@ def _bound(verdict: Verdict, bound: Bound) -> Iterator[Words]:
 def progress_bar(share: float, width: int) -> str:
     """Return a bar that is full where a share is 1, and only there."""
     full = width if share >= 1 else min(width - 1, int(share * width))
-    return "█" * full + "░" * (width - full)
+    return "━" * full + "─" * (width - full)
 
 
 def headline(sight: Sight, results: str) -> list[Words]:

@@ -80,8 +80,8 @@ def watcher(results: Path) -> Watcher:
 
 def rested(watch: Watcher) -> Watcher:
     """Have a watcher that rests from what it has read and judged rest no more."""
-    for budget in (watch._others, watch._choice, *(known.budget for known in watch._families.values())):
-        budget.again_s = 0.0
+    for rest in (watch._others_rest, watch._choice_rest, *(known.rest for known in watch._families.values())):
+        rest.again_s = 0.0
     return watch
 
 

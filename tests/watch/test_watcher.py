@@ -79,7 +79,7 @@ def test_a_verdict_is_found_again_only_where_a_run_has_finished_and_after_a_rest
     finish(results, at(search, 1, 1, 0), 0.5)
     watch.look()
     assert [one.stale for one in watch.sight().families] == [True, False]
-    assert all(known.budget.left_s > 0 for known in watch._families.values())
+    assert all(known.rest.left_s > 0 for known in watch._families.values())
     assert rested(watch).judge()
     assert not watch.judge()
 

@@ -17,7 +17,7 @@ LAYERS = [  # each may import those after it; those of one layer do not import e
     {"__main__"},
     {"cli", "results"},
     {"check", "doctor"},
-    {"report", "worker"},
+    {"report", "worker", "watch"},
     {"launch"},
     {"sweep", "training"},
     {"models", "tasks"},

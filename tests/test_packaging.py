@@ -20,7 +20,12 @@ def test_wheel_and_source_hold_what_they_need_and_nothing_else(tmp_path: Path) -
         return {path.relative_to(CHECKOUT).as_posix() for pattern in patterns for path in CHECKOUT.glob(pattern)}
 
     modules = files(
-        "ettsweep/**/*.py", "ettsweep/py.typed", "ettsweep/report/*.j2", "ettsweep/report/*.css", "ettsweep/report/*.js"
+        "ettsweep/**/*.py",
+        "ettsweep/py.typed",
+        "ettsweep/watch/*.tcss",
+        "ettsweep/report/*.j2",
+        "ettsweep/report/*.css",
+        "ettsweep/report/*.js",
     )
     shipped = files("grids/*.yaml", "launch/*.yaml")
     (wheel,) = tmp_path.glob("*.whl")

@@ -1,6 +1,7 @@
 """How commands deal with whoever typed them: progress, questions, Ctrl-C, what to type instead."""
 
 import contextlib
+import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -25,6 +26,15 @@ def console() -> "Console":
     return Console(stderr=True, soft_wrap=not sys.stderr.isatty())  # a file has no edge to wrap at
 
 
+def has_screen() -> bool:
+    """Say whether a person sits at a terminal that can show a whole screen."""
+    streams = (sys.stdin, sys.stdout, sys.stderr)
+    return all(stream.isatty() for stream in streams) and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
+
+
+DETACHED = "detached; the runs go on: `ettsweep watch` shows them"
+
+
 @contextlib.contextmanager
 def detaching(follows: bool = True, code: int = 1) -> Iterator[None]:
     """Have Ctrl-C leave a command that follows runs, with exit code 1, not yet: what was submitted goes on."""
@@ -33,7 +43,7 @@ def detaching(follows: bool = True, code: int = 1) -> Iterator[None]:
     except KeyboardInterrupt:
         if not follows:
             raise
-        note("detached; the runs go on: `ettsweep watch` shows them")
+        note(DETACHED)
         raise typer.Exit(code) from None
 
 

@@ -142,12 +142,16 @@ class Families:
                 f"{sweeps.results}: no grid has been asked for yet; `ettsweep grid --model vit-digits` asks for one"
             )
         self._check("search", chain.from_iterable(sweeps.searches.values()))
-        found = self._among(known)
+        found = self.any_searches(sweeps)
         if not found:
             told = ", ".join(f"{s.sweep} {s.model} {s.strategy} ({s.family})" for s in known)
             given = " ".join(f"{option} {name}" for option, _, names in self._narrowing() for name in names)
             raise InputError(f"{given}: no search that is meant is of all of it; there are: {told}")
         return found
+
+    def any_searches(self, sweeps: "Sweeps") -> "list[Search]":
+        """Return the searches that are meant, of which there may be none."""
+        return self._among([search for sweep in self.sweeps(sweeps) for search in sweep.searches])
 
     def runs(self, ledger: "Ledger", sweeps: "Sweeps") -> "list[Run]":
         """Return the runs that are meant: those that belong to the sweeps and, where none is named, to none.

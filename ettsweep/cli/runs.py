@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ettsweep.cli import completion
-from ettsweep.cli.conduct import confirm, console, detaching
+from ettsweep.cli.conduct import DETACHED, confirm, console, detaching, has_screen
 from ettsweep.cli.numbers import power_option
 from ettsweep.cli.options import (
     DEFAULT_RESULTS,
@@ -27,7 +27,9 @@ from ettsweep.errors import EttsweepError, InputError
 from ettsweep.output import Format, cell, count, harmless, note, show
 
 if TYPE_CHECKING:
-    from ettsweep.sweep.ledger import Run
+    from ettsweep.sweep.ledger import Ledger, Run
+    from ettsweep.sweep.search import Search
+    from ettsweep.sweep.sweeps import Sweeps
 
 RunId = Annotated[str, typer.Argument(help="Run id, or the start of one.", autocompletion=completion.runs)]
 
@@ -85,18 +87,34 @@ def watch(
     families: Families,
     results: Results = DEFAULT_RESULTS,
 ) -> None:
-    """Show live what runs, how far it is and how long still; Ctrl-C leaves it running."""
-    from ettsweep.launch.monitor import Monitor, follow
-    from ettsweep.launch.rounds import read_ledger
+    """Show live what runs, how far it is, how sure verdicts are; q or Ctrl-C leaves, and the runs go on.
 
+    At a terminal it is a screen with keys, which `?` lists. Elsewhere it prints a line now and then, until all runs
+    have ended.
+    """
     sweeps = families.load(results)
-    runs = families.runs(read_ledger(results), sweeps)
-    if not runs:
-        raise InputError(f"{results}: no runs to watch; `ettsweep grid --model vit-digits` makes some")
-    with detaching(code=0):
-        snapshot = follow(
-            Monitor(results, [r.spec for r in runs], sweeps.searches), str(results), console(), relaunch=False
-        )
+
+    def choose(ledger: "Ledger", sweeps: "Sweeps") -> "tuple[list[Run], list[Search]]":
+        if not (runs := families.runs(ledger, sweeps)):
+            raise InputError(f"{results}: no runs to watch; `ettsweep grid --model vit-digits` makes some")
+        return runs, families.any_searches(sweeps)
+
+    if has_screen():
+        from ettsweep.watch.screen import show_screen
+
+        families.sweeps(sweeps)  # a wrong name is said at once
+        snapshot = show_screen(results, choose)
+    else:
+        from ettsweep.launch.monitor import Monitor, follow
+        from ettsweep.launch.rounds import read_ledger
+
+        runs, _ = choose(read_ledger(results), sweeps)
+        monitor = Monitor(results, [r.spec for r in runs], sweeps.searches)
+        with detaching(code=0):
+            snapshot = follow(monitor, str(results), console(), relaunch=False)
+    if snapshot is None or not snapshot.settled:
+        note(DETACHED)
+        return
     if sys.stderr.isatty():  # elsewhere it was the last line already
         note(snapshot.summary())
     if snapshot.left:
@@ -184,31 +202,20 @@ def cancel(
     results: Results = DEFAULT_RESULTS,
 ) -> None:
     """Stop runs at their next step boundary; `retry` takes them on from there."""
-    from ettsweep.launch.outlook import withdraw
+    from ettsweep.launch.cancellation import cancel as cancel_runs
+    from ettsweep.launch.cancellation import cancellable
     from ettsweep.launch.rounds import read_ledger
-    from ettsweep.runs.state import State
-    from ettsweep.sweep.sweeps import spared
 
     chosen.need_some(all_)
     sweeps = chosen.load(results)
     found = chosen.runs(read_ledger(results), sweeps)
-    over = (State.DONE, State.DIVERGED, State.FAILED, State.CANCELLED)
-    runs = [run for run in found if run.state not in over]
-    if chosen.sweep and not chosen.run:
-        runs, left = spared(runs, chosen.sweep, sweeps)
-        for name, number in left.items():
-            left_out = f"{count(number, 'run')} {'is' if number == 1 else 'are'} left alone"
-            note(f"{left_out}: sweep {name} wants {'it' if number == 1 else 'them'} too")
-    ids = {run.id for run in runs}
+    runs, left = cancellable(found, [] if chosen.run else chosen.sweep or [], sweeps)
+    for told in left:
+        note(told)
     confirm(f"cancel {len(runs)} runs?", yes or len(runs) < 2)
-    for run in runs:
-        run.dir.cancel()
-    note(f"{count(len(runs), 'run')} cancelled")
-    if running := sum(run.state is State.RUNNING for run in runs):
-        note(f"{running} of them stop at their next step, with a checkpoint")
-    if jobs := withdraw(results, ids):
-        note(f"{count(len(jobs), 'waiting job')} withdrawn from SLURM")
-    _note_others(found if chosen.run else [], ids, "nothing to cancel")
+    for told in cancel_runs(results, runs):
+        note(told)
+    _note_others(found if chosen.run else [], {run.id for run in runs}, "nothing to cancel")
 
 
 def retry(

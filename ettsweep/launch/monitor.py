@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ettsweep.files import number
 from ettsweep.launch.memory import Memory
 from ettsweep.launch.outlook import NO_ANSWER, LiveOutlook
-from ettsweep.launch.pace import Pace, slot_s
+from ettsweep.launch.pace import Pace
 from ettsweep.launch.packs import pack_of, pack_sizes, told_states
 from ettsweep.launch.submissions import Vacancy
 from ettsweep.models.architectures import model_name
@@ -135,7 +134,7 @@ class Monitor:
             status = self._finished.get(run_id) or run.status(outlook)
             if status.state.finished and run_id not in self._finished:
                 self._finished[run_id] = status
-                self._learn(run)
+                self._pace.learn(self.specs[run_id], run.result() or {})
             statuses[run_id] = status
         unfinished = statuses.keys() - self._finished.keys()
         remaining_s = None
@@ -143,14 +142,6 @@ class Monitor:
             remaining_s = self._pace.left_s(self.specs, statuses, outlook.at_once(unfinished))
         queued = [run_id for run_id, s in statuses.items() if s.state is State.QUEUED]
         return Snapshot(statuses, remaining_s, outlook.silence, outlook.vacancies(queued))
-
-    def _learn(self, run: RunDir) -> None:
-        """Take note of how long a finished run took."""
-        result = run.result() or {}
-        seconds, steps = slot_s(result), number(result.get("steps"))
-        if seconds and steps:
-            spec = self.specs[run.id]
-            self._pace.finished(spec, seconds, steps / spec.schedule.last_step)
 
     def sweeps(self, spec: RunSpec) -> str:
         """Return the names of the sweeps that a run belongs to."""

@@ -28,6 +28,12 @@ class Pace:
         before, shares = self._finished[spec.kind]
         self._finished[spec.kind] = before + seconds, shares + share
 
+    def learn(self, spec: RunSpec, result: Json) -> None:
+        """Take note of a finished run, as its result tells of it."""
+        seconds, steps = slot_s(result), number(result.get("steps"))
+        if seconds and steps:
+            self.finished(spec, seconds, steps / spec.schedule.last_step)
+
     def left_s(self, specs: Mapping[str, RunSpec], statuses: Mapping[str, Status], at_once: int) -> float | None:
         """Return the seconds until all that run or wait are finished; None where nothing runs, or a rate is missing.
 

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 import pytest
-from support.commandline import at_a_terminal, ettsweep, write_grid
+from support.commandline import ETTSWEEP, at_a_terminal, ettsweep, write_grid
+from support.watched import Terminal
 
 from ettsweep.runs.folder import RunDir
 from ettsweep.sweep.changes import extend
@@ -47,12 +48,20 @@ def test_what_a_run_says_is_spelled_out(run: str, command: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", ["status", "show RUN", "logs RUN", "watch"])
+@pytest.mark.parametrize("command", ["status", "show RUN", "logs RUN"])
 def test_nor_does_a_terminal_obey_it(run: str, command: str) -> None:
     code, seen = at_a_terminal(*command.replace("RUN", run).split())
     assert code in (0, 1)
     assert "Traceback" not in seen
     assert_harmless(seen)
+
+
+def test_nor_does_the_screen_of_watch(run: str) -> None:
+    with Terminal(400, 24) as terminal:
+        terminal.type(f"{ETTSWEEP} watch")
+        assert SPELLED in terminal.wait_for("earlier +failed")
+        terminal.press("Tab", "l")
+        assert SPELLED in terminal.wait_for("ended: ")
 
 
 def test_a_folder_of_any_name_can_be_watched(run: str, tmp_path: Path) -> None:

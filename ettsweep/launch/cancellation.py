@@ -1,0 +1,45 @@
+"""Cancelling runs: which of some can be, and what that does."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from ettsweep.launch.outlook import withdraw
+from ettsweep.output import count
+from ettsweep.runs.state import State
+from ettsweep.sweep.ledger import Run
+from ettsweep.sweep.sweeps import Sweeps, spared
+
+OVER = (State.DONE, State.DIVERGED, State.FAILED, State.CANCELLED)
+"""States in which there is nothing to cancel."""
+
+
+def cancellable(runs: Sequence[Run], names: Sequence[str], sweeps: Sweeps) -> tuple[list[Run], list[str]]:
+    """Return which of some runs can be cancelled, and a line for each other sweep whose runs are left alone.
+
+    Of the sweeps that are named, those are meant that no other one wants; without names, all are.
+    """
+    found = [run for run in runs if run.state not in OVER]
+    if not names:
+        return found, []
+    free, left = spared(found, names, sweeps)
+    told = []
+    for name, number in left.items():
+        alone = f"{count(number, 'run')} {'is' if number == 1 else 'are'} left alone"
+        told.append(f"{alone}: sweep {name} wants {'it' if number == 1 else 'them'} too")
+    return free, told
+
+
+def cancel(results: Path, runs: Sequence[Run]) -> Iterator[str]:
+    """Cancel runs and withdraw the jobs that would find only such ones; yield what has been done, line by line.
+
+    Raises:
+        StorageError: a run folder cannot be written.
+        LaunchError: SLURM does not answer; the runs are cancelled all the same.
+    """
+    for run in runs:
+        run.dir.cancel()
+    yield f"{count(len(runs), 'run')} cancelled"
+    if running := sum(run.state is State.RUNNING for run in runs):
+        yield f"{running} of them stop at their next step, with a checkpoint"
+    if jobs := withdraw(results, {run.id for run in runs}):
+        yield f"{count(len(jobs), 'waiting job')} withdrawn from SLURM"

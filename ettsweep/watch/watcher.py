@@ -1,0 +1,333 @@
+"""Looks at a results folder again and again: finished runs are read once, and verdicts found where they may change."""
+
+import os
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ettsweep.errors import CorruptError, EttsweepError, InputError
+from ettsweep.launch.memory import Memory
+from ettsweep.launch.monitor import Snapshot
+from ettsweep.launch.outlook import LiveOutlook
+from ettsweep.launch.pace import Pace
+from ettsweep.launch.packs import pack_of, pack_sizes
+from ettsweep.output import cell, count
+from ettsweep.runs.folder import RunDir, is_run_id, requests_dir, runs_dir, sweeps_dir
+from ettsweep.runs.state import State
+from ettsweep.sweep.ledger import Ledger, Run
+from ettsweep.sweep.search import Search, titles
+from ettsweep.sweep.sweeps import Sweeps, held_by, holders, load_sweeps
+from ettsweep.sweep.verdict import Verdict
+from ettsweep.sweep.verify import look_at
+from ettsweep.watch.events import Event, events_of_run, events_of_verdict
+from ettsweep.watch.lattice import Lattice, lattice
+from ettsweep.watch.rest import Rest, Stopwatch
+from ettsweep.watch.sight import FamilySight, RunSight, Sight
+from ettsweep.watch.training import loss_of, speed_of
+
+EVENTS = 200
+"""Events that are kept."""
+
+LISTED = 200
+"""Unfinished runs that are listed; those in training come first."""
+
+ORDER = (State.RUNNING, State.FAILED, State.HELD, State.UNKNOWN, State.INTERRUPTED, State.QUEUED)
+"""In which unfinished runs are listed; then come all others."""
+
+Chosen = tuple[Sequence[Run], Sequence[Search]]
+Choose = Callable[[Ledger, Sweeps], Chosen]
+"""Returns the runs and the searches that are meant, of all that there are."""
+
+Tell = Callable[[str], None]
+
+
+@dataclass
+class Family:
+    """What is known of a family.
+
+    Attributes:
+        seen, judged: after how many changes its lattice and its verdict were found; -1 before.
+    """
+
+    search: Search
+    title: str
+    seen: int = -1
+    judged: int = -1
+    states: Counter[State] = field(default_factory=Counter)
+    lattice: Lattice | None = None
+    verdict: Verdict | None = None
+    rest: Rest = field(default_factory=Rest)
+
+
+class Watcher:
+    """What is known of a results folder, and what has been seen to happen there.
+
+    Args:
+        results: the folder.
+        choose: names the runs and families to be shown.
+        clock: says the time of day.
+    """
+
+    def __init__(self, results: Path, choose: Choose, clock: Callable[[], str]) -> None:
+        self._results, self._choose, self._clock = results, choose, clock
+        self._runs: dict[str, Run] = {}
+        self._broken: dict[str, str] = {}
+        self._attempts: dict[str, int] = {}
+        self._sweeps, self._files = Sweeps(results, {}, {}), list[str]()
+        self._chosen: dict[str, Run] = {}
+        self._families: dict[tuple[str, str], Family] = {}
+        self._holders: dict[str, str] = {}
+        self._events: deque[Event] = deque(maxlen=EVENTS)
+        self._memory, self._pace, self._others_rest = Memory(), Pace(), Rest()
+        self._choice_rest, self._unchosen = Rest(), True
+        self._begun, self._grouped = False, dict[str, list[str]]()
+        self._changes: Counter[str] = Counter()
+        self._outcomes: Counter[str] = Counter()
+
+    # --- looks ------------------------------------------------------------------------------------------------------
+
+    def look(self, tell: Tell = lambda told: None) -> Sight:
+        """Read what may have changed, and return what there is to see; `tell` hears how far a long one is.
+
+        Raises:
+            InputError: there is nothing that is meant.
+            OSError: the folder cannot be read.
+        """
+        changed = self._read_sweeps()
+        outlook = LiveOutlook(self._results, self._memory)
+        self._unchosen |= self._read_runs(outlook, tell) | changed
+        if self._unchosen and (self._choice_rest.over or not self._begun):
+            watch = Stopwatch()
+            self._read_choice()
+            self._unchosen = False
+            self._choice_rest.begin(*watch.read())
+        self._begun = True
+        for family in self._families.values():
+            self._see(family)
+        return self._sight(outlook)
+
+    def judge(self) -> bool:
+        """Find the verdict of a family that may have another one; return whether there was such a family.
+
+        One that has been judged before rests in proportion to how long that took.
+        """
+        for family in self._families.values():
+            if self._stale(family) and (family.rest.over or family.verdict is None):
+                watch, before = Stopwatch(), family.verdict
+                family.verdict = look_at(family.search, self._members(family)).verdict()
+                family.judged, family.seen = self._outcomes[family.search.family], -1
+                family.rest.begin(*watch.read())
+                self._events += events_of_verdict(family.title, before, family.verdict, self._clock())
+                self._see(family)
+                return True
+        return False
+
+    def runs_of(self, sweep: str) -> list[Run]:
+        """Return the runs that belong to a sweep."""
+        searches = self._sweeps.searches
+        return [run for run in list(self._chosen.values()) if sweep in holders(searches, run.family, run.spec)]
+
+    def sight(self) -> Sight:
+        """Return what there is to see without reading anything."""
+        return self._sight(None)
+
+    # --- what is read -----------------------------------------------------------------------------------------------
+
+    def _read_sweeps(self) -> bool:
+        """Read the sweeps where there are other files of them than before; say whether there were."""
+        found = sweeps_dir(self._results).glob("*/[0-9]*.yaml"), requests_dir(self._results).glob("*.yaml")
+        files = sorted(str(path) for paths in found for path in paths)
+        if self._begun and files == self._files:
+            return False
+        self._files, self._sweeps = files, load_sweeps(self._results)
+        return True
+
+    def _read_runs(self, outlook: LiveOutlook, tell: Tell) -> bool:
+        """Look at new runs, and at those that may have changed; say whether there are others than before."""
+        names = set(os.listdir(runs_dir(self._results))) if self._there() else set()
+        gone = (self._runs.keys() | self._broken.keys()) - names
+        for name in gone:
+            self._runs.pop(name, None)
+            self._broken.pop(name, None)
+        new = sorted(filter(is_run_id, names - self._runs.keys() - self._broken.keys()))
+        due = [run for run in self._runs.values() if not run.state.finished]
+        moving = [run for run in due if run.state is State.RUNNING]
+        if self._others_rest.over:
+            watch, others = Stopwatch(), [run for run in due if run.state is not State.RUNNING]
+            new += sorted(self._broken)  # somebody may have mended one
+            for run in others:
+                self._look_at(run, outlook)
+            self._others_rest.begin(*watch.read())
+        for run in moving:
+            self._look_at(run, outlook)
+        before = len(self._runs)
+        earlier: list[tuple[float, list[Event]]] = []
+        for k, name in enumerate(new):
+            if k % 100 == 0 and len(new) > 100:
+                tell(f"reading runs: {k:,} of {len(new):,}")
+            earlier += self._read_new(name, outlook)
+        earlier.sort(key=lambda one: one[0])
+        self._events += [event for _, events in earlier[-EVENTS:] for event in events]
+        return bool(gone) or len(self._runs) != before
+
+    def _there(self) -> bool:
+        """Say whether there is a folder of runs; where there was one, it has to be there."""
+        return bool(self._runs) or runs_dir(self._results).is_dir()
+
+    def _read_new(self, name: str, outlook: LiveOutlook) -> list[tuple[float, list[Event]]]:
+        """Read a run folder for the first time; return what is known to have happened to it, and when."""
+        folder = RunDir(runs_dir(self._results) / name)
+        try:
+            run = Run(folder, folder.spec(), *folder.look(outlook))
+        except (CorruptError, OSError) as error:
+            self._broken[name] = str(error)
+            return []
+        self._broken.pop(name, None)
+        self._keep(run)
+        events = events_of_run(None, run, at=self._clock() if self._begun else "")
+        return [(_ended_s(folder), events)] if events else []
+
+    def _look_at(self, run: Run, outlook: LiveOutlook) -> None:
+        """Look at a run again, and note what has happened to it."""
+        try:
+            now = Run(run.dir, run.spec, *run.dir.look(outlook))
+        except (EttsweepError, OSError) as error:
+            self._broken[run.id] = str(error)
+            return
+        before = self._attempts.get(run.id, 0)
+        self._keep(now)
+        self._events += events_of_run(run, now, (before, self._attempts.get(run.id, 0)), self._clock())
+
+    def _keep(self, run: Run) -> None:
+        before = self._runs.get(run.id)
+        states = {before.state, run.state} if before else {run.state}
+        if before is None or len(states) > 1:
+            self._changes[run.family] += 1
+            self._outcomes[run.family] += not states <= WAITING
+        self._runs[run.id] = run
+        if run.id in self._chosen:
+            self._chosen[run.id] = run
+        if run.result:
+            self._pace.learn(run.spec, run.result)
+        elif numbers := run.dir.numbers():
+            self._attempts[run.id] = numbers[-1]
+
+    # --- what is meant ----------------------------------------------------------------------------------------------
+
+    def _read_choice(self) -> None:
+        """Find out which runs and families are meant, anew where there are other runs or sweeps."""
+        try:
+            runs, searches = self._choose(Ledger(self._runs, self._broken), self._sweeps)
+        except InputError:
+            if not self._begun:
+                raise
+            self._chosen = {run: self._runs[run] for run in self._chosen if run in self._runs}
+            return  # what was meant has been renamed, archived or removed
+        self._chosen = {run.id: run for run in runs}
+        self._grouped = {}
+        for run in runs:
+            self._grouped.setdefault(run.family, []).append(run.id)
+        names, known = titles(searches), self._families
+        self._families = {}
+        for search in searches:
+            old = known.get(search.key)
+            family = Family(search, names[search.key])
+            if old:
+                family.verdict, family.rest = old.verdict, old.rest
+                family.judged = old.judged if old.search == search else -1
+            self._families[search.key] = family
+        self._holders = {}
+
+    # --- families ---------------------------------------------------------------------------------------------------
+
+    def _members(self, family: Family) -> list[Run]:
+        return [self._runs[run] for run in self._grouped.get(family.search.family, ()) if run in self._runs]
+
+    def _stale(self, family: Family) -> bool:
+        return family.judged != self._outcomes[family.search.family]
+
+    def _see(self, family: Family) -> None:
+        """Find the lattice of a family anew where the state of a run is another."""
+        changes = self._changes[family.search.family]
+        if family.seen != changes:
+            members = [run for run in self._members(family) if family.search.holds(run.point)]
+            look = look_at(family.search, members)
+            family.seen, family.lattice = changes, lattice(look, family.verdict)
+            there = {(point, run.spec.seed) for point, runs in look.runs().items() for run in runs}
+            asked = {(point, seed) for point, seeds in family.search.asked.items() for seed in seeds}
+            family.states = Counter(run.state for run in members)
+            family.states[State.MISSING] += len(asked - there)
+
+    # --- what there is to see ---------------------------------------------------------------------------------------
+
+    def _sight(self, outlook: LiveOutlook | None) -> Sight:
+        statuses = {run.id: run.status for run in self._chosen.values()}
+        unfinished = [run for run, status in statuses.items() if not status.state.finished]
+        if outlook and unfinished:
+            specs = {run: self._chosen[run].spec for run in unfinished}
+            active = {run: statuses[run] for run in unfinished}
+            left_s = None if outlook.silence else self._pace.left_s(specs, active, outlook.at_once(unfinished))
+            queued = [run for run in unfinished if statuses[run].state is State.QUEUED]
+            self._last = Snapshot(statuses, left_s, outlook.silence, outlook.vacancies(queued))
+        elif outlook:
+            self._last = Snapshot(statuses, None)
+        return Sight(
+            snapshot=self._last,
+            families=tuple(map(self._family_sight, self._families.values())),
+            runs=tuple(self._unfinished()),
+            events=tuple(self._events),
+            problems=tuple(self._problems()),
+            sweeps=self._sweeps,
+        )
+
+    def _family_sight(self, family: Family) -> FamilySight:
+        assert family.lattice is not None
+        stale, states = self._stale(family), +family.states
+        return FamilySight(family.search, family.title, states, family.lattice, family.verdict, stale)
+
+    def _unfinished(self) -> Iterable[RunSight]:
+        """Yield the unfinished runs that are listed."""
+        runs = [run for run in self._chosen.values() if not run.state.finished]
+        runs.sort(key=_in_order)
+        statuses = {run.id: run.status for run in runs}
+        packs = pack_sizes(statuses)
+        for run in runs[:LISTED]:
+            if run.id not in self._holders:
+                self._holders[run.id] = held_by(self._sweeps.searches, run.family, run.spec)
+            number = self._attempts.get(run.id, 0)
+            loss, speed = None, None
+            if number and run.state is State.RUNNING:
+                loss, speed = loss_of(run.dir.attempt(number)), speed_of(run.dir.attempt(number))
+            pack = pack_of(run.status, packs.get(run.id, 1))
+            yield RunSight(run, self._holders[run.id], loss, speed, pack, number)
+
+    def _problems(self) -> Iterable[str]:
+        """Yield what is wrong with the folder, a line each."""
+        if self._broken:
+            name, told = next(iter(self._broken.items()))
+            more = f" (and {count(len(self._broken) - 1, 'more folder')})" if len(self._broken) > 1 else ""
+            yield f"run folder {name} is broken: {cell(told)}{more}"
+        for name, told in self._sweeps.broken.items():
+            yield f"sweep {cell(name)} is left out: {cell(told)}"
+
+
+WAITING = frozenset({State.QUEUED, State.RUNNING, State.MISSING, State.INTERRUPTED})
+"""States of which no verdict tells one from another."""
+
+
+def _in_order(run: Run) -> tuple[object, ...]:
+    """Return what sorts unfinished runs: their state, then where they lie."""
+    urgency = ORDER.index(run.state) if run.state in ORDER else len(ORDER)
+    return urgency, run.model, run.strategy, run.spec.lr, run.spec.wd, run.spec.seed
+
+
+def _ended_s(run: RunDir) -> float:
+    """Return when a run ended, by the time of the file that says so, which sorts what was there at the first look."""
+    if ended_ns := run.ended_ns():
+        return ended_ns / 1e9
+    latest = run.latest()
+    try:
+        return latest.failure_path.stat().st_mtime if latest else 0.0
+    except OSError:
+        return 0.0

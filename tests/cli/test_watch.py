@@ -1,0 +1,113 @@
+"""`ettsweep watch` in a real terminal, and where there is none."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.commandline import ETTSWEEP, Call, at_a_terminal, wait_for
+from support.watched import Terminal, ask, at, claim, finish_all
+
+from ettsweep.sweep.search import Search
+
+WATCH = f"{ETTSWEEP} watch --results {{}}; echo ended with $?"
+
+
+@pytest.fixture
+def training(results: Path) -> Search:
+    """A sweep of which a run trains, as far as this process lives."""
+    (search,) = ask(results)
+    finish_all(results, search)
+    claim(results, at(search, 2, 0))
+    return search
+
+
+@pytest.mark.usefixtures("training")
+@pytest.mark.parametrize(
+    ("way", "code"), [("q", 0), ("C-c", 0), (signal.SIGINT, 0), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
+def test_the_terminal_is_left_as_it_was(way: str | signal.Signals, code: int, results: Path) -> None:
+    with Terminal(80, 24) as terminal:
+        terminal.type(f"echo here before; stty -a > {results}/stty")
+        terminal.wait_for("^here before")
+        before = terminal.modes()
+        terminal.type(WATCH.format(results))
+        terminal.wait_for(r"optimal within")
+        assert terminal.modes() != before
+        if isinstance(way, signal.Signals):
+            os.kill(terminal.pid(), way)
+        else:
+            terminal.press(way)
+        seen = terminal.wait_for(f"^ended with {code}")
+        assert "here before" in seen
+        assert ("detached; the runs go on" in seen) == (code == 0)
+        assert terminal.modes() == before
+        terminal.type(f"stty -a | cmp - {results}/stty && echo same as before")
+        terminal.wait_for("^same as before")
+
+
+def test_it_reads_well_without_colours(results: Path, training: Search) -> None:
+    with Terminal(80, 24, NO_COLOR="1") as terminal:
+        terminal.type(WATCH.format(results))
+        seen = terminal.wait_for(r"optimal within")
+        assert "[" in seen
+        assert seen.count(".1") > 6
+        colours = terminal.seen(colours=True)
+        assert not [part for part in colours.split("\x1b[")[1:] if part.startswith(("38;", "48;", "32m", "36m"))]
+
+
+def test_it_follows_a_new_size(results: Path, training: Search) -> None:
+    with Terminal(80, 24) as terminal:
+        terminal.type(WATCH.format(results))
+        terminal.wait_for(r"optimal within")
+        assert at(training, 2, 0).run_id not in terminal.seen()
+        terminal.resize(200, 60)
+        terminal.wait_for(at(training, 2, 0).run_id)
+        terminal.resize(80, 24)
+        wait_for(lambda: at(training, 2, 0).run_id not in terminal.seen(), "the small screen")
+
+
+def test_once_all_runs_have_ended_leaving_says_so(results: Path) -> None:
+    (search,) = ask(results)
+    finish_all(results, search)
+    with Terminal(80, 24) as terminal:
+        terminal.type(WATCH.format(results))
+        terminal.wait_for("all runs have ended")
+        terminal.press("q")
+        seen = terminal.wait_for(r"^ended with \d")
+        assert "18/18 runs finished (18 done)\n" in seen
+        assert "ended with 0" in seen
+
+
+@pytest.mark.usefixtures("training")
+def test_a_wrong_name_is_said_as_elsewhere(results: Path) -> None:
+    with Terminal(200, 24) as terminal:
+        for words in ("--sweep smal", "--model none", "--results nowhere"):
+            terminal.type(f"clear; {ETTSWEEP} watch --results {results} {words}; echo ended with $?")
+            seen = terminal.wait_for("^ended with 2")
+            assert "ettsweep: " in seen
+            assert "Traceback" not in seen
+
+
+@pytest.mark.parametrize("terminal", ["dumb", "unknown"])
+def test_a_terminal_that_has_no_screen_gets_no_screen(terminal: str, results: Path) -> None:
+    (search,) = ask(results)
+    finish_all(results, search)
+    code, seen = at_a_terminal("watch", "--results", results, term=terminal)
+    assert code == 0
+    assert "\x1b[?1049h" not in seen
+    assert "18/18 runs finished (18 done)" in seen
+
+
+def test_in_a_pipe_it_prints_lines_and_ends(results: Path, call: Call) -> None:
+    (search,) = ask(results)
+    finish_all(results, search)
+    done = call("watch", "--results", results)
+    assert done.err == f"{results}: 18/18 runs finished (18 done)\n"
+
+
+def test_the_library_of_the_screen_is_loaded_for_the_screen_alone() -> None:
+    code = "import sys; from ettsweep.cli import runs; from ettsweep.launch import monitor; print('textual' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"

@@ -67,7 +67,7 @@ def test_lr_and_wd_are_powers_of_two_in_every_table(command: str, call: Call, as
 
 def test_lr_and_wd_are_powers_of_two_where_they_are_shown_otherwise(call: Call, ask: Ask, results: Path) -> None:
     spec = ask("w8")[1]
-    shown = call("show", spec.run_id, "--results", results).out
+    shown = call("show", spec.run_id, "--all", "--results", results).out
     assert re.findall(r"^(?:spec\.)?[lw][rd] +(\S+)$", shown, re.MULTILINE) == ["2^-2"] * 4
     attempt = RunDir.create(results, other := spec.at(0.125, 0.0, 3)).claim({}, after=0)
     assert attempt

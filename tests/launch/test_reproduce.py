@@ -284,7 +284,7 @@ def test_a_run_is_shown_with_its_job_and_code_but_not_the_diff(results: Path, sp
     assert attempt["job"] == job
     assert attempt["provenance"]["git"]["commit"] == "abc"
     assert attempt["provenance"]["git"]["diff_bytes"] == 7
-    table = ettsweep("show", spec.run_id, "--results", results).stdout
+    table = ettsweep("show", spec.run_id, "--all", "--results", results).stdout
     assert "SECRET" not in table
     rows = dict(line.split(maxsplit=1) for line in table.splitlines() if len(line.split()) > 1)
     assert rows["attempts.1.provenance.git.dirty"].strip() == "yes"

@@ -15,8 +15,6 @@ from rich.console import Console
 from rich.text import Text
 from support.browser import chromium, opened
 
-from ettsweep.runs.folder import runs_dir
-
 DOCS = Path(__file__).parents[2] / "docs"
 
 ANSWER_AND_FIRST_STRATEGY = """
@@ -25,9 +23,9 @@ ANSWER_AND_FIRST_STRATEGY = """
 """
 """What of the page is in its picture, as a style sheet."""
 
+ETTSWEEP = (sys.executable, "-m", "ettsweep")
+
 PATIENCE_S = 300
-SHOWN = 24
-"""Finished runs from which on the screen of `watch` has something to show."""
 
 
 def main() -> None:
@@ -37,12 +35,12 @@ def main() -> None:
     results = parser.parse_args().results
     page(results / "report" / "report.html", DOCS / "page.png")
     with tempfile.TemporaryDirectory() as folder:
-        watched = Path(folder) / "results"
-        ettsweep("grid", "--model", "vit-digits", "--results", str(watched))
-        with Screen(110, 36, f"watch --results {watched}") as screen:
-            screen.save(screen.when(lambda _: finished(watched) >= SHOWN), DOCS / "watch.svg")
+        ettsweep("grid", "--model", "vit-digits", "--follow", folder=folder)
+        race = subprocess.Popen([*ETTSWEEP, "verify-optimum", "--follow", "--max-runs", "60"], cwd=folder)
+        with Screen(112, 36, "watch", folder) as screen:
+            screen.save(screen.when(lambda text: "reached" in text and "running " in text), DOCS / "watch.svg")
             screen.type("q")
-        ettsweep("cancel", "--all", "--results", str(watched))
+        race.wait()
 
 
 def page(report: Path, picture: Path) -> None:
@@ -53,24 +51,20 @@ def page(report: Path, picture: Path) -> None:
         shown.page.screenshot(path=picture, full_page=True, clip={"x": 0, "y": 0, "width": 1280, "height": height})
 
 
-def ettsweep(*arguments: str) -> None:
-    subprocess.run([sys.executable, "-m", "ettsweep", *arguments], check=True)
-
-
-def finished(results: Path) -> int:
-    return len(list(runs_dir(results).glob("*/result.json")))
+def ettsweep(*arguments: str, folder: str) -> None:
+    subprocess.run([*ETTSWEEP, *arguments], check=True, cwd=folder)
 
 
 class Screen:
     """A terminal in which the program runs."""
 
-    def __init__(self, columns: int, rows: int, arguments: str) -> None:
-        self._size, self._arguments = (columns, rows), arguments
+    def __init__(self, columns: int, rows: int, arguments: str, folder: str) -> None:
+        self._size, self._arguments, self._folder = (columns, rows), arguments, folder
         self._socket = f"ettsweep-pictures-{os.getpid()}"
 
     def __enter__(self) -> "Screen":
-        size = ["-x", str(self._size[0]), "-y", str(self._size[1])]
-        command = f"{shlex.quote(sys.executable)} -m ettsweep {self._arguments}; cat"
+        size = ["-x", str(self._size[0]), "-y", str(self._size[1]), "-c", self._folder]
+        command = f"{shlex.join(ETTSWEEP)} {self._arguments}; cat"
         self._tmux("new-session", "-d", *size, f"COLORTERM=truecolor TERM=xterm-256color {command}")
         return self
 
@@ -88,14 +82,13 @@ class Screen:
             if condition(Text.from_ansi(seen).plain):
                 return seen
             time.sleep(0.2)
-        raise TimeoutError(f"{self._arguments}: the screen never showed what was waited for:\n{seen}")
+        raise TimeoutError(f"{self._arguments}: what was waited for never came:\n{seen}")
 
     def save(self, seen: str, picture: Path) -> None:
         """Write what was seen as SVG."""
         console = Console(record=True, width=self._size[0], file=io.StringIO(), color_system="truecolor")
         console.print(Text.from_ansi(seen.rstrip("\n")), soft_wrap=True)
-        told = self._arguments.partition(" --results")[0]
-        picture.write_text(console.export_svg(title=f"ettsweep {told}"))
+        picture.write_text(console.export_svg(title=f"ettsweep {self._arguments}"))
 
     def _tmux(self, *arguments: str) -> str:
         done = subprocess.run(["tmux", "-L", self._socket, *arguments], check=True, capture_output=True, text=True)

@@ -71,8 +71,8 @@ def label(name: str, metric: str) -> str:
         "fresh": "over fresh seeds",
         "beats": "beats all neighbours",
         "behind": "best neighbour is worse by",
-        "accuracy": "best accuracy, all its seeds",
-        "bits": "lowest loss, bits per token",
+        "accuracy": "best accuracy, mean of all seeds",
+        "bits": "lowest loss, bits per token, mean of all seeds",
         "cost": "cost",
     }
     return labels[name]
@@ -84,7 +84,7 @@ def _lines(family: JudgedFamily, searches: Searches) -> dict[str, tuple[str, str
     told: dict[str, tuple[str, str]] = {}
     if verdict.point:
         told["optimum"] = (f"lr {power(verdict.point.lr)}, wd {power(verdict.point.wd)}", "")
-    _, std = style.mean_std([run.score for run in family.counted(family.optimum)])
+    _, std = style.mean_std(family.scores)
     if score := style.plus_minus(verdict.score, std, metric):
         told["score"] = (score, count(claims.seeds(verdict), "search seed"))
     diverged = sum(score is None for score in verdict.fresh.values())
@@ -102,11 +102,11 @@ def _lines(family: JudgedFamily, searches: Searches) -> dict[str, tuple[str, str
 
 
 def _beside(family: JudgedFamily) -> dict[str, tuple[str, str]]:
-    """Return what other metrics than the score say of an optimum."""
-    runs, told = tables.runs_table(family.optimum), {}
-    if not style.is_accuracy(family.verdict.search.measure.metric) and (found := mean(runs, "best_accuracy")):
+    """Return what other metrics than the score say of an optimum, over all seeds that have a score."""
+    runs, told = tables.runs_table([run for run in family.optimum if run.score is not None]), {}
+    if not style.is_accuracy(family.verdict.search.measure.metric) and (found := _mean(runs, "best_accuracy")):
         told["accuracy"] = (found, "")
-    if found := mean(runs, "best_bits"):
+    if found := _mean(runs, "best_bits"):
         told["bits"] = (found, "")
     return told
 
@@ -119,7 +119,7 @@ def _cost(family: JudgedFamily, searches: Searches) -> dict[str, tuple[str, str]
     return {"cost": (count(cost.runs, "finished run"), hours)}
 
 
-def mean(runs: "pd.DataFrame", metric: str) -> str | None:
+def _mean(runs: "pd.DataFrame", metric: str) -> str | None:
     """Return the mean of a metric over the runs that have it."""
     values = runs[metric].dropna()
     return style.score_text(values.mean(), metric) if len(values) else None

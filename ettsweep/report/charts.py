@@ -8,6 +8,7 @@ import pandas as pd
 
 from ettsweep.report import figures
 from ettsweep.report.families import JudgedFamily
+from ettsweep.report.figures.optima import of_one_kind
 from ettsweep.report.fitted import optimum_frame, surface_frame
 from ettsweep.report.frames import course_frame, curves_frame, optima_frame, points_frame, ranges_frame, spikes_frame
 from ettsweep.report.histories import Histories
@@ -58,23 +59,22 @@ class Frames:
 
 
 def strategies(frames: Frames) -> alt.LayerChart | None:
-    """Draw the points of all strategies on one map; None where there are not two strategies and a score."""
-    scored = frames.points.dropna(subset=["score", "log2_wd"])
-    several = frames.points["strategy"].nunique() > 1
-    return figures.strategies(scored) if len(scored) and several else None
+    """Draw the points of all strategies on one map; None where not two of them have a score at a wd above 0."""
+    scored = frames.points[frames.points["score"].notna() & (frames.points["wd"] > 0)]
+    return figures.strategies(scored) if scored["strategy"].nunique() > 1 else None
 
 
 def seeds(frames: Frames) -> alt.LayerChart | None:
-    """Draw the optima of all strategies over seeds; None where none was evaluated."""
-    optima = frames.optima.dropna(subset=["score"])
+    """Draw the optima of all strategies over seeds; None where none was evaluated, or all diverged."""
+    optima = of_one_kind(frames.optima)
     curves = frames.curves[frames.curves["run"].isin(optima["run"])]
-    return figures.seeds(frames.curves, optima) if len(optima) and _evaluated(curves, optima) else None
+    scored = optima["score"].notna().any()
+    return figures.seeds(curves, optima) if scored and _evaluated(curves, optima) else None
 
 
 def scores(frames: Frames) -> alt.LayerChart | None:
     """Draw the scores of the optima; None where there are not two."""
-    optima = frames.optima.dropna(subset=["score"])
-    return figures.scores(optima) if len(optima) > 1 else None
+    return figures.scores(frames.optima) if frames.optima["score"].notna().sum() > 1 else None
 
 
 # --- of one family --------------------------------------------------------------------------------------------------

@@ -149,7 +149,10 @@ def _of_one(frames: Frames) -> Drawn:
         caption = "Evaluations of all points, a line for each, mean over the search's seeds; the candidate is thick."
         yield "trajectories", caption, chart
     if chart := charts.curves(frames):
-        caption = "Means over the search's seeds; triangles are spikes. A click on the map shows all runs of a point."
+        caption = (
+            "Means over the search's seeds; triangles: spikes of the candidate and its neighbours. A click on the map "
+            "shows all runs of a point, with theirs."
+        )
         yield "curves", caption, chart
     if chart := charts.course(frames):
         caption = (
@@ -162,7 +165,8 @@ def _of_one(frames: Frames) -> Drawn:
 
 def _map_caption(frames: Frames) -> str:
     verdict, points, fitted = frames.families[0].verdict, frames.points, len(frames.surface) > 0
-    told = ["Mean ± standard error over n of the search's seeds; red: the candidate."]
+    told = [f"Mean{' ± standard error' * bool(points['error'].notna().any())} over n of the search's seeds."]
+    told += ["Red: the candidate."] * (verdict.point is not None)
     if len(verdict.neighbours) == 6:
         told.append("Its six neighbours, with a black or white frame, are the hexagons that touch it.")
     if fitted and len(verdict.neighbours) == 2:

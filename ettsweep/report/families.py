@@ -39,6 +39,11 @@ class JudgedFamily:
         """The family as the rule of its sweep sees it."""
         return look_at(self.verdict.search, self.runs)
 
+    @property
+    def scores(self) -> list[float | None]:
+        """Scores of the candidate's finished runs whose seeds count; None where one diverged."""
+        return [run.score for run in self.counted(self.optimum) if run.state.finished]
+
     def counted(self, runs: Iterable[Run]) -> list[Run]:
         """Return those of some runs whose seeds count: the sweep's, and with a bound those of racing too."""
         return [run for run in runs if self.look.counts(run.spec.seed)]

@@ -54,6 +54,8 @@ def _points(family: JudgedFamily) -> list[tuple[object, ...]]:
     around = {neighbour.point for neighbour in verdict.neighbours}
     plateau = set(verdict.bound.plateau) if verdict.bound else set()
     points = dict.fromkeys([*family.points, *search.asked, *around])
+    if not points:  # a search that has proposed nothing yet
+        return []
     origin, rows = verdict.point or min(points, key=tuple), list[tuple[object, ...]]()
     for point in sorted(points, key=tuple):
         scored, members = family.look.at(point), family.points.get(point, [])

@@ -3,11 +3,13 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from ettsweep.errors import CorruptError
 from ettsweep.files import Json, number, read_lines
 from ettsweep.output import count
+from ettsweep.spec import ScheduleSpec
 from ettsweep.sweep.ledger import Run
 from ettsweep.tasks.kinds import curve_unit
 
@@ -83,17 +85,17 @@ class Histories:
     def __init__(self, tell: Callable[[str], None] = lambda text: None) -> None:
         self.corrupt: dict[str, str] = {}
         self._tell = tell
-        self._finished: dict[tuple[str, int], History | None] = {}
+        self._known: dict[tuple[str, int], History | None] = {}
 
     def of(self, run: Run, rows: int) -> History | None:
         """Return the history of a run, thinned to so many rows; None where it has none, or one that is damaged."""
-        if run.result is None:
-            return _history(run, _lines_so_far(run), rows)
-        if (run.id, rows) not in self._finished:
-            self._finished[run.id, rows] = _history(run, self._lines(run), rows)
-        return self._finished[run.id, rows]
+        if (run.id, rows) not in self._known:
+            self._known[run.id, rows] = _history(run, self._lines(run), rows)
+        return self._known[run.id, rows]
 
     def _lines(self, run: Run) -> Sequence[Json]:
+        if run.result is None:
+            return _lines_so_far(run)
         try:
             return run.dir.history()
         except CorruptError as error:
@@ -126,8 +128,8 @@ def _history(run: Run, lines: Sequence[Json], rows: int) -> History | None:
     if not steps and not evaluated:
         return None
     return History(
-        _means(steps, rows),
-        _some(evaluated, max(2, rows // 2)),
+        _means(steps, -(-run.spec.schedule.last_step // rows)),
+        _some(evaluated, run.spec.schedule, max(2, rows // 2)),
         tuple(_spikes(run, lines)),
         *curve_unit(run.spec.task, run.spec.batch_size),
     )
@@ -166,11 +168,10 @@ def _told(run: Run, event: Json, quantity: str) -> str:
     return f"{name} at step {step}: {'down' if accuracy else 'up'} by {far}, {end}"
 
 
-def _means(steps: Sequence[Json], most: int) -> tuple[Row, ...]:
-    """Return the means of as many consecutive steps as leave so many, at the last one of each."""
-    width = max(1, -(-len(steps) // most))
-    parts = [steps[start : start + width] for start in range(0, len(steps), width)]
+def _means(steps: Sequence[Json], width: int) -> tuple[Row, ...]:
+    """Return the means over each so many steps, at the last one of each: the same of all runs of a family."""
     loss, norm = TRAINING
+    parts = [list(part) for _, part in groupby(steps, lambda line: (int(line["step"]) - 1) // width)]
     return tuple((int(part[-1]["step"]), _mean(part, loss), _mean(part, norm)) for part in parts)
 
 
@@ -187,9 +188,10 @@ def _mean(part: Sequence[Json], name: str) -> float | None:
     return math.fsum(known) / len(known) if known else None
 
 
-def _some(evaluated: Sequence[Json], most: int) -> tuple[Row, ...]:
-    """Return every n-th evaluation, and the last."""
-    every = max(1, -(-len(evaluated) // most))
+def _some(evaluated: Sequence[Json], schedule: ScheduleSpec, most: int) -> tuple[Row, ...]:
+    """Return some evaluations, at the same steps of all runs of a family, and the last."""
+    every = schedule.eval_every * max(1, -(-schedule.last_step // (schedule.eval_every * most)))
     loss, accuracy = EVALUATIONS
-    kept = evaluated[(len(evaluated) - 1) % every :: every]
+    kept = [line for line in evaluated[:-1] if int(line["step"]) % every == 0]
+    kept += evaluated[-1:]
     return tuple((int(line["step"]), number(line.get(loss)), number(line.get(accuracy))) for line in kept)

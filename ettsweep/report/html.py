@@ -76,6 +76,7 @@ def render(
         spikes=[told for comparison in comparisons if (told := spikes_in(comparison))],
         other_families=len({run.family for run in runs} - {family.verdict.family for family in families}),
         metrics=sorted({(comparison.measure.metric, comparison.measure.mode) for comparison in comparisons}),
+        confidences=_confidences(families),
         rules={family.verdict.search.criterion.rule for family in families} or {Criterion().rule},
         corrupt=sorted(corrupt.items()),
         provenance=_provenance(families),
@@ -142,6 +143,12 @@ def _at(results: str, text: str) -> str:
 
 def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:]
+
+
+def _confidences(families: Sequence[JudgedFamily]) -> list[str]:
+    """Return the confidences that sweeps ask for, as people read them."""
+    asked = {family.verdict.search.criterion.confidence for family in families} or {Criterion().confidence}
+    return [f"{100 * one:.10g}%" for one in sorted(asked)]
 
 
 def _provenance(families: Sequence[JudgedFamily]) -> list[Row]:

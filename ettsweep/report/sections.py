@@ -48,7 +48,7 @@ def families_of(comparison: Comparison, figures: Figures, others: Mapping[Key, S
 
 def _family(family: JudgedFamily, figures: Figures, others: Mapping[Key, Sequence[str]]) -> Row:
     verdict, metric = family.verdict, family.verdict.search.measure.metric
-    _, searched_std = style.mean_std([run.score for run in family.counted(family.optimum)])
+    _, searched_std = style.mean_std(family.scores)
     return {
         "verdict": verdict,
         "anchor": anchor(family),

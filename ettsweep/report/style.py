@@ -26,7 +26,8 @@ FAMILY_COLOURS = {
 }
 """Colours along s; any other s lies between its two nearest, so that no two share a colour."""
 
-GREY = "#b8b8b8"
+GREY = "#9a9a9a"
+"""Of what is beside the point."""
 
 LARGE = 1e6
 """From here on, a loss is written with a power of ten."""

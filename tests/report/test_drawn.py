@@ -85,6 +85,20 @@ def test_a_search_that_has_only_begun_has_its_map(tmp_path: Path) -> None:
     assert (only.kind, scene(only.spec).legend) == ("map", ["missing"])
 
 
+def test_a_search_that_has_proposed_nothing_yet_has_no_figure(tmp_path: Path) -> None:
+    asked = searched(digits_spec(0.0), [])
+    assert figures_of(read(tmp_path, [asked])) == []
+
+
+def test_strategies_without_weight_decay_have_no_map_of_both(tmp_path: Path) -> None:
+    """log2 of 0 has no place on it."""
+    bases = [digits_spec(s).model_copy(update={"wd": 0.0}) for s in (None, 0.0)]
+    for base in bases:
+        finish(tmp_path, base, 0.1)
+    made = read(tmp_path, [search(base, wd_fixed=True, seeds=(0,)) for base in bases])
+    assert "strategies" not in {figure.kind for figure in figures_of(made)}
+
+
 def test_what_has_no_score_has_no_figure_of_scores(tmp_path: Path) -> None:
     fixed, base = Axis(fixed=True), digits_spec(None)
     single = replace(search(base, seeds=(0,)), lr=fixed, wd=fixed, points=(Point(base.lr, base.wd),))
@@ -132,12 +146,12 @@ def test_names_of_files_are_plain(tmp_path: Path, sweep: str, plain: str) -> Non
 def test_a_map_says_what_its_frames_and_colours_mean(made: Made) -> None:
     told = caption(made)
     assert told.startswith(
-        "Mean ± standard error over n of the search's seeds; red: the candidate. Its six neighbours,"
+        "Mean ± standard error over n of the search's seeds. Red: the candidate. Its six neighbours,"
     )
     assert "off this lattice" not in told
     assert "proposed" not in told
     hybrid = next(f.caption for f in figures_of(made) if f.name == "vit-digits-hybrid-map")
-    assert hybrid == "Mean ± standard error over n of the search's seeds; red: the candidate.", "by the paper's rule"
+    assert hybrid == "Mean ± standard error over n of the search's seeds. Red: the candidate.", "by the paper's rule"
 
 
 @pytest.mark.parametrize(

@@ -197,7 +197,7 @@ def test_curves_say_of_which_point_role_and_state_they_are(made: Made) -> None:
 def test_rows_are_thinned_run_by_run(made: Made) -> None:
     frame = curves(made, "standard", rows=2)
     steps = frame.dropna(subset="loss").groupby("run")["step"].agg(list)
-    assert set(map(tuple, steps)) == {(120, 240), (40, 80)}, "the last step is kept"
+    assert set(map(tuple, steps)) == {(120, 240), (80,)}, "of the one that diverged, all of the first half"
 
 
 # --- spikes -----------------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from ettsweep.spec import RunSpec, ScheduleSpec
 from ettsweep.sweep.ledger import Run, load_ledger
 
 STEPS = 100
+SPEC = digits_spec(None).model_copy(update={"schedule": ScheduleSpec(total_steps=STEPS, warmup_steps=4, eval_every=5)})
 
 
 def lines_of(steps: int = STEPS, first: int = 1) -> list[Json]:
@@ -28,7 +29,7 @@ def lines_of(steps: int = STEPS, first: int = 1) -> list[Json]:
 
 def recorded(results: Path, lines: list[Json], spec: RunSpec | None = None, **result: Any) -> Run:
     """Return a finished run that recorded some lines."""
-    folder = RunDir.create(results, spec or digits_spec(None))
+    folder = RunDir.create(results, spec or SPEC)
     assert folder.finish({"status": "done", "score": 0.1, "steps": STEPS} | result, lines)
     (run,) = load_ledger(results).runs.values()
     return run
@@ -63,6 +64,16 @@ def test_evaluations_are_thinned_to_some_of_them_and_the_last(results: Path) -> 
     found = history_of(recorded(results, lines_of()), rows=12)
     assert [step for step, _, _ in found.evaluations] == [20, 40, 60, 80, 100], "every fourth of twenty: six at most"
     assert all((loss, accuracy) == (1000 - step, step / 1000) for step, loss, accuracy in found.evaluations)
+
+
+def test_runs_that_end_early_are_thinned_at_the_steps_of_the_others(results: Path) -> None:
+    """So that means over seeds have all of them."""
+    whole = history_of(recorded(results, lines_of()), rows=10)
+    early = history_of(
+        recorded(results / "early", lines_of(57), status="diverged", score=None, diverged_step=58), rows=10
+    )
+    for mine, others in ((early.training, whole.training), (early.evaluations, whole.evaluations)):
+        assert [row[0] for row in mine[:-1]] == [row[0] for row in others[: len(mine) - 1]]
 
 
 def test_means_are_of_what_is_finite(results: Path) -> None:
@@ -141,7 +152,7 @@ def test_damaged_histories_are_remembered_with_what_to_do(results: Path) -> None
 
 def unfinished(results: Path) -> tuple[RunDir, Run]:
     """Return a run whose first attempt died at step 30, with a checkpoint of step 20, and the second at step 25."""
-    folder = RunDir.create(results, digits_spec(None))
+    folder = RunDir.create(results, SPEC)
     first = folder.claim({}, after=0)
     assert first
     first.append(first.metrics_path, lines_of(30))
@@ -164,13 +175,12 @@ def test_a_run_that_goes_on_has_what_all_its_attempts_recorded(results: Path) ->
 def test_what_an_unfinished_run_records_meanwhile_is_seen(results: Path) -> None:
     folder, run = unfinished(results)
     kept = Histories()
-    kept.of(run, 1000)
+    before = kept.of(run, 1000)
     second = folder.latest()
     assert second
     second.append(second.metrics_path, lines_of(30, first=26))
-    again = kept.of(run, 1000)
-    assert again
-    assert again.training[-1][0] == 30
+    assert kept.of(run, 1000) is before, "figures of one report agree"
+    assert history_of(run).training[-1][0] == 30
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,11 @@ import pandas as pd
 
 from ettsweep.report.figures.data import Data, columns_from, layered
 from ettsweep.report.histories import EVALUATIONS, NAMES, TRAINING
-from ettsweep.report.style import strategy_colour
+from ettsweep.report.style import GREY, strategy_colour
 from ettsweep.report.theme import CANDIDATE, INK
 
 NAMED_COLOURS = ("#e69f00", "#009e73", "#56b4e9", "#8c510a", "#0072b2", "#d55e00", "#cc79a7")
 """Okabe and Ito's palette and a brown, for the neighbours of a candidate."""
-
-GREY = "#9a9a9a"
 
 MOST_OTHERS = 12
 """Points drawn in grey beside a candidate and its neighbours, the best first."""
@@ -67,7 +65,7 @@ def curves(curves: pd.DataFrame, spikes: pd.DataFrame, points: pd.DataFrame) -> 
 def _named(points: pd.DataFrame) -> pd.DataFrame:
     """Return the points that are drawn, the candidate first, then its neighbours by score, then the best others.
 
-    Columns: point; label, what the legend has of it; colour.
+    Columns: point, role; label, what the legend has of it; colour.
     """
     lower = not str(points["metric"].iloc[0]).endswith("accuracy")
     ranked = points.sort_values("score", ascending=lower, na_position="last")
@@ -79,7 +77,7 @@ def _named(points: pd.DataFrame) -> pd.DataFrame:
     drawn = pd.concat([candidate, around, others])[["point", "role", "told", "state"]]
     best = drawn["told"].where(drawn["told"] != "", drawn["state"])
     label = (drawn["point"] + " [" + best + "]").where(drawn["role"] != "other", "other points")
-    return drawn.assign(label=label, colour=colours)[["point", "label", "colour"]].reset_index(drop=True)
+    return drawn.assign(label=label, colour=colours)[["point", "role", "label", "colour"]].reset_index(drop=True)
 
 
 def _values(data: Data, curves: pd.DataFrame, runs: pd.DataFrame) -> alt.Chart:
@@ -97,7 +95,7 @@ def _values(data: Data, curves: pd.DataFrame, runs: pd.DataFrame) -> alt.Chart:
 def _means(base: alt.Chart, named: pd.DataFrame, unit: str) -> alt.Chart:
     """Draw the mean over seeds of each point, as far as all of them go; faintly, where a point is chosen."""
     hidden = alt.selection_point(name="hidden", fields=["label"], bind="legend", toggle="true", empty=False)
-    kinds = named.drop_duplicates("label")
+    kinds, candidate = named.drop_duplicates("label"), next(iter(named.loc[named["role"] == "candidate", "point"]), "")
     scale = alt.Scale(domain=kinds["label"].tolist(), range=kinds["colour"].tolist())
     legend = alt.Legend(title="(lr, wd) [score]", orient="bottom", columns=columns_from(420, 620), symbolType="stroke")
     means = (
@@ -112,7 +110,7 @@ def _means(base: alt.Chart, named: pd.DataFrame, unit: str) -> alt.Chart:
         .encode(
             detail="point:N",
             color=alt.Color("label:N", scale=scale, legend=legend),
-            strokeWidth=alt.condition(alt.datum.label == named["label"].iloc[0], alt.value(2.6), alt.value(1.3)),
+            strokeWidth=alt.condition(alt.datum.point == candidate, alt.value(2.6), alt.value(1.3)),
             opacity=alt.when(hidden)
             .then(alt.value(0))
             .when(f"{CHOSEN} != ''")
@@ -140,7 +138,7 @@ def _runs(base: alt.Chart, unit: str) -> list[alt.Chart]:
 
 
 def _spikes(data: Data, spikes: pd.DataFrame, runs: pd.DataFrame, unit: str) -> alt.Chart:
-    """Mark the spikes of the runs that are drawn: those in the means, or those of the chosen point."""
+    """Mark the spikes in the means of the candidate and its neighbours, or those of the chosen point."""
     percent = spikes["value"].where(spikes["quantity"] != "val_accuracy", 100 * spikes["value"])
     marked = spikes[["point", "role", "run", "seed", "quantity", "told"]].assign(t=spikes["trained"], value=percent)
     drawn = marked.merge(runs[["run", "counted"]], on="run")

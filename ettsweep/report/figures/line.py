@@ -23,7 +23,8 @@ def line_map(
     Arguments are those of `lattice`. Places are in log2 of lr, or of wd.
     """
     data = Data()
-    along = "lr" if points["lr_steps"].nunique() > 1 else "wd"
+    known = points if ranges is None else pd.concat([points, ranges])  # one point alone does not tell the axis
+    along = "wd" if known["wd_steps"].nunique() > known["lr_steps"].nunique() else "lr"
     other = points["wd" if along == "lr" else "lr"].iloc[0]
     metric, colour = str(points["metric"].iloc[0]), strategy_colour(str(points["strategy"].iloc[0]))
     name, factor = axis_of(metric)

@@ -12,15 +12,15 @@ KINDS = ["search's seeds", "fresh seeds"]
 
 
 def seeds(curves: pd.DataFrame, runs: pd.DataFrame) -> alt.LayerChart:
-    """Draw the evaluations of each strategy's candidate, a line for each fresh seed, for each of the search's without.
+    """Draw the evaluations of each strategy's candidate, a line for each run.
 
     The legend has (lr, wd) and the mean ± standard deviation of the scores; clicking an entry hides and shows it.
 
     Args:
         curves: rows of `curves_frame` of families that differ only in strategy; there is an evaluation at least.
-        runs: rows of `optima_frame` of the same.
+        runs: rows of `optima_frame` of the same; of each strategy the fresh ones are drawn, the search's without any.
     """
-    data, metric, shown = Data(), str(runs["metric"].iloc[0]), _one_kind(runs)
+    data, metric, shown = Data(), str(runs["metric"].iloc[0]), of_one_kind(runs)
     quantity, accuracy = metric.replace("best_", "val_"), is_accuracy(metric)
     drawn = curves[["run", "trained", quantity]].dropna().merge(shown[["run", "strategy", "seed"]], on="run")
     drawn = seen(drawn.assign(value=(100 if accuracy else 1) * drawn[quantity]), accuracy)
@@ -49,7 +49,7 @@ def seeds(curves: pd.DataFrame, runs: pd.DataFrame) -> alt.LayerChart:
 
 
 def scores(runs: pd.DataFrame) -> alt.LayerChart:
-    """Draw the score of each run of each candidate, with means and standard deviations.
+    """Draw the score of each run of each candidate, with means and standard deviations where none diverged.
 
     Open circles are the search's seeds, which chose the point and so flatter it; filled ones are fresh.
 
@@ -57,33 +57,37 @@ def scores(runs: pd.DataFrame) -> alt.LayerChart:
         runs: rows of `optima_frame` of families that differ only in strategy.
     """
     name, factor = axis_of(str(runs["metric"].iloc[0]))
-    data = Data()
-    scored = runs.dropna(subset=["score"])
-    scored = scored.assign(value=factor * scored["score"], kind=_kinds(scored))
-    order = _ordered(scored)
-    spread = scored.groupby(["strategy", "kind"], as_index=False)["value"].agg(mean="mean", std="std")
+    data, order = Data(), _ordered(runs)
+    every = runs.assign(value=factor * runs["score"], kind=_kinds(runs), diverged=runs["score"].isna())
+    scored = every[~every["diverged"]]
+    groups = every.groupby(["strategy", "kind"], as_index=False)
+    found = groups.agg(mean=("value", "mean"), std=("value", "std"), runs=("run", "size"), diverged=("diverged", "sum"))
+    spread, others = found[found["diverged"] == 0], found[found["diverged"] > 0]
     spread = spread.assign(low=spread["mean"] - spread["std"], high=spread["mean"] + spread["std"])
     y = alt.Y("strategy:N", title=None, scale=alt.Scale(domain=order), axis=alt.Axis(ticks=False, domain=False))
     apart = alt.YOffset("kind:N", scale=alt.Scale(domain=KINDS))
     x = alt.X("value:Q", title=name, scale=alt.Scale(zero=False, padding=12))
     colour = _by_strategy("strategy", order, order, legend=False)
     base = alt.Chart(data.of(spread)).encode(y, apart, color=colour)
+    told = [f"{n} of {runs} diverged" for n, runs in zip(others["diverged"], others["runs"], strict=True)]
+    words = alt.Chart(data.of(others.assign(told=told)[["strategy", "kind", "told"]])).encode(y, apart, color=colour)
     dots = alt.Chart(data.of(scored[["strategy", "kind", "seed", "run", "value"]])).encode(x, y, apart, color=colour)
-    told = ["strategy:N", alt.Tooltip("kind:N", title="seeds"), "seed:Q", "run:N", "value:Q"]
+    hover = ["strategy:N", alt.Tooltip("kind:N", title="seeds"), "seed:Q", "run:N", "value:Q"]
     layers = [
         base.mark_rule(strokeWidth=1.2).encode(alt.X("low:Q", title=name), x2="high:Q"),
         base.mark_tick(thickness=2.4, size=16).encode(alt.X("mean:Q", title=name)),
+        words.mark_text(align="right", dx=-4, fontSize=10).encode(text="told:N", x=alt.value("width")),
     ]
     for kind, filled in zip(KINDS, (False, True), strict=True):
         mark = dots.transform_filter(alt.datum.kind == kind).mark_point(
             filled=filled, size=48, strokeWidth=1.5, opacity=0.9
         )
-        layers.append(mark.encode(tooltip=told))
+        layers.append(mark.encode(tooltip=hover))
     chart = layered(*layers)
     return data.complete(chart.properties(width="container", height=46 * len(order)))
 
 
-def _one_kind(runs: pd.DataFrame) -> pd.DataFrame:
+def of_one_kind(runs: pd.DataFrame) -> pd.DataFrame:
     """Return of each strategy the fresh runs, those that count where there are none."""
     fresh = runs[~runs["counted"]]
     return pd.concat([fresh, runs[runs["counted"] & ~runs["strategy"].isin(fresh["strategy"])]])

@@ -6,12 +6,10 @@ import pandas as pd
 
 from ettsweep.report.figures.data import Data, columns_from, layered
 from ettsweep.report.histories import NAMES
-from ettsweep.report.style import axis_of, is_accuracy, score_text
+from ettsweep.report.style import GREY, axis_of, is_accuracy, score_text
 
 MOST_LISTED = 30
 """Points that a legend has room for: the best; the others are grey."""
-
-GREY = "#9a9a9a"
 
 
 def trajectories(curves: pd.DataFrame, points: pd.DataFrame) -> alt.LayerChart:

@@ -98,3 +98,9 @@ def test_awful_points_do_not_press_the_rest_together() -> None:
     (_, _), (_, high), _ = found.scales["y"]
     assert high < 3
     assert (pytest.approx(3), pytest.approx(high)) in dots(found, size=45), "at the edge"
+
+
+def test_ranges_tell_the_axis_of_a_single_point() -> None:
+    for along, steps in (("lr", (2, 0)), ("wd", (0, 2))):
+        ranges = searched((-steps[0], -steps[1]), steps)
+        assert drawn(points_of({(0, 0): 0.1}), ranges).names["x"].startswith(f"log2 {along},")

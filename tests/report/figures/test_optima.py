@@ -90,3 +90,12 @@ def test_accuracies_are_in_percent(curves: pd.DataFrame, optima: pd.DataFrame) -
     places = [found.at(mark)[0][0] for mark in found.of("symbol")]
     assert sorted(places) == pytest.approx(sorted(100 * better["score"]), rel=1e-4)
     assert "97.49 ± 0.01%" in scene(seeds(curves, better)).legend[1]
+
+
+def test_where_a_seed_diverged_there_is_no_mean_and_it_is_said(curves: pd.DataFrame, optima: pd.DataFrame) -> None:
+    gone = optima.assign(score=optima["score"].where((optima["strategy"] != "standard") | (optima["seed"] != FRESH[0])))
+    found = scene(scores(gone))
+    assert found.texts() == ["1 of 2 diverged"]
+    means = [mark.told["strategy"] for mark in found.of("rect")]
+    assert sorted(means) == ["hybrid", "ntk", "standard"], "of standard's search alone"
+    assert scene(seeds(curves, gone)).legend[0] == "standard (2^-6, 2^-1) [1 diverged, 2 fresh]"

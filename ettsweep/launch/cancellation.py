@@ -40,6 +40,6 @@ def cancel(results: Path, runs: Sequence[Run]) -> Iterator[str]:
         run.dir.cancel()
     yield f"{count(len(runs), 'run')} cancelled"
     if running := sum(run.state is State.RUNNING for run in runs):
-        yield f"{running} of them stop at their next step, with a checkpoint"
+        yield f"{running} of them {'stops at its' if running == 1 else 'stop at their'} next step, with a checkpoint"
     if jobs := withdraw(results, {run.id for run in runs}):
         yield f"{count(len(jobs), 'waiting job')} withdrawn from SLURM"

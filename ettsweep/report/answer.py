@@ -66,11 +66,11 @@ def colour(family: JudgedFamily) -> str:
 def label(name: str, metric: str) -> str:
     """Return what a line of a card is called."""
     labels = {
-        "optimum": "optimum",
+        "optimum": "candidate",
         "score": style.metric_name(metric),
         "fresh": "over fresh seeds",
         "beats": "beats all neighbours",
-        "behind": "best neighbour is worse by",
+        "behind": "nearest neighbour is worse by",
         "accuracy": "best accuracy, mean of all seeds",
         "bits": "lowest loss, bits per token, mean of all seeds",
         "cost": "cost",
@@ -95,6 +95,8 @@ def _lines(family: JudgedFamily, searches: Searches) -> dict[str, tuple[str, str
     known = claims.known(verdict)
     if known and known["best"]:
         told["beats"] = (known["best"], "probability")
+    if nearest := claims.nearest(verdict):
+        told["behind"] = (nearest["text"], "as fitted")
     elif not known and verdict.lead is not None:
         apart = claims.difference(verdict.lead, verdict)
         told["behind"] = (apart["text"], apart["relative"] or "")

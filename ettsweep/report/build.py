@@ -33,7 +33,8 @@ def write_report(
 
     Verdicts are those of the families that were asked for, searches those of all sweeps by family. `tell` takes a line
     for each run whose metrics cannot be used, as the page has it. `looks` are the finished runs of first looks,
-    `notes` what people wrote on sweeps, by name. A page that is still rewritten has the name of its `edition`.
+    `notes` what people wrote on sweeps, by name. A page that is still rewritten has the name of its `edition`, and no
+    files of figures yet.
 
     Raises:
         StorageError: a file cannot be written.
@@ -46,7 +47,8 @@ def write_report(
     drawing, figures = Drawing(histories, rows_for(len(runs))), dict[tuple[Key, str], Figure]()
     for comparison in comparisons:
         for key, figure in drawing.of(comparison):
-            paths += figure.save(out / "figures")
+            if not edition:  # the last one has files; they take longer than all the rest
+                paths += figure.save(out / "figures")
             figures[key, figure.kind] = figure
     page = html.render(results, out, comparisons, figures, runs, searches, histories.corrupt, looks, notes, edition)
     paths = [*publish(out, page, edition), *paths]

@@ -114,6 +114,12 @@ def neighbours(verdict: Verdict) -> list[Row]:
     return rows
 
 
+def nearest(verdict: Verdict) -> Row | None:
+    """Return how much worse than a candidate the neighbour is that comes nearest, by the rule of the bound."""
+    differences = [one for one in verdict.bound.differences if one] if verdict.bound else []
+    return _paired(min(differences, key=lambda one: one.mean), verdict) if differences else None
+
+
 def _paired(difference: Difference, verdict: Verdict) -> Row:
     """Return a difference with its error: of a loss in percent of the candidate's, of accuracies in points."""
     decimals = min(6, max(0, 1 - math.floor(math.log10(100 * difference.error)))) if difference.error > 0 else 2

@@ -126,7 +126,8 @@ Drawn = Iterator[tuple[str, str, alt.LayerChart]]
 def _of_all(frames: Frames) -> Drawn:
     """Draw what compares strategies."""
     if chart := charts.strategies(frames):
-        caption = "Points that were run, in rings what is as good as the optimum within the margin, and the optima."
+        good = ", in rings what is as good as the candidate within the margin" * bool(frames.points["as_good"].any())
+        caption = f"Points that were run{good}, and the candidates, named."
         yield "strategies", caption, chart
     if chart := charts.seeds(frames):
         caption = (
@@ -150,8 +151,8 @@ def _of_one(frames: Frames) -> Drawn:
         yield "trajectories", caption, chart
     if chart := charts.curves(frames):
         caption = (
-            "Means over the search's seeds; triangles: spikes of the candidate and its neighbours. A click on the map "
-            "shows all runs of a point, with theirs."
+            "Means over the search's seeds, in brackets ± standard error; triangles: spikes of the candidate and its "
+            "neighbours. A click on the map shows all runs of a point, with theirs."
         )
         yield "curves", caption, chart
     if chart := charts.course(frames):

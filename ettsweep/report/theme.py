@@ -28,6 +28,8 @@ CONFIG: dict[str, Any] = {
         "labelFontSize": 11,
         "titleFontSize": 12,
         "titleFontWeight": "normal",
+        "labelOverlap": "greedy",
+        "labelSeparation": 6,
     },
     "legend": {
         "labelColor": INK,

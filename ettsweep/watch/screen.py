@@ -188,7 +188,8 @@ class WatchScreen(App[None]):
         ordered = sorted_runs(sight, self._sort)
         none = "none is left to train"
         runs.show([one.run.id for one in ordered], run_lines(ordered, width), none)
-        runs.border_title = f" runs that are not finished, by {self._sort} "
+        families.border_title = f" families: {len(sight.families)} "
+        runs.border_title = f" runs that are not finished: {len(ordered)}, by {self._sort} "
         self._share_out(len(wrong))
 
     def _share_out(self, wrong: int) -> None:

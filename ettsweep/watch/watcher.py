@@ -20,7 +20,7 @@ from ettsweep.sweep.search import Search, titles
 from ettsweep.sweep.sweeps import Sweeps, held_by, holders, load_sweeps
 from ettsweep.sweep.verdict import Verdict
 from ettsweep.sweep.verify import look_at
-from ettsweep.watch.events import Event, events_of_run, events_of_verdict
+from ettsweep.watch.events import Event, events_of_run, events_of_verdict, short_id
 from ettsweep.watch.lattice import Lattice, lattice
 from ettsweep.watch.rest import Rest, Stopwatch
 from ettsweep.watch.sight import FamilySight, RunSight, Sight
@@ -81,7 +81,7 @@ class Watcher:
         self._events: deque[Event] = deque(maxlen=EVENTS)
         self._memory, self._pace, self._others_rest = Memory(), Pace(), Rest()
         self._choice_rest, self._unchosen = Rest(), True
-        self._begun, self._grouped = False, dict[str, list[str]]()
+        self._begun, self._grouped, self._shown = False, dict[str, list[str]](), set[str]()
         self._changes: Counter[str] = Counter()
         self._outcomes: Counter[str] = Counter()
 
@@ -225,6 +225,7 @@ class Watcher:
             self._chosen = {run: self._runs[run] for run in self._chosen if run in self._runs}
             return  # what was meant has been renamed, archived or removed
         self._chosen = {run.id: run for run in runs}
+        self._shown = {short_id(run) for run in runs}
         self._grouped = {}
         for run in runs:
             self._grouped.setdefault(run.family, []).append(run.id)
@@ -276,7 +277,7 @@ class Watcher:
             snapshot=self._last,
             families=tuple(map(self._family_sight, self._families.values())),
             runs=tuple(self._unfinished()),
-            events=tuple(self._events),
+            events=tuple(event for event in self._events if not event.place or event.whose in self._shown),
             problems=tuple(self._problems()),
             sweeps=self._sweeps,
         )

@@ -128,12 +128,16 @@ def _runs(base: alt.Chart, unit: str) -> list[alt.Chart]:
         value="mean(value)", groupby=["run", "point", "seed", "t"]
     )
     lines = _along(chosen, unit).mark_line(stroke=INK, strokeWidth=1.8)
-    last = chosen.transform_joinaggregate(end="max(t)", groupby=["run"]).transform_filter("datum.t == datum.end")
+    last = (
+        chosen.transform_joinaggregate(end="max(t)", groupby=["run"])
+        .transform_filter("datum.t == datum.end")
+        .transform_window(row="row_number()", sort=[alt.SortField("value")])
+    )
     names = _along(last.transform_calculate(name="'seed ' + datum.seed"), unit)
     told = [alt.Tooltip(f"{name}:N") for name in ("run", "seed")]
     return [
         lines.encode(detail="run:N", tooltip=[*told, *_place(unit)]),
-        names.mark_text(align="right", dy=-8, fontSize=10).encode(text="name:N"),
+        names.mark_text(align="right", dy=alt.expr("4 - 11 * datum.row"), fontSize=10).encode(text="name:N"),
     ]
 
 

@@ -9,7 +9,8 @@ from ettsweep.report.style import strategy_colour, strategy_rank
 MAPPED = "mapped"
 """The switch to common coordinates."""
 
-SYMBOLS = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down")
+SYMBOLS = {"standard": "circle", "ntk": "square", "hybrid": "triangle-up", "mup": "diamond"}
+"""Of all others, a cross."""
 
 
 def strategies(points: pd.DataFrame) -> alt.LayerChart:
@@ -26,7 +27,7 @@ def strategies(points: pd.DataFrame) -> alt.LayerChart:
     names = ["log2_lr", "log2_wd", "common_log2_lr", "common_log2_wd"]
     shown = points.dropna(subset=names)[["strategy", "point", "role", "as_good", "told", "state", "lr", "wd", *names]]
     scale = alt.Scale(domain=order, range=[strategy_colour(name) for name in order])
-    shapes = alt.Scale(domain=order, range=[SYMBOLS[k % len(SYMBOLS)] for k in range(len(order))])
+    shapes = alt.Scale(domain=order, range=[SYMBOLS.get(name, "cross") for name in order])
     legend = alt.Legend(title=None, orient="bottom", symbolSize=110)
     shape = alt.Shape("strategy:N", scale=shapes, legend=legend)
     base = (

@@ -73,7 +73,7 @@ def test_what_a_worker_logs_after_the_result_is_passed_on(results: Path, spec: R
 
     def say(text: str) -> None:
         said.append(text)
-        if len(said) == 1:
+        if len(said) == 2:
             with attempt.log_path.open("a") as log:
                 log.write("finished\n")
 

@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 from support.commandline import ettsweep, undisturbed
 from support.pictures import write_folders
+from support.undrawn import leave_undrawn
 
 from ettsweep import cli
 from ettsweep.spec import RunSpec
@@ -229,10 +230,7 @@ def earlier(unpacked: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave figures empty: drawing takes most of a report's time, and is tested where it is done."""
-    from matplotlib.figure import Figure
-
-    monkeypatch.setattr(Figure, "savefig", lambda self, path, **options: Path(path).touch())
+    leave_undrawn(monkeypatch)
 
 
 def tidy(data: Json) -> Json:

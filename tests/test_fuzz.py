@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from support.claims import claimed, train
 from support.commandline import ettsweep
+from support.undrawn import leave_undrawn
 
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir, runs_dir
@@ -64,9 +65,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def undrawn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Leave figures empty, and let nothing of this machine be seen."""
-    from matplotlib.figure import Figure
-
-    monkeypatch.setattr(Figure, "savefig", lambda self, path, **options: Path(path).touch())
+    leave_undrawn(monkeypatch)
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
 
 

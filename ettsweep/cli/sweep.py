@@ -211,8 +211,8 @@ def _write_report(
 def _follow_report(families: Families, results: Path, folder: Path) -> _Reported:
     """Write a report now and as runs finish; return the last."""
     from ettsweep.report.following import follow_runs
+    from ettsweep.sweep.sweeps import load_sweeps
 
-    names = [sweep.name for sweep in families.sweeps(families.load(results))]
     editions: list[_Reported] = []
     told: set[str] = set()
 
@@ -224,6 +224,9 @@ def _follow_report(families: Families, results: Path, folder: Path) -> _Reported
     def write(edition: str) -> "list[Run]":
         editions[:] = [_write_report(families, results, folder, edition, tell)]
         return editions[0].runs
+
+    def names() -> list[str]:
+        return [sweep.name for sweep in families.sweeps(load_sweeps(results))]
 
     with detaching(code=0):
         follow_runs(results, names, folder, write, console())

@@ -8,8 +8,8 @@ from ettsweep.runs.attempt import NOTHING_LOGGED
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.state import State, Status
 
-ENDED = (State.FAILED, State.CANCELLED, State.PRUNED)
-"""States besides the finished ones in which nothing more is logged until a person asks for it."""
+LAST_WORDS_S = 2.0
+"""Seconds at most in which an owner that lives on may log how a run ended: it has others to train."""
 
 
 class Tail:
@@ -66,7 +66,8 @@ def follow_log(monitor: Monitor, run: RunDir, say: Callable[[str], None], tell: 
         status = monitor.look().statuses[run.id]
         looked_s = time.monotonic() - began_s
         say(tail.more())  # after the look: of a run that is over, it is all
-        if status.state.finished or status.state in ENDED:
+        if status.state.over:
+            _hear_out(run, tail, say)
             say(tail.rest())
             return status
         waits = "" if status.state is State.RUNNING else _waits(run.id, status)
@@ -74,6 +75,15 @@ def follow_log(monitor: Monitor, run: RunDir, say: Callable[[str], None], tell: 
             tell(waits)
             waited = waits
         time.sleep(max(POLL_S, LOOK_SHARE * looked_s))
+
+
+def _hear_out(run: RunDir, tail: Tail, say: Callable[[str], None]) -> None:
+    """Pass on what the owner of a run that is over still logs, until the owner is gone."""
+    attempt, until_s = run.latest(), time.monotonic() + LAST_WORDS_S
+    while attempt and attempt.liveness() != "dead" and time.monotonic() < until_s:
+        time.sleep(POLL_S)
+        say(tail.more())
+    say(tail.more())
 
 
 def _waits(run_id: str, status: Status) -> str:

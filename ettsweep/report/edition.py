@@ -3,14 +3,16 @@
 import re
 from pathlib import Path
 
-from ettsweep.files import write_atomic
+from ettsweep.files import storage_errors, write_atomic
 
 PAGE = "report.html"
 LATEST = "latest.js"
 """Beside the page: a script, since a page that is a file may load one, and nothing else."""
 
-LIVE = re.compile('(?<=<html lang="en") data-live="[0-9a-f]*"')
-"""What marks a page that is still rewritten, with the name of its edition."""
+LIVE = re.compile(b'(?<=<html lang="en") data-live="[0-9a-f]*"')
+"""What marks a page that is still rewritten, with the name of its edition: within its first bytes."""
+
+FIRST_BYTES = 1000
 
 
 def publish(out: Path, page: str, edition: str) -> list[Path]:
@@ -30,14 +32,22 @@ def publish(out: Path, page: str, edition: str) -> list[Path]:
 
 
 def conclude(out: Path) -> None:
-    """Have the page that is there be the last edition, if there is one.
+    """Have the page that is there be the last edition, if it is one.
+
+    Its mark is blanked in place, since that needs no room: a full disk may be why there is no next one.
 
     Raises:
         StorageError: a file cannot be written.
     """
     page = out / PAGE
-    if page.exists():
-        publish(out, LIVE.sub("", page.read_text(encoding="utf-8"), count=1), "")
+    if not page.exists():
+        return
+    with storage_errors(page), page.open("r+b") as file:
+        if not (live := LIVE.search(file.read(FIRST_BYTES))):
+            return
+        file.seek(live.start())
+        file.write(b" " * len(live[0]))
+    _tell(out / LATEST, "")
 
 
 def _tell(latest: Path, edition: str) -> None:

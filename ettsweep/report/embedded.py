@@ -7,9 +7,9 @@ from typing import Any
 
 from markupsafe import Markup
 
-_SPELLED = {ord(character): f"\\u{ord(character):04x}" for character in "<>&"}
+from ettsweep.files import Json
 
-Json = dict[str, Any]
+_SPELLED = {ord(character): f"\\u{ord(character):04x}" for character in "<>&"}
 
 
 def script_json(value: object) -> Markup:

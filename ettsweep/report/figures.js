@@ -14,10 +14,8 @@ const figures = (() => {
     }
     return found;
   };
-  const specOf = (figure) => {
-    const spec = JSON.parse(figure.querySelector(".spec").textContent);
-    return { ...spec, datasets: Object.fromEntries(spec.datasets.map((name) => [name, rowsOf(name)])) };
-  };
+  const specOf = (figure) => JSON.parse(figure.querySelector(".spec").textContent);
+  const pointsOf = (figure) => new Set(specOf(figure).datasets.flatMap((name) => textsOf(data[name].columns.point || [])).filter(Boolean));
 
   // --- what is set by hand ---
 
@@ -49,10 +47,8 @@ const figures = (() => {
   const offer = (article) => {
     const [map, curves] = ["map", "curves"].map((kind) => article.querySelector(`figure.${kind}`));
     if (!map || !curves || !views.has(curves.dataset.figure)) return;
-    const points = (figure) => new Set(specOf(figure).datasets && Object.values(specOf(figure).datasets).flatMap(
-      (rows) => rows.map((row) => row.point)).filter((point) => typeof point === "string" && point !== ""));
-    const drawn = points(curves), select = article.querySelector(".points");
-    const offered = [...points(map)].filter((point) => !drawn.size || drawn.has(point));
+    const drawn = pointsOf(curves), select = article.querySelector(".points");
+    const offered = [...pointsOf(map)].filter((point) => !drawn.size || drawn.has(point));
     select.replaceChildren(new Option("the candidate and its neighbours", ""), ...offered.map((point) => new Option(point, point)));
     select.addEventListener("change", () => choose(article, select.value));
     select.closest(".choice").hidden = false;
@@ -68,6 +64,7 @@ const figures = (() => {
 
   const draw = async (figure) => {
     const spec = specOf(figure), place = figure.querySelector(".drawing");
+    spec.datasets = Object.fromEntries(spec.datasets.map((name) => [name, rowsOf(name)]));
     const { view } = await vegaEmbed(place, spec, {
       mode: "vega-lite", renderer: "svg", actions: false, logLevel: 1,  // that a layer has nothing to show yet is no news
       config, bind: figure.querySelector(".controls"),
@@ -98,5 +95,5 @@ const figures = (() => {
   addEventListener("beforeprint", () => asWideAs(`${PAPER_PX}px`));
   addEventListener("afterprint", () => asWideAs(""));
 
-  return { drawAll, views };
+  return { drawAll };
 })();

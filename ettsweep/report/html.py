@@ -67,7 +67,7 @@ def render(
         data=script_json(data_sets(figure.spec for figure in figures.values())),
         config=script_json(CONFIG),
         listing=script_json(listing(runs, searches, results, out)),
-        rows=best_rows(runs, searches, MOST_PLAIN_ROWS, answer.cell),
+        rows=best_rows(runs, searches, MOST_PLAIN_ROWS),
         run_count=len(runs),
         states=[(state.value, number) for state, number in count_states(run.state for run in runs).items()],
         costs=costs(comparisons, runs, searches, looks),

@@ -8,9 +8,12 @@ from urllib.parse import quote
 
 import pandas as pd
 
+from ettsweep.files import Json
 from ettsweep.output import POINTS
 from ettsweep.report import tables
-from ettsweep.report.embedded import Json, column
+from ettsweep.report.answer import cell
+from ettsweep.report.embedded import column
+from ettsweep.report.families import of_families
 from ettsweep.runs.folder import runs_dir
 from ettsweep.sweep.ledger import Run
 from ettsweep.sweep.sweeps import Searches
@@ -101,10 +104,8 @@ def _log(run: Run) -> str | None:
     return attempt.log_path.relative_to(run.dir.path).as_posix()
 
 
-def best_rows(runs: Sequence[Run], searches: Searches, most: int, cell: Any) -> list[Mapping[str, str]]:
+def best_rows(runs: Sequence[Run], searches: Searches, most: int) -> list[Mapping[str, str]]:
     """Return rows of the best runs of each family, about as many of each, as texts."""
-    from ettsweep.report.families import of_families
-
     families = of_families(runs)
     best: list[Run] = []
     share = max(1, most // max(1, len(families)))

@@ -7,12 +7,12 @@
 
   const THEMES = ["auto", "light", "dark"];
   const button = document.getElementById("theme");
-  const tell = () => { button.textContent = `Theme: ${memory.theme}`; };
   let theme = memory.theme;
+  const tell = () => { button.textContent = `Theme: ${theme}`; };
   button.addEventListener("click", () => {
     theme = THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length];
     memory.theme = theme;
-    button.textContent = `Theme: ${theme}`;
+    tell();
   });
   tell();
   button.hidden = false;

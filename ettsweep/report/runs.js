@@ -11,11 +11,20 @@ const textsOf = (values) => (Array.isArray(values) ? values : values.at.map((pla
   const byName = new Map(columns.map((column) => [column.name, column]));
   const [head, body] = [place.querySelector("thead"), place.querySelector("tbody")];
   const [search, told, more] = [place.querySelector("input[type=search]"), place.querySelector(".told"), place.querySelector(".more")];
+  for (const column of columns.filter((one) => one.kind === "choice")) {
+    const found = [...new Set(column.values)].filter(Boolean).sort();
+    if (found.length <= MOST_CHOICES) column.choices = found;
+  }
   const kept = memory.get("runs") || {};
   const state = {
-    shown: new Set(kept.shown || columns.filter((column) => column.shown).map((column) => column.name)),
+    boxes: kept.boxes || {},  // those that a person has changed: later editions have other columns
     sort: kept.sort || null, filters: kept.filters || {}, text: kept.text || "", rows: WINDOW,
   };
+  const isShown = (column) => state.boxes[column.name] ?? column.shown;
+  for (const [name, wanted] of Object.entries(state.filters)) {  // a filter that nobody sees is a trap
+    const column = byName.get(name);
+    if (!column || !isShown(column) || (column.choices && !column.choices.includes(wanted))) delete state.filters[name];
+  }
 
   // --- cells ---
 
@@ -89,7 +98,7 @@ const textsOf = (values) => (Array.isArray(values) ? values : values.at.map((pla
   const wholeText = (row) => (whole[row] ??= columns.map((column) => textOf(column, row)).join("\n").toLowerCase());
 
   const matching = () => {
-    const asked = Object.entries(state.filters).filter(([name, wanted]) => wanted !== "" && byName.has(name));
+    const asked = Object.entries(state.filters).filter(([, wanted]) => wanted !== "");
     const filters = asked.map(([name, wanted]) => filterOf(byName.get(name), wanted));
     const words = state.text.toLowerCase().split(/\s+/).filter(Boolean);
     const rows = [];
@@ -109,8 +118,8 @@ const textsOf = (values) => (Array.isArray(values) ? values : values.at.map((pla
 
   // --- the page ---
 
-  const visible = () => columns.filter((column) => state.shown.has(column.name));
-  const keep = () => memory.set("runs", { shown: [...state.shown], sort: state.sort, filters: state.filters, text: state.text });
+  const visible = () => columns.filter(isShown);
+  const keep = () => memory.set("runs", { boxes: state.boxes, sort: state.sort, filters: state.filters, text: state.text });
 
   const showRows = () => {
     const rows = matching(), cells = visible();
@@ -172,10 +181,10 @@ const textsOf = (values) => (Array.isArray(values) ? values : values.at.map((pla
   };
   const box = (column) => {
     const label = document.createElement("label"), field = document.createElement("input");
-    Object.assign(field, { type: "checkbox", checked: state.shown.has(column.name) });
+    Object.assign(field, { type: "checkbox", checked: isShown(column) });
     field.addEventListener("change", () => {
-      state.shown[field.checked ? "add" : "delete"](column.name);
-      if (!field.checked) delete state.filters[column.name];  // a filter that nobody sees is a trap
+      state.boxes[column.name] = field.checked;
+      if (!field.checked) delete state.filters[column.name];
       showHead();
       again();
     });
@@ -183,10 +192,6 @@ const textsOf = (values) => (Array.isArray(values) ? values : values.at.map((pla
     return label;
   };
 
-  for (const column of columns.filter((one) => one.kind === "choice")) {
-    const found = [...new Set(column.values)].filter(Boolean).sort();
-    if (found.length <= MOST_CHOICES) column.choices = found;
-  }
   place.querySelector(".boxes").append(...columns.map(box));
   place.querySelector(".fold").addEventListener("keydown", (event) => {
     if (event.key === "Escape") { event.currentTarget.open = false; event.currentTarget.querySelector("summary").focus(); }

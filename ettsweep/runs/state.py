@@ -33,6 +33,11 @@ class State(StrEnum):
         """Whether the run has its result; diverged is one, the worst."""
         return self in (State.DONE, State.DIVERGED)
 
+    @property
+    def over(self) -> bool:
+        """Whether nothing more happens to the run until a person asks for it."""
+        return self.finished or self in (State.FAILED, State.CANCELLED, State.PRUNED)
+
 
 @dataclass(frozen=True)
 class Status:

@@ -16,7 +16,7 @@ from ettsweep.errors import InputError, unknown_name
 from ettsweep.models.architectures import model_spec, named_models
 from ettsweep.output import cell, count, power, typed
 from ettsweep.resources import shipped
-from ettsweep.scaling.optimizers import OPTIMIZERS, factors_of
+from ettsweep.scaling.optimizers import OPTIMIZERS
 from ettsweep.scaling.strategies import STRATEGIES, carry_point, parse_strategy
 from ettsweep.schema import validate
 from ettsweep.spec import ModelSpec, Precision, ScheduleSpec, TaskSpec
@@ -110,21 +110,28 @@ class Ground:
     def starts(self) -> dict[str, dict[str, Start]]:
         """Where the search starts, by key of the file and strategy.
 
-        As the shipped grid has it, for its own model; for another width its first centre is carried there, to the
-        nearest power of two.
+        As the shipped grid has it, for its own model; for another width its centres are carried there, to the nearest
+        power of two.
         """
         stated = {
             key: {name: (typed(str(at["lr"])), typed(str(at["wd"]))) for name, at in value.items()}
             for key, value in self.file.items()
             if key.startswith("centre")
         }
-        recipe = self.request.recipe
-        if self.model.width == recipe.model.width:
+        if self.model.width == self.request.recipe.model.width:
             return stated
-        name, (lr, wd) = next(iter(stated["centre"].items()))
-        s, optimizer = parse_strategy(name), factors_of(recipe.optimizer)
-        lr, wd = carry_point(lr, wd, (s, recipe.model.width), (s, self.model.width), optimizer)
-        return {"centre": {name: (_rounded(lr), _rounded(wd))}}
+        return {
+            key: {name: self._carried(key, name, start) for name, start in centres.items()}
+            for key, centres in stated.items()
+        }
+
+    def _carried(self, key: str, name: str, start: Start) -> Start:
+        """Return a centre of the shipped grid, under a key and a strategy, at the width of the model."""
+        recipe, s = self.request.recipe, parse_strategy(name)
+        kind = _optimizer_of(key) or recipe.optimizer.kind
+        widths = (s, recipe.model.width), (s, self.model.width)
+        lr, wd = carry_point(*start, *widths, OPTIMIZERS[kind].factors)
+        return _rounded(lr), _rounded(wd)
 
     @property
     def start(self) -> tuple[str, Start]:
@@ -269,6 +276,11 @@ def draft(ground: Ground, wish: Wish, path: Path) -> tuple[str, Request]:
     return "\n".join((*head, body, "")), request
 
 
+def _optimizer_of(key: str) -> str:
+    """Return which optimizer a key of centres is for; empty where it is for that of the recipe."""
+    return key.removeprefix("centre").removeprefix("_")
+
+
 Line = tuple[str, str, str]
 """A key with its indentation, its value as YAML, and what is said of it."""
 
@@ -319,7 +331,7 @@ def _lines(ground: Ground, wish: Wish) -> Iterator[Line]:
 def _search_lines(ground: Ground, wish: Wish) -> Iterator[Line]:
     """Yield where the search starts, how far it goes, and under which strategies."""
     for key, starts in ground.starts.items():
-        optimizer = key.removeprefix("centre").removeprefix("_")
+        optimizer = _optimizer_of(key)
         yield key, "", f"the same for --set optimizer={optimizer}" if optimizer else CENTRE
         for name, (lr, wd) in starts.items():
             yield f"  {name}", f"{{lr: {_power(lr)}, wd: {_power(wd)}}}", ""
@@ -338,11 +350,16 @@ def _recipe_lines(ground: Ground, wish: Wish) -> Iterator[Line]:
     yield "  batch_size", size, f"{kind.sample}s of a step, of all devices together"
     yield "  precision", recipe.precision, f"or {others}; fp16 has loss scaling"
     optimizer = recipe.optimizer.model_dump(exclude_none=True, exclude={"decay_pe"})
-    rest = _listed(name for name in OPTIMIZERS if name != recipe.optimizer.kind)
-    yield "  optimizer", _flow(optimizer), f"or {rest}, which starts from a centre_{rest}"
+    rest = [name for name in OPTIMIZERS if name != recipe.optimizer.kind]
+    starts = (f"{name}, which {_starts_from(f'centre_{name}', ground)}" for name in rest)
+    yield "  optimizer", _flow(optimizer), f"or {_listed(starts)}"
     yield "  schedule", "", "linear warm-up, then decay"
     for key, value, comment in _schedule(ground, wish):
         yield f"    {key}", value, comment
+
+
+def _starts_from(key: str, ground: Ground) -> str:
+    return f"starts from {key}" if key in ground.starts else f"needs a {key}"
 
 
 def _schedule(ground: Ground, wish: Wish) -> Iterator[Line]:
@@ -359,7 +376,8 @@ def _schedule(ground: Ground, wish: Wish) -> Iterator[Line]:
     yield length, _plain(total), "or total_steps" if in_epochs else "or epochs, where the size of the data is known"
     yield warmup, _plain(share(like.warmup_steps)), "lr rises to its peak"
     if like.stop_step:
-        yield stop, _plain(share(like.stop_step)), "a run ends here, on the curve of the whole schedule"
+        ends = share(like.stop_step) if in_epochs else max(1, share(like.stop_step))
+        yield stop, _plain(ends), "a run ends here, on the curve of the whole schedule"
     decays = _listed(name for name in get_args(ScheduleSpec.model_fields["decay"].annotation) if name != like.decay)
     yield "decay", like.decay, f"or {decays}"
     yield "lr_min", _plain(like.lr_min), "what lr decays to"

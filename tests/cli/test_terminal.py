@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 from support.commandline import GRID, Call, keep, write_grid
 from support.made_sweep import digits_spec, imagenet_spec
+from support.undrawn import leave_undrawn
 
 from ettsweep.cli.verdicts import score_note
 from ettsweep.launch.monitor import Monitor, picture
@@ -90,10 +91,7 @@ def test_what_is_neither_a_number_nor_a_power_is_refused(option: str, call: Call
 
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave figures empty: drawing takes most of a report's time, and is tested where it is done."""
-    from matplotlib.figure import Figure
-
-    monkeypatch.setattr(Figure, "savefig", lambda self, path, **options: Path(path).touch())
+    leave_undrawn(monkeypatch)
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -185,7 +183,7 @@ def test_what_holds_for_several_families_is_said_once_and_names_their_models(
     told = f"{names}: edge: 6 of 6 neighbours had not been asked for\n"
     for command, code in (("verify-optimum --dry-run", 1), ("seeds", 1), ("seeds --dry-run", 1), ("report", 0)):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("matplotlib.figure.Figure.savefig", lambda self, path, **options: Path(path).touch())
+            leave_undrawn(patch)
             done = call(*command.split(), "--results", results, code=code)
         assert told in done.err
         assert done.err.count("had not been asked for") == 1

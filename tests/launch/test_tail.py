@@ -11,8 +11,10 @@ import pytest
 from support.commandline import ETTSWEEP, LONG, PATIENCE_S, ended, ettsweep, runs_in, start, wait_for, write_grid
 from support.slots import attempt_with_checkpoint, held, owner
 
-from ettsweep.launch.tail import Tail
+from ettsweep.launch.monitor import Monitor
+from ettsweep.launch.tail import Tail, follow_log
 from ettsweep.runs.folder import RunDir
+from ettsweep.runs.state import State
 from ettsweep.spec import RunSpec
 
 ONE_SLOT = ("--launch-set", "slots=1", "--launch-set", "threads=1", "--launch-set", "checkpoint_every_steps=25")
@@ -59,6 +61,24 @@ def test_a_run_that_was_cancelled_ends_it_with_1(results: Path, spec: RunSpec) -
     run = RunDir.create(results, spec)
     run.cancel()
     assert f"run {run.id} is cancelled" in ettsweep("logs", "-f", run.id, "--results", results, code=1).stderr
+
+
+def test_what_a_worker_logs_after_the_result_is_passed_on(results: Path, spec: RunSpec) -> None:
+    """It ends as soon as the worker is gone, or a moment later where the worker trains on."""
+    run, said = RunDir.create(results, spec), list[str]()
+    attempt = run.claim({}, after=0)  # by this process, which lives
+    assert attempt
+    attempt.log_path.write_text("step 1\n")
+    assert run.finish({"status": "done", "score": 0.1}, [])
+
+    def say(text: str) -> None:
+        said.append(text)
+        if len(said) == 2:
+            with attempt.log_path.open("a") as log:
+                log.write("finished\n")
+
+    assert follow_log(Monitor(results, [spec]), run, say, said.append).state is State.DONE
+    assert "".join(said) == "== attempt 1\nstep 1\nfinished\n"
 
 
 def test_one_attempt_is_not_followed(results: Path, spec: RunSpec) -> None:

@@ -1,5 +1,6 @@
 """A report that follows the runs: when it is written anew, how often, and how it ends."""
 
+import contextlib
 import itertools
 import re
 import signal
@@ -8,14 +9,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from support import made_sweep
 from support.commandline import LONG, end_workers, ended, ettsweep, finish, keep, start, wait_for, write_grid
 from support.made_sweep import digits_spec
 
+from ettsweep.errors import StorageError
 from ettsweep.launch.monitor import LOOK_SHARE, Monitor
 from ettsweep.report.edition import conclude, publish
-from ettsweep.report.following import Editions
-from ettsweep.runs.folder import RunDir, sweeps_dir
+from ettsweep.report.following import Editions, follow_runs
+from ettsweep.runs.folder import RunDir, runs_dir, sweeps_dir
 from ettsweep.sweep.changes import followed, followers
 from ettsweep.sweep.gridfile import load_request
 from ettsweep.sweep.ledger import Run, load_ledger
@@ -63,6 +66,13 @@ def test_the_next_edition_is_written_when_something_has_changed(results: Path) -
     (sweeps_dir(results) / "w").mkdir(parents=True)
     (sweeps_dir(results) / "w" / "0001.yaml").write_text("note: why\n")
     written(4, "a sweep has changed")
+    run = RunDir(runs_dir(results) / third.run_id)
+    run.cancel()
+    written(5, "a run was cancelled")
+    run.retry()
+    written(5, "a run is to be trained again: no edition tells it")
+    run.cancel()
+    written(6, "a run was cancelled once more")
 
 
 def test_writing_takes_a_bounded_share_of_the_time(results: Path) -> None:
@@ -83,7 +93,8 @@ def test_an_edition_is_told_of_and_the_last_one_too(tmp_path: Path) -> None:
     assert [path.name for path in publish(tmp_path, page, "a1")] == ["report.html", "latest.js"]
     assert (tmp_path / "latest.js").read_text() == 'window.ettsweepLatest("a1");\n'
     conclude(tmp_path)
-    assert (tmp_path / "report.html").read_text() == '<!doctype html>\n<html lang="en">\n<p data-live="a1">'
+    blank = " " * len(' data-live="a1"')
+    assert (tmp_path / "report.html").read_text() == f'<!doctype html>\n<html lang="en"{blank}>\n<p data-live="a1">'
     assert (tmp_path / "latest.js").read_text() == 'window.ettsweepLatest("");\n'
 
 
@@ -115,7 +126,10 @@ def test_the_report_follows_runs_to_their_end(tmp_path: Path, results: Path) -> 
         finish(results, specs[1], 0.1)
         second = wait_for(lambda: {edition(page)} - {first}, "the next edition, when a run has finished")
         assert "2 runs in" in page.read_text()
-        assert (page.parent / "latest.js").read_text() != f'window.ettsweepLatest("{first}");\n'
+        latest = page.parent / "latest.js"
+        wait_for(
+            lambda: latest.read_text() != f'window.ettsweepLatest("{first}");\n', "word of it, which comes after it"
+        )
         assert process.poll() is None, "a command follows the sweep, whose next round may come"
         finish(results, specs[2], 0.2)
     done = ended(process)
@@ -126,6 +140,57 @@ def test_the_report_follows_runs_to_their_end(tmp_path: Path, results: Path) -> 
     assert (page.parent / "latest.js").read_text() == 'window.ettsweepLatest("");\n'
     assert "optimal" in done.stdout
     assert f"wrote {page}" in done.stderr
+
+
+def test_a_command_that_follows_a_sweep_that_came_later_is_waited_for(tmp_path: Path, results: Path) -> None:
+    keep(results, (request := load_request(write_grid(tmp_path / "w.yaml"))))
+    for spec in request.specs():
+        finish(results, spec, 0.3)
+    page, later = results / "report" / "report.html", load_request(write_grid(tmp_path / "later.yaml", seeds=[5]))
+    with contextlib.ExitStack() as command:
+        command.enter_context(followed(results, ["w"]))
+        process = start("report", "--follow", "--results", results)
+        first = wait_for(lambda: edition(page), "the first edition")
+        keep(results, later)
+        with followed(results, ["later"]):
+            second = wait_for(lambda: edition(page) != first and edition(page), "the edition with the other sweep")
+            command.close()
+            finish(results, later.specs()[0], 0.1)
+            wait_for(lambda: edition(page) not in ("", first, second), "the next edition")
+    ended(process)
+    assert edition(page) == ""
+
+
+def test_a_signal_leaves_a_page_that_is_rewritten_no_more(tmp_path: Path, results: Path) -> None:
+    keep(results, load_request(write_grid(tmp_path / "w.yaml")))
+    page = results / "report" / "report.html"
+    with followed(results, ["w"]):
+        process = start("report", "--follow", "--results", results)
+        wait_for(lambda: edition(page), "the first edition")
+        process.send_signal(signal.SIGTERM)
+        ended(process, 128 + signal.SIGTERM)
+    assert edition(page) == ""
+    assert (page.parent / "latest.js").read_text() == 'window.ettsweepLatest("");\n'
+
+
+def test_a_full_disk_leaves_a_page_that_is_rewritten_no_more(
+    tmp_path: Path, results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    RunDir.create(results, digits_spec(None))
+    page = '<!doctype html>\n<html lang="en" data-live="a1">\n'
+
+    def write(name: str) -> Sequence[Run]:
+        publish(tmp_path, page, "a1")
+        monkeypatch.setattr("ettsweep.report.edition.write_atomic", full)
+        full(tmp_path / "report.html")
+        return []
+
+    def full(path: Path, *given: object) -> bool:
+        raise StorageError(f"{path}: the disk is full")
+
+    with pytest.raises(StorageError, match=r"report.html: the disk is full"):
+        follow_runs(results, list, tmp_path, write, Console())
+    assert edition(tmp_path / "report.html") == ""
 
 
 @pytest.mark.usefixtures("process", "warm")

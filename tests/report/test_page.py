@@ -437,6 +437,34 @@ def test_an_open_page_shows_the_next_edition_and_keeps_its_place(made: Made, bro
     assert [url for url in shown.asked if "latest.js?" in url]
 
 
+def test_columns_that_come_with_a_later_edition_are_shown(made: Made, browser: Any, tmp_path: Path) -> None:
+    """Unless a person has folded them; what a person has unfolded stays, too."""
+    unfinished = [run for run in made.runs if not run.state.finished]
+    with opened(browser, page_of(made, tmp_path, "a1", runs=unfinished)) as shown:
+        shown.page.locator("#listing .fold summary").click()
+        shown.page.get_by_label("seed", exact=True).uncheck()
+        shown.page.get_by_label("model", exact=True).check()
+        assert shown.page.locator('#listing th[data-name="best_loss"]').count() == 0
+        page_of(made, tmp_path)
+        shown.page.wait_for_function("!document.documentElement.dataset.live", timeout=PATIENCE_MS)
+        shown.ready()
+        names = shown.page.locator("#listing th[data-name]").evaluate_all("all => all.map(one => one.dataset.name)")
+        assert {"run", "best_loss", "model"} <= set(names)
+        assert "seed" not in names
+
+
+def test_a_filter_by_a_state_that_no_run_is_in_any_more_is_dropped(made: Made, browser: Any, tmp_path: Path) -> None:
+    with opened(browser, page_of(made, tmp_path, "a1")) as shown:
+        shown.page.get_by_label("Filter state").select_option("missing")
+        assert set(column(shown, "state")) == {"missing"}
+        finished = [run for run in made.runs if run.state.finished]
+        page_of(made, tmp_path, runs=finished)
+        shown.page.wait_for_function("!document.documentElement.dataset.live", timeout=PATIENCE_MS)
+        shown.ready()
+        assert told(shown) == f"{len(finished)} of {len(finished)} runs"
+        assert shown.page.get_by_label("Filter state").input_value() == ""
+
+
 # --- bad input --------------------------------------------------------------------------------------------------------
 
 

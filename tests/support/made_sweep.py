@@ -8,15 +8,13 @@ from typing import Any
 
 from ettsweep.models.vit_spec import VitSpec
 from ettsweep.runs.folder import RunDir
-from ettsweep.runs.state import State
 from ettsweep.spec import RunSpec, ScheduleSpec, StrategySpec
 from ettsweep.sweep.ledger import Run, load_ledger
 from ettsweep.sweep.search import Axis, Point, Search, expand
 from ettsweep.sweep.sweeps import by_family
-from ettsweep.sweep.verdict import Scored, Verdict
+from ettsweep.sweep.verdict import Verdict
 from ettsweep.sweep.verify import look_at
 from ettsweep.tasks.images.spec import DigitsTask, ImageNetTask
-from ettsweep.tasks.kinds import Score
 
 SEEDS = (0, 1, 2)
 FRESH = (10, 11)
@@ -156,14 +154,3 @@ def read(results: Path, searches: list[Search]) -> Made:
     ledger = load_ledger(results)
     verdicts = [look_at(s, ledger.family(s.family)).verdict() for s in searches]
     return Made(results, list(ledger.runs.values()), verdicts)
-
-
-def judged_at(
-    strategy: str, measure: Score, candidate: Point | None, around: Iterable[Point] = (), wd_step: float = 1.0
-) -> Verdict:
-    """Return a verdict whose family has no runs, for figures."""
-    base = digits_spec(None) if measure.metric == "best_loss" else imagenet_spec(None)
-    asked = replace(search(base), wd=Axis(low=-2, high=2, step=wd_step))
-    vars(asked).update(strategy=strategy)  # also one that does not exist
-    scored = [Scored(point, None, State.DONE) for point in around]
-    return Verdict(asked, "optimal", "", candidate and Scored(candidate, None, State.DONE), tuple(scored))

@@ -1,5 +1,6 @@
 """Grid files that are drafted: which shipped grid they start from, and what becomes of it."""
 
+import math
 from itertools import pairwise
 from pathlib import Path
 
@@ -71,6 +72,28 @@ def test_another_width_starts_where_theory_carries_the_centre(tmp_path: Path) ->
     assert (centres["standard"].lr, centres["standard"].wd) == (2.0**-9, 2.0)
     near = load_request(GRIDS / "vit-digits.yaml").centres["mup"]
     assert (centres["mup"].lr, centres["mup"].wd) == pytest.approx((near.lr, near.wd))
+
+
+@pytest.mark.parametrize("model", ["7x3", "128x2"])
+def test_another_width_starts_where_theory_carries_the_centre_of_another_optimizer(model: str, tmp_path: Path) -> None:
+    """With sgd the standard lr is that of maximal update at any width, and wd too; the neural-tangent lr is not."""
+    path = drafted(tmp_path, "digits", model)
+    sgd, near = (load_request(grid, (), ["optimizer=sgd"]) for grid in (path, GRIDS / "vit-digits.yaml"))
+    assert sgd.recipe.optimizer.kind == "sgd"
+    for name in ("standard", "mup"):
+        assert sgd.centres[name] == near.centres[name]
+    width = sgd.recipe.model.width
+    assert sgd.centres["ntk"].lr == 2.0 ** round(math.log2(near.centres["ntk"].lr * width / 32))
+    assert "or sgd, which starts from centre_sgd" in path.read_text()
+
+
+def test_an_optimizer_without_a_centre_is_said_to_need_one(tmp_path: Path) -> None:
+    assert "or sgd, which needs a centre_sgd" in drafted(tmp_path, "text", "r2c2").read_text()
+
+
+def test_a_very_short_run_ends_after_a_step(tmp_path: Path) -> None:
+    schedule = load_request(drafted(tmp_path, "text", "r2c2", Wish(steps=3))).recipe.schedule
+    assert (schedule.total_steps, schedule.stop_step) == (3, 1)
 
 
 def test_of_several_grids_the_nearest_in_width_is_taken() -> None:

@@ -159,7 +159,8 @@ def report(
     out: Annotated[Path | None, typer.Option(help="Folder to write to; RESULTS/report by default.")] = None,
     families: Families,
     follow: Annotated[
-        bool, typer.Option("--follow", help="Write it again as runs finish, until all have ended; an open page shows each edition.")
+        bool,
+        typer.Option("--follow", help="Write it again as runs finish, until all end; an open page shows each edition."),
     ] = False,
     form: Form = Format.TABLE,
     results: Results = DEFAULT_RESULTS,

@@ -11,6 +11,7 @@ from ettsweep.report.costs import cost_of
 from ettsweep.report.families import Comparison, JudgedFamily
 from ettsweep.report.spikes import spikes_of
 from ettsweep.sweep.sweeps import Searches
+from ettsweep.sweep.verdict import Verdict
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,7 +34,7 @@ def answer(comparison: Comparison, searches: Searches, notes: Mapping[str, str])
             "verdict": family.verdict,
             "anchor": anchor(family),
             "colour": colour(family),
-            "lines": [(label(name, measure.metric), told.get(name)) for name in shown],
+            "lines": [(label(name, family.verdict), told.get(name)) for name in shown],
             "next": step,
         }
         for family, told, step in zip(families, lines, next_steps(families), strict=True)
@@ -63,11 +64,11 @@ def colour(family: JudgedFamily) -> str:
     return style.strategy_colour(family.verdict.strategy)
 
 
-def label(name: str, metric: str) -> str:
+def label(name: str, verdict: Verdict) -> str:
     """Return what a line of a card is called."""
     labels = {
-        "optimum": "candidate",
-        "score": style.metric_name(metric),
+        "optimum": "optimum" if verdict.verdict == "optimal" else "candidate",
+        "score": style.metric_name(verdict.search.measure.metric),
         "fresh": "over fresh seeds",
         "beats": "beats all neighbours",
         "behind": "nearest neighbour is worse by",

@@ -115,7 +115,8 @@ def test_what_is_empty_or_never_happened_is_left_out(made: Made) -> None:
         assert absent not in page.split("How it is measured")[0]
     calm = {**dict.fromkeys(SPIKES, 0), "utilisation": None, "utilisation_measured": None}
     runs = [replace(run, result=run.result and run.result | calm) for run in made.runs if run.state != "diverged"]
-    quiet = [replace(v, fresh={}, neighbours=(), candidate=v.candidate) for v in made.verdicts]
+    alone = [replace(v, fresh={}, neighbours=()) for v in made.verdicts]
+    quiet = [replace(v, bound=v.bound and replace(v.bound, differences=())) for v in alone]
     page = Page(page_of(Made(made.results, runs, quiet))).text
     assert "No spikes, and nothing diverged: 60 finished runs, 14,400 steps." in page
     for absent in (

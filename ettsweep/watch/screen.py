@@ -40,6 +40,9 @@ DETAILS = 30
 KEYS = ("family", "sort", "log", "cancel_run", "cancel_sweep", "help")
 """What keys do on the screen itself."""
 
+TERMINAL_S = 1.0
+"""Seconds between looks at whether there still is a terminal."""
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -315,6 +318,13 @@ class WatchScreen(App[None]):
         self._looking.wake()
 
 
+def _end_with_terminal() -> None:
+    """End the process once its terminal is gone: there, Textual waits for ever for its last lines to be written."""
+    while os.isatty(0):
+        time.sleep(TERMINAL_S)
+    os._exit(128 + signal.SIGHUP)
+
+
 def show_screen(results: Path, choose: Choose) -> Snapshot | None:
     """Show the screen until somebody leaves it; return the runs as they were seen last, None before the first look.
 
@@ -322,6 +332,7 @@ def show_screen(results: Path, choose: Choose) -> Snapshot | None:
         EttsweepError: there is nothing to look at.
     """
     screen = WatchScreen(results, Watcher(results, choose, lambda: time.strftime("%H:%M:%S")))
+    threading.Thread(target=_end_with_terminal, daemon=True).start()
     screen.run()
     if screen.error:
         raise screen.error

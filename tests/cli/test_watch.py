@@ -1,5 +1,6 @@
 """`ettsweep watch` in a real terminal, and where there is none."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -46,6 +47,28 @@ def test_the_terminal_is_left_as_it_was(way: str | signal.Signals, code: int, re
         assert terminal.modes() == before
         terminal.type(f"stty -a | cmp - {results}/stty && echo same as before")
         terminal.wait_for("^same as before")
+
+
+@pytest.mark.usefixtures("training")
+@pytest.mark.parametrize("start", ["", "setsid --wait "])
+def test_it_ends_with_its_terminal(start: str, results: Path) -> None:
+    """By the signal that tells of it, or where none does, as in a session of its own."""
+    with Terminal(80, 24) as terminal:
+        terminal.type(start + WATCH.format(results))
+        terminal.wait_for("optimal within")
+        pids = watching(results)
+        assert pids
+    wait_for(lambda: not watching(results), f"the end of the processes {pids}")
+
+
+def watching(results: Path) -> list[int]:
+    """Return the processes that watch a folder."""
+    words = f"watch\0--results\0{results}\0".encode()
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            found += [int(path.parent.name)] * path.read_bytes().endswith(words)
+    return found
 
 
 def test_it_reads_well_without_colours(results: Path, training: Search) -> None:

@@ -19,12 +19,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def console(stderr: bool = True) -> "Console":
+def console() -> "Console":
     """Return the console that progress is shown on."""
     from rich.console import Console
 
-    stream = sys.stderr if stderr else sys.stdout
-    return Console(stderr=stderr, soft_wrap=not stream.isatty())  # a file has no edge to wrap at
+    return Console(stderr=True, soft_wrap=not sys.stderr.isatty())  # a file has no edge to wrap at
 
 
 def has_screen() -> bool:

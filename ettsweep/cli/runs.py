@@ -111,7 +111,7 @@ def watch(
         runs, _ = choose(read_ledger(results), sweeps)
         monitor = Monitor(results, [r.spec for r in runs], sweeps.searches)
         with detaching(code=0):
-            snapshot = follow(monitor, str(results), console(stderr=sys.stdout.isatty()), relaunch=False)
+            snapshot = follow(monitor, str(results), console(), relaunch=False)
     if snapshot is None or not snapshot.settled:
         note(DETACHED)
         return

@@ -287,14 +287,14 @@ def test_logs_print_each_attempt(trained: Path, call: Call) -> None:
 
 
 def test_watching_finished_runs_ends_with_a_summary(trained: Path, call: Call) -> None:
-    assert "3/3 runs finished (3 done)" in call("watch", "--results", trained).out
+    assert "3/3 runs finished (3 done)" in call("watch", "--results", trained).err
 
 
 def test_watching_runs_of_which_some_will_not_finish_exits_1(results: Path, asked: Any, call: Call) -> None:
     specs = asked([2.0, None, -1])
     failed(results, specs[2])
     done = call("watch", "--results", results, code=1)
-    assert "2/3 runs finished (1 done, 1 diverged, 1 failed)" in done.out
+    assert "2/3 runs finished (1 done, 1 diverged, 1 failed)" in done.err
     assert f"`ettsweep status --results {results}` says what became of the others" in done.err
 
 

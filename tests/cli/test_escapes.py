@@ -67,5 +67,5 @@ def test_nor_does_the_screen_of_watch(run: str) -> None:
 def test_a_folder_of_any_name_can_be_watched(run: str, tmp_path: Path) -> None:
     Path("results").rename(folder := tmp_path / f"r{NASTY.replace('/', '')}")
     done = ettsweep("watch", "--results", folder, code=1)
-    assert f"/r{SPELLED.replace('/', '')}: 0/1 run finished" in done.stdout
+    assert f"/r{SPELLED.replace('/', '')}: 0/1 run finished" in done.stderr
     assert run in ettsweep("show", run, "--results", folder).stdout

@@ -128,7 +128,7 @@ def test_in_a_pipe_it_prints_lines_and_ends(results: Path, call: Call) -> None:
     (search,) = ask(results)
     finish_all(results, search)
     done = call("watch", "--results", results)
-    assert (done.out, done.err) == (f"{results}: 18/18 runs finished (18 done)\n", "")
+    assert done.err == f"{results}: 18/18 runs finished (18 done)\n"
 
 
 def test_the_library_of_the_screen_is_loaded_for_the_screen_alone() -> None:

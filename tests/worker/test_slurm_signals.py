@@ -857,7 +857,7 @@ def test_a_cancelled_run_stops_with_a_checkpoint_and_its_job_takes_the_next(
     job = f"{array(results)}_0"
     told = ettsweep("cancel", first.id, "--results", results).stderr
     assert "1 run cancelled" in told
-    assert "1 of them stop at their next step, with a checkpoint" in told
+    assert "1 of them stops at its next step, with a checkpoint" in told
     assert "withdrawn" not in told
     row = status(results)[first.id]
     assert (row["state"], row["reason"], row["job"]) == ("running", "cancelling", job)
@@ -890,7 +890,7 @@ def test_a_cancelled_run_leaves_the_others_of_its_pack_as_they_are(
     hold.wait()
     job, runs = f"{array(results)}_0", by_task(results)
     cancelled = runs.pop(1)
-    assert "1 of them stop at their next step" in ettsweep("cancel", cancelled.id, "--results", results).stderr
+    assert "1 of them stops at its next step" in ettsweep("cancel", cancelled.id, "--results", results).stderr
     assert status(results)[cancelled.id]["reason"] == "cancelling"
     hold.let_go_to_look()
     rows = wait_for_state(results, "cancelled", "done")
@@ -1009,7 +1009,7 @@ def test_all_is_cancelled_whatever_it_is_doing(cluster: Cluster, hold: Hold, tmp
     number = array(results)
     told = ettsweep("cancel", "--all", "--yes", "--results", results).stderr
     assert "2 waiting jobs withdrawn" in told
-    assert "1 of them stop at their next step, with a checkpoint" in told
+    assert "1 of them stops at its next step, with a checkpoint" in told
     assert not pending(cluster)
     hold.let_go_to_look()
     wait_for_state(results, "cancelled")

@@ -19,6 +19,9 @@ from ettsweep.spec import RunSpec
 
 ONE_SLOT = ("--launch-set", "slots=1", "--launch-set", "threads=1", "--launch-set", "checkpoint_every_steps=25")
 
+LONGER = LONG | {"schedule": LONG["schedule"] | {"total_steps": 4000}}
+"""Time enough to follow a log, and to kill who writes it."""
+
 
 def test_only_whole_lines_are_passed_on_each_once(results: Path, spec: RunSpec) -> None:
     run = RunDir.create(results, spec)
@@ -92,7 +95,7 @@ def asked(tmp_path: Path, results: Path) -> Callable[[], RunDir]:
     """Return a function that has a run of some seconds submitted to a worker, and returns it."""
 
     def ask() -> RunDir:
-        grid = write_grid(tmp_path / "grid.yaml", recipe=LONG, lr={"range": [0, 0]})
+        grid = write_grid(tmp_path / "grid.yaml", recipe=LONGER, lr={"range": [0, 0]})
         ettsweep("grid", "--grid", grid, "--results", results, *ONE_SLOT)
         (run,) = runs_in(results)
         return run
@@ -118,11 +121,11 @@ def test_a_queued_run_is_waited_for_and_followed_until_it_is_done(
         process, seen = followed(run, results, output)
         seen(f"run {run.id} is queued")
         assert "== attempt" not in output.read_text()
-    seen("step 200/600")
+    seen("step 200/4000")
     assert process.wait(PATIENCE_S) == 0
     text = output.read_text()
     assert text.count("== attempt") == 1
-    assert "step 600/600" in text
+    assert "step 4000/4000" in text
     assert text.endswith(f"run {run.id} is done\n")
     assert ettsweep("logs", run.id, "--results", results).stdout in text
 
@@ -138,7 +141,7 @@ def test_it_goes_on_with_the_next_attempt(asked: Callable[[], RunDir], results: 
     ettsweep("retry", run.id, "--results", results, *ONE_SLOT)
     seen("== attempt 2")
     assert process.wait(PATIENCE_S) == 0
-    assert "step 600/600" in (tmp_path / "followed.txt").read_text()
+    assert "step 4000/4000" in (tmp_path / "followed.txt").read_text()
 
 
 @pytest.mark.usefixtures("process", "warm")

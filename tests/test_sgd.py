@@ -71,7 +71,7 @@ def test_set_optimizer_sgd_leads_from_a_grid_to_a_verified_optimum_and_a_report(
     report = folder / "results" / "report"
     page = (report / "report.html").read_text()
     for sweep, name in (("small", "sgd"), ("small-adamw", "adamw")):
-        assert f"on digits, sweep {sweep} (optimizer {name})</h2>" in page
+        assert f"on digits, sweep {sweep} (optimizer {name})</h3>" in page
     for name in ("runs", "points", "optima"):
         rows = csv.DictReader((report / "tables" / f"{name}.csv").read_text().splitlines())
         assert {row["optimizer"] for row in rows} == {"adamw", "sgd"}

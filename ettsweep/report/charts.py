@@ -12,6 +12,7 @@ from ettsweep.report.figures.optima import of_one_kind
 from ettsweep.report.fitted import optimum_frame, surface_frame
 from ettsweep.report.frames import course_frame, curves_frame, optima_frame, points_frame, ranges_frame, spikes_frame
 from ettsweep.report.histories import Histories
+from ettsweep.report.style import evaluated
 
 
 class Frames:
@@ -92,7 +93,7 @@ def trajectories(frames: Frames) -> alt.LayerChart | None:
     """Draw the evaluations of all points of a family; None where no run that counts was evaluated."""
     if frames.empty:
         return None
-    counted = frames.curves[frames.curves["counted"].astype(bool)]
+    counted = frames.curves[frames.curves["counted"]]
     return figures.trajectories(frames.curves, frames.points) if _evaluated(counted, frames.points) else None
 
 
@@ -112,4 +113,4 @@ def course(frames: Frames) -> alt.LayerChart | None:
 
 def _evaluated(curves: pd.DataFrame, scored: pd.DataFrame) -> bool:
     """Say whether there is an evaluation of what scores are of."""
-    return bool(curves[str(scored["metric"].iloc[0]).replace("best_", "val_")].notna().any())
+    return bool(curves[evaluated(str(scored["metric"].iloc[0]))].notna().any())

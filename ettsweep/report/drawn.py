@@ -1,6 +1,6 @@
 """The figures of a report: each one specification, which gives the page's figure and files for papers."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -127,41 +127,46 @@ def _of_all(frames: Frames) -> Drawn:
     """Draw what compares strategies."""
     if chart := charts.strategies(frames):
         good = ", in rings what is as good as the candidate within the margin" * bool(frames.points["as_good"].any())
-        caption = f"Points that were run{good}, and the candidates, named."
-        yield "strategies", caption, chart
-    if chart := charts.seeds(frames):
-        caption = (
-            "Optima of all strategies, a line for each fresh seed, or for each of the search's without any. "
-            "In brackets: mean ± standard deviation, and how many."
-        )
-        yield "seeds", caption, chart
-    if chart := charts.scores(frames):
-        caption = (
-            "Scores of the optima, mean ± standard deviation: open circles are the search's seeds, filled ones fresh."
-        )
-        yield "scores", caption, chart
+        yield "strategies", f"Points that were run{good}, and the candidates, named.", chart
+    yield from _captioned(frames, {"seeds": charts.seeds, "scores": charts.scores})
 
 
 def _of_one(frames: Frames) -> Drawn:
     """Draw what is known of one family."""
     if chart := charts.lattice(frames):
         yield "map", _map_caption(frames), chart
-    if chart := charts.trajectories(frames):
-        caption = "Evaluations of all points, a line for each, mean over the search's seeds; the candidate is thick."
-        yield "trajectories", caption, chart
-    if chart := charts.curves(frames):
-        caption = (
-            "Means over the search's seeds, in brackets ± standard error; triangles: spikes of the candidate and its "
-            "neighbours. A click on the map shows all runs of a point, with theirs."
-        )
-        yield "curves", caption, chart
-    if chart := charts.course(frames):
-        caption = (
-            "What the search had found after so many runs: proposals in the order in which they were named, then all "
-            "others that the verdict goes by, in the order in which they ended. The best single run is partly luck: "
-            "verdicts go by means."
-        )
-        yield "course", caption, chart
+    drawn = {"trajectories": charts.trajectories, "curves": charts.curves, "course": charts.course}
+    yield from _captioned(frames, drawn)
+
+
+def _captioned(frames: Frames, kinds: Mapping[str, Callable[[Frames], alt.LayerChart | None]]) -> Drawn:
+    for kind, draw in kinds.items():
+        if chart := draw(frames):
+            yield kind, CAPTIONS[kind], chart
+
+
+CAPTIONS = {
+    "seeds": (
+        "Optima of all strategies, a line for each fresh seed, or for each of the search's without any. "
+        "In brackets: mean ± standard deviation, and how many."
+    ),
+    "scores": (
+        "Scores of the optima, mean ± standard deviation: open circles are the search's seeds, filled ones fresh."
+    ),
+    "trajectories": (
+        "Evaluations of all points, a line for each, mean over the search's seeds; the candidate is thick."
+    ),
+    "curves": (
+        "Means over the search's seeds, in brackets ± standard error; triangles: spikes of the candidate and its "
+        "neighbours. A click on the map shows all runs of a point, with theirs."
+    ),
+    "course": (
+        "What the search had found after so many runs: proposals in the order in which they were named, then all "
+        "others that the verdict goes by, in the order in which they ended. The best single run is partly luck: "
+        "verdicts go by means."
+    ),
+}
+"""What figures say that say the same of all families."""
 
 
 def _map_caption(frames: Frames) -> str:

@@ -7,7 +7,7 @@ import pandas as pd
 
 from ettsweep.report.figures.data import Data, columns_from, layered
 from ettsweep.report.histories import EVALUATIONS, NAMES, TRAINING
-from ettsweep.report.style import GREY, strategy_colour
+from ettsweep.report.style import GREY, evaluated, strategy_colour
 from ettsweep.report.theme import CANDIDATE, INK
 
 NAMED_COLOURS = ("#e69f00", "#009e73", "#56b4e9", "#8c510a", "#0072b2", "#d55e00", "#cc79a7")
@@ -42,7 +42,7 @@ def curves(curves: pd.DataFrame, spikes: pd.DataFrame, points: pd.DataFrame) -> 
     """
     data, named = Data(), _named(points[points["point"].isin(curves["point"])])
     quantities = [name for name in (*TRAINING, *EVALUATIONS) if curves[name].notna().any()]
-    scored = str(points["metric"].iloc[0]).replace("best_", "val_")
+    scored = evaluated(str(points["metric"].iloc[0]))
     shown = scored if scored in quantities else quantities[0]
     unit, longest = str(curves["unit"].iloc[0]), float(curves["trained"].max())
     percent = curves.assign(val_accuracy=100 * curves["val_accuracy"])

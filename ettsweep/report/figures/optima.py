@@ -6,7 +6,7 @@ import pandas as pd
 from ettsweep.report.figures.data import FILE_WIDTH, Data, columns_from, layered
 from ettsweep.report.figures.trajectories import seen, value_scale
 from ettsweep.report.histories import NAMES
-from ettsweep.report.style import axis_of, is_accuracy, mean_std, plus_minus, strategy_colour, strategy_rank
+from ettsweep.report.style import axis_of, evaluated, is_accuracy, mean_std, plus_minus, strategy_colour, strategy_rank
 
 KINDS = ["search's seeds", "fresh seeds"]
 
@@ -21,7 +21,7 @@ def seeds(curves: pd.DataFrame, runs: pd.DataFrame) -> alt.LayerChart:
         runs: rows of `optima_frame` of the same; of each strategy the fresh ones are drawn, the search's without any.
     """
     data, metric, shown = Data(), str(runs["metric"].iloc[0]), of_one_kind(runs)
-    quantity, accuracy = metric.replace("best_", "val_"), is_accuracy(metric)
+    quantity, accuracy = evaluated(metric), is_accuracy(metric)
     drawn = curves[["run", "trained", quantity]].dropna().merge(shown[["run", "strategy", "seed"]], on="run")
     drawn = seen(drawn.assign(value=(100 if accuracy else 1) * drawn[quantity]), accuracy)
     labels = {str(strategy): _label(str(strategy), rows, metric) for strategy, rows in shown.groupby("strategy")}

@@ -6,7 +6,7 @@ import pandas as pd
 
 from ettsweep.report.figures.data import Data, columns_from, layered
 from ettsweep.report.histories import NAMES
-from ettsweep.report.style import GREY, axis_of, is_accuracy, score_text
+from ettsweep.report.style import GREY, axis_of, evaluated, is_accuracy, score_text
 
 MOST_LISTED = 30
 """Points that a legend has room for: the best; the others are grey."""
@@ -23,11 +23,11 @@ def trajectories(curves: pd.DataFrame, points: pd.DataFrame) -> alt.LayerChart:
         points: its rows of `points_frame`.
     """
     metric = str(points["metric"].iloc[0])
-    quantity, accuracy = metric.replace("best_", "val_"), is_accuracy(metric)
+    quantity, accuracy = evaluated(metric), is_accuracy(metric)
     factor = 100 if accuracy else 1
     data, listed = Data(), _listed(points, metric)
-    evaluated = curves[curves["counted"]].dropna(subset=[quantity])
-    means = mean_curves(evaluated, quantity, ["point"]).merge(listed, on="point")
+    counted = curves[curves["counted"]].dropna(subset=[quantity])
+    means = mean_curves(counted, quantity, ["point"]).merge(listed, on="point")
     means = seen(means.assign(value=factor * means["value"]), accuracy)
     labels = [label for label in dict.fromkeys(listed["label"]) if label in set(means["label"])]
     hidden = alt.selection_point(name="hidden", fields=["label"], bind="legend", toggle="true", empty=False)

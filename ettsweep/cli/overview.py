@@ -12,7 +12,7 @@ from ettsweep.files import Json, last_line, number
 from ettsweep.launch.monitor import duration
 from ettsweep.output import STYLES, cell, count, harmless, power
 from ettsweep.sweep.ledger import Run
-from ettsweep.tasks.kinds import task_kind
+from ettsweep.tasks.kinds import evaluated, task_kind
 
 LABELS = 11
 """Columns of the labels."""
@@ -71,7 +71,7 @@ def _curves(run: Run, blocks: bool) -> Iterator[Line]:
     except CorruptError as error:
         yield "metrics", cell(error)
         return
-    column = task_kind(run.spec.task).score.metric.replace("best_", "val_")
+    column = evaluated(task_kind(run.spec.task).score.metric)
     curves = {name: _curve(history, name) for name in ("loss", column)}
     last = max((step for curve in curves.values() for step in curve.steps), default=0)
     if not last:

@@ -12,7 +12,7 @@ from ettsweep.report.figures.optima import of_one_kind
 from ettsweep.report.fitted import optimum_frame, surface_frame
 from ettsweep.report.frames import course_frame, curves_frame, optima_frame, points_frame, ranges_frame, spikes_frame
 from ettsweep.report.histories import Histories
-from ettsweep.report.style import evaluated
+from ettsweep.tasks.kinds import evaluated
 
 
 class Frames:

@@ -123,11 +123,6 @@ def metric_name(metric: str) -> str:
     return prefix + ("validation accuracy" if what == "accuracy" else "validation loss")
 
 
-def evaluated(metric: str) -> str:
-    """Return the column of evaluations that a score is the best of."""
-    return metric.replace("best_", "val_")
-
-
 def axis_of(metric: str) -> tuple[str, int]:
     """Return what the axis of a metric is called, and what values are multiplied by there."""
     return (metric_name(metric) + " (%)", 100) if is_accuracy(metric) else (metric_name(metric), 1)

@@ -20,6 +20,11 @@ from ettsweep.tasks.text.spec import misfits as text_misfits
 SomeTask = TypeVar("SomeTask", bound=TaskSpec)
 
 
+def evaluated(metric: str) -> str:
+    """Return the column of evaluations that a metric of result.json is the best of."""
+    return metric.replace("best_", "val_")
+
+
 @dataclass(frozen=True)
 class Score:
     """The column of result.json that a verdict compares, and whether less or more is better."""
@@ -29,7 +34,7 @@ class Score:
 
     def along(self, evaluations: Iterable[Json]) -> dict[int, float]:
         """Return the best score so far after each evaluation of a run, by step, given lines of metrics.jsonl."""
-        column = self.metric.replace("best_", "val_")
+        column = evaluated(self.metric)
         found: dict[int, float] = {}
         best = None
         for line in evaluations:

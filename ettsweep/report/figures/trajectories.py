@@ -6,7 +6,8 @@ import pandas as pd
 
 from ettsweep.report.figures.data import Data, columns_from, layered
 from ettsweep.report.histories import NAMES
-from ettsweep.report.style import GREY, axis_of, evaluated, is_accuracy, score_text
+from ettsweep.report.style import GREY, axis_of, is_accuracy, score_text
+from ettsweep.tasks.kinds import evaluated
 
 MOST_LISTED = 30
 """Points that a legend has room for: the best; the others are grey."""

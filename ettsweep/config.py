@@ -60,11 +60,11 @@ DEEPEST, MOST = 100, 1_000_000
 """Levels and values that a file may have: libyaml's loader has no bound, and a deep file would end the process."""
 
 
-def _check_extent(text: str, where: str) -> None:
+def _check_extent(text: str, where: str, loader: type) -> None:
     """Refuse what is nested beyond reason, or grows beyond it by its aliases (&name, *name)."""
     known = dict[str, int]()
     within = list[tuple[str | None, int]]()
-    for event in yaml.parse(text, Loader=_FAST):
+    for event in yaml.parse(text, Loader=loader):
         at = f"{where}: line {event.start_mark.line + 1}" if event.start_mark else where
         if isinstance(event, yaml.CollectionStartEvent):
             within.append((event.anchor, 1))
@@ -90,6 +90,11 @@ def _check_extent(text: str, where: str) -> None:
             raise InputError(f"{at}: more than {MOST:,} values, aliases counted")
 
 
+def _load(text: str, where: str, loader: type) -> Any:
+    _check_extent(text, where, loader)
+    return yaml.load(text, Loader=loader)
+
+
 UNREADABLE = (ValueError, KeyError, IndexError, AttributeError, TypeError)
 """What yaml raises for a value that is not of the type that its form or its tag (!!int) says."""
 
@@ -98,9 +103,8 @@ def parse_yaml(text: str, where: str) -> Any:
     """Parse YAML safely; an InputError has the line."""
     try:
         with contextlib.suppress(yaml.YAMLError, *UNREADABLE):
-            _check_extent(text, where)
-            return yaml.load(text, Loader=_FAST)
-        return yaml.load(text, Loader=_LOADER)
+            return _load(text, where, _FAST)
+        return _load(text, where, _LOADER)
     except UNREADABLE:
         told = "a date, a number or a value with !! is none; put quotes around what is meant"
         raise InputError(f"{where}: {told}") from None

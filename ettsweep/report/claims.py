@@ -9,14 +9,11 @@ from ettsweep.report import style
 from ettsweep.spec import log2
 from ettsweep.sweep.evidence import Difference
 from ettsweep.sweep.surface import student_quantile
-from ettsweep.sweep.verdict import Verdict, side_by_side
+from ettsweep.sweep.verdict import MOST_SURE, Verdict, side_by_side
 
 T95 = {1: 6.31, 2: 2.92, 3: 2.35, 4: 2.13, 5: 2.02, 6: 1.94, 7: 1.9}
 """Standard errors beyond which a difference is above 0 with 95%, by Student's t, where its error has few degrees of
 freedom."""
-
-MOST_SURE = 0.999
-"""Probability beyond which draws of a posterior tell no more."""
 
 Row = dict[str, Any]
 

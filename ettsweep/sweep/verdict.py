@@ -24,6 +24,9 @@ COMPARED = frozenset({"optimal", "tie", "refuted"})
 MOST = 2000
 """Runs beyond which nobody asks how many it would take."""
 
+MOST_SURE = 0.999
+"""Probability beyond which draws of a posterior tell no more."""
+
 
 @dataclass(frozen=True)
 class Scored:

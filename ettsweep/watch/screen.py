@@ -274,7 +274,7 @@ class WatchScreen(App[None]):
     def _over(self, run_id: str) -> bool:
         """Say whether nothing more is logged of a run until somebody asks for it."""
         status = self.sight.snapshot.statuses.get(run_id) if self.sight else None
-        return status is not None and (status.state.finished or status.state in OVER)
+        return status is not None and status.state.over
 
     def action_cancel_run(self) -> None:
         """Cancel the chosen run, once somebody has agreed."""

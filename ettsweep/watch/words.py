@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from ettsweep.launch.monitor import duration
 from ettsweep.output import STYLES, cell, count, power
-from ettsweep.sweep.verdict import MOST, Bound, Verdict
+from ettsweep.sweep.verdict import MOST, MOST_SURE, Bound, Verdict
 from ettsweep.watch.sight import FamilySight, Sight
 
 Words = tuple[str, str]
@@ -13,9 +13,6 @@ Words = tuple[str, str]
 NOT_JUDGED = "not judged yet"
 AGAIN = " ..."
 """Follows a verdict where runs have finished since."""
-
-MOST_SURE = 0.999
-"""A probability above this is told as more than it."""
 
 
 def confidence(family: FamilySight) -> Words:

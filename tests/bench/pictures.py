@@ -2,18 +2,15 @@
 
 import argparse
 import io
-import os
-import shlex
 import subprocess
-import sys
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
 from support.browser import chromium, opened
+from support.commandline import ETTSWEEP
+from support.watched import Terminal
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -23,23 +20,19 @@ ANSWER_AND_FIRST_STRATEGY = """
 """
 """What of the page is in its picture, as a style sheet."""
 
-ETTSWEEP = (sys.executable, "-m", "ettsweep")
-
-PATIENCE_S = 300
+COLUMNS, ROWS = 112, 36
+"""Of the terminal."""
 
 
 def main() -> None:
     """Write page.png and watch.svg into docs/."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("results", type=Path, help="the results of `make demo`")
-    results = parser.parse_args().results
-    page(results / "report" / "report.html", DOCS / "page.png")
+    page(parser.parse_args().results / "report" / "report.html", DOCS / "page.png")
     with tempfile.TemporaryDirectory() as folder:
-        ettsweep("grid", "--model", "vit-digits", "--follow", folder=folder)
-        race = subprocess.Popen([*ETTSWEEP, "verify-optimum", "--follow", "--max-runs", "60"], cwd=folder)
-        with Screen(112, 36, "watch", folder) as screen:
-            screen.save(screen.when(lambda text: "reached" in text and "running " in text), DOCS / "watch.svg")
-            screen.type("q")
+        subprocess.run([ETTSWEEP, "grid", "--model", "vit-digits", "--follow"], check=True, cwd=folder)
+        race = subprocess.Popen([ETTSWEEP, "verify-optimum", "--follow", "--max-runs", "60"], cwd=folder)
+        watch(folder, DOCS / "watch.svg")
         race.wait()
 
 
@@ -51,48 +44,16 @@ def page(report: Path, picture: Path) -> None:
         shown.page.screenshot(path=picture, full_page=True, clip={"x": 0, "y": 0, "width": 1280, "height": height})
 
 
-def ettsweep(*arguments: str, folder: str) -> None:
-    subprocess.run([*ETTSWEEP, *arguments], check=True, cwd=folder)
-
-
-class Screen:
-    """A terminal in which the program runs."""
-
-    def __init__(self, columns: int, rows: int, arguments: str, folder: str) -> None:
-        self._size, self._arguments, self._folder = (columns, rows), arguments, folder
-        self._socket = f"ettsweep-pictures-{os.getpid()}"
-
-    def __enter__(self) -> "Screen":
-        size = ["-x", str(self._size[0]), "-y", str(self._size[1]), "-c", self._folder]
-        command = f"{shlex.join(ETTSWEEP)} {self._arguments}; cat"
-        self._tmux("new-session", "-d", *size, f"COLORTERM=truecolor TERM=xterm-256color {command}")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._tmux("kill-server")
-
-    def type(self, keys: str) -> None:
-        self._tmux("send-keys", keys)
-
-    def when(self, condition: Callable[[str], bool]) -> str:
-        """Return what is on the screen as soon as a condition on its text holds, with colours as escape sequences."""
-        began_s = time.monotonic()
-        while time.monotonic() - began_s < PATIENCE_S:
-            seen = self._tmux("capture-pane", "-p", "-e")
-            if condition(Text.from_ansi(seen).plain):
-                return seen
-            time.sleep(0.2)
-        raise TimeoutError(f"{self._arguments}: what was waited for never came:\n{seen}")
-
-    def save(self, seen: str, picture: Path) -> None:
-        """Write what was seen as SVG."""
-        console = Console(record=True, width=self._size[0], file=io.StringIO(), color_system="truecolor")
-        console.print(Text.from_ansi(seen.rstrip("\n")), soft_wrap=True)
-        picture.write_text(console.export_svg(title=f"ettsweep {self._arguments}"))
-
-    def _tmux(self, *arguments: str) -> str:
-        done = subprocess.run(["tmux", "-L", self._socket, *arguments], check=True, capture_output=True, text=True)
-        return done.stdout
+def watch(folder: str, picture: Path) -> None:
+    """Take a picture of `watch` while runs train and a verdict has been reached."""
+    with Terminal(COLUMNS, ROWS, COLORTERM="truecolor") as terminal:
+        terminal.type(f"cd {folder} && {ETTSWEEP} watch")
+        terminal.wait_for("(?s) running .* reached ")
+        seen = terminal.seen(colours=True)
+        terminal.press("q")
+    console = Console(record=True, width=COLUMNS, file=io.StringIO(), color_system="truecolor")
+    console.print(Text.from_ansi(seen.rstrip("\n")), soft_wrap=True)
+    picture.write_text(console.export_svg(title="ettsweep watch"))
 
 
 if __name__ == "__main__":

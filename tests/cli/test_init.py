@@ -10,7 +10,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from support.commandline import ETTSWEEP, PATIENCE_S, Call, ettsweep, status
+from support.commandline import ETTSWEEP, PATIENCE_S, Call, ettsweep, status, wait_for
 from support.pictures import CLASSES, COUNTS, write_folders
 from support.texts import TOPICS, small_tokenizer
 
@@ -39,11 +39,17 @@ def typed_in(folder: Path, arguments: list[str], answers: list[str]) -> tuple[in
             if seen[answered:].rstrip().endswith(b"]:"):
                 answered, answer = len(seen), next(waiting, None)
                 if answer is None:
+                    wait_for(lambda: asleep(process.pid), "the question to wait for its answer")
                     process.send_signal(signal.SIGINT)
                 else:
                     os.write(ours, answer.encode())
     os.close(ours)
     return process.wait(PATIENCE_S), seen.decode().replace("\r", "")
+
+
+def asleep(pid: int) -> bool:
+    """Say whether a process waits: Python misses a signal that comes as it is about to read what is typed."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "S"
 
 
 def test_five_answers_make_a_file_that_asks_for_them(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ _FAST = _with_rules(getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
 DEEPEST, MOST = 100, 1_000_000
-"""Levels and values that a file may have: an older libyaml has no bound, and there a deep file would end the process."""
+"""Levels and values that a file may have: an older libyaml has no bound, and a deep file ends the process there."""
 
 
 def _check_extent(text: str, where: str, loader: type) -> None:
@@ -91,7 +91,7 @@ def _check_extent(text: str, where: str, loader: type) -> None:
 
 
 def _load(text: str, where: str, loader: type) -> Any:
-    """Check how far a text goes before it is built: a newer libyaml refuses a deep one, and the other loader recurses."""
+    """Check how far a text goes before it is built: a newer libyaml refuses a deep one, the other loader recurses."""
     _check_extent(text, where, loader)
     return yaml.load(text, Loader=loader)
 

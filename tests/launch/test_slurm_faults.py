@@ -38,8 +38,8 @@ from ettsweep.launch.submissions import Submission, submission_folders, submissi
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 
-STEPS = 600
-"""Steps of a run that something happens to: a few seconds, and two dozen checkpoints."""
+STEPS = 4000
+"""Steps of a run that something happens to: a few seconds, and well over a hundred checkpoints."""
 
 SAME = ("status", "score", "weights_sha256", "metrics_sha256")
 """What a result says that must be as if nothing had happened."""
@@ -246,7 +246,8 @@ def test_a_copy_of_a_job_that_slurm_has_given_up_leaves_the_runs_to_the_next(
     cluster.node("freeze", cut_off)
     with held(results, older):
         newer = RunDir(older.run).attempt(2)
-        wait_for(lambda: look(results, "queued", "running") and newer.checkpoint_path.exists(), "the next copy's work")
+        look(results, "queued", "running")
+        wait_for(newer.checkpoint_path.exists, "the next copy's work")
         with held(results, newer):
             assert node_of(newer) != cut_off
             assert (newer.job()["id"], newer.job()["restart"]) == (older.job()["id"], 1)

@@ -21,7 +21,7 @@ NO_CLUSTER = "no SLURM cluster is up: `make slurm-up` starts one"
 class Cluster:
     """A running cluster, its commands, and the means to break and to mend it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, broken: bool = True) -> None:
         self.folder = folder
         self.conf = folder / "etc" / "slurm.conf"
         self.nodes = [
@@ -30,7 +30,7 @@ class Cluster:
             if line.startswith("NodeName=")
         ]
         self._mounted: list[Path] = []
-        self._broken = True  # as far as is known
+        self._broken = broken  # as far as is known
 
     # ---------- SLURM's commands
 
@@ -205,32 +205,34 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         terminalreporter.write_line(f"{len(skipped)} tests on a SLURM cluster were skipped: {NO_CLUSTER}", yellow=True)
 
 
-@pytest.fixture(scope="session")
-def _own_cluster() -> Iterator[Cluster]:
-    """Give this process a cluster of its own, whole and idle; skip if none is up."""
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    """Give a cluster that is whole and idle, to this test alone; SLURM's commands find it. It is mended afterwards.
+
+    Skips if none is up; waits while other tests have them all.
+    """
     folders = running_clusters()
     if not folders:
         pytest.skip(NO_CLUSTER)
     with contextlib.ExitStack() as stack:
-        locks = [(folder, stack.enter_context((folder / "run" / "tests.lock").open("w"))) for folder in folders]
-        cluster = Cluster(wait_for(lambda: _free(locks), "a cluster that no other process has"))
+        locks = [(folder, stack.enter_context((folder / "run" / "tests.lock").open("a+"))) for folder in folders]
+        folder, lock = wait_for(lambda: _free(locks), "a cluster that no other test has")
+        lock.seek(0)
+        cluster = Cluster(folder, broken=bool(lock.read()))  # a test that was killed left its word there
+        lock.write("a test has it")
+        lock.flush()
         cluster.heal()
+        monkeypatch.setenv("SLURM_CONF", str(cluster.conf))
+        monkeypatch.setattr("support.commandline.PICTURES", [cluster.picture])
         yield cluster
+        cluster.heal()
+        lock.truncate(0)
 
 
-def _free(locks: list[tuple[Path, TextIO]]) -> Path | None:
+def _free(locks: list[tuple[Path, TextIO]]) -> tuple[Path, TextIO] | None:
     """Lock a cluster that nobody else has."""
     for folder, lock in locks:
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return folder
+            return folder, lock
     return None
-
-
-@pytest.fixture
-def cluster(_own_cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    """Give a cluster that is whole and idle, to this test alone; SLURM's commands find it. It is mended afterwards."""
-    monkeypatch.setenv("SLURM_CONF", str(_own_cluster.conf))
-    monkeypatch.setattr("support.commandline.PICTURES", [_own_cluster.picture])
-    yield _own_cluster
-    _own_cluster.heal()

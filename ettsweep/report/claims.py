@@ -70,10 +70,12 @@ def _lead(winner: Verdict, second: Verdict) -> str | None:
     spread = sum(square**2 / (n - 1) for square, n in zip(squares, numbers, strict=True))
     dof = error**4 / spread if spread else math.inf  # Welch's
     ahead = winner.search.measure.worse_by(mean, first_mean)
-    surely = ahead > error * (T95[max(1, int(dof + 1e-9))] if dof < 8 else student_quantile(0.95, dof))
-    gap = style.plus_minus(ahead, error, winner.search.measure.metric)
-    told = f"ahead of {second.strategy} by" if surely else f"not told apart from {second.strategy}:"
-    return f"{told} {gap} (standard error)"
+    sure = error * (T95[max(1, int(dof + 1e-9))] if dof < 8 else student_quantile(0.95, dof))
+    metric = winner.search.measure.metric
+    gap = f"{style.plus_minus(ahead, error, metric)} (standard error"
+    if ahead > sure:
+        return f"ahead of {second.strategy} by {gap})"
+    return f"not told apart from {second.strategy}: {gap}; {style.score_text(sure, metric)} would be 95% sure)"
 
 
 def difference(worse_by: float, verdict: Verdict) -> Row:

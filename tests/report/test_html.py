@@ -92,8 +92,8 @@ def test_points_are_named_as_the_terminal_names_them(made: Made) -> None:
     ("fresh", "words"),
     [
         ((0.20, 0.22), "ahead of ntk by 0.099 ± 0.010 (standard error)"),
-        ((0.14, 0.16), "not told apart from ntk: 0.039 ± 0.010 (standard error)"),
-        ((0.11, 0.12), "not told apart from ntk: 0.0044 ± 0.0050 (standard error)"),
+        ((0.14, 0.16), "not told apart from ntk: 0.039 ± 0.010 (standard error; 0.06311 would be 95% sure)"),
+        ((0.11, 0.12), "not told apart from ntk: 0.0044 ± 0.0050 (standard error; 0.03158 would be 95% sure)"),
         ((0.2,), None),
         ((0.2, None), None),
     ],

@@ -30,7 +30,7 @@ def show_verified(done: Verified, budget: Budget, form: Format, again: str = "ve
     note(f"the search is not over: {budget} allows no further point" if cut_short and budget.stated else "")
     more = asked.stopped or cut_short
     note(f"`ettsweep {again} --max-runs N` allows N more" if more else "")
-    if how.console is None and any(v.bound and v.bound.wide for v in asked.verdicts):
+    if how.console is None and any(v.verdict == "unresolved" and v.bound for v in asked.verdicts):
         note("`ettsweep verify-optimum --follow` trains what decides most, seed by seed; --max-runs N sets a limit")
     note_blocked(done.outcome.plan, asked.verdicts)
     if done.problem:

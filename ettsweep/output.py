@@ -117,6 +117,7 @@ STYLES = {
     "failed": "red",
     "diverged": "yellow",
     "pruned": "yellow",
+    "cancelled": "yellow",
     "refuted": "red",
     "edge": "yellow",
     "incomplete": "yellow",

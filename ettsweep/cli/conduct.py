@@ -32,18 +32,28 @@ def has_screen() -> bool:
     return all(stream.isatty() for stream in streams) and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
 
 
-DETACHED = "detached; the runs go on: `ettsweep watch` shows them"
+def typed(*words: str) -> str:
+    """Return a command as messages have it, to be typed."""
+    return f"`{shlex.join(['ettsweep', *words])}`"
+
+
+def detached(meant: Sequence[str]) -> str:
+    """Say what is to be said where somebody leaves the runs that some options mean."""
+    return f"detached; the runs go on: {typed('watch', *meant)} shows them"
 
 
 @contextlib.contextmanager
-def detaching(follows: bool = True, code: int = 1) -> Iterator[None]:
-    """Have Ctrl-C leave a command that follows runs, with exit code 1, not yet: what was submitted goes on."""
+def detaching(follows: bool = True, code: int = 1, meant: Sequence[str] = ()) -> Iterator[None]:
+    """Have Ctrl-C leave a command that follows runs, with exit code 1, not yet: what was submitted goes on.
+
+    `meant` are the options that name these runs.
+    """
     try:
         yield
     except KeyboardInterrupt:
         if not follows:
             raise
-        note(DETACHED)
+        note(detached(meant))
         raise typer.Exit(code) from None
 
 

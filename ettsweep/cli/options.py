@@ -107,6 +107,12 @@ class Families:
     def __bool__(self) -> bool:
         return any(vars(self).values())
 
+    @property
+    def typed(self) -> list[str]:
+        """The options that were given: what a command has to have that is to be about the same families."""
+        given = {"--sweep": self.sweep, "--model": self.model, "--strategy": self.strategy, "--family": self.family}
+        return [word for option, names in given.items() for name in names or [] for word in (option, name)]
+
     def load(self, results: Path) -> "Sweeps":
         """Read all sweeps; where none is named, say which ones are left out since they cannot be read."""
         from ettsweep.sweep.sweeps import load_sweeps
@@ -218,6 +224,11 @@ class Runs(Families):
         list[str] | None,
         typer.Option(help="State, such as failed; repeatable.", autocompletion=completion.states),
     ] = None
+
+    @property
+    def typed(self) -> list[str]:
+        """What was given but for states, which runs change."""
+        return [*(self.run or []), *super().typed]
 
     def runs(self, ledger: "Ledger", sweeps: "Sweeps") -> "list[Run]":
         """Return the runs that are meant; those that are named may be of any sweep.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ettsweep.cli import completion
-from ettsweep.cli.conduct import DETACHED, confirm, console, detaching, has_screen
+from ettsweep.cli.conduct import confirm, console, detached, detaching, has_screen, typed
 from ettsweep.cli.numbers import power_option
 from ettsweep.cli.options import (
     DEFAULT_RESULTS,
@@ -77,7 +77,9 @@ def status(
         if idle:
             waiting = f"{count(len(idle), 'run')} {'waits' if len(idle) == 1 else 'wait'}"
             note(f"{waiting} for a worker: the command that asked for them starts one, and so does")
-            note("`ettsweep retry --state interrupted --state missing`" + why_idle(results, idle))
+            there = sorted({r.state.value for r in idle})
+            again = typed("retry", *chosen.typed, *(word for state in there for word in ("--state", state)))
+            note(again + why_idle(results, idle))
     for name, problem in ledger.broken.items():
         note(f"run folder {name} is broken: {problem}")
 
@@ -110,15 +112,15 @@ def watch(
 
         runs, _ = choose(read_ledger(results), sweeps)
         monitor = Monitor(results, [r.spec for r in runs], sweeps.searches)
-        with detaching(code=0):
+        with detaching(code=0, meant=families.typed):
             snapshot = follow(monitor, str(results), console(), relaunch=False)
     if snapshot is None or not snapshot.settled:
-        note(DETACHED)
+        note(detached(families.typed))
         return
     if sys.stderr.isatty():  # elsewhere it was the last line already
         note(snapshot.summary())
     if snapshot.left:
-        note("`ettsweep status` says what became of the others")
+        note(f"{typed('status', *families.typed)} says what became of the others")
         raise typer.Exit(1)
 
 

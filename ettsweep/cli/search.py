@@ -105,7 +105,8 @@ def search(
     note(told)
     note(_other_ranges(sweeps.named[name].searches if name in sweeps.named else [], sought.searches))
     looked = None
-    with detaching():
+    meant = ["--sweep", name, *(word for strategy in asking.strategy or [] for word in ("--strategy", strategy))]
+    with detaching(meant=meant):
         if request.first_look and (unbegun := [one for one in new if one.key not in begun]):
             found, looked = _first_look(seeker, sought, unbegun, budget, form)
             begun |= found
@@ -114,7 +115,9 @@ def search(
         with followed(results, [name] if how.follows else ()):
             done = seeker.go(sought, begun, budget, before=looked)
     show_course(done.verification.searches, done.outcome.plan.ledger, form)
-    raise typer.Exit(show_verified(done, budget, form, f"search --sweep {name}"))
+    said = {"--sampler": (sampler, "surface"), "--trials": (trials, None), "--pruner": (pruner, "none")}
+    how_to = [word for option, (given, default) in said.items() if given != default for word in (option, str(given))]
+    raise typer.Exit(show_verified(done, budget, form, ["search", *meant, *how_to], meant))
 
 
 def _other_ranges(before: "Sequence[Search]", now: "Sequence[Search]") -> str:
@@ -158,8 +161,8 @@ def _first_look(
     plan = done.outcome.plan
     if plan.under_way and not how.follows:
         note("the first look comes first; the same command again goes on from it")
-        raise typer.Exit(show_submitted(done, form))
-    note_blocked(plan)
+        raise typer.Exit(show_submitted(done, form, ["--sweep", look.name]))
+    note_blocked(plan, meant=["--sweep", look.name])
     found = starts_from(look.searches, unbegun, plan.ledger)
     if plan.blocked and not found:
         raise typer.Exit(1)  # what fails when it is cheap would fail when it is dear

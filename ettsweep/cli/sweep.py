@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from ettsweep.cli.asking import Asking
-from ettsweep.cli.conduct import console, detaching, go_on, retyped_with
+from ettsweep.cli.conduct import console, detaching, go_on, retyped_with, typed
 from ettsweep.cli.options import (
     DEFAULT_RESULTS,
     DryRun,
@@ -53,7 +53,8 @@ def grid(
         how = How(results, *trained_by(request), dry_run, screen, name, searches, tell=note)
         plan, obstacle = ask_grid(request, how, name, asking.words, tell=note)
     note(told)
-    with detaching(how.follows), followed(results, [name] if how.follows else ()):
+    meant = ["--sweep", name]
+    with detaching(how.follows, meant=meant), followed(results, [name] if how.follows else ()):
         done = carry_out(plan, how)
     show_outcome(done, form)
     if dry_run:
@@ -61,12 +62,12 @@ def grid(
         note(f"sweep {name} {'is there' if known else 'would be made'}")
         note(f"before it can be submitted: {obstacle}" if obstacle else "")
         return
-    note_blocked(done.plan)
+    note_blocked(done.plan, meant=meant)
     if not follow:
         note_ended(results, plan)
         if plan.to_launch:
-            judges = f"`ettsweep verify-optimum --sweep {name}` judges them"
-            note(f"they train in the background: `ettsweep watch --sweep {name}` shows them, {judges}")
+            judges = f"{typed('verify-optimum', *meant)} judges them"
+            note(f"they train in the background: {typed('watch', *meant)} shows them, {judges}")
     note_left(load_sweeps(results), name, plan)
     if not done.sound:
         raise typer.Exit(1)
@@ -111,9 +112,11 @@ def verify_optimum(
     if not dry_run:
         note(judge_by(results, dict.fromkeys(search.sweep for search in searches), stated))
     tell, agree = (note, go_on) if follow else (None, None)
-    with detaching(), followed(results, {search.sweep for search in searches} if how.follows else ()):
+    meant = families.typed
+    with detaching(meant=meant), followed(results, {search.sweep for search in searches} if how.follows else ()):
         done = verify_rounds(searches, how, at=point, budget=budget, tell=tell, agree=agree)
-    raise typer.Exit(show_verified(done, budget, form))
+    again = ["verify-optimum", *meant, *(["--at", at] if at else []), "--follow"]
+    raise typer.Exit(show_verified(done, budget, form, again, meant))
 
 
 def seeds(
@@ -140,7 +143,8 @@ def seeds(
     ways = training.place().of_searches(searches, sweeps, dry_run=dry_run)
     how = How(results, *ways, dry_run, console() if follow else None, "seeds", searches, tell=note)
     plan, unverified = ask_seeds(searches, results, count)
-    with detaching(how.follows), followed(results, {search.sweep for search in searches} if how.follows else ()):
+    names = {search.sweep for search in searches} if how.follows else ()
+    with detaching(how.follows, meant=families.typed), followed(results, names):
         done = carry_out(plan, how)
     if dry_run:
         show_plan(done, form)
@@ -148,9 +152,9 @@ def seeds(
     else:
         note("" if follow else plan_summary(plan, ""))
         show_verdicts(judge(searches, read_ledger(results)), form)
-    names = titles(searches)
-    note(f"not verified yet, so not rerun: {', '.join(names[v.key] for v in unverified)}" if unverified else "")
-    note_blocked(done.plan)
+    title = titles(searches)
+    note(f"not verified yet, so not rerun: {', '.join(title[v.key] for v in unverified)}" if unverified else "")
+    note_blocked(done.plan, meant=families.typed)
     raise typer.Exit(1 if unverified or done.plan.blocked else 0)
 
 
@@ -229,6 +233,6 @@ def _follow_report(families: Families, results: Path, folder: Path) -> _Reported
     def names() -> list[str]:
         return [sweep.name for sweep in families.sweeps(load_sweeps(results))]
 
-    with detaching(code=0):
+    with detaching(code=0, meant=families.typed):
         follow_runs(results, names, folder, write, console())
     return editions[0]

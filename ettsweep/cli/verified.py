@@ -1,5 +1,8 @@
 """What a command that goes on until its verdicts stand says at its end."""
 
+from collections.abc import Sequence
+
+from ettsweep.cli.conduct import typed
 from ettsweep.cli.verdicts import note_outside, note_saved, score_note, show_verdicts
 from ettsweep.cli.views import note_blocked, note_submitted, show_plan
 from ettsweep.launch.rounds import Verified
@@ -7,10 +10,10 @@ from ettsweep.output import Format, count, note
 from ettsweep.sweep.verify import Budget
 
 
-def show_verified(done: Verified, budget: Budget, form: Format, again: str = "verify-optimum --follow") -> int:
+def show_verified(done: Verified, budget: Budget, form: Format, again: Sequence[str], meant: Sequence[str] = ()) -> int:
     """Print verdicts, what was submitted for them, and why it did not go on; return the exit code.
 
-    `again` is the command that goes on.
+    `again` is the command that goes on, `meant` the options that name what it is about.
 
     Raises:
         LaunchError: the only round could not be submitted.
@@ -29,24 +32,24 @@ def show_verified(done: Verified, budget: Budget, form: Format, again: str = "ve
     cut_short = how.follows and asked.unproposed
     note(f"the search is not over: {budget} allows no further point" if cut_short and budget.stated else "")
     more = asked.stopped or cut_short
-    note(f"`ettsweep {again} --max-runs N` allows N more" if more else "")
-    if how.console is None and any(v.bound and v.bound.wide for v in asked.verdicts):
-        note("`ettsweep verify-optimum --follow` trains what decides most, seed by seed; --max-runs N sets a limit")
-    note_blocked(done.outcome.plan, asked.verdicts)
+    note(f"{typed(*again, '--max-runs', 'N')} allows N more" if more else "")
+    if how.console is None and any(v.verdict == "unresolved" and v.bound for v in asked.verdicts):
+        note(f"{typed(*again)} trains what decides most, seed by seed; --max-runs N sets a limit")
+    note_blocked(done.outcome.plan, asked.verdicts, meant)
     if done.problem:
         raise done.problem
     note(score_note([v.search for v in asked.verdicts]))
     return 0 if all(v.verdict == "optimal" for v in asked.verdicts) else 1
 
 
-def show_submitted(done: Verified, form: Format) -> int:
+def show_submitted(done: Verified, form: Format, meant: Sequence[str]) -> int:
     """Print what was submitted, or would be, of what has no verdict yet; return the exit code.
 
     Raises:
         LaunchError: it could not be submitted.
     """
     _show_submitted(done, form)
-    note_blocked(done.outcome.plan)
+    note_blocked(done.outcome.plan, meant=meant)
     if done.problem:
         raise done.problem
     return 1

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ettsweep.cli.conduct import typed
 from ettsweep.files import Json
 from ettsweep.files import number as as_number
 from ettsweep.launch.monitor import duration
@@ -135,8 +136,11 @@ def note_left(sweeps: Sweeps, name: str, plan: Plan) -> None:
         note(f"{what}: `ettsweep verify-optimum --sweep {name}` submits {'it' if missing == 1 else 'them'}")
 
 
-def note_blocked(plan: Plan, verdicts: Sequence[Verdict] = ()) -> None:
-    """Name the runs that a person must decide about, with what to type where no verdict has said it."""
+def note_blocked(plan: Plan, verdicts: Sequence[Verdict] = (), meant: Sequence[str] = ()) -> None:
+    """Name the runs that a person must decide about, with what to type where no verdict has said it.
+
+    `meant` are the options that name what the command was about.
+    """
     advised = {run for v in verdicts for run in v.stuck}
     alike: dict[tuple[State, str], list[str]] = {}
     again = []
@@ -150,8 +154,9 @@ def note_blocked(plan: Plan, verdicts: Sequence[Verdict] = ()) -> None:
         silent = "; ask again when it answers" if reason.startswith(NO_ANSWER) else ""
         note(f"{what}{f': {reason}' if reason else ''}{silent}")
     if len(plan.blocked) > 5:
-        states = " ".join(f"--state {state}" for state in dict.fromkeys(p.state for p in plan.blocked))
-        note(f"... and {len(plan.blocked) - 5} more; `ettsweep status {states}` lists them")
+        states = dict.fromkeys(p.state.value for p in plan.blocked)
+        listed = typed("status", *meant, *(word for state in states for word in ("--state", state)))
+        note(f"... and {len(plan.blocked) - 5} more; {listed} lists them")
     note(f"`ettsweep retry {' '.join(again)}` trains {'it' if len(again) == 1 else 'them'} again" if again else "")
 
 

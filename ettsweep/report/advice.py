@@ -69,6 +69,9 @@ def _next(family: JudgedFamily) -> tuple[str, str, bool]:
 def _resolve(verdict: Verdict) -> tuple[str, str, bool]:
     if verdict.score is None:
         return "all points diverged: ask for the grid with lower lr", "", True
+    if verdict.bound and verdict.bound.value is None:
+        words = "repeat its points with more seeds, which tell luck from merit"
+        return words, "ettsweep verify-optimum --follow", False
     more = verdict.bound.more if verdict.bound else None
     if more:
         command = f"ettsweep verify-optimum --follow --max-runs {more}"

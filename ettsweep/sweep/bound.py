@@ -9,7 +9,7 @@ from statistics import fmean, median
 from ettsweep.output import count, device_hours
 from ettsweep.runs.state import State
 from ettsweep.spec import RunSpec
-from ettsweep.sweep.evidence import INFERRED_DOF, MEASURED_DOF, Evidence, Position, evidence
+from ettsweep.sweep.evidence import Evidence, Position, evidence
 from ettsweep.sweep.ledger import Run, cost_s
 from ettsweep.sweep.look import STUCK, TO_COME, Look
 from ettsweep.sweep.means import Means
@@ -189,13 +189,12 @@ class Bounded(Look):
         beside = f"; by the paper's comparison of means it is {paper}" if paper else ""
         found = self.evidence(candidate.point)
         if found is None:
-            return "unresolved", f"noise unknown: there is one score in all{beside}", None
+            why = "no two points have scores of the same seed, so nothing tells luck from merit"
+            return "unresolved", f"noise unknown: {why}{beside}", None
         bound = self._bound(found, candidate, around, paper)
         said = self.search.measure.said
         if bound.value is None:
-            what = f"noise unknown: {found.noise.dof:.2g} degrees of freedom are left for it"
-            enough = f"{MEASURED_DOF} of repeated seeds or {INFERRED_DOF} of the fit would do"
-            return "unresolved", f"{what}; {enough}{beside}", bound
+            return "unresolved", f"noise unknown: {self._unknown(found, candidate, around)}{beside}", bound
         sure = f"{100 * bound.confidence:.10g}%"
         if not bound.wide:
             return "optimal", f"no neighbour is better by more than {said(bound.value)} ({sure} sure)", bound
@@ -203,9 +202,22 @@ class Bounded(Look):
         what = f"a neighbour may be better by up to {up_to} ({sure} sure), the margin is {margin}"
         if bound.more is None:
             return "unresolved", f"{what}; more than {MOST} more runs would tell", bound
+        return "unresolved", f"{what}; some {self._more(candidate, bound.more)} would tell", bound
+
+    def _unknown(self, found: Evidence, candidate: Scored, around: Sequence[Scored]) -> str:
+        """Say why the noise is unknown, and which runs would tell it: those that a race begins with."""
+        compared = [self._here, *self._positions(candidate, around)]
+        seeds = found.seeds_to_measure(compared)
+        few = "too few points have several seeds to tell luck from merit"
+        why = few if found.repeated else "each point has one score, which may be luck"
+        which = f"{count(seeds, 'more seed')} of the candidate and its neighbours"
+        return f"{why}; {self._more(candidate, seeds * len(compared))} would tell: {which}"
+
+    def _more(self, candidate: Scored, runs: int) -> str:
+        """Return a number of further runs and, where any like them was timed, what they cost."""
         each_s = median(cost_s(run) for point in self._near(candidate.point) for run in self._finished(point))
-        hours = f", about {device_hours(bound.more * each_s)}," if each_s else ""
-        return "unresolved", f"{what}; some {count(bound.more, 'more run')}{hours} would tell", bound
+        hours = f", about {device_hours(runs * each_s)}," if each_s else ""
+        return f"{count(runs, 'more run')}{hours}"
 
     def _bound(self, found: Evidence, candidate: Scored, around: Sequence[Scored], paper: str | None) -> Bound:
         """Return what is known of a candidate whose neighbours are all known."""

@@ -87,6 +87,18 @@ class Evidence:
         surface = fit(self.surface.layout.wider(np.array(further, dtype=float)))
         return replace(self, positions=(*self.positions, *further), surface=surface)
 
+    def seeds_to_measure(self, positions: Sequence[Position]) -> int:
+        """Return how many more seeds of each of some positions, of two at least, measure the noise."""
+        layout, rows, seeds = self.surface.layout, [self.index(position) for position in positions], 0
+        while layout.pure_dof < MEASURED_DOF:
+            layout, seeds = layout.seeded(rows), seeds + 1
+        return seeds
+
+    @property
+    def repeated(self) -> bool:
+        """Whether a position has scores of several seeds."""
+        return bool((self.surface.layout.scored_PS.sum(1) > 1).any())
+
     def share(self, difference: float) -> float:
         """Return a difference of fitted values as a share of the candidate's loss, or as one of accuracies."""
         return -float(np.expm1(-difference)) if self.log else difference / self.level

@@ -102,6 +102,12 @@ class Layout:
         scored_PS, y_PS = np.vstack([self.scored_PS, none_ZS]), np.vstack([self.y_PS, none_ZS])
         return Layout(np.vstack([self.x_PD, x_ZD]), scored_PS, y_PS)
 
+    def seeded(self, rows: Sequence[int]) -> "Layout":
+        """Return it as it would be with one more seed of some points; what these would score is not known."""
+        new_P = np.zeros(len(self.scored_PS))
+        new_P[list(rows)] = 1.0
+        return Layout(self.x_PD, np.column_stack([self.scored_PS, new_P]), np.column_stack([self.y_PS, 0.0 * new_P]))
+
 
 @dataclass(frozen=True)
 class Process:

@@ -112,5 +112,6 @@ def _why(told: str, verdicts: Sequence[Verdict], search: Search) -> str:
         return f"{told}: nothing was trained there yet"
     stands = ", ".join(f"{v.strategy} is {v.statement}" for v in verdicts)
     if not any(v.verdict == "optimal" for v in verdicts):
-        return f"{told} has no verified optimum: {stands}; `ettsweep verify-optimum --follow` goes on"
+        meant = "".join(f" --sweep {sweep}" for sweep in dict.fromkeys(v.search.sweep for v in verdicts))
+        return f"{told} has no verified optimum: {stands}; `ettsweep verify-optimum{meant} --follow` goes on"
     return f"{told}: the map to {search.title} needs the same optimizer, and another family: {stands}"

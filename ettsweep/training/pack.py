@@ -46,17 +46,21 @@ class Pack:
         device: that they train on.
         size: how many runs it begins with.
         mode: whether members of one shape train in a stack only if that is `exact`, or compiled and `fast`.
-        remark: what the log of each should say of that.
+        opening, closing: what the log of each should say of that before its steps, and in the end.
         clock: tells each member's part of the seconds that go by.
         rounds: how often members have had their turns.
         saver: writes the checkpoints of all.
     """
 
-    def __init__(self, device: torch.device, size: int = 1, mode: Mode = "exact", remark: str = "") -> None:
+    def __init__(
+        self, device: torch.device, size: int = 1, mode: Mode = "exact", remark: str = "", *, asked: bool = True
+    ) -> None:
         self.size = size
         self.mode = mode
         packed = f"trains in a pack with {count(size - 1, 'other run')}" if size > 1 else ""
-        self.remark = "; ".join(filter(None, (packed, remark)))
+        told = "; ".join(filter(None, (packed, remark)))
+        # why a run trains alone is no news where nobody asked for a pack
+        self.opening, self.closing = (told, "") if size > 1 or asked else ("", told)
         self.clock = SharedClock(size)
         self.rounds = 0
         self.saver = Saver()

@@ -151,7 +151,7 @@ def _training(claimed: Claimed, pack: Pack, record: Record) -> Turns:
         for change in changes(spec, attempt):
             warn(change)
         record.sinks = open_sinks(execution.sinks, run.path.parent.parent, run.id, _labels(spec), trainer.step, warn)
-    for remark in filter(None, (pack.remark, pack.in_turn(trainer))):
+    for remark in filter(None, (pack.opening, pack.in_turn(trainer))):
         record.log(remark)
     group.agree(0)  # all have come this far: what follows waits for each, and not for ever
     with naming_the_batch(trainer), _together(group):
@@ -181,6 +181,8 @@ def _training(claimed: Claimed, pack: Pack, record: Record) -> Turns:
     told = {"environment": environment(device), "weights_sha256": weights, "execution": how} | timings.summary()
     result = _summarise(spec, record.history, end, attempt, timings.spent) | told
     finished = run.finish(result, record.history)
+    if pack.closing:
+        record.log(pack.closing)
     ending = f"diverged at step {end.step}" if end.diverged else "finished"
     record.log(ending if finished else "another attempt finished first")
     return None

@@ -63,7 +63,7 @@ class Help(ModalScreen[None]):
 
     def compose(self) -> ComposeResult:
         signs = LEGEND.split("  ")
-        yield Static(Text(HELP + "\n".join("  ".join(signs[k : k + 4]) for k in range(0, len(signs), 4))))
+        yield Static(Text(HELP + "\n".join("  ".join(signs[k : k + 5]) for k in range(0, len(signs), 5))))
 
 
 class LogScreen(Screen[None]):

@@ -24,19 +24,19 @@ SIGNS = {
     State.DIVERGED: "×",
     State.PRUNED: "–",
     State.FAILED: "!",
-    State.CANCELLED: "!",
+    State.CANCELLED: "⊘",
     State.HELD: "!",
     State.UNKNOWN: "?",
 }
-LEGEND = "● finished  ▸ training  ○ queued  · to come  × diverged  – pruned  ! needs you  ? unknown"
+LEGEND = "● finished  ▸ training  ○ queued  · to come  × diverged  – pruned  ⊘ cancelled  ! needs you  ? unknown"
 MARKED = "[ ] the candidate  ( ) its neighbours"
 
 STATE_STYLES = {
     State.RUNNING: "cyan",
     State.DIVERGED: "yellow",
     State.PRUNED: "yellow",
+    State.CANCELLED: "yellow",
     State.FAILED: "bold red",
-    State.CANCELLED: "bold red",
     State.HELD: "bold magenta",
     State.UNKNOWN: "magenta",
 }

@@ -14,7 +14,7 @@ TOLD = (State.FAILED, State.DIVERGED, State.INTERRUPTED, State.CANCELLED, State.
 LASTING = (State.FAILED, State.DIVERGED)
 """Those of them that are told of runs that were so at the first look."""
 
-STYLED = STYLES | {"requeued": "cyan", "spikes": "yellow", "reached": "bold green", "lost": "red", "cancelled": "red"}
+STYLED = STYLES | {"requeued": "cyan", "spikes": "yellow", "reached": "bold green", "lost": "red"}
 """How what happened is written."""
 
 

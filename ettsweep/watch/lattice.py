@@ -12,8 +12,8 @@ from ettsweep.sweep.verdict import Verdict
 from ettsweep.tasks.kinds import Score
 
 URGENCY = (
-    *(State.FAILED, State.CANCELLED, State.HELD, State.UNKNOWN),
-    *(State.RUNNING, State.QUEUED, State.INTERRUPTED, State.MISSING, State.PRUNED, State.DIVERGED, State.DONE),
+    *(State.FAILED, State.HELD, State.UNKNOWN, State.RUNNING, State.QUEUED, State.INTERRUPTED, State.MISSING),
+    *(State.CANCELLED, State.PRUNED, State.DIVERGED, State.DONE),
 )
 """What is to be seen of a point whose runs are in several states: the first of these."""
 

@@ -20,11 +20,12 @@ BAR = 10
 FAMILY_COLUMNS = (
     *(Column("sweep"), Column("model", rank=5), Column("strategy"), Column("", rank=4), Column("runs", right=True)),
     *(Column("verdict"), Column("lr", rank=2), Column("wd", rank=2), Column("score", right=True, rank=3)),
-    *(Column("running", right=True, rank=6), Column("stuck", right=True, rank=1), Column("", rank=7)),
+    *(Column("running", right=True, rank=6), Column("cancelled", right=True, rank=2)),
+    *(Column("stuck", right=True, rank=1), Column("", rank=7)),
 )
 
-STUCK = (State.FAILED, State.CANCELLED, State.HELD, State.UNKNOWN)
-"""States that need a person."""
+STUCK = (State.FAILED, State.HELD, State.UNKNOWN)
+"""States that need a person; who cancels a run has decided about it."""
 
 
 def family_lines(sight: Sight, width: int) -> list[Text]:
@@ -37,7 +38,7 @@ def _family(family: FamilySight, several: bool) -> list[Words]:
     search, verdict, finished = family.search, family.verdict, family.finished
     lr, wd = (power(verdict.point.lr), power(verdict.point.wd)) if verdict and verdict.point else ("", "")
     stuck = sum(number for state, number in family.states.items() if state in STUCK)
-    running = family.states.get(State.RUNNING, 0)
+    running, cancelled = family.states.get(State.RUNNING, 0), family.states.get(State.CANCELLED, 0)
     return [
         (cell(search.sweep), "bold"),
         (cell(search.model) if several else "", ""),
@@ -48,6 +49,7 @@ def _family(family: FamilySight, several: bool) -> list[Words]:
         *((lr, ""), (wd, "")),
         (f"{verdict.score:.4g}" if verdict and verdict.score is not None else "", ""),
         (str(running) if running else "", "cyan"),
+        (str(cancelled) if cancelled else "", "yellow"),
         (str(stuck) if stuck else "", "red"),
         (cell(verdict.reason.partition(";")[0]) if verdict else "", "dim"),
     ]

@@ -201,7 +201,8 @@ def pack_size(profile: AnyProfile, spec: RunSpec, device: "torch.device", left: 
     size, why = stack_size(profile, spec, device, fair, stack, mode)
     if not why:
         return Size(size, mode, remark)
-    return Size(max(1, min(profile.together(spec.task), fair, fitting)), mode, f"no stack: {why}")
+    together = max(1, min(profile.together(spec.task), fair, fitting))
+    return Size(together, mode, f"no stack: {why}" if together > 1 else f"trains alone, without a stack: {why}")
 
 
 def _work(spec: RunSpec, runs: int) -> str:

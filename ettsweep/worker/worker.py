@@ -177,7 +177,8 @@ class Worker:
                 how = execution(profile, self.slot, self._data_of(run), self._alike(run, remaining))
                 unlike = len(attempts) == 1 < places.size and not self.control.told and not places.waiting(1)
                 remark = ALONE_OF_ITS_KIND if unlike else places.remark
-                pack = Pack(device, len(attempts), places.mode, remark)
+                asked = profile.pack != "auto" or profile.pack_mode == "fast"
+                pack = Pack(device, len(attempts), places.mode, remark, asked=asked)
                 stops = train(attempts, pack, how, self.control, group, profile.heartbeat_s, code, more)
                 for attempt, stop in zip(attempts, stops, strict=True):
                     self.control.heed(stop)

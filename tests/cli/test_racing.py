@@ -71,7 +71,10 @@ def test_a_mean_alone_is_an_optimum_by_the_papers_rule_only(call: Call, results:
     done = verify(call, results, "--dry-run", code=1)
     assert done.json[0]["verdict"] == "unresolved"
     assert "noise unknown" in done.json[0]["reason"]
+    told = "; 6 more runs, about 0.06 device hours, would tell: 2 more seeds of the candidate and its neighbours;"
+    assert told in done.json[0]["reason"]
     assert "by the paper's comparison of means it is optimal" in done.json[0]["reason"]
+    assert "trains what decides most, seed by seed" in done.err
 
 
 def test_fresh_seeds_move_no_bound_and_are_those_of_no_race(call: Call, results: Path, ask: Ask) -> None:

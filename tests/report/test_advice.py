@@ -49,6 +49,7 @@ def test_an_open_verdict_says_how_many_runs_would_tell(noisy: Made) -> None:
     )
     many = steps(noisy, verdict="unresolved", bound=replace(bound, more=None))
     assert many["standard"].command == "ettsweep verify-optimum --sweep w --follow"
+    assert steps(noisy)["mup"].words == "repeat its points with more seeds, which tell luck from merit"
 
 
 def test_runs_that_stand_still_are_tried_again_as_the_verdict_says(tmp_path: Path) -> None:

@@ -303,9 +303,10 @@ def test_the_page_is_accessible_and_fits(browser: Any, report: Path, scheme: str
         assert shown.overflow <= 0
 
 
-def test_axe_sees_what_is_wrong(browser: Any, report: Path) -> None:
+@pytest.mark.parametrize("place", [".claim", ".scroll td"])
+def test_axe_sees_what_is_wrong(browser: Any, report: Path, place: str) -> None:
     with opened(browser, report) as shown:
-        shown.page.evaluate("document.querySelector('.claim').style.color = '#bbb'")
+        shown.page.evaluate(f"document.querySelector('{place}').style.color = '#bbb'")
         assert [told.partition(":")[0] for told in shown.violations()] == ["color-contrast"]
 
 
@@ -337,6 +338,29 @@ def test_the_theme_follows_the_system_and_the_button(browser: Any, report: Path)
         button.evaluate("button => button.click()")
         shown.page.emulate_media(media="screen", color_scheme="light")
         assert (button.inner_text(), paper(shown)) == ("Theme: auto", LIGHT)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_an_edge_beyond_which_a_table_goes_on_has_a_shadow(browser: Any, report: Path, scheme: str) -> None:
+    """Below its last row a table has a margin of plain paper, but for the shadow."""
+    with opened(browser, report, width=390, scheme=scheme) as shown:
+        table = shown.page.locator(".scroll").first
+
+        def edges(left: float) -> list[bool]:
+            """Return whether there is a shadow at the left and at the right edge, scrolled so far."""
+            table.evaluate("table => table.scrollIntoView({block: 'center', behavior: 'instant'})")
+            table.evaluate("(table, left) => { table.scrollLeft = left; }", left)
+            box = table.bounding_box()
+            y, right = box["y"] + box["height"] - 5, box["x"] + box["width"]
+            strips = [
+                shown.page.screenshot(clip={"x": x, "y": y, "width": 3, "height": 4})
+                for x in (box["x"] + box["width"] / 2, box["x"] + 1, right - 4)
+            ]
+            return [strip != strips[0] for strip in strips[1:]]
+
+        assert [edges(left) for left in (0, 60, 10_000)] == [[False, True], [True, True], [True, False]]
+        shown.page.emulate_media(media="print")
+        assert table.evaluate("table => getComputedStyle(table).backgroundImage") == "none"
 
 
 def test_it_prints(browser: Any, report: Path, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Verdicts by the rule of the bound, and the runs that it asks for."""
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
@@ -145,12 +146,44 @@ def test_one_seed_a_point_says_nothing_of_the_noise_until_a_fit_leaves_enough(se
     search = search_of(seeds=[0])
     few = judged(search, noisy(search, SEVEN, 0.01))
     assert few.verdict == "unresolved"
-    assert "noise unknown" in few.reason
-    assert few.reason.endswith("by the paper's comparison of means it is optimal")
+    told = "noise unknown: each point has one score, which may be luck; 7 more runs would tell: 1 more seed of "
+    by_means = "by the paper's comparison of means it is optimal"
+    assert few.reason == f"{told}the candidate and its neighbours; {by_means}"
     many = judged(search, noisy(search, WIDE, 0.01))
     assert many.bound is not None
     assert many.bound.noise.known == "inferred"
     assert many.verdict == "optimal"
+
+
+@pytest.mark.parametrize("alive", [1, 2, 4, 6])
+@pytest.mark.parametrize("had", [1, 2])
+def test_so_many_more_runs_as_the_reason_says_tell_the_noise(
+    search_of: Callable[..., Search], alive: int, had: int
+) -> None:
+    """As repeated seeds tell it, where some neighbours diverged; so do all of them that come before the last seed."""
+
+    def verdict_of(seeds: int) -> Verdict:
+        search = search_of(seeds=range(seeds))
+        lost = [run_at(search, o, s, None) for o in SIX[alive:] for s in search.seeds]
+        return judged(search, [*noisy(search, [(0, 0), *SIX[:alive]], 0.01), *lost], CENTRE)
+
+    reason = verdict_of(had).reason
+    if (had, alive) in ((2, 4), (2, 6)):
+        assert "noise unknown" not in reason
+        return
+    found = re.search(r"; (\d+) more runs would tell: (\d+) more seeds? of", reason)
+    assert found, reason
+    runs, seeds = map(int, found.groups())
+    assert runs == seeds * (1 + alive)
+    known = [verdict_of(had + more).bound.noise.known for more in (seeds - 1, seeds)]  # type: ignore[union-attr]
+    assert known == ["unknown", "measured"]
+
+
+def test_scores_of_which_no_two_share_a_seed_say_nothing(search_of: Callable[..., Search]) -> None:
+    search = search_of(seeds=[0])
+    verdict = judged(search, [run_at(search, (0, 0), 0, 1.0), *(run_at(search, o, 0, None) for o in SIX)])
+    why = "noise unknown: no two points have scores of the same seed, so nothing tells luck from merit"
+    assert (verdict.verdict, verdict.reason.partition(";")[0]) == ("unresolved", why)
 
 
 def test_the_candidate_is_the_best_of_the_surface_and_not_of_a_lucky_draw(search_of: Callable[..., Search]) -> None:

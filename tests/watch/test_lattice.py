@@ -61,6 +61,17 @@ def test_what_needs_a_person_is_seen_before_what_trains(results: Path) -> None:
     assert cells(family(watcher(results).look()).lattice)[0, 0].state is State.FAILED
 
 
+def test_what_was_cancelled_is_seen_once_nothing_else_is_to_come(results: Path) -> None:
+    (search,) = ask(results)
+    for i in (0, 1):
+        RunDir.create(results, at(search, i, 0, 0)).cancel()
+    claim(results, at(search, 0, 0, 1))
+    finish(results, at(search, 1, 0, 1), 0.5)
+    found = cells(family(watcher(results).look()).lattice)
+    assert found[0, 0].state is State.RUNNING
+    assert found[1, 0].state is State.CANCELLED
+
+
 @pytest.mark.parametrize(("measure", "best"), [(LOWEST_LOSS, 0), (BEST_ACCURACY, 2)])
 def test_the_best_is_lightest_and_one_awful_point_leaves_shades_to_the_others(measure: object, best: int) -> None:
     scores = [0.1, 0.2, 0.3, -90.0 if measure is BEST_ACCURACY else 90.0, None]

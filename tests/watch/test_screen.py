@@ -183,6 +183,22 @@ def test_a_sweep_is_cancelled_but_not_what_another_one_wants(results: Path, smal
     show(results, act)
 
 
+def test_a_cancelled_run_is_counted_but_not_as_stuck(results: Path, small: list[Search]) -> None:
+    for seed in (0, 1):
+        RunDir.create(results, at(small[1], 1, 1, seed)).cancel()
+
+    async def act(app: WatchScreen, pilot: "Pilot[None]") -> None:
+        (head, done, other) = re.findall(r"^(?:sweep|small) .*(?:runs|/18).*", seen(app), re.MULTILINE)
+        for name, number in (("running", "1"), ("cancelled", "2"), ("stuck", "1")):
+            end = head.index(name) + len(name)
+            assert other[head.index(name) : end].split() == [number], name
+            assert not done[head.index(name) : end].strip(), name
+        await pilot.press("n")
+        await until(pilot, lambda: "⊘" in seen(app))
+
+    show(results, act, LARGE)
+
+
 @pytest.mark.usefixtures("small")
 def test_a_run_that_is_over_cannot_be_cancelled(results: Path) -> None:
     async def act(app: WatchScreen, pilot: "Pilot[None]") -> None:
@@ -201,6 +217,7 @@ def test_help_says_what_keys_do(results: Path) -> None:
         await pilot.press("question_mark")
         await until(pilot, lambda: "cancel the chosen run, after a question" in seen(app))
         assert "● finished" in seen(app)
+        assert "⊘ cancelled" in seen(app)
         await pilot.press("escape")
         await until(pilot, lambda: "runs finished" in seen(app))
 

@@ -192,7 +192,10 @@ def test_auto_packs_what_has_to_be_loaded_and_what_a_trial_finds_faster(
         return found if members > 8 else Trial(exact=True, speedup=small)
 
     monkeypatch.setattr(stack, "rehearse", rehearse)
-    assert sizes(LocalProfile(), spec, 60, 2) == (1, "no stack: one of 8 finds gradients 1.01 times as fast")
+    assert sizes(LocalProfile(), spec, 60, 2) == (
+        1,
+        "trains alone, without a stack: one of 8 finds gradients 1.01 times as fast",
+    )
     loaded = spec.model_copy(update={"task": ImageNetTask(train_size=60, val_size=30)})
     assert sizes(LocalProfile(), loaded, 60, 2) == (8, "no stack: one of 8 finds gradients 1.01 times as fast")
     assert asked == [16, 8] * 2
@@ -205,15 +208,21 @@ def test_auto_packs_what_has_to_be_loaded_and_what_a_trial_finds_faster(
     assert sizes(LocalProfile(), spec, 108, 2) == (27, ""), "and 27 again, of the same size"
     assert sizes(LocalProfile(), spec, 256, 2) == (32, "")
     assert asked == [16, 16, 32]
-    assert sizes(LocalProfile(), spec, 10, 2) == (1, "no stack: fewer than 8 runs are left for each worker")
-    soon = "no stack: 30 runs of 24 steps are too few to try one for; pack=K asks for one"
+    assert sizes(LocalProfile(), spec, 10, 2) == (
+        1,
+        "trains alone, without a stack: fewer than 8 runs are left for each worker",
+    )
+    soon = "trains alone, without a stack: 30 runs of 24 steps are too few to try one for; pack=K asks for one"
     assert sizes(LocalProfile(), make_spec(), 60, 2) == (1, soon), "a trial would take as long as the runs"
     with monkeypatch.context() as patched:
         patched.setattr(stack, "_REHEARSED", {(make_spec().typical, CPU, 16): found})
         assert sizes(LocalProfile(), make_spec(), 60, 2) == (30, ""), "there has been one"
         assert sizes(LocalProfile(), make_spec(), 24, 2)[0] == 1, "one of 8 there has not"
     found = Trial(exact=False, speedup=2.0)
-    assert sizes(LocalProfile(), spec, 60, 2) == (1, "no stack: one of 8 finds gradients 1.01 times as fast")
+    assert sizes(LocalProfile(), spec, 60, 2) == (
+        1,
+        "trains alone, without a stack: one of 8 finds gradients 1.01 times as fast",
+    )
     small = 2.0
     assert sizes(LocalProfile(), spec, 64, 2) == (8, ""), "in one of 32 the last bits differ"
     assert sizes(LocalProfile(pack_mode="fast"), spec, 60, 2) == (30, "")
@@ -222,7 +231,7 @@ def test_auto_packs_what_has_to_be_loaded_and_what_a_trial_finds_faster(
     assert pack_size(LocalProfile(pack_mode="fast"), spec, CPU, 60, 2) == (30, "fast", "")
     assert pack_size(LocalProfile(pack_mode="fast"), spec, CPU, 40, 2) == (20, "exact", few)
     assert pack_size(LocalProfile(pack_mode="fast", pack=8), spec, CPU, 40, 2) == (8, "fast", "")
-    unlike = "no stack: the profile has blocks compiled, or activations computed again"
+    unlike = "trains alone, without a stack: the profile has blocks compiled, or activations computed again"
     assert sizes(LocalProfile(pack_mode="fast", compile=True), spec, 60, 2) == (1, unlike)
 
 
@@ -236,7 +245,7 @@ def test_a_trial_that_fails_is_not_made_again_and_the_log_says_why(
         raise RuntimeError("no such kernel")
 
     monkeypatch.setattr(memory, "initial_network", fail)
-    why = "no stack: the trial of one failed, RuntimeError: no such kernel"
+    why = "trains alone, without a stack: the trial of one failed, RuntimeError: no such kernel"
     assert [sizes(LocalProfile(), spec, 60, 2) for _ in range(3)] == [(1, why)] * 3
     assert len(tries) == 2, "one of 16, one of 8"
 
@@ -355,6 +364,26 @@ def test_a_run_that_no_other_is_like_trains_alone_and_its_log_says_why(
     assert list(map(pack_of, runs)) == [2, 1, 2, 1]
     logs = [run.attempt(1).log() for run in runs]
     assert [ALONE_OF_ITS_KIND in log for log in logs] == [False, True, False, False], "the last one is all that is left"
+
+
+@pytest.mark.parametrize(
+    ("profile", "opening"),
+    [({}, []), ({"pack_mode": "fast"}, ["trains alone"]), ({"pack": 1}, []), ({"pack": 8}, ["trains alone"])],
+)
+def test_why_a_run_trains_alone_comes_first_only_where_somebody_asked_for_a_pack(
+    make_spec: MakeSpec, results: Path, make_worker: Callable[..., Worker], profile: dict[str, Any], opening: list[str]
+) -> None:
+    """Where packs are a matter of `auto`, the log says it in the end; where they are turned off, not at all."""
+    runs = [RunDir.create(results, make_spec(model={"width": width})) for width in (8, 16)]
+    worker = make_worker(runs, 1, **profile)
+    worker.control.watch = lambda *_: lambda: None
+    worker._train_with(ALONE, CPU, environment(CPU), {})
+    said = [line.partition("  ")[2] for line in runs[0].attempt(1).log().splitlines()]
+    told = [line.partition(",")[0].partition(":")[0] for line in said]
+    assert told[1 : 1 + len(opening)] == opening
+    assert told.count("trains alone") == (profile != {"pack": 1})
+    assert (told[-2] == "trains alone") == (profile == {})
+    assert told[-1] == "finished"
 
 
 def test_a_refill_leaves_other_workers_their_part(

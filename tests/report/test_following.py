@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import os
 import re
 import signal
 import time
@@ -22,6 +23,8 @@ from ettsweep.runs.folder import RunDir, runs_dir, sweeps_dir
 from ettsweep.sweep.changes import followed, followers
 from ettsweep.sweep.gridfile import load_request
 from ettsweep.sweep.ledger import Run, load_ledger
+
+HOOK = Path(__file__).parents[1] / "support" / "ctrl_c"
 
 
 def edition(page: Path) -> str:
@@ -194,9 +197,14 @@ def test_a_full_disk_leaves_a_page_that_is_rewritten_no_more(
 
 
 @pytest.mark.usefixtures("process", "warm")
-def test_ctrl_c_leaves_a_page_that_is_rewritten_no_more(tmp_path: Path, results: Path) -> None:
+def in_training(tmp_path: Path, results: Path) -> None:
+    """Submit runs that take longer than a test looks at them."""
     grid = write_grid(tmp_path / "w.yaml", recipe=LONG | {"schedule": LONG["schedule"] | {"total_steps": 60_000}})
     ettsweep("grid", "--grid", grid, "--results", results)
+
+
+def test_ctrl_c_leaves_a_page_that_is_rewritten_no_more(tmp_path: Path, results: Path) -> None:
+    in_training(tmp_path, results)
     process = start("report", "--follow", "--results", results, "--out", tmp_path / "out")
     page = tmp_path / "out" / "report.html"
     wait_for(lambda: edition(page), "the first edition")
@@ -206,3 +214,12 @@ def test_ctrl_c_leaves_a_page_that_is_rewritten_no_more(tmp_path: Path, results:
     assert edition(page) == ""
     assert "detached; the runs go on" in done.stderr
     assert (tmp_path / "out" / "latest.js").read_text() == 'window.ettsweepLatest("");\n'
+
+
+def test_ctrl_c_where_following_begins_leaves_no_page_that_waits(tmp_path: Path, results: Path) -> None:
+    """Amid an import it ends the command at once: what shows the runs is imported before there is a page."""
+    in_training(tmp_path, results)
+    hook = os.environ | {"PYTHONPATH": str(HOOK), "CTRL_C_AT": "rich.live:0"}
+    ended(start("report", "--follow", "--results", results, "--out", tmp_path / "out", env=hook), code=130)
+    end_workers(results)
+    assert edition(tmp_path / "out" / "report.html") == ""

@@ -38,10 +38,10 @@ def test_commands_that_train_say_what_it_costs(call: Call, results: Path, forks:
         assert f"1 run trained: {cost([climbed])} in " in verified.err
         assert verified.json[0]["verdict"] == "optimal"
         timed = TIMED.replace("3 runs", "4 runs")
+        fresh = call("seeds", "--dry-run", "--results", results, "--format", "json")
         cancelled = RunDir.create(results, grid[0].spec().model_copy(update={"seed": 7}))
         cancelled.cancel()
         assert re.search(rf"1 run to train: {timed}\n", call("retry", cancelled.id, "--results", results).err)
-        fresh = call("seeds", "--dry-run", "--results", results, "--format", "json")
     assert re.search(rf"3 runs to train: {timed}\n", fresh.err)
     assert len(fresh.json) == 3
 

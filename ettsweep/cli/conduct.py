@@ -4,7 +4,7 @@ import contextlib
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
@@ -35,6 +35,11 @@ def has_screen() -> bool:
 def typed(*words: str) -> str:
     """Return a command as messages have it, to be typed."""
     return f"`{shlex.join(['ettsweep', *words])}`"
+
+
+def repeated(option: str, values: Iterable[str]) -> list[str]:
+    """Return an option as it is typed of several values: once for each."""
+    return [word for value in values for word in (option, value)]
 
 
 def detached(meant: Sequence[str]) -> str:

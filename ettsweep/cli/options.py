@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 import typer
 
 from ettsweep.cli import completion
+from ettsweep.cli.conduct import repeated
 from ettsweep.errors import CorruptError, InputError, unknown_name
 from ettsweep.output import DEFAULT_RESULTS as DEFAULT_RESULTS
 from ettsweep.output import Format, note
@@ -111,7 +112,7 @@ class Families:
     def typed(self) -> list[str]:
         """The options that were given: what a command has to have that is to be about the same families."""
         given = {"--sweep": self.sweep, "--model": self.model, "--strategy": self.strategy, "--family": self.family}
-        return [word for option, names in given.items() for name in names or [] for word in (option, name)]
+        return [word for option, names in given.items() for word in repeated(option, names or [])]
 
     def load(self, results: Path) -> "Sweeps":
         """Read all sweeps; where none is named, say which ones are left out since they cannot be read."""

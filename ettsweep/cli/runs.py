@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ettsweep.cli import completion
-from ettsweep.cli.conduct import confirm, console, detached, detaching, has_screen, typed
+from ettsweep.cli.conduct import confirm, console, detached, detaching, has_screen, repeated, typed
 from ettsweep.cli.numbers import power_option
 from ettsweep.cli.options import (
     DEFAULT_RESULTS,
@@ -78,7 +78,7 @@ def status(
             waiting = f"{count(len(idle), 'run')} {'waits' if len(idle) == 1 else 'wait'}"
             note(f"{waiting} for a worker: the command that asked for them starts one, and so does")
             there = sorted({r.state.value for r in idle})
-            again = typed("retry", *chosen.typed, *(word for state in there for word in ("--state", state)))
+            again = typed("retry", *chosen.typed, *repeated("--state", there))
             note(again + why_idle(results, idle))
     for name, problem in ledger.broken.items():
         note(f"run folder {name} is broken: {problem}")

@@ -9,7 +9,7 @@ import typer
 
 from ettsweep.cli import completion
 from ettsweep.cli.asking import Asking
-from ettsweep.cli.conduct import console, detaching, go_on, retyped_with
+from ettsweep.cli.conduct import console, detaching, go_on, repeated, retyped_with
 from ettsweep.cli.options import DEFAULT_RESULTS, DryRun, Form, Judging, Limits, Results, Training
 from ettsweep.errors import InputError, located
 from ettsweep.output import Format, note
@@ -105,7 +105,7 @@ def search(
     note(told)
     note(_other_ranges(sweeps.named[name].searches if name in sweeps.named else [], sought.searches))
     looked = None
-    meant = ["--sweep", name, *(word for strategy in asking.strategy or [] for word in ("--strategy", strategy))]
+    meant = ["--sweep", name, *repeated("--strategy", asking.strategy or [])]
     with detaching(meant=meant):
         if request.first_look and (unbegun := [one for one in new if one.key not in begun]):
             found, looked = _first_look(seeker, sought, unbegun, budget, form)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ettsweep.cli.conduct import typed
+from ettsweep.cli.conduct import repeated, typed
 from ettsweep.files import Json
 from ettsweep.files import number as as_number
 from ettsweep.launch.monitor import duration
@@ -133,7 +133,7 @@ def note_left(sweeps: Sweeps, name: str, plan: Plan) -> None:
     missing = sum(not (runs_dir(sweeps.results) / run).is_dir() for run in ids)
     if missing:
         what = f"{count(missing, 'other run')} of sweep {name} {'is' if missing == 1 else 'are'} missing"
-        note(f"{what}: `ettsweep verify-optimum --sweep {name}` submits {'it' if missing == 1 else 'them'}")
+        note(f"{what}: {typed('verify-optimum', '--sweep', name)} submits {'it' if missing == 1 else 'them'}")
 
 
 def note_blocked(plan: Plan, verdicts: Sequence[Verdict] = (), meant: Sequence[str] = ()) -> None:
@@ -155,7 +155,7 @@ def note_blocked(plan: Plan, verdicts: Sequence[Verdict] = (), meant: Sequence[s
         note(f"{what}{f': {reason}' if reason else ''}{silent}")
     if len(plan.blocked) > 5:
         states = dict.fromkeys(p.state.value for p in plan.blocked)
-        listed = typed("status", *meant, *(word for state in states for word in ("--state", state)))
+        listed = typed("status", *meant, *repeated("--state", states))
         note(f"... and {len(plan.blocked) - 5} more; {listed} lists them")
     note(f"`ettsweep retry {' '.join(again)}` trains {'it' if len(again) == 1 else 'them'} again" if again else "")
 

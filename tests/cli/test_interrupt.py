@@ -1,17 +1,15 @@
 """Ctrl-C while a command is still being imported: it ends, and prints no traceback."""
 
-import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from support.commandline import ETTSWEEP, LONG, PATIENCE_S, runs_in, wait_for, write_grid
+from support.commandline import ETTSWEEP, LONG, PATIENCE_S, ctrl_c_at, runs_in, wait_for, write_grid
 
 from ettsweep.runs.state import State
 
-HOOK = Path(__file__).parents[1] / "support" / "ctrl_c"
 MODULE = f"{sys.executable} -m ettsweep"
 TRAIN = "train --grid grid.yaml"
 
@@ -37,7 +35,7 @@ def test_ctrl_c_at_any_import_ends_the_command_without_a_traceback(
     done = subprocess.run(
         [*program.split(), *command.split()],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(HOOK), "CTRL_C_AT": at},
+        env=ctrl_c_at(at),
         capture_output=True,
         text=True,
         check=False,

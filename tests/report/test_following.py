@@ -2,7 +2,6 @@
 
 import contextlib
 import itertools
-import os
 import re
 import signal
 import time
@@ -12,7 +11,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 from support import made_sweep
-from support.commandline import LONG, end_workers, ended, ettsweep, finish, keep, start, wait_for, write_grid
+from support.commandline import LONG, ctrl_c_at, end_workers, ended, ettsweep, finish, keep, start, wait_for, write_grid
 from support.made_sweep import digits_spec
 
 from ettsweep.errors import StorageError
@@ -23,8 +22,6 @@ from ettsweep.runs.folder import RunDir, runs_dir, sweeps_dir
 from ettsweep.sweep.changes import followed, followers
 from ettsweep.sweep.gridfile import load_request
 from ettsweep.sweep.ledger import Run, load_ledger
-
-HOOK = Path(__file__).parents[1] / "support" / "ctrl_c"
 
 
 def edition(page: Path) -> str:
@@ -219,7 +216,7 @@ def test_ctrl_c_leaves_a_page_that_is_rewritten_no_more(tmp_path: Path, results:
 def test_ctrl_c_where_following_begins_leaves_no_page_that_waits(tmp_path: Path, results: Path) -> None:
     """Amid an import it ends the command at once: what shows the runs is imported before there is a page."""
     in_training(tmp_path, results)
-    hook = os.environ | {"PYTHONPATH": str(HOOK), "CTRL_C_AT": "rich.live:0"}
-    ended(start("report", "--follow", "--results", results, "--out", tmp_path / "out", env=hook), code=130)
+    asked = ("report", "--follow", "--results", results, "--out", tmp_path / "out")
+    ended(start(*asked, env=ctrl_c_at("rich.live:0")), code=130)
     end_workers(results)
     assert edition(tmp_path / "out" / "report.html") == ""

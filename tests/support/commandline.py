@@ -71,6 +71,11 @@ def finish(results: Path, spec: RunSpec, score: float) -> None:
     assert run.finish({"status": "done", "score": score, "device_s": 36.0}, [])
 
 
+def ctrl_c_at(at: str) -> dict[str, str]:
+    """Return the environment in which a command presses Ctrl-C: so many events after the first import of a module."""
+    return os.environ | {"PYTHONPATH": str(Path(__file__).parent / "ctrl_c"), "CTRL_C_AT": at}
+
+
 def start(*arguments: object, **options: Any) -> "subprocess.Popen[str]":
     """Start a command in the background."""
     command = [ETTSWEEP, *map(str, arguments)]

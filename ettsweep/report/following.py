@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import rich.live  # noqa: F401 - before there is a page: Ctrl-C amid an import ends all at once, and leaves it as it is
-
 from ettsweep.errors import StorageError
 from ettsweep.launch.monitor import LOOK_SHARE, POLL_S, Monitor, Snapshot, follow
 from ettsweep.report.edition import conclude

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.commandline import ended, ettsweep, start, wait_for
+from support.commandline import ctrl_c_at, ended, ettsweep, start, typed, wait_for
 
 from ettsweep import cli
 
@@ -76,3 +76,12 @@ def test_ctrl_c_ends_it_and_leaves_no_file(results: Path) -> None:
     process.send_signal(signal.SIGINT)
     assert "interrupted" in ended(process, 130).stderr
     assert not folder.exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("at", ["sympy:0", "mpmath:50"])
+def test_ctrl_c_amid_an_import_leaves_no_file(at: str, results: Path) -> None:
+    """torch imports these where the first network is built, which is after the folder has been made."""
+    done = typed("check-scaling", "--model", "vit-b16", "--results", results, code=130, env=ctrl_c_at(at))
+    assert done.stderr == "ettsweep: interrupted; nothing has been written\n"
+    assert not (results / "check-scaling" / "vit-b16-ntk-adamw").exists()

@@ -1,12 +1,13 @@
 """Ctrl-C while a command is still being imported: it ends, and prints no traceback."""
 
+import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from support.commandline import ETTSWEEP, LONG, PATIENCE_S, ctrl_c_at, runs_in, wait_for, write_grid
+from support.commandline import ETTSWEEP, LONG, PATIENCE_S, ctrl_c_at, ended, runs_in, start, wait_for, write_grid
 
 from ettsweep.runs.state import State
 
@@ -43,6 +44,24 @@ def test_ctrl_c_at_any_import_ends_the_command_without_a_traceback(
     )
     assert (done.returncode, done.stdout) == (130, "")
     assert done.stderr.removeprefix("1 run to train\n") in ("", "ettsweep: interrupted\n")
+
+
+def test_ctrl_c_once_more_ends_an_import_that_hangs(tmp_path: Path) -> None:
+    hangs = """
+import sys, time
+print("importing", flush=True)
+while sys.gettrace() is None:
+    time.sleep(0.01)
+print("heard", flush=True)
+time.sleep(3600)
+"""
+    (tmp_path / "yaml.py").write_text(hangs)
+    process = start("status", env=os.environ | {"PYTHONPATH": str(tmp_path)})
+    assert process.stdout is not None
+    for said in ("importing\n", "heard\n"):
+        assert process.stdout.readline() == said
+        process.send_signal(signal.SIGINT)
+    assert ended(process, 130).stderr == "ettsweep: interrupted\n"
 
 
 def test_a_run_that_is_trained_here_is_stopped_and_gone_on_with_by_the_same_command(tmp_path: Path) -> None:

@@ -202,7 +202,8 @@ class Bounded(Look):
         what = f"a neighbour may be better by up to {up_to} ({sure} sure), the margin is {margin}"
         if bound.more is None:
             return "unresolved", f"{what}; more than {MOST} more runs would tell", bound
-        return "unresolved", f"{what}; some {self._more(candidate, bound.more)} would tell", bound
+        some = "some " if bound.more > 1 else ""
+        return "unresolved", f"{what}; {some}{self._more(candidate, bound.more)} would tell", bound
 
     def _unknown(self, found: Evidence, candidate: Scored, around: Sequence[Scored]) -> str:
         """Say why the noise is unknown, and which runs would tell it: those that a race begins with."""

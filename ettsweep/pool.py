@@ -24,6 +24,13 @@ class Pool(ProcessPoolExecutor):
         with blocked(signal.SIGINT):
             return super().submit(work, *arguments, **named)
 
+    def end(self) -> None:
+        """End the processes, whatever they are at."""
+        with blocked(signal.SIGINT):
+            for process in active_children():  # they may wait for a disk, for ever
+                process.terminate()
+            self.shutdown(cancel_futures=True)
+
 
 @contextmanager
 def open_pool(
@@ -39,10 +46,7 @@ def open_pool(
     try:
         yield pool
     except BaseException:
-        with blocked(signal.SIGINT):
-            for process in active_children():  # they may wait for a disk, for ever
-                process.terminate()
-            pool.shutdown(cancel_futures=True)
+        pool.end()
         raise
     else:
         pool.shutdown()

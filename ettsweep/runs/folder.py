@@ -319,7 +319,9 @@ class RunDir:
             latest = self.latest()
             return Status(State.FAILED, str(error), latest.progress() if latest else 0.0), None
         if result is None:
-            return self._unfinished(outlook), None
+            status = self._unfinished(outlook)
+            # To ask may take seconds, in which it may finish and its job end: that is no interruption.
+            return self.look(outlook) if self.result_path.exists() else (status, None)
         reason = f"at step {result['diverged_step']}" if result["status"] == "diverged" else ""
         return Status(State(result["status"]), reason, 1.0), result
 

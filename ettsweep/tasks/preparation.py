@@ -45,6 +45,7 @@ def in_parts(
     count = len(parts) if total is None else total
 
     def kept() -> str:
+        pool.end()  # else they might finish more than is counted
         return f"{finished()} of {count} parts are finished and kept: the same command goes on from there"
 
     try:

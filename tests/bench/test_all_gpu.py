@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.commandline import PATIENCE_S
 
 from bench import all_gpu
 from bench.session import doctor, offline, targets, wheels
@@ -21,7 +22,6 @@ from bench.session.steps import NAMES, make_step
 
 FACTS = "bench.session.environment:facts"
 HEADER = {"command": "test", "small": True}
-PATIENCE_S = 60.0
 
 
 @pytest.fixture(autouse=True)

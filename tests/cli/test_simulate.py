@@ -43,9 +43,9 @@ def test_an_interrupted_simulation_shows_what_it_has_found() -> None:
     command = [ETTSWEEP, "simulate", "--surface", "bowl", "--rule", "paper", "--sweeps", "100000", "--format", "json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True) as running:
         os.close(stderr)
-        shown = ""
-        while not re.search(r"[1-9]\d*/100000", shown):
-            shown += os.read(terminal, 10_000).decode()
+        shown = b""
+        while not re.search(rb"[1-9]\d*/100000", shown):
+            shown += os.read(terminal, 10_000)
         running.send_signal(signal.SIGINT)
         assert running.stdout
         (row,) = json.load(running.stdout)

@@ -70,10 +70,9 @@ def test_preemption_requeues(cluster: Cluster, partition: str) -> None:
 
 def test_a_requeued_job_is_back_within_seconds(cluster: Cluster) -> None:
     job = running_in(cluster, "main")
-    began_s = time.monotonic()
+    assert "cred_expire=5" in cluster.run("scontrol", "show", "config").stdout, "SLURM's default of 120 s is in force"
     cluster.run("scontrol", "requeue", job)
     wait_for(lambda: restarts(cluster, job) == 1 and cluster.state(job) == "RUNNING", "the second start")
-    assert time.monotonic() - began_s < 60, "SLURM's default of 120 s is in force"
 
 
 def test_the_short_partition_has_limits(cluster: Cluster) -> None:
@@ -109,7 +108,7 @@ def test_without_accounting_the_queue_works(cluster: Cluster) -> None:
     assert cluster.state(job) == "RUNNING"
     cluster.ctl("start", "slurmdbd")
     cluster.run("scancel", job)
-    wait_for(lambda: cluster.sacct("--jobs", job)[0]["state"].startswith("CANCELLED"), "the record")
+    wait_for(lambda: [row["state"].split()[0] for row in cluster.sacct("--jobs", job)] == ["CANCELLED"], "the record")
 
 
 def test_all_nodes_see_a_small_disk(cluster: Cluster) -> None:

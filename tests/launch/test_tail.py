@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from support.commandline import ETTSWEEP, LONG, PATIENCE_S, ended, ettsweep, runs_in, start, wait_for, write_grid
-from support.slots import attempt_with_checkpoint, held, owner
+from support.slots import held, owner, stopped_at_checkpoint
 
 from ettsweep.launch.monitor import Monitor
 from ettsweep.launch.tail import Tail, follow_log
@@ -133,8 +133,8 @@ def test_a_queued_run_is_waited_for_and_followed_until_it_is_done(
 @pytest.mark.usefixtures("process", "warm")
 def test_it_goes_on_with_the_next_attempt(asked: Callable[[], RunDir], results: Path, tmp_path: Path) -> None:
     run = asked()
+    attempt = stopped_at_checkpoint(results)
     process, seen = followed(run, results, tmp_path / "followed.txt")
-    attempt = attempt_with_checkpoint(results)
     seen("== attempt 1")
     os.kill(owner(attempt), signal.SIGKILL)
     seen(f"`ettsweep retry {run.id} --results {results}` sends")
@@ -147,11 +147,12 @@ def test_it_goes_on_with_the_next_attempt(asked: Callable[[], RunDir], results: 
 @pytest.mark.usefixtures("process", "warm")
 def test_ctrl_c_ends_it_without_a_traceback_and_the_run_goes_on(asked: Callable[[], RunDir], results: Path) -> None:
     run = asked()
-    attempt_with_checkpoint(results)
+    attempt = stopped_at_checkpoint(results)
     process = start("logs", "--follow", run.id, "--results", results)
     assert process.stdout
     assert process.stdout.readline() == "== attempt 1\n"
     process.send_signal(signal.SIGINT)
     done = ended(process, 0)
     assert "detached; the runs go on" in done.stderr
+    os.kill(owner(attempt), signal.SIGCONT)
     wait_for(run.result, "the result")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 from support import made_sweep
-from support.commandline import LONG, ctrl_c_at, end_workers, ended, ettsweep, finish, keep, start, wait_for, write_grid
+from support.commandline import LONG, ctrl_c_at, ended, ettsweep, finish, keep, start, wait_for, write_grid
 from support.made_sweep import digits_spec
 
 from ettsweep.errors import StorageError
@@ -193,31 +193,29 @@ def test_a_full_disk_leaves_a_page_that_is_rewritten_no_more(
     assert edition(tmp_path / "report.html") == ""
 
 
-@pytest.mark.usefixtures("process", "warm")
-def in_training(tmp_path: Path, results: Path) -> None:
+@pytest.fixture
+def in_training(tmp_path: Path, results: Path, process: None, warm: None) -> None:
     """Submit runs that take longer than a test looks at them."""
     grid = write_grid(tmp_path / "w.yaml", recipe=LONG | {"schedule": LONG["schedule"] | {"total_steps": 60_000}})
     ettsweep("grid", "--grid", grid, "--results", results)
 
 
+@pytest.mark.usefixtures("in_training")
 def test_ctrl_c_leaves_a_page_that_is_rewritten_no_more(tmp_path: Path, results: Path) -> None:
-    in_training(tmp_path, results)
     process = start("report", "--follow", "--results", results, "--out", tmp_path / "out")
     page = tmp_path / "out" / "report.html"
     wait_for(lambda: edition(page), "the first edition")
     process.send_signal(signal.SIGINT)
     done = ended(process)
-    end_workers(results)
     assert edition(page) == ""
     assert "detached; the runs go on" in done.stderr
     assert (tmp_path / "out" / "latest.js").read_text() == 'window.ettsweepLatest("");\n'
 
 
+@pytest.mark.usefixtures("in_training")
 def test_ctrl_c_where_following_begins_leaves_no_page_that_waits(tmp_path: Path, results: Path) -> None:
     """What shows the runs is imported once there is a page: Ctrl-C takes effect after that, as anywhere."""
-    in_training(tmp_path, results)
     asked = ("report", "--follow", "--results", results, "--out", tmp_path / "out")
     done = ended(start(*asked, env=ctrl_c_at("rich.live:0")))
-    end_workers(results)
     assert edition(tmp_path / "out" / "report.html") == ""
     assert "detached; the runs go on" in done.stderr

@@ -7,6 +7,7 @@ import pytest
 from support.claims import Look, claimed, dead_process, finished, state
 
 from ettsweep.processes import Process, process
+from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.state import (
     MAX_LOST_ATTEMPTS,
@@ -272,3 +273,15 @@ def test_state_of_which_the_folder_and_its_owner_decide(facts: Facts, owner: Own
 def test_attempts_are_lost_in_a_row_where_they_got_no_further(lost: list[Lost], count: int) -> None:
     assert lost_in_a_row(lost) == count
     assert lost_in_a_row([*lost, Lost(2), *lost]) == count, "what was before they got further"
+
+
+def test_a_run_that_finishes_while_its_owner_is_asked_about_was_not_interrupted(run: RunDir) -> None:
+    """To ask SLURM may take seconds: its job may be over by then."""
+
+    class Slow(Look):
+        def owner(self, attempt: Attempt) -> Owner:
+            run.finish({"status": "done"}, [])
+            return Owner("dead", "n1")
+
+    claimed(run)
+    assert run.look(Slow()) == (Status(State.DONE, "", 1.0), run.result())

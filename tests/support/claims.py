@@ -11,6 +11,7 @@ from ettsweep.processes import Life, Process, boot_id
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.state import Owner, State, Status, ThisMachine
+from support.commandline import PATIENCE_S
 
 
 def claimed(run: RunDir, owner: Process | None = None) -> Attempt:
@@ -51,7 +52,7 @@ def temporaries(folder: Path) -> list[Path]:
 def python(script: str, *arguments: object) -> str:
     """Run a script in another process, since this one may have threads, and return what it prints."""
     command = [sys.executable, "-c", script, *map(str, arguments)]
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=PATIENCE_S).stdout
 
 
 class Look(ThisMachine):

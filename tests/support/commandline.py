@@ -117,12 +117,13 @@ def at_a_terminal(*arguments: object, answer: str = "", term: str = "xterm") -> 
     env = os.environ | {"COLUMNS": "400", "TERM": term}
     process = subprocess.Popen([ETTSWEEP, *map(str, arguments)], stdin=theirs, stdout=theirs, stderr=theirs, env=env)
     os.close(theirs)
-    seen = b""
+    seen, answered = b"", 0
     with contextlib.suppress(OSError):  # the other end is closed
         while more := os.read(ours, 2**16):
-            if b"[y/N]" in more:
-                os.write(ours, answer.encode() + b"\n")
             seen += more
+            if b"[y/N]" in seen[answered:]:
+                answered = len(seen)
+                os.write(ours, answer.encode() + b"\n")
     os.close(ours)
     return process.wait(PATIENCE_S), seen.decode()
 

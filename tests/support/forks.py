@@ -49,7 +49,7 @@ class Forks:
 
     def close(self) -> None:
         """End it, and see that it had nothing to complain about."""
-        self._process.communicate(timeout=60)
+        self._process.communicate(timeout=180)
         assert (self._process.returncode, self._errors.read_text()) == (0, "")
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:

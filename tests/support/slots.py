@@ -3,12 +3,13 @@
 import contextlib
 import fcntl
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
-from support.commandline import runs_in, wait_for
+from support.commandline import alive, runs_in, wait_for
 
 
 @contextlib.contextmanager
@@ -43,6 +44,21 @@ def attempt_with_checkpoint(results: Path, but: str = "") -> Attempt:
     attempt = wait_for(look, "a checkpoint")
     assert isinstance(attempt, Attempt)
     return attempt
+
+
+def stopped_at_checkpoint(results: Path, but: str = "") -> Attempt:
+    """Wait for a run that has trained to its first checkpoint, and stop its worker there: it cannot finish meanwhile."""
+    attempt = attempt_with_checkpoint(results, but)
+    os.kill(owner(attempt), signal.SIGSTOP)
+    return attempt
+
+
+def end_stopped(pid: int, number: signal.Signals) -> None:
+    """Send a signal to a stopped worker, which sees it once it goes on, and wait until it has ended."""
+    os.kill(pid, number)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGCONT)
+    wait_for(lambda: not alive(pid), "the worker to end")
 
 
 def wait_for_results(results: Path, count: int) -> list[RunDir]:

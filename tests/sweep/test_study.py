@@ -23,7 +23,7 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState
 from optuna.visualization import matplotlib as plots
-from support.commandline import keep, write_grid
+from support.commandline import PATIENCE_S, keep, write_grid
 
 from ettsweep.errors import CorruptError, EttsweepError, InputError, StorageError
 from ettsweep.runs.folder import RunDir
@@ -416,7 +416,7 @@ def killed(target: Callable[[], None]) -> None:
         warnings.simplefilter("ignore", DeprecationWarning)  # threads of libraries do not matter to a child like this
         child = multiprocessing.get_context("fork").Process(target=run)
         child.start()
-    child.join(60)
+    child.join(PATIENCE_S)
     assert child.exitcode == -signal.SIGKILL
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.commandline import runs_in, write_grid
+from support.commandline import PATIENCE_S, runs_in, write_grid
 from support.made_runs import CPU, MakeSpec, Train, numbers, result_of, stop_at
 
 from ettsweep.models import architectures as registry
@@ -172,7 +172,7 @@ def test_a_step_that_does_not_fit_fails_with_words_that_help(tmp_path: Path) -> 
             *options,
         ]
         limited = [sys.executable, "-c", LIMITED, str(950 * 2**20), *map(str, command)]
-        return subprocess.run(limited, capture_output=True, text=True, timeout=120, check=False)
+        return subprocess.run(limited, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
 
     failed = train()
     assert failed.returncode == 1

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.commandline import PATIENCE_S
 from support.made_runs import CPU, MakeSpec
 
 from ettsweep.errors import StorageError
@@ -44,7 +45,7 @@ class Disk:
             self.most = max(self.most, self.writing)
             self.threads += threading.current_thread() is not threading.main_thread()
             self.begun.release()
-            assert self.may.acquire(timeout=30)
+            assert self.may.acquire(timeout=PATIENCE_S)
             write(*args)
             self.writing -= 1
 
@@ -86,7 +87,7 @@ def test_training_goes_on_while_the_state_of_before_is_written(attempt: Attempt,
     trainer = prepare(spec, CPU)
     then = stepped(trainer, 2)
     on_disk_now = Saver().save(attempt, trainer, [])
-    assert disk.begun.acquire(timeout=30)
+    assert disk.begun.acquire(timeout=PATIENCE_S)
     later = stepped(trainer, 3)
     assert not torch.equal(then["model/head"], later["model/head"])
     assert not attempt.has_checkpoint()
@@ -99,7 +100,7 @@ def test_a_checkpoint_waits_for_the_one_before(attempt: Attempt, spec: RunSpec, 
     trainer, saves = prepare(spec, CPU), Saver()
     first = stepped(trainer)
     saves.save(attempt, trainer, [])
-    assert disk.begun.acquire(timeout=30)
+    assert disk.begun.acquire(timeout=PATIENCE_S)
     second = stepped(trainer)
     waiting = list[Callable[[], None]]()
     other = threading.Thread(target=lambda: waiting.append(saves.save(attempt, trainer, [])))
@@ -107,10 +108,10 @@ def test_a_checkpoint_waits_for_the_one_before(attempt: Attempt, spec: RunSpec, 
     other.join(0.2)
     assert other.is_alive(), "its copy lies where the first is still read"
     disk.may.release()
-    assert disk.begun.acquire(timeout=30)
+    assert disk.begun.acquire(timeout=PATIENCE_S)
     assert_holds(attempt, 1, first)
     disk.may.release()
-    other.join(30)
+    other.join(PATIENCE_S)
     waiting[0]()
     assert_holds(attempt, 2, second)
     assert (disk.most, disk.threads) == (1, 2)

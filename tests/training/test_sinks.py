@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.commandline import PATIENCE_S
 
 from ettsweep.errors import InputError
 from ettsweep.training import sinks
@@ -176,10 +177,11 @@ def test_sinks_are_checked_without_importing_torch_or_them() -> None:
 WANDB = """
 import json, os, sys
 from pathlib import Path
-from ettsweep.training.sinks import open_sinks
+from ettsweep.training import sinks
 results, from_step, lines = Path(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3])
 config = {"lr": 0.0078125, "wd": 0.5, "seed": 3, "strategy": "ntk"}
-(sink,) = open_sinks(["wandb"], results, "0123456789ab", config, from_step, print)
+sinks.PATIENCE_S = float(sys.argv[4])
+(sink,) = sinks.open_sinks(["wandb"], results, "0123456789ab", config, from_step, print)
 for line in lines:
     sink.write(line)
 sink.close()
@@ -192,13 +194,13 @@ def run_wandb(results: Path, from_step: int, *lines: dict[str, Any], **environme
     """Write lines in a process of its own, where nobody is logged in; return what was said."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith("WANDB")}
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", WANDB, str(results), str(from_step), json.dumps(lines)],
+        [sys.executable, "-W", "error", "-c", WANDB, str(results), str(from_step), json.dumps(lines), str(PATIENCE_S)],
         env=kept | {"HOME": str(results), "NETRC": str(results / "netrc")} | environment,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         check=True,
-        timeout=120,
+        timeout=2 * PATIENCE_S,
     )
     assert done.stderr == ""
     return done.stdout

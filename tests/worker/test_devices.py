@@ -5,6 +5,7 @@ Whatever happens to either process, a run that is finished has the bits of one t
 
 import contextlib
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -84,10 +85,20 @@ def followers(leader: int) -> list[int]:
 
 
 def at_work(attempt: Attempt) -> tuple[int, int]:
-    """Wait until an attempt has saved a checkpoint of its own; return the processes that train: leader and follower."""
+    """Return the processes that train, leader and follower, once they have saved a checkpoint; `tell` has both go on.
+
+    The leader is stopped there: the other waits for it.
+    """
     wait_for(attempt.has_checkpoint, f"a checkpoint of attempt {attempt.number}")
+    os.kill(owner(attempt), signal.SIGSTOP)
     (follower,) = followers(owner(attempt))
     return owner(attempt), follower
+
+
+def tell(pid: int, number: signal.Signals, leader: int) -> None:
+    os.kill(pid, number)
+    with contextlib.suppress(ProcessLookupError):  # killed
+        os.kill(leader, signal.SIGCONT)
 
 
 def wait_until_gone(*pids: int) -> None:
@@ -128,14 +139,14 @@ def test_a_killed_leader_takes_the_others_along_and_a_killed_follower_is_replace
     ettsweep(*command)
     run = RunDir(attempt_with_checkpoint(results).run)
     leader, follower = at_work(run.attempt(1))
-    os.kill(leader, signal.SIGKILL)
+    tell(leader, signal.SIGKILL, leader)
     wait_until_gone(follower)
     assert status(results)[run.id]["state"] == "interrupted"
 
     assert "1 taken on" in ettsweep(*command).stderr
     wait_for(run.attempt(2).path.exists, "the second attempt")
     leader, follower = at_work(run.attempt(2))
-    os.kill(follower, signal.SIGKILL)
+    tell(follower, signal.SIGKILL, leader)
     wait_for(run.attempt(3).path.exists, "the third attempt")
     assert owner(run.attempt(3)) == leader, "it lives on"
     assert follower not in followers(leader)
@@ -155,11 +166,11 @@ def test_a_sharded_run_is_killed_and_told_to_end_and_cleaned_up(command: Any, re
     ettsweep(*sharded)
     attempt = attempt_with_checkpoint(results)
     leader, follower = at_work(attempt)
-    os.kill(follower, signal.SIGKILL)
+    tell(follower, signal.SIGKILL, leader)
     run = RunDir(attempt.run)
     wait_for(run.attempt(2).path.exists, "the second attempt")
     leader, follower = at_work(run.attempt(2))
-    os.kill(follower, signal.SIGTERM)
+    tell(follower, signal.SIGTERM, leader)
     wait_until_gone(leader, follower)
     assert run.attempt(2).failure() == {"kind": "interrupted", "reason": "terminated", "details": ""}
     wait_for(lambda: status(results)[run.id]["state"] == "interrupted", "the job to end")
@@ -195,7 +206,7 @@ def test_both_processes_save_and_end_whichever_is_told_to(command: Any, results:
         (run,) = runs_in(results)
         wait_for(run.attempt(number).path.exists, f"attempt {number}")
         processes = at_work(run.attempt(number))
-        os.kill(processes[which], signal.SIGTERM)
+        tell(processes[which], signal.SIGTERM, processes[0])
         wait_until_gone(*processes)
         assert run.numbers() == list(range(1, number + 1)), "it is not taken on by who was told to end"
         assert run.attempt(number).failure() == {"kind": "interrupted", "reason": "terminated", "details": ""}
@@ -214,6 +225,7 @@ def test_a_cancelled_run_stops_on_both(command: Any, results: Path) -> None:
     attempt = attempt_with_checkpoint(results)
     processes = at_work(attempt)
     ettsweep("cancel", attempt.run.name, "--results", results)
+    os.kill(processes[0], signal.SIGCONT)
     wait_until_gone(*processes)
     assert status(results)[attempt.run.name]["state"] == "cancelled"
     assert attempt.failure() == {"kind": "interrupted", "reason": "cancelled", "details": ""}
@@ -339,13 +351,20 @@ def meeting(
         yield peers
 
 
+def free_port(address: str) -> int:
+    """Return a port that nobody has, none of those that the system gives to anybody."""
+    for port in random.sample(devices.PORTS, 100):
+        with socket.socket() as free, contextlib.suppress(OSError):
+            free.bind((address, port))
+            return port
+    pytest.fail("no port is free")
+
+
 @pytest.mark.parametrize(("nodes", "named", "address"), [(1, "elsewhere", "127.0.0.1"), (2, "127.0.0.2", "127.0.0.2")])
 def test_processes_of_a_job_listen_where_the_others_reach_them_and_nowhere_else(
     nodes: int, named: str, address: str
 ) -> None:
-    with socket.socket() as free:
-        free.bind((address, 0))
-        port = free.getsockname()[1]
+    port = free_port(address)
     with meeting("vit.1a2b3c4d", nodes, named, MASTER_PORT=str(port)) as peers:
         assert [peer.stdout and peer.stdout.readline() for peer in peers] == ["1\n", "1\n"], "they have met"
         leader, follower = (listening(peer.pid) for peer in peers)

@@ -28,7 +28,14 @@ from support.commandline import (
     worker_pids,
     write_grid,
 )
-from support.slots import attempt_with_checkpoint, held, owner, wait_for_results, waiting
+from support.slots import (
+    end_stopped,
+    held,
+    owner,
+    stopped_at_checkpoint,
+    wait_for_results,
+    waiting,
+)
 
 from ettsweep.launch.outlook import LiveOutlook
 from ettsweep.launch.replacement import Replacer
@@ -103,8 +110,7 @@ def test_other_processes_see_what_is_queued_and_what_is_running(grid: Any, resul
         assert len(submission_folders(results)) == 1
         (worker,) = wait_for(lambda: waiting(worker_pids(results)) and worker_pids(results), "the worker to wait")
         assert not has_torch(worker)
-    first = attempt_with_checkpoint(results)
-    os.kill(worker, signal.SIGSTOP)  # it lives, and cannot finish while another process looks
+    first = stopped_at_checkpoint(results)
     seen = status(results)
     assert {row["state"] for run, row in seen.items() if run == first.run.name} == {"running"}
     assert {row["state"] for run, row in seen.items() if run != first.run.name} == {"queued"}
@@ -138,9 +144,7 @@ def test_commands_at_the_same_instant_train_each_run_once_on_the_slots_there_are
 def test_who_waits_for_a_slot_says_who_has_it(grid: Any, tmp_path: Path, results: Path) -> None:
     waiting_results = tmp_path / "waiting"
     ettsweep(*grid(), *ONE_SLOT)
-    holding = attempt_with_checkpoint(results)
-    holder = owner(holding)
-    os.kill(holder, signal.SIGSTOP)
+    holder = owner(stopped_at_checkpoint(results))
     asked = (*grid(runs=2, recipe=GRID["recipe"])[:-1], waiting_results)
     ettsweep(*asked, *ONE_SLOT)
     who = f"slot cpu-0, held by process {holder} of {results}"
@@ -183,7 +187,7 @@ def test_only_a_lock_that_is_held_has_a_holder_and_only_one_that_lives_has_a_nam
 
 def test_another_worker_takes_on_the_run_of_a_killed_one(grid: Any, results: Path, tmp_path: Path) -> None:
     ettsweep(*grid(runs=2), *TWO_SLOTS)
-    lost = attempt_with_checkpoint(results)
+    lost = stopped_at_checkpoint(results)
     wait_for(lambda: all(run.numbers() for run in runs_in(results)), "both runs to be claimed")
     (other,) = (run for run in runs_in(results) if run.id != lost.run.name)
     assert owner(lost) != owner(other.attempt(1))
@@ -201,7 +205,7 @@ def test_another_worker_takes_on_the_run_of_a_killed_one(grid: Any, results: Pat
 @pytest.mark.slow
 def test_following_replaces_a_worker_that_was_killed(grid: Any, results: Path, tmp_path: Path) -> None:
     command = start(*grid(), *ONE_SLOT, "--follow")
-    lost = attempt_with_checkpoint(results)
+    lost = stopped_at_checkpoint(results)
     os.kill(owner(lost), signal.SIGKILL)
     assert RunDir(lost.run).result() is None
     assert "1 of 1 run finished" in ended(command).stderr
@@ -214,10 +218,8 @@ def test_following_replaces_a_worker_that_was_killed(grid: Any, results: Path, t
 @pytest.mark.slow
 def test_a_worker_told_to_end_saves_and_the_next_command_goes_on(grid: Any, results: Path, tmp_path: Path) -> None:
     ettsweep(*grid(), *ONE_SLOT)
-    stopped = attempt_with_checkpoint(results)
-    worker = owner(stopped)
-    os.kill(worker, signal.SIGTERM)
-    wait_for(lambda: not alive(worker), "the worker to end")
+    stopped = stopped_at_checkpoint(results)
+    end_stopped(owner(stopped), signal.SIGTERM)
     row = wait_for(lambda: (r := status(results)[stopped.run.name])["state"] != "queued" and r, "the job to end")
     assert (row["state"], stopped.failure()) == (
         "interrupted",
@@ -247,10 +249,8 @@ def test_ctrl_c_only_detaches(grid: Any, results: Path) -> None:
 
 def kill_one_of_two(results: Path) -> tuple[Attempt, int]:
     """Return an attempt whose worker was killed, and the other worker, which is stopped; two runs wait for them."""
-    lost = attempt_with_checkpoint(results)
-    os.kill(owner(lost), signal.SIGSTOP)
-    other = owner(attempt_with_checkpoint(results, but=lost.run.name))
-    os.kill(other, signal.SIGSTOP)
+    lost = stopped_at_checkpoint(results)
+    other = owner(stopped_at_checkpoint(results, but=lost.run.name))
     os.kill(owner(lost), signal.SIGKILL)
     wait_for(lambda: not alive(owner(lost)), "the worker to end")
     return lost, other
@@ -340,12 +340,11 @@ def test_following_fills_the_slot_of_a_dead_worker_while_others_train(grid: Any,
 
 def test_a_worker_that_was_told_to_end_is_replaced_by_a_command_alone(grid: Any, results: Path) -> None:
     ettsweep(*grid(runs=4), *TWO_SLOTS, "--launch-set", "pack=1")
-    told = owner(attempt_with_checkpoint(results))
+    told = owner(stopped_at_checkpoint(results))
     wait_for(lambda: len([run for run in runs_in(results) if run.numbers()]) > 1, "the other worker")
     (other,) = {pid for pid in worker_pids(results) if pid != told}
     os.kill(other, signal.SIGSTOP)
-    os.kill(told, signal.SIGTERM)
-    wait_for(lambda: not alive(told), "the worker to end")
+    end_stopped(told, signal.SIGTERM)
     assert [v.died for v in vacancies(results)] == [False]
     os.kill(other, signal.SIGKILL)
     wait_for(lambda: not alive(other), "the other to end")
@@ -358,9 +357,8 @@ def test_a_worker_that_was_told_to_end_is_replaced_by_a_command_alone(grid: Any,
 @pytest.mark.slow
 def test_running_and_queued_runs_are_cancelled_and_retried(grid: Any, results: Path) -> None:
     ettsweep(*grid(runs=2), *ONE_SLOT)
-    running = attempt_with_checkpoint(results)
+    running = stopped_at_checkpoint(results)
     worker = owner(running)
-    os.kill(worker, signal.SIGSTOP)
     assert "2 runs cancelled" in ettsweep("cancel", "--all", "--yes", "--results", results).stderr
     os.kill(worker, signal.SIGCONT)
     wait_for(lambda: not alive(worker), "the worker to end")

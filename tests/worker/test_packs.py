@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -13,15 +14,15 @@ from typing import Any
 import pytest
 from support.commandline import (
     LONG,
-    alive,
     assert_as_if_undisturbed,
     ettsweep,
     runs_in,
     wait_for,
+    worker_pids,
     write_grid,
 )
 from support.made_runs import CPU, MakeSpec
-from support.slots import owner, wait_for_results
+from support.slots import end_stopped, held, owner, wait_for_results, waiting
 
 from ettsweep.launch.profiles import LocalProfile, Slot
 from ettsweep.launch.submissions import Submission
@@ -34,6 +35,7 @@ from ettsweep.training import memory, stack
 from ettsweep.training.distributed import ALONE
 from ettsweep.training.run import environment
 from ettsweep.training.stack import Trial
+from ettsweep.worker.control import POLL_S
 from ettsweep.worker.pack import Places, Remaining, Size, enough, pack_size
 from ettsweep.worker.worker import ALONE_OF_ITS_KIND, Worker
 
@@ -99,7 +101,9 @@ class TestWorkers:
         assert "4 done" in ettsweep("status", "--results", results).stderr
 
     def test_each_slot_is_left_its_part(self, grid: Ask, results: Path) -> None:
-        grid("slots=2", "pack=8", runs=4)
+        with held("cpu-0", "cpu-1"):  # so that both begin at once
+            grid("slots=2", "pack=8", runs=4)
+            wait_for(lambda: len(pids := worker_pids(results)) == 2 and waiting(pids), "both workers")
         runs = wait_for_results(results, 4)
         assert len({owner(run.attempt(1)) for run in runs}) == 2
         assert [pack_of(run) for run in runs] == [2] * 4
@@ -107,7 +111,11 @@ class TestWorkers:
     def test_one_of_a_pack_is_cancelled_and_the_others_go_on(self, grid: Ask, results: Path) -> None:
         grid()
         runs = all_trained(results, 3)
+        worker = owner(runs[0].attempt(1))
+        os.kill(worker, signal.SIGSTOP)
         assert "1 run cancelled" in ettsweep("cancel", runs[1].id, "--results", results).stderr
+        time.sleep(POLL_S)  # it looks at its next step, however lately it has looked
+        os.kill(worker, signal.SIGCONT)
         for run in wait_for_results(results, 2):
             assert_as_if_undisturbed(run)
         assert runs[1].status().state is State.CANCELLED
@@ -119,8 +127,8 @@ class TestWorkers:
     ) -> None:
         grid()
         worker = owner(all_trained(results, 3)[0].attempt(1))
-        os.kill(worker, number)
-        wait_for(lambda: not alive(worker), "the worker to end")
+        os.kill(worker, signal.SIGSTOP)
+        end_stopped(worker, number)
         if number == signal.SIGTERM:
             reasons = [run.attempt(1).failure() for run in runs_in(results)]
             assert reasons == [{"kind": "interrupted", "reason": "terminated", "details": ""}] * 3

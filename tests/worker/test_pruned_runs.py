@@ -19,7 +19,7 @@ from support.commandline import (
     wait_for,
     write_grid,
 )
-from support.slots import attempt_with_checkpoint, owner, wait_for_results
+from support.slots import owner, stopped_at_checkpoint, wait_for_results
 
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
@@ -46,9 +46,8 @@ def grid(tmp_path: Path, results: Path) -> Ask:
 
 def prune_in_training(results: Path) -> tuple[RunDir, Attempt, int]:
     """Ask a run to stop that is in training; return it, its attempt, and its worker, which is asleep."""
-    attempt = attempt_with_checkpoint(results)
+    attempt = stopped_at_checkpoint(results)
     worker = owner(attempt)
-    os.kill(worker, signal.SIGSTOP)
     run = RunDir(attempt.run)
     assert run.prune(25, WHY)
     row = status(results)[run.id]

@@ -75,8 +75,7 @@ def test_it_reads_well_without_colours(results: Path, training: Search) -> None:
     with Terminal(80, 24, NO_COLOR="1") as terminal:
         terminal.type(WATCH.format(results))
         terminal.wait_for(r"optimal within")
-        whole = lambda: (seen := terminal.seen()) and "[" in seen and seen.count(".1") > 6  # noqa: E731
-        wait_for(whole, "the lattice")
+        wait_for(lambda: "[" in (seen := terminal.seen()) and seen.count(".1") > 6, "the lattice")
         colours = terminal.seen(colours=True)
         assert not [part for part in colours.split("\x1b[")[1:] if part.startswith(("38;", "48;", "32m", "36m"))]
 

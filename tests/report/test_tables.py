@@ -1,9 +1,11 @@
 """Tables against numbers computed from result.json with the standard library."""
 
 import io
+import itertools
 import json
 import math
 import statistics
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -238,3 +240,12 @@ def test_markdown_and_latex_have_powers_of_two() -> None:
 def test_nothing_at_all_makes_empty_tables(tmp_path: Path) -> None:
     for path in tables.write_tables(tmp_path, [], [], {}):
         assert path.stat().st_size > 0
+
+
+@pytest.mark.slow
+def test_ten_thousand_runs_take_seconds(made: Made, tmp_path: Path) -> None:
+    many = itertools.islice(itertools.cycle(made.runs), 10_000)
+    runs = [replace(run, dir=RunDir(run.dir.path.with_name(f"{number:012x}"))) for number, run in enumerate(many)]
+    start = time.process_time()
+    tables.write_tables(tmp_path, runs, made.verdicts, made.searches)
+    assert time.process_time() - start < 6.0, "about 2 s on an idle core"

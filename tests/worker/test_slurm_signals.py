@@ -257,7 +257,7 @@ def test_a_job_trains_its_runs_one_after_the_other(cluster: Cluster, tmp_path: P
     wait_until_done(results)
     number, runs = array(results), by_task(results)
     assert [lives(run) for run in runs] == [[(f"{number}_{task}", 0)] for task in (0, 0, 1)]
-    assert {row["id"] for row in cluster.squeue("--jobs", number)} == {f"{number}_1", f"{number}_0"}
+    assert sorted(row["id"] for row in cluster.squeue("--jobs", number)) == [f"{number}_0", f"{number}_1"]
     assert len({run.attempt(1).claim()["process"]["pid"] for run in runs[:2]}) == 1
     assert_all_as_if_undisturbed(results)
 

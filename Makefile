@@ -86,56 +86,56 @@ slurm-down:
 	@for folder in $(DEVCLUSTER) $(DEVCLUSTER)-[2-9]; do [ ! -d $$folder ] || tests/devcluster/down.sh $$folder; done
 
 chaos: $(READY)
-	@PYTHONPATH=tests $(BIN)/python -m support.chaos $(CHAOS)
+	@PYTHONPATH=.:tests $(BIN)/python -m support.chaos $(CHAOS)
 
 fuzz: $(READY)
 	@FUZZ=$(or $(FUZZ),2000) $(BIN)/python -m pytest tests/test_fuzz.py --numprocesses $(PROCESSES)
 
 pictures: $(READY)
-	@PYTHONPATH=tests $(BIN)/python -m bench.pictures $(RESULTS)
+	@PYTHONPATH=.:tests $(BIN)/python -m bench.pictures $(RESULTS)
 
 bench: $(READY)
-	@PYTHONPATH=tests $(BIN)/python -m bench.tool
+	@PYTHONPATH=.:tests $(BIN)/python -m bench.tool
 
 bench-data: $(READY)
-	@PYTHONPATH=tests $(BIN)/python -m bench.data $(BENCH)
+	@PYTHONPATH=.:tests $(BIN)/python -m bench.data $(BENCH)
 
 bench-text: $(READY)
-	@PYTHONPATH=tests $(BIN)/python -m bench.text $(BENCH)
+	@PYTHONPATH=.:tests $(BIN)/python -m bench.text $(BENCH)
 
 bench-verdicts: $(READY)
-	@PYTHONPATH=tests $(BIN)/python -m bench.verdicts $(BENCH)
+	@PYTHONPATH=.:tests $(BIN)/python -m bench.verdicts $(BENCH)
 
 bench-search: $(READY)
-	@PYTHONPATH=tests $(BIN)/python -m bench.search $(BENCH)
+	@PYTHONPATH=.:tests $(BIN)/python -m bench.search $(BENCH)
 
 bench-pack: $(READY)
-	@PYTHONPATH=tests $(BIN)/python -m bench.pack $(BENCH)
+	@PYTHONPATH=.:tests $(BIN)/python -m bench.pack $(BENCH)
 
 bench-busy: $(READY)
-	@PYTHONPATH=tests $(BIN)/python -m bench.busy $(BENCH)
+	@PYTHONPATH=.:tests $(BIN)/python -m bench.busy $(BENCH)
 
 bench-beside: $(READY)
-	@PYTHONPATH=tests $(BIN)/python -m bench.beside $(BENCH)
+	@PYTHONPATH=.:tests $(BIN)/python -m bench.beside $(BENCH)
 
 bench-vit: $(READY)
-	@PYTHONPATH=tests $(BIN)/python -m bench.vit $(BENCH)
+	@PYTHONPATH=.:tests $(BIN)/python -m bench.vit $(BENCH)
 
 bench-encdec: $(READY)
-	@PYTHONPATH=tests $(BIN)/python -m bench.encdec $(BENCH)
+	@PYTHONPATH=.:tests $(BIN)/python -m bench.encdec $(BENCH)
 
 bench-gpu: $(READY)
-	@PYTHONPATH=tests $(BIN)/python -m bench.gpu $(BENCH)
+	@PYTHONPATH=.:tests $(BIN)/python -m bench.gpu $(BENCH)
 
 bench-gpu-text: $(READY)
-	@PYTHONPATH=tests $(BIN)/python -m bench.gpu_text $(BENCH)
+	@PYTHONPATH=.:tests $(BIN)/python -m bench.gpu_text $(BENCH)
 
 bench-all-gpu: $(if $(WHEELS),,$(READY))
-	@PYTHONPATH=tests $(if $(WHEELS),$(PYTHON),$(BIN)/python) -m bench.all_gpu $(if $(STEP),--step $(STEP)) \
+	@PYTHONPATH=.:tests $(if $(WHEELS),$(PYTHON),$(BIN)/python) -m bench.all_gpu $(if $(STEP),--step $(STEP)) \
 		$(if $(OUT),--out $(OUT)) $(if $(SMALL),--small) $(if $(WHEELS),--wheels $(WHEELS)) $(BENCH)
 
 wheels: $(READY)
-	@PYTHONPATH=tests $(BIN)/python -m bench.session.wheels $(or $(WHEELS),$(error say where to: make wheels WHEELS=DIR)) \
+	@PYTHONPATH=.:tests $(BIN)/python -m bench.session.wheels $(or $(WHEELS),$(error say where to: make wheels WHEELS=DIR)) \
 		--python-version $(or $(PYTHON_VERSION),3.12) $(BENCH)
 
 clean:

@@ -62,10 +62,19 @@ SPEC: dict[str, Any] = {
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give each test the marks of the fixtures that it uses."""
+    """Give each test the marks of the fixtures that it uses.
+
+    A fixture of such a name that a test file defines for itself starts no process: its tests would be left out unseen.
+    """
     for item in items:
-        for name in set(MARKING).intersection(item.fixturenames):  # type: ignore[attr-defined]
-            item.add_marker(name)
+        definitions = item._fixtureinfo.name2fixturedefs  # type: ignore[attr-defined]
+        for name in MARKING:
+            if name in definitions:
+                if len(definitions[name]) > 1:
+                    raise pytest.UsageError(
+                        f"{item.path}: the fixture {name!r} hides the one that marks tests: rename it"
+                    )
+                item.add_marker(name)
 
 
 @pytest.fixture

@@ -372,7 +372,7 @@ def test_where_slurm_is_stays_known(tmp_path: Path, seen_by_sbatch: Any) -> None
 
 
 @pytest.fixture
-def cluster(bin_folder: Path, tmp_path: Path) -> Path:
+def stand_in_cluster(bin_folder: Path, tmp_path: Path) -> Path:
     """Put programs on PATH that stand for a cluster whose arrays have two tasks; return where sbatch puts scripts."""
     slurm.configuration.cache_clear()
     folder = tmp_path / "submitted"
@@ -400,14 +400,14 @@ def without_unique_names(script: str) -> str:
 
 @pytest.mark.parametrize("snapshot", [False, True])
 def test_a_dry_run_shows_the_scripts_that_are_submitted(
-    cluster: Path, results: Path, make_spec: Callable[..., RunSpec], snapshot: bool
+    stand_in_cluster: Path, results: Path, make_spec: Callable[..., RunSpec], snapshot: bool
 ) -> None:
     profile = SlurmProfile(kind="slurm", runs_per_job=2, max_parallel=3, snapshot=snapshot, partition="a b")
     plan = plan_of(results, [make_spec(seed=seed) for seed in range(7)])
     shown = scripts(results, plan, profile)
     assert not results.exists(), "a dry run leaves no trace"
     folders = submit(results, plan, profile)
-    submitted = [path.read_text() for path in sorted(cluster.iterdir())]
+    submitted = [path.read_text() for path in sorted(stand_in_cluster.iterdir())]
     assert [without_unique_names(script) for script in submitted] == shown
     assert [options(script)["array"] for script in shown] == ["0-1%1", "0-1%1"], "two arrays share max_parallel"
     assert [len(read_submission(folder).runs) for folder in folders] == [4, 3]
@@ -423,7 +423,7 @@ def test_a_dry_run_shows_the_scripts_that_are_submitted(
     ],
 )
 def test_workers_are_told_where_the_data_are_unless_the_profile_says_it(
-    cluster: Path,
+    stand_in_cluster: Path,
     results: Path,
     make_spec: Callable[..., RunSpec],
     monkeypatch: pytest.MonkeyPatch,
@@ -437,16 +437,16 @@ def test_workers_are_told_where_the_data_are_unless_the_profile_says_it(
 
 
 def test_each_submission_has_a_name_of_its_own_which_its_jobs_carry(
-    cluster: Path, results: Path, make_spec: Callable[..., RunSpec]
+    stand_in_cluster: Path, results: Path, make_spec: Callable[..., RunSpec]
 ) -> None:
     folders = submit(results, plan_of(results, [make_spec(seed=s) for s in range(4)]), SlurmProfile(kind="slurm"))
     names = [read_submission(folder).name for folder in folders]
     assert len(set(names)) == 2
-    assert [options(path.read_text())["job-name"] for path in sorted(cluster.iterdir())] == names
+    assert [options(path.read_text())["job-name"] for path in sorted(stand_in_cluster.iterdir())] == names
 
 
 def test_a_results_folder_whose_name_slurm_would_rewrite_is_refused(
-    cluster: Path, tmp_path: Path, make_spec: Callable[..., RunSpec]
+    stand_in_cluster: Path, tmp_path: Path, make_spec: Callable[..., RunSpec]
 ) -> None:
     results = tmp_path / "50%j"
     with pytest.raises(InputError, match=r"50%j.*SLURM.*%"):

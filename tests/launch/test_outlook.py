@@ -74,7 +74,7 @@ class Cluster:
 
 
 @pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+def toy_cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     """Return a cluster called toy."""
     made = Cluster()
     monkeypatch.setattr(slurm, "queue", made.queue)
@@ -170,24 +170,24 @@ def look(results: Path, run: str = RUN, memory: Memory | None = None) -> tuple[S
     ],
 )
 def test_an_owner_lives_as_long_as_its_life_of_the_job(
-    cluster: Cluster, results: Path, restart: int | None, state: str, restarts: int, life: Life
+    toy_cluster: Cluster, results: Path, restart: int | None, state: str, restarts: int, life: Life
 ) -> None:
     submitted(results)
-    cluster.has("7_0", state, restarts=restarts)
+    toy_cluster.has("7_0", state, restarts=restarts)
     owner = LiveOutlook(results).owner(claimed(results, job=by(restart=restart)))
     assert (owner.life, owner.where) == (life, "n7")
 
 
-def test_an_owner_whose_job_squeue_does_not_list_is_dead(cluster: Cluster, results: Path) -> None:
+def test_an_owner_whose_job_squeue_does_not_list_is_dead(toy_cluster: Cluster, results: Path) -> None:
     submitted(results)
-    cluster.has("7_1", "RUNNING")
+    toy_cluster.has("7_1", "RUNNING")
     assert LiveOutlook(results).owner(claimed(results, job=by("7_0"))).life == "dead"
 
 
 @pytest.mark.parametrize("word", ["UNKNOWN", "EXPEDITING"])
-def test_nothing_is_concluded_from_a_word_of_a_later_slurm(cluster: Cluster, results: Path, word: str) -> None:
+def test_nothing_is_concluded_from_a_word_of_a_later_slurm(toy_cluster: Cluster, results: Path, word: str) -> None:
     submitted(results)
-    cluster.has("7_0", word)
+    toy_cluster.has("7_0", word)
     assert LiveOutlook(results).owner(claimed(results, job=by())).life != "dead"
     assert look(results)[0] in (State.QUEUED, State.UNKNOWN)
 
@@ -195,52 +195,52 @@ def test_nothing_is_concluded_from_a_word_of_a_later_slurm(cluster: Cluster, res
 @pytest.mark.parametrize(("owner", "life"), [(ME, "alive"), (GONE, "dead")])
 @pytest.mark.parametrize("state", ["RUNNING", "CANCELLED", "silence"])
 def test_a_process_that_can_be_seen_needs_no_scheduler(
-    cluster: Cluster, results: Path, owner: Process, life: Life, state: str
+    toy_cluster: Cluster, results: Path, owner: Process, life: Life, state: str
 ) -> None:
     submitted(results)
-    cluster.has("7_0", state)
-    cluster.silence = "no controller" if state == "silence" else ""
+    toy_cluster.has("7_0", state)
+    toy_cluster.silence = "no controller" if state == "silence" else ""
     assert LiveOutlook(results).owner(claimed(results, owner, job=by())).life == life
-    assert cluster.asked == 0
+    assert toy_cluster.asked == 0
 
 
-def test_a_claim_that_cannot_be_read_has_no_owner(cluster: Cluster, results: Path) -> None:
+def test_a_claim_that_cannot_be_read_has_no_owner(toy_cluster: Cluster, results: Path) -> None:
     submitted(results)
-    cluster.has("7_0", "RUNNING")
+    toy_cluster.has("7_0", "RUNNING")
     attempt = claimed(results, None, job=by())
     assert LiveOutlook(results).owner(attempt).life == "dead"
     (attempt.path / "claim.json").write_text("{")
     assert LiveOutlook(results).owner(attempt).life == "dead"
 
 
-def test_jobs_of_another_cluster_are_not_judged_from_here(cluster: Cluster, results: Path) -> None:
+def test_jobs_of_another_cluster_are_not_judged_from_here(toy_cluster: Cluster, results: Path) -> None:
     submitted(results)
-    cluster.has("7_0", "CANCELLED")
+    toy_cluster.has("7_0", "CANCELLED")
     owner = LiveOutlook(results).owner(claimed(results, job=by(cluster="moon")))
     assert owner.life == "unknown"
     assert owner.reason == "cluster moon cannot be asked from here, which is toy"
 
 
-def test_nothing_is_known_of_owners_while_slurm_is_silent(cluster: Cluster, results: Path) -> None:
+def test_nothing_is_known_of_owners_while_slurm_is_silent(toy_cluster: Cluster, results: Path) -> None:
     submitted(results)
-    cluster.silence = "squeue: Socket timed out on send/recv operation"
+    toy_cluster.silence = "squeue: Socket timed out on send/recv operation"
     outlook = LiveOutlook(results)
     owner = outlook.owner(claimed(results, job=by()))
     assert owner.life == "unknown"
-    assert owner.reason == f"SLURM does not answer: {cluster.silence}"
-    assert outlook.silence == cluster.silence
+    assert owner.reason == f"SLURM does not answer: {toy_cluster.silence}"
+    assert outlook.silence == toy_cluster.silence
 
 
-def test_a_silent_slurm_is_no_matter_where_no_job_is(cluster: Cluster, results: Path) -> None:
-    cluster.silence = "no controller"
+def test_a_silent_slurm_is_no_matter_where_no_job_is(toy_cluster: Cluster, results: Path) -> None:
+    toy_cluster.silence = "no controller"
     outlook = LiveOutlook(results)
     assert outlook.owner(claimed(results, heartbeat_s=1)).life == "unknown"
     assert outlook.prospect(RUN) is None
-    assert (outlook.silence, cluster.asked) == ("", 0)
+    assert (outlook.silence, toy_cluster.asked) == ("", 0)
 
 
 def test_a_controller_that_does_not_say_which_cluster_it_is_counts_as_silent(
-    cluster: Cluster, results: Path, monkeypatch: pytest.MonkeyPatch
+    toy_cluster: Cluster, results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_answer() -> str:
         raise NoAnswerError("scontrol gave no answer in 20 s")
@@ -254,10 +254,10 @@ def test_a_controller_that_does_not_say_which_cluster_it_is_counts_as_silent(
 
 @pytest.mark.parametrize("unreachable", ["silence", "another cluster"])
 def test_a_beating_heart_proves_life_where_slurm_cannot_be_asked_and_a_still_one_nothing(
-    cluster: Cluster, results: Path, unreachable: str
+    toy_cluster: Cluster, results: Path, unreachable: str
 ) -> None:
     submitted(results)
-    cluster.silence = "no controller" if unreachable == "silence" else ""
+    toy_cluster.silence = "no controller" if unreachable == "silence" else ""
     attempt = claimed(results, job=by(cluster="toy" if unreachable == "silence" else "moon"), heartbeat_s=10)
     clock = Clock()
     memory = Memory(clock=clock)
@@ -273,7 +273,7 @@ def test_a_beating_heart_proves_life_where_slurm_cannot_be_asked_and_a_still_one
     assert life() == "unknown"
 
 
-def test_an_owner_without_a_job_on_another_machine_is_known_by_its_heart(cluster: Cluster, results: Path) -> None:
+def test_an_owner_without_a_job_on_another_machine_is_known_by_its_heart(toy_cluster: Cluster, results: Path) -> None:
     attempt = claimed(results, heartbeat_s=10)
     clock = Clock()
     memory = Memory(clock=clock)
@@ -282,7 +282,7 @@ def test_an_owner_without_a_job_on_another_machine_is_known_by_its_heart(cluster
     assert owner.reason == "claimed on n7, which cannot be asked from here"
     clock.now_s += 30
     assert LiveOutlook(results, memory).owner(attempt).life == "dead"
-    assert cluster.asked == 0
+    assert toy_cluster.asked == 0
 
 
 # --- prospects ------------------------------------------------------------------------------------------------------
@@ -312,10 +312,10 @@ def test_an_owner_without_a_job_on_another_machine_is_known_by_its_heart(cluster
     ],
 )
 def test_a_job_that_waits_or_runs_will_take_the_run(
-    cluster: Cluster, results: Path, task: dict[str, Any], expected: tuple[State, str, str]
+    toy_cluster: Cluster, results: Path, task: dict[str, Any], expected: tuple[State, str, str]
 ) -> None:
     submitted(results)
-    cluster.has("7_0", **task)
+    toy_cluster.has("7_0", **task)
     assert look(results) == expected
 
 
@@ -334,14 +334,16 @@ def test_a_job_that_waits_or_runs_will_take_the_run(
         ("RESV_DEL_HOLD", "ReservationDeleted"),
     ],
 )
-def test_a_job_that_is_held_says_what_lets_it_start(cluster: Cluster, results: Path, state: str, reason: str) -> None:
+def test_a_job_that_is_held_says_what_lets_it_start(
+    toy_cluster: Cluster, results: Path, state: str, reason: str
+) -> None:
     submitted(results)
-    cluster.has("7_0", state, reason=reason, restarts=3)
+    toy_cluster.has("7_0", state, reason=reason, restarts=3)
     by = " by an administrator" if reason == "JobHeldAdmin" else ""
     told = f"{reason or state}: `scontrol release 7_0`{by}, or `cancel` and `retry`"
     assert look(results) == (State.HELD, told, "7_0")
     submitted(results, array="8", name="next")
-    cluster.has("8_0", "PENDING", name="next")
+    toy_cluster.has("8_0", "PENDING", name="next")
     assert look(results) == (State.QUEUED, "", "8_0"), "another job will take it"
 
 
@@ -360,30 +362,30 @@ def test_a_job_that_is_held_says_what_lets_it_start(cluster: Cluster, results: P
     ],
 )
 def test_a_job_that_has_ended_says_how(
-    cluster: Cluster, results: Path, forgotten: bool, state: str, expected: State, reason: str
+    toy_cluster: Cluster, results: Path, forgotten: bool, state: str, expected: State, reason: str
 ) -> None:
     submitted(results)
-    (cluster.had if forgotten else cluster.has)("7_0", state, reason="why")
+    (toy_cluster.had if forgotten else toy_cluster.has)("7_0", state, reason="why")
     assert look(results) == (expected, reason, "7_0")
-    assert cluster.asked_history == ([["7"]] if forgotten else [])
+    assert toy_cluster.asked_history == ([["7"]] if forgotten else [])
 
 
-def test_a_job_that_nobody_knows_any_more_has_ended(cluster: Cluster, results: Path) -> None:
+def test_a_job_that_nobody_knows_any_more_has_ended(toy_cluster: Cluster, results: Path) -> None:
     submitted(results)
     assert look(results) == (State.INTERRUPTED, "job 7_0 has ended", "7_0")
-    cluster.no_history = "Slurm accounting storage is disabled"
+    toy_cluster.no_history = "Slurm accounting storage is disabled"
     state, reason, _ = look(results)
     assert state is State.INTERRUPTED
     assert reason == "job 7_0 has ended; why is not known: Slurm accounting storage is disabled"
 
 
-def test_accounting_is_believed_only_about_what_has_ended(cluster: Cluster, results: Path) -> None:
+def test_accounting_is_believed_only_about_what_has_ended(toy_cluster: Cluster, results: Path) -> None:
     submitted(results)
-    cluster.had("7_0", "RUNNING")  # for some seconds it is behind the controller
+    toy_cluster.had("7_0", "RUNNING")  # for some seconds it is behind the controller
     assert look(results) == (State.INTERRUPTED, "job 7_0 has ended", "7_0")
 
 
-def test_accounting_is_asked_once_for_all_arrays_with_unfinished_runs(cluster: Cluster, results: Path) -> None:
+def test_accounting_is_asked_once_for_all_arrays_with_unfinished_runs(toy_cluster: Cluster, results: Path) -> None:
     finished = "f" * 12
     submitted(results, RUN, OTHER, array="7", name="a.1")
     submitted(results, finished, array="8", name="a.2")
@@ -396,29 +398,29 @@ def test_accounting_is_asked_once_for_all_arrays_with_unfinished_runs(cluster: C
     outlook = LiveOutlook(results, memory)
     for run in (RUN, OTHER, "a" * 12):
         outlook.prospect(run)
-    assert cluster.asked_history == [["7", "9"]]
+    assert toy_cluster.asked_history == [["7", "9"]]
     clock.now_s += ASK_LAST_S - 1
     LiveOutlook(results, memory).prospect(RUN)
-    assert len(cluster.asked_history) == 1
+    assert len(toy_cluster.asked_history) == 1
     clock.now_s += 1
     LiveOutlook(results, memory).prospect(RUN)
-    assert len(cluster.asked_history) == 2
+    assert len(toy_cluster.asked_history) == 2
 
 
 @pytest.mark.parametrize("forgotten", [False, True], ids=["squeue tells", "sacct tells"])
 def test_a_number_that_slurm_has_given_to_another_job_since_says_nothing(
-    cluster: Cluster, results: Path, forgotten: bool
+    toy_cluster: Cluster, results: Path, forgotten: bool
 ) -> None:
     submitted(results)
-    (cluster.had if forgotten else cluster.has)("7_0", "CANCELLED", name="of-someone-else")
+    (toy_cluster.had if forgotten else toy_cluster.has)("7_0", "CANCELLED", name="of-someone-else")
     assert look(results) == (State.INTERRUPTED, "job 7_0 has ended", "7_0")
 
 
-def test_a_run_is_asked_about_by_the_task_that_lists_it(cluster: Cluster, results: Path) -> None:
+def test_a_run_is_asked_about_by_the_task_that_lists_it(toy_cluster: Cluster, results: Path) -> None:
     runs = [f"{number:012x}" for number in range(5)]
     submitted(results, *runs, runs_per_job=2)
     for index in range(3):
-        cluster.has(f"7_{index}", "RUNNING", node=f"n{index}")
+        toy_cluster.has(f"7_{index}", "RUNNING", node=f"n{index}")
     assert [look(results, run)[1:] for run in runs] == [
         ("its job runs on n0", "7_0"),
         ("its job runs on n0", "7_0"),
@@ -428,11 +430,11 @@ def test_a_run_is_asked_about_by_the_task_that_lists_it(cluster: Cluster, result
     ]
 
 
-def test_prospects_are_unknown_while_slurm_is_silent_or_another_one(cluster: Cluster, results: Path) -> None:
+def test_prospects_are_unknown_while_slurm_is_silent_or_another_one(toy_cluster: Cluster, results: Path) -> None:
     submitted(results, OTHER, cluster="moon", name="b.1")
     submitted(results, RUN, array=None, submitter=ME)
     assert look(results, OTHER)[:2] == (State.UNKNOWN, "cluster moon cannot be asked from here, which is toy")
-    cluster.silence = "no controller"
+    toy_cluster.silence = "no controller"
     assert look(results) == (State.UNKNOWN, "SLURM does not answer: no controller", "")
 
 
@@ -446,22 +448,22 @@ def test_prospects_are_unknown_while_slurm_is_silent_or_another_one(cluster: Clu
     ],
 )
 def test_a_submission_without_a_number_is_as_alive_as_its_submitter(
-    cluster: Cluster, results: Path, submitter: Process | None, gave_up: bool, expected: tuple[State, str]
+    toy_cluster: Cluster, results: Path, submitter: Process | None, gave_up: bool, expected: tuple[State, str]
 ) -> None:
     submission = submitted(results, array=None, submitter=submitter)
     if gave_up:
         submission.record_silence()
-    cluster.has("9_0", "PENDING", name="another.1")
+    toy_cluster.has("9_0", "PENDING", name="another.1")
     assert look(results)[:2] == expected
 
 
 @pytest.mark.parametrize("submitter", [ME, GONE, UNSEEN])
 def test_jobs_whose_submitter_did_not_live_to_record_them_are_found_by_name(
-    cluster: Cluster, results: Path, submitter: Process
+    toy_cluster: Cluster, results: Path, submitter: Process
 ) -> None:
     submitted(results, OTHER, RUN, array=None, submitter=submitter)
-    cluster.has("6_1", "RUNNING", name="another.1")
-    cluster.has("8_1", "RUNNING", node="n1")
+    toy_cluster.has("6_1", "RUNNING", name="another.1")
+    toy_cluster.has("8_1", "RUNNING", node="n1")
     assert look(results) == (State.QUEUED, "its job runs on n1", "8_1")
     state, reason, job = look(results, OTHER)
     assert (state, reason, job) == (State.CANCELLED, "job 8_0 was cancelled in SLURM before it started", "8_0")
@@ -478,19 +480,19 @@ def test_jobs_whose_submitter_did_not_live_to_record_them_are_found_by_name(
     ],
 )
 def test_a_job_whose_workers_all_leave_takes_no_more_runs(
-    cluster: Cluster, results: Path, said: dict[str, int], leaving: bool
+    toy_cluster: Cluster, results: Path, said: dict[str, int], leaving: bool
 ) -> None:
     submission = submitted(results, gpus=2)
-    cluster.has("7_0", "RUNNING", node="n1", restarts=1)
+    toy_cluster.has("7_0", "RUNNING", node="n1", restarts=1)
     for worker, restart in said.items():
         words = {"process": UNSEEN.to_json(), "leaving": True, "restart": restart}
         (submission.path / f"worker-{worker}.json").write_text(json.dumps(words))
     assert look(results)[0] is (State.INTERRUPTED if leaving else State.QUEUED)
 
 
-def test_a_job_has_a_worker_for_each_gpu_of_each_node(cluster: Cluster, results: Path) -> None:
+def test_a_job_has_a_worker_for_each_gpu_of_each_node(toy_cluster: Cluster, results: Path) -> None:
     submission = submitted(results, gpus=2, nodes=2)
-    cluster.has("7_0", "RUNNING")
+    toy_cluster.has("7_0", "RUNNING")
     for rank in range(4):
         assert look(results)[0] is State.QUEUED
         words = {"process": UNSEEN.to_json(), "leaving": True, "restart": 0}
@@ -513,119 +515,121 @@ def test_a_job_has_a_worker_for_each_gpu_of_each_node(cluster: Cluster, results:
     ],
 )
 def test_a_job_that_will_take_the_run_comes_first_and_then_the_newest(
-    cluster: Cluster, results: Path, older: str, newer: str, expected: tuple[State, str]
+    toy_cluster: Cluster, results: Path, older: str, newer: str, expected: tuple[State, str]
 ) -> None:
     submitted(results, array="7", name="a.1")
     submitted(results, array="8", name="a.2")
-    cluster.has("7_0", older, name="a.1")
-    cluster.has("8_0", newer, name="a.2")
+    toy_cluster.has("7_0", older, name="a.1")
+    toy_cluster.has("8_0", newer, name="a.2")
     state, _, job = look(results)
     assert (state, job) == expected
 
 
-def test_a_submission_that_cannot_be_asked_weighs_more_than_one_that_has_ended(cluster: Cluster, results: Path) -> None:
+def test_a_submission_that_cannot_be_asked_weighs_more_than_one_that_has_ended(
+    toy_cluster: Cluster, results: Path
+) -> None:
     submitted(results, array="7", name="a.1", cluster="moon")
     submitted(results, array="8", name="a.2")
-    cluster.has("8_0", "TIMEOUT", name="a.2")
+    toy_cluster.has("8_0", "TIMEOUT", name="a.2")
     assert look(results)[0] is State.UNKNOWN
-    cluster.has("8_0", "PENDING", name="a.2")
+    toy_cluster.has("8_0", "PENDING", name="a.2")
     assert look(results)[0] is State.QUEUED
 
 
-def test_workers_of_this_machine_take_a_run_whose_job_has_ended(cluster: Cluster, results: Path) -> None:
+def test_workers_of_this_machine_take_a_run_whose_job_has_ended(toy_cluster: Cluster, results: Path) -> None:
     submitted(results, kind="local", array=None, submitter=ME)
     submitted(results)
-    cluster.has("7_0", "CANCELLED")
+    toy_cluster.has("7_0", "CANCELLED")
     assert look(results)[0] is State.QUEUED
 
 
-def test_a_run_that_nobody_lists_has_no_prospect(cluster: Cluster, results: Path) -> None:
+def test_a_run_that_nobody_lists_has_no_prospect(toy_cluster: Cluster, results: Path) -> None:
     submitted(results, OTHER)
     assert LiveOutlook(results).prospect(RUN) is None
-    assert cluster.asked == 0
+    assert toy_cluster.asked == 0
 
 
 # --- how often SLURM is asked ---------------------------------------------------------------------------------------
 
 
-def ask_times(memory: Memory, clock: Clock, cluster: Cluster, results: Path, until_s: float) -> list[float]:
+def ask_times(memory: Memory, clock: Clock, toy_cluster: Cluster, results: Path, until_s: float) -> list[float]:
     """Look four times a second; return when SLURM was asked, in seconds after the start."""
     start_s, times = clock.now_s, []
     while clock.now_s - start_s <= until_s:
-        before = cluster.asked
+        before = toy_cluster.asked
         LiveOutlook(results, memory).prospect(RUN)
-        if cluster.asked > before:
+        if toy_cluster.asked > before:
             times.append(clock.now_s - start_s)
         clock.now_s += 0.25
     return times
 
 
 @pytest.mark.parametrize("silence", ["", "no controller"])
-def test_slurm_is_asked_at_once_and_then_ever_more_seldom(cluster: Cluster, results: Path, silence: str) -> None:
+def test_slurm_is_asked_at_once_and_then_ever_more_seldom(toy_cluster: Cluster, results: Path, silence: str) -> None:
     submitted(results)
-    cluster.has("7_0", "PENDING")
-    cluster.silence = silence
+    toy_cluster.has("7_0", "PENDING")
+    toy_cluster.silence = silence
     clock = Clock()
-    times = ask_times(Memory(clock=clock), clock, cluster, results, 200)
+    times = ask_times(Memory(clock=clock), clock, toy_cluster, results, 200)
     gaps = [after - before for before, after in pairwise(times)]
     assert times[0] == 0
     assert gaps == [ASK_FIRST_S, 2, 4, 8, 16, ASK_LAST_S, ASK_LAST_S, ASK_LAST_S, ASK_LAST_S, ASK_LAST_S]
 
 
-def test_a_change_in_slurm_makes_the_questions_frequent_again(cluster: Cluster, results: Path) -> None:
+def test_a_change_in_slurm_makes_the_questions_frequent_again(toy_cluster: Cluster, results: Path) -> None:
     submitted(results)
-    cluster.has("7_0", "PENDING")
+    toy_cluster.has("7_0", "PENDING")
     clock = Clock()
     memory = Memory(clock=clock)
-    ask_times(memory, clock, cluster, results, 100)
-    cluster.has("7_0", "RUNNING")
-    times = ask_times(memory, clock, cluster, results, ASK_LAST_S + 4)
+    ask_times(memory, clock, toy_cluster, results, 100)
+    toy_cluster.has("7_0", "RUNNING")
+    times = ask_times(memory, clock, toy_cluster, results, ASK_LAST_S + 4)
     assert [after - before for before, after in pairwise(times)][:2] == [1, 2]
 
 
-def test_a_new_submission_is_asked_about_at_once(cluster: Cluster, results: Path) -> None:
+def test_a_new_submission_is_asked_about_at_once(toy_cluster: Cluster, results: Path) -> None:
     submitted(results, OTHER, name="a.1", array="6")
     clock = Clock()
     memory = Memory(clock=clock)
-    ask_times(memory, clock, cluster, results, 0)
+    ask_times(memory, clock, toy_cluster, results, 0)
     LiveOutlook(results, memory).prospect(OTHER)
     submitted(results)
-    cluster.has("7_0", "PENDING")
+    toy_cluster.has("7_0", "PENDING")
     assert look(results, memory=memory)[0] is State.QUEUED
 
 
 def test_jobs_that_were_made_since_slurm_was_asked_are_asked_about_before_anything_is_concluded(
-    cluster: Cluster, results: Path
+    toy_cluster: Cluster, results: Path
 ) -> None:
     submission = submitted(results, array=None, submitter=ME)
     memory = Memory(clock=Clock())
     assert look(results, memory=memory)[1] == "being submitted"
     submission.record("7")  # sbatch has answered; the job starts at once, and claims its run
-    cluster.has("7_0", "RUNNING", node="n7")
+    toy_cluster.has("7_0", "RUNNING", node="n7")
     assert LiveOutlook(results, memory).owner(claimed(results, job=by())).life == "alive"
     assert look(results, memory=memory)[0] is State.QUEUED
 
 
-def test_jobs_that_are_not_ours_do_not_make_the_questions_frequent(cluster: Cluster, results: Path) -> None:
+def test_jobs_that_are_not_ours_do_not_make_the_questions_frequent(toy_cluster: Cluster, results: Path) -> None:
     submitted(results)
-    cluster.has("7_0", "PENDING")
+    toy_cluster.has("7_0", "PENDING")
     clock = Clock()
     memory = Memory(clock=clock)
     for number in range(20):
-        cluster.has(f"9_{number}", "PENDING", name="of-mine-too")
-        ask_times(memory, clock, cluster, results, 0.75)
-    assert cluster.asked < 8
+        toy_cluster.has(f"9_{number}", "PENDING", name="of-mine-too")
+        ask_times(memory, clock, toy_cluster, results, 0.75)
+    assert toy_cluster.asked < 8
 
 
-def test_one_look_asks_once_for_all_submissions(cluster: Cluster, results: Path) -> None:
+def test_one_look_asks_once_for_all_submissions(toy_cluster: Cluster, results: Path) -> None:
     runs = [f"{number:012x}" for number in range(20)]
     for number, run in enumerate(runs[:9]):
         submitted(results, run, name=f"a.{number}", array=str(number + 1))
-        cluster.has(f"{number + 1}_0", "PENDING", name=f"a.{number}")
+        toy_cluster.has(f"{number + 1}_0", "PENDING", name=f"a.{number}")
     outlook = LiveOutlook(results)
     for run in runs:
         outlook.prospect(run)
-    assert cluster.asked == 1
+    assert toy_cluster.asked == 1
 
 
 # --- heartbeats -----------------------------------------------------------------------------------------------------
@@ -740,14 +744,14 @@ def cancel(results: Path, *runs: str) -> None:
         folder.cancel()
 
 
-def test_jobs_that_would_find_nothing_but_cancelled_runs_are_withdrawn(cluster: Cluster, results: Path) -> None:
+def test_jobs_that_would_find_nothing_but_cancelled_runs_are_withdrawn(toy_cluster: Cluster, results: Path) -> None:
     runs = [f"{number:012x}" for number in range(6)]
     submitted(results, *runs, runs_per_job=2)
     for index in range(3):
-        cluster.has(f"7_{index}", "PENDING")
+        toy_cluster.has(f"7_{index}", "PENDING")
     cancel(results, *runs[:3])
     assert withdraw(results, runs[:3]) == ["7_0"]
-    assert cluster.cancelled == ["7_0"], "the second job has a run that is still wanted"
+    assert toy_cluster.cancelled == ["7_0"], "the second job has a run that is still wanted"
     finished = RunDir(runs_dir(results) / runs[3]).result_path
     finished.parent.mkdir(parents=True)
     finished.write_text("{}")
@@ -755,12 +759,12 @@ def test_jobs_that_would_find_nothing_but_cancelled_runs_are_withdrawn(cluster: 
 
 
 @pytest.mark.parametrize("state", ["RUNNING", "COMPLETING", "CONFIGURING", "CANCELLED", "COMPLETED"])
-def test_jobs_that_have_started_are_left_to_their_workers(cluster: Cluster, results: Path, state: str) -> None:
+def test_jobs_that_have_started_are_left_to_their_workers(toy_cluster: Cluster, results: Path, state: str) -> None:
     submitted(results)
-    cluster.has("7_0", state)
+    toy_cluster.has("7_0", state)
     cancel(results, RUN)
     assert withdraw(results, [RUN]) == []
-    assert cluster.cancelled == []
+    assert toy_cluster.cancelled == []
 
 
 @pytest.mark.parametrize(
@@ -774,32 +778,34 @@ def test_jobs_that_have_started_are_left_to_their_workers(cluster: Cluster, resu
         ("77_0", NAME),
     ],
 )
-def test_a_job_that_is_not_surely_ours_is_never_withdrawn(cluster: Cluster, results: Path, id_: str, name: str) -> None:
+def test_a_job_that_is_not_surely_ours_is_never_withdrawn(
+    toy_cluster: Cluster, results: Path, id_: str, name: str
+) -> None:
     submitted(results)
-    cluster.has(id_, "PENDING", name=name)
+    toy_cluster.has(id_, "PENDING", name=name)
     cancel(results, RUN)
     assert withdraw(results, [RUN]) == []
-    assert cluster.cancelled == []
+    assert toy_cluster.cancelled == []
 
 
-def test_jobs_found_by_name_are_withdrawn_too(cluster: Cluster, results: Path) -> None:
+def test_jobs_found_by_name_are_withdrawn_too(toy_cluster: Cluster, results: Path) -> None:
     submitted(results, array=None)
-    cluster.has("8_0", "PENDING")
+    toy_cluster.has("8_0", "PENDING")
     cancel(results, RUN)
     assert withdraw(results, [RUN]) == ["8_0"]
 
 
-def test_nothing_is_asked_where_no_job_lists_what_is_cancelled(cluster: Cluster, results: Path) -> None:
+def test_nothing_is_asked_where_no_job_lists_what_is_cancelled(toy_cluster: Cluster, results: Path) -> None:
     submitted(results, OTHER)
-    cluster.silence = "no controller"
+    toy_cluster.silence = "no controller"
     cancel(results, RUN)
     assert withdraw(results, [RUN]) == []
-    assert cluster.asked == 0
+    assert toy_cluster.asked == 0
 
 
-def test_jobs_that_cannot_be_withdrawn_are_said_to_do_nothing(cluster: Cluster, results: Path) -> None:
+def test_jobs_that_cannot_be_withdrawn_are_said_to_do_nothing(toy_cluster: Cluster, results: Path) -> None:
     submitted(results)
-    cluster.silence = "no controller"
+    toy_cluster.silence = "no controller"
     cancel(results, RUN)
     with pytest.raises(
         NoAnswerError, match=r"no controller; their waiting jobs could not be withdrawn, and will do nothing"

@@ -6,7 +6,7 @@ import sys
 import zipfile
 from pathlib import Path
 
-CHECKOUT = Path(__file__).resolve().parents[3]
+CHECKOUT = Path(__file__).resolve().parents[2]
 
 
 def install(wheels: Path, target: Path) -> None:

@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-CHECKOUT = Path(__file__).resolve().parents[2]
+CHECKOUT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [folder for folder in map(str, (CHECKOUT, CHECKOUT / "tests")) if folder not in sys.path]
 
 from bench.session import offline  # noqa: E402 (also called as a file, of a checkout that is not installed)

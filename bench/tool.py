@@ -97,7 +97,7 @@ def main() -> None:
         os.environ["ETTSWEEP_SLOTS"] = str(
             folder / "slots"
         )  # slots of our own: other sweeps neither wait nor are waited for
-        grid = (Path(__file__).parents[2] / "grids" / "vit-digits.yaml").read_text()
+        grid = (Path(__file__).parents[1] / "grids" / "vit-digits.yaml").read_text()
         (folder / "grid.yaml").write_text(grid.replace("seeds: [0, 1, 2]", "seeds: [0]"))
         submit = [ETTSWEEP, "grid", *HUNDRED, *TRIVIAL, "--launch-set", "slots=2", "--results", "results"]
 

@@ -12,7 +12,7 @@ from support.browser import chromium, opened
 from support.commandline import ETTSWEEP
 from support.watched import Terminal
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[1] / "docs"
 
 ANSWER_AND_FIRST_STRATEGY = """
     main > :not(#answer, #families), #families article:not(:first-of-type), .bar { display: none; }

@@ -103,7 +103,7 @@ def test_a_step_that_is_killed_leaves_what_it_had_measured(tmp_path: Path, how: 
 @pytest.mark.slow
 def test_a_small_session_measures_all_steps(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    command = [sys.executable, "tests/bench/all_gpu.py", "--small", "--out", str(out)]
+    command = [sys.executable, "bench/all_gpu.py", "--small", "--out", str(out)]
     subprocess.run(command, cwd=offline.CHECKOUT, check=True, capture_output=True)
     assert {path.name for path in out.iterdir()} == {"targets.md", *(f"{n}-{name}.json" for n, name in NAMES.items())}
     table = (out / "targets.md").read_text()

@@ -38,7 +38,7 @@ MADE = {
     "growing .06": Made("growing", 0.06),
     "heavy .06": Made("bowl", 0.06, "heavy"),
 }
-RECORDED = Path(__file__).parents[2] / "results" / "benchmarks"
+RECORDED = Path(__file__).parents[1] / "results" / "benchmarks"
 MAX_RUNS = 300
 DOUBT = 0.01
 """Of the one-sided bound that a share of bounds that hold is given, from below and from above."""

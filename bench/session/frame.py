@@ -22,7 +22,7 @@ from ettsweep.files import write_atomic
 
 Json = dict[str, Any]
 
-CHECKOUT = Path(__file__).resolve().parents[3]
+CHECKOUT = Path(__file__).resolve().parents[2]
 
 GRACE_S = 2.0
 """Seconds that a process has to end by itself."""

@@ -19,7 +19,7 @@ from ettsweep.report.figures.data import FILE_WIDTH
 from ettsweep.report.histories import Histories, rows_for
 from ettsweep.report.tables import optima_table, runs_table
 from ettsweep.report.theme import CONFIG
-from ettsweep.runs.folder import requests_dir, runs_dir, sweeps_dir
+from ettsweep.runs.folder import runs_dir, sweeps_dir
 from ettsweep.scaling.strategies import parse_strategy, strategy_name
 from ettsweep.sweep.ledger import Run, count_states
 from ettsweep.sweep.sweeps import Searches, belonging, load_sweeps
@@ -57,8 +57,7 @@ def _check(folder: Path) -> None:
     """Check that a folder is there, and holds runs, sweeps or nothing yet."""
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder; `load` takes the results folder of ettsweep's commands")
-    parts = (runs_dir(folder), sweeps_dir(folder), requests_dir(folder))
-    if not any(part.is_dir() for part in parts) and any(folder.iterdir()):
+    if not any(part.is_dir() for part in (runs_dir(folder), sweeps_dir(folder))) and any(folder.iterdir()):
         raise InputError(f"{folder} is no results folder: it has neither runs/ nor sweeps/")
 
 

@@ -207,7 +207,7 @@ HERE = "HERE"
 def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Unpack two results folders that an earlier version has written, for all tests here: they only read.
 
-    `results` holds three requests, two of them of one family; an optimum that a climb reached, with fresh seeds; runs in
+    `results` holds three sweeps, two of them of one family; an optimum that a climb reached, with fresh seeds; runs in
     all states but running; one that no grid asked for; a folder that is no run; a submission to SLURM.
     `near` holds runs at points that are 1e-7 apart in log2(lr).
     """
@@ -260,37 +260,32 @@ def test_an_earlier_results_folder_is_read_as_before(folder: str, command: str, 
     assert_frozen("readings", {f"{folder}: {command}": tidy(done.json), f"{folder}: {command}: code": [done.code]})
 
 
-def test_an_earlier_request_gets_the_verdicts_that_it_alone_would_give(
-    call: Call, earlier: Path, tmp_path: Path
-) -> None:
+def test_an_earlier_sweep_gets_the_verdicts_that_it_alone_would_get(call: Call, earlier: Path, tmp_path: Path) -> None:
     def verdicts(results: Path) -> list[Json]:
         rows = call("verify-optimum", "--dry-run", "--results", results, "--format", "json").json
-        return [row | {"sweep": "", "reason": row["reason"].replace(f"--sweep {row['sweep']} ", "")} for row in rows]
+        return [row | {"reason": row["reason"].replace(f"--sweep {row['sweep']} ", "")} for row in rows]
 
     before = sorted(path.name for path in earlier.iterdir())
     together = verdicts(earlier)
     alone = []
-    for path in sorted((earlier / "requests").iterdir()):
-        folder = tmp_path / path.stem
-        (folder / "requests").mkdir(parents=True)
+    for path in sorted((earlier / "sweeps").iterdir()):
+        folder = tmp_path / path.name
         for name in ("runs", "jobs"):
+            folder.mkdir(exist_ok=True)
             (folder / name).symlink_to((earlier / name).resolve())
-        shutil.copy(path, folder / "requests")
+        shutil.copytree(path, folder / "sweeps" / path.name)
         alone += verdicts(folder)
     assert alone == together
-    assert len({verdict["family"] for verdict in alone}) < len(alone), "two requests are of one family"
+    assert len({verdict["family"] for verdict in alone}) < len(alone), "two sweeps are of one family"
     assert sorted(path.name for path in earlier.iterdir()) == before, "nothing is rewritten"
 
 
 def test_an_earlier_folder_is_gone_on_with(call: Call, unpacked: Path, tmp_path: Path) -> None:
-    """Who stays shows which sweep it follows: in a folder that sweeps without names do not have yet."""
     results = tmp_path / "mine"
     shutil.copytree(unpacked / "near", results)
-    requests = sorted((results / "requests").iterdir())
     done = call("verify-optimum", "--follow", "--max-runs", 0, "--results", results, "--format", "json")
     assert [(row["sweep"], row["verdict"]) for row in done.json] == [("grid", "unresolved")]
     assert [path.name for path in sorted((results / "sweeps" / "grid").iterdir())] == ["0001.yaml"]
-    assert sorted((results / "requests").iterdir()) == requests
 
 
 def test_a_run_of_each_kind_of_an_earlier_folder_is_shown_as_before(call: Call, earlier: Path) -> None:

@@ -34,13 +34,7 @@ _MODEL = re.compile(r"""^model:[ \t]*["']?([\w.-]+)""", re.MULTILINE)
 
 def sweeps(context: typer.Context) -> list[str]:
     """Offer the sweeps of the results folder."""
-    results = _results(context)
-    found = [name for name in _listed(results / "sweeps", os.DirEntry.is_dir) if _NAME.fullmatch(name)]
-    if not found and any(name.endswith(".yaml") for name in _listed(results / "requests")):
-        from ettsweep.sweep.sweeps import load_sweeps  # slow, and so only for a folder of an earlier version
-
-        found = list(load_sweeps(results).named)
-    return sorted(found)
+    return sorted(name for name in _listed(_results(context) / "sweeps", os.DirEntry.is_dir) if _NAME.fullmatch(name))
 
 
 def runs(context: typer.Context) -> list[str]:

@@ -270,7 +270,7 @@ def next_name(results: Path) -> str:
 
 
 def _number(folder: Path) -> int:
-    """Return the number of a submission; earlier versions named them by the time, and these count as older."""
+    """Return the number of a submission; a folder of another name counts as older."""
     return int(found[1]) if (found := _NUMBERED.fullmatch(folder.name)) else 0
 
 

@@ -54,11 +54,6 @@ def sweeps_dir(results: Path) -> Path:
     return results / "sweeps"
 
 
-def requests_dir(results: Path) -> Path:
-    """Return the folder where earlier versions kept what was asked for."""
-    return results / "requests"
-
-
 def jobs_dir(results: Path) -> Path:
     """Return the folder of all submissions."""
     return results / "jobs"

@@ -2,7 +2,7 @@
 
 import contextlib
 import uuid
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from ettsweep.config import dump_yaml
@@ -153,7 +153,6 @@ def rename_sweep(results: Path, name: str, new: str) -> None:
     check_name(new, "new name")
     sweeps = load_sweeps(results)
     sweeps.chosen([name])
-    _adopt(results, [name])
     if new in sweeps.named or new in sweeps.broken:
         raise InputError(f"there is a sweep {new} already; choose another name")
     for path, other in followers(results, name).items():
@@ -176,9 +175,7 @@ def followers(results: Path, name: str) -> dict[Path, Process]:
 @contextlib.contextmanager
 def followed(results: Path, names: Iterable[str]) -> Iterator[None]:
     """Show to others that this process follows some sweeps, which keep their names meanwhile."""
-    names = set(names)
-    _adopt(results, names)
-    notes = [sweeps_dir(results) / name / f"follower-{uuid.uuid4().hex}.json" for name in names]
+    notes = [sweeps_dir(results) / name / f"follower-{uuid.uuid4().hex}.json" for name in set(names)]
     try:
         for path in notes:
             write_atomic(path, dumps(process().to_json()))
@@ -188,35 +185,10 @@ def followed(results: Path, names: Iterable[str]) -> Iterator[None]:
             path.unlink(missing_ok=True)
 
 
-def _adopt(results: Path, names: Collection[str]) -> None:
-    """Give sweeps that earlier versions kept without a name a folder, and so all others of them."""
-    while names:
-        sweeps = load_sweeps(results)
-        unnamed = [name for name in names if name in sweeps.named and sweeps.named[name].unnamed]
-        if not unnamed:
-            return
-        append(results, sweeps, unnamed[0])
-
-
-def append(results: Path, sweeps: Sweeps, name: str, entry: Entry | None = None) -> bool:
-    """Write the next file of a sweep; False where another command was faster, and all is to be looked at again.
-
-    What earlier versions kept without names gets its files too: all of it at once, since names go by all of it.
-
-    Raises:
-        CorruptError: the sweep was kept without a name, and one that is damaged may have had the same name first.
-    """
-    broken = [words for other, words in sweeps.broken.items() if NAME.fullmatch(other)]
-    if broken and name in sweeps.named and sweeps.named[name].unnamed:
-        raise CorruptError(broken[0])
-    news = {} if broken else {sweep.name: sweep.unnamed for sweep in sweeps.named.values()}
-    news[name] = (*news.get(name, ()), *([entry] if entry else []))
-    for other, entries in news.items():
-        last = len(sweeps.named[other].entries) if other in sweeps.named else 0
-        for number, new in enumerate(entries, last + 1):
-            if not _write(sweeps_dir(results) / other / f"{number:04d}.yaml", new, first=number == 1):
-                return False
-    return True
+def append(results: Path, sweeps: Sweeps, name: str, entry: Entry) -> bool:
+    """Write the next file of a sweep; False where another command was faster, and all is to be looked at again."""
+    number = len(sweeps.named[name].entries) + 1 if name in sweeps.named else 1
+    return _write(sweeps_dir(results) / name / f"{number:04d}.yaml", entry, first=number == 1)
 
 
 def _write(path: Path, entry: Entry, *, first: bool) -> bool:

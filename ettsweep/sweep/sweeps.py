@@ -4,12 +4,8 @@
 
 Which file is later goes by its number alone. Whoever writes creates the next number exclusively: of two commands at the
 same instant one is the next.
-
-Earlier versions kept requests/<digest>.yaml and no names. Those that agree are read as one sweep, named after their
-grid file, by the order of their digests; the first command that writes gives them numbered files too.
 """
 
-import contextlib
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -22,7 +18,7 @@ from pydantic import Field
 
 from ettsweep.config import read_yaml
 from ettsweep.errors import CorruptError, InputError, unknown_name
-from ettsweep.runs.folder import requests_dir, sweeps_dir
+from ettsweep.runs.folder import sweeps_dir
 from ettsweep.scaling.strategies import parse_strategy
 from ettsweep.schema import Frozen, validate
 from ettsweep.spec import RunSpec
@@ -65,7 +61,6 @@ class Entry(Frozen):
     Attributes:
         asked: a request.
         proposed: what proposers chose.
-        adopted: the digest under which an earlier version kept it.
         criterion: what is stated of how verdicts are given; of each field, the last statement counts.
         note: a person's words.
         archived: whether the sweep is left out where none is named.
@@ -74,7 +69,6 @@ class Entry(Frozen):
     version: int = VERSION
     asked: Request | None = None
     proposed: Annotated[tuple[Proposal, ...], Field(strict=False)] | None = None
-    adopted: str | None = None
     criterion: Stated | None = None
     note: str | None = None
     archived: bool | None = None
@@ -86,17 +80,15 @@ class Sweep:
 
     Attributes:
         entries: what its files say.
-        unnamed: what an earlier version kept, and no file has yet.
     """
 
     name: str
     entries: tuple[Entry, ...] = ()
-    unnamed: tuple[Entry, ...] = ()
 
     @cached_property
     def requests(self) -> tuple[Request, ...]:
         """What was asked, first to last; all of it agrees."""
-        return tuple(entry.asked for entry in (*self.entries, *self.unnamed) if entry.asked)
+        return tuple(entry.asked for entry in self.entries if entry.asked)
 
     @property
     def measure(self) -> Score:
@@ -106,8 +98,7 @@ class Sweep:
     @cached_property
     def criterion(self) -> Criterion:
         """What makes its verdicts optimal: what was stated last, with a question or by itself."""
-        entries = (*self.entries, *self.unnamed)
-        return resolve(stated for e in entries for stated in (e.asked.criterion if e.asked else None, e.criterion))
+        return resolve(stated for e in self.entries for stated in (e.asked.criterion if e.asked else None, e.criterion))
 
     def criterion_with(self, stated: Stated | None) -> str:
         """Return, in words, what would change where a criterion is stated; nothing where it is so already."""
@@ -317,7 +308,7 @@ def asked_too(sweeps: Sweeps, name: str, request: Request) -> Sweeps:
 
 
 def load_sweeps(results: Path) -> Sweeps:
-    """Read all sweeps of a results folder, those of earlier versions too."""
+    """Read all sweeps of a results folder."""
     sweeps = Sweeps(results, {}, {})
     for folder in sorted(sweeps_dir(results).glob("*")):
         if not NAME.fullmatch(folder.name) or not folder.is_dir():
@@ -327,7 +318,6 @@ def load_sweeps(results: Path) -> Sweeps:
                 sweeps.named[folder.name] = _sound(Sweep(folder.name, entries), folder)
         except CorruptError as error:
             sweeps.broken[folder.name] = str(error)
-    _add_unnamed(results, sweeps)
     return sweeps
 
 
@@ -371,39 +361,6 @@ def _read(path: Path) -> Entry:
         return validate(Entry, data, str(path))
     except InputError as error:
         raise CorruptError(f"{error}; mend the file, or move it away and ask for the grid again") from None
-
-
-def _add_unnamed(results: Path, sweeps: Sweeps) -> None:
-    """Add what earlier versions kept without a name: to a sweep that it agrees with, else to one of its own."""
-    adopted = {entry.adopted for sweep in sweeps.named.values() for entry in sweep.entries}
-    for name in sweeps.broken:
-        adopted |= set(_adopted(sweeps_dir(results) / name))
-    for path in sorted(requests_dir(results).glob("*.yaml")):
-        if path.stem in adopted:
-            continue
-        try:
-            request = validate(Request, read_yaml(path), str(path))
-            request.searches()
-        except InputError as error:
-            told = str(error) if str(path) in str(error) else f"{path}: {error}"
-            sweeps.broken[f"requests/{path.name}"] = f"{told}; delete the file, and ask for the grid again"
-            continue
-        entry, stem = Entry(asked=request, adopted=path.stem), plain(Path(request.grid).stem)
-        for name in numbered(stem):
-            if name in sweeps.broken:
-                continue
-            sweep = sweeps.named.get(name, Sweep(name))
-            alike = all(set(request.seeds) == set(other.seeds) for other in sweep.requests)
-            if not sweep.requests or (alike and not differences(sweep.requests, request)):
-                sweeps.named[name] = replace(sweep, unnamed=(*sweep.unnamed, entry))
-                break
-
-
-def _adopted(folder: Path) -> Iterator[str]:
-    """Yield what a damaged sweep's files still say of the requests that they are of."""
-    for path in _files(folder).values():
-        with contextlib.suppress(CorruptError):
-            yield _read(path).adopted or ""
 
 
 # --- names ----------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from ettsweep.launch.outlook import LiveOutlook
 from ettsweep.launch.pace import Pace
 from ettsweep.launch.packs import pack_of, pack_sizes
 from ettsweep.output import cell, count
-from ettsweep.runs.folder import RunDir, is_run_id, requests_dir, runs_dir, sweeps_dir
+from ettsweep.runs.folder import RunDir, is_run_id, runs_dir, sweeps_dir
 from ettsweep.runs.state import State
 from ettsweep.sweep.ledger import Ledger, Run
 from ettsweep.sweep.search import Search, titles
@@ -136,8 +136,7 @@ class Watcher:
 
     def _read_sweeps(self) -> bool:
         """Read the sweeps where there are other files of them than before; say whether there were."""
-        found = sweeps_dir(self._results).glob("*/[0-9]*.yaml"), requests_dir(self._results).glob("*.yaml")
-        files = sorted(str(path) for paths in found for path in paths)
+        files = sorted(map(str, sweeps_dir(self._results).glob("*/[0-9]*.yaml")))
         if self._begun and files == self._files:
             return False
         self._files, self._sweeps = files, load_sweeps(self._results)

@@ -20,7 +20,6 @@ from ettsweep.scaling.strategies import STRATEGIES
 from ettsweep.spec import RunSpec
 from ettsweep.sweep.criterion import Rule
 from ettsweep.sweep.gridfile import find_grid, load_request
-from ettsweep.sweep.sweeps import load_sweeps
 from ettsweep.tasks.kinds import TASKS
 from ettsweep.training.sinks import SINKS
 
@@ -102,19 +101,6 @@ def test_archived_sweeps_are_offered_too(folder: Path, offered: Offer) -> None:
     make_sweep(folder, "old")
     typed("sweeps", "archive", "old", cwd=folder)
     assert offered("sweeps", "unarchive", "") == ["old"]
-
-
-def test_sweeps_of_an_earlier_version_are_offered_under_the_names_that_commands_take(
-    folder: Path, offered: Offer
-) -> None:
-    make_sweep(folder, "first", "elsewhere")
-    (sweep,) = load_sweeps(folder / "elsewhere").named.values()
-    (folder / "results" / "requests").mkdir()
-    kept = folder / "results" / "requests" / "0123456789ab.yaml"
-    kept.write_text(sweep.requests[0].model_dump_json())  # JSON is YAML
-    assert offered("status", "-s", "") == ["first"]
-    kept.write_text("[")
-    assert offered("status", "-s", "") == []
 
 
 @pytest.mark.parametrize("command", ["status", "logs", "show", "cancel", "retry", "train"])
@@ -208,7 +194,7 @@ def test_a_folder_that_is_not_there_offers_nothing(shell: str, words: str, folde
 
 
 def test_a_folder_that_cannot_be_read_offers_nothing(shell: str, folder: Path) -> None:
-    for name in ("runs", "sweeps", "requests"):
+    for name in ("runs", "sweeps"):
         (folder / "results" / name).touch()
     assert ask(shell, folder, "status", "") == []
     assert ask(shell, folder, "status", "-s", "") == []

@@ -1,4 +1,4 @@
-"""Sweeps by name: what extends one and what is refused, what earlier versions kept, and who writes at the same instant."""
+"""Sweeps by name: what extends one and what is refused, and who writes at the same instant."""
 
 import os
 import re
@@ -7,12 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import yaml
 from support.commandline import write_grid
 
 from ettsweep.errors import CorruptError, InputError, StorageError, TakenError
 from ettsweep.processes import process
-from ettsweep.schema import digest
 from ettsweep.sweep.changes import add, append, check_name, check_note, extend, followed, rename_sweep
 from ettsweep.sweep.gridfile import load_request
 from ettsweep.sweep.search import Point, Request
@@ -303,71 +301,3 @@ def test_a_results_folder_that_cannot_be_made_is_a_storage_error(ask: Ask, tmp_p
     (tmp_path / "file").touch()
     with pytest.raises(StorageError, match="file/sweeps"):
         extend(tmp_path / "file", "w8", ask())
-
-
-def before(results: Path, *requests: Request) -> None:
-    """Keep requests as versions without names did, the last one the newest."""
-    folder = results / "requests"
-    folder.mkdir(parents=True, exist_ok=True)
-    for age, request in enumerate(reversed(requests)):
-        data = request.model_dump(mode="json")
-        (path := folder / f"{digest(data)}.yaml").write_text(yaml.safe_dump(data, sort_keys=False))
-        os.utime(path, (10**9 - age, 10**9 - age))
-
-
-def test_requests_without_names_are_sweeps_however_old_they_are(ask: Ask, results: Path) -> None:
-    """Two that agree are one; one with wd searched is another; none is judged by who asked last."""
-    alike, more, other = ask(), ask(lr_range="0:3"), ask(wd_range="-1:1")
-    before(results, alike, more, other)
-    first = load_sweeps(results)
-    assert sorted(first.named) == ["w8", "w8-2"]
-    by_axis = {sweep.searches[0].wd.fixed: sweep for sweep in first.named.values()}
-    assert sorted(by_axis[True].requests, key=lambda request: request.lr.low) == [alike, more]
-    assert by_axis[False].requests == (other,)
-    for path in (results / "requests").iterdir():
-        os.utime(path)
-    assert load_sweeps(results) == first
-    assert not (results / "sweeps").exists(), "who reads does not write"
-
-
-def test_requests_without_names_of_other_seeds_are_not_asked_for_together(ask: Ask, results: Path) -> None:
-    """All points over all seeds are more runs than the two asked for, and no finished sweep would be finished."""
-    before(results, ask(), ask(lr_range="0:0", seeds=[1]))
-    counts = sorted(len(list(sweep.specs())) for sweep in load_sweeps(results).named.values())
-    assert counts == [1, 3]
-
-
-def test_a_damaged_sweep_that_once_had_no_name_is_not_read_twice(ask: Ask, results: Path) -> None:
-    before(results, ask(), ask(wd_range="-1:1"))
-    add(results, "w8", Entry(note="all get files"))
-    damaged = results / "sweeps" / "w8" / "0001.yaml"
-    whole = damaged.read_text()
-    damaged.write_text(whole.replace("seeds:", "sedes:"))
-    assert load_sweeps(results).named.keys() == {"w8-2", "w8-3"}, "what it asks for is not known"
-    with pytest.raises(CorruptError, match=re.escape(str(damaged))):
-        rename_sweep(results, "w8-3", "mine")
-    add(results, "w8-2", Entry(note="another"))
-    damaged.write_text(whole)
-    assert load_sweeps(results).named.keys() == {"w8", "w8-2"}
-
-
-def test_requests_without_names_get_files_with_the_first_command_that_writes(ask: Ask, results: Path) -> None:
-    before(results, ask(), ask(wd_range="-1:1"))
-    texts = {path: path.read_bytes() for path in (results / "requests").iterdir()}
-    names = {name: sweep.requests for name, sweep in load_sweeps(results).named.items()}
-    (fixed,) = (name for name, (request,) in names.items() if request.wd.fixed)
-    rename_sweep(results, fixed, "renamed")
-    now = {name: sweep.requests for name, sweep in load_sweeps(results).named.items()}
-    assert now == {("renamed" if name == fixed else name): requests for name, requests in names.items()}
-    extend(results, "renamed", ask(seeds=[1]))
-    assert load_sweeps(results).named["renamed"].searches[0].seeds == (0, 1)
-    assert {path: path.read_bytes() for path in (results / "requests").iterdir()} == texts, "they stay as they were"
-
-
-def test_a_damaged_request_without_a_name_is_named_and_others_go_on(ask: Ask, results: Path) -> None:
-    before(results, ask())
-    (results / "requests" / "0123456789ab.yaml").write_text("[")
-    sweeps = load_sweeps(results)
-    assert list(sweeps.named) == ["w8"]
-    (problem,) = sweeps.broken.values()
-    assert "requests/0123456789ab.yaml" in problem

@@ -1,6 +1,6 @@
 """Write what a results folder has of whole lattices as tables: `python -m bench.lattice RESULTS FOLDER`.
 
-One file a strategy, `MODEL-STRATEGY.json.gz`, which `ettsweep simulate --table` and `make bench-verdicts` read. Made of
+One file a strategy, `MODEL-STRATEGY.json.gz`, which `bench.simulate --table` and `make bench-verdicts` read. Made of
 `ettsweep grid --model vit-digits --strategy ntk --lr-range -3:3 --wd-range -3:3 --seeds 100,101,...,119`.
 """
 
@@ -10,10 +10,10 @@ import json
 from itertools import groupby
 from pathlib import Path
 
+from bench.recorded import METRICS, read_table
 from ettsweep.errors import InputError
 from ettsweep.spec import log2
 from ettsweep.sweep.ledger import load_ledger
-from ettsweep.sweep.recorded import METRICS, read_table
 
 COLUMNS = ("log2_lr", "log2_wd", "seed", *METRICS)
 

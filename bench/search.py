@@ -17,13 +17,13 @@ from pathlib import Path
 
 import numpy as np
 
+from bench.recorded import Recorded, Table
+from bench.simulate import WAYS, Series, Way, centre_alone, open_workers, outcomes, summary
 from bench.verdicts import MAX_RUNS, worlds
+from bench.worlds import Made, Place
 from ettsweep.pool import Pool
 from ettsweep.sweep.criterion import Criterion
-from ettsweep.sweep.recorded import Recorded, Table
-from ettsweep.sweep.simulate import WAYS, Series, Way, centre_alone, open_workers, outcomes, summary
 from ettsweep.sweep.verify import Budget
-from ettsweep.sweep.worlds import Made, Place
 
 MAPPED = "mapped"
 OFF = ("0", "1", "2", "4", MAPPED)

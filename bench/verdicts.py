@@ -17,12 +17,12 @@ from pathlib import Path
 import numpy as np
 from scipy.stats import beta
 
+from bench.recorded import Recorded, Table, read_table
+from bench.simulate import Outcome, Series, centre_alone, open_workers, outcomes, summary
+from bench.worlds import Made
 from ettsweep.pool import Pool
 from ettsweep.sweep.criterion import Criterion
-from ettsweep.sweep.recorded import Recorded, Table, read_table
-from ettsweep.sweep.simulate import Outcome, Series, centre_alone, open_workers, outcomes, summary
 from ettsweep.sweep.verify import Budget
-from ettsweep.sweep.worlds import Made
 
 CONFIDENCES = (0.8, 0.9, 0.95, 0.99)
 MARGINS = (0.01, 0.02, 0.05)

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from ettsweep import __version__
-from ettsweep.cli import completion, data, init, runs, search, simulate, sweep, sweeps, theory
+from ettsweep.cli import completion, data, init, runs, search, sweep, sweeps, theory
 from ettsweep.cli.options import spread
 from ettsweep.errors import EttsweepError
 from ettsweep.output import harmless, note
@@ -57,7 +57,6 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "map": theory.map_,
     "scales": theory.scales,
     "check-scaling": theory.check_scaling,
-    "simulate": simulate.simulate,
     "doctor": data.doctor,
 }
 """In the order in which `--help` lists them."""

@@ -101,19 +101,9 @@ def sinks() -> list[str]:
     return list(SINKS)
 
 
-def surfaces() -> list[str]:
-    """Offer the surfaces that simulated sweeps may be on, as the help of their option lists them."""
-    return ["bowl", "ridge", "plateau", "cliff", "several", "rough", "growing"]
-
-
 def samplers() -> list[str]:
     """Offer the proposers of a search, as the help of their option lists them."""
     return ["surface", "tpe", "gp", "cmaes", "random", "qmc"]
-
-
-def ways() -> list[str]:
-    """Offer how simulated sweeps may be searched."""
-    return ["climb", "factorial", *samplers()]
 
 
 def pruners() -> list[str]:

@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
+from bench.simulate import Series, Way, centre_alone, simulate
+from bench.worlds import Made
 from ettsweep.sweep.criterion import Criterion
 from ettsweep.sweep.ledger import Ledger
 from ettsweep.sweep.samplers import SAMPLERS
 from ettsweep.sweep.search import Centre, Search
 from ettsweep.sweep.searching import Searching, Start
-from ettsweep.sweep.simulate import Series, Way, centre_alone, simulate
 from ettsweep.sweep.sweeps import Proposal
 from ettsweep.sweep.verify import Budget, Verification
-from ettsweep.sweep.worlds import Made
 
 BOWL = Made("bowl", 0.02)
 

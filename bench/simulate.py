@@ -1,12 +1,14 @@
-"""Simulated sweeps: the real rounds of `grid` and `verify-optimum --follow`, on worlds whose truth is known.
+"""Simulate sweeps whose truth is known through the real rounds of `grid` and `verify-optimum --follow`.
 
 What plans, judges and races is what real sweeps use; only runs and clock are made up: a run is over at once, and takes
-as long as any other.
+as long as any other. `python -m bench.simulate` says what a rule would do with numbers of your own.
 """
 
+import argparse
 import math
 import os
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import product
@@ -14,22 +16,26 @@ from pathlib import Path
 
 import numpy as np
 
-from ettsweep.errors import InputError
+from bench.recorded import Recorded, Table, read_table
+from bench.worlds import SURFACES, Made, Place, World
+from ettsweep.config import parse_numbers
+from ettsweep.errors import EttsweepError, InputError
+from ettsweep.output import Format, Row, count, note, progress, show
 from ettsweep.pool import Pool, open_pool
+from ettsweep.processes import cores
 from ettsweep.resources import shipped
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.state import State, Status
+from ettsweep.schema import validate
 from ettsweep.spec import MAX_SEED
-from ettsweep.sweep.criterion import Criterion
+from ettsweep.sweep.criterion import Criterion, Rule, Stated, resolve
 from ettsweep.sweep.gridfile import load_request
 from ettsweep.sweep.ledger import Ledger, Plan, Run, make_plan
-from ettsweep.sweep.recorded import Recorded, Table
 from ettsweep.sweep.samplers import SAMPLERS, proposer, trials_for
 from ettsweep.sweep.search import Axis, Point, Search, neighbours
 from ettsweep.sweep.searching import Searching, Start
 from ettsweep.sweep.seeds import in_turn
 from ettsweep.sweep.verify import NO_BUDGET, Budget, Verification
-from ettsweep.sweep.worlds import Made, Place, World
 
 CHUNK = 4
 """Sweeps that a process gets at a time."""
@@ -249,3 +255,101 @@ def summary(found: Sequence[Outcome]) -> dict[str, float | None]:
         "global": float(np.mean(near)),
         "regret": float(np.mean([one.regret for one in found if one.regret is not None] or [math.nan])),
     }
+
+
+# --- the command ----------------------------------------------------------------------------------------------------
+
+
+def _simulated(options: argparse.Namespace) -> None:
+    """Print a row for each rule: how often its verdicts are right, and what they cost."""
+    if options.table and (options.noise is not None or options.tails):
+        raise InputError("--noise and --tails are those of a made surface; a table has its own")
+    if options.sampler in SAMPLERS:
+        proposer(options.sampler)  # the package that it needs may be missing
+    stated = _stated(rule=options.rule, confidence=options.confidence, margin=options.margin)
+    seeds = parse_numbers(options.seeds, "--seeds", "0,1,2")
+    table = read_table(options.table) if options.table else None
+    noise = 0.06 if options.noise is None else _stated(noise=options.noise).margin or 0.0
+    world = (
+        Recorded(table, seed=options.seed)
+        if table
+        else Made(options.surface, noise, options.tails or "normal", seed=options.seed)
+    )
+    most = table.seeds(options.max_seeds) if table else options.max_seeds
+    way = Way(options.sampler, options.trials, options.off)
+    criterion, rows, found = resolve([stated]), list[Row](), list[Outcome]()
+    rules: list[Rule] = [stated.rule] if stated.rule else ["bound", "paper"]
+    try:
+        with progress("simulating", len(rules) * options.sweeps) as advance, open_workers(options.workers) as pool:
+            for rule in rules:
+                search = centre_alone(seeds, criterion.model_copy(update={"rule": rule}), table)
+                budget, found = Budget(options.max_runs, most).checked([search]), []
+                for one in outcomes(pool, Series(search, world, budget, options.slots, way), options.sweeps):
+                    found.append(one)
+                    advance(1)
+                rows.append({"rule": rule, **summary(found)})
+    except KeyboardInterrupt:
+        if len(rows) < len(rules) and found:
+            rows.append({"rule": f"{rules[len(rows)]}, {count(len(found), 'sweep')} alone", **summary(found)})
+        show(rows, Format(options.format))
+        raise
+    show(rows, Format(options.format))
+    if options.format == Format.TABLE:
+        margin = search.measure.said(criterion.margin_for(search.measure))
+        told = f"{count(options.sweeps, 'sweep')} a rule; {search.measure.metric}, margin {margin}"
+        note(f"{told}, confidence {criterion.confidence:g}")
+
+
+def _stated(**options: str | None) -> Stated:
+    """Read what is stated of a criterion; the noise is read as margins are."""
+    try:
+        return validate(Stated, {name.replace("noise", "margin"): text for name, text in options.items()}, "criterion")
+    except InputError as error:
+        told = str(error).replace("criterion: ", "--")
+        raise InputError(told.replace("--margin", "--noise") if "noise" in options else told) from None
+
+
+def main() -> int:
+    """Read the command line and simulate; return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m bench.simulate", description=_simulated.__doc__)
+    searched = parser.add_mutually_exclusive_group(required=True)
+    searched.add_argument("--table", type=Path, help="recorded lattice: JSON with columns and rows, maybe gzipped")
+    searched.add_argument("--surface", help=f"made surface: {', '.join(SURFACES)}")
+    add = parser.add_argument
+    add("--noise", metavar="SHARE", help="of a run on a made surface, a share of its loss: 0.06, or 6%%")
+    add("--tails", choices=("normal", "heavy"), help="of that noise; heavy: Student's t of 3 degrees of freedom")
+    add("--sweeps", type=_at_least(1), default=100, help="of each rule")
+    add("--seeds", default="0,1", help="that each sweep asks for, such as 0,1,2")
+    add("--slots", type=_at_least(1), default=1, help="runs that train at a time")
+    add("--sampler", choices=WAYS, default="climb", help="who searches before that: nobody, all points, or a sampler")
+    add("--trials", type=_at_least(1), help="points that a sampler proposes at most")
+    add("--off", type=_at_least(0), help="start this many steps off the best point, not at the centre")
+    add("--rule", choices=("bound", "paper"), help="judge by this rule alone")
+    add("--confidence", metavar="SHARE", help="of a bound: 0.95, or 95%%")
+    add("--margin", metavar="SHARE", help="by how much a neighbour may be better: 0.02, or 2%%, of a loss")
+    add("--max-runs", type=_at_least(0), default=300, help="race up to this many runs a sweep")
+    add("--max-seeds", type=_at_least(1), help="race with at most this many seeds a point")
+    add("--seed", type=_at_least(0), default=0, help="of all draws")
+    add("--workers", type=_at_least(1), default=cores(), help="processes")
+    add("--format", choices=list(Format), default=Format.TABLE)
+    try:
+        _simulated(parser.parse_args())
+    except EttsweepError as error:
+        note(f"simulate: {error}")
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def _at_least(least: int) -> Callable[[str], int]:
+    def whole(text: str) -> int:
+        if (number := int(text)) < least:
+            raise argparse.ArgumentTypeError(f"{number} is less than {least}")
+        return number
+
+    return whole
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,77 +1,78 @@
-"""Stated confidences are kept: the real rounds, on worlds whose truth is known."""
+"""`python -m bench.simulate` as a user types it, and the recorded lattices that it reads."""
 
 import gzip
 import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
 from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy.stats import binom
 
+from bench import simulate
+from bench.recorded import Recorded, Table, read_table
 from ettsweep.errors import InputError
-from ettsweep.processes import cores
-from ettsweep.sweep.criterion import Criterion, Rule
-from ettsweep.sweep.recorded import Recorded, Table, read_table
-from ettsweep.sweep.simulate import Outcome, Series, centre_alone, open_workers, outcomes, simulate
+from ettsweep.sweep.criterion import Criterion
 from ettsweep.sweep.verify import Budget
-from ettsweep.sweep.worlds import Made
 
-SWEEPS = 40
-
-
-def simulated(
-    world: Made, margin: float, rule: Rule = "bound", confidence: float = 0.95, runs: int = 60
-) -> list[Outcome]:
-    search = centre_alone((0, 1), Criterion(rule=rule, margin=margin, confidence=confidence))
-    with open_workers(min(2, cores())) as pool:
-        return list(outcomes(pool, Series(search, world, Budget(runs=runs)), SWEEPS))
+CHECKOUT = Path(__file__).parents[2]
+COMMAND = [sys.executable, "-m", "bench.simulate"]
 
 
-@pytest.mark.parametrize(("surface", "noise"), [("bowl", 0.15), ("rough", 0.06)])
-def test_a_bound_holds_as_often_as_it_says(surface: str, noise: float) -> None:
-    """So often that no less would be a chance of one in a hundred."""
-    found = [
-        one.holds for one in simulated(Made(surface, noise), 0.05, confidence=0.9, runs=30) if one.holds is not None
-    ]
-    assert sum(found) >= binom.ppf(0.01, SWEEPS, 0.9)
-    assert len(found) > 0.9 * SWEEPS
+def test_it_prints_a_row_for_each_rule() -> None:
+    command = [*COMMAND, "--surface", "bowl", "--noise", "2%", "--sweeps", "3", "--format", "json"]
+    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=True)
+    bound, paper = json.loads(done.stdout)
+    assert (bound["rule"], paper["rule"]) == ("bound", "paper")
+    assert bound["declared"] == bound["bound holds"] == 1
+    assert paper["bound holds"] is None
+    assert 14 <= bound["median"] <= 40
 
 
-def test_means_alone_declare_more_and_are_right_less_often() -> None:
-    world, margin = Made("bowl", 0.08), 0.02
-    bound, paper = ([one for one in simulated(world, margin, rule) if one.declared] for rule in ("bound", "paper"))
-    assert len(paper) > len(bound) > 0
-    assert sum(one.right for one in paper) / len(paper) < 0.8 < sum(one.right for one in bound) / len(bound)
-
-
-def test_slots_cost_runs_and_save_time() -> None:
-    search, world = centre_alone((0, 1), Criterion(margin=0.05)), Made("bowl", 0.12)
-    one, eight = (simulate(search, world, Budget(runs=60), slots) for slots in (1, 8))
-    assert one.wall == one.runs <= eight.runs
-    assert eight.wall < one.wall / 3
-
-
-class Slope:
-    """A loss that falls by a thousandth with each step of wd, for ever, under next to no noise."""
-
-    def score(self, at: tuple[int, int], seed: int) -> float:
-        noise = np.random.default_rng((seed, at[0] + 99, at[1] + 99)).normal(0, 1e-5)
-        return float(np.exp(0.05 * at[0] ** 2 - 0.001 * at[1] + noise))
-
-    def advantage(self, of: tuple[int, int], others: list[tuple[int, int]]) -> tuple[float, float]:
-        return 0.001, 0.001
-
-    def regret(self, at: tuple[int, int]) -> float:
-        return 0.0
-
-
-@pytest.mark.parametrize(("margin", "verdict"), [(0.02, "optimal"), (0.0, "edge")])
-def test_a_climb_that_gains_less_than_the_margin_ends_on_the_lattice_with_a_verdict(
-    margin: float, verdict: str
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ("", "one of the arguments --table --surface is required"),
+        ("--surface bowel", "unknown surface 'bowel'; did you mean 'bowl'?"),
+        ("--surface bowl --noise 6", "--noise: 6 is 600%; for 6% write 6% or 0.06"),
+        ("--surface bowl --seeds 1,1", "--seeds: different whole numbers"),
+        ("--surface bowl --sweeps 0", "--sweeps: 0 is less than 1"),
+        ("--table nowhere.json", "nowhere.json: No such file or directory"),
+        ("--table nowhere.json --noise 0.1", "--noise and --tails are those of a made surface"),
+    ],
+)
+def test_what_cannot_be_simulated_is_refused(
+    options: str, told: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    search = centre_alone((0,), Criterion(margin=margin))
-    assert simulate(search, Slope(), Budget(runs=80)).verdict == verdict
+    monkeypatch.setattr(sys, "argv", ["simulate", *options.split()])
+    try:
+        code = simulate.main()
+    except SystemExit as exit_:  # argparse's own
+        code = exit_.code
+    assert code == 2
+    assert told in capfd.readouterr().err
+
+
+def test_an_interrupted_simulation_shows_what_it_has_found() -> None:
+    terminal, stderr = pty.openpty()  # where progress is shown
+    command = [*COMMAND, "--surface", "bowl", "--rule", "paper", "--sweeps", "100000", "--format", "json"]
+    with subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, stderr=stderr, text=True) as running:
+        os.close(stderr)
+        shown = b""
+        while not re.search(rb"[1-9]\d*/100000", shown):
+            shown += os.read(terminal, 10_000)
+        running.send_signal(signal.SIGINT)
+        assert running.stdout
+        (row,) = json.load(running.stdout)
+    os.close(terminal)
+    assert re.fullmatch(r"paper, \d+ sweeps alone", row["rule"])
+    assert row["declared"] == 1
+    assert running.returncode == 130
 
 
 def recorded(y_LWS: list[list[list[float]]]) -> Table:
@@ -93,8 +94,8 @@ def test_a_recorded_lattice_is_held_to_its_own_means() -> None:
 def test_a_sweep_on_a_table_uses_each_recorded_seed_once() -> None:
     rng = np.random.default_rng(0)
     table = recorded(np.exp(rng.normal(0, 0.1, (5, 5, 3))).tolist())
-    search = centre_alone((0, 1), Criterion(margin=0.0), table)
-    found = simulate(search, Recorded(table), Budget(runs=300, seeds=table.seeds()))
+    search = simulate.centre_alone((0, 1), Criterion(margin=0.0), table)
+    found = simulate.simulate(search, Recorded(table), Budget(runs=300, seeds=table.seeds()))
     assert not found.declared
     assert found.runs <= 7 * 7 * 3
 

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import ClassVar
 
 import torch
-from support import turns
-from support.mbart import mbart
-from support.turns import Contender, contest, fitting, machine, optional, plain_adamw, ratio, settings, trainer
 from torch import Tensor, nn
 
+from bench import turns
+from bench.mbart import mbart
+from bench.turns import Contender, contest, fitting, machine, optional, plain_adamw, ratio, settings, trainer
 from ettsweep.models.architectures import model_spec
 from ettsweep.models.build import build_model, example_inputs, initialise
 from ettsweep.models.compiler import compile_blocks

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from support.waves import CLASSES, write_images
 
+from bench.waves import CLASSES, write_images
 from ettsweep.files import read_lines
 
 ETTSWEEP = (sys.executable, "-m", "ettsweep")  # also where it is not installed, but on the path

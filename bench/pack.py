@@ -21,8 +21,8 @@ from typing import Any
 
 import torch
 from support.stacks import step
-from support.waves import CLASSES, write_images
 
+from bench.waves import CLASSES, write_images
 from ettsweep.models.architectures import model_spec
 from ettsweep.models.build import example_inputs
 from ettsweep.models.vit_spec import VitSpec

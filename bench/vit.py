@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import ClassVar
 
 import torch
-from support.turns import TURNS, contest, fitting, machine, optional, plain_adamw, ratio, settings, trainer
 from torch import Tensor, nn
 
+from bench.turns import TURNS, contest, fitting, machine, optional, plain_adamw, ratio, settings, trainer
 from ettsweep.models.architectures import model_spec, named_models
 from ettsweep.models.build import build_model, initialise
 from ettsweep.models.compiler import compile_blocks

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from support.commandline import ettsweep
-from support.waves import CLASSES, write_images
 
+from bench.waves import CLASSES, write_images
 from ettsweep.files import read_lines
 
 COUNTS = {"train": 320, "val": 400}

@@ -3,9 +3,7 @@
 from dataclasses import asdict
 from typing import Any
 
-from support import turns
-
-from bench import encdec, vit
+from bench import encdec, turns, vit
 from bench.session.environment import device
 from ettsweep.models.architectures import model_spec
 from ettsweep.spec import Precision

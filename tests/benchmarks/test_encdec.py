@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from support import turns
-from support.mbart import twin
 
 from bench import encdec as bench
+from bench import turns
 from bench.encdec import MBart, mbart_trainer, our_trainer, run_spec
+from bench.mbart import twin
 from ettsweep.models.architectures import model_spec
 from ettsweep.vocabulary import END, PAD
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from support import turns
 
+from bench import turns
 from bench import vit as bench
 from bench.vit import measure, our_trainer, run_spec, timm_trainer
 from ettsweep.models.architectures import model_spec

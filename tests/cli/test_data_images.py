@@ -14,8 +14,8 @@ import pytest
 from PIL import Image
 from support.commandline import alive, at_a_terminal, ended, ettsweep, start, wait_for
 from support.pictures import pictures, write_folders, write_nested_tars, write_parquet, write_split_tars
-from support.waves import CLASSES, write_images
 
+from bench.waves import CLASSES, write_images
 from ettsweep.errors import DataMissingError
 from ettsweep.tasks.images.copies import MANIFEST, PARTS, copies_in
 from ettsweep.tasks.images.location import locate

@@ -10,8 +10,8 @@ import pytest
 import torch
 from support.commandline import ettsweep
 from support.made_runs import stop_at
-from support.waves import CLASSES, write_images
 
+from bench.waves import CLASSES, write_images
 from ettsweep.files import read_lines
 from ettsweep.runs.folder import RunDir
 from ettsweep.spec import RunSpec

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 import pytest
 import torch
 from support.made_runs import CPU, Poll, Train, Undisturbed, curve, never, numbers, result_of, stop_at, text_run
-from support.waves import CLASSES, write_images
 
+from bench.waves import CLASSES, write_images
 from ettsweep.errors import DataMissingError, StorageError
 from ettsweep.files import read_lines
 from ettsweep.models.vit_spec import VitSpec

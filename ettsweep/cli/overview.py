@@ -1,11 +1,9 @@
-"""What `show` begins with: what a run is, its curves in a line each, and what matters of it."""
+"""What `show` begins with: what a run is, and the numbers that matter of it."""
 
-import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ettsweep.cli.sparkline import Axis, Curve, axis, has_blocks, is_log, marks, sparkline
 from ettsweep.cli.views import state_note
 from ettsweep.errors import CorruptError
 from ettsweep.files import Json, last_line, number
@@ -26,7 +24,7 @@ Line = tuple[str, str]
 
 def show_overview(data: Json, run: Run | None) -> None:
     """Print the overview of a run, given what `views.describe` says of it; None is a broken one."""
-    lines = list(_lines(data, run, has_blocks()))
+    lines = list(_lines(data, run))
     if not sys.stdout.isatty():
         print("\n".join(f"{label:<{LABELS}}{text}".rstrip() for label, text in lines))
         return
@@ -36,14 +34,10 @@ def show_overview(data: Json, run: Run | None) -> None:
     console = Console(highlight=False)
     for label, text in lines:
         style = STYLES.get(text.partition(" ")[0].rstrip(":"), "") if label == "state" else ""
-        line = Text.assemble((f"{label:<{LABELS}}", "bold"), (text, style or ("cyan" if label in CURVES else "")))
-        console.print(line, soft_wrap=True)
+        console.print(Text.assemble((f"{label:<{LABELS}}", "bold"), (text, style)), soft_wrap=True)
 
 
-CURVES = ("loss", "val_loss", "val_accuracy")
-
-
-def _lines(data: Json, run: Run | None, blocks: bool) -> Iterator[Line]:
+def _lines(data: Json, run: Run | None) -> Iterator[Line]:
     """Yield what there is to say of a run, the most telling first."""
     yield "run", str(data["run"])
     if run is None:
@@ -57,33 +51,30 @@ def _lines(data: Json, run: Run | None, blocks: bool) -> Iterator[Line]:
     yield "state", f"{run.state}: {told}" if told else run.state.value
     last = spec.schedule.last_step
     yield "progress", f"{round(data['progress'] * last)} of {count(last, 'step')}"
-    yield from _curves(run, blocks)
+    yield from _metrics(run)
     yield from _speed(run)
     for attempt in data["attempts"]:
         yield f"attempt {attempt['attempt']}", cell(_attempt(attempt))
     yield "folder", cell(data["folder"])
 
 
-def _curves(run: Run, blocks: bool) -> Iterator[Line]:
-    """Yield the curves of a run with what they come to, and its spikes; what is wrong where they cannot be read."""
+def _metrics(run: Run) -> Iterator[Line]:
+    """Yield what the metrics of a run come to, and its spikes; what is wrong where they cannot be read."""
     try:
         history = history_of(run)
     except CorruptError as error:
         yield "metrics", cell(error)
         return
     column = evaluated(task_kind(run.spec.task).score.metric)
-    curves = {name: _curve(history, name) for name in ("loss", column)}
-    last = max((step for curve in curves.values() for step in curve.steps), default=0)
-    if not last:
+    curves = {name: {line["step"]: number(line[name]) for line in history if name in line} for name in ("loss", column)}
+    if not any(curves.values()):
         yield "metrics", "none yet"
         return
-    along = axis(last, shutil.get_terminal_size().columns - LABELS)
-    events = spikes_of(run, history)
     for name, curve in curves.items():
-        if curve.steps:
-            yield from _drawn(name, curve, _signs(name, curve, events, run), along, blocks)
+        if curve:
+            yield name, _summary(name, curve)
     yield from _best(run, history)
-    if events is not None:
+    if (events := spikes_of(run, history)) is not None:
         yield "spikes", _told_spikes(events)
 
 
@@ -106,36 +97,19 @@ def _step(line: Json) -> int | None:
     return step if isinstance(step, int) and not isinstance(step, bool) and step > 0 else None
 
 
-def _curve(history: Sequence[Json], name: str) -> Curve:
-    lines = [line for line in history if name in line]
-    return Curve([line["step"] for line in lines], [number(line[name]) for line in lines])
-
-
-def _drawn(name: str, curve: Curve, signs: Mapping[int, str], along: Axis, blocks: bool) -> Iterator[Line]:
-    """Yield a curve, the marks below it, and its first, last and best values."""
-    yield name, sparkline(curve, along, hold=name != "loss", blocks=blocks).rstrip()
-    if signs:
-        yield "", marks(signs, along)
-    if not (known := curve.known):
-        yield "", "no value is finite"
-        return
-    (first, began), (last, ended) = known[0], known[-1]
-    falls = name.endswith("loss")
-    best, value = min(known, key=lambda at: (at[1] if falls else -at[1], at[0]))
-    scale = "; drawn by its logarithm" if is_log(curve) else ""
-    extreme = f"{'lowest' if falls else 'highest'} {cell(value)} at {best}"
-    yield "", f"{cell(began)} at step {first}, {cell(ended)} at {last}, {extreme}{scale}"
-
-
-def _signs(name: str, curve: Curve, events: Sequence[Json] | None, run: Run) -> dict[int, str]:
-    """Return the marks below a curve: ^ for a spike of it, x where it is not finite, or the run diverged."""
-    own = {"loss": ("loss", "grad"), "val_loss": ("eval_loss",), "val_accuracy": ("accuracy",)}[name]
-    signs = {step: "x" for step, value in zip(curve.steps, curve.values, strict=True) if value is None}
-    for event in events or ():
-        if event.get("kind") in own and (step := _step(event)) is not None:
-            signs[step] = "^"
-    diverged = number(run.result.get("diverged_step")) if run.result else None
-    return signs | ({int(diverged): "x"} if diverged and name == "loss" else {})
+def _summary(name: str, curve: Mapping[int, float | None]) -> str:
+    """Return the first, last and best values of a metric by step, and how many were not finite."""
+    finite = {step: value for step, value in curve.items() if value is not None}
+    if not finite:
+        return "no value is finite"
+    first, last = min(finite), max(finite)
+    best, extreme = (min, "lowest") if name.endswith("loss") else (max, "highest")
+    at = best(finite, key=lambda step: finite[step])
+    lost = len(curve) - len(finite)
+    return (
+        f"{cell(finite[first])} at step {first}, {cell(finite[last])} at {last}, {extreme} {cell(finite[at])} at {at}"
+        + (f"; {lost} of {count(len(curve), 'value')} not finite" if lost else "")
+    )
 
 
 def spikes_of(run: Run, history: Sequence[Json]) -> list[Json] | None:

@@ -173,7 +173,7 @@ def show_run(
     form: Form = Format.TABLE,
     results: Results = DEFAULT_RESULTS,
 ) -> None:
-    """Show one run: its curves, score, spikes and attempts; other formats have all that is known of it."""
+    """Show one run: its losses, score, spikes, speed and attempts; other formats have all that is known of it."""
     from ettsweep.cli.overview import show_overview
     from ettsweep.cli.views import describe, flat, show_reproduction
     from ettsweep.launch.rounds import read_ledger

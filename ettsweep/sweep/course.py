@@ -58,8 +58,3 @@ def _ordered(look: Look, finished: Sequence[tuple[Point, Run]]) -> list[tuple[Po
         return (0 if known else 2, ended_ns[run.id], *place)
 
     return sorted(finished, key=turn)
-
-
-def proposals_end(spent: Sequence[Spent]) -> int:
-    """Return after how many runs of a course no proposal comes any more."""
-    return max((number for number, one in enumerate(spent, 1) if one.proposal), default=0)

@@ -43,7 +43,7 @@ def search(
     pruner: Annotated[
         str,
         typer.Option(
-            help="Stop hopeless runs early: none, or median, hyperband, wilcoxon of Optuna.",
+            help="Stop hopeless runs early: none, or median, hyperband of Optuna.",
             autocompletion=completion.pruners,
         ),
     ] = "none",
@@ -88,9 +88,10 @@ def search(
             raise InputError("--rebuild writes one file and trains nothing; it takes no --dry-run")
         return note(journal.rebuild(read_ledger(results)))
     journal.check()
-    check_pruner(pruner, [asked.recipe.schedule])
+    check_pruner(pruner, asked.recipe.schedule)
     with located("first_look"):
-        check_pruner(pruner, [asked.first_look.schedule] if asked.first_look else [])
+        if asked.first_look:
+            check_pruner(pruner, asked.first_look.schedule)
     with retyped_with("--name"):
         request = training.place().settle(asked, results, name)
     how = How(results, *trained_by(request), dry_run, console() if follow else None, "search", tell=note)

@@ -57,17 +57,11 @@ def plan_summary(plan: Plan, tense: str, where: str = "") -> str:
         parts.append(f"{len(plan.retry)} {tense} taken on")
     parts = [", ".join(parts) + where] if parts else []
     if plan.keep:
-        finished, pruned = finished_and_pruned(plan)
-        parts.append(f"{finished} finished, {len(plan.keep) - finished - pruned} under way")
-        parts += [f"{pruned} pruned"] if pruned else []
+        finished = sum(p.state.finished for p in plan.keep)
+        parts.append(f"{finished} finished, {len(plan.keep) - finished} under way")
     if plan.blocked:
         parts.append(f"{len(plan.blocked)} need a decision")
     return " ".join((", ".join(parts) or "nothing to do").split())
-
-
-def finished_and_pruned(plan: Plan) -> tuple[int, int]:
-    """Return how many of the runs that a plan keeps are finished, and how many were pruned."""
-    return sum(p.state.finished for p in plan.keep), sum(p.state is State.PRUNED for p in plan.keep)
 
 
 def show_outcome(done: Outcome, form: Format) -> None:
@@ -75,9 +69,8 @@ def show_outcome(done: Outcome, form: Format) -> None:
     if done.how.dry_run:
         show_plan(done, form)
     elif done.how.follows:
-        finished, pruned = finished_and_pruned(done.plan)
-        told = f", {pruned} pruned" if pruned else ""
-        note(f"{finished} of {count(len(done.plan.wanted), 'run')} finished{told}")
+        finished = sum(p.state.finished for p in done.plan.keep)
+        note(f"{finished} of {count(len(done.plan.wanted), 'run')} finished")
     else:
         note(plan_summary(done.plan, "", where_to(done.folders)))
 

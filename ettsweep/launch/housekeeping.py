@@ -13,10 +13,6 @@ from ettsweep.launch.submissions import readable, submission_folders, submission
 from ettsweep.processes import Process
 from ettsweep.runs.folder import RunDir, code_dir, is_run_id, runs_dir, sweeps_dir
 from ettsweep.runs.state import State
-from ettsweep.sweep.ledger import load_ledger
-from ettsweep.sweep.sweeps import holders, load_sweeps
-from ettsweep.sweep.verdict import FINAL
-from ettsweep.sweep.verify import judge
 
 
 @dataclass(frozen=True)
@@ -33,11 +29,10 @@ def find_waste(results: Path) -> list[Waste]:
     outlook = LiveOutlook(results)
     folders = {folder: readable(folder) for folder in submission_folders(results)}
     live = {folder for folder, submission in folders.items() if submission and outlook.live(submission)}
-    hopeless = _hopeless(results, outlook)
     found = []
     for path in sorted(runs_dir(results).glob("*")):
         if path.is_dir() and is_run_id(path.name):
-            found += list(_of_run(RunDir(path), outlook, bool(live), path.name in hopeless))
+            found += list(_of_run(RunDir(path), outlook, bool(live)))
     for folder, submission in folders.items():
         # What has left runs unfinished tells how: SLURM knows why its jobs ended.
         if folder not in live and not (submission and submission.kind == "slurm" and submission.unfinished()):
@@ -55,27 +50,7 @@ def _unused_code(results: Path, outlook: LiveOutlook) -> dict[Path, str]:
     return unused(results, {Path(s.code).name for s in submissions(results) if s.code and outlook.live(s)})
 
 
-def _hopeless(results: Path, outlook: LiveOutlook) -> set[str]:
-    """Return the pruned runs that no verdict will need: those of all sweeps that they belong to are final.
-
-    Archived sweeps want nothing any more. What belongs to no sweep is kept, and so is all while one cannot be read.
-    """
-    if not any(runs_dir(results).glob("*/prune.json")):
-        return set()
-    ledger, sweeps = load_ledger(results, outlook), load_sweeps(results)
-    pruned = [run for run in ledger.runs.values() if run.state is State.PRUNED]
-    families = {run.family for run in pruned}
-    known = [search for sweep in sweeps.chosen() for search in sweep.searches if search.family in families]
-    undecided = {verdict.key for verdict in judge(known, ledger) if verdict.verdict not in FINAL}
-    found = set()
-    for run in pruned if not sweeps.broken else ():
-        names = holders(sweeps.searches, run.family, run.spec)
-        if names and undecided.isdisjoint((name, run.family) for name in names):
-            found.add(run.id)
-    return found
-
-
-def _of_run(run: RunDir, outlook: LiveOutlook, live: bool, hopeless: bool) -> Iterator[Waste]:
+def _of_run(run: RunDir, outlook: LiveOutlook, live: bool) -> Iterator[Waste]:
     status = run.status(outlook)
     if not live and not run.spec_path.exists() and not run.numbers() and not run.result_path.exists():
         yield _waste(run.path, "no run: neither spec.json nor attempts")
@@ -92,10 +67,10 @@ def _of_run(run: RunDir, outlook: LiveOutlook, live: bool, hopeless: bool) -> It
         for number in numbers:
             for folder in run.attempt(number).unfinished_checkpoints():
                 yield _waste(folder, "left by a kill")
-    if status.state is State.PRUNED and hopeless:
+    if status.state is State.PRUNED:
         for number in numbers:
             for path in run.attempt(number).checkpoints():
-                yield _waste(path, "checkpoint of a pruned run that no verdict needs")
+                yield _waste(path, "checkpoint of a pruned run")
     if status.state.finished:
         for number in numbers[:-1]:
             yield _waste(run.attempt(number).path, "attempt of a finished run that another one finished")

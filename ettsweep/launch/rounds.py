@@ -12,7 +12,6 @@ from ettsweep.launch.cost import Account, Times
 from ettsweep.launch.monitor import RELAUNCH_S, Monitor, Snapshot, follow
 from ettsweep.launch.outlook import NO_ANSWER, LiveOutlook
 from ettsweep.launch.profiles import AnyProfile, LocalProfile
-from ettsweep.launch.pruner import Pruner
 from ettsweep.launch.replacement import Replacer, fill_all
 from ettsweep.launch.submissions import read_submission
 from ettsweep.launch.submit import scripts, submit
@@ -21,6 +20,7 @@ from ettsweep.runs.folder import RunDir, runs_dir
 from ettsweep.runs.state import State
 from ettsweep.spec import TaskSpec
 from ettsweep.sweep.ledger import Ledger, Plan, Planned, load_ledger, make_plan
+from ettsweep.sweep.pruning import Pruner
 from ettsweep.sweep.search import Point, Search
 from ettsweep.sweep.sweeps import by_family
 from ettsweep.sweep.verify import NO_BUDGET, Budget, Proposing, Verification
@@ -62,11 +62,6 @@ class How:
     pruner: Pruner | None = None
 
     @property
-    def proposed(self) -> Collection[str]:
-        """The ids of the runs that a pruner may stop, and that are left alone once it has."""
-        return self.pruner.proposed() if self.pruner else ()
-
-    @property
     def follows(self) -> bool:
         """Whether the command stays until its runs are finished."""
         return self.console is not None and not self.dry_run
@@ -89,7 +84,7 @@ class Outcome:
 
     @property
     def sound(self) -> bool:
-        """Whether runs that were waited for are finished or pruned; else, of none is unknown what became of it."""
+        """Whether runs that were waited for are finished; else, of none is unknown what became of it."""
         if self.how.follows:
             return not (self.plan.blocked or self.plan.to_launch)
         return self.how.dry_run or not any(p.state is State.UNKNOWN for p in self.plan.blocked)
@@ -128,8 +123,8 @@ def _follow_rounds(
 ) -> Plan:
     """Submit, wait, look and plan again until no run is left that a worker could take, and return the last plan.
 
-    A worker that dies is replaced; a run whose attempts keep dying becomes failed, and one that goes on after it was
-    pruned is not pruned again, so this ends.
+    A worker that dies is replaced; a run whose attempts keep dying becomes failed, and a pruner stops none twice, so
+    this ends.
     """
     if not plan.wanted:
         return plan
@@ -149,11 +144,12 @@ def _follow_rounds(
             tries.update(listed)
         follow(monitor, how.title, console, heed=_heed(how.pruner, replacer, monitor, plan.ledger))
         ledger = read_ledger(how.results)
-        left = _attempts(how.results, make_plan(watched, ledger, proposed=how.proposed))
+        startable = [spec for spec in watched if ledger.state(spec.run_id).state is not State.PRUNED]
+        left = _attempts(how.results, make_plan(startable, ledger))
         if left and all(tries[run] >= most for run in left):
             words = read_submission(folders[0]).last_words()
             raise LaunchError(f"the workers ended without starting a run: {words}")
-        plan = replan(ledger) if replan else make_plan(everything, ledger, proposed=how.proposed)
+        plan = replan(ledger) if replan else make_plan(everything, ledger)
         if not plan.under_way:
             return plan
         how.tell(account.before(plan))
@@ -161,12 +157,10 @@ def _follow_rounds(
 
 def _heed(pruner: Pruner | None, replacer: Replacer, monitor: Monitor, ledger: Ledger) -> Callable[[Snapshot], None]:
     """Return what stops hopeless runs at each look of a round, given all runs before it, and replaces dead workers."""
-    if pruner:
-        pruner.begin(ledger)
 
     def heed(snapshot: Snapshot) -> None:
         if pruner:
-            pruner.look(monitor.specs, snapshot.statuses)
+            pruner.prune(monitor.specs, snapshot.statuses, ledger)
         replacer.look(snapshot.vacancies)
 
     return heed

@@ -6,10 +6,10 @@ from functools import partial
 from pathlib import Path
 
 from ettsweep.launch.demand import ask_grid
-from ettsweep.launch.pruner import Pruner
 from ettsweep.launch.rounds import How, Verified, verify_rounds
 from ettsweep.sweep.changes import propose as record
 from ettsweep.sweep.proposers import Proposer
+from ettsweep.sweep.pruning import Pruner
 from ettsweep.sweep.search import Request, Search
 from ettsweep.sweep.searching import Key, Searching, Start
 from ettsweep.sweep.study import Journal

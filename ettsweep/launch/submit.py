@@ -47,7 +47,7 @@ def submit(results: Path, plan: Plan, profile: AnyProfile, data: Mapping[str, st
     if not plan.to_launch:
         return []
     for planned in plan.to_launch:
-        RunDir.create(results, planned.spec).revive()
+        RunDir.create(results, planned.spec).unprune()
     if isinstance(profile, LocalProfile):
         slots = free_first(profile.resolve())[: len(plan.to_launch)]
         if max(slot.sharers for slot in slots) > 1 and not mps_runs():

@@ -5,8 +5,7 @@ A results folder holds sweeps/<name>/, what was asked for; jobs/<submission>/; c
     runs/<run id>/
       spec.json             written first
       cancel.json           asked for by `cancel`, obeyed at the next step boundary, removed by `retry`
-      prune.json            why a pruner asked the same, and at which step
-      revived.json          what prune.json was, until the run was wanted after all: no pruner stops it again
+      prune.json            why a pruner asked the same, and at which step; removed once the run is wanted
       attempts/0001/        of its first attempt; then come 0002/ and so on
         claim.json          who owns it; there as soon as the folder is
         provenance.json     where the code of the owner comes from
@@ -29,7 +28,6 @@ under a temporary name, synced and renamed; metrics are appended, and a cut last
 creation and rename only, which hold on NFS too.
 """
 
-import contextlib
 import errno
 import hashlib
 import json
@@ -105,7 +103,6 @@ class RunDir:
         self.spec_path = path / "spec.json"
         self.cancel_path = path / "cancel.json"
         self.prune_path = path / "prune.json"
-        self.revived_path = path / "revived.json"
         self.attempts_path = path / "attempts"
         self.metrics_path = path / "metrics.jsonl"
         self.result_path = path / "result.json"
@@ -262,10 +259,8 @@ class RunDir:
         """Ask whoever trains the run to stop at the next step boundary: at `step`, it seemed hopeless.
 
         Returns:
-            False where it was asked before, or has been wanted after all: then it goes on to its end.
+            False where it was asked before.
         """
-        if self.revived_path.exists():
-            return False
         content = {"step": step, "reason": reason, "process": process().to_json()}
         return write_atomic(self.prune_path, dumps(content), exclusive=True)
 
@@ -279,17 +274,17 @@ class RunDir:
             return str(error)
         return f"at step {told.get('step')}: {told.get('reason')}"
 
-    def revive(self) -> None:
+    def unprune(self) -> None:
         """Have a pruned run count as interrupted, so that it goes on from its checkpoint, to its end."""
-        with storage_errors(self.path), contextlib.suppress(FileNotFoundError):
-            self.prune_path.replace(self.revived_path)
+        with storage_errors(self.path):
+            self.prune_path.unlink(missing_ok=True)
 
     def retry(self) -> None:
         """Remove what keeps the run from being trained: a cancellation, a pruning, failures, an unreadable result.
 
         The caller knows that nobody trains it: an attempt whose owner cannot be asked is given up.
         """
-        self.revive()
+        self.unprune()
         with storage_errors(self.path):
             self.cancel_path.unlink(missing_ok=True)
             try:

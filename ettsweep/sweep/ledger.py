@@ -170,7 +170,7 @@ class Plan:
     Attributes:
         submit: never started.
         retry: interrupted or pruned; they go on from their checkpoints.
-        keep: finished, running or queued; or pruned, and merely proposed.
+        keep: finished, running or queued.
         blocked: failed, cancelled, held or unknown: a person decides.
         ledger: what it was made from.
     """
@@ -194,7 +194,7 @@ class Plan:
     @property
     def under_way(self) -> bool:
         """Whether there is a run to launch, or one that is to finish by itself."""
-        return bool(self.to_launch) or not all(p.state.finished or p.state is State.PRUNED for p in self.keep)
+        return bool(self.to_launch) or not all(p.state.finished for p in self.keep)
 
     def limited(self, room: int) -> "Plan":
         """Return the plan with no more runs to launch than that."""
@@ -210,13 +210,10 @@ ACTIONS = {
 }
 
 
-def make_plan(
-    wanted: Iterable[RunSpec], ledger: Ledger, insist: Collection[str] = (), proposed: Collection[str] = ()
-) -> Plan:
+def make_plan(wanted: Iterable[RunSpec], ledger: Ledger, insist: Collection[str] = ()) -> Plan:
     """Sort wanted runs; a run that is asked for twice is planned once.
 
-    Those that a person insists on, by id, are launched where they would be blocked. Those that are merely proposed, by
-    id, are left alone where they were pruned: they had their chance.
+    Those that a person insists on, by id, are launched where they would be blocked.
     """
     plan: dict[str, list[Planned]] = {action: [] for action in ACTIONS.values()}
     specs: dict[str, RunSpec] = {}
@@ -227,7 +224,5 @@ def make_plan(
         action = ACTIONS[status.state]
         if action == "blocked" and run_id in insist:
             action = "retry"
-        if status.state is State.PRUNED and run_id in proposed:
-            action = "keep"
         plan[action].append(Planned(run_id, spec, status.state, status.reason))
     return Plan(**{action: tuple(members) for action, members in plan.items()}, ledger=ledger)

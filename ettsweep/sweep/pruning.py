@@ -1,27 +1,31 @@
-"""Which runs have no hope left, by a pruner of Optuna's: a function of the curves of a family, and of nothing else."""
+"""Pruning: a search stops runs that it merely proposed and whose curves seem hopeless, by a pruner of Optuna's.
+
+A decision is a function of the curves on disk. What a grid asked for, and what a verdict compares, is never stopped.
+"""
 
 import math
-import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 from zlib import crc32
 
 from ettsweep.errors import InputError, unknown_name
-from ettsweep.output import count
-from ettsweep.runs.state import State
-from ettsweep.spec import ScheduleSpec
-from ettsweep.tasks.kinds import Score
+from ettsweep.runs.folder import RunDir, runs_dir
+from ettsweep.runs.state import State, Status
+from ettsweep.spec import RunSpec, ScheduleSpec
+from ettsweep.sweep.ledger import Ledger
+from ettsweep.tasks.kinds import Score, task_kind
 
 if TYPE_CHECKING:
     from optuna import Study
     from optuna.pruners import BasePruner
 
-PRUNERS = ("none", "median", "hyperband", "wilcoxon")
+PRUNERS = ("none", "median", "hyperband")
 
 FIRST_SHARE = 4
-"""`median` and `wilcoxon` judge no run in the first quarter of its steps: orders are still wrong there."""
+"""`median` judges no run in the first quarter of its steps: orders are still wrong there."""
 
 STARTUP = 5
 """Runs that must be finished before `median` judges one; Optuna's default."""
@@ -32,11 +36,8 @@ ETA = 3
 RUNGS = 2
 """Rungs of `hyperband` before the end: a ninth and a third of the steps."""
 
-P_VALUE = 0.05
-"""`wilcoxon` stops a run that is worse than the best one with less than this probability of chance."""
-
-PAIRS = math.ceil(-math.log2(P_VALUE))
-"""Evaluations that a signed-rank test needs at the least for that."""
+COMPARED = (State.DONE, State.DIVERGED, State.PRUNED, State.RUNNING)
+"""States of runs whose curves are compared."""
 
 WORST = 1e300
 """A loss that is worse than any: of infinite ones, NumPy finds no percentile."""
@@ -44,19 +45,11 @@ WORST = 1e300
 
 @dataclass(frozen=True)
 class Curve:
-    """What one run of a family has shown so far.
-
-    Attributes:
-        run: its id.
-        best: the best score so far after each evaluation, by step.
-        state: done, diverged, pruned or running.
-        judged: whether it may be stopped.
-    """
+    """The best score so far of one run after each evaluation, by step; of a diverged run, `hopeless` adds the rest."""
 
     run: str
-    best: Mapping[int, float]
     state: State
-    judged: bool = False
+    best: Mapping[int, float]
 
     @property
     def step(self) -> int:
@@ -65,47 +58,37 @@ class Curve:
 
     @property
     def score(self) -> float | None:
-        """The best score so far."""
+        """The best score of all; None before the first evaluation."""
         return self.best.get(self.step)
 
 
-@dataclass(frozen=True)
-class Hopeless:
-    """A run to stop, the step by which it is judged, and why, for people."""
+def hopeless(rule: str, curve: Curve, family: Iterable[Curve], measure: Score, schedule: ScheduleSpec) -> str:
+    """Return why a run in training is to be stopped, given all curves of its family; nothing where it is to go on.
 
-    run: str
-    step: int
-    reason: str
-
-
-def hopeless(pruner: str, curves: Iterable[Curve], measure: Score, schedule: ScheduleSpec) -> list[Hopeless]:
-    """Return the runs that are to be stopped, of those that may be, given all curves of their family.
-
-    Each is judged by its last evaluation. None is stopped that is as good as the best finished run already, or the best
-    of all before one is finished; nor one that has come to its end.
+    It is judged by its last evaluation. A run goes on that is as good as the best finished one already, or the best of
+    all before one is finished; so does one that has come to its end.
     """
-    full = [_to_the_end(curve, measure, schedule) for curve in sorted(curves, key=lambda curve: curve.run)]
-    found = []
-    for curve in full:
-        others = [other for other in full if other is not curve]
-        best = min((measure.rank(other.score) for other in _finished(others) or others), default=math.inf)
-        if not curve.judged or curve.state is not State.RUNNING or measure.rank(curve.score) <= best:
-            continue
-        if not first_step(pruner, schedule) <= curve.step < schedule.last_step:
-            continue
-        if why := RULES[pruner](curve, others, measure, schedule):
-            found.append(Hopeless(curve.run, curve.step, f"{pruner} pruner: {measure.metric} {curve.score:.4g}, {why}"))
-    return found
+    others = [_to_the_end(other, measure, schedule) for other in family if other.run != curve.run]
+    finished = [other for other in others if other.state.finished and other.best]
+    best = min((measure.rank(other.score) for other in finished or others), default=math.inf)
+    judged = first_step(rule, schedule) <= curve.step < schedule.last_step
+    if not judged or measure.rank(curve.score) <= best:
+        return ""
+    if rule == "median":
+        reason = _worse_than_the_median(curve, finished, measure)
+    else:
+        reason = _not_promoted(curve, others, measure, schedule)
+    return f"{rule} pruner: {measure.metric} {curve.score:.4g}, {reason}" if reason else ""
 
 
-def first_step(pruner: str, schedule: ScheduleSpec) -> int:
+def first_step(rule: str, schedule: ScheduleSpec) -> int:
     """Return the step from which on runs are judged: never while the learning rate still warms up."""
-    share = ETA**RUNGS if pruner == "hyperband" else FIRST_SHARE
+    share = ETA**RUNGS if rule == "hyperband" else FIRST_SHARE
     return max(1, schedule.warmup_steps, schedule.last_step // share)
 
 
 def _to_the_end(curve: Curve, measure: Score, schedule: ScheduleSpec) -> Curve:
-    """Return the curve of a diverged run as the worst there is after what it has shown; others as they are."""
+    """Return the curve of a diverged run as the worst there is after its last evaluation; others as they are."""
     if curve.state is not State.DIVERGED:
         return curve
     worst = WORST if measure.mode == "min" else -WORST
@@ -113,35 +96,20 @@ def _to_the_end(curve: Curve, measure: Score, schedule: ScheduleSpec) -> Curve:
     return replace(curve, best={step: worst for step in steps if step > curve.step} | dict(curve.best))
 
 
-# --- what the pruners differ in ---------------------------------------------------------------------------------------
-
-
-def _median(curve: Curve, others: Sequence[Curve], measure: Score, schedule: ScheduleSpec) -> str:
-    """Say that the best score of a run is worse than the median of the finished ones at the same step."""
+def _worse_than_the_median(curve: Curve, finished: Sequence[Curve], measure: Score) -> str:
     from optuna.pruners import MedianPruner
+    from optuna.trial import create_trial
 
-    finished = _finished(others)
-    if not _stops(MedianPruner(n_startup_trials=STARTUP), curve, finished, measure):
+    study = _study(MedianPruner(n_startup_trials=STARTUP), measure)
+    for other in finished:
+        study.add_trial(create_trial(value=other.score, intermediate_values=dict(other.best)))
+    if not _stops(study, curve):
         return ""
     there = [other.best[curve.step] for other in finished if curve.step in other.best]
     return f"the median of {len(there)} others {median(there):.4g}"
 
 
-def _wilcoxon(curve: Curve, others: Sequence[Curve], measure: Score, schedule: ScheduleSpec) -> str:
-    """Say that a run is surely worse than the best finished one, evaluation by evaluation."""
-    from optuna.pruners import WilcoxonPruner
-
-    finished = _finished(others)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that it is experimental, and of evaluations that only one of the two has
-        if not _stops(WilcoxonPruner(p_threshold=P_VALUE, n_startup_steps=PAIRS), curve, finished, measure):
-            return ""
-    best = min(finished, key=lambda other: measure.rank(other.score))
-    pairs = len(curve.best.keys() & best.best.keys())
-    return f"worse than the best run, {best.run}, over {pairs} evaluations (p < {P_VALUE:g})"
-
-
-def _hyperband(curve: Curve, others: Sequence[Curve], measure: Score, schedule: ScheduleSpec) -> str:
+def _not_promoted(curve: Curve, others: Sequence[Curve], measure: Score, schedule: ScheduleSpec) -> str:
     """Say that a run is not among the best third of its bracket at a rung that it has just reached.
 
     Optuna's HyperbandPruner draws a bracket from the number of a trial, and numbers change with the runs that are
@@ -149,28 +117,18 @@ def _hyperband(curve: Curve, others: Sequence[Curve], measure: Score, schedule: 
     """
     from optuna.pruners import SuccessiveHalvingPruner
 
-    least = first_step("hyperband", schedule)
-    bracket = bracket_of(curve.run, schedule)
-    seen = _at_rungs(curve, least)
-    if curve.step not in seen.best:
+    least, bracket = first_step("hyperband", schedule), bracket_of(curve.run, schedule)
+    at_rungs = _at_rungs(curve, least)
+    if curve.step not in at_rungs.best:
         return ""
     rivals = [_at_rungs(other, least) for other in others if bracket_of(other.run, schedule) == bracket]
-    pruner = SuccessiveHalvingPruner(least, ETA, min_early_stopping_rate=bracket)
-    study = _study(pruner, measure)
-    for one in (*rivals, seen):
-        trial, stops = study.ask(), False
-        for step in sorted(one.best):
-            trial.report(one.best[step], step)
-            stops = trial.should_prune()  # which takes note of the rungs that it has reached
-    reached = 1 + sum(other.step >= curve.step for other in rivals)
-    return f"not among the best {max(1, reached // ETA)} of {reached} of its bracket" if stops else ""
-
-
-RULES: dict[str, Callable[[Curve, Sequence[Curve], Score, ScheduleSpec], str]] = {
-    "median": _median,
-    "hyperband": _hyperband,
-    "wilcoxon": _wilcoxon,
-}
+    study = _study(SuccessiveHalvingPruner(least, ETA, min_early_stopping_rate=bracket), measure)
+    for rival in rivals:
+        _stops(study, rival)  # notes in the study which rungs it has reached
+    if not _stops(study, at_rungs):
+        return ""
+    reached = 1 + sum(rival.step >= curve.step for rival in rivals)
+    return f"not among the best {max(1, reached // ETA)} of {reached} of its bracket"
 
 
 def bracket_of(run: str, schedule: ScheduleSpec) -> int:
@@ -196,13 +154,6 @@ def _at_rungs(curve: Curve, least: int) -> Curve:
     return replace(curve, best=kept)
 
 
-def _finished(curves: Sequence[Curve]) -> list[Curve]:
-    return [curve for curve in curves if curve.state.finished and curve.best]
-
-
-# --- Optuna -----------------------------------------------------------------------------------------------------------
-
-
 def _study(pruner: "BasePruner", measure: Score) -> "Study":
     """Return an empty study, kept in memory."""
     import optuna
@@ -213,46 +164,95 @@ def _study(pruner: "BasePruner", measure: Score) -> "Study":
         return optuna.create_study(direction="minimize" if measure.mode == "min" else "maximize", pruner=pruner)
 
 
-def _stops(pruner: "BasePruner", curve: Curve, finished: Sequence[Curve], measure: Score) -> bool:
-    """Say whether a pruner would stop a run, given those that are finished."""
-    from optuna.trial import create_trial
-
-    study = _study(pruner, measure)
-    for other in finished:
-        study.add_trial(create_trial(value=other.score, intermediate_values=dict(other.best)))
-    trial = study.ask()
+def _stops(study: "Study", curve: Curve) -> bool:
+    """Report a curve to a study, evaluation by evaluation; return whether its pruner would stop the run at the last."""
+    trial, stops = study.ask(), False
     for step in sorted(curve.best):
         trial.report(curve.best[step], step)
-    return trial.should_prune()
+        stops = trial.should_prune()
+    return stops
 
 
-# --- what is asked for ------------------------------------------------------------------------------------------------
+# --- what a search does -----------------------------------------------------------------------------------------------
 
 
-def check_pruner(name: str, schedules: Collection[ScheduleSpec]) -> None:
-    """Check that there is such a pruner, and that runs show something before their end by which it can stop them.
+@dataclass
+class Pruner:
+    """Asks hopeless runs to stop while a search follows them.
+
+    Attributes:
+        results: the results folder.
+        rule: one of `PRUNERS` that is not none.
+        proposed: returns the ids of the runs that were merely proposed: these may be stopped.
+        tell: takes a line on each run that is asked to stop.
+    """
+
+    results: Path
+    rule: str
+    proposed: Callable[[], Collection[str]]
+    tell: Callable[[str], None] = lambda text: None
+    _families: dict[str, str] = field(default_factory=dict, repr=False)
+    _curves: dict[str, tuple[object, Curve]] = field(default_factory=dict, repr=False)
+    _compared: dict[str, list[Curve]] = field(default_factory=dict, repr=False)
+    _asked: set[str] = field(default_factory=set, repr=False)
+
+    def prune(self, specs: Mapping[str, RunSpec], statuses: Mapping[str, Status], ledger: Ledger) -> None:
+        """Ask those of some runs to stop that are in training, were proposed and seem hopeless.
+
+        They are compared with each other and with the runs of their families in the ledger. Each is asked once: one
+        that goes on after that is wanted.
+
+        Raises:
+            StorageError: a run folder cannot be written.
+        """
+        proposed = set(self.proposed()) - self._asked
+        judged = {run for run in statuses.keys() & proposed if statuses[run].state is State.RUNNING}
+        if not judged:
+            return
+        families = self._families  # to reckon a family takes a while, and this is called twice a second
+        families |= {run: spec.family_id for run, spec in specs.items() if run not in families}
+        for family in {families[run] for run in judged}:
+            states = {run.id: run.state for run in ledger.family(family)}
+            states |= {run: status.state for run, status in statuses.items() if families[run] == family}
+            spec = next(specs[run] for run in judged if families[run] == family)
+            measure = task_kind(spec.task).score
+            curves = [self._curve(run, state, measure) for run, state in sorted(states.items()) if state in COMPARED]
+            if curves == self._compared.get(family):
+                continue
+            self._compared[family] = curves
+            for curve in curves:
+                if curve.run in judged and (why := hopeless(self.rule, curve, curves, measure, spec.schedule)):
+                    self._asked.add(curve.run)
+                    if RunDir(runs_dir(self.results) / curve.run).prune(curve.step, why):
+                        self.tell(f"run {curve.run} is to be pruned at step {curve.step}: {why}")
+
+    def _curve(self, run_id: str, state: State, measure: Score) -> Curve:
+        """Return the curve of a run, which is read again once there is more of it."""
+        run = RunDir(runs_dir(self.results) / run_id)
+        latest = run.latest()
+        growing = latest if latest and not state.finished and latest.metrics_path.exists() else None
+        mark = state, growing and (growing.number, growing.metrics_path.stat().st_size)
+        if run_id not in self._curves or self._curves[run_id][0] != mark:
+            self._curves[run_id] = mark, Curve(run_id, state, measure.along(run.evaluations()))
+        return self._curves[run_id][1]
+
+
+def check_pruner(name: str, schedule: ScheduleSpec) -> None:
+    """Check that there is such a pruner, and that a run shows something before its end by which it can be stopped.
 
     Raises:
-        InputError: there is none, or they do not.
+        InputError: there is none, or it does not.
     """
     if name not in PRUNERS:
         raise unknown_name("pruner", name, PRUNERS)
-    if name != "none" and (problems := [why for schedule in schedules if (why := _blind(name, schedule))]):
-        raise InputError.of(dict.fromkeys(problems))
-
-
-def _blind(name: str, schedule: ScheduleSpec) -> str:
-    """Return why a pruner could never stop a run of this schedule, and what would do; nothing where it could."""
     first, last, every = first_step(name, schedule), schedule.last_step, schedule.eval_every
-    needed = PAIRS if name == "wilcoxon" else 1
 
-    def tells(every: int) -> bool:
-        evaluations = (last - 1) // every
-        return evaluations >= needed and evaluations * every >= first
+    def shows(every: int) -> bool:
+        return (last - 1) // every * every >= first
 
-    if tells(every):
-        return ""
-    fitting = next((spacing for spacing in range(last // (needed + 1), 0, -1) if tells(spacing)), None)
-    wanted = f"{count(needed, 'evaluation')} before its end at step {last}, the last at step {first} or later"
-    would_do = f"{fitting} would do" if fitting else "a longer run or a shorter warm-up would do"
-    return f"schedule.eval_every: {every}: --pruner {name} stops a run by {wanted}; {would_do}"
+    if name == "none" or shows(every):
+        return
+    fitting = next((spacing for spacing in range(last // 2, 0, -1) if shows(spacing)), None)
+    remedy = f"{fitting} would do" if fitting else "a longer run or a shorter warm-up would do"
+    needed = f"an evaluation from step {first} on, before its end at step {last}"
+    raise InputError(f"schedule.eval_every: {every}: --pruner {name} stops a run by {needed}; {remedy}")

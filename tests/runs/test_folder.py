@@ -273,14 +273,14 @@ def test_only_ids_become_paths() -> None:
 # --- pruned ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_run_is_pruned_once_and_never_after_it_was_wanted(run: RunDir) -> None:
+def test_a_run_is_pruned_once_until_it_is_wanted(run: RunDir) -> None:
     claimed(run).fail("interrupted", "pruned")
     assert (run.pruned(), run.prune(8, "first"), run.prune(16, "second")) == (None, True, False)
     assert run.pruned() == "at step 8: first"
     assert process() == Process.from_json(json.loads(run.prune_path.read_text())["process"])
-    run.revive()
-    assert (run.pruned(), run.prune(24, "third"), run.pruned()) == (None, False, None)
-    run.revive()
+    run.unprune()
+    run.unprune()
+    assert (run.pruned(), state(run)) == (None, (State.INTERRUPTED, "pruned"))
     assert temporaries(run.path) == []
 
 
@@ -290,7 +290,6 @@ def test_retrying_takes_a_pruned_run_on(run: RunDir) -> None:
     run.cancel()
     run.retry()
     assert state(run) == (State.INTERRUPTED, "pruned")
-    assert not run.prune(16, "why")
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]"])

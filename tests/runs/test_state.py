@@ -78,7 +78,7 @@ def test_pruning_is_obeyed_before_it_is_true(run: RunDir) -> None:
     run.cancel()
     assert state(run) == (State.CANCELLED, "")
     run.cancel_path.unlink()
-    run.revive()
+    run.unprune()
     assert state(run) == (State.INTERRUPTED, "pruned")
     assert state(run, run.id) == (State.QUEUED, "to be resumed")
     finished(run)

@@ -243,24 +243,11 @@ def pruned(results: Path, spec: RunSpec) -> RunSpec:
     return spec
 
 
-def test_a_pruned_run_goes_on_for_whoever_wants_it_and_not_where_it_is_merely_proposed(
-    results: Path, pruned: RunSpec
-) -> None:
+def test_a_pruned_run_goes_on_for_whoever_wants_it(results: Path, pruned: RunSpec) -> None:
     ledger = load_ledger(results)
     wanted = make_plan([pruned], ledger)
     assert [(p.id, p.state, p.reason) for p in wanted.retry] == [(pruned.run_id, State.PRUNED, "at step 8: why")]
     assert wanted.under_way
-    proposed = make_plan([pruned], ledger, proposed=[pruned.run_id])
-    assert [p.state for p in proposed.keep] == [State.PRUNED]
-    assert (proposed.to_launch, proposed.under_way) == ((), False), "nobody waits for it"
-
-
-def test_what_is_proposed_and_not_pruned_is_planned_like_all_else(results: Path, make_spec: MakeSpec) -> None:
-    missing, running = make_spec(seed=0), make_spec(seed=1)
-    start(results, running)
-    plan = make_plan([missing, running], load_ledger(results), proposed={missing.run_id, running.run_id})
-    assert ([p.state for p in plan.submit], [p.state for p in plan.keep]) == ([State.MISSING], [State.RUNNING])
-    assert plan.under_way
 
 
 def test_a_pruned_run_has_no_score_and_has_cost_what_it_took(results: Path, pruned: RunSpec) -> None:

@@ -11,15 +11,14 @@ from support.arrays import PROFILE, only_submission
 from support.claims import claimed
 from support.devcluster import Cluster
 
-from ettsweep.launch import pruner as module
 from ettsweep.launch.profiles import LocalProfile, SlurmProfile
-from ettsweep.launch.pruner import Pruner
 from ettsweep.launch.rounds import How, carry_out, read_ledger
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.state import State
 from ettsweep.spec import RunSpec
 from ettsweep.sweep import pruning
-from ettsweep.sweep.ledger import make_plan
+from ettsweep.sweep.ledger import Ledger, Plan, make_plan
+from ettsweep.sweep.pruning import Pruner
 
 MakeSpec = Callable[..., RunSpec]
 
@@ -62,10 +61,12 @@ class Round:
     def __init__(self, results: Path, *proposed: RunDir) -> None:
         self.results = results
         self.told: list[str] = []
+        self.ledger = Ledger({}, {})
         self.pruner = Pruner(results, "median", lambda: {run.id for run in proposed}, self.told.append)
 
     def look(self, *watched: RunDir) -> None:
-        self.pruner.look({run.id: run.spec() for run in watched}, {run.id: run.status() for run in watched})
+        specs, statuses = {run.id: run.spec() for run in watched}, {run.id: run.status() for run in watched}
+        self.pruner.prune(specs, statuses, self.ledger)
 
 
 def test_proposed_runs_that_are_hopeless_are_stopped_and_no_others(results: Path, make: MakeSpec) -> None:
@@ -79,7 +80,7 @@ def test_proposed_runs_that_are_hopeless_are_stopped_and_no_others(results: Path
     round_ = Round(results, bad, good, early)
     round_.look(*watched)
     assert not any(run.pruned() for run in watched), "of the finished ones of other commands nothing is known yet"
-    round_.pruner.begin(read_ledger(results))
+    round_.ledger = read_ledger(results)
     for _ in range(2):
         round_.look(*watched)
         assert {run.id for run in watched if run.prune_path.exists()} == {bad.id}
@@ -88,7 +89,7 @@ def test_proposed_runs_that_are_hopeless_are_stopped_and_no_others(results: Path
     evaluate(early, 2.0, 8)
     round_.look(*watched)
     assert early.pruned()
-    bad.revive()
+    bad.unprune()
     evaluate(bad, 2.0, 12)
     round_.look(*watched)
     assert bad.pruned() is None, "somebody wants it"
@@ -110,7 +111,7 @@ def test_families_are_judged_apart(results: Path, make: MakeSpec) -> None:
     done = [finished(results, make(seed=seed), 1.0) for seed in range(5)]
     other = running(results, make(batch_size=16), 2.0, 4, 8)
     round_ = Round(results, other)
-    round_.pruner.begin(read_ledger(results))
+    round_.ledger = read_ledger(results)
     round_.look(other, *done)
     assert other.pruned() is None
 
@@ -127,7 +128,7 @@ def test_what_has_not_changed_is_neither_read_nor_decided_again(
         return evaluations(run)
 
     monkeypatch.setattr(RunDir, "evaluations", counted)
-    monkeypatch.setattr(module, "hopeless", lambda rule, curves, *a: decisions.append(1) or decide(rule, curves, *a))
+    monkeypatch.setattr(pruning, "hopeless", lambda *arguments: decisions.append(1) or decide(*arguments))
     done, one = finished(results, make(seed=0), 1.0), running(results, make(seed=1), 0.5, 4)
     round_ = Round(results, one)
     for _ in range(3):
@@ -158,29 +159,29 @@ def hopeless(results: Path, make_spec: MakeSpec) -> RunSpec:
     return spec
 
 
+def nothing_more(ledger: Ledger) -> Plan:
+    """Plan as a search does whose proposals are all done, or pruned."""
+    return make_plan([], ledger)
+
+
 @pytest.mark.usefixtures("process", "warm", "soon")
 def test_following_stops_a_hopeless_run_and_does_not_wait_for_it(results: Path, make_spec: MakeSpec) -> None:
     spec = hopeless(results, make_spec)
     told: list[str] = []
-    proposals = {spec.run_id}
-    pruner = Pruner(results, "median", lambda: proposals, told.append)
+    pruner = Pruner(results, "median", lambda: {spec.run_id}, told.append)
     profile = LocalProfile(devices="cpu", slots=1, threads=1)
     console = Console(file=io.StringIO())
     how = How(results, profile, console=console, pruner=pruner)
 
-    outcome = carry_out(make_plan([spec], read_ledger(results)), how)
-    (kept,) = outcome.plan.keep
-    assert (kept.state, outcome.sound, outcome.plan.to_launch) == (State.PRUNED, True, ())
-    assert "the median of 5 others 0.01" in kept.reason
-    assert told == [f"run {spec.run_id} is to be pruned {kept.reason}"]
+    outcome = carry_out(make_plan([spec], read_ledger(results)), how, nothing_more)
     run = RunDir(results / "runs" / spec.run_id)
+    pruned = run.status()
+    assert (pruned.state, outcome.sound) == (State.PRUNED, True)
+    assert "the median of 5 others 0.01" in pruned.reason
+    assert told == [f"run {spec.run_id} is to be pruned {pruned.reason}"]
     (attempt,) = map(run.attempt, run.numbers())
     assert attempt.has_checkpoint()
     assert attempt.failure() == {"kind": "interrupted", "reason": "pruned", "details": ""}
-
-    again = carry_out(make_plan([spec], read_ledger(results), proposed=proposals), how)
-    assert (again.sound, run.numbers(), len(told)) == (True, [1], 1), "it had its chance"
-    assert [p.state for p in make_plan([spec], read_ledger(results)).retry] == [State.PRUNED]
 
 
 @pytest.mark.usefixtures("soon")
@@ -190,10 +191,9 @@ def test_a_hopeless_run_in_a_job_is_stopped_and_its_job_is_not_put_back(
     spec = hopeless(results, make_spec)
     pruner = Pruner(results, "median", lambda: {spec.run_id}, lambda text: None)
     how = How(results, SlurmProfile(**PROFILE), console=Console(file=io.StringIO()), pruner=pruner)
-    outcome = carry_out(make_plan([spec], read_ledger(results)), how)
-    (kept,) = outcome.plan.keep
-    assert (kept.state, outcome.sound, outcome.plan.to_launch) == (State.PRUNED, True, ())
+    outcome = carry_out(make_plan([spec], read_ledger(results)), how, nothing_more)
     run = RunDir(results / "runs" / spec.run_id)
+    assert (run.status().state, outcome.sound) == (State.PRUNED, True)
     (attempt,) = map(run.attempt, run.numbers())
     assert attempt.has_checkpoint()
     job = f"{only_submission(results).array()}_0"

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from support import mbart
 from torch import Tensor
 from torch.nn import functional as F
 
+from bench import mbart
 from ettsweep.models.architectures import model_spec
 from ettsweep.models.build import build_model, example_inputs, initialise
 from ettsweep.models.encdec import EncDec

@@ -75,6 +75,10 @@ def main() -> None:
         completion.answer(app)
     try:
         app()
+    except SystemExit as end:
+        if end.code == 130:  # typer's, for Ctrl-C
+            note("ettsweep: interrupted")
+        raise
     except EttsweepError as error:
         note(f"ettsweep: {error}")
         sys.exit(error.exit_code)

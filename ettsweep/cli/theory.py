@@ -1,5 +1,6 @@
 """Commands on theory: map, scales, check-scaling."""
 
+import signal
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -100,10 +101,13 @@ def check_scaling(
     make by themselves, of its initial std and learning-rate factor; its decay, divided by lr wd. All rows ok: exit
     code 0.
     """
-    from ettsweep.check.measure import CPU
-    from ettsweep.check.outcome import check_scaling as run_check
-    from ettsweep.check.plan import Question, make_plan
-    from ettsweep.check.tables import leaving_nothing, make_folder, show_check, write_check
+    from ettsweep.processes import blocked
+
+    with blocked(signal.SIGINT):  # which torch would lose amid its import
+        from ettsweep.check.measure import CPU
+        from ettsweep.check.outcome import check_scaling as run_check
+        from ettsweep.check.plan import Question, make_plan
+        from ettsweep.check.tables import leaving_nothing, make_folder, show_check, write_check
     from ettsweep.config import parse_numbers
     from ettsweep.training.memory import available_bytes
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from ettsweep.errors import LaunchError, first_line
 from ettsweep.files import Json
 from ettsweep.launch.profiles import AnyProfile, Slot
-from ettsweep.processes import beside
+from ettsweep.processes import beside, blocked
 from ettsweep.seeding import derive_seed
 
 if TYPE_CHECKING:
@@ -66,9 +66,10 @@ def prepare_device(slot: Slot) -> "tuple[torch.device, Json]":
         if "PYTORCH_ALLOC_CONF" not in os.environ:
             os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")  # micro-batches differ in size
     bound_spinning()
-    import torch
+    with blocked(signal.SIGINT):  # amid it torch would lose Ctrl-C, and go on with half of numpy
+        import torch
 
-    from ettsweep.training.run import environment
+        from ettsweep.training.run import environment
 
     torch.set_num_threads(slot.threads)
     device = torch.device(slot.device)

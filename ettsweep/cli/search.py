@@ -1,7 +1,6 @@
 """The command search: a proposer names points, and what it finds is verified."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,14 +10,11 @@ from ettsweep.cli import completion
 from ettsweep.cli.asking import Asking
 from ettsweep.cli.conduct import console, detaching, go_on, repeated, retyped_with
 from ettsweep.cli.options import DEFAULT_RESULTS, DryRun, Form, Judging, Limits, Results, Training
-from ettsweep.errors import InputError, located
+from ettsweep.errors import InputError
 from ettsweep.output import Format, note
 
 if TYPE_CHECKING:
-    from ettsweep.launch.searches import Seeker, Sought
     from ettsweep.sweep.search import Request, Search
-    from ettsweep.sweep.searching import Key, Start
-    from ettsweep.sweep.verify import Budget, Verification
 
 
 def search(
@@ -53,6 +49,9 @@ def search(
             "--from", help="Start at the verified optimum of this strategy, or of this sweep.", metavar="STRATEGY|SWEEP"
         ),
     ] = None,
+    unverified: Annotated[
+        bool, typer.Option("--unverified", help="Its best point will do for --from, verified or not.")
+    ] = False,
     limits: Limits,
     judging: Judging,
     training: Training,
@@ -70,9 +69,9 @@ def search(
     """
     from ettsweep.cli.course import show_course
     from ettsweep.cli.verified import show_verified
-    from ettsweep.launch.demand import trained_by
+    from ettsweep.launch.demand import ask_grid, trained_by
     from ettsweep.launch.rounds import How, read_ledger
-    from ettsweep.launch.searches import Seeker, Sought
+    from ettsweep.launch.searches import Sought, search_rounds
     from ettsweep.sweep.changes import followed
     from ettsweep.sweep.pruning import check_pruner
     from ettsweep.sweep.samplers import proposer, trials_for
@@ -89,32 +88,35 @@ def search(
         return note(journal.rebuild(read_ledger(results)))
     journal.check()
     check_pruner(pruner, asked.recipe.schedule)
-    with located("first_look"):
-        if asked.first_look:
-            check_pruner(pruner, asked.first_look.schedule)
     with retyped_with("--name"):
         request = training.place().settle(asked, results, name)
     how = How(results, *trained_by(request), dry_run, console() if follow else None, "search", tell=note)
-    seeker = Seeker(sampler, propose, trials_for(sampler, trials), pruner, how, note, go_on if follow else None)
     sweeps = load_sweeps(results)
     sought = Sought.of(name, request, sweeps)
     budget = limits.budget(sought.searches)
-    begun = starts(sought.searches, sought.sweeps, read_ledger(results), source)
+    begun = starts(sought.searches, sought.sweeps, read_ledger(results), source, unverified=unverified)
     new = [one for one in sought.searches if not one.proposed]
     note("" if new or source is None else f"--from {source} is not looked at: the search has begun")
-    seeker.ask(sought, asking.words)
+    _, obstacle = ask_grid(request, how, name, asking.words, note)
+    note(f"before it can be submitted: {obstacle}" if obstacle else "")
     note(told)
     note(_other_ranges(sweeps.named[name].searches if name in sweeps.named else [], sought.searches))
-    looked = None
     meant = ["--sweep", name, *repeated("--strategy", asking.strategy or [])]
     with detaching(meant=meant):
-        if request.first_look and (unbegun := [one for one in new if one.key not in begun]):
-            found, looked = _first_look(seeker, sought, unbegun, budget, form)
-            begun |= found
         for one in sought.searches:
             note(f"{one.title} starts {begun[one.key].reason}" if one.key in begun else "")
         with followed(results, [name] if how.follows else ()):
-            done = seeker.go(sought, begun, budget, before=looked)
+            done = search_rounds(
+                sought,
+                how,
+                begun,
+                budget,
+                sampler=sampler,
+                propose=propose,
+                trials=trials_for(sampler, trials),
+                pruner=pruner,
+                agree=go_on if follow else None,
+            )
     show_course(done.verification.searches, done.outcome.plan.ledger, form)
     said = {"--sampler": (sampler, "surface"), "--trials": (trials, None), "--pruner": (pruner, "none")}
     how_to = [word for option, (given, default) in said.items() if given != default for word in (option, str(given))]
@@ -135,41 +137,6 @@ def _other_ranges(before: "Sequence[Search]", now: "Sequence[Search]") -> str:
         for search in now
         if search.key in known and known[search.key].box != search.box
     )
-
-
-def _first_look(
-    seeker: "Seeker", sought: "Sought", unbegun: "Sequence[Search]", budget: "Budget", form: Format
-) -> "tuple[dict[Key, Start], Verification]":
-    """Have the first look of some families searched; return where these start, and what it has used up of the budget.
-
-    Raises:
-        Exit: it is under way, and nobody waits for it; or it failed.
-    """
-    from ettsweep.cli.verified import show_submitted
-    from ettsweep.cli.views import note_blocked
-    from ettsweep.launch.searches import Sought
-    from ettsweep.sweep.changes import followed
-    from ettsweep.sweep.firstlook import first_look, name_for, starts_from
-
-    title = "first look"
-    how = replace(seeker.how, title=title, tell=lambda text: note(f"{title}: {text}" if text else ""))
-    seeker = replace(seeker, how=how)
-    request = first_look(sought.request, [one.strategy for one in unbegun])
-    look = Sought.of(name_for(request, sought.name, sought.sweeps), request, sought.sweeps)
-    seeker.ask(look, f"the first look of {sought.name}", archived=True)
-    with followed(how.results, [look.name] if how.follows else ()):
-        done = seeker.go(look, {}, budget, judges=False)
-    plan = done.outcome.plan
-    if plan.under_way and not how.follows:
-        note("the first look comes first; the same command again goes on from it")
-        raise typer.Exit(show_submitted(done, form, ["--sweep", look.name]))
-    note_blocked(plan, meant=["--sweep", look.name])
-    found = starts_from(look.searches, unbegun, plan.ledger)
-    if plan.blocked and not found:
-        raise typer.Exit(1)  # what fails when it is cheap would fail when it is dear
-    for one in unbegun:
-        note("" if one.key in found else f"{one.title} starts at its centre: nothing at first look has a score")
-    return found, done.verification
 
 
 def _asked(asking: Asking, sweep: str | None, judging: Judging, results: Path) -> "tuple[str, Request, str]":

@@ -180,7 +180,7 @@ def report(
     show_verdicts(done.verdicts, form)
     if form is Format.TABLE:
         show_spikes(judged(done.runs, done.verdicts))
-    note(cost_so_far(done.runs, done.searches, done.looks))
+    note(cost_so_far(done.runs, done.searches))
     note(f"wrote {done.paths[0]} and, beside it, {len(done.paths) - 1} tables and figures")
 
 
@@ -190,7 +190,6 @@ class _Reported(NamedTuple):
     runs: "list[Run]"
     verdicts: "list[Verdict]"
     searches: "Searches"
-    looks: "list[Run]"
     paths: list[Path]
 
 
@@ -201,16 +200,14 @@ def _write_report(
     from ettsweep.launch.rounds import read_ledger
     from ettsweep.report.build import write_report
     from ettsweep.report.families import with_evidence
-    from ettsweep.sweep.firstlook import looked_at
     from ettsweep.sweep.verify import judge
 
     ledger, sweeps = read_ledger(results), families.load(results)
     verdicts = judge(families.searches(sweeps), ledger)
     runs = with_evidence(families.runs(ledger, sweeps), verdicts)
-    looks = looked_at(families.sweeps(sweeps), sweeps, ledger)
     notes = {name: sweep.note for name, sweep in sweeps.named.items()}
-    paths = write_report(results, folder, runs, verdicts, sweeps.searches, tell, looks, notes, edition)
-    return _Reported(runs, verdicts, sweeps.searches, looks, paths)
+    paths = write_report(results, folder, runs, verdicts, sweeps.searches, tell, notes, edition)
+    return _Reported(runs, verdicts, sweeps.searches, paths)
 
 
 def _follow_report(families: Families, results: Path, folder: Path) -> _Reported:

@@ -23,7 +23,10 @@ def show_verified(done: Verified, budget: Budget, form: Format, again: Sequence[
     note_outside(asked.verdicts)
     if how.follows:
         note_saved(asked.verdicts, asked.beyond)
-    _show_submitted(done, form, below=True)
+    if how.dry_run:
+        show_plan(done.outcome, form, below=True)
+    else:
+        note_submitted(done)
     if asked.held_back:
         needed = f"{count(asked.held_back, 'more run')} {'is' if asked.held_back == 1 else 'are'} needed"
         note(f"{needed} than {budget} allows")
@@ -40,23 +43,3 @@ def show_verified(done: Verified, budget: Budget, form: Format, again: Sequence[
         raise done.problem
     note(score_note([v.search for v in asked.verdicts]))
     return 0 if all(v.verdict == "optimal" for v in asked.verdicts) else 1
-
-
-def show_submitted(done: Verified, form: Format, meant: Sequence[str]) -> int:
-    """Print what was submitted, or would be, of what has no verdict yet; return the exit code.
-
-    Raises:
-        LaunchError: it could not be submitted.
-    """
-    _show_submitted(done, form)
-    note_blocked(done.outcome.plan, meant=meant)
-    if done.problem:
-        raise done.problem
-    return 1
-
-
-def _show_submitted(done: Verified, form: Format, *, below: bool = False) -> None:
-    if done.outcome.how.dry_run:
-        show_plan(done.outcome, form, below=below)
-    else:
-        note_submitted(done)

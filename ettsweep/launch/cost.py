@@ -247,18 +247,15 @@ def _packed(trained: Iterable[Run]) -> str:
 # --- saved ----------------------------------------------------------------------------------------------------------
 
 
-def cost_so_far(runs: Iterable[Run], searches: Searches, looks: Sequence[Run] = ()) -> str:
+def cost_so_far(runs: Iterable[Run], searches: Searches) -> str:
     """Return a line on what finished runs have cost, and on what those saved that several sweeps ask for.
 
-    They would have been trained once for each. `searches` are those of all sweeps, by family; `looks` the finished runs
-    of first looks.
+    They would have been trained once for each. `searches` are those of all sweeps, by family.
     """
     trained = [run for run in runs if run.result or run.state is State.PRUNED]
     finished = [run for run in trained if run.result]
     pruned = f", {len(trained) - len(finished)} pruned" if len(trained) > len(finished) else ""
     told = f"{count(len(finished), 'finished run')}{pruned}: {device_hours(sum(map(cost_s, trained)))}"
-    if looks:
-        told += f", and {count(len(looks), 'run')} at first look: {device_hours(sum(map(cost_s, looks)))}"
     shared = [(run, sweeps) for run in finished if (sweeps := asking(run, searches)) > 1]
     if shared:
         saved_s = sum((sweeps - 1) * cost_s(run) for run, sweeps in shared)

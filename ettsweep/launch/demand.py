@@ -170,14 +170,12 @@ def ask_grid(
     name: str,
     words: str | None = None,
     tell: Callable[[str], None] = lambda text: None,
-    *,
-    archived: bool = False,
 ) -> tuple[Plan, str]:
     """Return the plan for the runs of a grid; unless it is only to be shown, keep what was asked for under a name.
 
-    For what is searched, the run of each centre stands for all that may be proposed. `words` are a note for the sweep,
-    which is shown from then on, or is made `archived`; `tell` takes a line on what became of it. With the plan comes
-    what would keep one that is only shown from being submitted; SLURM is not asked about that.
+    For what is searched, the run of each centre stands for all that may be proposed. `words` are a note for the sweep;
+    `tell` takes a line on what became of it. With the plan comes what would keep one that is only shown from being
+    submitted; SLURM is not asked about that.
 
     Raises:
         InputError: a run cannot be trained so.
@@ -200,7 +198,7 @@ def ask_grid(
             raise
         return plan, str(error)
     if not how.dry_run:
-        tell(extend(how.results, name, request, words, archived=archived))
+        tell(extend(how.results, name, request, words))
     return plan, ""
 
 

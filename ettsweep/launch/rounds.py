@@ -213,17 +213,14 @@ def verify_rounds(
     budget: Budget = NO_BUDGET,
     tell: Callable[[str], None] | None = None,
     agree: Callable[[str], bool] | None = None,
-    judges: bool = True,
     searching: Proposing | None = None,
-    before: Verification | None = None,
     prune: Callable[[Callable[[], Collection[str]]], Pruner] | None = None,
 ) -> Verified:
     """Judge each family and submit the runs that its verdict lacks: one round or, where `how` follows, all.
 
     With `at`, that point is judged instead of each family's best; where `how` follows, a climb begins there.
-    Where it `judges` not, what was asked for and is proposed is all that is run. `tell` takes a line for each step of a
-    climb; `searching` names points; `prune` returns what may stop runs, given what tells which were merely proposed;
-    `before` has used up some of the budget.
+    `tell` takes a line for each step of a climb; `searching` names points; `prune` returns what may stop runs, given
+    what tells which were merely proposed.
 
     Raises:
         InputError: `at` lies off a fixed axis.
@@ -233,7 +230,7 @@ def verify_rounds(
         return Times(ledger).total_s(planned)
 
     most = 1 if how.dry_run else at_once(how.profile, [search.base.task for search in searches])
-    asking = Verification(searches, at, budget, tell, agree, device_s, most, how.follows, judges, searching, before)
+    asking = Verification(searches, at, budget, tell, agree, device_s, most, how.follows, searching)
     if prune:
         how = replace(how, pruner=prune(asking.proposals))
     plan = asking.plan(read_ledger(how.results))

@@ -23,7 +23,6 @@ def write_report(
     verdicts: Sequence[Verdict],
     searches: Searches,
     tell: Callable[[str], None] = lambda text: None,
-    looks: Sequence[Run] = (),
     notes: Mapping[str, str] | None = None,
     edition: str = "",
 ) -> list[Path]:
@@ -32,9 +31,8 @@ def write_report(
     What an earlier report wrote there and this one does not is removed.
 
     Verdicts are those of the families that were asked for, searches those of all sweeps by family. `tell` takes a line
-    for each run whose metrics cannot be used, as the page has it. `looks` are the finished runs of first looks,
-    `notes` what people wrote on sweeps, by name. A page that is still rewritten has the name of its `edition`, and no
-    files of figures yet.
+    for each run whose metrics cannot be used, as the page has it. `notes` are what people wrote on sweeps, by name. A
+    page that is still rewritten has the name of its `edition`, and no files of figures yet.
 
     Raises:
         StorageError: a file cannot be written.
@@ -50,7 +48,7 @@ def write_report(
             if not edition:  # the last one has files; they take longer than all the rest
                 paths += figure.save(out / "figures")
             figures[key, figure.kind] = figure
-    page = html.render(results, out, comparisons, figures, runs, searches, histories.corrupt, looks, notes, edition)
+    page = html.render(results, out, comparisons, figures, runs, searches, histories.corrupt, notes, edition)
     paths = [*publish(out, page, edition), *paths]
     settle(out, paths)
     return paths

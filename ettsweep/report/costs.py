@@ -53,10 +53,8 @@ def cost_of(what: str, runs: Iterable[Run], searches: Searches) -> Cost:
     )
 
 
-def costs(
-    comparisons: Sequence[Comparison], runs: Sequence[Run], searches: Searches, looks: Sequence[Run]
-) -> list[Cost]:
-    """Return what each strategy of each comparison has cost, then first looks, runs of no sweep, and all of it.
+def costs(comparisons: Sequence[Comparison], runs: Sequence[Run], searches: Searches) -> list[Cost]:
+    """Return what each strategy of each comparison has cost, then runs of no sweep, and all of it.
 
     What has cost nothing is left out.
     """
@@ -67,7 +65,6 @@ def costs(
         for f in comparison.families
     ]
     held = {run.id for comparison in comparisons for family in comparison.families for run in family.runs}
-    rows.append(cost_of("first looks", looks, searches))
     rows.append(cost_of("in no sweep", [run for run in runs if run.id not in held], searches))
     rows = [row for row in rows if row.runs or row.pruned or row.device_s]
-    return [*rows, cost_of("all", [*runs, *looks], searches)] if len(rows) > 1 else rows
+    return [*rows, cost_of("all", runs, searches)] if len(rows) > 1 else rows

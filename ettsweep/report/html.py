@@ -41,15 +41,14 @@ def render(
     runs: Sequence[Run],
     searches: Searches,
     corrupt: Mapping[str, str],
-    looks: Sequence[Run] = (),
     notes: Mapping[str, str] | None = None,
     edition: str = "",
 ) -> str:
     """Return the page: the answer, figures, a table of all runs, what they cost, and why some history is missing.
 
     It will lie in `out`, from where it links to the folders of runs. `searches` are those of all sweeps, `corrupt` the
-    runs whose history cannot be read, with why, `looks` the finished runs of first looks, and `notes` what people
-    wrote on sweeps, by name. A page that is still rewritten has the name of its `edition`.
+    runs whose history cannot be read, with why, and `notes` what people wrote on sweeps, by name. A page that is still
+    rewritten has the name of its `edition`.
     """
     families = [family for comparison in comparisons for family in comparison.families]
     others = claims.others([family.verdict for family in families])
@@ -70,8 +69,8 @@ def render(
         rows=best_rows(runs, searches, MOST_PLAIN_ROWS),
         run_count=len(runs),
         states=[(state.value, number) for state, number in count_states(run.state for run in runs).items()],
-        costs=costs(comparisons, runs, searches, looks),
-        spent=cost_so_far(runs, searches, looks),
+        costs=costs(comparisons, runs, searches),
+        spent=cost_so_far(runs, searches),
         speed=[told for comparison in comparisons if (told := speed_of(comparison))],
         spikes=[told for comparison in comparisons if (told := spikes_in(comparison))],
         other_families=len({run.family for run in runs} - {family.verdict.family for family in families}),

@@ -61,10 +61,8 @@ def check_note(text: str) -> str:
     return text
 
 
-def extend(results: Path, name: str, request: Request, note: str | None = None, *, archived: bool = False) -> str:
-    """Keep a request under a name, where it says more than what is there.
-
-    From then on its sweep is shown, also where it was archived; where it is made `archived`, it stays as it is.
+def extend(results: Path, name: str, request: Request, note: str | None = None) -> str:
+    """Keep a request under a name, where it says more than what is there; an archived sweep is shown again.
 
     Return what that did, for people; nothing where it said nothing new.
 
@@ -78,7 +76,7 @@ def extend(results: Path, name: str, request: Request, note: str | None = None, 
         entry = Entry(
             asked=None if sweep and sweep.implies(request) else request,
             note=None if sweep and note == sweep.note else note,
-            archived=_archived(sweep, archived),
+            archived=False if sweep and sweep.archived else None,
         )
         if entry == Entry():
             return ""
@@ -87,16 +85,9 @@ def extend(results: Path, name: str, request: Request, note: str | None = None, 
             judged = sweep.criterion_with(request.criterion) if sweep else ""
             return (
                 f"sweep {name} is {done}"
-                + ("" if entry.archived is None else ", archived" if archived else ", and no longer archived")
+                + (", and no longer archived" if entry.archived is False else "")
                 + (f"; {judged} from now on" if judged else "")
             )
-
-
-def _archived(sweep: Sweep | None, archived: bool) -> bool | None:
-    """Return what is to be said of whether a sweep is archived; None where nothing is."""
-    if sweep is None:
-        return archived or None
-    return False if sweep.archived and not archived else None
 
 
 def add(results: Path, name: str, entry: Entry) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, ValidationInfo, create_model, field_validator, model_validator
 
 from ettsweep.config import read_yaml, with_sets
-from ettsweep.errors import EttsweepError, InputError, located, unknown_name
+from ettsweep.errors import EttsweepError, InputError, located
 from ettsweep.models.architectures import model_spec
 from ettsweep.resources import shipped
 from ettsweep.scaling.optimizers import OPTIMIZERS, factors_of
@@ -21,7 +21,6 @@ from ettsweep.sweep.recipe import (
     IN_EPOCHS,
     apply_override,
     recipe_problems,
-    resolve_first_look,
     resolve_recipe,
 )
 from ettsweep.sweep.search import FARTHEST, Axis, Centre, Centres, Request, Seeds
@@ -42,7 +41,6 @@ class GridFile(Frozen):
     Attributes:
         centre: where the search starts, by strategy, with the optimizer that the recipe names.
         centre_NAME: the same for whoever sets that optimizer instead.
-        first_look: fields of the recipe in which a cheaper one differs, nested as there, that `search` looks at before.
     """
 
     model: NameOrFields
@@ -55,7 +53,6 @@ class GridFile(Frozen):
     mlp_factor: Literal["ignore", "include"] = "ignore"
     seeds: Annotated[Seeds, ListOfOne] = (0,)
     criterion: Stated = Stated()
-    first_look: dict[str, Any] | None = None
     data: str | None = None
 
     @field_validator("model", "task")
@@ -102,14 +99,6 @@ class GridFile(Frozen):
         if wrong := [key for key in recipe if key in cls.model_fields]:
             raise ValueError(f"{', '.join(wrong)} belongs beside the recipe, not in it")
         return recipe
-
-    @field_validator("first_look")
-    @classmethod
-    def _of_recipe(cls, changes: dict[str, Any] | None) -> dict[str, Any] | None:
-        for key in changes or {}:
-            if key.partition(".")[0] not in Recipe.model_fields:
-                raise ValueError(str(unknown_name("field of the recipe", key, Recipe.model_fields)))
-        return changes
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -259,7 +248,7 @@ def make_request(
     Raises:
         InputError: all that is wrong with it, or it states no centre for the optimizer.
     """
-    of_centres = [o for o in overrides if re.match(r"(centre(_\w+)?|first_look)[.=]", o)]
+    of_centres = [o for o in overrides if re.match(r"centre(_\w+)?[.=]", o)]
     of_factors = [o for o in overrides if re.match(r"(strategy\.)?mlp_factor=", o)]
     for override in (*of_centres, *of_factors):
         apply_override(data, override.removeprefix("strategy."))
@@ -276,9 +265,6 @@ def make_request(
         starts = grid.starts(recipe, with_sets(str(path), overrides))
     else:
         starts = {strategy_name(parse_strategy(name)): start for name in grid.strategies}
-    look = None
-    if grid.first_look:
-        look = resolve_first_look(grid.recipe, grid.model, grid.task, others, grid.first_look, str(path))
     return Request(
         grid=path.name,
         recipe=recipe,
@@ -288,7 +274,6 @@ def make_request(
         wd=grid.wd,
         seeds=grid.seeds,
         criterion=grid.criterion or None,
-        first_look=look,
         data=grid.data,
     )
 

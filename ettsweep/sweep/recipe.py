@@ -1,6 +1,6 @@
 """The recipe of a grid file: names and epochs resolved, and `key=value` put in."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -11,9 +11,6 @@ from ettsweep.models.cost import check_size
 from ettsweep.schema import validate
 from ettsweep.spec import Recipe, ScheduleSpec
 from ettsweep.tasks.kinds import check_fits, steps_per_epoch, task_spec
-
-Written = dict[str, Any]
-"""A recipe as plain data, before the schema has judged it."""
 
 
 def resolve_recipe(
@@ -28,83 +25,23 @@ def resolve_recipe(
     Raises:
         InputError: an unknown name or key, or a value that the schema refuses.
     """
-    data = _named(written, model, task, where)
-    for override in overrides:
-        apply_override(data, override)
-    return _resolved(data, written.get("schedule"), with_sets(where, overrides))
-
-
-def _named(written: dict[str, Any], model: str | dict[str, Any], task: str | dict[str, Any], where: str) -> Written:
-    """Return a file's recipe with model and task in full."""
     with located(where):
-        return {
+        data = {
             **deepcopy(written),
             "model": model_spec(model).model_dump() if isinstance(model, str) else dict(model),
             "task": task_spec(task).model_dump() if isinstance(task, str) else dict(task),
         }
-
-
-def _resolved(data: Written, schedule: object, where: str) -> Recipe:
-    """Return a recipe whose values are all set, checked by the schema; `schedule` is the one that the file has."""
+    for override in overrides:
+        apply_override(data, override)
+    where = with_sets(where, overrides)
     if "schedule" in data:
         data["schedule"] = _in_steps(data["schedule"], data, where)
-        _check_warmup(data["schedule"], schedule, data, where)
+        _check_warmup(data["schedule"], written.get("schedule"), data, where)
     resolved = validate(Recipe, data, where, IN_EPOCHS)
     with located(where):
         check_size(resolved.model, resolved.optimizer)
         check_fits(resolved.task, resolved.model, resolved.batch_size)
     return resolved
-
-
-def resolve_first_look(
-    written: dict[str, Any],
-    model: str | dict[str, Any],
-    task: str | dict[str, Any],
-    overrides: Sequence[str],
-    changes: Mapping[str, Any],
-    where: str,
-) -> Recipe:
-    """Return the recipe that differs from that of `resolve_recipe` in some fields, nested as in a file or dotted.
-
-    A schedule of other steps keeps the shares of its warm-up and of where it stops, unless these are stated.
-
-    Raises:
-        InputError: an unknown key, a value that the schema refuses, another optimizer, or nothing that changes a run.
-    """
-    whole = resolve_recipe(written, model, task, overrides, where)
-    told = dict(_dotted(changes))
-    where = f"{with_sets(where, overrides)}: first_look"
-    if twice := [names for names in EPOCHS.items() if {f"schedule.{name}" for name in names} <= told.keys()]:
-        raise InputError(f"{where}: schedule: {twice[0][0]} and {twice[0][1]} say the same; give one of them")
-    data = _named(written, model, task, where)
-    for override in overrides:
-        apply_override(data, override)
-    anything = {"schedule.warmup_steps": 0, "schedule.eval_every": 1, "schedule.stop_step": None}
-    for key, value in (anything | told).items():
-        _put(data, key, value)
-    found, before = _resolved(data, None, where), whole.schedule
-    total, kept = found.schedule.total_steps, dict[str, int]()
-    if not told.keys() & {"schedule.warmup_steps", "schedule.warmup_epochs"}:
-        kept["warmup_steps"] = total * before.warmup_steps // before.total_steps
-    if not told.keys() & {"schedule.stop_step", "schedule.stop_epoch"} and before.stop_step:
-        kept["stop_step"] = max(1, total * before.stop_step // before.total_steps)
-    if not told.keys() & {"schedule.eval_every", "schedule.eval_every_epochs"}:
-        kept["eval_every"] = min(before.eval_every, kept.get("stop_step", total))
-    found = found.model_copy(update={"schedule": found.schedule.model_copy(update=kept)})
-    if found.optimizer.kind != whole.optimizer.kind:
-        raise InputError(f"{where}: the optimizer is another: its lr says nothing of that of {whole.optimizer.kind}")
-    if found == whole:
-        raise InputError(f"{where}: it changes nothing; state a shorter schedule, fewer samples or a narrower model")
-    return found
-
-
-def _dotted(changes: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
-    """Yield nested changes as `a.b` and its value."""
-    for key, value in changes.items():
-        if isinstance(value, Mapping):
-            yield from _dotted(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def recipe_problems(
@@ -214,11 +151,6 @@ def apply_override(data: dict[str, Any], override: str) -> None:
     known = first in Recipe.model_fields
     if meant := get_close_matches(first, () if known else OPTIONS, n=1, cutoff=0.8):
         raise InputError(f"--set {hidden(override)}: {key} is not of the recipe; use {OPTIONS[meant[0]]}")
-    _put(data, key, value)
-
-
-def _put(data: Written, key: str, value: object) -> None:
-    """Set `a.b` in nested plain data."""
     *parents, last = key.split(".")
     for parent in parents:
         inner = data.setdefault(parent, {})

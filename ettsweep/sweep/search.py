@@ -184,7 +184,6 @@ class Request(Frozen):
     `launch`, `launch_set` and `data` are where later commands train by default; they are in no run's id. The values of
     environment variables are not kept. `criterion` is what is stated of how verdicts are given; it is in no id either.
     Where it is `searched`, none of the points within its ranges is asked for by itself: they bound what is proposed.
-    `first_look` is a cheaper recipe that is searched before.
     """
 
     grid: str
@@ -196,7 +195,6 @@ class Request(Frozen):
     seeds: Seeds
     criterion: Stated | None = None
     searched: bool = False
-    first_look: Recipe | None = None
     data: str | None = None
     launch: str = "local"
     launch_set: Annotated[tuple[str, ...], Field(strict=False)] = ()
@@ -241,7 +239,6 @@ class Search:
         box: two opposite corners of the ranges that proposers may choose points from.
         proposed: points that proposers chose, first to last.
         start: where the search started; None before it did.
-        region: two opposite corners of the part of the box that they keep to; empty for all of it.
     """
 
     base: RunSpec
@@ -254,7 +251,6 @@ class Search:
     box: tuple[Point, ...] = ()
     proposed: tuple[Point, ...] = ()
     start: Point | None = None
-    region: tuple[Point, ...] = ()
 
     @cached_property
     def family(self) -> str:
@@ -352,9 +348,6 @@ def with_corpus(request: Request) -> Request:
     Raises:
         DataMissingError: there is no text.
     """
-
-    def at_hand(recipe: Recipe) -> Recipe:
-        return recipe.model_copy(update={"task": bound(recipe.task, request.data)})
-
-    look = request.first_look and at_hand(request.first_look)
-    return request.model_copy(update={"recipe": at_hand(request.recipe), "first_look": look})
+    recipe = request.recipe
+    task = bound(recipe.task, request.data)
+    return request.model_copy(update={"recipe": recipe.model_copy(update={"task": task})})

@@ -21,15 +21,10 @@ LEFT = (State.MISSING, State.INTERRUPTED, State.PRUNED)
 
 @dataclass(frozen=True)
 class Start:
-    """Where a family's search starts, and why there.
-
-    Attributes:
-        region: opposite corners of the part of its ranges that it keeps to; empty for all of them.
-    """
+    """Where a family's search starts, and why there."""
 
     point: Point
     reason: str = ""
-    region: tuple[Point, ...] = ()
 
 
 @dataclass
@@ -94,7 +89,7 @@ class Searching:
             if points or left > 0:
                 news.setdefault(search.sweep, []).append(self._proposal(search, start, points))
             proposed = (*search.proposed, *points)
-            found[search.key] = replace(search, proposed=proposed, start=start.point, region=start.region)
+            found[search.key] = replace(search, proposed=proposed, start=start.point)
         for sweep, proposals in news.items():
             self.keep(sweep, proposals)
         return [found.get(search.key, search) for search in searches]
@@ -102,18 +97,16 @@ class Searching:
     def _start(self, search: Search) -> Start:
         """Return where a family's search started, or is to."""
         if search.start:
-            return Start(search.start, region=search.region)
+            return Start(search.start)
         return self.starts.get(search.key) or Start(search.centre)
 
     def _proposal(self, search: Search, start: Start, points: Sequence[Point]) -> Proposal:
-        begins = search.start is None
         return Proposal(
             strategy=search.strategy,
             sampler=self.sampler,
             points=tuple(map(_kept, points)),
             reason=start.reason,
-            start=_kept(start.point) if begins else None,
-            region=tuple(map(_kept, start.region)) if begins else (),
+            start=None if search.start else _kept(start.point),
         )
 
     def _tell(self, title: str, search: Search, points: Sequence[Point], known: int, left: int) -> None:
@@ -133,10 +126,7 @@ def _kept(point: Point) -> Centre:
 
 
 def known_of(look: Look, start: Start) -> Known:
-    """Return what a proposer knows of a family as it is on disk, in the order in which points were asked for.
-
-    Its box is the region that the search keeps to, else the ranges.
-    """
+    """Return what a proposer knows of a family as it is on disk, in the order in which points were asked for."""
     search, runs = look.search, look.runs()
     scores: dict[Place, dict[int, float]] = {}
     diverged, awaited, taken = list[Place](), list[Place](), list[Place]()
@@ -152,7 +142,7 @@ def known_of(look: Look, start: Start) -> Known:
             scores[place] = {seed: score for seed, score in finished.items() if score is not None}
         elif look.awaits(point, search.asked.get(point) or [run.spec.seed for run in members]):
             awaited.append(place)
-    corners = [_whole(look.steps(point)) for point in start.region or search.box or search.asked]
+    corners = [_whole(look.steps(point)) for point in search.box or search.asked]
     low, high = (tuple(edge(along) for along in zip(*corners, strict=True)) for edge in (min, max))
     at = zip(low, high, _whole(look.steps(start.point)), strict=True)
     return Known(

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 
@@ -44,7 +44,6 @@ class Proposal(Frozen):
         points: none, where it had no further one to propose.
         reason: why these, for people.
         start: where the search starts, from these on.
-        region: two opposite corners of the part of the ranges that it keeps to, from these on.
     """
 
     strategy: str
@@ -52,7 +51,6 @@ class Proposal(Frozen):
     points: Annotated[tuple[Centre, ...], Field(strict=False)] = ()
     reason: str = ""
     start: Centre | None = None
-    region: Annotated[tuple[Centre, ...], Field(strict=False)] = ()
 
 
 class Entry(Frozen):
@@ -143,7 +141,7 @@ class Sweep:
                 points |= dict.fromkeys(snap(point, points) for point in search.points)
                 merged[search.family] = replace(first, points=tuple(points), box=search.box or first.box)
         return tuple(
-            replace(search, proposed=tuple(self.samplers(search)), **self._begun(search.strategy))
+            replace(search, proposed=tuple(self.samplers(search)), start=self._start(search.strategy))
             for search in merged.values()
         )
 
@@ -162,21 +160,20 @@ class Sweep:
         """What proposers chose, first to last."""
         return tuple(proposal for entry in self.entries for proposal in entry.proposed or ())
 
-    def _begun(self, strategy: str) -> dict[str, Any]:
-        """Return where the search of a strategy started, and the region that it keeps to while its ranges stay."""
+    def _start(self, strategy: str) -> Point | None:
+        """Return where the search of a strategy started in the ranges that were stated last."""
         start: Point | None = None
-        region, ranges = tuple[Point, ...](), tuple[object, ...]()
+        ranges = tuple[object, ...]()
         for entry in self.entries:
             asked = entry.asked
             if asked and asked.searched and strategy in asked.centres:
                 before, ranges = ranges, (asked.lr, asked.wd, asked.centres[strategy])
                 if ranges != before:
-                    start, region = None, ()
+                    start = None
             for proposal in entry.proposed or ():
                 if proposal.strategy == strategy:
                     start = Point(proposal.start.lr, proposal.start.wd) if proposal.start else start
-                    region = tuple(Point(corner.lr, corner.wd) for corner in proposal.region) or region
-        return {"start": start, "region": region}
+        return start
 
     def searched_out(self, strategy: str, sampler: str) -> bool:
         """Say whether a proposer has no more to propose for a strategy, of which nothing was asked since."""
@@ -199,8 +196,6 @@ class Sweep:
         if last.place != request.place or self.criterion_with(request.criterion):
             return False
         mine = {search.family: search for search in self.searches}
-        if request.first_look not in (None, last.first_look):
-            return False
         return all(
             (old := mine.get(new.family))
             and all(snap(point, old.points) in old.points for point in new.points)

@@ -115,9 +115,7 @@ class Verification:
         device_s: of some planned runs, the seconds that they will take, where that is known.
         at_once: runs that can train at a time: so many are raced in a round.
         follows: race, and go on from better neighbours of `at`.
-        judges: plan what verdicts lack; else what was asked for and is proposed alone.
         searching: names points of families, which are judged once it names no more; None where nobody does.
-        before: what has been trained on the same budget already.
         verdicts: one for each family, of the last look.
         planned: runs planned so far.
         beyond: those of them that were not asked for, of each sweep and family.
@@ -133,9 +131,7 @@ class Verification:
     device_s: Callable[[Ledger, Sequence[Planned]], float | None] = lambda ledger, planned: None
     at_once: int = 1
     follows: bool = False
-    judges: bool = True
     searching: Proposing | None = None
-    before: "Verification | None" = None
     verdicts: list[Verdict] = field(default_factory=list)
     planned: int = 0
     beyond: dict[tuple[str, str], list[RunSpec]] = field(default_factory=dict)
@@ -144,10 +140,6 @@ class Verification:
     _patience: dict[tuple[str, str], int] = field(default_factory=dict)
     _declined: set[tuple[str, str]] = field(default_factory=set)
     _trained: set[str] = field(default_factory=set)
-
-    def __post_init__(self) -> None:
-        if self.before:
-            self.planned, self._trained = self.before.planned, set(self.before._trained)
 
     def plan(self, ledger: Ledger) -> Plan:
         """Climb as far as what is on disk allows, and return the plan for what the verdicts lack.
@@ -206,7 +198,7 @@ class Verification:
 
     def _judges(self, search: Search) -> bool:
         """Say whether a family is looked at for its verdict: it is not while points are named for it."""
-        return self.judges and not (self.searching and self.searching.names_more(search))
+        return not (self.searching and self.searching.names_more(search))
 
     def _spent_s(self, ledger: Ledger) -> float:
         return sum(cost_s(ledger.runs[run]) for run in self._trained if run in ledger.runs)

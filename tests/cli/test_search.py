@@ -199,6 +199,62 @@ def test_another_width_starts_from_the_optimum_of_a_sweep_through_the_map(
     assert "from the optimum (2^-2, 2^-2) of standard at width 8 of sweep w8, mapped to (2^-3, 2^-1)" in told.err
 
 
+@pytest.fixture
+def cheaper(results: Path, tmp_path: Path) -> list[RunSpec]:
+    """Have a sweep `cheap` of fewer steps and half the width know made scores of three lr, the best 2^-1; return its runs.
+
+    One seed of each proves nothing: its verdict is not `optimal`.
+    """
+    model = {"width": 4, "depth": 1, "heads": 2, "patch_size": 4, "image_size": 8, "channels": 1, "classes": 10}
+    path = write_grid(tmp_path / "cheap.yaml", model=model, lr={"range": [-1, 1]}, criterion={}, seeds=[0])
+    keep(results, request := load_request(path, overrides=["schedule.total_steps=12", "schedule.warmup_steps=1"]))
+    for spec in request.specs():
+        finish(results, spec, 1 + abs(spec.lr - 0.5))
+    return request.specs()
+
+
+def test_a_search_starts_from_the_best_point_of_a_cheaper_recipe_that_nobody_has_verified(
+    call: Call, results: Path, cheaper: list[RunSpec], tmp_path: Path
+) -> None:
+    """Under standard lr is half as large at twice the width, and wd twice: 2^-1 and 2^-2 become 2^-2 and 2^-1."""
+    assert {spec.lr for spec in cheaper} == {0.125, 0.25, 0.5}
+    write_grid(tmp_path / "w8.yaml", **WIDE | {"wd": {"range": [-2, 2]}})
+    asked = ("search", "--grid", "w8.yaml", "--from", "cheap", "--dry-run", "--results", results)
+    refused = call(*asked, code=2)
+    assert "ettsweep: --from cheap: sweep cheap has no verified optimum: standard is " in refused.err
+    assert "; `ettsweep verify-optimum --sweep cheap --follow " in refused.err
+    assert " goes on, and --unverified starts at the best point that there is\n" in refused.err
+    told = call(*asked, "--unverified", code=None)
+    assert (
+        "w8 standard starts from the best point (2^-1, 2^-2), which is not verified, of standard at width 4 of sweep "
+        "cheap, mapped to (2^-2, 2^-1), nearest (2^-2, 2^-1)\n"
+    ) in told.err
+    assert PROPOSED.findall(told.err) == [("surface", "(2^-2, 2^-1)")]
+
+
+def test_a_verified_optimum_is_taken_for_one_also_where_it_need_not_be(
+    call: Call, results: Path, verified: Callable[..., list[RunSpec]], tmp_path: Path
+) -> None:
+    verified()
+    write_grid(tmp_path / "long.yaml", lr={"range": [-3, 3]}, recipe=LONG)
+    asked = ("search", "--grid", "long.yaml", "--from", "w8", "--unverified", "--dry-run", "--results", results)
+    assert "long standard starts from the optimum (2^-2, 2^-2) of standard of sweep w8, " in call(*asked, code=None).err
+
+
+def test_a_sweep_all_of_whose_runs_diverged_is_no_start(call: Call, results: Path, tmp_path: Path) -> None:
+    write_grid(tmp_path / "w8.yaml", **WIDE)
+    keep(results, request := load_request(tmp_path / "w8.yaml"))
+    for spec in request.specs():
+        run = RunDir.create(results, spec)
+        assert run.claim({}, after=0)
+        assert run.finish({"status": "diverged", "diverged_step": 3, "score": None, "device_s": 36.0}, [])
+    write_grid(tmp_path / "long.yaml", recipe=LONG)
+    asked = ("search", "--grid", "long.yaml", "--from", "w8", "--dry-run", "--results", results)
+    assert "--unverified" not in call(*asked, code=2).err
+    refused = call(*asked, "--unverified", code=2)
+    assert "--from w8: sweep w8 has no point with a score: standard is " in refused.err
+
+
 # --- bad input --------------------------------------------------------------------------------------------------------
 
 
@@ -210,6 +266,7 @@ def test_another_width_starts_from_the_optimum_of_a_sweep_through_the_map(
         ("--grid w8.yaml --pruner median --set schedule.eval_every=24", "schedule.eval_every: 24: --pruner median"),
         ("--grid w8.yaml --pruner medain", "unknown pruner 'medain'"),
         ("--grid w8.yaml --from nobody", "unknown strategy or sweep 'nobody'"),
+        ("--grid w8.yaml --unverified", "--unverified is about --from STRATEGY or --from SWEEP, which is not given"),
         ("--grid w8.yaml --from standard", "--from standard: that is the strategy which is searched"),
         ("--grid w8.yaml --strategy s=.25 --from s=0.250", "--from s=0.25: that is the strategy which is searched"),
         ("--grid w8.yaml --from mup", "--from mup: strategy mup: nothing was trained there yet"),

@@ -12,7 +12,7 @@ from ettsweep.sweep.sweeps import by_family
 
 def test_a_strategy_costs_what_its_runs_took(made: Made) -> None:
     (comparison,) = [Comparison("digits", tuple(judged(made.runs, made.verdicts)))]
-    rows = {row.what: row for row in costs([comparison], made.runs, made.searches, [])}
+    rows = {row.what: row for row in costs([comparison], made.runs, made.searches)}
     assert list(rows) == ["standard", "ntk", "hybrid", "all"], "mup has cost nothing, and all are in a sweep"
     assert [rows[name].runs for name in rows] == [29, 26, 9, 64]
     assert rows["ntk"].hours == pytest.approx(26 * 1.5 / 3600)
@@ -28,10 +28,8 @@ def test_what_other_sweeps_ask_for_too_is_a_share(made: Made) -> None:
     assert cost.reused == pytest.approx(9 / 29), "of nine points, one seed of three"
 
 
-def test_runs_of_no_sweep_and_first_looks_have_their_lines(made: Made) -> None:
+def test_runs_of_no_sweep_have_their_line(made: Made) -> None:
     few = [verdict for verdict in made.verdicts if verdict.strategy == "standard"]
     (comparison,) = [Comparison("digits", tuple(judged(made.runs, few)))]
-    looks = [run for run in made.runs if run.strategy == "hybrid"]
-    rest = [run for run in made.runs if run.strategy != "hybrid"]
-    rows = {row.what: row.runs for row in costs([comparison], rest, made.searches, looks)}
-    assert rows == {"standard": 29, "first looks": 9, "in no sweep": 26, "all": 64}
+    rows = {row.what: row.runs for row in costs([comparison], made.runs, made.searches)}
+    assert rows == {"standard": 29, "in no sweep": 35, "all": 64}

@@ -10,7 +10,6 @@ from ettsweep.config import parse_yaml
 from ettsweep.errors import InputError
 from ettsweep.resources import shipped
 from ettsweep.scaling.optimizers import SgdSpec
-from ettsweep.spec import Recipe
 from ettsweep.sweep.gridfile import find_grid, load_request
 from ettsweep.sweep.search import ANYWHERE, Centre
 
@@ -419,114 +418,13 @@ def test_more_runs_than_commands_could_list_are_refused(path: Path) -> None:
     assert told.startswith(f"g.yaml: the ranges have {131_073 * 128 * 2:,} runs; 1,000,000 at most")
 
 
-# --- a first look -----------------------------------------------------------------------------------------------------
-
-
-def look(path: Path, changes: str, **options: Any) -> Recipe:
-    """Return the cheaper recipe of the grid with some first look."""
-    path.write_text(f"{GRID}first_look: {changes}\n")
-    found = load_request(path, **options).first_look
-    assert found
-    return found
-
-
-def test_a_first_look_is_the_recipe_with_some_fields_changed(path: Path) -> None:
-    plain = load_request(path)
-    assert plain.first_look is None
-    cheaper = look(path, "{schedule: {total_steps: 60}, model: {width: 16}, task: {samples: 128}}")
-    sets = ["schedule.total_steps=60", "schedule.warmup_steps=6", "model.width=16", "task.samples=128"]
-    assert cheaper == load_request(path, overrides=[*sets, "first_look=null"]).recipe
-    assert (cheaper.schedule.total_steps, cheaper.model.width) == (60, 16)
-    whole = load_request(path)
-    assert whole.model_copy(update={"first_look": None}) == plain, "the whole recipe stays as it is"
-    assert look(path, "{schedule.total_steps: 60, model.width: 16, task.samples: 128}") == cheaper
-
-
-@pytest.mark.parametrize(
-    ("changes", "total", "warmup", "eval_every"),
-    [
-        ("{total_steps: 60}", 60, 6, 12),
-        ("{total_steps: 8}", 8, 0, 8),
-        ("{total_steps: 60, warmup_steps: 30, eval_every: 5}", 60, 30, 5),
-        ("{epochs: 2}", 24, 2, 12),
-        ("{epochs: 0.5}", 6, 0, 6),
-        ("{epochs: 2, warmup_epochs: 1, eval_every_epochs: 0.25}", 24, 12, 3),
-        ("{decay: linear}", 240, 24, 12),
-    ],
-)
-def test_a_shorter_schedule_keeps_the_share_of_its_warmup_and_is_evaluated_at_its_end(
-    path: Path, changes: str, total: int, warmup: int, eval_every: int
-) -> None:
-    """797 images are 12 steps of 64; a tenth of the file's 240 steps is warm-up."""
-    schedule = look(path, f"{{schedule: {changes}}}").schedule
-    assert (schedule.total_steps, schedule.warmup_steps, schedule.eval_every) == (total, warmup, eval_every)
-
-
-def test_epochs_of_the_file_are_of_the_samples_of_the_first_look(path: Path) -> None:
+def test_epochs_are_of_the_samples_that_are_set(path: Path) -> None:
     change(path, "total_steps: 240, warmup_steps: 24", "epochs: 20, warmup_epochs: 5")
     change(path, "eval_every: 12", "eval_every_epochs: 1")
     whole = load_request(path).recipe.schedule
     assert (whole.total_steps, whole.warmup_steps, whole.eval_every) == (240, 60, 12)
-    path.write_text(f"{path.read_text()}first_look: {{task: {{samples: 191}}}}\n")
-    recipe = load_request(path).first_look
-    assert recipe
-    assert (recipe.schedule.total_steps, recipe.schedule.warmup_steps) == (2 * 20, 2 * 5), "two steps of 64 are 128"
-
-
-def test_what_is_set_in_the_recipe_is_set_in_its_first_look_too(path: Path) -> None:
-    text, sets = "{schedule: {total_steps: 60}}", ["schedule.warmup_steps=48", "batch_size=32", "optimizer=sgd"]
-    recipe = look(path, text, overrides=sets)
-    assert (recipe.schedule.warmup_steps, recipe.batch_size, recipe.optimizer) == (12, 32, SgdSpec())
-
-
-def test_a_first_look_can_be_set_and_left_out(path: Path) -> None:
-    narrow = load_request(path, overrides=["first_look.model.width=16"])
-    assert narrow.first_look == load_request(path, overrides=["model.width=16"]).recipe
-    assert narrow.recipe == load_request(path).recipe
-    assert look(path, "{model: {width: 8}}", overrides=["first_look.model.width=16"]) == narrow.first_look
-    for nothing in ("null", "{}"):
-        assert load_request(path, overrides=[f"first_look={nothing}"]).first_look is None
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ("{seeds: 3}", "unknown field of the recipe 'seeds'. Known: batch_size, model, optimizer, "),
-        ("{lr: 0.5}", "unknown field of the recipe 'lr'. Known: "),
-        ("{modle: {width: 16}}", "unknown field of the recipe 'modle'; did you mean 'model'? Known: "),
-        ("{model: {widht: 16}}", "model.widht: unknown key; did you mean model.width?"),
-        ("{model.widht: 16}", "model.widht: unknown key; did you mean model.width?"),
-        ("{model: {width: 15}}", "model: width 15 is not divisible by heads 4; nearest width: 12, 16"),
-        ("{model: {width: 2020-01-01}}", "model.width: input should be a valid integer, got datetime.date(2020, 1, 1)"),
-        ("{model: {3: 4}}", "model.3: unknown key; known: kind, width, depth, "),
-        ("{model: vit-digits}", "model: unknown kind 'vit-digits'; known: "),
-        ("{optimizer: sgd}", "the optimizer is another: its lr says nothing of that of adamw"),
-        ("{model: {width: 32}}", "it changes nothing; state a shorter schedule, fewer samples or a narrower model"),
-        ("{schedule: {}}", "it changes nothing; "),
-        ("{schedule: {total_steps: 60, warmup_steps: 60}}", "schedule: warmup_steps 60 must be below total_steps 60"),
-        ("{schedule: {total_steps: 0}}", "schedule.total_steps: input should be greater than or equal to 1, got 0"),
-        ("{task: {samples: 798}}", "task.samples: 798 is more than the 797 training images"),
-        ("{task: {samples: 63}}", "batch_size: 64 is more than the 63 training images"),
-        ("3", "a mapping of keys to values is expected, got 3"),
-    ],
-)
-def test_a_bad_first_look_is_refused_with_its_place(path: Path, changes: str, message: str) -> None:
-    path.write_text(f"{GRID}first_look: {changes}\n")
-    assert refusal(path).startswith(f"g.yaml: first_look: {message}")
-    assert refusal(path, overrides=["batch_size=64"]).partition("first_look: ")[2].startswith(message)
-
-
-@pytest.mark.parametrize(
-    ("override", "told"),
-    [
-        ("first_look=3", "g.yaml with --set first_look=3: first_look: a mapping of keys to values is expected, got 3"),
-        ("first_look.seeds=3", "g.yaml with --set first_look.seeds=3: first_look: unknown field of the recipe 'seeds'"),
-        ("model.width=16", "g.yaml with --set model.width=16: first_look: it changes nothing; "),
-    ],
-)
-def test_what_is_set_for_a_first_look_is_checked(path: Path, override: str, told: str) -> None:
-    path.write_text(f"{GRID}first_look: {{model: {{width: 16}}}}\n")
-    assert refusal(path, overrides=[override]).startswith(told)
+    fewer = load_request(path, overrides=["task.samples=191"]).recipe.schedule
+    assert (fewer.total_steps, fewer.warmup_steps) == (2 * 20, 2 * 5), "two steps of 64 are 128"
 
 
 # --- bad files ------------------------------------------------------------------------------------------------------

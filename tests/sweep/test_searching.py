@@ -1,6 +1,5 @@
 """Searching, round after round, on made surfaces."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -11,8 +10,8 @@ from bench.worlds import Made
 from ettsweep.sweep.criterion import Criterion
 from ettsweep.sweep.ledger import Ledger
 from ettsweep.sweep.samplers import SAMPLERS
-from ettsweep.sweep.search import Centre, Search
-from ettsweep.sweep.searching import Searching, Start
+from ettsweep.sweep.search import Search
+from ettsweep.sweep.searching import Searching
 from ettsweep.sweep.sweeps import Proposal
 from ettsweep.sweep.verify import Budget, Verification
 
@@ -49,29 +48,6 @@ def test_a_search_that_is_killed_after_each_round_proposes_the_same(sampler: str
     points = [point for proposal in asked for point in proposal.points]
     assert len({(point.lr, point.wd) for point in points}) == len(points) <= 12
     assert sampler == "surface" or len(points) == 12
-
-
-@pytest.mark.parametrize("sampler", [name for name in SAMPLERS if name != "gp"])
-@pytest.mark.parametrize("place", [(3, -2), (-1, 0)])
-def test_a_search_keeps_to_its_region_also_after_it_is_killed(sampler: str, place: tuple[int, int]) -> None:
-    """The centre of its ranges lies beyond the first of them."""
-    search, whole = Way(sampler, trials=12, start=place).begin(centre_alone((0,), Criterion()), BOWL)
-    assert whole
-    start = whole.starts[search.key].point
-    region = (start.moved(-2, -1), start.moved(1, 1))
-    whole.starts = {search.key: Start(start, "from a first look", region)}
-    killed = Forgetful(whole.sampler, whole.propose, whole.trials, whole.starts)
-    asked = searched(whole, search)
-    points = [point for proposal in asked for point in proposal.points]
-    assert (points[0].lr, points[0].wd) == tuple(start)
-    assert len(points) >= 3
-    for point in points:
-        lr, wd = (math.log2(a / b) for a, b in zip((point.lr, point.wd), start, strict=True))
-        assert -2 <= lr <= 1
-        assert -1 <= wd <= 1
-    corners = tuple(Centre(lr=lr, wd=wd) for lr, wd in region)
-    assert [proposal.region for proposal in asked] == [corners, *[()] * (len(asked) - 1)], "it is kept once"
-    assert searched(killed, search) == asked
 
 
 @pytest.mark.parametrize("off", [0, 1, 4])

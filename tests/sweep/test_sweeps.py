@@ -11,10 +11,11 @@ from support.commandline import write_grid
 
 from ettsweep.errors import CorruptError, InputError, StorageError, TakenError
 from ettsweep.processes import process
-from ettsweep.sweep.changes import add, append, check_name, check_note, extend, followed, rename_sweep
+from ettsweep.sweep.changes import add, append, check_name, check_note, extend, followed, propose, rename_sweep
+from ettsweep.sweep.criterion import Stated
 from ettsweep.sweep.gridfile import load_request
-from ettsweep.sweep.search import Point, Request
-from ettsweep.sweep.sweeps import Entry, Sweep, load_sweeps, plain
+from ettsweep.sweep.search import Axis, Centre, Point, Request
+from ettsweep.sweep.sweeps import Entry, Proposal, Sweep, load_sweeps, plain
 
 Ask = Callable[..., Request]
 
@@ -47,6 +48,39 @@ def test_what_was_asked_is_read_as_it_was_kept(ask: Ask, results: Path) -> None:
     assert (sweep.name, sweep.requests, sweep.note, sweep.archived) == ("w8", (request,), "a first look", False)
     assert list(sweep.specs()) == request.specs()
     assert load_sweeps(results / "none").named == {}
+
+
+@pytest.mark.parametrize(
+    ("changes", "stays"),
+    [
+        ({"launch_set": ("slots=2",)}, True),
+        ({"seeds": (0, 1)}, True),
+        ({"criterion": Stated(confidence=0.9)}, True),
+        ({"lr": Axis(low=-3, high=5)}, False),
+    ],
+)
+def test_a_search_has_started_where_its_first_proposal_says_while_its_ranges_stay(
+    ask: Ask, results: Path, changes: dict[str, object], stays: bool
+) -> None:
+    """Another place to train, further seeds, another verdict: the same search goes on, for this strategy alone."""
+
+    def starts() -> list[Point | None]:
+        return [search.start for search in only(results).searches]
+
+    request = ask(strategies=["standard", "mup"]).model_copy(update={"searched": True})
+    extend(results, "w8", request)
+    for lr, start in ((0.5, Centre(lr=0.5, wd=0.25)), (0.25, None)):
+        points = (Centre(lr=lr, wd=0.25),)
+        propose(results, "w8", [Proposal(strategy="standard", sampler="surface", points=points, start=start)])
+    assert starts() == [Point(0.5, 0.25), None]
+    of_mup = request.model_copy(update={"lr": Axis(low=-3, high=5), "centres": {"mup": request.centres["mup"]}})
+    extend(results, "w8", of_mup)
+    assert starts() == [Point(0.5, 0.25), None], "the ranges of another strategy"
+    extend(results, "w8", request.model_copy(update=changes))
+    assert starts() == [Point(0.5, 0.25) if stays else None, None]
+    more = Proposal(strategy="standard", sampler="surface", points=(Centre(lr=0.125, wd=0.25),))
+    propose(results, "w8", [more])
+    assert starts() == [Point(0.5, 0.25) if stays else None, None], "also once there are further proposals"
 
 
 def test_points_strategies_and_seeds_extend_a_sweep(ask: Ask, results: Path) -> None:

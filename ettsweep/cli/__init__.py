@@ -72,7 +72,7 @@ def main() -> None:
     if hasattr(signal, "SIGPIPE"):
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `ettsweep status | head` ends as any filter does
     if completion.VARIABLE in os.environ:
-        completion.answer(app)
+        completion.quicken()
     try:
         app()
     except SystemExit as end:

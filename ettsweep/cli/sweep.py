@@ -1,8 +1,7 @@
 """Commands on sweeps: grid, verify-optimum, seeds, report."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import Annotated
 
 import typer
 
@@ -22,11 +21,6 @@ from ettsweep.cli.options import (
 from ettsweep.errors import InputError
 from ettsweep.files import chosen_by
 from ettsweep.output import Format, note
-
-if TYPE_CHECKING:
-    from ettsweep.sweep.ledger import Run
-    from ettsweep.sweep.sweeps import Searches
-    from ettsweep.sweep.verdict import Verdict
 
 
 def grid(
@@ -162,74 +156,30 @@ def report(
     *,
     out: Annotated[Path | None, typer.Option(help="Folder to write to; RESULTS/report by default.")] = None,
     families: Families,
-    follow: Annotated[
-        bool,
-        typer.Option("--follow", help="Write it again as runs finish, until all end; an open page shows each edition."),
-    ] = False,
     form: Form = Format.TABLE,
     results: Results = DEFAULT_RESULTS,
 ) -> None:
-    """Write tables (CSV, Parquet, Markdown, LaTeX), figures (PNG, SVG, PDF) and one self-contained HTML page."""
+    """Write tables (CSV, Parquet), figures (PNG, SVG, PDF) and one self-contained HTML page of what there is now.
+
+    The table of optima is Markdown and LaTeX too. All of it takes the place of the report before; `watch` shows runs as
+    they train.
+    """
     from ettsweep.cli.verdicts import show_spikes, show_verdicts
     from ettsweep.launch.cost import cost_so_far
-    from ettsweep.report.families import judged
-
-    folder = out or results / "report"
-    with chosen_by("--out", folder):
-        done = _follow_report(families, results, folder) if follow else _write_report(families, results, folder)
-    show_verdicts(done.verdicts, form)
-    if form is Format.TABLE:
-        show_spikes(judged(done.runs, done.verdicts))
-    note(cost_so_far(done.runs, done.searches))
-    note(f"wrote {done.paths[0]} and, beside it, {len(done.paths) - 1} tables and figures")
-
-
-class _Reported(NamedTuple):
-    """What a report is of, and its files, the page first."""
-
-    runs: "list[Run]"
-    verdicts: "list[Verdict]"
-    searches: "Searches"
-    paths: list[Path]
-
-
-def _write_report(
-    families: Families, results: Path, folder: Path, edition: str = "", tell: Callable[[str], None] = note
-) -> _Reported:
-    """Read all that is there and write a report of what is meant, as an edition of a page if that has a name."""
     from ettsweep.launch.rounds import read_ledger
     from ettsweep.report.build import write_report
-    from ettsweep.report.families import with_evidence
+    from ettsweep.report.families import judged, with_evidence
     from ettsweep.sweep.verify import judge
 
+    folder = out or results / "report"
     ledger, sweeps = read_ledger(results), families.load(results)
     verdicts = judge(families.searches(sweeps), ledger)
     runs = with_evidence(families.runs(ledger, sweeps), verdicts)
     notes = {name: sweep.note for name, sweep in sweeps.named.items()}
-    paths = write_report(results, folder, runs, verdicts, sweeps.searches, tell, notes, edition)
-    return _Reported(runs, verdicts, sweeps.searches, paths)
-
-
-def _follow_report(families: Families, results: Path, folder: Path) -> _Reported:
-    """Write a report now and as runs finish; return the last."""
-    from ettsweep.report.following import follow_runs
-    from ettsweep.sweep.sweeps import load_sweeps
-
-    editions: list[_Reported] = []
-    told: set[str] = set()
-
-    def tell(text: str) -> None:
-        if text not in told:  # once, not of each edition
-            note(text)
-        told.add(text)
-
-    def write(edition: str) -> "list[Run]":
-        editions[:] = [_write_report(families, results, folder, edition, tell)]
-        return editions[0].runs
-
-    def names() -> list[str]:
-        return [sweep.name for sweep in families.sweeps(load_sweeps(results))]
-
-    with detaching(code=0, meant=families.typed):
-        follow_runs(results, names, folder, write, console())
-    return editions[0]
+    with chosen_by("--out", folder):
+        paths = write_report(results, folder, runs, verdicts, sweeps.searches, note, notes)
+    show_verdicts(verdicts, form)
+    if form is Format.TABLE:
+        show_spikes(judged(runs, verdicts))
+    note(cost_so_far(runs, sweeps.searches))
+    note(f"wrote {paths[0]} and, beside it, {len(paths) - 1} tables and figures")

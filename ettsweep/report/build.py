@@ -3,11 +3,10 @@
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from ettsweep.files import storage_errors
+from ettsweep.files import storage_errors, write_atomic
 from ettsweep.report import html, tables
 from ettsweep.report.claims import Key
 from ettsweep.report.drawn import Drawing, Figure
-from ettsweep.report.edition import publish
 from ettsweep.report.families import compare, judged
 from ettsweep.report.histories import Histories, rows_for
 from ettsweep.report.written import settle
@@ -24,15 +23,13 @@ def write_report(
     searches: Searches,
     tell: Callable[[str], None] = lambda text: None,
     notes: Mapping[str, str] | None = None,
-    edition: str = "",
 ) -> list[Path]:
     """Write tables, figures and report.html into a folder; return the files, report.html first.
 
     What an earlier report wrote there and this one does not is removed.
 
     Verdicts are those of the families that were asked for, searches those of all sweeps by family. `tell` takes a line
-    for each run whose metrics cannot be used, as the page has it. `notes` are what people wrote on sweeps, by name. A
-    page that is still rewritten has the name of its `edition`, and no files of figures yet.
+    for each run whose metrics cannot be used, as the page has it. `notes` are what people wrote on sweeps, by name.
 
     Raises:
         StorageError: a file cannot be written.
@@ -45,10 +42,10 @@ def write_report(
     drawing, figures = Drawing(histories, rows_for(len(runs))), dict[tuple[Key, str], Figure]()
     for comparison in comparisons:
         for key, figure in drawing.of(comparison):
-            if not edition:  # the last one has files; they take longer than all the rest
-                paths += figure.save(out / "figures")
+            paths += figure.save(out / "figures")
             figures[key, figure.kind] = figure
-    page = html.render(results, out, comparisons, figures, runs, searches, histories.corrupt, notes, edition)
-    paths = [*publish(out, page, edition), *paths]
+    page = html.render(results, out, comparisons, figures, runs, searches, histories.corrupt, notes)
+    write_atomic(out / "report.html", page)
+    paths.insert(0, out / "report.html")
     settle(out, paths)
     return paths

@@ -17,32 +17,16 @@ const figures = (() => {
   const specOf = (figure) => JSON.parse(figure.querySelector(".spec").textContent);
   const pointsOf = (figure) => new Set(specOf(figure).datasets.flatMap((name) => textsOf(data[name].columns.point || [])).filter(Boolean));
 
-  // --- what is set by hand ---
-
-  const bound = (spec) => (spec.params || []).filter((param) => param.bind && typeof param.bind === "object").map((param) => param.name);
-  const rememberSignals = (name, view, names) => {
-    for (const signal of names) {
-      const kept = (memory.get("signals") || {})[name];
-      if (kept && signal in kept) view.signal(signal, kept[signal]);
-      view.addSignalListener(signal, (_, value) => {
-        const all = memory.get("signals") || {};
-        memory.set("signals", { ...all, [name]: { ...all[name], [signal]: value } });
-      });
-    }
-    return view.runAsync();
-  };
-
   // --- a point of a map shows its curves ---
 
-  const choose = (article, point, show = true) => {
+  const choose = (article, point) => {
     const select = article.querySelector(".points"), curves = article.querySelector("figure.curves");
     const view = curves && views.get(curves.dataset.figure);
     if (!view || ![...select.options].some((option) => option.value === point)) return;
     select.value = point;
     view.signal("chosen", point).runAsync();
-    memory.set("chosen", { ...memory.get("chosen"), [article.dataset.family]: point });
     curves.classList.toggle("chosen", point !== "");
-    if (show) curves.scrollIntoView({ block: "nearest" });
+    curves.scrollIntoView({ block: "nearest" });
   };
   const offer = (article) => {
     const [map, curves] = ["map", "curves"].map((kind) => article.querySelector(`figure.${kind}`));
@@ -56,8 +40,6 @@ const figures = (() => {
       const point = item && item.datum && item.datum.point;
       if (typeof point === "string") choose(article, point);
     });
-    const kept = (memory.get("chosen") || {})[article.dataset.family];
-    if (kept) choose(article, kept, false);
   };
 
   // --- drawing ---
@@ -71,7 +53,6 @@ const figures = (() => {
       defaultStyle: false, tooltip: { disableDefaultStyle: true },
     });
     views.set(figure.dataset.figure, view);
-    await rememberSignals(figure.dataset.figure, view, bound(spec));
   };
   const drawAll = async () => {
     for (const figure of document.querySelectorAll("figure[data-figure]")) {

@@ -42,22 +42,19 @@ def render(
     searches: Searches,
     corrupt: Mapping[str, str],
     notes: Mapping[str, str] | None = None,
-    edition: str = "",
 ) -> str:
     """Return the page: the answer, figures, a table of all runs, what they cost, and why some history is missing.
 
     It will lie in `out`, from where it links to the folders of runs. `searches` are those of all sweeps, `corrupt` the
-    runs whose history cannot be read, with why, and `notes` what people wrote on sweeps, by name. A page that is still
-    rewritten has the name of its `edition`.
+    runs whose history cannot be read, with why, and `notes` what people wrote on sweeps, by name.
     """
     families = [family for comparison in comparisons for family in comparison.families]
     others = claims.others([family.verdict for family in families])
-    scripts = {name: _script(name) for name in ("memory", "figures", "runs", "page")} | {"vega": _vega()}
+    scripts = {name: _script(name) for name in ("theme", "figures", "runs", "page")} | {"vega": _vega()}
     return _environment(str(results)).get_template("page.html.j2").render(
         results=harmless(str(results)),
         made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        edition=edition,
-        policy=_policy(scripts.values(), bool(edition)),
+        policy=_policy(scripts.values()),
         style=Markup(_source("page.css")),
         scripts=scripts,
         answers=[answer.answer(comparison, searches, notes or {}) for comparison in comparisons],
@@ -113,15 +110,14 @@ def _vega() -> Markup:
     return Markup(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"))
 
 
-def _policy(scripts: Iterable[str], live: bool) -> str:
+def _policy(scripts: Iterable[str]) -> str:
     """Return what the page may do: run its own scripts and no other, and ask nobody for anything.
 
-    One that is still rewritten may load the script beside it. Vega compiles expressions of its specifications.
+    Vega compiles expressions of its specifications.
     """
     digests = [hashlib.sha256(script.encode()).digest() for script in scripts]
-    hashes = [f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests]
-    allowed = ["'unsafe-eval'", *hashes, *(["'self'", "file:"] if live else [])]
-    return f"default-src 'none'; style-src 'unsafe-inline'; img-src data: blob:; script-src {' '.join(allowed)}"
+    hashes = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
+    return f"default-src 'none'; style-src 'unsafe-inline'; img-src data: blob:; script-src 'unsafe-eval' {hashes}"
 
 
 def _said(results: str, text: str) -> Markup:

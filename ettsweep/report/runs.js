@@ -15,16 +15,7 @@ const textsOf = (values) => (Array.isArray(values) ? values : values.at.map((pla
     const found = [...new Set(column.values)].filter(Boolean).sort();
     if (found.length <= MOST_CHOICES) column.choices = found;
   }
-  const kept = memory.get("runs") || {};
-  const state = {
-    boxes: kept.boxes || {},  // those that a person has changed: later editions have other columns
-    sort: kept.sort || null, filters: kept.filters || {}, text: kept.text || "", rows: WINDOW,
-  };
-  const isShown = (column) => state.boxes[column.name] ?? column.shown;
-  for (const [name, wanted] of Object.entries(state.filters)) {  // a filter that nobody sees is a trap
-    const column = byName.get(name);
-    if (!column || !isShown(column) || (column.choices && !column.choices.includes(wanted))) delete state.filters[name];
-  }
+  const state = { sort: null, filters: {}, text: "", rows: WINDOW };
 
   // --- cells ---
 
@@ -118,8 +109,7 @@ const textsOf = (values) => (Array.isArray(values) ? values : values.at.map((pla
 
   // --- the page ---
 
-  const visible = () => columns.filter(isShown);
-  const keep = () => memory.set("runs", { boxes: state.boxes, sort: state.sort, filters: state.filters, text: state.text });
+  const visible = () => columns.filter((column) => column.shown);
 
   const showRows = () => {
     const rows = matching(), cells = visible();
@@ -131,7 +121,6 @@ const textsOf = (values) => (Array.isArray(values) ? values : values.at.map((pla
     more.hidden = rows.length <= state.rows;
     const part = rows.length > state.rows ? `, the first ${state.rows} shown` : "";
     told.textContent = `${rows.length} of ${data.rows} run${data.rows === 1 ? "" : "s"}${part}`;
-    keep();
   };
   const again = () => { state.rows = WINDOW; showRows(); };
 
@@ -181,10 +170,10 @@ const textsOf = (values) => (Array.isArray(values) ? values : values.at.map((pla
   };
   const box = (column) => {
     const label = document.createElement("label"), field = document.createElement("input");
-    Object.assign(field, { type: "checkbox", checked: isShown(column) });
+    Object.assign(field, { type: "checkbox", checked: column.shown });
     field.addEventListener("change", () => {
-      state.boxes[column.name] = field.checked;
-      if (!field.checked) delete state.filters[column.name];
+      column.shown = field.checked;
+      if (!field.checked) delete state.filters[column.name];  // a filter that nobody sees is a trap
       showHead();
       again();
     });
@@ -196,7 +185,6 @@ const textsOf = (values) => (Array.isArray(values) ? values : values.at.map((pla
   place.querySelector(".fold").addEventListener("keydown", (event) => {
     if (event.key === "Escape") { event.currentTarget.open = false; event.currentTarget.querySelector("summary").focus(); }
   });
-  search.value = state.text;
   search.addEventListener("input", () => { state.text = search.value; again(); });
   place.querySelector(".clear").addEventListener("click", () => {
     Object.assign(state, { filters: {}, text: "" });

@@ -15,7 +15,6 @@ from support.browser import PATIENCE_MS, Opened, chromium, opened
 from support.drawn_figures import figures_of
 from support.made_sweep import Made, digits_spec, finish, read, search
 
-from ettsweep.report.edition import conclude, publish
 from ettsweep.report.families import Comparison, compare, judged
 from ettsweep.report.html import render
 from ettsweep.report.style import point_text
@@ -31,15 +30,15 @@ def browser() -> Iterator[Any]:
         yield found
 
 
-def page_of(made: Made, out: Path, edition: str = "", **changes: Any) -> Path:
+def page_of(made: Made, out: Path, **changes: Any) -> Path:
     """Write the page of a made sweep, and return it."""
     out.mkdir(parents=True, exist_ok=True)
     comparisons = changes.pop("comparisons", None) or compare(judged(made.runs, made.verdicts))
     figures = figures_of(comparisons)
     told = {"comparisons": comparisons, "figures": figures, "runs": made.runs, "corrupt": {}} | changes
-    page = render(made.results, out, **told, searches=made.searches, edition=edition)
-    publish(out, page, edition)
-    return out / "report.html"
+    page = out / "report.html"
+    page.write_text(render(made.results, out, **told, searches=made.searches))
+    return page
 
 
 @pytest.fixture(scope="module")
@@ -416,80 +415,6 @@ def test_without_scripts_the_answer_and_a_table_are_there(browser: Any, report: 
         assert not shown.page.locator(".copy").first.is_visible()
         assert shown.page.get_by_text("65 of 65 runs.").is_visible()
         assert shown.page.get_by_role("region", name="Table of the best runs").locator("tr").count() == 66
-
-
-# --- while runs finish ------------------------------------------------------------------------------------------------
-
-
-AT_REST = """() => new Promise((done) => {
-    const look = (last) => (window.scrollY === last ? done(last) : setTimeout(look, 200, window.scrollY));
-    look(null);
-})"""
-
-
-def test_an_open_page_shows_the_next_edition_and_keeps_its_place(made: Made, browser: Any, tmp_path: Path) -> None:
-    few = [run for run in made.runs if run.spec.seed < 2]
-    page, article = page_of(made, tmp_path, "a1", runs=few), family(made, "standard")
-    with opened(browser, page) as shown:
-        assert told(shown) == f"{len(few)} of {len(few)} runs"
-        shown.page.locator("#theme").click()
-        shown.page.get_by_label("Filter strategy").select_option("standard")
-        shown.page.locator('#listing th[data-name="best_loss"] button').click()
-        shown.page.locator("#listing .fold summary").click()
-        shown.page.get_by_label("steps", exact=True).check()
-        shown.page.locator(f"{article} .points").select_option(index=2)
-        shown.page.locator(f"{article} figure.curves input[type=range]").fill("2")
-        seeds_shown(shown, article, 3)
-        shown.page.evaluate(AT_REST)  # it scrolls smoothly to the curves that were chosen
-        shown.page.evaluate("window.scrollTo({top: 1500, behavior: 'instant'})")
-        place = shown.page.evaluate(AT_REST)
-        page_of(made, tmp_path, "b2")
-        shown.page.wait_for_function("document.documentElement.dataset.live === 'b2'", timeout=PATIENCE_MS)
-        shown.ready()
-        standard = sum(run.strategy == "standard" for run in made.runs)
-        assert told(shown) == f"{standard} of {len(made.runs)} runs"
-        assert shown.page.locator('#listing th[aria-sort="ascending"]').get_attribute("data-name") == "best_loss"
-        assert set(column(shown, "steps")) == {"240", "80"}
-        seeds_shown(shown, article, 3)
-        assert shown.page.locator(f"{article} figure.curves input[type=range]").input_value() == "2"
-        assert shown.page.locator("#theme").inner_text() == "Theme: light"
-        assert shown.page.evaluate("window.scrollY") == pytest.approx(place, abs=2)
-        assert place == pytest.approx(1500, abs=50)
-        conclude(tmp_path)
-        shown.page.wait_for_function("!document.documentElement.dataset.live", timeout=PATIENCE_MS)
-        shown.ready()
-        asked = len(shown.asked)
-        shown.page.wait_for_timeout(3000)
-        assert len(shown.asked) == asked, "the last edition asks for nothing"
-    assert [url for url in shown.asked if "latest.js?" in url]
-
-
-def test_columns_that_come_with_a_later_edition_are_shown(made: Made, browser: Any, tmp_path: Path) -> None:
-    """Unless a person has folded them; what a person has unfolded stays, too."""
-    unfinished = [run for run in made.runs if not run.state.finished]
-    with opened(browser, page_of(made, tmp_path, "a1", runs=unfinished)) as shown:
-        shown.page.locator("#listing .fold summary").click()
-        shown.page.get_by_label("seed", exact=True).uncheck()
-        shown.page.get_by_label("model", exact=True).check()
-        assert shown.page.locator('#listing th[data-name="best_loss"]').count() == 0
-        page_of(made, tmp_path)
-        shown.page.wait_for_function("!document.documentElement.dataset.live", timeout=PATIENCE_MS)
-        shown.ready()
-        names = shown.page.locator("#listing th[data-name]").evaluate_all("all => all.map(one => one.dataset.name)")
-        assert {"run", "best_loss", "model"} <= set(names)
-        assert "seed" not in names
-
-
-def test_a_filter_by_a_state_that_no_run_is_in_any_more_is_dropped(made: Made, browser: Any, tmp_path: Path) -> None:
-    with opened(browser, page_of(made, tmp_path, "a1")) as shown:
-        shown.page.get_by_label("Filter state").select_option("missing")
-        assert set(column(shown, "state")) == {"missing"}
-        finished = [run for run in made.runs if run.state.finished]
-        page_of(made, tmp_path, runs=finished)
-        shown.page.wait_for_function("!document.documentElement.dataset.live", timeout=PATIENCE_MS)
-        shown.ready()
-        assert told(shown) == f"{len(finished)} of {len(finished)} runs"
-        assert shown.page.get_by_label("Filter state").input_value() == ""
 
 
 # --- bad input --------------------------------------------------------------------------------------------------------

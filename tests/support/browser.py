@@ -71,8 +71,7 @@ def opened(
             shown.ready()
         yield shown
         assert not shown.said, shown.said
-        beside = path.parent.as_uri()
-        others = [url for url in shown.asked if url != path.as_uri() and not url.startswith(f"{beside}/latest.js?")]
+        others = [url for url in shown.asked if url != path.as_uri()]
         assert not others, others
     finally:
         context.close()

@@ -11,7 +11,17 @@ from support.commandline import write_grid
 
 from ettsweep.errors import CorruptError, InputError, StorageError, TakenError
 from ettsweep.processes import process
-from ettsweep.sweep.changes import add, append, check_name, check_note, extend, followed, propose, rename_sweep
+from ettsweep.sweep.changes import (
+    add,
+    append,
+    check_name,
+    check_note,
+    extend,
+    followed,
+    followers,
+    propose,
+    rename_sweep,
+)
 from ettsweep.sweep.criterion import Stated
 from ettsweep.sweep.gridfile import load_request
 from ettsweep.sweep.search import Axis, Centre, Point, Request
@@ -243,6 +253,16 @@ def test_a_sweep_that_a_command_follows_keeps_its_name(ask: Ask, results: Path) 
         rename_sweep(results, "w8", "other")
     rename_sweep(results, "w8", "other")
     assert [path.name for path in (results / "sweeps" / "other").iterdir() if path.suffix == ".json"] == []
+
+
+def test_followers_of_a_sweep_are_processes_that_live(results: Path) -> None:
+    (results / "sweeps" / "w").mkdir(parents=True)
+    with followed(results, ["w"]):
+        (path,) = followers(results, "w")
+        assert followers(results, "other") == {}
+        path.with_name("follower-dead.json").write_text(path.read_text().replace('"pid": ', '"pid": 9999'))
+        assert list(followers(results, "w")) == [path]
+    assert followers(results, "w") == {}
 
 
 # --- damaged, and of other versions ---------------------------------------------------------------------------------

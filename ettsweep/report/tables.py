@@ -1,4 +1,4 @@
-"""Tables of runs, points and optima: pandas frames, and CSV, Parquet, Markdown and LaTeX files of them."""
+"""Tables of runs, points and optima: pandas frames, CSV and Parquet files of them, and of optima Markdown and LaTeX."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -25,7 +25,7 @@ METRICS = ("best_accuracy", "final_accuracy", "best_loss", "final_loss", "best_b
 RATES = tuple(column for name in SPIKES for column in rate_columns(name))
 SPEED = ("step_s", "samples_per_s", "utilisation", "utilisation_measured", "data_wait", "memory_gib")
 TRAINING = (*SPEED, "devices", "pack", "pack_mode", "corrupt_images")
-"""How runs were trained, not what came out: not for a paper, and so not in LaTeX."""
+"""How runs were trained, not what came out."""
 RESULT_COLUMNS = (*METRICS, *SPIKES, "steps", "wall_s", "device_s", *TRAINING)
 FAMILY = ("sweep", "family", "model", "strategy", "optimizer")
 RECIPE = ("family", "model", "task", "strategy", "optimizer", "precision")
@@ -195,7 +195,7 @@ def _bound(verdict: Verdict) -> tuple[Any, ...]:
 
 
 def write_tables(folder: Path, runs: Sequence[Run], verdicts: Sequence[Verdict], searches: Searches) -> list[Path]:
-    """Write the tables `runs`, `points` and `optima`, each as CSV, Parquet, Markdown and LaTeX.
+    """Write the tables `runs`, `points` and `optima` as CSV and Parquet, and `optima` as Markdown and LaTeX too.
 
     `searches` are those of all sweeps, also of others than the verdicts are of.
 
@@ -205,24 +205,14 @@ def write_tables(folder: Path, runs: Sequence[Run], verdicts: Sequence[Verdict],
     families = judged(runs, verdicts)
     table = runs_table(runs, searches)
     points, optima = points_table(table, runs, families), optima_table(families)
-    paths = []
+    known_optima = known(optima)
+    in_paper = [name for name in IN_PAPER if name in known_optima]
+    files: dict[str, str | bytes] = {"optima.md": markdown(known_optima), "optima.tex": latex(known_optima[in_paper])}
     for name, frame in {"runs": table, "points": points, "optima": optima}.items():
-        files: dict[str, str | bytes] = {
-            "csv": frame.to_csv(index=False),
-            "parquet": frame.to_parquet(index=False),
-            "md": markdown(known(frame)),
-            "tex": latex(_for_paper(name, known(frame))),
-        }
-        for suffix, content in files.items():
-            paths.append(folder / f"{name}.{suffix}")
-            write_atomic(paths[-1], content)
-    return paths
-
-
-def _for_paper(name: str, frame: pd.DataFrame) -> pd.DataFrame:
-    if name == "optima":
-        return frame[[column for column in IN_PAPER if column in frame.columns]]
-    return frame.drop(columns=list(TRAINING), errors="ignore")
+        files |= {f"{name}.csv": frame.to_csv(index=False), f"{name}.parquet": frame.to_parquet(index=False)}
+    for name, content in files.items():
+        write_atomic(folder / name, content)
+    return [folder / name for name in files]
 
 
 def known(frame: pd.DataFrame) -> pd.DataFrame:
@@ -238,8 +228,6 @@ def markdown(frame: pd.DataFrame) -> str:
     """Return the frame as a Markdown table, empty where a value is missing.
 
     Numbers have six digits; an lr or wd is a power of two, as the terminal has it.
-
-    Written here: pandas has tabulate look at each cell, seconds for thousands of runs.
     """
     columns = []
     for (name, cells), dtype in zip(_cells(frame).items(), frame.dtypes, strict=True):
@@ -265,16 +253,10 @@ def latex(frame: pd.DataFrame) -> str:
     """Return the frame as a LaTeX table for the packages booktabs and, where it is long, longtable.
 
     Numbers have six digits; an lr or wd is a power of two.
-
-    Written here: pandas formats cell by cell, seconds for thousands of runs.
     """
     columns = "".join("l" if dtype == "str" else "r" for dtype in frame.dtypes)
-    environment = "longtable" if len(frame) > 40 else "tabular"
-    header = " & ".join(str(name).translate(_LATEX) for name in frame.columns)
-    rows = _cells(frame).map(_in_latex).itertuples(index=False)
-    body = "\n".join(" & ".join(row) + r" \\" for row in rows)
-    head = f"\\toprule\n{header} \\\\\n\\midrule\n" + ("\\endhead\n" if environment == "longtable" else "")
-    return f"\\begin{{{environment}}}{{{columns}}}\n{head}{body}\n\\bottomrule\n\\end{{{environment}}}\n"
+    cells = _cells(frame).map(_in_latex).rename(columns=_in_latex)
+    return cells.to_latex(index=False, escape=False, column_format=columns, longtable=len(frame) > 40)
 
 
 def _in_latex(cell: str) -> str:

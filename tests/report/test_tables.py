@@ -68,13 +68,6 @@ def test_results_of_earlier_versions_have_no_speed(made: Made) -> None:
     assert row["best_loss"] == run.score
 
 
-def test_latex_leaves_out_how_runs_were_trained(made: Made, tmp_path: Path) -> None:
-    tables.write_tables(tmp_path, made.runs, made.verdicts, made.searches)
-    header = (tmp_path / "runs.tex").read_text().split("\\midrule")[0]
-    assert "device\\_s" in header
-    assert not [name for name in tables.TRAINING if name.replace("_", "\\_") in header]
-
-
 def test_points_have_mean_and_sample_deviation_over_seeds(made: Made) -> None:
     table = points(made.runs)
     standard = table[table["strategy"] == "standard"]
@@ -202,9 +195,8 @@ def test_files_round_trip(made: Made, tmp_path: Path) -> None:
     folder = tmp_path / "tables"
     folder.mkdir()
     paths = tables.write_tables(folder, made.runs, made.verdicts, made.searches)
-    assert {p.name for p in paths} == {
-        f"{name}.{suffix}" for name in ("runs", "points", "optima") for suffix in ("csv", "parquet", "md", "tex")
-    }
+    frames = {f"{name}.{suffix}" for name in ("runs", "points", "optima") for suffix in ("csv", "parquet")}
+    assert {p.name for p in paths} == frames | {"optima.md", "optima.tex"}
     assert {p.name for p in folder.iterdir()} == {p.name for p in paths}, "no temporary files are left"
     table = runs_table(made.runs)
     pd.testing.assert_frame_equal(pd.read_parquet(folder / "runs.parquet"), table)

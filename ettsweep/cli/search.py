@@ -55,9 +55,6 @@ def search(
     limits: Limits,
     judging: Judging,
     training: Training,
-    rebuild: Annotated[
-        bool, typer.Option("--rebuild", help="Write the sweep's study for Optuna anew from its runs; train nothing.")
-    ] = False,
     dry_run: DryRun = False,
     follow: Annotated[bool, typer.Option(help="Stay until it is verified; Ctrl-C only detaches.")] = True,
     form: Form = Format.TABLE,
@@ -75,18 +72,11 @@ def search(
     from ettsweep.sweep.changes import followed
     from ettsweep.sweep.pruning import check_pruner
     from ettsweep.sweep.samplers import proposer, trials_for
-    from ettsweep.sweep.study import Journal
     from ettsweep.sweep.sweeps import load_sweeps
     from ettsweep.sweep.warm import starts
 
     propose = proposer(sampler)
     name, asked, told = _asked(asking, sweep, judging, results)
-    journal = Journal(results, name)
-    if rebuild:
-        if dry_run:
-            raise InputError("--rebuild writes one file and trains nothing; it takes no --dry-run")
-        return note(journal.rebuild(read_ledger(results)))
-    journal.check()
     check_pruner(pruner, asked.recipe.schedule)
     with retyped_with("--name"):
         request = training.place().settle(asked, results, name)

@@ -10,7 +10,6 @@ from ettsweep.sweep.proposers import Proposer
 from ettsweep.sweep.pruning import Pruner
 from ettsweep.sweep.search import Request, Search
 from ettsweep.sweep.searching import Key, Searching, Start
-from ettsweep.sweep.study import Journal
 from ettsweep.sweep.sweeps import Sweep, Sweeps, asked_too, load_sweeps
 from ettsweep.sweep.verify import Budget
 
@@ -62,8 +61,7 @@ def search_rounds(
     for each family, and `pruner` of what stops hopeless runs, or none. `agree` is asked, with what the next round would
     cost, whether a climb may go on that far; None: no.
     """
-    results, searches = how.results, sought.searches
-    recorded = not how.dry_run
+    searches, recorded = sought.searches, not how.dry_run
     searching = Searching(
         sampler,
         propose,
@@ -71,8 +69,7 @@ def search_rounds(
         starts,
         {one.key for one in searches if sought.sweep.searched_out(one.strategy, sampler)},
         reread=sought.reread if recorded else lambda searches: searches,
-        seen=Journal(results, sought.name).write if recorded else lambda ledger: None,
-        keep=partial(record, results) if recorded else lambda sweep, proposals: None,
+        keep=partial(record, how.results) if recorded else lambda sweep, proposals: None,
         tell=how.tell,
     )
     return verify_rounds(

@@ -38,7 +38,6 @@ class Searching:
         starts: where families start that no proposer has named a point for, where that is not their centre.
         over: families for which it names no more.
         reread: returns searches as they are on disk by now, with what other commands have had proposed.
-        seen: takes what is on disk, as each round begins and after the last.
         keep: takes what was named in a round, by the sweep's name, before it is run.
         tell: takes a line on it.
         cut_short: whether the budget allowed no further point of a family.
@@ -50,7 +49,6 @@ class Searching:
     starts: Mapping[Key, Start] = field(default_factory=dict)
     over: set[Key] = field(default_factory=set)
     reread: Callable[[Sequence[Search]], Sequence[Search]] = lambda searches: searches
-    seen: Callable[[Ledger], None] = lambda ledger: None
     keep: Callable[[str, Sequence[Proposal]], None] = lambda sweep, proposals: None
     tell: Callable[[str], None] = lambda text: None
     cut_short: bool = False
@@ -64,7 +62,6 @@ class Searching:
 
         Of each family as many are under way as make up its part of `at_once` runs; `most` runs in all may be new.
         """
-        self.seen(ledger)
         searches = self.reread(searches)
         active = [search for search in searches if self.names_more(search)]
         each = math.ceil(at_once / max(1, len(active)))

@@ -1,0 +1,140 @@
+"""A journal of Optuna's with the sweeps of a report: a study for each family, in which each point is a trial."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import optuna
+from optuna.distributions import BaseDistribution, FloatDistribution
+from optuna.storages import JournalStorage
+from optuna.storages.journal import BaseJournalBackend, JournalFileBackend
+from optuna.study import StudyDirection
+from optuna.trial import FrozenTrial, TrialState, create_trial
+
+from ettsweep.errors import InputError
+from ettsweep.files import dumps, write_atomic
+from ettsweep.output import count
+from ettsweep.runs.state import State
+from ettsweep.sweep.ledger import Ledger, Run
+from ettsweep.sweep.look import Look
+from ettsweep.sweep.samplers import quiet
+from ettsweep.sweep.search import Point, Search
+from ettsweep.sweep.sweeps import Sweeps
+from ettsweep.sweep.verify import looks
+from ettsweep.tasks.kinds import Score
+
+FAMILY = "family"
+"""The attribute of a study that has the id of its family: what Optuna alone has written has none."""
+
+
+class _Lines(BaseJournalBackend):
+    """The lines of a journal, in memory."""
+
+    def __init__(self) -> None:
+        self.lines: list[dict[str, Any]] = []
+
+    def read_logs(self, log_number_from: int) -> Iterator[dict[str, Any]]:
+        yield from self.lines[log_number_from:]
+
+    def append_logs(self, logs: list[dict[str, Any]]) -> None:
+        self.lines += logs
+
+
+def write_journal(path: Path, sweeps: Sweeps, searches: Sequence[Search], ledger: Ledger) -> str:
+    """Write a study for each family of some sweeps, in one rename; return a line on it, for people.
+
+    Raises:
+        InputError: there is a file that this function has not written.
+        StorageError: it cannot be written.
+    """
+    if path.exists() and not _replaceable(path):
+        told = "is there, and is no journal that ettsweep wrote; name another file, or move it away"
+        raise InputError(f"--optuna {path}: {told}")
+    journal, trials = _Lines(), 0
+    with quiet():
+        storage = JournalStorage(journal)
+        for look in looks(searches, ledger):
+            trials += _add_study(storage, look, sweeps.named[look.search.sweep].samplers(look.search))
+    write_atomic(path, "".join(dumps(line) + "\n" for line in journal.lines))
+    studies = f"{len(searches)} {'study' if len(searches) == 1 else 'studies'}"
+    return f"wrote {path}: {count(trials, 'trial')} of {studies}, for optuna-dashboard"
+
+
+def _replaceable(path: Path) -> bool:
+    """`True` if a file is empty, or all that it holds is studies of families."""
+    if not path.is_file() or path.stat().st_size == 0:
+        return path.is_file()
+    try:
+        with quiet():
+            studies = JournalStorage(JournalFileBackend(str(path))).get_all_studies()
+    except Exception:  # whatever Optuna makes of a file that is none of its own
+        return False
+    return bool(studies) and all(FAMILY in study.user_attrs for study in studies)
+
+
+def _add_study(storage: JournalStorage, look: Look, samplers: Mapping[Point, str]) -> int:
+    """Add the points of a family that have a result or were pruned; return how many there are.
+
+    Those that a sampler proposed come first to last, then all others by lr and wd.
+    """
+    search, runs, measure = look.search, look.runs(), look.search.measure
+    others = sorted(runs.keys() - samplers.keys(), key=tuple)
+    shown = {point: some for point in (*samplers, *others) if (some := _shown(runs.get(point, ())))}
+    direction = StudyDirection.MINIMIZE if measure.mode == "min" else StudyDirection.MAXIMIZE
+    study = optuna.create_study(storage=storage, study_name=search.title, direction=direction)
+    study.set_metric_names([measure.metric])
+    study.set_user_attr("sweep", search.sweep)
+    study.set_user_attr(FAMILY, search.family)
+    space: dict[str, BaseDistribution] = {}
+    for name, axis in (("lr", search.lr), ("wd", search.wd)):
+        along = [getattr(point, name) for point in (*search.box, *search.asked, *shown)]
+        if axis.fixed:
+            study.set_user_attr(name, getattr(search.centre, name))
+        else:
+            space[name] = FloatDistribution(min(along), max(along), log=True)
+    worst = max((mean for some in shown.values() if (mean := _mean(some)) is not None), key=measure.rank, default=None)
+    for point, some in shown.items():
+        attrs: dict[str, Any] = {"proposed by": samplers[point]} if point in samplers else {}
+        attrs |= {"runs": [run.id for run in some], "seeds": [run.spec.seed for run in some]}
+        params = {name: getattr(point, name) for name in space}
+        study.add_trial(_trial(some, params, space, worst, measure, attrs))
+    return len(shown)
+
+
+def _shown(runs: Sequence[Run]) -> list[Run]:
+    """Return the finished runs of a point, lowest seed first; where there is none, those that were pruned."""
+    in_order = sorted(runs, key=lambda run: run.spec.seed)
+    return [run for run in in_order if run.state.finished] or [run for run in in_order if run.state is State.PRUNED]
+
+
+def _mean(runs: Sequence[Run]) -> float | None:
+    """Return the mean score of some runs; None where one of them has none."""
+    scores = [run.score for run in runs if run.score is not None]
+    return fmean(scores) if len(scores) == len(runs) else None
+
+
+def _trial(
+    runs: Sequence[Run],
+    params: dict[str, float],
+    space: dict[str, BaseDistribution],
+    worst: float | None,
+    measure: Score,
+    attrs: dict[str, Any],
+) -> FrozenTrial:
+    """Return a point as one trial over all its seeds, with the curve of the first; where it diverged, as the worst."""
+    if runs[0].state is State.PRUNED:
+        state, value, attrs = TrialState.PRUNED, None, attrs | {"pruned": runs[0].status.reason}
+    elif (value := _mean(runs)) is not None:
+        state, attrs = TrialState.COMPLETE, attrs | {"scores": [run.score for run in runs]}
+    else:
+        state, value = (TrialState.FAIL if worst is None else TrialState.COMPLETE), worst
+        attrs = attrs | {"scores": [run.score for run in runs], "diverged": True}
+    return create_trial(
+        state=state,
+        value=value,
+        params=params,
+        distributions=space,
+        user_attrs=attrs,
+        intermediate_values=measure.along(runs[0].dir.evaluations()),
+    )

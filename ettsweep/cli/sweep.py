@@ -156,10 +156,6 @@ def report(
     *,
     out: Annotated[Path | None, typer.Option(help="Folder to write to; RESULTS/report by default.")] = None,
     families: Families,
-    follow: Annotated[
-        bool,
-        typer.Option("--follow", help="Write it again as runs finish, until all end; an open page shows each edition."),
-    ] = False,
     optuna: Annotated[
         Path | None,
         typer.Option(help="Write a journal of Optuna's too, which optuna-dashboard shows.", metavar="FILE"),
@@ -174,42 +170,6 @@ def report(
     """
     from ettsweep.cli.verdicts import show_spikes, show_verdicts
     from ettsweep.launch.cost import cost_so_far
-    from ettsweep.report.families import judged
-
-    folder = out or results / "report"
-    if optuna is not None:
-        note(_write_journal(families, results, optuna))
-    with chosen_by("--out", folder):
-        done = _follow_report(families, results, folder) if follow else _write_report(families, results, folder)
-    show_verdicts(done.verdicts, form)
-    if form is Format.TABLE:
-        show_spikes(judged(done.runs, done.verdicts))
-    note(cost_so_far(done.runs, done.searches))
-    note(f"wrote {done.paths[0]} and, beside it, {len(done.paths) - 1} tables and figures")
-
-
-def _write_journal(families: Families, results: Path, path: Path) -> str:
-    from ettsweep.launch.rounds import read_ledger
-    from ettsweep.report.optuna_journal import write_journal
-
-    sweeps = families.load(results)
-    with chosen_by("--optuna", path):
-        return write_journal(path, sweeps, families.searches(sweeps), read_ledger(results))
-
-
-class _Reported(NamedTuple):
-    """What a report is of, and its files, the page first."""
-
-    runs: "list[Run]"
-    verdicts: "list[Verdict]"
-    searches: "Searches"
-    paths: list[Path]
-
-
-def _write_report(
-    families: Families, results: Path, folder: Path, edition: str = "", tell: Callable[[str], None] = note
-) -> _Reported:
-    """Read all that is there and write a report of what is meant, as an edition of a page if that has a name."""
     from ettsweep.launch.rounds import read_ledger
     from ettsweep.report.build import write_report
     from ettsweep.report.families import judged, with_evidence
@@ -217,7 +177,13 @@ def _write_report(
 
     folder = out or results / "report"
     ledger, sweeps = read_ledger(results), families.load(results)
-    verdicts = judge(families.searches(sweeps), ledger)
+    searches = families.searches(sweeps)
+    if optuna is not None:
+        from ettsweep.report.optuna_journal import write_journal
+
+        with chosen_by("--optuna", optuna):
+            note(write_journal(optuna, sweeps, searches, ledger))
+    verdicts = judge(searches, ledger)
     runs = with_evidence(families.runs(ledger, sweeps), verdicts)
     notes = {name: sweep.note for name, sweep in sweeps.named.items()}
     with chosen_by("--out", folder):

@@ -1,19 +1,14 @@
 """Measure how many images a core makes ready for training: `make bench-data`. It prints medians, and tests nothing.
 
 The images are made here, of the size, the format and about the length of ImageNet's. What is measured is the training
-transform of vit-b16, as a run uses it; how quickly `ettsweep data images` makes smaller copies of them; and by how much
-copies of scikit-learn's two photographs differ from these.
+transform of vit-b16, as a run uses it.
 """
 
 import argparse
 import io
-import itertools
 import json
-import math
 import os
 import platform
-import random
-import shutil
 import statistics
 import tempfile
 import time
@@ -24,28 +19,21 @@ from typing import Any
 
 import numpy as np
 import PIL
-import sklearn.datasets
 import timm
 import torch
 from PIL import Image, features
-from tabulate import tabulate
 from timm.data import create_transform
-from timm.data.transforms import RandomResizedCropAndInterpolation
 
 from ettsweep.models.architectures import model_spec
 from ettsweep.seeding import derive_seed
 from ettsweep.tasks.base import Loading, Share
 from ettsweep.tasks.images.augmentation import seed_generators, training_crop, training_transform
 from ettsweep.tasks.images.classification import Images
-from ettsweep.tasks.images.preparation.copying import copy_images
-from ettsweep.tasks.images.preparation.request import CopyRequest
-from ettsweep.tasks.images.preparation.shrink import scaled
 from ettsweep.tasks.images.sources import decode
 from ettsweep.tasks.images.spec import ImageNetTask
 
 WIDTH, HEIGHT, QUALITY = 500, 375, 90
 CLASSES = 10
-SHORT = 256
 
 
 def picture(rng: np.random.Generator) -> bytes:
@@ -108,67 +96,6 @@ def stages(paths: Sequence[Path], times: int, work: Sequence[Callable[[Any], Any
     return dict(zip(STAGES, medians, strict=True))
 
 
-def shorter(root: Path, out: Path, times: int) -> tuple[dict[str, Path], float]:
-    """Make copies as the command does; return them by their names, and images a second of one core, a median."""
-    rates = []
-    for _ in range(times):
-        shutil.rmtree(out, ignore_errors=True)
-        done = copy_images(CopyRequest(str(root), out, SHORT, workers=1))
-        rates.append(done.made / done.wall_s)
-    return {path.name: path for path in (out / "train").glob("*/*.jpg")}, statistics.median(rates)
-
-
-QUALITIES = (80, 85, 90, 95, 98)
-
-
-def fidelity() -> list[dict[str, Any]]:
-    """Return by how much copies of photographs differ from these, in levels, once they are cropped to 224 pixels."""
-    folder, found = Path(sklearn.datasets.__file__).parent / "images", list[dict[str, Any]]()
-    photographs = [Image.open(path).convert("RGB") for path in sorted(folder.glob("*.jpg"))]
-    forms: list[dict[str, Any]] = [{"format": "png"}]  # what scaling twice makes alone
-    forms += [{"format": "jpeg", "quality": q, "subsampling": h} for q, h in itertools.product(QUALITIES, (0, 2))]
-    for form in forms:
-        rows = [_differences(photograph, form) for photograph in photographs]
-        means = {name: statistics.mean(row[name] for row in rows) for name in rows[0]}
-        found.append({"quality": form.get("quality", "png"), "subsampling": form.get("subsampling"), **means})
-    return found
-
-
-def _differences(photograph: Image.Image, form: dict[str, Any]) -> dict[str, float]:
-    direct = photograph.resize(scaled(photograph.size, SHORT), Image.Resampling.BICUBIC)
-    file = io.BytesIO()
-    direct.save(file, **form)
-    start_s = time.process_time()
-    for _ in range(20):
-        copy = decode(file.getvalue())
-    decode_ms = 1e3 / 20 * (time.process_time() - start_s)
-    error = _levels(copy) - _levels(direct)
-    left, top = (side // 2 - 112 for side in direct.size)
-    centre = np.s_[top : top + 224, left : left + 224]
-    random.seed(0)
-    boxes = [RandomResizedCropAndInterpolation.get_params(photograph, (0.08, 1.0), (3 / 4, 4 / 3)) for _ in range(50)]
-    crops = [[_cropped(image, box, photograph) for image in (copy, photograph)] for box in boxes]
-    return {
-        "kB": len(file.getvalue()) / 1e3,
-        "decode_ms": decode_ms,
-        "psnr_dB": 10 * math.log10(255**2 / float((error**2).mean())) if error.any() else math.inf,
-        "evaluation": float(abs(error[centre]).mean()),
-        "training": statistics.mean(float(abs(ours - theirs).mean()) for ours, theirs in crops),
-    }
-
-
-def _levels(image: Image.Image) -> Any:
-    return np.asarray(image, dtype=float)
-
-
-def _cropped(image: Image.Image, box: tuple[int, int, int, int], photograph: Image.Image) -> Any:
-    """Return the part of an image that a crop of the photograph shows, scaled to 224 pixels."""
-    top, left, height, width = box
-    x, y = image.width / photograph.width, image.height / photograph.height
-    place = (left * x, top * y, (left + width) * x, (top + height) * y)
-    return _levels(image.resize((224, 224), Image.Resampling.BICUBIC, box=place))
-
-
 def loader_rate(root: Path, workers: int, count: int, pixels: Any) -> float:
     """Return images per wall second that a run gets from its loader once it is under way, the best of three times."""
     task = ImageNetTask(train_size=count, val_size=CLASSES, mixup=0.0, cutmix=0.0, pixels=pixels)  # the GPU mixes
@@ -195,36 +122,26 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     size, found = model_spec("vit-b16").image_size, dict[str, Any]()
-    with tempfile.TemporaryDirectory() as name, tempfile.TemporaryDirectory() as small:
+    with tempfile.TemporaryDirectory() as name:
         paths = make_images(Path(name), options.images)
-        made, rate = shorter(Path(name), Path(small) / "copies", options.times)
-        print(f"copies of {SHORT} pixels at the short side: {rate:.0f} images/s and core, to files")
-        found["copies_per_s"] = rate
-        copies = {"": paths, f", copies of {SHORT} pixels": [made[path.name] for path in paths]}
-        for kind, files in copies.items():
-            kilobytes = statistics.mean(path.stat().st_size for path in files) / 1e3
-            print(
-                f"{len(files)} JPEGs of {WIDTH} x {HEIGHT}{kind}, {kilobytes:.0f} kB on average; CPU ms an image, one thread:"
-            )
-            ways = {"before": before(ImageNetTask(), size)}
-            ways |= {pixels: now(ImageNetTask(pixels=pixels), size) for pixels in ("pillow", "torchvision")}  # type: ignore[arg-type]
-            spent = {way: stages(files, options.times, work) for way, work in ways.items()}
-            print(" " * 24 + "".join(f"{way:>14}" for way in ways))
-            for stage in STAGES:
-                print(f"  {stage:22}" + "".join(f"{spent[way][stage]:14.2f}" for way in ways))
-            print(f"  {'in all':22}" + "".join(f"{sum(spent[way].values()):14.2f}" for way in ways))
-            rates = {way: 1e3 / sum(spent[way].values()) for way in ways}
-            print(f"  {'images/s and core':22}" + "".join(f"{rates[way]:14.0f}" for way in ways))
-            found[kind] = {"ms": spent, "images_per_s": rates}
+        kilobytes = statistics.mean(path.stat().st_size for path in paths) / 1e3
+        print(f"{len(paths)} JPEGs of {WIDTH} x {HEIGHT}, {kilobytes:.0f} kB on average; CPU ms an image, one thread:")
+        ways = {"before": before(ImageNetTask(), size)}
+        ways |= {pixels: now(ImageNetTask(pixels=pixels), size) for pixels in ("pillow", "torchvision")}  # type: ignore[arg-type]
+        spent = {way: stages(paths, options.times, work) for way, work in ways.items()}
+        print(" " * 24 + "".join(f"{way:>14}" for way in ways))
+        for stage in STAGES:
+            print(f"  {stage:22}" + "".join(f"{spent[way][stage]:14.2f}" for way in ways))
+        print(f"  {'in all':22}" + "".join(f"{sum(spent[way].values()):14.2f}" for way in ways))
+        rates = {way: 1e3 / sum(spent[way].values()) for way in ways}
+        print(f"  {'images/s and core':22}" + "".join(f"{rates[way]:14.0f}" for way in ways))
+        found |= {"ms": spent, "images_per_s": rates}
         for workers in options.workers:
             loaded = {
                 pixels: loader_rate(Path(name), workers, options.images, pixels) for pixels in ("pillow", "torchvision")
             }
             print(f"{workers} loader workers, as a run has them: {loaded} images/s, wall")
             found[f"{workers} workers"] = loaded
-    found["fidelity"] = fidelity()
-    print(f"copies of two photographs; levels by which crops of {size} pixels differ from those of the photographs:")
-    print(tabulate(found["fidelity"], headers="keys", floatfmt=".2f"))
     versions = {
         "python": platform.python_version(),
         "pillow": PIL.__version__,

@@ -21,7 +21,6 @@ from typing import Any
 
 import pytest
 from support.commandline import ettsweep, undisturbed
-from support.pictures import write_folders
 from support.undrawn import leave_undrawn
 
 from ettsweep import cli
@@ -159,7 +158,6 @@ TABLES = {
 }
 CHECK = "check-scaling --model vit-digits --widths 64,128,256 --seeds 3 --steps 1 --depth 1"
 DATA = "data text --input a.txt --out tokens --bpe-tokens 300 --val-fraction 0.2 --workers 1"
-IMAGES = "data images --input data --out small --short-side 20 --workers 1"
 DONE, BROKEN = "a86cc2981aa4", "0123456789ab"
 """Runs of the archive."""
 
@@ -182,13 +180,6 @@ def test_columns_of_data_text(call: Call, tmp_path: Path) -> None:
     found = {form: columns(call(*DATA.split(), "--format", form).out, form) for form in ("json", "csv")}
     manifest = json.loads((tmp_path / "tokens" / "manifest.json").read_text())
     assert_frozen("columns", {"data text": found | {"manifest": list(manifest)}})
-
-
-def test_columns_of_data_images(call: Call, tmp_path: Path) -> None:
-    write_folders(tmp_path / "data")
-    found = {form: columns(call(*IMAGES.split(), "--format", form).out, form) for form in ("json", "csv")}
-    manifest = json.loads((tmp_path / "small" / "ettsweep-copies.json").read_text())
-    assert_frozen("columns", {"data images": found | {"manifest": list(manifest)}})
 
 
 @pytest.mark.slow

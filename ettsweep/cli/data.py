@@ -1,4 +1,4 @@
-"""Commands on data and the machine: data text, data images, doctor."""
+"""Commands on data and the machine: data text, doctor."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -141,47 +141,3 @@ def data_text(
     rows = corpus_rows(outcome.manifest)
     show(rows, form, data={"digest": outcome.manifest.digest, "n_vocab": outcome.manifest.n_vocab, "parts": rows})
     note(corpus_summary(request, outcome))
-
-
-@app.command("images")
-def data_images(
-    input_: Annotated[
-        str,
-        typer.Option(
-            "--input",
-            metavar="DATA",
-            help="Images: a folder with train/ and val/, and in them a folder of images per class or tar files; or "
-            "with files called *train*.tar and *val*.tar.",
-        ),
-    ],
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder to write to; the --data of a grid.")],
-    short_side: Annotated[
-        int,
-        typer.Option(metavar="PIXELS", help="Of the copies; images whose short side is no longer stay as they are."),
-    ] = 256,
-    quality: Annotated[int, typer.Option(help="Of JPEG, from 1 to 100.")] = 90,
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes; one per core by default.")] = None,
-    yes: Yes = False,
-    form: Form = Format.TABLE,
-) -> None:
-    """Make smaller copies of images, which load quicker, on all cores; what a killed command has finished is kept.
-
-    It asks before it replaces copies by others, be they made otherwise or of images that have changed.
-    """
-    from ettsweep.tasks.images.preparation.copying import copy_images
-    from ettsweep.tasks.images.preparation.request import CopyRequest, copy_rows, copy_summary
-
-    request = CopyRequest(input_, out, short_side, quality, workers)
-    agreed: list[str] = []
-
-    def agree(told: str) -> None:
-        """Ask whether what is there may be replaced, once for all."""
-        if not agreed:
-            note(f"{told}; another --out keeps both")
-            confirm("replace it?", yes)
-            agreed.append(told)
-
-    outcome = copy_images(request, agree)
-    rows = copy_rows(outcome.copies)
-    show(rows, form, data=outcome.copies.model_dump(mode="json") | {"parts": rows})
-    note(copy_summary(request, outcome))

@@ -13,7 +13,6 @@ from ettsweep.output import progress
 from ettsweep.pool import open_pool
 from ettsweep.processes import cores
 from ettsweep.spec import ImageModel, ModelSpec
-from ettsweep.tasks.images.copies import copies_at
 from ettsweep.tasks.images.location import StoredSide, locate
 from ettsweep.tasks.images.spec import ImageTask
 
@@ -58,8 +57,6 @@ def examine_images(task: ImageTask, model: ModelSpec | None, data: str, images: 
     except DataMissingError as error:
         return [Check("form", "failed", str(error))]
     rows = [Check("form", "ok", _form(places))]
-    if copies := copies_at(data):
-        rows.append(Check("copies", "ok", f"{copies.rule}, of {copies.source}"))
     wrong = mismatches(task, classes, train, val)
     rows += [Check("contents", "failed", line) for line in wrong]
     rows.append(Check("classes", "ok", f"{len(train.classes)}: {_some(train.classes)}"))

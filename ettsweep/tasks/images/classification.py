@@ -32,7 +32,6 @@ from ettsweep.tasks.images.chunks import (
     load,
     on_device,
 )
-from ettsweep.tasks.images.copies import Copies, copies_at
 from ettsweep.tasks.images.sources import ImageSource, open_sources
 from ettsweep.tasks.images.spec import ImageTask
 
@@ -76,12 +75,9 @@ def parts(share: Share, chunk_size: int, *, whole: bool) -> list[ChunkShare]:
     return found
 
 
-def fingerprint(*sources: ImageSource, copies: Copies | None = None) -> str:
-    """Return 12 hex digits that tell images in an order from others: all labels, the names of some, how small they are.
-
-    Copies have labels and names of their originals, but not their pixels.
-    """
-    digest = hashlib.sha256(copies.rule.encode() if copies else b"")
+def fingerprint(*sources: ImageSource) -> str:
+    """Return 12 hex digits that tell images in an order from others: all labels, and the names of some."""
+    digest = hashlib.sha256()
     for source in sources:
         digest.update(repr(source.classes).encode() + source.labels.tobytes())
         for index in range(0, len(source), max(1, len(source) // SAMPLED)):
@@ -121,7 +117,7 @@ class Images(Classification):
         self.steps_per_epoch = len(self._used) // share.batch_size
         self._tolerated = max(TOLERATED, sum(self._sizes) // 100)
         self._corrupt: set[str] = set()
-        self.fingerprint = fingerprint(train, validation, copies=copies_at(loading.data))
+        self.fingerprint = fingerprint(train, validation)
 
     def batches(self, first_step: int) -> Iterator[Batch]:
         """Yield the micro-batches of this process's share of each step, augmented and mixed."""

@@ -11,7 +11,6 @@ from typing import Literal
 from ettsweep.errors import DataMissingError
 from ettsweep.spec import ImageModel, ModelSpec
 from ettsweep.tasks.data import Side, data_env, resolve
-from ettsweep.tasks.images.copies import copies_in
 from ettsweep.tasks.images.spec import ImageTask
 
 ORIGINAL = {"cifar10": "cifar-10-batches-py", "cifar100": "cifar-100-python"}
@@ -62,53 +61,33 @@ def locate(task: ImageTask, data: str | None) -> tuple[StoredSide, StoredSide]:
         raise DataMissingError(
             f"task {task.kind}: no data set given; pass --data PATH or set {variable}=PATH\nPATH is {LAYOUTS}"
         )
-    return locate_at(resolve(data), task.kind, f"task {task.kind}", f"--data takes {LAYOUTS}")
-
-
-def locate_at(data: str, kind: str, asking: str, takes: str) -> tuple[StoredSide, StoredSide]:
-    """Return where the images of a resolved location are; messages say who is `asking`, and what it `takes`.
-
-    Raises:
-        DataMissingError: there is nothing that is understood, or it is an unfinished copy.
-        CorruptError: it is a copy whose manifest cannot be read.
-    """
     try:
-        return _locate(data, kind, asking, takes)
+        return _locate(resolve(data), task.kind)
     except OSError as error:
-        raise DataMissingError(f"{asking}: {error.filename}: {error.strerror}") from None
+        raise DataMissingError(f"task {task.kind}: {error.filename}: {error.strerror}") from None
 
 
-def _locate(data: str, kind: str, asking: str, takes: str) -> tuple[StoredSide, StoredSide]:
+def _locate(data: str, kind: str) -> tuple[StoredSide, StoredSide]:
     if data.startswith("hfds/"):
         if not HUB.fullmatch(data):
-            raise DataMissingError(f"{asking}: {data!r} names no data set of the hub: hfds/OWNER/NAME is expected")
+            raise DataMissingError(f"task {kind}: {data!r} names no data set of the hub: hfds/OWNER/NAME is expected")
         return _whole("hub data set", data.removeprefix("hfds/"))
-    root = Path(data)
+    root, takes = Path(data), f"--data takes {LAYOUTS}"
     if not root.is_dir():
         what = "is a file" if root.exists() else "does not exist"
-        raise DataMissingError(f"{asking}: {root} {what}; {takes}")
-    copies_in(root)  # raises where they are not finished
+        raise DataMissingError(f"task {kind}: {root} {what}; {takes}")
     for original in (root / ORIGINAL[kind], root) if kind in ORIGINAL else ():
         if original.name == ORIGINAL[kind] and original.is_dir():
             return _whole("CIFAR's own files", str(original.parent))
     folders, files = _entries(root)
-    parts = _sides(root, folders, files)
-    if parts[0] and parts[1]:
-        return parts[0], parts[1]
+    train, val = (_side(root, side, folders, files) for side in SPLITS)
+    if train and val:
+        return train, val
     if _has_parquet(root, folders, files):
         return _whole("parquet files", data)
-    missing = " and ".join(f"no {side}/" for side, found in zip(SPLITS, parts, strict=True) if not found)
-    told = ", ".join([*(f"{name}/" for name in folders), *files][:6]) or "nothing"
-    raise DataMissingError(f"{asking}: {root} has {missing}: it holds {told}; {takes}")
-
-
-def sides_in(root: Path) -> tuple[StoredSide | None, StoredSide | None]:
-    """Return the sides of a data set that lie in class folders or tar files."""
-    return _sides(root, *_entries(root))
-
-
-def _sides(root: Path, folders: list[str], files: list[str]) -> tuple[StoredSide | None, StoredSide | None]:
-    return _side(root, "train", folders, files), _side(root, "val", folders, files)
+    missing = " and ".join(f"no {side}/" for side, there in zip(SPLITS, (train, val), strict=True) if not there)
+    contents = ", ".join([*(f"{name}/" for name in folders), *files][:6]) or "nothing"
+    raise DataMissingError(f"task {kind}: {root} has {missing}: it holds {contents}; {takes}")
 
 
 def _whole(form: Format, name: str) -> tuple[StoredSide, StoredSide]:

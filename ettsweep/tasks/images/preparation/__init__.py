@@ -1,1 +1,0 @@
-"""`ettsweep data images`: from a set of images to smaller copies of them."""

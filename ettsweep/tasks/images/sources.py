@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from ettsweep.errors import DataMissingError, UndecodableError, first_line
-from ettsweep.tasks.images.folders import folder_index
+from ettsweep.tasks.images.index import folder_index, numbered, tar_index
 from ettsweep.tasks.images.location import ORIGINAL, SPLITS, StoredSide, locate
 from ettsweep.tasks.images.spec import ImageTask
-from ettsweep.tasks.images.tars import numbered, tar_index
 
 
 class ImageSource(Protocol):
@@ -141,12 +140,7 @@ class FolderSource(ImageSource):
 
     def __init__(self, place: StoredSide) -> None:
         self._root = Path(place.paths[0])
-        self.classes, self.labels, self._paths = folder_index(place.paths[0])
-
-    @property
-    def files(self) -> list[str]:
-        """Paths of all images in the folder, in order."""
-        return [os.fsdecode(path) for path in self._paths.tolist()]
+        self.classes, self.labels, self._paths, _ = folder_index(place.paths[0])
 
     def _path(self, index: int) -> Path:
         return self._root / os.fsdecode(self._paths[index])
@@ -162,21 +156,16 @@ class TarSource(ImageSource):
     """Images in tar files; nothing stays open, so that processes can share it."""
 
     def __init__(self, place: StoredSide) -> None:
-        self._paths = place.paths
-        self._index = tar_index(place.paths)
-        self.classes, self.labels = self._index.classes, self._index.label
-
-    @property
-    def images_of_tars(self) -> list[int]:
-        """How many images each of the tars has."""
-        return list(map(int, np.bincount(self._index.tar, minlength=len(self._paths))))
+        self._tars = place.paths
+        self.classes, self.labels, self._names, self._places = tar_index(place.paths)
 
     def name(self, index: int) -> str:
-        return f"{self._paths[self._index.tar[index]]}: {self._index.names[index]}"
+        return f"{self._tars[self._places[index, 0]]}: {os.fsdecode(self._names[index])}"
 
     def read(self, index: int) -> bytes:
-        with Path(self._paths[self._index.tar[index]]).open("rb", buffering=0) as file:
-            return os.pread(file.fileno(), int(self._index.size[index]), int(self._index.offset[index]))
+        tar, offset, size = self._places[index].tolist()
+        with Path(self._tars[tar]).open("rb", buffering=0) as file:
+            return os.pread(file.fileno(), size, offset)
 
 
 class CifarSource(ImageSource):
@@ -212,56 +201,56 @@ LABEL_COLUMNS = ("label", "labels", "fine_label", "cls")
 
 
 class HubSource(ImageSource):
-    """Rows of parquet files, or of a data set of the hub, through timm's reader of Hugging Face's `datasets`.
+    """Rows of parquet files, or of a data set of the hub, in the order of its files.
 
-    `datasets` keeps them in its own cache as random access needs it. The images need have no name of their own.
+    `datasets` copies them to its own cache, since parquet has no random access. Images stay encoded, so that a damaged
+    one is met where it is decoded. They need have no name of their own.
     """
 
     def __init__(self, place: StoredSide) -> None:
         name = place.paths[0]
         try:
             import datasets
-            from timm.data.dataset_factory import create_dataset
-        except ImportError:
-            raise DataMissingError(f"{name}: reading it needs datasets: pip install 'ettsweep[hub]'") from None
-        try:
-            splits = datasets.get_dataset_split_names(name)
-            split = _only(f"{name}: split", SPLITS[place.side], splits)
-            columns = datasets.load_dataset(name, split=split).column_names
-            image, label = (_only(f"{name}: column", known, columns) for known in (IMAGE_COLUMNS, LABEL_COLUMNS))
-            self._reader = create_dataset(f"hfds/{name}", split=split, input_key=image, target_key=label).reader
+
+            splits = datasets.load_dataset(name)
+            split = _only(f"{name}: split", SPLITS[place.side], list(splits))
+            table = splits[split]
+            self._image, label = (
+                _only(f"{name}: column", expected, table.column_names) for expected in (IMAGE_COLUMNS, LABEL_COLUMNS)
+            )
+            labels, names = table[label][:], getattr(table.features[label], "names", None)
+            self._rows = table.select_columns(self._image).cast_column(self._image, datasets.Image(decode=False))
+            if names:
+                self.classes, self.labels = list(names), np.array(labels)
+            else:
+                self.classes, self.labels = numbered(list(map(str, labels)))
         except DataMissingError:
             raise
         except Exception as error:  # of the network, of the hub, of pyarrow: each has its own
-            told = f"{type(error).__name__}: {first_line(error)}"
-            raise DataMissingError(f"{name}: cannot be opened as a data set ({told})") from error
+            reason = f"{type(error).__name__}: {first_line(error)}"
+            raise DataMissingError(f"{name}: cannot be opened as a data set ({reason})") from error
         self._where = f"{name}, {split}"
-        self.classes, self.labels = _classes(self._reader.dataset, label)
         if self.labels.min() < 0:
             raise DataMissingError(f"{name}: split {split} has no labels (they are {self.labels.min()})")
 
     def name(self, index: int) -> str:
         """Return the row, and what the table calls the image."""
-        called = self._reader.filename(index)
-        return f"{self._where}, row {index}" + (f": {called}" if called else "")
+        path = self._stored(index).get("path")
+        return f"{self._where}, row {index}" + (f": {path}" if path else "")
 
     def read(self, index: int) -> bytes:
         """Return the content of the row, or of the file that it names."""
-        file, _ = self._reader[index]
-        with file:
-            return bytes(file.read())
+        stored = self._stored(index)
+        content, path = stored.get("bytes"), stored.get("path")
+        return Path(path).read_bytes() if content is None and path else content or b""
+
+    def _stored(self, index: int) -> dict[str, Any]:
+        return self._rows[index][self._image] or {}
 
 
-def _only(what: str, known: tuple[str, ...], there: list[str]) -> str:
-    """Return the first known name that is there."""
-    found = [name for name in known if name in there]
-    if not found:
-        raise DataMissingError(f"{what}: one of {', '.join(known)} is expected, it has {', '.join(there)}")
-    return found[0]
-
-
-def _classes(table: Any, label: str) -> tuple[list[str], NDArray[np.int64]]:
-    """Return names of classes, and the labels [N] as positions among them."""
-    values = list(table[label])
-    names = getattr(table.features[label], "names", None)
-    return numbered(list(map(str, values))) if names is None else (list(names), np.array(values, np.int64))
+def _only(what: str, expected: tuple[str, ...], there: list[str]) -> str:
+    """Return the first expected name that is there."""
+    names = [name for name in expected if name in there]
+    if not names:
+        raise DataMissingError(f"{what}: one of {', '.join(expected)} is expected, it has {', '.join(there)}")
+    return names[0]

@@ -1,25 +1,17 @@
-"""Where images lie in tar files, which are read as they are: an index of offsets is made once and kept.
+"""Where images lie in a tar file, which is read as it is.
 
 Understood are tars of class folders, one tar per class, a tar of such tars, and WebDataset shards.
 """
 
 import contextlib
-import hashlib
 import json
 import os
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ettsweep.errors import DataMissingError
-from ettsweep.tasks.images.index import Columns, kept, packed, unpacked
-
-VERSION = 1
-"""Of the index on disk."""
 
 
 class Member(NamedTuple):
@@ -31,40 +23,12 @@ class Member(NamedTuple):
     class_name: str
 
 
-class Index(NamedTuple):
-    """Names of images and classes; of each image [N] its label, and where it lies: tar, first byte and length."""
+def images_in(path: str, extensions: set[str]) -> Iterator[Member]:
+    """Yield the images of a tar, which may be a shard that says their classes.
 
-    names: list[str]
-    classes: list[str]
-    label: NDArray[np.int64]
-    tar: NDArray[np.int64]
-    offset: NDArray[np.int64]
-    size: NDArray[np.int64]
-
-
-def _build(paths: Sequence[str]) -> Index:
-    from timm.data.readers.img_extensions import get_img_extensions
-
-    extensions = get_img_extensions(as_set=True)
-    images = [(tar, image) for tar, path in enumerate(paths) for image in _labelled(path, extensions)]
-    if not images:
-        raise DataMissingError(f"{paths[0]}: no images in it, nor in the {len(paths) - 1} tar files beside it")
-    classes, labels = numbered([image.class_name for _, image in images])
-    places = np.array([(tar, image.offset, image.size) for tar, image in images], np.int64)
-    return Index([image.name for _, image in images], classes, labels, *places.T)
-
-
-def numbered(names: Sequence[str]) -> tuple[list[str], NDArray[np.int64]]:
-    """Return classes in timm's order, and as labels [N] the positions of names among them."""
-    from timm.utils.misc import natural_key
-
-    classes = sorted(set(names), key=natural_key)
-    position = {name: k for k, name in enumerate(classes)}
-    return classes, np.array([position[name] for name in names], np.int64)
-
-
-def _labelled(path: str, extensions: set[str]) -> Iterator[Member]:
-    """Yield the images of a tar, which may be a shard that says their classes."""
+    Raises:
+        DataMissingError: it cannot be read, or a shard does not say the class of an image.
+    """
     try:
         with Path(path).open("rb") as file, tarfile.open(fileobj=file, mode="r:") as tar:
             members = list(_members(tar, Path(path).stem))
@@ -113,31 +77,3 @@ def _key(name: str) -> str:
     """Return what the files of one WebDataset sample have in common: the name up to its first dot."""
     folder, _, file = name.rpartition("/")
     return f"{folder}/{file.partition('.')[0]}"
-
-
-# --- the index on disk ------------------------------------------------------------------------------------------------
-
-
-def tar_index(paths: Sequence[str]) -> Index:
-    """Return the index of these files as they are now, from the cache where it has it."""
-    columns = kept(f"tars-{_fingerprint(paths)}", lambda: _columns(_build(paths)), _fit)
-    names, classes = (unpacked(columns[key]) for key in ("names", "classes"))
-    return Index(names, classes, *(columns[key].astype(np.int64) for key in NUMBERS))
-
-
-NUMBERS = ("label", "tar", "offset", "size")
-
-
-def _fingerprint(paths: Sequence[str]) -> str:
-    stats = [(path, stat.st_size, stat.st_mtime_ns) for path in paths for stat in (Path(path).stat(),)]
-    return hashlib.sha256(repr((VERSION, stats)).encode()).hexdigest()[:24]
-
-
-def _columns(index: Index) -> Columns:
-    return {**index._asdict(), "names": packed(index.names), "classes": packed(index.classes)}
-
-
-def _fit(columns: Columns) -> bool:
-    """Say whether columns are those of one index."""
-    lengths = {len(columns[key]) for key in NUMBERS} | {len(unpacked(columns["names"]))}
-    return len(lengths) == 1 and int(columns["label"].astype(np.int64).max()) < len(unpacked(columns["classes"]))

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import pytest
 from support.audit import audited
 from support.pictures import (
     CLASSES,
+    jpeg,
     pictures,
     write_cifar,
     write_class_tars,
@@ -23,11 +25,11 @@ from support.pictures import (
     write_tar,
 )
 
-from ettsweep.errors import DataMissingError
+from ettsweep.errors import DataMissingError, UndecodableError
 from ettsweep.files import cache_folder
 from ettsweep.tasks.data import data_env, resolve
 from ettsweep.tasks.images.location import locate
-from ettsweep.tasks.images.sources import ImageSource, open_sources
+from ettsweep.tasks.images.sources import ImageSource, decode, open_sources
 from ettsweep.tasks.images.spec import Cifar10Task, Cifar100Task, ImageNetTask, ImageTask
 from ettsweep.tasks.kinds import check_data
 
@@ -164,7 +166,7 @@ def test_a_damaged_index_is_made_again(damage: bytes | str, tmp_path: Path, at: 
         if damage == "other rows":
             with np.load(path) as file:
                 arrays = {key: file[key] for key in file}
-            np.savez(path, **arrays | {"label": arrays["label"][:-1]})
+            np.savez(path, **arrays | {"labels": arrays["labels"][:-1]})
         else:
             path.write_bytes(whole[: len(whole) // 2] if isinstance(damage, str) else damage)
     train, _ = at(root)
@@ -177,7 +179,7 @@ def test_nothing_in_an_index_is_unpickled(tmp_path: Path, at: Open) -> None:
     at(root)
     trap = np.array([Trap(tmp_path / "sprung")], dtype=object)
     for path in cache_folder().glob("*.npz"):
-        np.savez(path, tar=trap, offset=trap, size=trap, label=trap, names=trap, classes=trap)
+        np.savez(path, **dict.fromkeys(("classes", "labels", "names", "places", "listed", "stamps"), trap))
     train, _ = at(root)
     assert content(train) == expected("train")
     assert not (tmp_path / "sprung").exists()
@@ -255,6 +257,65 @@ def test_local_parquet_files_never_ask_the_network(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code, str(root)], env=env, capture_output=True, text=True, check=True)
     length = len(list(pictures().values())[35])
     assert done.stdout.strip() == f"36 {length} []"
+
+
+def test_rows_come_in_the_order_of_the_files_wherever_these_lie(
+    tmp_path: Path, at: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import datasets
+    import pyarrow.parquet as pq
+
+    root = write_parquet(tmp_path / "data")
+    (whole,) = (root / "data").glob("train-*")
+    table = pq.read_table(whole)
+    whole.unlink()
+    for number in (2, 3, 0, 1):  # as they may lie on a disk
+        pq.write_table(table.slice(9 * number, 9), root / "data" / f"train-{number:05}-of-00004.parquet")
+    files = sorted(path.name for path in (root / "data").glob("train-*"))
+    rows = [row for name in files for row in pq.read_table(root / "data" / name).to_pylist()]
+    orders = []
+    for copy in ("a", "b"):
+        monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / f"cache-{copy}")
+        train, _ = at(shutil.copytree(root, tmp_path / copy))
+        orders.append([(train.read(i), int(train.labels[i])) for i in range(len(train))])
+    assert orders[0] == orders[1] == [(row["image"]["bytes"], row["label"]) for row in rows]
+
+
+def test_a_damaged_row_is_met_where_it_is_decoded_and_others_are_not(tmp_path: Path, at: Open) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    root = write_parquet(tmp_path / "data")
+    (path,) = (root / "data").glob("train-*")
+    (tmp_path / "linked.jpg").write_bytes(linked := jpeg(np.random.default_rng(1)))
+    stored = pq.read_table(path).to_pylist()
+    stored[3]["image"]["bytes"] = stored[3]["image"]["bytes"][:-200]
+    stored[4]["image"] = {"bytes": b"", "path": "empty.jpg"}
+    stored[5]["image"] = None
+    stored[6]["image"] = {"bytes": None, "path": str(tmp_path / "linked.jpg")}
+    pq.write_table(pa.Table.from_pylist(stored), path)
+    train, _ = at(root)
+    reasons = {}
+    for index in range(len(train)):
+        try:
+            decode(train.read(index))
+        except UndecodableError as error:
+            reasons[train.name(index)] = str(error)
+    assert list(reasons) == [
+        f"{root}, train, row 3: 03.jpg",
+        f"{root}, train, row 4: empty.jpg",
+        f"{root}, train, row 5",
+    ]
+    assert [reason.split(" (")[0] for reason in reasons.values()] == ["image file is truncated", *2 * ["an empty file"]]
+    assert train.read(6) == linked
+
+
+def test_parquet_says_what_to_install_where_datasets_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", None)  # which Python takes for one that is not there
+    with pytest.raises(DataMissingError, match=r"parquet files needs datasets: pip install 'ettsweep\[hub\]'"):
+        check_data(ImageNetTask(), data=str(write_parquet(tmp_path / "data")))
 
 
 def test_a_table_without_labels_is_refused_with_its_columns(tmp_path: Path, at: Open) -> None:

@@ -11,8 +11,8 @@ import pytest
 from support.pictures import write_folders
 
 from ettsweep.files import cache_folder
-from ettsweep.tasks.images import folders
-from ettsweep.tasks.images.folders import Listing, folder_index
+from ettsweep.tasks.images import index
+from ettsweep.tasks.images.index import Index, folder_index
 
 
 @pytest.fixture(autouse=True)
@@ -37,13 +37,13 @@ def let_rest(root: Path) -> None:
 @pytest.fixture
 def listed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return what grows whenever a list is made."""
-    made, build = list[int](), folders._build
-    monkeypatch.setattr(folders, "_build", lambda root: (made.append(1), build(root))[1])
+    made, build = list[int](), index._list_folders
+    monkeypatch.setattr(index, "_list_folders", lambda root: (made.append(1), build(root))[1])
     return made
 
 
-def content(listing: Listing) -> tuple[list[str], list[int], list[bytes]]:
-    return listing.classes, listing.labels.tolist(), listing.paths.tolist()
+def content(listing: Index) -> tuple[list[str], list[int], list[bytes]]:
+    return listing.classes, listing.labels.tolist(), listing.names.tolist()
 
 
 def test_it_is_made_once_for_all_processes_and_is_that_of_timm(root: Path, listed: list[int]) -> None:
@@ -54,7 +54,7 @@ def test_it_is_made_once_for_all_processes_and_is_that_of_timm(root: Path, liste
     assert len(listed) == 1
     reader = create_dataset("", root=str(root), search_split=False).reader
     assert again.classes == list(reader.class_to_idx)
-    assert [(os.fsdecode(p), k) for p, k in zip(again.paths.tolist(), again.labels.tolist(), strict=True)] == [
+    assert [(os.fsdecode(p), k) for p, k in zip(again.names.tolist(), again.labels.tolist(), strict=True)] == [
         (os.path.relpath(path, root), label) for path, label in reader.samples
     ]
 
@@ -95,7 +95,7 @@ def test_a_list_of_folders_that_have_just_changed_is_not_relied_on(root: Path, l
 @pytest.mark.parametrize("damage", ["empty", "halved", "other rows"])
 def test_a_damaged_list_is_made_again(root: Path, listed: list[int], damage: str) -> None:
     expected = content(folder_index(str(root)))
-    (path,) = cache_folder().glob("folders-*.npz")
+    (path,) = cache_folder().glob("images-*.npz")
     whole = path.read_bytes()
     if damage == "other rows":
         with np.load(path) as file:

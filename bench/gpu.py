@@ -1,167 +1,356 @@
-"""Train vit-b16 on made images for some hundred steps on a GPU: `make bench-gpu`. Prints tables in Markdown.
+"""Measure all that is worth knowing on a GPU: `make bench-all-gpu`, or `python -m bench.gpu --minutes 9 --out FILE`.
 
-The real path: JPEG files, timm's augmentation, loader processes, `ettsweep train`. Every strategy in fp16 and bf16, at
-the paper's point; how many steps overflowed; and, for each precision, how far the metrics of a run that was stopped and
-resumed are from those of an undisturbed one. `--small` tries the script itself where there is no GPU.
+Items are measured one after the other, each by a process of its own, and each leaves a line of JSON in the file as soon as it
+is over. What is in the file is not measured again, so that several short calls make one table. An item that fails says
+why, and the next one goes on; one that takes too long is killed with all that it has started. Nothing is installed: torch and
+the packages of ettsweep are there, or what lacks them is "not measured".
 """
 
 import argparse
+import contextlib
+import ctypes
 import json
-import math
 import os
-import platform
 import signal
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-import torch
+from ettsweep.files import loads, read_lines, write_atomic
+from ettsweep.worker.devices import bound_spinning
 
-from bench.waves import CLASSES, write_images
-from ettsweep.files import read_lines
+Json = dict[str, Any]
 
-ETTSWEEP = (sys.executable, "-m", "ettsweep")  # also where it is not installed, but on the path
-STRATEGIES = ("standard", "ntk", "hybrid", "mup")
-OVERFLOWS_AT_START = 20
-"""Steps in which a loss scaler may still look for its scale."""
+CHECKOUT = Path(__file__).resolve().parents[1]
+OUT = CHECKOUT / "results" / "benchmarks" / "gpu.jsonl"
 
-
-def made_images(root: Path, images: int, *, small: bool) -> None:
-    """Write so many training images, and an eighth as many for validation."""
-    write_images(root, counts(images), 72 if small else 256)
+PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+LOG_CHARS = 1500
+"""Of what a failed item printed, the last that are kept."""
 
 
-def counts(images: int) -> dict[str, int]:
-    return {"train": images, "val": CLASSES * (images // (8 * CLASSES))}
+# --- what there is to measure -------------------------------------------------------------------------------------------
 
 
-def command(
-    data: Path, strategy: str, precision: str, steps: int, batch_size: int, images: int, *, small: bool
-) -> list[str]:
-    """Return what trains one run, but for where its results go."""
-    sets = {
-        "task.train_size": counts(images)["train"],
-        "task.val_size": counts(images)["val"],
-        "model.classes": CLASSES,
-        "batch_size": batch_size,
-        "precision": precision,
-        "schedule.total_steps": steps,
-        "schedule.warmup_steps": steps // 10,
-        "schedule.eval_every": steps // 4,
-    }
-    if small:
-        sets |= {"model.width": 32, "model.heads": 2, "model.depth": 2, "model.image_size": 64, "task.resize": 72}
-    options = [f"--set={key}={value}" for key, value in sets.items()]
-    return [*ETTSWEEP, "train", "--model", "vit-b16", "--strategy", strategy, "--data", str(data), *options]
+@dataclass(frozen=True)
+class Item:
+    """Something to measure: a function of bench/gpu_items.py, by name, yields rows.
+
+    Attributes:
+        limit_s: seconds after which it has failed.
+    """
+
+    name: str
+    function: str
+    arguments: Json
+    limit_s: float
 
 
-def train(base: list[str], results: Path, stop_at: int | None = None) -> dict[str, Any]:
-    """Train a run to its end, or once stop and resume it after a step; return its result with its metrics."""
-    full = [*base, "--results", str(results)]
-    if stop_at is not None:
-        with subprocess.Popen(full, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
-            assert process.stderr is not None
-            for line in process.stderr:
-                if f" step {stop_at}/" in line:
-                    process.send_signal(signal.SIGTERM)
-    done = subprocess.run(full, capture_output=True, text=True, check=False)
-    folder = next(results.glob("runs/*"), results)
-    if not (folder / "result.json").exists():
-        sys.exit(f"{' '.join(full)}\n{done.stdout}\n{done.stderr}")
-    result: dict[str, Any] = json.loads((folder / "result.json").read_text())
-    return result | {"metrics": list(read_lines(folder / "metrics.jsonl"))}
+def items(small: bool) -> list[Item]:
+    """Return all items, the most important first; small ones, one of a kind, have sizes that a CPU can measure too."""
+    made = list[Item]()
+
+    def add(name: str, function: str, limit_s: float = 150.0, /, **arguments: object) -> None:
+        made.append(Item(name, function, {**arguments, "small": small}, limit_s))
+
+    add("environment", "environment")
+    for model, other, size in (("vit-b16", "timm", 512), ("bart-large", "MBart", 32)):
+        settings = [(p, c, size) for c in (True, False) for p in ("bf16", "fp16")]
+        for precision, compiled, batch in (*settings, ("bf16", True, size // 2), ("bf16", True, size * 2)):
+            name = f"{model} beside {other}, {precision}, {'compiled' if compiled else 'eager'}, batch {batch}"
+            what = {"precision": precision, "compiled": compiled, "batch_size": batch}
+            add(name, "beside", 240.0, model=model, other=other, **what)
+    add("r2c2 alone", "alone", 200.0, model="r2c2", batch_size=16)
+    add("attention of vit-b16", "attention", kind="full", shape=(256, 196, 768), dropout=0.0)
+    add("attention of an encoder", "attention", kind="key mask", shape=(32, 514, 1024), dropout=0.1)
+    add("attention of a decoder", "attention", kind="causal", shape=(32, 514, 1024), dropout=0.1)
+    add("head", "head")
+    for model, members in product(("vit-digits", "vit-cifar10"), (32, 128, 8)):
+        add(f"{model} packed, {members} at once", "packs", 200.0, model=model, members=members)
+    add("a grid alone and packed", "packed_grid", 240.0)
+    for precision in ("bf16", "fp16"):
+        what = {"strategy": "ntk", "precision": precision, "resume": True}
+        add(f"vit-b16 run, ntk, {precision}, resumed", "vit_run", 240.0, **what)
+    add("r2c2 run, ntk", "text_run", 240.0, model="r2c2", strategy="ntk", steps=20, batch_size=32)
+    for strategy in ("standard", "ntk"):
+        what = {"model": "bart-large", "strategy": strategy, "steps": 100, "batch_size": 64}
+        add(f"bart-large run, {strategy}", "text_run", 240.0, **what)
+    for model in ("vit-b16", "bart-large", "a stack"):
+        add(f"waits of {model}", "waits", 200.0, model=model)
+    for model in ("vit-b16", "bart-large"):
+        add(f"doctor --fit, {model}", "doctor_fit", 200.0, model=model)
+    for mps in (False, True):
+        through = " through MPS" if mps else ""
+        add(f"workers{through}", "workers", 300.0, slots=[2, 4] if mps else [1, 2, 4], mps=mps)
+        add(f"a killed worker{through}", "killed_worker", 200.0, mps=mps)
+    for strategy, precision in product(("standard", "hybrid", "mup"), ("bf16", "fp16")):
+        what = {"strategy": strategy, "precision": precision, "resume": False}
+        add(f"vit-b16 run, {strategy}, {precision}", "vit_run", **what)
+    kinds = dict[str, Item]()
+    for item in made:
+        kinds.setdefault(item.name.partition(",")[0], item)
+    return [*kinds.values()] if small else made
 
 
-def losses(result: dict[str, Any]) -> dict[int, float]:
-    """Return the training loss of each step."""
-    return {line["step"]: line["loss"] for line in result["metrics"] if line.get("loss") is not None}
+# --- the process that has them measured ---------------------------------------------------------------------------------
 
 
-def late_overflows(result: dict[str, Any]) -> int:
-    """Return the overflow steps after the loss scale should have been found."""
-    return sum(1 for line in result["metrics"] if line.get("overflow") and line["step"] > OVERFLOWS_AT_START)
+def measure(item: Item, limit_s: float, folder: Path) -> Json:
+    """Have an item measured by a process of its own; return its rows, state and message."""
+    rows, log = folder / "rows", folder / "log"
+    rows.write_text("")
+    own = {"ETTSWEEP_SLOTS": str(folder / "slots"), "XDG_CACHE_HOME": str(folder / "cache"), "TMPDIR": str(folder)}
+    path = os.pathsep.join(filter(None, [str(CHECKOUT), os.environ.get("PYTHONPATH")]))
+    command = ["-m", "bench.gpu_items", item.function, json.dumps(item.arguments), str(folder), str(rows)]
+    began_s, late = time.monotonic(), False
+    with log.open("w") as out:
+        env = os.environ | own | {"PYTHONPATH": path}
+        process = subprocess.Popen(
+            [sys.executable, *command],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            env=env,
+            start_new_session=True,
+        )
+        try:
+            process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            late = True
+        finally:
+            end(process)
+    lines = read_lines(rows)
+    answer = next((line for line in lines if "state" in line), None)
+    if answer is None:
+        code = process.returncode
+        ended = f"its process ended by {signal.Signals(-code).name}" if code < 0 else f"its process ended with {code}"
+        answer = {"state": "failed", "message": f"took more than {limit_s:.0f} s" if late else ended}
+    if answer["state"] == "failed":
+        answer["log"] = log.read_text(errors="replace")[-LOG_CHARS:].strip()
+    wall_s = round(time.monotonic() - began_s, 1)
+    return {**answer, "late": late, "wall_s": wall_s, "rows": [line["row"] for line in lines if "row" in line]}
 
 
-def told(result: dict[str, Any]) -> dict[str, Any]:
-    """Return what a table says of a run: how it ended, what came out, and how fast."""
-    curve = losses(result)
-    return {
-        "status": result["status"],
-        "steps": result["steps"],
-        "first_loss": curve.get(1),
-        "last_loss": curve[max(curve)] if curve else None,
-        **{name: result[name] for name in ("final_loss", "final_accuracy", "final_bits", "overflow_steps")},
-        "late_overflows": late_overflows(result),
-        **{name: result[name] for name in ("samples_per_s", "utilisation", "utilisation_measured", "data_wait")},
-        "memory_gib": result["memory_gib"],
-        **{name: result["execution"][name] for name in ("compile", "micro_batch")},
-    }
+def end(process: "subprocess.Popen[bytes]") -> None:
+    """Kill a process with its group, and all that these had started: orphans are children of this process."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    while orphans := children():
+        for pid in orphans:
+            os.kill(pid, signal.SIGKILL)
+        for pid in orphans:
+            os.waitpid(pid, 0)
 
 
-def resumed(result: dict[str, Any], undisturbed: dict[str, Any]) -> dict[str, Any]:
-    """Return how far the losses of a resumed run are from those of an undisturbed one."""
-    found, wanted = losses(result), losses(undisturbed)
-    away = [abs(found.get(step, math.inf) / loss - 1) for step, loss in wanted.items()]
-    equal = sum(found.get(step) == loss for step, loss in wanted.items())
-    return {"attempts": result["attempts"], "equal": equal, "of": len(wanted), "largest_difference": max(away)}
+def children() -> list[int]:
+    """Return the processes whose parent is this one."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            if int(path.read_text().rpartition(")")[2].split()[1]) == os.getpid():
+                found.append(int(path.parent.name))
+    return found
 
 
-def cell(value: float | None, form: str) -> str:
-    """Return a number for a table."""
-    return "" if value is None else format(value, form)
+def run(wanted: Sequence[Item], out: Path, deadline_s: float, small: bool) -> None:
+    """Measure items until the time is up, and append a line for each.
+
+    An item for which the time did not suffice leaves none: another call measures it.
+    """
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
+    bound_spinning()  # as workers do, before torch is imported
+    with tempfile.TemporaryDirectory(prefix="ettsweep-gpu-", ignore_cleanup_errors=True) as name:
+        for done, item in enumerate(wanted):
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0:
+                print(f"the time is up: {len(wanted) - done} items are left for another call")
+                return
+            print(f"{item.name} ...", end="", flush=True)
+            began = datetime.now(UTC).isoformat(timespec="seconds")
+            found = measure(item, min(left_s, item.limit_s), Path(name))
+            if found.pop("late") and left_s < item.limit_s:
+                print(f"\r{item.name}: the time is up", flush=True)
+                continue
+            line = {"item": item.name, "small": small, "began": began, **found}
+            append(out, line)
+            print(f"\r{item.name}: {brief(line)} ({line['wall_s']:.0f} s)", flush=True)
+
+
+def append(out: Path, line: Json) -> None:
+    """Append a line, also after one that a kill has cut."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with out.open("a+b") as file:
+        if file.tell() and not out.read_bytes().endswith(b"\n"):
+            file.write(b"\n")
+        file.write(json.dumps(line, allow_nan=False).encode() + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read(out: Path, small: bool) -> dict[str, Json]:
+    """Return the last line of each item; lines that a kill has cut are left out."""
+    found = {}
+    for raw in out.read_bytes().splitlines() if out.exists() else []:
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            line = loads(raw)
+            if line["small"] is small:
+                found[str(line["item"])] = line
+    return found
+
+
+def brief(line: Json) -> str:
+    """Return what came of an item in a line: its last row, or its message."""
+    if line["state"] != "done":
+        return f"{line['state']}: {line.get('message', '')}"[:160]
+    row = line["rows"][-1] if line["rows"] else {}
+    cells = [f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in row.items() if v is not None]
+    return ", ".join(cells)[:160]
+
+
+# --- the table ----------------------------------------------------------------------------------------------------------
+
+PEAK_SHARE = 0.44
+"""Of the peak on the data sheet; of an H100 or H200, 4,150 images/s."""
+
+BESIDE, PACKED, DATA_WAIT = 1.1, {"vit-digits": (10.0, all), "vit-cifar10": (3.0, any)}, 0.1
+MANY = (32, 128)
+"""Runs at once from which on a pack is to reach its target."""
+
+Verdict = tuple[str, str, bool | None]
+"""A target, what was measured, and whether it is met; None where nothing was measured."""
+
+
+def verdicts(lines: dict[str, Json]) -> list[Verdict]:
+    """Hold what was measured to the targets."""
+
+    def rows(start: str) -> list[tuple[str, Json]]:
+        return [(name, row) for name, line in lines.items() if name.startswith(start) for row in line["rows"]]
+
+    return [
+        _share(rows("vit-b16 beside timm, bf16, compiled")),
+        *_beside("vit-b16 beside timm", rows("vit-b16 beside"), "images_per_s", "timm_images_per_s"),
+        *_beside("bart-large beside MBart", rows("bart-large beside"), "tokens_per_s", "mbart_tokens_per_s"),
+        *(_packed(model, rows(f"{model} packed"), *wanted) for model, wanted in PACKED.items()),
+        _none("no step makes the host wait for the device", rows("waits of"), _waits),
+        _none("gradients of attention are finite in the kernels that a run takes", rows("attention"), _not_finite),
+        _none(f"the loader keeps up with vit-b16: data_wait of {DATA_WAIT:.0%} at most", rows("vit-b16 run"), _slow),
+        _none("a killed worker leaves the runs of the others alone", rows("a killed worker"), _disturbed),
+    ]
+
+
+def _share(rows: list[tuple[str, Json]]) -> Verdict:
+    target = f"vit-b16, bf16, compiled: {PEAK_SHARE:.0%} of the peak on the data sheet"
+    best = max((row for _, row in rows if row["utilisation"]), key=lambda row: row["images_per_s"], default=None)
+    if best is None:
+        return target, "", None
+    told = f"{best['utilisation']:.1%}: {best['images_per_s']:,.0f} images/s at batch {best['batch_size']}"
+    return target, told, best["utilisation"] >= PEAK_SHARE
+
+
+def _beside(name: str, rows: list[tuple[str, Json]], speed: str, other: str) -> Iterator[Verdict]:
+    """Yield a line for each precision, compiled and not, at the batch that is fastest."""
+    target = f"{name}, {{}}: {BESIDE} times as fast in one loop"
+    best: dict[tuple[str, bool], Json] = {}
+    for _, row in sorted(rows, key=lambda pair: float(pair[1][speed])):
+        best[row["precision"], row["compiled"]] = row
+    for (precision, compiled), row in sorted(best.items()):
+        told = f"{row['ratio']:.3f} ({row[speed]:,.0f} to {row[other]:,.0f} at batch {row['batch_size']})"
+        how = f"{precision}, {'compiled' if compiled else 'eager'}"
+        yield target.format(how), told, row["ratio"] >= BESIDE
+    if not best:
+        yield target.format("bf16 and fp16"), "", None
+
+
+def _packed(model: str, rows: list[tuple[str, Json]], wanted: float, enough: Callable[..., bool]) -> Verdict:
+    """Hold the best way of each number of runs to the target: of all numbers, or of any."""
+    target = f"{model} packed: {wanted:g} times single runs, at 32 {'and' if enough is all else 'or'} 128 runs at once"
+    best: dict[int, Json] = {}
+    for _, row in sorted(rows, key=lambda pair: float(pair[1].get("times as fast", 0.0))):
+        if row["way"] != "alone" and "times as fast" in row:
+            best[row["members"]] = row
+    told = ", ".join(f"{k}: {row['times as fast']:.2f} ({row['way']})" for k, row in sorted(best.items()))
+    many = [best[k]["times as fast"] >= wanted for k in MANY if k in best]
+    return target, told, enough(many) if len(many) >= (len(MANY) if enough is all else 1) else None
+
+
+def _none(target: str, rows: list[tuple[str, Json]], wrong: Callable[[Json], str]) -> Verdict:
+    """Hold rows to what none of them may have."""
+    told = [f"{name}: {text}" for name, row in rows if (text := wrong(row))]
+    return (
+        target,
+        "; ".join(told) or (f"in {len(rows)} of {len(rows)} cases" if rows else ""),
+        not told if rows else None,
+    )
+
+
+def _waits(row: Json) -> str:
+    return f"{row['waits']} in {row['steps']} steps" if row.get("waits") else ""
+
+
+def _not_finite(row: Json) -> str:
+    taken = "efficient" if row["kind"] == "key mask" else "default"
+    return "" if row["backend"] != taken or row.get("finite", True) else f"head size {row['head_size']}, {taken}"
+
+
+def _slow(row: Json) -> str:
+    wait = row.get("data_wait") or 0.0
+    return f"{wait:.1%}" if wait > DATA_WAIT else ""
+
+
+def _disturbed(row: Json) -> str:
+    lost = row["runs"] - row["done"]
+    return f"{row['disturbed']} of {row['runs']} began again, {lost} did not end" if row["disturbed"] or lost else ""
+
+
+def table(out: Path, small: bool) -> str:
+    """Return what was measured against the targets, and what came of each item, as Markdown."""
+    lines, words = read(out, small), {None: "not measured", True: "met", False: "not met"}
+    text = ["| target | measured | |", "|---|---|---|"]
+    held = verdicts({} if small else lines)
+    text += [f"| {target} | {measured} | {words[met]} |" for target, measured, met in held]
+    if on := sorted({f"{line['device']}, torch {line['torch']}" for line in lines.values() if "device" in line}):
+        text += ["", f"Measured on {'; '.join(on)}."]
+    text += ["", f"| item{', of tiny sizes' if small else ''} | seconds | |", "|---|---|---|"]
+    for item in items(small):
+        line = lines.get(item.name, {"state": "not measured", "message": "not yet", "wall_s": 0.0})
+        text.append(f"| {item.name} | {line['wall_s']:.0f} | {brief(line).replace('|', '/')} |")
+    return "\n".join(text) + "\n"
 
 
 def main() -> None:
-    """Train all, and print what came of it."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=300)
-    parser.add_argument("--batch-size", type=int, default=512)
-    parser.add_argument("--images", type=int, default=5120, help="training images")
-    parser.add_argument("--small", action="store_true", help="a small model, to try the script on a CPU")
+    """Measure what is asked for and not there yet, and print the table."""
+    parser = argparse.ArgumentParser(prog="python -m bench.gpu", description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=OUT, metavar="FILE", help="a JSON line an item, appended")
+    parser.add_argument("--minutes", type=float, default=25.0, help="for all of it; 0 prints the table alone")
+    parser.add_argument("--items", nargs="+", default=[""], metavar="WORD", help="those whose names hold one of these")
+    parser.add_argument("--again", action="store_true", help="measure again what has failed")
+    parser.add_argument("--table", type=Path, metavar="FILE", help="write the table there too, as Markdown")
+    parser.add_argument("--small", action="store_true", help="tiny sizes, to try all of it, also on a CPU")
     asked = parser.parse_args()
-    if asked.small:
-        asked.steps, asked.batch_size, asked.images = 12, 16, 160
-    elif not torch.cuda.is_available():
-        sys.exit("there is no GPU here; --small tries the script itself")
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine()
-    print(f"{device}, torch {torch.__version__}, {os.cpu_count()} cores, batch {asked.batch_size}, ", end="")
-    print(f"{asked.steps} steps on {asked.images} made images\n")
-    with tempfile.TemporaryDirectory() as folder:
-        root = Path(folder)
-        made_images(root / "data", asked.images, small=asked.small)
-
-        def run(strategy: str, precision: str) -> list[str]:
-            size = asked.steps, asked.batch_size, asked.images
-            return command(root / "data", strategy, precision, *size, small=asked.small)
-
-        print("| strategy | precision | status | first loss | last loss | accuracy | overflows (late) | ", end="")
-        print("images/s | utilisation, of data sheet | of measured peak | waits for data | memory, GiB |")
-        print(f"|{'---|' * 12}")
-        undisturbed = {}
-        for precision in ("fp16", "bf16"):
-            for strategy in STRATEGIES:
-                result = train(run(strategy, precision), root / f"{strategy}-{precision}")
-                undisturbed[strategy, precision] = result
-                r = told(result)
-                print(
-                    f"| {strategy} | {precision} | {r['status']} | {cell(r['first_loss'], '.3f')} | "
-                    f"{cell(r['last_loss'], '.3f')} | {cell(r['final_accuracy'], '.3f')} | "
-                    f"{r['overflow_steps']} ({r['late_overflows']}) | {cell(r['samples_per_s'], '.0f')} | {shares(r)}",
-                    flush=True,
-                )
-        print("\n| resumed run | steps with equal loss | largest relative difference |\n|---|---|---|")
-        for precision in ("fp16", "bf16"):
-            result = train(run("ntk", precision), root / f"resumed-{precision}", stop_at=asked.steps // 2)
-            r = resumed(result, undisturbed["ntk", precision])
-            print(f"| ntk, {precision} | {r['equal']} of {r['of']} | {r['largest_difference']:.2e} |", flush=True)
-
-
-def shares(told: dict[str, Any]) -> str:
-    """Return the last cells of a line: shares of both peaks, waiting, memory."""
-    names = ("utilisation", "utilisation_measured", "data_wait")
-    return " | ".join([*(cell(told[name], ".1%") for name in names), cell(told["memory_gib"], ".1f")]) + " |"
+    there = {item.name: item for item in items(asked.small)}
+    deadline_s = time.monotonic() + 60 * asked.minutes
+    wanted = [item for item in there.values() if any(word in item.name for word in asked.items)]
+    if not wanted:
+        parser.error(f"--items: no name of the {len(there)} items holds one of these; --minutes 0 lists them")
+    over = {
+        name for name, line in read(asked.out, asked.small).items() if not (asked.again and line["state"] == "failed")
+    }
+    if asked.minutes > 0:
+        run([item for item in wanted if item.name not in over], asked.out, deadline_s, asked.small)
+    text = table(asked.out, asked.small)
+    print(f"\n{text}", end="")
+    if asked.table:
+        write_atomic(asked.table, text)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Measure what runs gain by training in one process: `make bench-pack`. It prints tables, and tests nothing.
 
-Steps: training steps of vit-digits, and of vit-cifar10 on a GPU: alone, in turn on one batch, in a stack, in a compiled one,
+Steps: training steps of vit-digits, and of vit-cifar10 on a GPU: alone, in turn on one batch, in a stack,
 a few steps each way, and again; each figure is a median over turns. Loader: whole runs on JPEG files, alone and in a pack.
 Command: a grid of vit-digits through the command line, worker start and evaluations included.
 """
@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from support.stacks import step
 
 from bench.waves import CLASSES, write_images
 from ettsweep.models.architectures import model_spec
@@ -92,37 +91,39 @@ def now_s(device: torch.device) -> float:
     return time.process_time()
 
 
-def steps(
-    model: str, members: int, device: torch.device, turns: int, steps_a_turn: int, compiled: bool = True
-) -> list[Row]:
+def stacked(spec: RunSpec, members: int, device: torch.device) -> Callable[[], object]:
+    """Return what takes a training step of many runs in a stack."""
+    trainers = [made(point(spec, k, 4), device) for k in range(members)]
+    batches = [[next(trainer.task.batches(1))] for trainer in trainers]
+    stack = Stack(trainers)
+
+    def step() -> None:
+        _, gradients = stack.gradients(batches)
+        stack.hand_out(gradients, stack.trainers)
+        for trainer in stack.trainers:
+            trainer.update(0.001)
+
+    return step
+
+
+def steps(model: str, members: int, device: torch.device, turns: int, steps_a_turn: int) -> list[Row]:
     """Return, of each way to train so many runs, milliseconds a run-step, and how many times as fast as alone that is."""
-    ways: dict[str, Callable[[int], object]] = {}
     spec = MODELS[model]
-
-    def in_turn(trainers: Sequence[Any], batch: list[Batch]) -> Callable[[int], object]:
-        return lambda n: [trainer.train_step(0.001, iter(batch)) for _ in range(n) for trainer in trainers]
-
-    def stacked(compiled: bool) -> Callable[[int], object]:
-        trainers = [made(point(spec, k, 4), device) for k in range(members)]
-        batches = [[next(trainer.task.batches(1))] for trainer in trainers]
-        stack = Stack(trainers, compiled=compiled)
-        return lambda n: [step(stack, [0.001] * members, batches) for _ in range(n)]
-
-    trainers = [made(point(spec, k), device) for k in range(members)]
-    batches = [trainer.task.batches(1) for trainer in trainers]
-    ways["alone"] = lambda n: [t.train_step(0.001, b) for t, b in zip(trainers, batches, strict=True) for _ in range(n)]
-    others = [made(point(spec, k), device) for k in range(members)]
-    ways["lockstep"] = in_turn(others, [next(others[0].task.batches(1))])
+    trainers, others = ([made(point(spec, k), device) for k in range(members)] for _ in range(2))
+    batches, batch = [trainer.task.batches(1) for trainer in trainers], [next(others[0].task.batches(1))]
+    ways: dict[str, Callable[[int], object]] = {
+        "alone": lambda n: [t.train_step(0.001, b) for t, b in zip(trainers, batches, strict=True) for _ in range(n)],
+        "lockstep": lambda n: [trainer.train_step(0.001, iter(batch)) for _ in range(n) for trainer in others],
+    }
     if members > 1:
-        ways["exact"] = stacked(compiled=False)
-    if members > 1 and compiled:
-        ways["fast"] = stacked(compiled=True)
+        step = stacked(spec, members, device)
+        ways["stack"] = lambda n: [step() for _ in range(n)]
     took: dict[str, list[float]] = {way: [] for way in ways}
     for turn in range(turns + 1):
         for way, take in ways.items():
             began_s = now_s(device)
             take(steps_a_turn)
-            if turn:  # the first compiles, and warms caches
+            if turn:  # the first warms caches
                 took[way].append((now_s(device) - began_s) / steps_a_turn / members)
     alone = took["alone"]
     return [
@@ -165,7 +166,7 @@ def loader(members: int, folder: Path) -> list[Row]:
     return rows
 
 
-def command(slots: int, seeds: int, ways: Sequence[str], folder: Path) -> list[Row]:
+def command(slots: int, seeds: int, ways: Sequence[str], folder: Path, options: Sequence[str] = ()) -> list[Row]:
     """Return how long a grid of 9 points and some seeds takes through the command line, in each way."""
     rows: list[Row] = []
     for way in ways:
@@ -174,7 +175,7 @@ def command(slots: int, seeds: int, ways: Sequence[str], folder: Path) -> list[R
         launch += [part for option in way.split() for part in ("--launch-set", option)]
         began_s = time.perf_counter()
         where = ["--results", str(folder / f"{slots}-{way.replace(' ', '-')}"), "--follow"]
-        subprocess.run([*ETTSWEEP, *grid, *launch, *where], check=True, capture_output=True)
+        subprocess.run([*ETTSWEEP, *grid, *options, *launch, *where], check=True, capture_output=True)
         wall_s = time.perf_counter() - began_s
         rows.append({"slots": slots, "way": way, "runs": 9 * seeds, "wall s": wall_s})
         rows[-1]["times as fast"] = rows[0]["wall s"] / wall_s

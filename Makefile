@@ -8,20 +8,17 @@
 # make chaos       a sweep on that cluster while workers, nodes, daemons and commands are killed at random
 # make fuzz        2,000 random damages of a results folder, each looked at by status, verify-optimum and report
 # make pictures  those of README, from the real program (Chromium, tmux), after make demo
-# make bench   set up, then the speed of the tool itself
+# make bench   set up, then the speed of the tool itself. Of those below, BENCH=--help prints the options:
 # make bench-data  images/s that a core makes ready for training, and how many cores a GPU needs
 # make bench-text  tokens/s that cores make of text, peak memory, and how fast blocks are found and read
-# make bench-verdicts   simulated sweeps: are verdicts as sure as they say? (BENCH="--sweeps 100 --only bowl")
-# make bench-search   simulated searches: what finds and verifies an optimum with the fewest runs? (BENCH="--sweeps 20 --only bowl")
+# make bench-busy  steps of a small model on one thread and two, on cores that are idle or busy
+# make bench-verdicts  simulated sweeps: are verdicts as sure as they say? (BENCH="--sweeps 100 --only bowl")
+# make bench-search  simulated searches: what finds and verifies an optimum with the fewest runs? (BENCH="--sweeps 20 --only bowl")
 # make bench-pack  runs alone, in lockstep, in a stack: steps, loading, whole grids (BENCH="--members 8 32 --slots 1")
-# make bench-beside   100 runs through this tool, submitit, Optuna and Ray Tune (BENCH="--runs 8 --ray-python PYTHON --json FILE")
+# make bench-beside  100 runs through this tool, submitit, Optuna and Ray Tune (BENCH="--runs 8 --ray-python PYTHON --json FILE")
 # make bench-vit   a training step of vit-b16 beside timm's, on the GPU if there is one (BENCH="--json FILE")
 # make bench-encdec  a training step of bart-large beside Hugging Face's MBart; on a GPU, r2c2 too (BENCH="--json FILE")
-# make bench-gpu   vit-b16 for some hundred steps on a GPU, all strategies in fp16 and bf16, on made images
-# make bench-gpu-text   bart-large for some hundred steps on a GPU, and r2c2 for a few dozen, on Python's documentation
-# make bench-all-gpu  all of it on a GPU in steps of less than eight minutes, JSON for each, a table against targets
-#                  (STEP=2, STEP=table, OUT=DIR, SMALL=1; WHEELS=DIR with the python3 and torch that are there, offline)
-# make wheels      into WHEELS=DIR what that needs beside torch, for PYTHON_VERSION=3.12
+# make bench-all-gpu  all there is to know on a GPU, held to targets (OUT=FILE, BENCH="--minutes 9"; BENCH=--small tries it on a CPU)
 
 PYTHON ?= python3
 VENV := .venv
@@ -31,9 +28,10 @@ RESULTS ?= results
 DEVCLUSTER := $(or $(ETTSWEEP_DEVCLUSTER),/tmp/ettsweep-devcluster)
 CLUSTERS ?= 1
 PROCESSES ?= auto
+BENCHES := $(addprefix bench-,data text busy verdicts search pack beside vit encdec)
 
 .PHONY: help install demo test test-all lint check slurm-up slurm-down chaos fuzz pictures clean
-.PHONY: bench bench-data bench-text bench-verdicts bench-search bench-pack bench-beside bench-vit bench-encdec bench-gpu bench-gpu-text bench-all-gpu wheels
+.PHONY: bench bench-all-gpu $(BENCHES)
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -95,48 +93,13 @@ pictures: $(READY)
 	@PYTHONPATH=.:tests $(BIN)/python -m bench.pictures $(RESULTS)
 
 bench: $(READY)
-	@PYTHONPATH=.:tests $(BIN)/python -m bench.tool
+	@$(BIN)/python -m bench.tool
 
-bench-data: $(READY)
-	@PYTHONPATH=.:tests $(BIN)/python -m bench.data $(BENCH)
+bench-all-gpu: $(READY)
+	@$(BIN)/python -m bench.gpu $(if $(OUT),--out $(OUT)) $(BENCH)
 
-bench-text: $(READY)
-	@PYTHONPATH=.:tests $(BIN)/python -m bench.text $(BENCH)
-
-bench-verdicts: $(READY)
-	@PYTHONPATH=.:tests $(BIN)/python -m bench.verdicts $(BENCH)
-
-bench-search: $(READY)
-	@PYTHONPATH=.:tests $(BIN)/python -m bench.search $(BENCH)
-
-bench-pack: $(READY)
-	@PYTHONPATH=.:tests $(BIN)/python -m bench.pack $(BENCH)
-
-bench-busy: $(READY)
-	@PYTHONPATH=.:tests $(BIN)/python -m bench.busy $(BENCH)
-
-bench-beside: $(READY)
-	@PYTHONPATH=.:tests $(BIN)/python -m bench.beside $(BENCH)
-
-bench-vit: $(READY)
-	@PYTHONPATH=.:tests $(BIN)/python -m bench.vit $(BENCH)
-
-bench-encdec: $(READY)
-	@PYTHONPATH=.:tests $(BIN)/python -m bench.encdec $(BENCH)
-
-bench-gpu: $(READY)
-	@PYTHONPATH=.:tests $(BIN)/python -m bench.gpu $(BENCH)
-
-bench-gpu-text: $(READY)
-	@PYTHONPATH=.:tests $(BIN)/python -m bench.gpu_text $(BENCH)
-
-bench-all-gpu: $(if $(WHEELS),,$(READY))
-	@PYTHONPATH=.:tests $(if $(WHEELS),$(PYTHON),$(BIN)/python) -m bench.all_gpu $(if $(STEP),--step $(STEP)) \
-		$(if $(OUT),--out $(OUT)) $(if $(SMALL),--small) $(if $(WHEELS),--wheels $(WHEELS)) $(BENCH)
-
-wheels: $(READY)
-	@PYTHONPATH=.:tests $(BIN)/python -m bench.session.wheels $(or $(WHEELS),$(error say where to: make wheels WHEELS=DIR)) \
-		--python-version $(or $(PYTHON_VERSION),3.12) $(BENCH)
+$(BENCHES): bench-%: $(READY)
+	@PYTHONPATH=.:tests $(BIN)/python -m bench.$* $(BENCH)
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache

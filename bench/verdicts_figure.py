@@ -1,6 +1,6 @@
 """Draw how often bounds held in simulated sweeps, against the confidence that was stated: docs/verdicts.png.
 
-    PYTHONPATH=.:tests python -m bench.verdicts_figure results/benchmarks/verdicts.json docs/verdicts.png
+    python -m bench.verdicts_figure results/benchmarks/verdicts.json docs/verdicts.png
 
 It reads what `bench.verdicts --json` writes.
 """

@@ -33,7 +33,14 @@ def test_wheel_and_source_hold_what_they_need_and_nothing_else(tmp_path: Path) -
     assert held == modules | {f"ettsweep/_data/{name}" for name in shipped}
 
     beside = files(
-        "tests/**/*.py", "tests/devcluster/*", "docs/*", "results/benchmarks/*", "*.md", "Makefile", "LICENSE"
+        "tests/**/*.py",
+        "tests/devcluster/*",
+        "bench/*.py",
+        "docs/*",
+        "results/benchmarks/*",
+        "*.md",
+        "Makefile",
+        "LICENSE",
     )
     (archive,) = tmp_path.glob("*.tar.gz")
     with tarfile.open(archive) as source:

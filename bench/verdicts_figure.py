@@ -7,47 +7,41 @@ It reads what `bench.verdicts --json` writes.
 
 import argparse
 import json
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from matplotlib.figure import Figure
-from matplotlib.ticker import MultipleLocator, PercentFormatter
+import altair as alt
+import pandas as pd
 
-from ettsweep.report.style import DPI, GREY, new_figure
+from ettsweep.report.style import GREY
+from ettsweep.report.theme import CONFIG
 
 COLOURS = ("#000000", "#0072b2", "#d55e00", "#009e73", "#aa3f9c", "#8c6d1f", "#56b4e9", "#e69f00", "#555555")
-MARKERS = "osD^vP*Xh"
 APART = 0.0015
 """By how much the lines are set apart sideways, so that their errors can be told."""
 
 
-def figure_of(rows: Sequence[dict[str, Any]]) -> Figure:
+def figure_of(rows: pd.DataFrame) -> alt.LayerChart:
     """Plot the share of bounds that hold, with what chance allows, a line for each world."""
-    worlds: dict[str, list[dict[str, Any]]] = {}
-    for row in rows:
-        worlds.setdefault(row["world"], []).append(row)
-    figure = new_figure(4.8, 3.6)
-    axes = figure.subplots()
-    stated = sorted({row["stated"] for row in rows})
-    axes.plot(stated, stated, color=GREY, linewidth=3, label="as stated", zorder=0)
-    for number, (world, found) in enumerate(worlds.items()):
-        found.sort(key=lambda row: row["stated"])
-        x = [row["stated"] + APART * (number - (len(worlds) - 1) / 2) for row in found]
-        held = [row["holds"] for row in found]
-        errors = [[row["holds"] - row["from"] for row in found], [row["to"] - row["holds"] for row in found]]
-        look: dict[str, Any] = {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)]}
-        axes.errorbar(x, held, errors, label=_name(world), markersize=4, linewidth=1.2, elinewidth=0.7, **look)
-    axes.set_xticks(stated)
-    axes.yaxis.set_major_locator(MultipleLocator(0.05))
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(PercentFormatter(1, decimals=0))
-    axes.set_xlabel("confidence that was stated", fontsize=8)
-    axes.set_ylabel("bounds that held", fontsize=8)
-    axes.tick_params(labelsize=7)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(fontsize=7, frameon=False, loc="lower right")
-    return figure
+    worlds = list(rows["world"].unique())
+    apart = rows["world"].map(worlds.index) - (len(worlds) - 1) / 2
+    drawn = rows.assign(x=rows["stated"] + APART * apart, name=rows["world"].map(_name))
+    stated = sorted(rows["stated"].unique())
+    held = {"title": "bounds that held (grey: as stated)", "axis": alt.Axis(format="%", tickCount=8), "scale": alt.Scale(zero=False)}
+    x = alt.X(
+        "x:Q", title="confidence that was stated", axis=alt.Axis(values=stated, format="%"), scale=alt.Scale(zero=False)
+    )
+    names = [_name(world) for world in worlds]
+    shown = alt.Legend(title=None, orient="bottom-right", symbolType="stroke")
+    colour = alt.Color("name:N", scale=alt.Scale(domain=names, range=COLOURS[: len(names)]), legend=shown)
+    shape = alt.Shape("name:N", scale=alt.Scale(domain=names), legend=None)
+    as_stated = alt.Chart(pd.DataFrame({"x": stated})).mark_line(color=GREY, strokeWidth=4, opacity=0.6)
+    base = alt.Chart(drawn)
+    return alt.layer(
+        as_stated.encode(x, alt.Y("x:Q", **held)),
+        base.mark_rule().encode(x, alt.Y("from:Q", **held), alt.Y2("to:Q"), colour),
+        base.mark_line().encode(x, alt.Y("holds:Q", **held), colour),
+        base.mark_point(filled=True, size=50, opacity=1).encode(x, alt.Y("holds:Q", **held), colour, shape),
+    ).properties(width=400, height=300)
 
 
 def _name(world: str) -> str:
@@ -64,13 +58,13 @@ def main() -> None:
     parser.add_argument("--margin", type=float, default=0.02, help="of the rows that are drawn")
     parser.add_argument("--only", nargs="*", default=[""], help="worlds whose names hold one of these")
     options = parser.parse_args()
-    rows = json.loads(options.json.read_text())["rows"]
-    asked = [row for row in rows if any(part in row["world"] for part in options.only)]
-    drawn = [row for row in asked if row["stated"] and row["margin"] == options.margin]
-    if not drawn:
+    rows = pd.DataFrame(json.loads(options.json.read_text())["rows"])
+    asked = rows[[any(part in world for part in options.only) for world in rows["world"]]]
+    drawn = asked[asked["stated"].notna() & (asked["margin"] == options.margin)]
+    if drawn.empty:
         parser.error(f"{options.json} has no bounds with a margin of {options.margin:g}")
-    figure_of(drawn).savefig(options.png, dpi=DPI)
-    print(f"{options.png}: {', '.join(sorted({str(row['sweeps']) for row in drawn}))} sweeps a point")
+    figure_of(drawn).configure(**CONFIG | {"background": "white"}).save(options.png, scale_factor=2)
+    print(f"{options.png}: {', '.join(map(str, sorted(drawn['sweeps'].unique())))} sweeps a point")
 
 
 if __name__ == "__main__":

@@ -4,19 +4,16 @@ import contextlib
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import typer
 
-from ettsweep.errors import EttsweepError, InputError, TakenError
+from ettsweep.errors import InputError, TakenError
 from ettsweep.output import harmless, note
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-T = TypeVar("T")
 
 
 def console() -> "Console":
@@ -101,41 +98,3 @@ def confirm(question: str, yes: bool) -> None:
         raise InputError("nobody answered; --yes says yes beforehand") from None
     if not agreed:
         raise typer.Exit(1)
-
-
-@dataclass
-class Questions:
-    """What is asked of a person at a terminal, or answered line by line on standard input.
-
-    Attributes:
-        silent: whether each has its default for an answer.
-        left: options of which nothing has been said yet.
-    """
-
-    silent: bool
-    left: list[str]
-
-    def ask(self, text: str, options: Sequence[str], default: str, parse: Callable[[str], T]) -> T:
-        """Return the answer to a question, which is put again where it makes no sense.
-
-        Raises:
-            InputError: nobody answers, or the default is not possible.
-        """
-        if self.silent:
-            return parse(default)
-
-        def checked(answer: str) -> T:
-            try:
-                return parse(answer.strip())
-            except EttsweepError as error:
-                raise typer.BadParameter(harmless(str(error))) from None
-
-        try:
-            answer: T = typer.prompt(f"{harmless(text)}\n   ", default=default, value_proc=checked, err=True)
-        except typer.Abort:
-            if sys.stdin.isatty():
-                raise  # Ctrl-C
-            note("")
-            raise InputError(f"nobody answered: give {', '.join(self.left)}, or --yes for the defaults") from None
-        self.left = [option for option in self.left if option not in options]
-        return answer

@@ -6,11 +6,11 @@ from itertools import product, takewhile
 from typing import Any
 
 import altair as alt
-import contourpy
 import numpy as np
 import pandas as pd
 
 from ettsweep.output import power
+from ettsweep.report.figures.contours import contours
 from ettsweep.report.figures.data import Data, clipped_range, digits_of, layered
 from ettsweep.report.figures.line import line_map
 from ettsweep.report.figures.picking import FITTED, about, fitted_switch, picked
@@ -169,13 +169,13 @@ class _Hexagons:
         x, y = hexagon_xy(lr, wd)
         fitted = self._fitted()
         within = np.array([self._nearest(*at) in fitted for at in zip(lr.flat, wd.flat, strict=True)]).reshape(lr.shape)
-        drawn = contourpy.contour_generator(x, y, np.ma.array(mesh.to_numpy(float), mask=~within), corner_mask=True)
-        margin, most = float(self.surface["margin"].iloc[0]), float(mesh.to_numpy()[within].max(initial=0))
+        worse = np.where(within, mesh.to_numpy(float), np.nan)
+        margin, most = float(self.surface["margin"].iloc[0]), float(worse[within].max(initial=0))
         rows = [
             (f"{k}/{n}", place, level, *xy)
             for k, level in enumerate(levels(margin, most))
-            for n, line in enumerate(drawn.lines(level))
-            for place, xy in enumerate(np.asarray(line).tolist())
+            for n, line in enumerate(contours(x, y, worse, level))
+            for place, xy in enumerate(line.tolist())
         ]
         base = self._xy(pd.DataFrame(rows, columns=["line", "place", "level", "x", "y"]))
         for width, colour in ((2.4, "#00000050"), (1.1, "#fff")):

@@ -1,0 +1,54 @@
+"""Contours of a surface whose values are known on a grid, by marching triangles."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+Side = tuple[int, int]
+"""The numbers of the two points of the grid that a side of a triangle joins."""
+
+
+def contours(x: Array, y: Array, values: Array, level: float) -> Iterator[Array]:
+    """Yield the lines along which the surface has a value, [points, 2]; a closed one ends where it begins.
+
+    The surface is flat on each of the two triangles of a cell, [i, j], [i, j + 1], [i + 1, j] and the rest.
+
+    Args:
+        x: where the points of the grid lie, [rows, columns].
+        y: likewise.
+        values: of the surface there; triangles with a corner that is not a number have no lines.
+        level: the value.
+    """
+    number = np.arange(values.size).reshape(values.shape)
+    corners = number[:-1, :-1], number[:-1, 1:], number[1:, :-1], number[1:, 1:]
+    triangles = np.concatenate([np.stack(corners[k : k + 3], -1).reshape(-1, 3) for k in (0, 1)])
+    place, value = np.stack([x, y], -1).reshape(-1, 2), values.ravel()
+    above = value[triangles] >= level
+    crossed = above.any(1) & ~above.all(1) & np.isfinite(value[triangles]).all(1)
+    beside: dict[Side, list[Side]] = defaultdict(list)  # the sides that the line crosses before and after one
+    for triangle in triangles[crossed].tolist():
+        entered, left = ((p, q) for p, q in combinations(triangle, 2) if (value[p] >= level) != (value[q] >= level))
+        beside[entered].append(left)
+        beside[left].append(entered)
+    while beside:
+        ends = (side for side, others in beside.items() if len(others) == 1)
+        sides = list(_line(beside, next(ends, None) or next(iter(beside))))
+        p, q = np.array(sides).T
+        share = (level - value[p]) / (value[q] - value[p])
+        yield place[p] + share[:, None] * (place[q] - place[p])
+
+
+def _line(beside: dict[Side, list[Side]], first: Side) -> Iterator[Side]:
+    """Take the sides that a line crosses out of those that are left, in order, from an end of it if it has any."""
+    side: Side | None = first
+    while side:
+        yield side
+        others = beside.pop(side)
+        side = next((other for other in others if other in beside), None)
+    if len(others) == 2 and first in others:
+        yield first

@@ -1,28 +1,35 @@
 """The figure of a check of a scaling: how activations change in the first steps of training, against the width."""
 
+import json
+import math
 import textwrap
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from itertools import product
 
+import altair as alt
 import numpy as np
-from matplotlib import colormaps
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.cm import ScalarMappable
-from matplotlib.colors import BoundaryNorm, ListedColormap
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
+import pandas as pd
 
 from ettsweep.check.outcome import Curves
-from ettsweep.files import write_atomic
+from ettsweep.report.drawn import Figure
 from ettsweep.report.style import short
 
-DPI = 180
-MOST_STEPS = 6
-OUTPUTS = "#d55e00"
-GUIDE = "#555555"
-DARKEST, LIGHTEST = 0.0, 0.92
+TITLE = "Change of activations in the first steps of training"
+PART, OUTPUTS, IMPLIED = "part", "outputs that are trained", "slope that theory implies"
+"""Kinds of lines."""
+
+LOOKS = {OUTPUTS: ("#d55e00", [1, 0]), IMPLIED: ("#555555", [4, 3])}
+"""Colours and dashes of the lines that are not of a part."""
+
+COLUMNS = ("kind", "line", "depth", "width", "change")
+"""Of each point, besides the row and the column of its panel."""
+
+LIGHTEST = 0.92
 """Part of the colour map that lines are drawn in: its end is too light for white paper."""
+
+MOST_STEPS, MOST_NAMES = 6, 6
+PANEL_WIDTH, PANEL_HEIGHT = 130, 165
+"""Pixels."""
 
 
 def coordinates_figure(about: str, widths: Sequence[int], curves: Sequence[Curves]) -> Figure:
@@ -34,81 +41,69 @@ def coordinates_figure(about: str, widths: Sequence[int], curves: Sequence[Curve
     *hidden, outputs = curves[0].changes
     last = len(curves[0].changes[outputs]) - 1
     steps = sorted({round(step) for step in np.linspace(0, last, min(last + 1, MOST_STEPS))})
-    size = (1.75 * len(steps) + 2.2, 2.15 * len(curves) + 0.9)
-    figure = Figure(figsize=size, layout="constrained")
-    FigureCanvasAgg(figure)
-    panels = figure.subplots(len(curves), len(steps), sharex=True, sharey=True, squeeze=False)
-    colours = ListedColormap(colormaps["viridis"](np.linspace(DARKEST, LIGHTEST, len(hidden))))
-    for row, strategy in zip(panels, curves, strict=True):
-        for step, panel in zip(steps, row, strict=True):
-            for stage, colour in zip(hidden, colours.colors, strict=True):  # type: ignore[arg-type]
-                panel.plot(widths, strategy.changes[stage][step], color=colour, linewidth=0.9)
-            trained = strategy.changes[outputs][step]
-            panel.plot(widths, trained, color=OUTPUTS, linewidth=2.2, marker="o", markersize=3)
-            _guide(panel, widths, trained, strategy.output_power)
-            _guide(panel, widths, strategy.changes[hidden[-1]][step], strategy.hidden_power)
-        row[0].set_ylabel(f"{strategy.strategy}, lr {short(strategy.lr)}\nrms change")
-    _dress(panels, widths, steps)
-    _entitle(figure, about)
-    _legend(figure, panels, colours, hidden)
-    return figure
+    frame = pd.DataFrame(_points(widths, curves, steps), columns=["row", "column", *COLUMNS])
+    frame["change"] = frame["change"].where(np.isfinite(frame["change"]) & (frame["change"] > 0))
+    base = alt.Chart(frame).encode(_widths(widths), _changes(frame["change"]), alt.Detail("line:N"))
+    kinds, bottom = list(LOOKS), alt.Legend(title=None, orient="bottom", symbolType="stroke", symbolSize=300)
+    colours, dashes = zip(*LOOKS.values(), strict=True)
+    looks = (
+        alt.Color("kind:N", scale=alt.Scale(domain=kinds, range=list(colours)), legend=bottom),
+        alt.StrokeDash("kind:N", scale=alt.Scale(domain=kinds, range=list(dashes)), legend=bottom),
+    )
+    parts, trained, implied = (base.transform_filter(alt.datum.kind == kind) for kind in (PART, OUTPUTS, IMPLIED))
+    layers = alt.layer(
+        parts.mark_line(strokeWidth=1).encode(_depths(hidden, len(curves) * PANEL_HEIGHT)),
+        trained.mark_line(strokeWidth=2.6, point={"size": 30, "filled": True, "opacity": 1}).encode(*looks),
+        implied.mark_line(strokeWidth=1).encode(*looks),
+    )
+    rows, columns = (alt.Header(labelFontSize=12, labelPadding=padding, labelFontWeight="bold") for padding in (4, 6))
+    chart = layers.properties(width=PANEL_WIDTH, height=PANEL_HEIGHT).facet(
+        row=alt.Row("row:N", title=None, sort=list(frame["row"].unique()), header=rows),
+        column=alt.Column("column:N", title=None, sort=list(frame["column"].unique()), header=columns),
+        title=[line for text in about.splitlines() for line in textwrap.wrap(text, 25 * (len(steps) + 1))],
+    )
+    return Figure("coordinates", "figure", TITLE, "", chart.to_dict())
 
 
-def save(figure: Figure, folder: Path, name: str) -> list[Path]:
-    """Write a figure as PNG and PDF; return both paths.
-
-    Raises:
-        StorageError: a file cannot be written.
-    """
-    png, pdf = folder / f"{name}.png", folder / f"{name}.pdf"
-    write_atomic(png, lambda path: figure.savefig(path, format="png", dpi=DPI))
-    write_atomic(pdf, lambda path: figure.savefig(path, format="pdf", metadata={"CreationDate": None}))
-    return [png, pdf]
-
-
-def _entitle(figure: Figure, about: str) -> None:
-    """Say over a finished figure what it is and whose; a `$` in a name starts no formula."""
-    texts = ("Change of activations in the first steps of training", *about.splitlines())
-    lines = [line for text in texts for line in textwrap.wrap(text, int(12 * figure.get_figwidth()))]
-    figure.suptitle("\n".join(lines), fontsize=9).set_parse_math(False)
-
-
-def _guide(panel: Axes, widths: Sequence[int], values: Sequence[float], power: float | None) -> None:
-    """Draw the implied power, if there is one, through the value at the widest."""
-    if power is None:
-        return
-    line = values[-1] * (np.array(widths) / widths[-1]) ** power
-    panel.plot(widths, line, color=GUIDE, linewidth=0.8, linestyle=(0, (4, 3)), zorder=4)
+def _points(
+    widths: Sequence[int], curves: Sequence[Curves], steps: Sequence[int]
+) -> Iterator[tuple[str, str, str, str, int, int, float]]:
+    """Yield the points of all lines, those of slopes too, which go through the values at the widest."""
+    for of_strategy, step in product(curves, steps):
+        cell = f"{of_strategy.strategy}, lr {short(of_strategy.lr)}", f"step {step + 1}"
+        *_, last, outputs = of_strategy.changes
+        for depth, (part, changes) in enumerate(of_strategy.changes.items()):
+            line = OUTPUTS if part == outputs else PART, part, depth
+            yield from ((*cell, *line, *point) for point in zip(widths, changes[step], strict=True))
+        for part, power in ((outputs, of_strategy.output_power), (last, of_strategy.hidden_power)):
+            if power is not None:
+                widest = of_strategy.changes[part][step][-1]
+                slope = (widest * (width / widths[-1]) ** power for width in widths)
+                yield from (
+                    (*cell, IMPLIED, f"slope of {part}", 0, *point) for point in zip(widths, slope, strict=True)
+                )
 
 
-def _dress(panels: np.ndarray, widths: Sequence[int], steps: Sequence[int]) -> None:
-    """Name steps and widths, and mark the widths that were measured alone."""
-    for step, panel in zip(steps, panels[0], strict=True):
-        panel.set_title(f"step {step + 1}", fontsize=8)
-    for panel in panels.flat:
-        panel.set_xscale("log", base=2)
-        panel.set_yscale("log")
-        panel.set_xticks(widths, [str(n) for n in widths], rotation=45 if widths[-1] >= 1000 else 0)
-        panel.set_xticks([], minor=True)
-        panel.grid(axis="y", linewidth=0.3, color="#dddddd")
-        panel.spines[["top", "right"]].set_visible(False)
-        panel.tick_params(labelsize=7)
-        panel.yaxis.label.set_fontsize(8)
-    for panel in panels[-1]:
-        panel.set_xlabel("width", fontsize=8)
+def _widths(widths: Sequence[int]) -> alt.X:
+    angle = -45 if widths[-1] >= 1000 else 0
+    axis = alt.Axis(values=list(widths), labelAngle=angle, labelOverlap=False, labelFlush=False, grid=False, format="d")
+    return alt.X("width:Q", title="width", scale=alt.Scale(type="log", base=2, nice=False, padding=6), axis=axis)
 
 
-def _legend(figure: Figure, panels: np.ndarray, colours: ListedColormap, hidden: Sequence[str]) -> None:
-    """Say which colour is how deep, and what the other lines are."""
-    bounds = BoundaryNorm(np.arange(len(hidden) + 1), len(hidden))
-    bar = figure.colorbar(ScalarMappable(bounds, colours), ax=panels, aspect=35, pad=0.01, fraction=0.03)
-    marked = sorted({round(i) for i in np.linspace(0, len(hidden) - 1, 6)})
-    bar.set_ticks([i + 0.5 for i in marked], labels=[hidden[i] for i in marked])
-    bar.ax.tick_params(length=0, which="both", labelsize=7)
-    bar.ax.invert_yaxis()
-    bar.ax.spines[:].set_visible(False)
-    handles = [
-        Line2D([], [], color=OUTPUTS, linewidth=2.2, marker="o", markersize=3, label="outputs that are trained"),
-        Line2D([], [], color=GUIDE, linewidth=0.8, linestyle=(0, (4, 3)), label="slope that theory implies"),
-    ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False, fontsize=7)
+def _changes(changes: "pd.Series[float]") -> alt.Y:
+    known = changes.dropna()
+    low, high = (math.log10(known.min()), math.log10(known.max())) if len(known) else (0.0, 0.0)
+    decades = [float(f"1e{power}") for power in range(math.floor(low), math.ceil(high) + 1)]
+    axis = alt.Axis(values=decades, format=".0e")
+    return alt.Y("change:Q", title="rms change", scale=alt.Scale(type="log", nice=False, padding=6), axis=axis)
+
+
+def _depths(hidden: Sequence[str], height: int) -> alt.Stroke:
+    """Return the colours of parts by their depth, and a bar as high as the panels with the names of some."""
+    named = sorted({round(depth) for depth in np.linspace(0, len(hidden) - 1, MOST_NAMES)})
+    names = f"{json.dumps(list(hidden))}[datum.value]"
+    bar = alt.Legend(
+        title=None, values=named, labelExpr=names, gradientLength=height, gradientThickness=12, labelOffset=6
+    )
+    colours = alt.SchemeParams(name="viridis", extent=[0, LIGHTEST])
+    return alt.Stroke("depth:Q", scale=alt.Scale(scheme=colours, domain=[0, len(hidden) - 1]), legend=bar)

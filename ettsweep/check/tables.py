@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from ettsweep.check.figure import coordinates_figure, save
+from ettsweep.check.figure import coordinates_figure
 from ettsweep.check.judgement import CONTRIBUTION_ALLOWANCE, KERNEL_ALLOWANCE, VALUE_ERRORS, LayerRow, Quantity, Row
 from ettsweep.check.outcome import CheckResult
 from ettsweep.check.powers import APART, ENOUGH, ERRORS, Agreement, signed
@@ -74,14 +74,14 @@ def leaving_nothing(folder: Path) -> Iterator[None]:
 
 
 def write_check(folder: Path, check: CheckResult) -> list[Path]:
-    """Write check.json and the figure as PNG and PDF into a folder; return the paths.
+    """Write check.json and the figure as PNG, SVG and PDF into a folder; return the paths.
 
     Raises:
         StorageError: a file cannot be written.
     """
     data = folder / "check.json"
     write_atomic(data, dumps(check_json(check)))
-    return [data, *save(coordinates_figure(check.about, check.widths, check.curves), folder, "figure")]
+    return [data, *coordinates_figure(check.about, check.widths, check.curves).save(folder)]
 
 
 # --- rows -------------------------------------------------------------------------------------------------------------

@@ -94,7 +94,7 @@ def test_json_has_all_of_it_and_nothing_that_is_not_finite(spoil: Any, tmp_path:
     with leaving_nothing(folder):
         make_folder(folder)
         paths = write_check(folder, check)
-    assert [path.name for path in paths] == ["check.json", "figure.png", "figure.pdf"]
+    assert [path.name for path in paths] == ["check.json", "figure.svg", "figure.png", "figure.pdf"]
     assert all(path.is_file() for path in paths)
     data = json.loads(paths[0].read_text(), parse_constant=lambda name: pytest.fail(name))
     assert data["verdict"] == ("ok" if spoil is None else "off")

@@ -21,7 +21,7 @@ def test_it_checks_prints_and_writes(results: Path) -> None:
     assert {row["group"] for row in data["groups"] if row["verdict"] == "off"} >= {"patch", "pe", "head_bias"}
     folder = results / "check-scaling" / "vit-digits-standard-adamw"
     assert json.loads((folder / "check.json").read_text()) == data
-    assert {path.name for path in folder.iterdir()} == {"check.json", "figure.png", "figure.pdf"}
+    assert {path.name for path in folder.iterdir()} == {"check.json", "figure.svg", "figure.png", "figure.pdf"}
     assert data["provenance"]["packages"]["torch"]
     assert (data["widths"], data["seeds"], data["steps"]) == ([32, 64, 128], [0, 1, 2], 2)
     assert str(folder / "figure.png") in done.stderr

@@ -4,7 +4,7 @@ import math
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from itertools import pairwise
@@ -85,11 +85,7 @@ def _table(rows: Sequence[Row], names: Sequence[str]) -> None:
     """Print aligned columns: in colour for a person, plain and quick for a pipe or thousands of rows."""
     numeric = {name for name in names if any(isinstance(row[name], int | float) for row in rows)}
     if not sys.stdout.isatty() or len(rows) > COLOURED_ROWS:
-        from tabulate import tabulate
-
-        cells = [[cell(row[n], n) for n in names] for row in rows]
-        align = ["right" if n in numeric else "left" for n in names]
-        print(tabulate(cells, names, tablefmt="plain", colalign=align if rows else None, disable_numparse=True))
+        print(_aligned(rows, names, numeric))
         return
     from rich.console import Console
     from rich.table import Table
@@ -101,6 +97,21 @@ def _table(rows: Sequence[Row], names: Sequence[str]) -> None:
     for row in rows:
         table.add_row(*(Text(cell(row[name], name), style=_style(row[name])) for name in names))
     Console().print(table)
+
+
+def _aligned(rows: Sequence[Row], names: Sequence[str], numeric: Collection[str]) -> str:
+    """Return columns that are two blanks wider than their names at least, numbers at the right."""
+    from rich.cells import cell_len
+
+    columns = []
+    for name in names:
+        texts = [name, *(cell(row[name], name).strip() for row in rows)]
+        lengths = [cell_len(text) for text in texts]
+        width = max(lengths[0] + 2, *lengths)
+        blanks = [" " * (width - length) for length in lengths]
+        pairs = zip(blanks, texts, strict=True) if name in numeric else zip(texts, blanks, strict=True)
+        columns.append(["".join(pair) for pair in pairs])
+    return "\n".join("  ".join(line).rstrip() for line in zip(*columns, strict=True))
 
 
 def _style(value: object) -> str:

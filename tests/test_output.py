@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from ettsweep.output import cell, power, typed
+from ettsweep.output import Format, cell, power, show, typed
 
 
 @pytest.mark.parametrize(
@@ -33,3 +33,15 @@ def test_an_lr_is_a_power_of_two_where_it_is_one(value: float, text: str) -> Non
 def test_what_is_no_number_is_no_power(text: str) -> None:
     with pytest.raises(ValueError, match="convert"):
         typed(text)
+
+
+def test_columns_are_aligned_numbers_at_the_right(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"name": "\u6f22\u5b57", "lr": 0.5, "state": "done"}, {"name": "abc", "lr": None, "state": None}]
+    show(rows, Format.TABLE)
+    assert capsys.readouterr().out.splitlines() == [
+        "name      lr  state",
+        "\u6f22\u5b57    2^-1  done",
+        "abc",
+    ]
+    show([], Format.TABLE, ["name", "state"])
+    assert capsys.readouterr().out == "name    state\n"

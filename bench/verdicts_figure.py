@@ -26,7 +26,11 @@ def figure_of(rows: pd.DataFrame) -> alt.LayerChart:
     apart = rows["world"].map(worlds.index) - (len(worlds) - 1) / 2
     drawn = rows.assign(x=rows["stated"] + APART * apart, name=rows["world"].map(_name))
     stated = sorted(rows["stated"].unique())
-    held = {"title": "bounds that held (grey: as stated)", "axis": alt.Axis(format="%", tickCount=8), "scale": alt.Scale(zero=False)}
+    held = {
+        "title": "bounds that held (grey: as stated)",
+        "axis": alt.Axis(format="%", tickCount=8),
+        "scale": alt.Scale(zero=False),
+    }
     x = alt.X(
         "x:Q", title="confidence that was stated", axis=alt.Axis(values=stated, format="%"), scale=alt.Scale(zero=False)
     )

@@ -201,12 +201,14 @@ class Advance(Protocol):
 
 
 @contextmanager
-def progress(what: str, total: float, measure: Literal["count", "bytes", "share"] = "count") -> Iterator[Advance]:
+def progress(
+    what: str, total: float | None, measure: Literal["count", "bytes", "share"] = "count"
+) -> Iterator[Advance]:
     """Give a function that is told of what is done, and shows it to a person.
 
     Args:
         what: is done.
-        total: of it.
+        total: of it, where that is known.
         measure: what is shown of it beside a bar: how many, how many bytes and how fast, or a share alone. The last is
             for work whose beginning says nothing of how long the rest takes.
     """

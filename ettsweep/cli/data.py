@@ -101,7 +101,7 @@ def data_text(
         Literal["blank-line", "line", "file"],
         typer.Option(help="What a document is in text files: what stands between blank lines, a line, or a file."),
     ] = "blank-line",
-    shard_mib: Annotated[float, typer.Option(help="Text that a process works on at a time, in MiB.")] = 32.0,
+    shard_mib: Annotated[float, typer.Option(help="Text that a process works on at a time, in MiB; up to 64.")] = 16.0,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes; one per core by default.")] = None,
     yes: Yes = False,
     form: Form = Format.TABLE,
@@ -110,16 +110,16 @@ def data_text(
 
     It asks before it replaces a corpus by another, be that made otherwise or of text that has changed.
     """
+    from ettsweep.tasks.text.folder import corpus_there
     from ettsweep.tasks.text.manifest import Manifest
-    from ettsweep.tasks.text.preparation.folder import corpus_there
-    from ettsweep.tasks.text.preparation.request import (
+    from ettsweep.tasks.text.preparation import (
         CorpusRequest,
         check_request,
         corpus_rows,
         corpus_summary,
         made_otherwise,
+        tokenise,
     )
-    from ettsweep.tasks.text.preparation.tokenise import tokenise
 
     request = CorpusRequest(
         tuple(inputs), out, tokenizer, bpe_tokens, val_fraction, text_field, documents, shard_mib, workers

@@ -13,8 +13,7 @@ from ettsweep.doctor.data import Subject, examine_data, subject
 from ettsweep.models.architectures import model_spec
 from ettsweep.tasks.text.corpus import open_corpus
 from ettsweep.tasks.text.manifest import read_manifest
-from ettsweep.tasks.text.preparation.request import CorpusRequest
-from ettsweep.tasks.text.preparation.tokenise import tokenise
+from ettsweep.tasks.text.preparation import CorpusRequest, tokenise
 from ettsweep.tasks.text.spec import TextTask
 
 

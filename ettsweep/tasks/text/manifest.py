@@ -60,14 +60,6 @@ class ShardRecord(Frozen):
         return self.train if side == "train" else self.val
 
 
-class UnitRecord(Frozen):
-    """A finished piece of work: the shards made of some of the input, and how many documents had no text."""
-
-    key: Annotated[str, Field(pattern=r"^[0-9a-f]{24}$")]
-    shards: tuple[ShardRecord, ...]
-    skipped: Count
-
-
 class Settings(Frozen):
     """How a corpus was made, beside its tokenizer.
 

@@ -1,5 +1,6 @@
 """Blocks of a corpus beside the documents that it was made of, and what is said of one that was changed."""
 
+import hashlib
 import json
 import re
 import shutil
@@ -8,15 +9,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import support
 from support.texts import TOPICS, small_tokenizer
 
 from ettsweep.errors import CorruptError, DataMissingError, EttsweepError, InputError
 from ettsweep.files import write_atomic
 from ettsweep.tasks.text import corpus as corpus_module
 from ettsweep.tasks.text.corpus import Corpus, corpus_of, open_corpus, verify
+from ettsweep.tasks.text.location import text_digest
 from ettsweep.tasks.text.manifest import read_manifest
-from ettsweep.tasks.text.preparation.request import CorpusRequest
-from ettsweep.tasks.text.preparation.tokenise import tokenise
+from ettsweep.tasks.text.preparation import CorpusRequest, tokenise
+from ettsweep.tasks.text.spec import TextTask
 from ettsweep.tasks.text.tokenizer import Tokenizer, split_sentences, train_bpe
 
 
@@ -49,6 +52,43 @@ def folder(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def text_of(corpus: Corpus, part: str, block_tokens: int) -> str:
     blocks = corpus.blocks(part, block_tokens)  # type: ignore[arg-type]
     return corpus.tokenizer.decode([token for k in range(len(blocks)) for token in blocks.block(k).tokens_T])
+
+
+FROZEN = Path(support.__file__).parents[1] / "frozen"
+"""`corpus` there was made by the first `ettsweep data text`, which cut its input otherwise, of `corpus.txt` and more."""
+
+
+def test_a_folder_made_before_is_read_with_its_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    corpus = open_corpus(FROZEN / "corpus")
+    assert (corpus.digest, corpus.n_vocab) == ("b5203c1addf1", 288)
+    assert text_digest(TextTask(), str(FROZEN / "corpus")) == "b5203c1addf1"
+    verify(FROZEN / "corpus", read_manifest(FROZEN / "corpus"), anew=True)
+    sides = {}
+    for side in ("train", "val"):
+        blocks = corpus.blocks(side, 16)  # type: ignore[arg-type]
+        rows = [[array.tolist() for array in blocks.block(k)] for k in range(len(blocks))]
+        sides[side] = hashlib.sha256(json.dumps(rows).encode()).hexdigest()
+    assert sides == {
+        "train": "acc6d24a00db016efb255b0920972c147a82f98b42194c313311d2e23436814d",
+        "val": "5e93d336a61e219ffd6f5496a98ba743d2bb9acc6673a7939113959a7d4ec770",
+    }
+    texts = {text_of_block(corpus, side, k) for side, n in (("train", 11), ("val", 6)) for k in range(n)}
+    assert {part.strip() for part in (FROZEN / "corpus.txt").read_text().split("\n\n")} <= texts
+
+
+def text_of_block(corpus: Corpus, side: str, k: int) -> str:
+    return corpus.tokenizer.decode(corpus.blocks(side, 512).block(k).tokens_T)  # type: ignore[arg-type]
+
+
+def test_a_folder_made_before_is_replaced_by_another_corpus_whole(tmp_path: Path) -> None:
+    out = Path(shutil.copytree(FROZEN / "corpus", tmp_path / "out"))
+    order = CorpusRequest((str(FROZEN / "corpus.txt"),), out, bpe_tokens=300, val_fraction=0.3)
+    assert tokenise(order).replaced == "b5203c1addf1"
+    tokenise(order._replace(out=tmp_path / "new"))
+    names = [sorted(str(path.relative_to(one)) for path in one.rglob("*")) for one in (out, tmp_path / "new")]
+    assert names[0] == names[1]
+    assert open_corpus(out).digest == read_manifest(tmp_path / "new").digest != "b5203c1addf1"
 
 
 @pytest.mark.parametrize("block_tokens", [16, 100, 512])

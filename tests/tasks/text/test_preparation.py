@@ -18,16 +18,13 @@ from support.texts import TOPICS, paragraphs, small_tokenizer, write_gpt2
 
 from ettsweep.errors import CorruptError, DataMissingError, EttsweepError, FailedError, InputError, StorageError
 from ettsweep.tasks.data import Side
+from ettsweep.tasks.text import folder as folders
+from ettsweep.tasks.text import preparation as making
 from ettsweep.tasks.text.corpus import open_corpus, verify
+from ettsweep.tasks.text.documents import document_hash
+from ettsweep.tasks.text.folder import corpus_folder
 from ettsweep.tasks.text.manifest import Manifest, read_manifest
-from ettsweep.tasks.text.preparation import documents as reading
-from ettsweep.tasks.text.preparation import folder as folders
-from ettsweep.tasks.text.preparation import tokenise as making
-from ettsweep.tasks.text.preparation.documents import document_hash
-from ettsweep.tasks.text.preparation.folder import corpus_folder
-from ettsweep.tasks.text.preparation.inputs import DocumentRule, cut, find_files
-from ettsweep.tasks.text.preparation.request import CorpusRequest, Tokenised, corpus_summary
-from ettsweep.tasks.text.preparation.tokenise import tokenise
+from ettsweep.tasks.text.preparation import CorpusRequest, Tokenised, corpus_summary, find_all, survey, tokenise
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +69,7 @@ def test_all_documents_are_there_once_on_the_side_that_their_hash_says(
     manifest = make(tmp_path / "a.txt", val_fraction=0.1).manifest
     assert len(manifest.shards) > 3
     for part, wanted in (("train", False), ("val", True)):
-        expected = [text for text in texts if (document_hash(text) < 0.1 * 2**64) is wanted]
+        expected = [text for text in texts if (document_hash(text.encode()) < 0.1 * 2**64) is wanted]
         assert documents(tmp_path / "out", part) == expected  # type: ignore[arg-type]
         assert manifest.counts(part).documents == len(expected)  # type: ignore[arg-type]
         assert manifest.counts(part).text_bytes == sum(len(text.encode()) for text in expected)  # type: ignore[arg-type]
@@ -89,7 +86,7 @@ def test_forms_cuts_and_processes_do_not_change_the_documents(tmp_path: Path, ma
     for name, how in [
         ("a.txt", {}),
         ("a.txt", {"shard_mib": 0.005}),
-        ("a.txt", {"shard_mib": 100.0}),
+        ("a.txt", {"shard_mib": 64.0}),
         ("b.jsonl", {"text_field": "body"}),
         ("c.jsonl.gz", {"text_field": "body", "shard_mib": 0.005}),
     ]:
@@ -138,13 +135,17 @@ def test_the_sample_for_an_encoding_is_bounded_and_from_all_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for k in range(40):
-        (tmp_path / f"{k:02}.txt").write_text(f"file{k} " * 1000)
-    monkeypatch.setattr(making, "SAMPLE", 1000)
-    monkeypatch.setattr(making, "SAMPLED_UNITS", 10)
-    units = cut(find_files([str(tmp_path)]), DocumentRule(), 9000)
-    sample = list(making._sample(DocumentRule(), units))
-    assert [len(text) for text in sample] == [100] * 10
-    assert [text.split()[0] for text in sample] == [f"file{k}" for k in range(0, 40, 4)]
+        (tmp_path / f"{k:02}.txt").write_text("\n\n".join(f"file {k} {part:04}" for part in range(100)))
+    monkeypatch.setattr(making, "SAMPLE", 4000)
+    order = CorpusRequest((str(tmp_path),), tmp_path, bpe_tokens=300)
+    (sources,) = find_all(order.inputs)
+    _, sample = survey(order, sources)
+    assert 3950 <= sum(map(len, sample)) <= 4000
+    assert len({text.split()[1] for text in sample}) > 35
+    assert sample == survey(order, sources[::-1])[1], "the same whatever order files have"
+    hashes = [document_hash(text.encode()) for text in sample]
+    assert min(hashes) > 0.8 * 2**64, "documents that validate, whose hashes are low, are the last to be in it"
+    assert survey(order._replace(bpe_tokens=None), sources)[1] == []
 
 
 @pytest.mark.slow
@@ -200,7 +201,7 @@ def test_another_tokenizer_or_rule_makes_all_of_it_again(tmp_path: Path, make: C
     for options in ({"documents": "line"}, {"val_fraction": 0.3}, {"tokenizer": None, "bpe_tokens": 300}):
         made = make(tmp_path / "a.txt")
         other = make(tmp_path / "a.txt", **options)
-        assert (other.kept, other.made) == (0, made.made)
+        assert (other.kept, other.made) == (0, len(other.manifest.shards))
         assert open_corpus(tmp_path / "out").digest == other.manifest.digest != made.manifest.digest
 
 
@@ -251,9 +252,9 @@ def test_of_two_documents_one_validates(
 ) -> None:
     (tmp_path / "a.txt").write_text("\n\n".join(["one text", "another text", "a third", "one text"]))
     manifest = make(tmp_path / "a.txt", val_fraction=fraction).manifest
-    hashes = sorted(document_hash(text) for text in ("one text", "another text", "a third"))
+    hashes = sorted(document_hash(text.encode()) for text in ("one text", "another text", "a third"))
     (text,) = set(documents(tmp_path / "out", lonely))
-    assert document_hash(text) == hashes[0 if lonely == "val" else -1]
+    assert document_hash(text.encode()) == hashes[0 if lonely == "val" else -1]
     assert manifest.train.documents + manifest.val.documents == 4
     assert make(tmp_path / "a.txt", val_fraction=fraction).made == 0
 
@@ -265,11 +266,13 @@ def test_a_large_input_is_read_beforehand_only_until_both_sides_have_a_document(
     with pytest.raises(FailedError, match=r"a\.jsonl:3001: no valid JSON"):
         make(tmp_path / "a.jsonl")
     assert not (tmp_path / "out").exists(), "a small input is read to its end before anything is written"
-    monkeypatch.setattr(reading, "SMALL", 0)
-    with pytest.raises(FailedError, match=r"a\.jsonl:3001: no valid JSON.*\n3 of 4 parts are finished and kept"):
-        make(tmp_path / "a.jsonl", workers=1)
+    monkeypatch.setattr(making, "SMALL", 0)
+    with pytest.raises(
+        FailedError, match=r"a\.jsonl:3001: no valid JSON.*\n[3-9] parts are finished and kept"
+    ) as caught:
+        make(tmp_path / "a.jsonl", workers=1, shard_mib=0.006)
     records = [path for path in (tmp_path / "out" / "shards").glob("*.json") if "tokenizer" not in path.name]
-    assert len(records) == 3
+    assert f"\n{len(records)} parts are finished" in str(caught.value)
     (tmp_path / "b.txt").write_text("one\n\ntwo\n\nthree")
     assert make(tmp_path / "b.txt", val_fraction=1e-9, out=tmp_path / "b").manifest.val.documents == 1
 
@@ -289,7 +292,7 @@ def test_a_large_input_is_read_beforehand_only_until_both_sides_have_a_document(
         ("a\n\nb", {"bpe_tokens": 300}, InputError, "say which tokenizer, with one of"),
         ("a\n\nb", {"tokenizer": None, "bpe_tokens": 3}, InputError, "--bpe-tokens: 256 at least are needed"),
         ("a\n\nb", {"tokenizer": Path("/nowhere")}, DataMissingError, "tokenizer /nowhere: No such file or directory"),
-        ("a\n\nb", {"val_fraction": 1.0, "shard_mib": 0}, InputError, "--val-fraction: a number between 0 and 1 is expected, got 1.0\n--shard-mib"),
+        ("a\n\nb", {"val_fraction": 1.0, "shard_mib": 0}, InputError, "--val-fraction: a number between 0 and 1 is expected, got 1.0\n--shard-mib: a number above 0 and up to 64 is"),
         ("a\n\nb", {"inputs": ("/nowhere",)}, DataMissingError, "--input /nowhere: does not exist"),
         ("a\n\nb", {"inputs": ()}, InputError, "say what text, with --input FILES"),
         ("a\n\nb\xff", {}, FailedError, "not UTF-8 at byte 4"),
@@ -381,7 +384,7 @@ def test_a_wrong_input_leaves_a_finished_corpus_as_it_was(
     write_paragraphs(tmp_path / "a.txt")
     make(tmp_path / "a.txt")
     manifest = read_manifest(tmp_path / "out")
-    monkeypatch.setattr(reading, "SMALL", 0)
+    monkeypatch.setattr(making, "SMALL", 0)
     (tmp_path / "b.txt").write_bytes(b"text\n\n" * 9000 + b"\xff")
     with pytest.raises(FailedError, match="not UTF-8 at byte 54000"):
         make(tmp_path / "a.txt", tmp_path / "b.txt")
@@ -405,10 +408,15 @@ def test_a_full_disk_is_said_and_what_is_finished_kept(
 ) -> None:
     write_paragraphs(tmp_path / "a.txt", 400_000)
     disk = small_disk("150k")
-    with pytest.raises(StorageError, match=r"the disk is full.*\n\d+ of \d+ parts are finished and kept"):
+    with pytest.raises(StorageError, match=r"the disk is full.*\n\d+ parts are finished and kept"):
         make(tmp_path / "a.txt", out=disk / "out", workers=1)
     assert not list(disk.rglob("*.tmp"))
     assert list(disk.rglob("*-0.bin"))
+    subprocess.run(["mount", "-o", "remount,size=4m", disk], check=True)
+    mended = make(tmp_path / "a.txt", out=disk / "out", workers=1)
+    assert mended.kept > 0
+    make(tmp_path / "a.txt")
+    assert everything(disk / "out") == everything(tmp_path / "out")
 
 
 def test_processes_are_gone_after_the_command_and_after_an_error(
@@ -452,8 +460,7 @@ def test_ctrl_c_is_told_even_while_work_is_on_its_way_to_a_process(tmp_path: Pat
 MEASURE = """
 import json, resource, sys
 from pathlib import Path
-from ettsweep.tasks.text.preparation.request import CorpusRequest
-from ettsweep.tasks.text.preparation.tokenise import tokenise
+from ettsweep.tasks.text.preparation import CorpusRequest, tokenise
 
 if __name__ == "__main__":
     source, out, encoding = sys.argv[1:]

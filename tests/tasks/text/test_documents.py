@@ -1,4 +1,4 @@
-"""Documents of all forms of input, however they are cut, beside a plain reading of the whole; and what is said of bad ones."""
+"""Documents of all forms of input beside a plain reading of the whole, the parts they are cut into; and what is said of bad ones."""
 
 import gzip
 import json
@@ -14,23 +14,16 @@ import pytest
 from support.texts import TOPICS
 
 from ettsweep.errors import DataMissingError, EttsweepError, FailedError, InputError
+from ettsweep.tasks.text import documents as reading
+from ettsweep.tasks.text.documents import find_sources, read_documents
 from ettsweep.tasks.text.manifest import Documents
-from ettsweep.tasks.text.preparation import documents as reading
-from ettsweep.tasks.text.preparation import inputs as cutting
-from ettsweep.tasks.text.preparation.documents import read_documents
-from ettsweep.tasks.text.preparation.inputs import DocumentRule, Unit, cut, find_files
-
-DEFAULT = DocumentRule()
-SIZES = (1, 2, 3, 5, 7, 16, 33, 100, 1000, 10**6)
+from ettsweep.tasks.text.preparation import cut, find_all
 
 
-def documents(units: list[Unit], how: DocumentRule = DEFAULT) -> list[str]:
-    return [text for unit in units for text in read_documents(unit, how)]
-
-
-def read(*inputs: object, how: DocumentRule = DEFAULT, size: int = 10**6) -> list[str]:
-    """Return the documents of inputs, cut into pieces of a size."""
-    return documents(cut(find_files(map(str, inputs)), how, size), how)
+def read(*inputs: object, text_field: str = "text", documents: Documents = "blank-line") -> list[str]:
+    """Return the documents of inputs."""
+    sources = [source for found in find_all([str(text) for text in inputs]) for source in found]
+    return [text for source in sources for text in read_documents(source, text_field, documents)]
 
 
 ODD = [
@@ -54,7 +47,7 @@ def made_texts() -> list[str]:
 
 
 @pytest.mark.parametrize("mode", ["blank-line", "line", "file"])
-def test_each_document_of_a_text_file_comes_once_however_it_is_cut(tmp_path: Path, mode: Documents) -> None:
+def test_each_document_of_a_text_file_comes_once(tmp_path: Path, mode: Documents) -> None:
     path = tmp_path / "a.txt"
     for text in made_texts():
         path.write_bytes(text.encode())
@@ -65,35 +58,33 @@ def test_each_document_of_a_text_file_comes_once_however_it_is_cut(tmp_path: Pat
             "file": [whole],
         }
         expected = [part.strip() for part in parts[mode] if part.strip()]
-        for size in SIZES:
-            found = [one for one in read(path, how=DocumentRule(documents=mode), size=size) if one]
-            assert found == expected, (text, size)
+        assert [found for found in read(path, documents=mode) if found] == expected, text
 
 
-def test_each_json_line_comes_once_however_it_is_cut(tmp_path: Path) -> None:
+def test_each_json_line_comes_once(tmp_path: Path) -> None:
     texts = [text.strip() for text in [*made_texts(), *TOPICS[:3]]]
     path = tmp_path / "a.jsonl"
     for blank in ("", "\n"):
         path.write_text("".join(json.dumps({"id": k, "text": one}) + "\n" + blank for k, one in enumerate(texts)))
-        for size in (*SIZES[5:], 4000):
-            assert read(path, size=size) == texts
+        assert read(path) == texts
     packed = tmp_path / "b.json.gz"
     packed.write_bytes(gzip.compress(path.read_bytes()))
-    assert read(packed, size=10) == texts
+    assert read(packed) == texts
 
 
-def test_each_row_of_a_parquet_file_comes_once_however_it_is_cut(tmp_path: Path) -> None:
+def test_each_row_of_a_parquet_file_comes_once(tmp_path: Path) -> None:
     texts = [text.strip() for text in [*made_texts(), *TOPICS]]
     path = tmp_path / "a.parquet"
     for rows, kind in ((7, pa.string()), (100, pa.large_string()), (10_000, pa.string())):
         table = pa.table({"id": range(len(texts)), "body": pa.array(texts, kind)})
         pq.write_table(table, path, row_group_size=rows)
-        for size in (100, 1000, 30_000, 10**7):
-            units = cut(find_files([str(path)]), DocumentRule("body"), size)
-            assert documents(units, DocumentRule("body")) == texts, (rows, size)
-            if size == 30_000:
-                assert len(units) > 10
-                assert max(unit.size for unit in units) <= 60_000
+        assert read(path, text_field="body") == texts, rows
+    for name, words in (
+        ("text", r"no field 'text', it has body; --text-field body\?"),
+        ("id", "'id' is no text but int64"),
+    ):
+        with pytest.raises(InputError, match=words):
+            read(path, text_field=name)
 
 
 def test_a_data_set_on_disk_gives_its_rows_in_order(tmp_path: Path) -> None:
@@ -102,8 +93,7 @@ def test_a_data_set_on_disk_gives_its_rows_in_order(tmp_path: Path) -> None:
     texts = [text.strip() for text in TOPICS[:30]]
     data = Dataset.from_dict({"text": [*texts, None], "n": list(range(31))})
     data.save_to_disk(str(tmp_path / "one"), num_shards=4)
-    for size in (1000, 10**5, 10**8):
-        assert read(tmp_path / "one", size=size) == [*texts, ""]
+    assert read(tmp_path / "one") == [*texts, ""]
     data.select([5, 3, 1]).save_to_disk(str(tmp_path / "some"))
     assert read(tmp_path / "some") == [texts[5], texts[3], texts[1]]
     DatasetDict(train=data.select(range(3)), other=data.select(range(3, 5))).save_to_disk(str(tmp_path / "two"))
@@ -112,9 +102,9 @@ def test_a_data_set_on_disk_gives_its_rows_in_order(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=f"has no split 'test'; name one: {tmp_path}/two:train, {tmp_path}/two:other"):
         read(f"{tmp_path}/two:test")
     with pytest.raises(InputError, match=r"no field 'body', it has text; --text-field text\?"):
-        read(tmp_path / "one", how=DocumentRule("body"))
+        read(tmp_path / "one", text_field="body")
     with pytest.raises(InputError, match="field 'n' is no text but int64"):
-        read(tmp_path / "one", how=DocumentRule("n"))
+        read(tmp_path / "one", text_field="n")
 
 
 def test_a_data_set_of_the_hub_is_asked_for_by_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -141,17 +131,32 @@ def test_inputs_are_files_folders_and_patterns_each_file_once(tmp_path: Path) ->
     assert read(f"{tmp_path}/*.txt", f"{tmp_path}/**/*.txt") == ["a.txt", "b.txt", "sub/d.txt"]
 
 
-def test_small_files_share_a_unit_and_a_new_one_changes_few(tmp_path: Path) -> None:
-    for k in range(300):
-        (tmp_path / f"{k:03}.txt").write_text("x" * (50 + k % 7))
-    units = cut(find_files([str(tmp_path)]), DocumentRule(), 1000)
-    assert 15 <= len(units) <= 100
-    assert max(unit.size for unit in units) <= 1000
-    assert documents(units) == ["x" * (50 + k % 7) for k in range(300)]
-    (tmp_path / "020a.txt").write_text("new" * 20)
-    more = cut(find_files([str(tmp_path)]), DocumentRule(), 1000)
-    assert len(documents(more)) == 301
-    assert len(set(more) - set(units)) <= 5
+@pytest.mark.parametrize("size", [1, 100, 1000, 10_000, 10**9])
+def test_parts_have_each_document_once_and_no_more_than_their_size(size: int) -> None:
+    texts = [text[:length] for text in TOPICS for length in (5, 50, 900)]
+    parts = list(cut(texts, 2**60, size))
+    assert [data.decode() for part in parts for data, _ in part.documents] == texts
+    assert {side for part in parts for _, side in part.documents} == {"train", "val"}
+    for part in parts:
+        sizes = [len(data) for data, _ in part.documents]
+        assert part.size == sum(sizes)
+        assert part.size <= size or len(sizes) == 1
+    assert len({part.name for part in parts}) == len({tuple(part.documents) for part in parts})
+
+
+def test_a_new_document_changes_the_parts_around_it_not_those_that_follow() -> None:
+    texts = [f"{k} " + "x" * (50 + k % 7) for k in range(3000)]
+    before = [part.name for part in cut(texts, 2**60, 2000)]
+    assert 60 <= len(before) <= 250
+    for at in (0, 100, 1500):
+        after = [part.name for part in cut([*texts[:at], "new" * 20, *texts[at:]], 2**60, 2000)]
+        assert len(set(after) - set(before)) <= 8
+    assert [part.name for part in cut([*texts, "new"], 2**60, 2000)][:-2] == before[:-2]
+
+
+def test_the_name_of_a_part_is_that_of_its_documents_in_their_order() -> None:
+    names = {next(cut(texts, 2**60, 10**9)).name for texts in (["a", "b"], ["b", "a"], ["ab"], ["a", "b", "b"])}
+    assert len(names) == 4
 
 
 def test_a_byte_order_mark_is_no_text_and_half_a_surrogate_pair_becomes_a_question_mark(tmp_path: Path) -> None:
@@ -160,15 +165,15 @@ def test_a_byte_order_mark_is_no_text_and_half_a_surrogate_pair_becomes_a_questi
     assert read(tmp_path) == ["first", "second", "a ? b 😀"]
 
 
-def test_memory_holds_a_piece_not_the_file(tmp_path: Path) -> None:
+def test_memory_holds_a_document_not_the_file(tmp_path: Path) -> None:
     import tracemalloc
 
     def peak(size: int) -> int:
         path = tmp_path / f"{size}.txt"
         path.write_text("Some words of a line.\n\n" * (size // 23))
-        units = cut(find_files([str(path)]), DocumentRule(), 10**9)
+        (source,) = find_sources(str(path))
         tracemalloc.start()
-        count = sum(1 for _ in read_documents(units[0], DocumentRule()))
+        count = sum(1 for _ in read_documents(source, "text", "blank-line"))
         peak_bytes = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert count == size // 23
@@ -217,9 +222,8 @@ def test_what_is_wrong_in_a_file_is_said_with_its_place(
 ) -> None:
     path = tmp_path / name
     path.write_bytes(content)
-    for size in (3, 10**6):
-        with pytest.raises(kind, match=re.escape(words.format(path=path))):
-            read(path, size=size)
+    with pytest.raises(kind, match=re.escape(words.format(path=path))):
+        read(path)
 
 
 def test_what_is_not_there_is_named(tmp_path: Path) -> None:
@@ -248,15 +252,14 @@ def test_a_file_that_may_not_be_read_is_named(tmp_path: Path) -> None:
 def test_a_document_too_large_for_memory_is_an_error(
     tmp_path: Path, mode: Documents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (reading, cutting):
-        monkeypatch.setattr(module, "MAX_DOCUMENT", 2**20)
+    monkeypatch.setattr(reading, "MAX_DOCUMENT", 2**20)
     path = tmp_path / "a.txt"
     text = "short\n\n" + "words " * 200_000 + "\n\nshort\n"
     path.write_text(text)
     start = 0 if mode == "file" else 7
     words = f"{path}: the document that begins at byte {start} has more than 1 MiB"
     with pytest.raises(InputError, match=re.escape(words)):
-        read(path, how=DocumentRule(documents=mode), size=300_000)
+        read(path, documents=mode)
     (tmp_path / "b.txt.gz").write_bytes(gzip.compress(text.encode()))
     with pytest.raises(InputError, match="more than 1 MiB"):
-        read(tmp_path / "b.txt.gz", how=DocumentRule(documents=mode))
+        read(tmp_path / "b.txt.gz", documents=mode)

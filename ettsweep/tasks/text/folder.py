@@ -1,20 +1,22 @@
 """The folder that becomes a corpus: only where nothing else is, by one command at a time, finished in one rename."""
 
+import fcntl
+import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from ettsweep.errors import EttsweepError, InputError
-from ettsweep.files import write_atomic
-from ettsweep.tasks.preparation import check_out, meant, remove_begun, written_alone
+from ettsweep.errors import EttsweepError, InputError, StorageError
+from ettsweep.files import storage_errors, write_atomic
 from ettsweep.tasks.text.corpus import mark_verified, stamp_of
-from ettsweep.tasks.text.manifest import MANIFEST, SHARDS, TOKENIZER, Manifest, UnitRecord, read_manifest
+from ettsweep.tasks.text.manifest import MANIFEST, SHARDS, TOKENIZER, Manifest, read_manifest
 
 TRAINED = "tokenizer-"
 """Beginning of the name of the file that processes read the tokenizer from."""
 
 _OWN = re.compile(rf"[0-9a-f]{{24}}(-\d+\.bin|\.json)|{TRAINED}[0-9a-f]{{24}}\.json")
+_TEMPORARY = re.compile(r"\A\.(.+)\.[0-9a-f]{32}\.tmp\Z")
 
 
 def check_folder(out: Path) -> None:
@@ -24,7 +26,11 @@ def check_folder(out: Path) -> None:
         InputError: something else is there.
         StorageError: it cannot be written.
     """
-    check_out(out)
+    if out.exists() and not out.is_dir():
+        raise InputError(f"--out {out}: is a file; a folder is expected")
+    above = next(folder for folder in (out, *out.absolute().parents) if folder.exists())
+    if not os.access(above, os.W_OK | os.X_OK):
+        raise StorageError(f"--out {out}: {above} cannot be written; choose another folder")
     if out.is_dir() and (others := not_own(out)):
         names = ", ".join(others[:6])
         raise InputError(f"--out {out}: is not empty, and no tokenised text (it holds {names}); name a new folder")
@@ -34,17 +40,22 @@ def not_own(folder: Path) -> list[str]:
     """Return what a folder holds beside tokenised text, be that finished or not."""
     shards = folder / SHARDS
     inside = sorted(shards.iterdir()) if shards.is_dir() else []
-    known = {SHARDS} if shards.is_dir() else set[str]()
+    expected = {SHARDS} if shards.is_dir() else set[str]()
     if any(map(_is_own, inside)) or corpus_there(folder):  # others may have files of these names, too
-        known |= {MANIFEST, TOKENIZER}
-    names = [path.name for path in sorted(folder.iterdir()) if meant(path) not in known]
+        expected |= {MANIFEST, TOKENIZER}
+    names = [path.name for path in sorted(folder.iterdir()) if _final_name(path) not in expected]
     names += [f"{SHARDS}/{path.name}" for path in inside if not _is_own(path)]
     return [name for name in names if not Path(name).name.startswith(".nfs")]  # a shard that a run still reads
 
 
+def _final_name(path: Path) -> str:
+    """Return the name of a file, or that of the one of which it is what a kill has left (see files.write_atomic)."""
+    return _TEMPORARY.sub(r"\1", path.name)
+
+
 def _is_own(path: Path) -> bool:
-    """Say whether something in `shards/` has a name that `ettsweep data text` gives."""
-    return _OWN.fullmatch(meant(path)) is not None
+    """Return whether something in `shards/` has a name that `ettsweep data text` gives."""
+    return _OWN.fullmatch(_final_name(path)) is not None
 
 
 def corpus_there(out: Path) -> Manifest | None:
@@ -60,20 +71,32 @@ def corpus_folder(out: Path) -> Iterator[Path]:
     """Give the folder for shards, for this command alone; nothing that is of no use stays behind.
 
     Raises:
-        StorageError: another command is at work there.
+        StorageError: it cannot be made, or another command is at work there.
     """
     shards = out / SHARDS
-    with written_alone(out, SHARDS, "ettsweep data text") as made:
+    with storage_errors(out):
+        made = [shards, *(folder for folder in (out, *out.parents) if not folder.exists())]
+        shards.mkdir(parents=True, exist_ok=True)
+        lock = os.open(out, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # not all file systems have locks on folders
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise StorageError(f"{out}: another `ettsweep data text` is writing there") from None
         try:
             yield shards
         finally:
-            for folder in (out, shards):
-                remove_begun(folder, lambda path: meant(path) in (MANIFEST, TOKENIZER) or _is_own(path))
+            for path in [*out.glob(".*.tmp"), *shards.glob(".*.tmp")]:
+                if _final_name(path) in (MANIFEST, TOKENIZER) or _is_own(path):
+                    path.unlink(missing_ok=True)
             _remove_unused(shards, made)
+    finally:
+        os.close(lock)
 
 
 def _remove_unused(shards: Path, folders: Iterable[Path]) -> None:
-    """Remove the folders of a command that has finished no unit."""
+    """Remove the folders of a command that has finished no part."""
     if any(not (path.name.startswith(TRAINED) and _is_own(path)) for path in shards.iterdir()):
         return
     for path in shards.iterdir():
@@ -83,14 +106,15 @@ def _remove_unused(shards: Path, folders: Iterable[Path]) -> None:
             folder.rmdir()
 
 
-def finish(out: Path, manifest: Manifest, tokenizer: Path, records: Sequence[UnitRecord]) -> None:
+def finish(out: Path, manifest: Manifest, tokenizer: Path) -> None:
     """Make a corpus of finished shards, and remove those of an earlier one that it does not have."""
     own, text = out / TOKENIZER, tokenizer.read_bytes()
     if not own.is_file() or own.read_bytes() != text:
         (out / MANIFEST).unlink(missing_ok=True)  # at no instant does it stand beside a tokenizer that is not its own
         write_atomic(own, text)
     write_atomic(out / MANIFEST, manifest.model_dump_json(indent=1))
-    keep = {tokenizer.name, *(shard.name for shard in manifest.shards), *(f"{one.key}.json" for one in records)}
+    keep = {tokenizer.name, *(shard.name for shard in manifest.shards)}
+    keep |= {f"{shard.name.partition('-')[0]}.json" for shard in manifest.shards}
     for path in (out / SHARDS).iterdir():
         if path.name not in keep and _is_own(path):
             path.unlink()

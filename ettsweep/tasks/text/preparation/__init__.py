@@ -1,1 +1,0 @@
-"""`ettsweep data text`: from files to a corpus."""

@@ -258,7 +258,7 @@ def packed_grid(folder: Path, small: bool) -> Rows:
     """Time a whole grid through the command line on one slot, alone and packed."""
     with tempfile.TemporaryDirectory(dir=folder) as own:
         ways = ["pack=1", "pack=32", "pack=32 pack_mode=fast"]
-        yield from pack.command(1, 1 if small else 4, ways, Path(own), SHORT if small else ())
+        yield from pack.commands(1, 9 if small else 36, ways, Path(own), options=SHORT if small else ())
 
 
 SHORT = ("--set=schedule.total_steps=8", "--set=schedule.warmup_steps=2", "--set=schedule.eval_every=4")

@@ -1,8 +1,9 @@
 """Measure what runs gain by training in one process: `make bench-pack`. It prints tables, and tests nothing.
 
-Steps: training steps of vit-digits, and of vit-cifar10 on a GPU: alone, in turn on one batch, in a stack,
-a few steps each way, and again; each figure is a median over turns. Loader: whole runs on JPEG files, alone and in a pack.
-Command: a grid of vit-digits through the command line, worker start and evaluations included.
+Steps: training steps of vit-digits, and of vit-cifar10 on a GPU: alone, in turn on one batch, in a stack, a few steps
+each way, and again; each figure is a median over turns. Loader: whole runs on JPEG files, alone and in a pack.
+Commands: grids of vit-digits through the command line, worker start and evaluations included; all ways in turn, and again.
+With --checkout FOLDER, grids are trained by the code there too.
 """
 
 import argparse
@@ -21,6 +22,7 @@ from typing import Any
 
 import torch
 
+import ettsweep
 from bench.waves import CLASSES, write_images
 from ettsweep.models.architectures import model_spec
 from ettsweep.models.build import example_inputs
@@ -31,14 +33,15 @@ from ettsweep.spec import RunSpec, ScheduleSpec, StrategySpec
 from ettsweep.tasks.base import Batch, Classification, SameBatch
 from ettsweep.tasks.images.spec import Cifar10Task, DigitsTask, ImageNetTask
 from ettsweep.training.distributed import ALONE
+from ettsweep.training.ensemble.pack import Pack
+from ettsweep.training.ensemble.stack import Stack
 from ettsweep.training.execution import Execution
-from ettsweep.training.pack import Pack
 from ettsweep.training.run import Claimed, assembled, environment, prepare, training
-from ettsweep.training.stack import Stack
 from ettsweep.training.trainer import Trainer
 from ettsweep.worker.devices import keep_freed_memory
 
-ETTSWEEP = (sys.executable, "-m", "ettsweep")  # also where it is not installed, but on the path
+ETTSWEEP = (sys.executable, "-P", "-m", "ettsweep")  # also where it is not installed, but on the path
+HERE = Path(ettsweep.__file__).parents[1]
 DIGITS = RunSpec(
     model=model_spec("vit-digits"),
     task=DigitsTask(),
@@ -123,7 +126,7 @@ def steps(model: str, members: int, device: torch.device, turns: int, steps_a_tu
         for way, take in ways.items():
             began_s = now_s(device)
             take(steps_a_turn)
-            if turn:  # the first warms caches
+            if turn:  # the first traces, and warms caches
                 took[way].append((now_s(device) - began_s) / steps_a_turn / members)
     alone = took["alone"]
     return [
@@ -166,19 +169,38 @@ def loader(members: int, folder: Path) -> list[Row]:
     return rows
 
 
-def command(slots: int, seeds: int, ways: Sequence[str], folder: Path, options: Sequence[str] = ()) -> list[Row]:
-    """Return how long a grid of 9 points and some seeds takes through the command line, in each way."""
-    rows: list[Row] = []
-    for way in ways:
-        grid = ["grid", "--model", "vit-digits", "--strategy", "standard", "--seeds", ",".join(map(str, range(seeds)))]
-        launch = ["--launch-set", f"slots={slots}", "--launch-set", "threads=1"]
-        launch += [part for option in way.split() for part in ("--launch-set", option)]
+def commands(
+    slots: int,
+    runs: int,
+    ways: Sequence[str],
+    folder: Path,
+    checkouts: Sequence[Path] = (HERE,),
+    repeats: int = 1,
+    options: Sequence[str] = (),
+) -> list[Row]:
+    """Return how long a grid of 9 points takes through the command line, by the code of each checkout, in each way.
+
+    All take their turn, and then again: each figure is the least, since others can only lengthen it.
+    """
+    took: dict[tuple[Path, str], list[float]] = {(code, way): [] for code in checkouts for way in ways}
+    seeds = ",".join(map(str, range(runs // 9)))
+    for turn, (code, way) in itertools.product(range(repeats), took):
+        grid = ["grid", "--model", "vit-digits", "--strategy", "standard", "--seeds", seeds, *options]
+        settings = [f"slots={slots}", "threads=1", *way.split()]
+        launch = [part for setting in settings for part in ("--launch-set", setting)]
+        results = folder / f"{slots}-{runs}-{turn}-{checkouts.index(code)}-{way.replace(' ', '-')}"
+        environment = os.environ | {"PYTHONPATH": str(code), "ETTSWEEP_SLOTS": str(folder / "slots")}
         began_s = time.perf_counter()
-        where = ["--results", str(folder / f"{slots}-{way.replace(' ', '-')}"), "--follow"]
-        subprocess.run([*ETTSWEEP, *grid, *options, *launch, *where], check=True, capture_output=True)
-        wall_s = time.perf_counter() - began_s
-        rows.append({"slots": slots, "way": way, "runs": 9 * seeds, "wall s": wall_s})
-        rows[-1]["times as fast"] = rows[0]["wall s"] / wall_s
+        command = [*ETTSWEEP, *grid, *launch, "--results", str(results), "--follow"]
+        subprocess.run(command, check=True, capture_output=True, env=environment, cwd=folder)
+        took[code, way].append(time.perf_counter() - began_s)
+    first_s = min(next(iter(took.values())))
+    rows: list[Row] = []
+    for (code, way), seconds in took.items():
+        named = {"code": code.name} if len(checkouts) > 1 else {}
+        wall_s = min(seconds)
+        rows.append({"slots": slots, **named, "way": way, "runs": runs, "wall s": wall_s})
+        rows[-1] |= {"longest s": max(seconds), "times as fast": first_s / wall_s}
     return rows
 
 
@@ -203,9 +225,12 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=10, help="steps of a turn")
     parser.add_argument("--loader", type=int, nargs="*", default=[8])
     parser.add_argument("--slots", type=int, nargs="*", default=[1, 2])
-    parser.add_argument("--seeds", type=int, default=12)
-    ways = ["pack=1", "pack=8", "pack=32", "pack=32 pack_mode=fast"]
-    parser.add_argument("--ways", nargs="*", default=ways, help="of the command: launch settings")
+    parser.add_argument("--runs", type=int, nargs="*", default=[18, 72, 108], help="of a command: multiples of 9")
+    parser.add_argument("--ways", nargs="*", default=["pack=1", "pack=auto"], help="of a command: launch settings")
+    parser.add_argument(
+        "--checkout", type=Path, nargs="*", default=[], help="whose code trains the grids too, before ours"
+    )
+    parser.add_argument("--repeats", type=int, default=1, help="of the commands")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -217,7 +242,7 @@ def main() -> None:
         torch.cuda.get_device_name() if device.type == "cuda" else torch.backends.cpu.get_cpu_capability()
     )
     print(json.dumps(versions))
-    found: dict[str, list[Row]] = {"steps": [], "loader": [], "command": []}
+    found: dict[str, list[Row]] = {"steps": [], "loader": [], "commands": []}
     with tempfile.TemporaryDirectory() as folder:
         for model, members in itertools.product(options.models or models, options.members):
             found["steps"] += steps(model, members, device, options.turns, options.steps)
@@ -225,9 +250,10 @@ def main() -> None:
         for members in options.loader:
             found["loader"] += loader(members, Path(folder))
         show(found["loader"])
-        for slots in options.slots:
-            found["command"] += command(slots, options.seeds, options.ways, Path(folder))
-        show(found["command"])
+        codes = [*(path.resolve() for path in options.checkout), HERE]
+        for slots, runs in itertools.product(options.slots, options.runs):
+            found["commands"] += commands(slots, runs, options.ways, Path(folder), codes, options.repeats)
+        show(found["commands"])
     if options.json:
         options.json.write_text(json.dumps({"versions": versions, **found}, indent=1) + "\n")
 

@@ -65,7 +65,7 @@ def _compiler(profile: AnyProfile | None) -> Iterator[Check]:
         gpu = bool(torch_facts()["devices"])
     except RuntimeError:
         return  # a row of its own says so
-    asked = profile is not None and (profile.compile is True or profile.pack_mode == "fast")
+    asked = profile is not None and profile.compile is True
     if gpu and not (isinstance(profile, LocalProfile) and profile.devices == "cpu"):
         yield check("compiler", partial(compiler, "cuda"), "failed" if asked else "warning")
     elif asked:

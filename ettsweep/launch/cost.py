@@ -178,7 +178,7 @@ class Account:
         return f"{told}; {len(mixed)} of them {MIXED}" if mixed else told
 
     def _mixes(self, run: RunDir) -> bool:
-        """Say whether a run was begun exact and may go on in a compiled stack."""
+        """Say whether a run was begun exact and may go on in a stack that need not be."""
         saved = _last_saved(run) if self.profile.pack_mode == "fast" else None
         return saved is not None and saved.execution().get("pack_mode") != "fast"
 
@@ -240,7 +240,7 @@ def _packed(trained: Iterable[Run]) -> str:
     """Return how many of finished runs were trained together with others, and with how many; "" for none."""
     executions = [run.result.get("execution") or {} for run in trained if run.result]
     packs = [size for how in executions if (size := how.get("pack") or 1) > 1]
-    fast = ", compiled" if any(how.get("pack_mode") == "fast" for how in executions) else ""
+    fast = ", fast" if any(how.get("pack_mode") == "fast" for how in executions) else ""
     return f", {len(packs)} of them in packs of up to {max(packs)}{fast}" if packs else ""
 
 

@@ -62,8 +62,8 @@ class Profile(Frozen):
         devices_per_run: GPUs, or CPU slots, that train one run together.
         pack: runs of one recipe that a worker trains at once, at most: they share a loader, and in a stack one call of
             the model. `auto` is several where data have to be loaded, or where a short trial says that a stack pays.
-        pack_mode: `exact` stacks runs where that gives the numbers of runs alone, bit for bit (on the CPU); `fast`
-            compiles stacks, which is as good up to rounding.
+        pack_mode: `exact` stacks runs where that gives the numbers of runs alone, bit for bit; `fast` also where they
+            are rounded otherwise, as on a GPU.
         micro_batch: images or texts that go through the model of a device at once; gradients are accumulated over the
             rest of its share of the batch. `auto` takes what fits into its memory.
         loader_workers: processes of each worker that load images; `auto` is one per CPU of a worker with a GPU, and

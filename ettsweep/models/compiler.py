@@ -1,6 +1,5 @@
 """torch's compiler: blocks of a model compiled once for each shape, or a word that they are not."""
 
-from collections import defaultdict
 from collections.abc import Callable, Hashable
 from functools import cache
 from typing import Any
@@ -81,9 +80,6 @@ def _compile_backward_too() -> None:
         config.force_non_lazy_backward_lowering = True
 
 
-COMPILED: defaultdict[Hashable, set[int]] = defaultdict(set)
-"""Numbers of runs for which a function of many has been compiled, by their shape, and not been forgotten since."""
-
 _LAST: list[Hashable] = []
 
 
@@ -91,7 +87,6 @@ def _forget_unless(kind: Hashable) -> None:
     """Have the compiler forget what it has compiled for runs of another kind."""
     if _LAST and _LAST[0] != kind:
         torch._dynamo.reset()
-        COMPILED.clear()
     _LAST[:] = [kind]
 
 

@@ -27,11 +27,11 @@ from ettsweep.tasks.kinds import check_data, task_kind
 from ettsweep.training import checkpoint
 from ettsweep.training.attention import settle_attention
 from ettsweep.training.distributed import ALONE, Peers, is_sharded, watching
+from ettsweep.training.ensemble.pack import Pack
 from ettsweep.training.execution import Execution
 from ettsweep.training.loop import LoopEnd, run_loop, timings_of
 from ettsweep.training.memory import naming_the_batch
 from ettsweep.training.optimizer import build_optimizer
-from ettsweep.training.pack import Pack
 from ettsweep.training.precision import set_matmul_precision
 from ettsweep.training.record import Record
 from ettsweep.training.resume import changes, resumed, trained_before

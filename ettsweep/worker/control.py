@@ -10,7 +10,7 @@ from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 
 if TYPE_CHECKING:
-    from ettsweep.training.pack import Pack
+    from ettsweep.training.ensemble.pack import Pack
     from ettsweep.training.turns import Stop
 
 

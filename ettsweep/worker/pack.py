@@ -7,10 +7,9 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from ettsweep.errors import CorruptError
-from ettsweep.launch.fields import PackMode
 from ettsweep.launch.profiles import AnyProfile
 from ettsweep.models.architectures import architecture, parameter_count
-from ettsweep.models.cost import activation_bytes, train_flops_per_sample
+from ettsweep.models.cost import activation_bytes
 from ettsweep.output import count
 from ettsweep.processes import GIB
 from ettsweep.runs.folder import RunDir
@@ -30,25 +29,12 @@ TRAINED = (State.RUNNING, State.UNKNOWN)
 FILLED = 0.5
 """Share of the free memory that a pack may take, as far as it is reckoned here."""
 
-STACK = 32
-"""Runs of a stack unless a profile says how many; where that does not pay, LEAST_STACK may: caches hold fewer."""
-
-SEEN = 4
-"""Stacks that a worker looks ahead for, to have them of one size: each other size is traced, tried or compiled anew."""
-
-LEAST_STACK, STACK_PAYS = 8, 1.15
-"""Runs below which no stack is tried, and how many times as fast it has to be, unless a profile asks for one."""
-
-TRIAL_FLOPS = 2e11
-"""Work of a trial beyond which a CPU takes none: it would take more than some ten seconds, and models of which a step
-takes so long leave nothing to save."""
+STACKED = {"cpu": 8, "cuda": 32}
+"""Runs of a stack under `auto`: what more of them keep for the backward pass leaves the caches of some CPUs."""
 
 WORTH_A_TRIAL = 5000
-"""Steps of all runs of a worker below which it takes no trial, whose some 200 steps would be a part of them."""
-
-WORTH_COMPILING = 25_000
-"""Steps of all runs of a worker below which it compiles no stack unless a profile asks for one: 20 seconds or more on a
-CPU, for which some 2 ms of a step of the smallest models are saved."""
+"""Steps of all runs that a worker has before it below which `auto` tries no stack. A trial takes as long as some 200 of
+the smallest models, whose steps take 2 to 4 ms: half a second to trace the stack, and five steps of each member."""
 
 
 def claimable(run: RunDir, outlook: Outlook) -> bool:
@@ -124,16 +110,16 @@ class Size(NamedTuple):
     """How many runs a worker takes at once.
 
     Attributes:
-        mode: of their stacks.
+        stack: the one size of which a stack is tried; 0 for none, None for any.
         remark: what the log should say of that.
     """
 
     size: int
-    mode: PackMode
+    stack: int | None = None
     remark: str = ""
 
 
-ONE = Size(1, "exact")
+ONE = Size(1)
 
 
 class Places:
@@ -141,12 +127,11 @@ class Places:
 
     Attributes:
         size: how many there are, with that of the run that the pack begins with.
-        mode: of its stacks.
-        remark: what the log should say of that.
+        stack, remark: as in `Size`.
     """
 
     def __init__(self, size: Size = ONE, others: Iterable[RunDir] = ()) -> None:
-        self.size, self.mode, self.remark = size
+        self.size, self.stack, self.remark = size
         self._others = iter(others)
         self._seen = deque[RunDir]()
 
@@ -164,21 +149,14 @@ def enough(profile: AnyProfile, spec: RunSpec) -> int:
     """Return how many runs left to each worker make as large a pack as any more would."""
     if profile.pack != "auto":
         return profile.pack
-    worth = WORTH_COMPILING if profile.pack_mode == "fast" else WORTH_A_TRIAL
-    return STACK * max(SEEN, math.ceil(worth / spec.schedule.last_step / STACK))
-
-
-def alike(runs: int, most: int) -> int:
-    """Return the size of the packs that so many runs are cut into, as few and as alike as can be."""
-    return math.ceil(runs / math.ceil(runs / most))
+    return max(*STACKED.values(), math.ceil(WORTH_A_TRIAL / spec.schedule.last_step))
 
 
 def pack_size(profile: AnyProfile, spec: RunSpec, device: "torch.device", left: float, workers: int) -> Size:
     """Return how many runs like one a worker takes at once, leaving the others their part of the runs that are left."""
-    mode = profile.pack_mode
     fair = math.ceil(left / workers)
     if fair < 2 or profile.devices_per_run > 1 or profile.pack == 1:
-        return Size(1, mode)
+        return ONE
     from ettsweep.training.memory import STATE_BYTES, available_bytes
 
     free_bytes = available_bytes(device) // (workers if device.type == "cpu" else 1)  # they share it
@@ -186,61 +164,38 @@ def pack_size(profile: AnyProfile, spec: RunSpec, device: "torch.device", left: 
     fitting = int(FILLED * free_bytes / state_bytes)
     if profile.pack != "auto":
         if fitting >= 2:
-            return Size(min(profile.pack, fair, fitting), mode)
+            return Size(min(profile.pack, fair, fitting))
         remark = (
             f"trains alone: of the {count(min(profile.pack, fair), 'run')} that could train at once, with "
             f"{state_bytes / GIB:.2g} GiB of weights and moments each, no two fit into half of the "
             f"{free_bytes / GIB:.2g} GiB that are free"
         )
-        return Size(1, mode, remark)
-    stack = int(FILLED * free_bytes / (state_bytes + spec.batch_size * activation_bytes(spec.model, recompute=False)))
-    remark = ""
-    if mode == "fast" and fair * spec.schedule.last_step < WORTH_COMPILING:
-        mode = "exact"
-        remark = f"{_work(spec, fair)} are too few to compile a stack for; pack=K asks for one"
-    size, why = stack_size(profile, spec, device, fair, stack, mode)
+        return Size(1, remark=remark)
+    each_bytes = state_bytes + spec.batch_size * activation_bytes(spec.model, recompute=False)
+    size = min(STACKED[device.type], fair, int(FILLED * free_bytes / each_bytes))
+    why = against_a_stack(profile, spec, device, size, fair)
     if not why:
-        return Size(size, mode, remark)
-    together = max(1, min(profile.together(spec.task), fair, fitting))
-    return Size(together, mode, f"no stack: {why}" if together > 1 else f"trains alone, without a stack: {why}")
+        return Size(size, stack=size)
+    size = max(1, min(profile.together(spec.task), fair, fitting))
+    return Size(size, 0, f"no stack: {why}" if size > 1 else f"trains alone, without a stack: {why}")
 
 
-def _work(spec: RunSpec, runs: int) -> str:
-    return f"{count(runs, 'run')} of {count(spec.schedule.last_step, 'step')}"
+def against_a_stack(profile: AnyProfile, spec: RunSpec, device: "torch.device", size: int, runs: int) -> str:
+    """Return why `auto` tries no stack of a size where so many runs like one are before a worker; "" where it does."""
+    from ettsweep.training.ensemble.stack import verdict
 
-
-def stack_size(
-    profile: AnyProfile, spec: RunSpec, device: "torch.device", runs: int, fitting: int, mode: PackMode
-) -> tuple[int, str]:
-    """Return how many of so many runs like one should train in a stack, of which so many fit, or why none should."""
     if not architecture(spec.model).stacks:
-        return 1, f"models of kind {spec.model.kind} have none"
+        return f"models of kind {spec.model.kind} have none"
     if profile.compile is True or profile.activation_checkpointing is True:
-        return 1, "the profile has blocks compiled, or activations computed again"
-    if min(runs, fitting) < LEAST_STACK:
-        which = "are left for each worker" if runs < LEAST_STACK else "fit into half of the free memory"
-        return 1, f"fewer than {LEAST_STACK} runs {which}"
-    largest = alike(runs, min(fitting, STACK))
-    if mode == "fast":
-        return largest, ""
-    from ettsweep.training.stack import rehearse, rehearsed
-
-    why = ""
-    for size in dict.fromkeys((largest, LEAST_STACK)):
-        members = 2 ** (size.bit_length() - 1)  # few trials serve all packs of a worker
-        if runs * spec.schedule.last_step < WORTH_A_TRIAL and not rehearsed(spec.typical, device, members):
-            return 1, why or f"{_work(spec, runs)} are too few to try one for; pack=K asks for one"
-        flops = 4 * members * spec.batch_size * train_flops_per_sample(spec.model)
-        if device.type == "cpu" and flops > TRIAL_FLOPS:
-            why = "a step of such a model takes too long to save much of it"
-            continue
-        tried = rehearse(spec.typical, device, members)
-        if tried.error:
-            why = f"the trial of one failed, {tried.error}"
-        elif not tried.exact and device.type == "cpu":
-            why = f"in one of {members} the last bits differ"
-        elif tried.speedup >= STACK_PAYS:
-            return size, ""
-        else:
-            why = f"one of {members} finds gradients {tried.speedup:.2f} times as fast"
-    return 1, why
+        return "the profile has blocks compiled, or activations computed again"
+    if size < 2:
+        return "no two runs fit into half of the free memory"
+    if device.type != "cpu" and profile.pack_mode == "exact":
+        return "a GPU rounds otherwise in one; pack_mode=fast allows that"
+    known = verdict(spec, device, size, profile.pack_mode)
+    if known:
+        return "" if known.stacks else known.why
+    if runs * spec.schedule.last_step < WORTH_A_TRIAL:
+        work = f"{count(runs, 'run')} of {count(spec.schedule.last_step, 'step')}"
+        return f"{work} are too few to try one for; pack=K asks for one"
+    return ""

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     import torch
 
     from ettsweep.training.distributed import Peers
+    from ettsweep.training.ensemble.pack import Pack
     from ettsweep.training.execution import Execution
-    from ettsweep.training.pack import Pack
     from ettsweep.training.turns import Stop, Turns
 
 
@@ -153,8 +153,8 @@ class Worker:
         """Train what is to be trained, with the other processes of a group."""
         import torch
 
+        from ettsweep.training.ensemble.pack import Pack
         from ettsweep.training.memory import give_back
-        from ettsweep.training.pack import Pack
 
         where = str(self.submission.path / "submission.json")
         profile = validate(PROFILES[self.submission.kind], self.submission.profile, where)
@@ -178,7 +178,8 @@ class Worker:
                 unlike = len(attempts) == 1 < places.size and not self.control.told and not places.waiting(1)
                 remark = ALONE_OF_ITS_KIND if unlike else places.remark
                 asked = profile.pack != "auto" or profile.pack_mode == "fast"
-                pack = Pack(device, len(attempts), places.mode, remark, asked=asked)
+                size = len(attempts)
+                pack = Pack(device, size, profile.pack_mode, remark, stack=places.stack, asked=asked)
                 stops = train(attempts, pack, how, self.control, group, profile.heartbeat_s, code, more)
                 for attempt, stop in zip(attempts, stops, strict=True):
                     self.control.heed(stop)
@@ -386,7 +387,7 @@ def train_in_foreground(results: Path, spec: RunSpec, profile: LocalProfile, dat
                 return True
             why = f" ({status.reason})" if status.reason else ""
             raise LaunchError(f"run {run.id} is {status.state}{why}: another process has it; `ettsweep watch` shows it")
-        from ettsweep.training.pack import Pack
+        from ettsweep.training.ensemble.pack import Pack
 
         logger = logging.getLogger("ettsweep")
         logger.addHandler(logging.StreamHandler())

@@ -185,7 +185,7 @@ def test_it_is_told_how_many_runs_were_trained_in_packs(results: Path, make_spec
     told = account.after(load_ledger(results))
     assert told == "3 of 4 runs trained, 2 of them in packs of up to 3: 0.75 device hours in 0 s"
     finish(results, specs[3], 900, pack=3, pack_mode="fast")
-    assert "3 of them in packs of up to 3, compiled: " in account.after(load_ledger(results))
+    assert "3 of them in packs of up to 3, fast: " in account.after(load_ledger(results))
 
 
 def test_fast_is_said_to_change_runs_that_were_begun_exact(results: Path, make_spec: Specs) -> None:

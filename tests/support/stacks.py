@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from torch import Tensor
 
 from ettsweep.tasks.base import Batch
-from ettsweep.training.stack import Stack
+from ettsweep.training.ensemble.stack import Stack
 from ettsweep.training.trainer import Trainer
 
 

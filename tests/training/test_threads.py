@@ -11,8 +11,8 @@ from support.made_runs import CPU, MakeSpec, result_of
 from ettsweep.runs.folder import RunDir
 from ettsweep.training import execution, threads
 from ettsweep.training.distributed import ALONE
+from ettsweep.training.ensemble.pack import Pack
 from ettsweep.training.execution import Execution, settled
-from ettsweep.training.pack import Pack
 from ettsweep.training.run import train_run
 from ettsweep.training.threads import fastest_threads
 from ettsweep.training.trainer import Trainer

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from support.commandline import (
     LONG,
     assert_as_if_undisturbed,
@@ -30,11 +31,13 @@ from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.state import State, ThisMachine
 from ettsweep.spec import RunSpec
+from ettsweep.tasks.base import Share
 from ettsweep.tasks.images.spec import ImageNetTask
-from ettsweep.training import memory, stack
+from ettsweep.training import memory
 from ettsweep.training.distributed import ALONE
+from ettsweep.training.ensemble import stack
+from ettsweep.training.ensemble.stack import Shape, Verdict
 from ettsweep.training.run import environment
-from ettsweep.training.stack import Trial
 from ettsweep.worker.control import POLL_S
 from ettsweep.worker.pack import Places, Remaining, Size, enough, pack_size
 from ettsweep.worker.worker import ALONE_OF_ITS_KIND, Worker
@@ -189,79 +192,80 @@ def test_a_pack_is_as_large_as_asked_for_but_leaves_others_their_part(make_spec:
     assert sizes(LocalProfile(pack=8, devices_per_run=2), spec, 100, 1) == (1, "")
 
 
-def test_auto_packs_what_has_to_be_loaded_and_what_a_trial_finds_faster(
-    make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spec, asked = make_spec(schedule={"total_steps": 1000}), list[int]()
-    found, small = Trial(exact=True, speedup=1.0), 1.01
+@pytest.fixture
+def verdicts(monkeypatch: pytest.MonkeyPatch) -> dict[Any, Verdict]:
+    """Return what trials of this process have said, as yet nothing."""
+    said = dict[Any, Verdict]()
+    monkeypatch.setattr(stack, "_VERDICTS", said)
+    return said
 
-    def rehearse(spec: object, device: object, members: int) -> Trial:
-        asked.append(members)
-        return found if members > 8 else Trial(exact=True, speedup=small)
 
-    monkeypatch.setattr(stack, "rehearse", rehearse)
-    assert sizes(LocalProfile(), spec, 60, 2) == (
-        1,
-        "trains alone, without a stack: one of 8 finds gradients 1.01 times as fast",
-    )
-    loaded = spec.model_copy(update={"task": ImageNetTask(train_size=60, val_size=30)})
-    assert sizes(LocalProfile(), loaded, 60, 2) == (8, "no stack: one of 8 finds gradients 1.01 times as fast")
-    assert asked == [16, 8] * 2
-    small = 1.2
-    assert sizes(LocalProfile(), spec, 64, 2) == (8, ""), "caches hold so many"
-    assert sizes(LocalProfile(), spec, 34, 2) == (8, ""), "and no fewer"
-    asked.clear()
-    found, small = Trial(exact=True, speedup=2.0), 1.01
-    assert sizes(LocalProfile(), spec, 60, 2) == (30, "")
-    assert sizes(LocalProfile(), spec, 108, 2) == (27, ""), "and 27 again, of the same size"
-    assert sizes(LocalProfile(), spec, 256, 2) == (32, "")
-    assert asked == [16, 16, 32]
-    assert sizes(LocalProfile(), spec, 10, 2) == (
-        1,
-        "trains alone, without a stack: fewer than 8 runs are left for each worker",
-    )
-    soon = "trains alone, without a stack: 30 runs of 24 steps are too few to try one for; pack=K asks for one"
-    assert sizes(LocalProfile(), make_spec(), 60, 2) == (1, soon), "a trial would take as long as the runs"
-    with monkeypatch.context() as patched:
-        patched.setattr(stack, "_REHEARSED", {(make_spec().typical, CPU, 16): found})
-        assert sizes(LocalProfile(), make_spec(), 60, 2) == (30, ""), "there has been one"
-        assert sizes(LocalProfile(), make_spec(), 24, 2)[0] == 1, "one of 8 there has not"
-    found = Trial(exact=False, speedup=2.0)
-    assert sizes(LocalProfile(), spec, 60, 2) == (
-        1,
-        "trains alone, without a stack: one of 8 finds gradients 1.01 times as fast",
-    )
-    small = 2.0
-    assert sizes(LocalProfile(), spec, 64, 2) == (8, ""), "in one of 32 the last bits differ"
-    assert sizes(LocalProfile(pack_mode="fast"), spec, 60, 2) == (30, "")
-    found = Trial(exact=True, speedup=2.0)
-    few = "20 runs of 1000 steps are too few to compile a stack for; pack=K asks for one"
-    assert pack_size(LocalProfile(pack_mode="fast"), spec, CPU, 60, 2) == (30, "fast", "")
-    assert pack_size(LocalProfile(pack_mode="fast"), spec, CPU, 40, 2) == (20, "exact", few)
-    assert pack_size(LocalProfile(pack_mode="fast", pack=8), spec, CPU, 40, 2) == (8, "fast", "")
+def test_auto_stacks_where_what_is_left_makes_up_for_a_trial(make_spec: MakeSpec, verdicts: dict[Any, Verdict]) -> None:
+    long, profile = make_spec(schedule={"total_steps": 1000}), LocalProfile()
+    assert pack_size(profile, long, CPU, 60, 2) == (8, 8, "")
+    assert pack_size(profile, long, CPU, 10, 2) == (5, 5, ""), "of what is left for each"
+    few = "trains alone, without a stack: {} runs of {} steps are too few to try one for; pack=K asks for one"
+    assert pack_size(profile, long, CPU, 8, 2) == (1, 0, few.format(4, 1000))
+    assert pack_size(profile, make_spec(schedule={"total_steps": 240}), CPU, 18, 1) == (1, 0, few.format(18, 240))
+    assert pack_size(LocalProfile(pack=8), make_spec(), CPU, 18, 1) == (8, None, ""), "who asks for it gets one"
+    loaded = make_spec().model_copy(update={"task": ImageNetTask(train_size=60, val_size=30)})
+    why = "no stack: 18 runs of 24 steps are too few to try one for; pack=K asks for one"
+    assert pack_size(profile, loaded, CPU, 18, 1) == (8, 0, why), "a loader is shared all the same"
     unlike = "trains alone, without a stack: the profile has blocks compiled, or activations computed again"
-    assert sizes(LocalProfile(pack_mode="fast", compile=True), spec, 60, 2) == (1, unlike)
+    assert pack_size(LocalProfile(compile=True), long, CPU, 60, 2) == (1, 0, unlike)
 
 
-def test_a_trial_that_fails_is_not_made_again_and_the_log_says_why(
-    make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
+def test_auto_goes_by_a_trial_that_has_been(make_spec: MakeSpec, verdicts: dict[Any, Verdict]) -> None:
+    spec, profile, other = make_spec(), LocalProfile(), LocalProfile(pack_mode="fast")
+    shape = Shape(spec.model, spec.task, spec.precision, CPU, Share(spec.batch_size, micro_batch=16))
+    verdicts[shape, 8, "exact"] = Verdict(stacks=True, why="is faster")
+    assert pack_size(profile, spec, CPU, 18, 1) == (8, 8, ""), "however few they are"
+    assert pack_size(profile, make_spec(seed=3, lr=9.0), CPU, 18, 1) == (8, 8, "")
+    for unlike in (make_spec(batch_size=16), make_spec(model={"width": 16}), make_spec(precision="bf16")):
+        assert pack_size(profile, unlike, CPU, 18, 1).size == 1
+    assert pack_size(other, spec, CPU, 18, 1).size == 1
+    verdicts[shape, 8, "exact"] = Verdict(stacks=False, why="the last bits differ")
+    long = make_spec(schedule={"total_steps": 1000})
+    for left in (60, 14):
+        assert sizes(profile, long, left, 2) == (1, "trains alone, without a stack: the last bits differ")
+    assert sizes(other, long, 60, 2) == (8, "")
+
+
+def test_auto_stacks_on_a_gpu_where_bits_may_differ(
+    make_spec: MakeSpec, verdicts: dict[Any, Verdict], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spec, tries = make_spec(schedule={"total_steps": 1001}), list[object]()
-
-    def fail(spec: object, device: object) -> None:
-        tries.append(spec)
-        raise RuntimeError("no such kernel")
-
-    monkeypatch.setattr(memory, "initial_network", fail)
-    why = "trains alone, without a stack: the trial of one failed, RuntimeError: no such kernel"
-    assert [sizes(LocalProfile(), spec, 60, 2) for _ in range(3)] == [(1, why)] * 3
-    assert len(tries) == 2, "one of 16, one of 8"
+    monkeypatch.setattr(memory, "available_bytes", lambda device: 2**36)
+    spec, gpu = make_spec(schedule={"total_steps": 1000}), torch.device("cuda")
+    assert pack_size(LocalProfile(pack_mode="fast"), spec, gpu, 70, 2) == (32, 32, "")
+    why = "trains alone, without a stack: a GPU rounds otherwise in one; pack_mode=fast allows that"
+    assert pack_size(LocalProfile(), spec, gpu, 70, 2) == (1, 0, why)
 
 
-def test_a_rehearsal_is_that_of_the_model_on_this_machine(make_spec: MakeSpec) -> None:
-    tried = stack.rehearse(make_spec(), CPU, 3)
-    assert tried.exact
-    assert 0.1 < tried.speedup < 10
+def test_a_worker_makes_one_trial_for_all_of_its_packs(
+    make_spec: MakeSpec,
+    results: Path,
+    make_worker: Callable[..., Worker],
+    verdicts: dict[Any, Verdict],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What it says holds for the runs after those that it was made with."""
+    monkeypatch.setattr("ettsweep.worker.pack.WORTH_A_TRIAL", 24 * 16)
+    tried, trial = list[int](), stack.trial
+    for pays, packs in ((0.0, [8] * 16 + [1] * 3), (9.0, [8] * 8 + [1] * 11)):
+        monkeypatch.setattr(stack, "PAYS", pays)
+        monkeypatch.setattr(
+            stack, "trial", lambda made, given: (tried.append(len(made.trainers)), trial(made, given))[1]
+        )
+        runs = [RunDir.create(results / str(pays), make_spec(lr=0.1 * k)) for k in range(1, 20)]
+        worker = make_worker(runs, 1)
+        worker.control.watch = lambda *_: lambda: None
+        worker._train_with(ALONE, CPU, environment(CPU), {})
+        assert tried == [8]
+        assert list(map(pack_of, runs)) == packs
+        assert ("trains in turn" in runs[0].attempt(1).log()) == (pays > 1)
+        assert ("a stack of 8 finds gradients" in runs[8].attempt(1).log()) == (pays > 1)
+        tried.clear()
+        verdicts.clear()
 
 
 def test_memory_bounds_a_pack_and_the_log_says_where_two_do_not_fit(
@@ -283,9 +287,9 @@ def test_beyond_enough_runs_a_pack_is_as_large_however_many_are_left(
     make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch, profile: LocalProfile, steps: int
 ) -> None:
     spec = make_spec(schedule={"total_steps": steps})
-    monkeypatch.setattr(stack, "rehearse", lambda *_: Trial(exact=True, speedup=2.0))
     left = 2 * enough(profile, spec)
-    assert sizes(profile, spec, left, 2) == sizes(profile, spec, 10 * left, 2) == (8 if profile.pack == 8 else 32, "")
+    assert pack_size(profile, spec, CPU, left, 2) == pack_size(profile, spec, CPU, 10 * left, 2)
+    assert sizes(profile, spec, left, 2) == (8, "")
 
 
 @pytest.fixture
@@ -401,7 +405,7 @@ def test_a_refill_leaves_other_workers_their_part(
     assert runs[0].claim({}, after=0)
     worker, places = (
         make_worker(runs, 2),
-        Places(Size(9, "exact"), Remaining(runs, ThisMachine()).companions(make_spec())),
+        Places(Size(9), Remaining(runs, ThisMachine()).companions(make_spec())),
     )
     taken = [[attempt.run.name for attempt in worker._refill(places, {}, 4)] for _ in range(4)]
     ids = [run.id for run in runs]

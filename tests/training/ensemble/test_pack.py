@@ -23,12 +23,12 @@ from ettsweep.spec import RunSpec, ScheduleSpec, StrategySpec
 from ettsweep.tasks.images import chunks
 from ettsweep.tasks.images.digits import Digits
 from ettsweep.tasks.images.spec import ImageNetTask
-from ettsweep.training import stacking
+from ettsweep.training.ensemble import stack
+from ettsweep.training.ensemble.pack import Pack
+from ettsweep.training.ensemble.stack import Stack, Trial
 from ettsweep.training.execution import Execution
-from ettsweep.training.pack import Pack
 from ettsweep.training.record import Record
 from ettsweep.training.run import Claimed, environment, prepare, training
-from ettsweep.training.stack import Stack, Trial, trial_of_outputs
 from ettsweep.training.trainer import Trainer
 from ettsweep.training.turns import Stop, Turns
 from ettsweep.worker.control import SIGNALS, Control
@@ -374,14 +374,15 @@ def logged(run: RunDir) -> str:
 
 @pytest.fixture(autouse=True)
 def _in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stack nobody, fast as that may be."""
-    monkeypatch.setattr(stacking, "PAYS", math.inf)
+    """Stack nobody, fast as that may be, and know of no trial of another test."""
+    monkeypatch.setattr(stack, "PAYS", math.inf)
+    monkeypatch.setattr(stack, "_VERDICTS", {})
 
 
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stack members however small they are."""
-    monkeypatch.setattr(stacking, "PAYS", 0.0)
+    monkeypatch.setattr(stack, "PAYS", 0.0)
 
 
 @pytest.mark.usefixtures("always")
@@ -396,13 +397,30 @@ def test_stacked_members_have_the_numbers_of_single_runs_too(
         assert result_of(run)["execution"]["pack_mode"] == "exact"
 
 
+@pytest.fixture
+def fast(results: Path) -> TrainPack:
+    """Return what trains specs in one pack whose stacks need not be exact."""
+
+    def train(
+        specs: Sequence[RunSpec], polls: Sequence[Poll] = (), folder: Path | None = None, **how: Any
+    ) -> list[RunDir]:
+        runs = [RunDir.create(folder or results, spec) for spec in specs]
+        together = Pack(CPU, len(runs), "fast")
+        together.train([begun(run, together) for run in runs])
+        return runs
+
+    return train
+
+
 @pytest.mark.usefixtures("always")
 def test_evaluations_in_a_stack_are_those_of_runs_alone(
-    pack: TrainPack, undisturbed: Undisturbed, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
+    fast: TrainPack, undisturbed: Undisturbed, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also of members of another seed, which go through the same slices by a task of their own, and of ghosts."""
-    monkeypatch.setattr(stacking, "trial_of_outputs", lambda *given: trial_of_outputs(*given)._replace(speedup=9.0))
-    monkeypatch.setattr(stacking, "EVALUATED", 99)
+    """Also of members of another seed, which go through the same slices by a task of their own, and of ghosts.
+
+    In fp32 a CPU finds the same bits; a GPU, for which this is, need not.
+    """
+    monkeypatch.setattr(stack, "EVALUATING", ("cpu",))
     calls = list[int]()
     outputs = Stack.outputs
 
@@ -415,30 +433,30 @@ def test_evaluations_in_a_stack_are_those_of_runs_alone(
     members = [make_spec(lr=0.5), make_spec(seed=7, lr=0.125), make_spec(seed=7, lr=0.25), short]
     expected = [undisturbed(spec) for spec in members]
     assert not calls
-    assert list(map(numbers, pack(members))) == expected
+    assert list(map(numbers, fast(members))) == expected
     slices = len(list(prepare(members[0], CPU).task.validation()))
     evaluations = len([line for line in expected[0][0].splitlines() if b"val_loss" in line])
-    assert calls == [4] * (slices * evaluations + 2), "all at once, and twice in the trial"
+    assert calls == [4] * slices * evaluations, "all at once"
 
 
 @pytest.mark.usefixtures("always")
-@pytest.mark.parametrize("found", [Trial(exact=False, speedup=9.0), Trial(exact=True, speedup=0.5)])
-def test_evaluations_that_are_not_exact_or_slower_go_member_by_member(
-    pack: TrainPack, undisturbed: Undisturbed, specs: list[RunSpec], monkeypatch: pytest.MonkeyPatch, found: Trial
+@pytest.mark.parametrize("mode", ["exact", "fast"])
+def test_evaluations_that_have_to_be_exact_or_gain_nothing_go_member_by_member(
+    pack: TrainPack, fast: TrainPack, specs: list[RunSpec], monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
-    monkeypatch.setattr(stacking, "EVALUATED", 99)
-    monkeypatch.setattr(stacking, "trial_of_outputs", lambda *_: found)
+    if mode == "exact":
+        monkeypatch.setattr(stack, "EVALUATING", ("cpu",))
     calls = list[Stack]()
     monkeypatch.setattr(Stack, "outputs", lambda stack, batches: calls.append(stack))
-    runs = pack(specs)
+    runs = (pack if mode == "exact" else fast)(specs)
     assert not calls
-    assert [numbers(run) for run in runs] == [undisturbed(spec) for spec in specs]
     assert "a stack of 3" in logged(runs[0])
+    assert {run.status().state for run in runs} == {State.DONE}
 
 
 @pytest.mark.usefixtures("always")
 def test_who_cannot_evaluate_fails_alone(
-    pack: TrainPack, undisturbed: Undisturbed, specs: list[RunSpec], monkeypatch: pytest.MonkeyPatch
+    fast: TrainPack, undisturbed: Undisturbed, specs: list[RunSpec], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = [undisturbed(spec) for spec in specs]
     outputs, calls = Stack.outputs, list[int]()
@@ -456,11 +474,10 @@ def test_who_cannot_evaluate_fails_alone(
             raise ZeroDivisionError("a bug of this run alone")
         return alone(trainer, batch)
 
-    monkeypatch.setattr(stacking, "EVALUATED", 99)
-    monkeypatch.setattr(stacking, "trial_of_outputs", lambda *_: Trial(exact=True, speedup=9.0))
+    monkeypatch.setattr(stack, "EVALUATING", ("cpu",))
     monkeypatch.setattr(Stack, "outputs", broken)
     monkeypatch.setattr(Trainer, "outputs", broken_too)
-    runs = pack(specs)
+    runs = fast(specs)
     assert len(calls) == 4
     assert "is evaluated in turn: a stack of 3 fails, ZeroDivisionError: a bug of stacks" in logged(runs[0])
     assert runs[1].status().state is State.FAILED
@@ -530,33 +547,6 @@ def test_free_places_are_given_to_more_runs_while_there_are_any(
     assert not waiting
 
 
-@pytest.mark.parametrize(
-    ("compiled", "told"),
-    [
-        ({5}, "trains in a stack of 3, compiled"),
-        ({2}, "compiles a stack of 3, for some 20 s or more"),
-        ({7}, "trains in turn with the others: to compile a stack of 3 takes longer than it saves"),
-    ],
-)
-def test_a_compiled_stack_takes_fewer_members_before_another_is_compiled(
-    specs: list[RunSpec], monkeypatch: pytest.MonkeyPatch, results: Path, compiled: set[int], told: str
-) -> None:
-    sizes = set[int]()
-
-    def uncompiled(trainers: Any, *, compiled: bool, size: int) -> Stack:
-        assert compiled
-        sizes.add(size)
-        return Stack(trainers, size=size)
-
-    monkeypatch.setattr(stacking, "compiled_for", lambda *_: compiled)
-    monkeypatch.setattr(stacking, "Stack", uncompiled)
-    together, runs = Pack(CPU, 3, "fast"), [RunDir.create(results, spec) for spec in specs]
-    together.train([begun(run, together) for run in runs])
-    assert told in logged(runs[0])
-    assert sizes == ({5} if 5 in compiled else set() if 7 in compiled else {3})
-    assert ("compiles a stack" in logged(runs[0])) == (2 in compiled)
-
-
 def test_a_stack_that_is_not_exact_or_does_not_pay_is_not_used_and_the_log_says_so(
     pack: TrainPack, undisturbed: Undisturbed, specs: list[RunSpec], monkeypatch: pytest.MonkeyPatch, results: Path
 ) -> None:
@@ -565,7 +555,8 @@ def test_a_stack_that_is_not_exact_or_does_not_pay_is_not_used_and_the_log_says_
         (Trial(exact=True, speedup=0.5), "a stack of 3 finds gradients 0.50 times as fast"),
         (Trial(exact=True, speedup=9.0, off=0.02), "in a stack of 3 gradients are off by 0.02 of their norm"),
     ):
-        monkeypatch.setattr(stacking, "trial", lambda *_: found)  # noqa: B023
+        monkeypatch.setattr(stack, "trial", lambda *_: found)  # noqa: B023
+        monkeypatch.setattr(stack, "_VERDICTS", {})
         runs = pack(specs, folder=results / why)
         assert f"trains in turn with the others: {why}" in logged(runs[0])
         assert [numbers(run) for run in runs] == [undisturbed(spec) for spec in specs]
@@ -609,22 +600,22 @@ def test_a_trial_that_fails_half_way_leaves_no_gradients_behind(
     assert list(map(numbers, runs)) == expected
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("always")
 def test_a_fast_stack_is_recorded_and_mixing_it_is_told(
-    pack: TrainPack, train: Train, undisturbed: Undisturbed, specs: list[RunSpec], results: Path
+    fast: TrainPack, train: Train, undisturbed: Undisturbed, make_spec: MakeSpec
 ) -> None:
+    """In bf16 a CPU rounds otherwise in a stack."""
+    specs = [make_spec(lr=lr, precision="bf16") for lr in (0.25, 0.125)]
     train(specs[0], poll=stop_at(5))
-    together = Pack(CPU, 2, "fast")
-    runs = [RunDir.create(results, spec) for spec in specs[:2]]
-    together.train([begun(run, together) for run in runs])
-    for run, spec in zip(runs, specs[:2], strict=True):
+    runs = fast(specs)
+    for run, spec in zip(runs, specs, strict=True):
         result, metrics = result_of(run), undisturbed(spec)[0]
         assert isinstance(metrics, bytes)
         assert result["execution"] | {"pack": 2, "pack_mode": "fast"} == result["execution"]
-        assert "trains in a stack of 2, compiled" in logged(run)
+        assert "trains in a stack of 2, which finds gradients" in logged(run)
         alone = [json.loads(line) for line in metrics.splitlines()]
         first = [line["loss"] for line in alone if "loss" in line][:8]
-        assert curve(run)[:8] == pytest.approx(first, rel=1e-4), "later rounding grows, at these learning rates"
+        assert curve(run)[:8] == pytest.approx(first, rel=2e-2), "later rounding grows"
         assert curve(run) != [line["loss"] for line in alone if "loss" in line]
     assert "pack_mode was exact, is fast: metrics can differ in the last bits" in logged(runs[0])
     assert "pack_mode" not in logged(runs[1])

@@ -1,7 +1,6 @@
-"""A stack of runs: each trains as it would alone, bit for bit; compiled, within rounding."""
+"""A stack of runs: each trains as it would alone, bit for bit."""
 
 import copy
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,12 +15,13 @@ from torch import Tensor
 from ettsweep.runs.folder import RunDir
 from ettsweep.spec import RunSpec
 from ettsweep.tasks.base import Batch
-from ettsweep.training import checkpoint, vmapped
+from ettsweep.training import checkpoint
 from ettsweep.training.distributed import Peers
+from ettsweep.training.ensemble import vmapped
+from ettsweep.training.ensemble.stack import Stack, obstacle, shape_of, trial
 from ettsweep.training.execution import Execution
 from ettsweep.training.run import prepare
 from ettsweep.training.schedule import lr_at
-from ettsweep.training.stack import Stack, obstacle, shape_of, trial
 from ettsweep.training.trainer import Trainer
 
 STEPS = 15
@@ -72,8 +72,8 @@ def train_together(stacked: Stack, runs: Sequence[Alone], steps: int) -> None:
             run.tell(told)
 
 
-def stack_of(runs: Sequence[Alone], *, compiled: bool = False) -> Stack:
-    return Stack([run.trainer for run in runs], compiled=compiled)
+def stack_of(runs: Sequence[Alone]) -> Stack:
+    return Stack([run.trainer for run in runs])
 
 
 def state_of(trainer: Trainer) -> dict[str, Any]:
@@ -360,37 +360,3 @@ def test_runs_of_one_shape_may_differ_in_all_that_leaves_the_computation_alike(m
     assert shape() not in {shape(**changes) for changes in others}
     with pytest.raises(AssertionError, match="one shape"):
         Stack([prepare(make_spec(), CPU), prepare(make_spec(batch_size=16), CPU)])
-
-
-def test_places_that_are_nobodys_change_no_number(make_spec: MakeSpec) -> None:
-    tried, runs, alone = (runs_of(make_spec) for _ in range(3))
-    assert trial(Stack([run.trainer for run in tried], size=5), some_batches(tried)).exact
-    train_together(Stack([run.trainer for run in runs], size=5), runs, STEPS)
-    for single in alone:
-        single.train(STEPS)
-    assert_alike(runs, alone)
-
-
-# --- compiled ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not shutil.which("g++"), reason="compiles for the CPU")
-@pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize(("precision", "rel"), [("fp32", 1e-4), ("bf16", 2e-2)])
-def test_a_compiled_stack_changes_rounding_alone_and_is_compiled_once(
-    make_spec: MakeSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: str, rel: float
-) -> None:
-    """Not again for another step, other members, or another learning rate."""
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "compiled"))
-    together, alone, others = (runs_of(make_spec, precision=precision, model={"depth": 1}) for _ in range(3))
-    train_together(stack_of(together, compiled=True), together, 1)
-    with torch.compiler.set_stance("fail_on_recompile"):
-        train_together(stack_of(together, compiled=True), together, 4)
-        mixed = [others[0], *together[1:]]
-        train_together(stack_of(mixed, compiled=True), mixed, 3)
-    for run, steps in zip(alone, (5, 8, 8), strict=True):
-        run.train(steps)
-    for run, single in zip(together, alone, strict=True):
-        assert [told[0] for told in run.told] == pytest.approx([told[0] for told in single.told], rel=rel)
-        assert run.told != single.told, "it was compiled"

@@ -1,14 +1,13 @@
 """One call of a model for all members of a stack, by `torch.func.vmap`.
 
 Python goes through such a call operation by operation and level by level, for longer than small models compute. So it
-is traced once for each shape, and then runs as a graph of the same operations; or it is compiled, to other ones.
+is traced once for each shape, and then runs as a graph of the same operations.
 
 K members, B samples, H heads, T tokens, C channels per head.
 """
 
-import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,7 +20,6 @@ from torch.utils import _pytree as pytree
 
 from ettsweep.models.blocks import Network
 from ettsweep.models.build import build_model
-from ettsweep.models.compiler import keep_versions
 from ettsweep.spec import Precision, RunSpec
 from ettsweep.tasks.base import Batch, Task
 from ettsweep.training.precision import autocast
@@ -32,24 +30,17 @@ Parameters = dict[str, Tensor]
 SHAPES = 64
 """Graphs that a process keeps: one for each shape and number of members."""
 
-FEW_TOKENS = 4
-"""Tokens up to which their products, pair by pair, take less time than small matrix products: measured with 4, 8, 16
-tokens of 8 channels on a CPU, 0.5, 1.4 and 2 times as much."""
-
 
 class Vmapped:
     """A model without values, called with those of many members.
 
     Args:
         spec: of one of them: they have its model, task and precision.
-        compiled: find gradients by a compiled function: faster, and other numbers by rounding. It takes seconds, once
-            for each shape and number of members in a process.
     """
 
-    def __init__(self, spec: RunSpec, device: torch.device, *, compiled: bool = False) -> None:
+    def __init__(self, spec: RunSpec, device: torch.device) -> None:
         self._spec = spec
         self._device = device
-        self._compiled = compiled
         with torch.device("meta"):
             self._network = build_model(spec.model, spec.strategy)
 
@@ -57,19 +48,17 @@ class Vmapped:
         self, task: Task, parameters: Parameters, weights_K: Tensor, batch: Batch
     ) -> tuple[Tensor, Parameters, Tensor]:
         """Return each member's loss on a micro-batch, (K,), the gradients of that times its weight, and its outputs."""
-        fixed = self._network, task, self._spec.precision, self._device
-        arguments = parameters, weights_K, batch.inputs, batch.targets
-        if self._compiled:
-            return compiled()(*fixed, plain_attention, *arguments)
         key = self._key, self._spec.task, loss_of(task)
-        found: tuple[Tensor, Parameters, Tensor] = traced(key, partial(gradients, *fixed, folded_attention), *arguments)
-        return found
+        function = partial(gradients, self._network, task, self._spec.precision, self._device)
+        result: tuple[Tensor, Parameters, Tensor]
+        result = traced(key, function, parameters, weights_K, batch.inputs, batch.targets)
+        return result
 
     def outputs(self, parameters: Parameters, inputs: tuple[Tensor, ...]) -> Tensor:
-        """Return what each member makes of its inputs, (K, B, ...), never compiled."""
-        fixed = self._network, self._spec.precision, self._device
-        found: Tensor = traced(self._key, partial(outputs, *fixed, folded_attention), parameters, inputs)
-        return found
+        """Return what each member makes of its inputs, (K, B, ...)."""
+        function = partial(outputs, self._network, self._spec.precision, self._device)
+        result: Tensor = traced(self._key, function, parameters, inputs)
+        return result
 
     @property
     def _key(self) -> Hashable:
@@ -86,7 +75,6 @@ def gradients(
     task: Task,
     precision: Precision,
     device: torch.device,
-    attend: Callable[..., Tensor],
     parameters: Parameters,
     weights_K: Tensor,
     inputs: tuple[Tensor, ...],
@@ -97,7 +85,7 @@ def gradients(
     def weighted_loss(
         mine: Parameters, weight: Tensor, inputs: tuple[Tensor, ...], targets: Tensor
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        with autocast(precision, device), _Attending(device, attend):
+        with autocast(precision, device), _Attending(device):
             outputs: Tensor = functional_call(network, mine, inputs)
             part = task.loss(outputs, Batch(inputs, targets))
         return part * weight, (part, outputs)
@@ -112,14 +100,13 @@ def outputs(
     network: Network,
     precision: Precision,
     device: torch.device,
-    attend: Callable[..., Tensor],
     parameters: Parameters,
     inputs: tuple[Tensor, ...],
 ) -> Tensor:
     """Return what each member makes of its inputs, (K, B, ...)."""
 
     def of_one(mine: Parameters, inputs: tuple[Tensor, ...]) -> Tensor:
-        with autocast(precision, device), _Attending(device, attend):
+        with autocast(precision, device), _Attending(device):
             result: Tensor = functional_call(network, mine, inputs)
         return result
 
@@ -150,23 +137,16 @@ def traced(key: Hashable, function: Callable[..., Any], *arguments: Any) -> Any:
 _GRAPHS: dict[Hashable, Callable[..., Any]] = {}
 
 
-@cache
-def compiled() -> Callable[..., tuple[Tensor, Parameters, Tensor]]:
-    """Return `gradients`, compiled, once for the whole process: again for another shape alone."""
-    keep_versions()
-    return torch.compile(gradients, fullgraph=True, dynamic=False)
-
-
 # --- attention on a CPU -----------------------------------------------------------------------------------------------
 
 
 class _Attending(TorchFunctionMode):
     """Has a model attend, on a CPU, in another way than by torch's own function, which vmap has no rule for there."""
 
-    def __init__(self, device: torch.device, attend: Callable[..., Tensor]) -> None:
+    def __init__(self, device: torch.device) -> None:
         super().__init__()
         self._instead: dict[Any, Callable[..., Any]]
-        self._instead = {F.scaled_dot_product_attention: attend} if device.type == "cpu" else {}
+        self._instead = {F.scaled_dot_product_attention: folded_attention} if device.type == "cpu" else {}
 
     def __torch_function__(
         self,
@@ -176,18 +156,6 @@ class _Attending(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         return self._instead.get(func, func)(*args, **(kwargs or {}))
-
-
-def plain_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, causal: bool) -> Tensor:
-    """Attend by plain operations, for a compiler; all tokens are read."""
-    assert mask is None
-    assert not dropout
-    assert not causal
-    q_BHTC = q * (1 / math.sqrt(q.shape[-1]))
-    if q.shape[-2] > FEW_TOKENS:
-        return (q_BHTC @ k.mT).softmax(-1) @ v
-    weights_BHTT = (q_BHTC.unsqueeze(-2) * k.unsqueeze(-3)).sum(-1).softmax(-1)
-    return (weights_BHTT.unsqueeze(-1) * v.unsqueeze(-3)).sum(-2)
 
 
 def folded_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, causal: bool) -> Tensor:

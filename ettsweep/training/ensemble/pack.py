@@ -1,6 +1,6 @@
 """A pack: runs that train beside each other in one process, those of one recipe and seed on the same batches.
 
-They take their steps in turn, or at once where they train in a stack (training/stacking.py).
+They take their steps in turn, or at once where they train in a stack (training/ensemble/stack.py).
 
 Each is a run as ever: no number of it depends on the others, and one that ends, diverges, is stopped or fails leaves
 the rest as they are.
@@ -24,12 +24,11 @@ from ettsweep.output import count
 from ettsweep.spec import RunSpec
 from ettsweep.tasks.base import Batch, Task, Working
 from ettsweep.training.distributed import Peers
+from ettsweep.training.ensemble.stack import Mode, Stacks, obstacle
 from ettsweep.training.execution import Execution, settled
 from ettsweep.training.memory import STATE_BYTES
 from ettsweep.training.record import Record
 from ettsweep.training.saver import Saver
-from ettsweep.training.stack import obstacle
-from ettsweep.training.stacking import Mode, Stacking
 from ettsweep.training.trainer import Trainer
 from ettsweep.training.turns import Evaluation, Ready, SharedClock, Step, Stop, Stream, Turns, Waiting, Wish
 
@@ -45,7 +44,8 @@ class Pack:
     Attributes:
         device: that they train on.
         size: how many runs it begins with.
-        mode: whether members of one shape train in a stack only if that is `exact`, or compiled and `fast`.
+        mode: whether members of one shape train in a stack only if that is `exact`, or also if it is merely `fast`.
+        stack: the one size of which a stack is tried; 0 for none, None for any.
         opening, closing: what the log of each should say of that before its steps, and in the end.
         clock: tells each member's part of the seconds that go by.
         rounds: how often members have had their turns.
@@ -53,10 +53,18 @@ class Pack:
     """
 
     def __init__(
-        self, device: torch.device, size: int = 1, mode: Mode = "exact", remark: str = "", *, asked: bool = True
+        self,
+        device: torch.device,
+        size: int = 1,
+        mode: Mode = "exact",
+        remark: str = "",
+        *,
+        stack: int | None = None,
+        asked: bool = True,
     ) -> None:
         self.size = size
         self.mode = mode
+        self.stack = stack
         packed = f"trains in a pack with {count(size - 1, 'other run')}" if size > 1 else ""
         told = "; ".join(filter(None, (packed, remark)))
         # why a run trains alone is no news where nobody asked for a pack
@@ -67,7 +75,7 @@ class Pack:
         self.device = device
         self._streams: dict[Hashable, Stream] = {}
         self._records = WeakKeyDictionary[Trainer, Record]()  # what has ended is not kept
-        self._stacking = Stacking(mode, self._say)
+        self._stacks = Stacks(mode, stack, self._say)
         self._closing: list[threading.Thread] = []
         self._threads: int | None = None
         self._micro_batches: dict[Hashable, int | None] = {}
@@ -76,7 +84,7 @@ class Pack:
         """Return what is recorded of how a member trains."""
         if self.size == 1:
             return {}
-        fast = self.mode == "fast" and not obstacle(trainer)
+        fast = self.mode == "fast" and self.stack != 0 and not obstacle(trainer)
         return {"pack": self.size, "pack_mode": "fast" if fast else "exact"}
 
     def settled(
@@ -87,7 +95,7 @@ class Pack:
         `before` is how an earlier attempt was trained. On a GPU its micro-batches may have had all memory.
         """
         if self.size > 1:
-            at_once = self.size if architecture(spec.model).stacks else 1
+            at_once = self.size if architecture(spec.model).stacks and self.stack != 0 else 1
             # Short runs gain more by a stack than by compiled blocks, which it cannot have.
             execution = replace(execution, alike=1, at_once=at_once)
         if self.size > 1 and self.device.type == "cuda":
@@ -101,7 +109,7 @@ class Pack:
 
     def in_turn(self, trainer: Trainer) -> str:
         """Return why a member takes its steps in turn with others, or "" where it may do so at once, or is alone."""
-        why = obstacle(trainer) if self.size > 1 else ""
+        why = obstacle(trainer) if self.size > 1 and self.stack != 0 else ""
         return why and f"trains in turn with the others: {why}"
 
     def close(self, record: Record) -> None:
@@ -170,7 +178,7 @@ class Pack:
                 stream.close()
                 streams.remove(stream)
             free = self.size - sum(member.wish is not None for member in going)
-            if self.size - len(going) < free < self.size and self._stacking.active:  # some have just left
+            if self.size - len(going) < free < self.size and self._stacks.active:  # some have just left
                 self._let_in(more(free), members, streams)
 
     def _let_in(self, runs: Iterable[Turns], members: list["Member"], streams: list[Stream]) -> None:
@@ -194,7 +202,7 @@ class Pack:
         fetched = read(members, lambda stream: list(itertools.islice(stream, slices[stream])))
         for alike in self._alike(member for member in members if member.wish is not None):
             trainers, batches = [member.trainer for member in alike], [fetched[member.stream] for member in alike]
-            losses = self._stacking.gradients(trainers, batches) if len(alike) > 1 else None
+            losses = self._stacks.gradients(trainers, batches) if len(alike) > 1 else None
             for k, (member, mine) in enumerate(zip(alike, batches, strict=True)):
                 if losses:
                     member.try_to(partial(updated, member, losses[k]))
@@ -231,7 +239,7 @@ class Pack:
     def _measure(self, batches: Mapping["Member", Batch], sums: dict["Member", Tensor | None]) -> None:
         """Add to the sums of members what they measure of a slice each; who fails leaves them."""
         trainers = [member.trainer for member in batches]
-        outputs = self._stacking.outputs(trainers, list(batches.values())) if len(trainers) > 1 else None
+        outputs = self._stacks.outputs(trainers, list(batches.values())) if len(trainers) > 1 else None
         for k, (member, batch) in enumerate(batches.items()):
             trainer, before = member.trainer, sums[member]
             try:
@@ -245,7 +253,7 @@ class Pack:
         """Return members, those together that may train in one stack."""
         groups = defaultdict[Hashable, list[Member]](list)
         for member in members:
-            groups[self._stacking.shape(member.trainer) or member].append(member)
+            groups[self._stacks.shape(member.trainer) or member].append(member)
         return groups.values()
 
     def _say(self, trainers: Sequence[Trainer], text: str) -> None:

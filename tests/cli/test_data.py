@@ -220,13 +220,16 @@ def deaf_to_ctrl_c(pid: int) -> bool:
 @pytest.mark.slow
 def test_a_killed_command_goes_on_where_it_was(folder: Path, long: Options) -> None:
     out = folder / "killed"
-    process = start(*long, "--out", "killed")
-    wait_for(lambda: len(records(out)) >= 3, "finished parts")
-    workers = children(process)
-    process.kill()
-    process.communicate()
-    assert len(workers) >= 2
-    wait_for(lambda: not any(alive(pid) for pid in workers), "the processes to end with the command")
+    for least in (3, 8):
+        process = start(*long, "--out", "killed")
+        wait_for(lambda least=least: len(records(out)) >= least, "finished parts")
+        workers = children(process)
+        process.kill()
+        process.communicate()
+        assert len(workers) >= 2
+        wait_for(
+            lambda workers=workers: not any(alive(pid) for pid in workers), "the processes to end with the command"
+        )
     count = len(records(out))
     assert not (out / "manifest.json").exists()
     with pytest.raises(DataMissingError, match="tokenisation is not finished: run the same `ettsweep data text` again"):
@@ -236,10 +239,26 @@ def test_a_killed_command_goes_on_where_it_was(folder: Path, long: Options) -> N
     done = ettsweep(*long, "--out", "killed")
     kept = re.search(r"(\d+) of (\d+) parts were there already", done.stderr)
     assert kept is not None
-    assert int(kept[1]) >= count >= 3
+    assert int(kept[1]) >= count >= 8
     ettsweep(*long, "--out", "undisturbed")
     assert files(out) == files(folder / "undisturbed")
     assert open_corpus(out).digest == read_manifest(folder / "undisturbed").digest
+
+
+def test_a_process_that_is_killed_ends_the_command_which_then_goes_on(folder: Path, long: Options) -> None:
+    process = start(*long, "--out", "out")
+    wait_for(lambda: len(records(folder / "out")) >= 2, "finished parts")
+    worker = max(children(process))  # the lowest is what counts shared resources
+    os.kill(worker, signal.SIGKILL)
+    done = ended(process, code=1)
+    count = len(records(folder / "out"))
+    assert done.stderr == (
+        "ettsweep: a process was killed, perhaps for lack of memory: try fewer --workers\n"
+        f"{count} parts are finished and kept: the same command goes on from there\n"
+    )
+    again = re.search(r"(\d+) of \d+ parts were there already", ettsweep(*long, "--out", "out").stderr)
+    assert again is not None
+    assert int(again[1]) == count
 
 
 def test_ctrl_c_keeps_what_is_finished_and_says_so(folder: Path, long: Options) -> None:

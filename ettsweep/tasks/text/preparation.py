@@ -14,9 +14,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from pydantic import ValidationError
 
@@ -43,8 +45,6 @@ from ettsweep.tasks.text.manifest import (
 from ettsweep.tasks.text.shards import ShardWriter
 from ettsweep.tasks.text.tokenizer import SPLITTER_VERSION, Tokenizer, read_tokenizer, read_tokenizer_file, train_bpe
 from ettsweep.vocabulary import LEAST_BPE, vocabulary_size
-
-T = TypeVar("T")
 
 HASHES = 2**64
 """How many hashes a document may have."""
@@ -273,7 +273,8 @@ def tokenizer_file(
         write_atomic(path, given.to_json())
     elif request.bpe_tokens and not path.exists():
         try:
-            _result(pool.submit(_train, path, request.bpe_tokens, sample))
+            with _processes_alive():
+                pool.submit(_train, path, request.bpe_tokens, sample).result()
         except TooFewPairsError as error:
             raise InputError(f"--bpe-tokens: {error}") from None
     return path
@@ -287,10 +288,10 @@ def _train(path: Path, bpe_tokens: int, sample: Sequence[str]) -> None:
         os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 
-def _result(job: Future[T]) -> T:
-    """Return what a process was asked for; FailedError where it was killed."""
+@contextmanager
+def _processes_alive() -> Iterator[None]:
     try:
-        return job.result()
+        yield
     except BrokenProcessPool:
         raise FailedError("a process was killed, perhaps for lack of memory: try fewer --workers") from None
 
@@ -339,6 +340,7 @@ def _make_parts(
 
     Whatever stops the work says how many parts are finished.
     """
+    size = round(request.shard_mib * 2**20)
     recipe = [VERSION, SPLITTER_VERSION, tokenizer.sha256, val_below]
     finished = list[ShardRecord | Future[ShardRecord]]()
     paths, busy, skipped = list[Path](), set[Future[ShardRecord]](), 0
@@ -359,8 +361,8 @@ def _make_parts(
 
     with progress("tokenising", None if None in sizes else sum(filter(None, sizes)), "bytes") as advance:
         try:
-            for sources in inputs:
-                for part in cut(texts(sources), val_below, round(request.shard_mib * 2**20)):
+            with _processes_alive():
+                for part in chain.from_iterable(cut(texts(sources), val_below, size) for sources in inputs):
                     record = path.with_name(f"{digest([recipe, part.name], 24)}.json")
                     paths.append(record)
                     advance(part.size)
@@ -370,16 +372,16 @@ def _make_parts(
                     while len(busy) > workers:  # each of them waits in memory
                         done, busy = wait(busy, return_when=FIRST_COMPLETED)
                         for job in done:
-                            _result(job)
+                            job.result()
                     busy.add(job := pool.submit(tokenise_part, record, path, part.documents))
                     finished.append(job)
-            made = [_result(job) for job in finished if isinstance(job, Future)]
+                made = [job.result() for job in finished if isinstance(job, Future)]
         except KeyboardInterrupt:
             raise StoppedError(f"interrupted; {kept()}") from None
         except EttsweepError as error:
             wait(busy)
             raise type(error)(f"{error}\n{kept()}") from None
-    return [_result(job) if isinstance(job, Future) else job for job in finished], made, skipped
+    return [job.result() if isinstance(job, Future) else job for job in finished], made, skipped
 
 
 def tokenise_part(record: Path, tokenizer: Path, documents: Sequence[tuple[bytes, Side]]) -> ShardRecord:

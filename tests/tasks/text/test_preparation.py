@@ -9,14 +9,23 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.texts import TOPICS, paragraphs, small_tokenizer, write_gpt2
 
-from ettsweep.errors import CorruptError, DataMissingError, EttsweepError, FailedError, InputError, StorageError
+from ettsweep.errors import (
+    CorruptError,
+    DataMissingError,
+    EttsweepError,
+    FailedError,
+    InputError,
+    StoppedError,
+    StorageError,
+)
 from ettsweep.tasks.data import Side
 from ettsweep.tasks.text import folder as folders
 from ettsweep.tasks.text import preparation as making
@@ -156,6 +165,16 @@ def test_gpt2s_vocabulary_is_that_of_the_models(tmp_path: Path, make: Callable[.
     assert sum(one.size for one in manifest.shards) < 2.5 * (manifest.train.tokens + manifest.val.tokens)
     both = documents(tmp_path / "out", "train") + documents(tmp_path / "out", "val")
     assert sorted(both) == sorted(texts)
+
+
+def test_the_same_text_twice_is_there_twice(tmp_path: Path, make: Callable[..., Tokenised]) -> None:
+    texts = write_paragraphs(tmp_path / "a.txt", 30_000)
+    shutil.copyfile(tmp_path / "a.txt", tmp_path / "b.txt")
+    once, twice = make(tmp_path / "a.txt"), make(tmp_path / "a.txt", tmp_path / "b.txt")
+    assert twice.manifest.shards == 2 * once.manifest.shards
+    both = documents(tmp_path / "out", "train") + documents(tmp_path / "out", "val")
+    assert sorted(both) == sorted(2 * texts)
+    assert make(tmp_path / "a.txt", tmp_path / "b.txt").made == 0
 
 
 # --- again, with more, and after damage -------------------------------------------------------------------------------
@@ -427,6 +446,33 @@ def test_processes_are_gone_after_the_command_and_after_an_error(
     with pytest.raises(InputError):
         make(tmp_path / "a.txt", tokenizer=None, bpe_tokens=10**6)
     assert multiprocessing.active_children() == []
+
+
+def test_what_is_kept_is_counted_once_nobody_adds_to_it(
+    tmp_path: Path, make: Callable[..., Tokenised], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_paragraphs(tmp_path / "a.txt")
+    working = list[int]()
+
+    @contextmanager
+    def interrupted(*_: object) -> Iterator[Callable[[float], None]]:
+        def advance(size: float) -> None:
+            working.append(len(multiprocessing.active_children()))
+            if len(working) == 6:
+                raise KeyboardInterrupt
+
+        yield advance
+
+    def count(number: int, noun: str) -> str:
+        working.append(len(multiprocessing.active_children()))
+        return f"{number} {noun}s"
+
+    monkeypatch.setattr(making, "progress", interrupted)
+    monkeypatch.setattr(making, "count", count)
+    with pytest.raises(StoppedError, match=r"^interrupted; \d parts are finished and kept"):
+        make(tmp_path / "a.txt", workers=2)
+    assert working[-2] > 0
+    assert working[-1] == 0
 
 
 BUSY = """

@@ -194,7 +194,9 @@ def test_what_is_written_for_text_of_ones_own_fits_it_and_trains(
     assert len(trained(path, results, *sets)) == 2
 
 
-@pytest.mark.parametrize(("images", "model"), [(20, "vit-ti16"), (50_000, "vit-s16")])
+@pytest.mark.parametrize(
+    ("images", "model"), [(20, "vit-ti16"), pytest.param(50_000, "vit-s16", marks=pytest.mark.slow)]
+)
 def test_more_images_have_a_larger_model(images: int, model: str, call: Call, tmp_path: Path) -> None:
     """Images are counted by the names of their files."""
     for side in ("train", "val"):

@@ -144,15 +144,8 @@ def tokenise(request: CorpusRequest, agree: Callable[[Manifest], None] = lambda 
         DataMissingError: there is no text, or none to validate on.
         FailedError: a file is broken.
         StorageError: the folder cannot be written.
-        StoppedError: Ctrl-C.
+        StoppedError: Ctrl-C, once there may be something to keep.
     """
-    try:
-        return _tokenise(request, agree)
-    except KeyboardInterrupt:
-        raise StoppedError("interrupted; the same command goes on from what is finished") from None
-
-
-def _tokenise(request: CorpusRequest, agree: Callable[[Manifest], None]) -> Tokenised:
     start_s = time.monotonic()
     check_request(request)
     check_folder(request.out)

@@ -5,6 +5,7 @@ import json
 import os
 import random
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -118,8 +119,32 @@ def test_a_data_set_of_the_hub_is_asked_for_by_name(monkeypatch: pytest.MonkeyPa
     monkeypatch.chdir(tmp_path)  # `datasets` takes a folder of this name for the data set
     assert read("hfds/books") == ["train 0", "train 1", "train 2"]
     assert read("hfds/books:validation") == [f"validation {k}" for k in range(3)]
+    with pytest.raises(
+        InputError, match=r"hfds/books: has no split 'test'; name one: hfds/books:train, hfds/books:val"
+    ):
+        read("hfds/books:test")
+    with pytest.raises(InputError, match=r"no field 'body', it has text; --text-field text\?"):
+        read("hfds/books", text_field="body")
     with pytest.raises(DataMissingError, match=r"--input hfds/gone/set: cannot be opened as a data set \("):
         read("hfds/gone/set")
+    (tmp_path / "tables" / "data").mkdir(parents=True)
+    for k in range(2):
+        pq.write_table(pa.table({"text": [f"row {k}", None]}), tmp_path / f"tables/data/train-{k:05}-of-00002.parquet")
+    assert read("hfds/tables") == ["row 0", "", "row 1", ""]
+    assert not (tmp_path / "cache").exists() or not [
+        path for path in (tmp_path / "cache").rglob("*") if path.suffix == ".arrow"
+    ]
+
+
+def test_a_data_set_says_what_reading_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from datasets import Dataset
+
+    Dataset.from_dict({"text": ["a"]}).save_to_disk(str(tmp_path / "saved"))
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    for text in (f"{tmp_path}/saved", "hfds/owner/name"):
+        words = f"--input {text}: reading it needs datasets: pip install 'ettsweep[text]'"
+        with pytest.raises(DataMissingError, match=re.escape(words)):
+            read(text)
 
 
 def test_inputs_are_files_folders_and_patterns_each_file_once(tmp_path: Path) -> None:

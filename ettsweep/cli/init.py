@@ -29,18 +29,19 @@ def init(
 ) -> None:
     """Write a commented grid file for a first sweep; with --data, one whose model and recipe fit these data."""
     from ettsweep.sweep.changes import check_name
-    from ettsweep.sweep.template import file_name, parse_axis, propose, write_template
+    from ettsweep.sweep.template import parse_axis, propose, write_template
     from ettsweep.tasks.data import said
     from ettsweep.tasks.kinds import TASKS
 
-    grid = propose(model, task, data)
+    name, grid = propose(model, task, data)
     for axis, text in (("lr", lr_range), ("wd", wd_range)):
         if text is not None:
             grid[axis] = parse_axis(text, f"--{axis}-range")
     if strategy:
         grid["strategies"] = strategy
-    path = out or Path(file_name(grid))
-    check_name(path.stem, "--out")
+    path = out or Path(f"{name}.yaml")
+    for part in (path.stem, path.name):
+        check_name(part, "--out")
     text, request = write_template(grid, path)
     with chosen_by("--out", path.parent):
         if not write_atomic(path, text, exclusive=not force):

@@ -74,8 +74,8 @@ COMMENTS = {
 """What is said of each key."""
 
 
-def propose(model: str | None = None, task: str | None = None, data: str | None = None) -> dict[str, Any]:
-    """Return what a grid file for a model, a task or data says, key by key; of these, what is not given is proposed.
+def propose(model: str | None = None, task: str | None = None, data: str | None = None) -> tuple[str, dict[str, Any]]:
+    """Return a name for a grid file for a model, a task or data, and what it says; what is not given is proposed.
 
     Data decide classes, vocabulary and numbers of samples, as far as a glance tells.
 
@@ -107,7 +107,7 @@ def propose(model: str | None = None, task: str | None = None, data: str | None 
         recipe["batch_size"] = min(recipe["batch_size"], 2 ** int(math.log2(max(2, samples(spec) / BATCHES))))
     fields = spec.model_dump(exclude_defaults=True, exclude={"kind"})
     own = {"kind": wanted.kind} | wanted.model_dump(exclude_defaults=True)
-    return {
+    return name if spec.kind in name else f"{name}-{spec.kind}", {
         "model": name if wanted == model_spec(name) else own,
         "task": {"kind": spec.kind} | fields if fields else spec.kind,
         **({} if task_kind(spec).packaged else {"data": data}),
@@ -158,12 +158,6 @@ def parse_axis(text: str, option: str) -> object:
     """
     axis = parse_range(text, option)
     return {"range": [axis["low"], axis["high"]], "step": axis["step"]} if isinstance(axis, dict) else axis
-
-
-def file_name(grid: Mapping[str, Any]) -> str:
-    """Return a name for the file of a grid, and so for its sweep."""
-    model, task = (grid[key] if isinstance(grid[key], str) else grid[key]["kind"] for key in ("model", "task"))
-    return f"{model}.yaml" if task in model else f"{model}-{task}.yaml"
 
 
 def write_template(grid: Mapping[str, Any], path: Path) -> tuple[str, Request]:

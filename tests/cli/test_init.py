@@ -117,6 +117,8 @@ def test_options_fill_it_in(call: Call, tmp_path: Path) -> None:
         ("--wd-range=-1:1:0.3", "-1 is no multiple of the step 0.3"),
         ("--data . --task digits", "--data: task digits has its data from a package"),
         ("--out no-sweep:.yaml", "--out 'no-sweep:'"),
+        ("--out 0123456789ab.yaml", "--out 0123456789ab: that could be a run's id"),
+        ("--out mine.ya*ml", "--out 'mine.ya*ml'"),
     ],
 )
 def test_what_cannot_run_is_refused_and_nothing_is_written(
@@ -204,7 +206,8 @@ def test_more_images_have_a_larger_model(images: int, model: str, call: Call, tm
             (folder := tmp_path / "data" / side / f"class{k}").mkdir(parents=True)
             for number in range(images // 2 if side == "train" else 1):
                 (folder / f"{number}.png").touch()
-    recipe = load_request(written(call, tmp_path, "--data", tmp_path / "data")).recipe
+    assert f"wrote {model}-imagenet.yaml" in call("init", "--data", "data").err
+    recipe = load_request(tmp_path / f"{model}-imagenet.yaml").recipe
     assert recipe.model == named_models()[model].model_copy(update={"classes": 2})
     assert recipe.model_dump()["task"]["train_size"] == images
 

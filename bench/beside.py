@@ -1,7 +1,7 @@
 """Measure whole sweeps through this tool and through others: `make bench-beside`. It prints a table, and tests nothing.
 
 All train the same runs of vit-digits, two at a time with a thread each, in a fresh process and an empty folder:
-single, packed, fast   `ettsweep grid --follow` with pack=1, with pack=auto, and with that and pack_mode=fast
+single, packed         `ettsweep grid --follow` with pack=1 and with pack=auto
 submitit               submitit's local executor, a job for each run; -lists: two jobs that train half of the runs each
 optuna                 study.optimize(n_jobs=2) on enqueued trials, kept in memory: two threads of one process
 ray                    Ray Tune, a process for each trial; -reuse: with reuse_actors=True
@@ -35,7 +35,7 @@ from ettsweep.processes import beside, cores
 from ettsweep.runs.folder import RunDir, runs_dir
 
 ETTSWEEP = str(Path(sys.executable).with_name("ettsweep"))
-LAUNCH = {"single": ("pack=1",), "packed": ("pack=auto",), "fast": ("pack=auto", "pack_mode=fast")}
+LAUNCH = {"single": ("pack=1",), "packed": ("pack=auto",)}
 GRACE_S = 60.0
 """Seconds that processes have to end after the command that has started them."""
 
@@ -240,10 +240,10 @@ def main() -> None:
         if options.json:
             options.json.write_text(json.dumps({"versions": facts, "rows": rows}, indent=1) + "\n")
     show(rows)
-    other = [row["way"] for row in rows if row["way"] != "fast" and row["same bits"] != f"{len(specs)} of {len(specs)}"]
+    other = [row["way"] for row in rows if row["same bits"] != f"{len(specs)} of {len(specs)}"]
     verdict = f"not those of {rows[0]['way']} in {', '.join(other)}" if other else "the same, bit for bit"
     if len(rows) > 1:
-        print(f"\nBest metrics, of all ways but fast: {verdict}")
+        print(f"\nBest metrics of all ways: {verdict}")
 
 
 if __name__ == "__main__":

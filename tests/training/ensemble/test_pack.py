@@ -547,6 +547,29 @@ def test_free_places_are_given_to_more_runs_while_there_are_any(
     assert not waiting
 
 
+@pytest.mark.usefixtures("always")
+@pytest.mark.parametrize(("only", "tried"), [(None, [5, 2]), (5, [5]), (4, []), (0, [])])
+def test_stacks_of_other_sizes_are_tried_where_all_are_and_members_are_as_if_alone(
+    undisturbed: Undisturbed,
+    specs: list[RunSpec],
+    make_spec: MakeSpec,
+    results: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    only: int | None,
+    tried: list[int],
+) -> None:
+    """Three of five leave."""
+    sizes, trial = list[int](), stack.trial
+    monkeypatch.setattr(stack, "trial", lambda made, given: (sizes.append(len(made.trainers)), trial(made, given))[1])
+    members = [*specs[:2], *(make_spec(seed=seed, schedule={"stop_step": 10}) for seed in (4, 5, 6))]
+    runs, together = [RunDir.create(results, spec) for spec in members], Pack(CPU, 5, stack=only)
+    together.train([begun(run, together) for run in runs])
+    assert sizes == tried
+    assert [numbers(run) for run in runs] == [undisturbed(spec) for spec in members]
+    assert ("a stack of 2 is not worth a trial" in logged(runs[0])) == (only == 5)
+    assert ("in turn" in logged(runs[0])) == (only in (4, 5))
+
+
 def test_a_stack_that_is_not_exact_or_does_not_pay_is_not_used_and_the_log_says_so(
     pack: TrainPack, undisturbed: Undisturbed, specs: list[RunSpec], monkeypatch: pytest.MonkeyPatch, results: Path
 ) -> None:

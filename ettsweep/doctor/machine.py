@@ -138,13 +138,13 @@ def examine_fit(request: Request, name: str, launch_set: Sequence[str]) -> Itera
 
     A profile for SLURM is tried on the first device of this machine: on the login node, start it with srun.
     """
-    from ettsweep.training.memory import largest_batches
-
     spec = request.searches()[0].base
     profile = load_profile(name, launch_set)
     here = profile if isinstance(profile, LocalProfile) else LocalProfile()
     slot = here.resolve()[0]
     device, facts = prepare_device(slot)
+    from ettsweep.training.memory import largest_batches  # torch, which the slot has to be prepared for
+
     where = facts["device_name"] if device.type == "cuda" else "this machine"
     local = -(-spec.batch_size // profile.devices_per_run)
     sample = task_kind(spec.task).sample

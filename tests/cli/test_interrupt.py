@@ -27,6 +27,7 @@ TRAIN = "train --grid grid.yaml"
         (ETTSWEEP, "grid --grid grid.yaml --follow", "pydantic:100", 130),
         pytest.param(ETTSWEEP, TRAIN, "torch:0", 130, marks=pytest.mark.slow),
         pytest.param(ETTSWEEP, TRAIN, "numpy:100", 130, marks=pytest.mark.slow),  # torch would lose it, and go on
+        pytest.param(ETTSWEEP, "check-scaling --model vit-digits", "numpy:100", 130, marks=pytest.mark.slow),
     ],
 )
 def test_ctrl_c_at_any_import_ends_the_command_without_a_traceback(

@@ -259,8 +259,8 @@ def tokenizer_file(
     shards: Path, request: CorpusRequest, given: Tokenizer | None, sample: Sequence[str], pool: Pool
 ) -> Path:
     """Return the file that processes read the tokenizer from: the one that was given, or one trained on the sample."""
-    texts = [hashlib.sha256(text.encode()).hexdigest() for text in sample]
-    name = given.sha256[:24] if given else digest([VERSION, request.bpe_tokens, texts], 24)
+    texts = hashlib.sha256(b"".join(document_hash(text.encode()).to_bytes(8) for text in sample))
+    name = given.sha256[:24] if given else digest([VERSION, request.bpe_tokens, texts.hexdigest()], 24)
     path = shards / f"{TRAINED}{name}.json"
     if given and not path.exists():
         write_atomic(path, given.to_json())

@@ -17,7 +17,6 @@ import ctypes
 import json
 import math
 import os
-import platform
 import resource
 import signal
 import subprocess
@@ -26,12 +25,12 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from importlib.metadata import version
 from pathlib import Path
 
 import ettsweep
 from bench.others import AT_ONCE, OTHERS, Row
-from ettsweep.processes import beside, cores
+from bench.tables import facts
+from ettsweep.processes import beside
 from ettsweep.runs.folder import RunDir, runs_dir
 
 ETTSWEEP = str(Path(sys.executable).with_name("ettsweep"))
@@ -159,13 +158,13 @@ def reap() -> None:
 
 def found_in(folder: Path) -> tuple[Found, Row]:
     """Return what a way has found, and of this tool how many runs a worker trained at once."""
-    facts: Row = {}
+    packed: Row = {}
     if (folder / "found.json").exists():
         rows = json.loads((folder / "found.json").read_text())
     else:
         rows = [RunDir(path).result() or {} for path in runs_dir(folder / "results").iterdir()]
-        facts = {"pack": max(row["execution"].get("pack", 1) for row in rows)}
-    return {row["run"]: (row["best_accuracy"], row["best_loss"]) for row in rows}, facts
+        packed = {"pack": max(row["execution"].get("pack", 1) for row in rows)}
+    return {row["run"]: (row["best_accuracy"], row["best_loss"]) for row in rows}, packed
 
 
 def agreement(found: Found, first: Found) -> Row:
@@ -184,13 +183,9 @@ def versions(ray_python: str) -> Row:
     told = subprocess.run([ray_python, "-c", asked], env=environment(Path()), capture_output=True, text=True)
     ray, its_torch = json.loads(told.stdout.splitlines()[-1]) if told.returncode == 0 else (None, None)
     return {
-        **{name: version(name) for name in ("torch", "optuna", "submitit")},
+        **facts("torch", "optuna", "submitit"),
         "ray": ray,
         "ray's torch": its_torch,
-        "python": platform.python_version(),
-        "machine": platform.machine(),
-        "cores": cores(),
-        "load": round(os.getloadavg()[0], 2),
     }
 
 
@@ -212,12 +207,12 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    facts, (specs, grid) = versions(options.ray_python), lattice(options.runs)
-    print(json.dumps(facts), flush=True)
+    ran_on, (specs, grid) = versions(options.ray_python), lattice(options.runs)
+    print(json.dumps(ran_on), flush=True)
     rows, first = list[Row](), Found()
     for way in options.ways:
         python = options.ray_python if way.startswith("ray") else sys.executable
-        if way.startswith("ray") and not facts["ray"]:
+        if way.startswith("ray") and not ran_on["ray"]:
             print(f"{way}: left out, {python} cannot import ray.tune and torch", flush=True)
             continue
         with tempfile.TemporaryDirectory(prefix="beside-", ignore_cleanup_errors=True) as name:
@@ -238,7 +233,7 @@ def main() -> None:
             row["wall by single"] = row["wall s"] / rows[0]["wall s"]
         print(f"{way}: {row['wall s']:.1f} s", file=sys.stderr, flush=True)
         if options.json:
-            options.json.write_text(json.dumps({"versions": facts, "rows": rows}, indent=1) + "\n")
+            options.json.write_text(json.dumps({"versions": ran_on, "rows": rows}, indent=1) + "\n")
     show(rows)
     other = [row["way"] for row in rows if row["same bits"] != f"{len(specs)} of {len(specs)}"]
     verdict = f"not those of {rows[0]['way']} in {', '.join(other)}" if other else "the same, bit for bit"

@@ -7,8 +7,6 @@ transform of vit-b16, as a run uses it.
 import argparse
 import io
 import json
-import os
-import platform
 import statistics
 import tempfile
 import time
@@ -18,12 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import PIL
-import timm
 import torch
 from PIL import Image, features
 from timm.data import create_transform
 
+from bench.tables import facts
 from ettsweep.models.architectures import model_spec
 from ettsweep.seeding import derive_seed
 from ettsweep.tasks.base import Loading, Share
@@ -142,15 +139,7 @@ def main() -> None:
             }
             print(f"{workers} loader workers, as a run has them: {loaded} images/s, wall")
             found[f"{workers} workers"] = loaded
-    versions = {
-        "python": platform.python_version(),
-        "pillow": PIL.__version__,
-        "libjpeg_turbo": features.version("libjpeg_turbo"),
-        "torch": torch.__version__,
-        "timm": timm.__version__,
-        "cores": len(os.sched_getaffinity(0)),
-        "load": os.getloadavg()[0],
-    }
+    versions = facts("pillow", "torch", "timm") | {"libjpeg_turbo": features.version("libjpeg_turbo")}
     print(json.dumps({"versions": versions, **found}))
 
 

@@ -10,19 +10,17 @@ On a GPU, r2c2 takes some dozen steps too: ours alone, with activation checkpoin
 """
 
 import argparse
-import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from bench import turns
 from bench.mbart import mbart
-from bench.turns import Contender, contest, fitting, machine, optional, plain_adamw, ratio, settings, trainer
+from bench.tables import Row
+from bench.turns import fitting, plain_adamw, settings, trainer
 from ettsweep.models.architectures import model_spec
 from ettsweep.models.build import build_model, example_inputs, initialise
 from ettsweep.models.compiler import compile_blocks
@@ -107,82 +105,43 @@ def mbart_trainer(spec: RunSpec, device: torch.device, compiled: bool) -> Traine
     return trainer(spec, model, Blocks(spec, device), plain_adamw(model, spec), device)
 
 
-@dataclass(frozen=True)
-class Row:
-    """One line of the table: ours, and MBart's beside it where that took turns."""
-
-    model: str
-    precision: Precision
-    compiled: bool
-    batch_size: int
-    tokens_per_s: float
-    step_s: float
-    utilisation: float | None
-    utilisation_measured: float | None
-    memory_gib: float | None
-    mbart_tokens_per_s: float | None
-    mbart_memory_gib: float | None
-    ratio: float | None
-
-    HEAD: ClassVar[str] = (
-        "model         precision  compiled  batch   tokens/s  step (ms)  of data sheet's peak  of measured peak  memory (GiB)"
-        "   MBart tokens/s  MBart GiB   ratio"
-    )
-
-    def __str__(self) -> str:
-        return (
-            f"{self.model:12}  {self.precision:9}  {'yes' if self.compiled else 'no':8}  {self.batch_size:5}"
-            f"  {self.tokens_per_s:9.1f}  {1000 * self.step_s:9.1f}  {optional(self.utilisation, '.1%'):>20}"
-            f"  {optional(self.utilisation_measured, '.1%'):>16}  {optional(self.memory_gib, '.1f'):>12}  {optional(self.mbart_tokens_per_s, '.1f'):>15}"
-            f"  {optional(self.mbart_memory_gib, '.1f'):>9}  {optional(self.ratio, '.3f'):>6}"
-        )
-
-
 def measure(name: str, device: torch.device, precision: Precision, compiled: bool, count: int, batch_size: int) -> Row:
     """Let ours and MBart take turns at training steps."""
-    spec = run_spec(model_spec(name), precision, batch_size)
-    ours, theirs = contest((our_trainer, mbart_trainer), spec, device, compiled, count)
-    return row(name, spec, compiled, ours, theirs)
+    return _measure({"ours": our_trainer, "mbart": mbart_trainer}, name, device, precision, compiled, count, batch_size)
 
 
 def measure_alone(name: str, device: torch.device, precision: Precision, compiled: bool, batch_size: int) -> Row:
     """Let ours take some dozen training steps, with activation checkpointing."""
+    ours = {"ours": partial(our_trainer, recompute=True)}
+    return _measure(ours, name, device, precision, compiled, ALONE_STEPS, batch_size)
+
+
+def _measure(
+    builds: dict[str, turns.Build],
+    name: str,
+    device: torch.device,
+    precision: Precision,
+    compiled: bool,
+    count: int,
+    batch_size: int,
+) -> Row:
     spec = run_spec(model_spec(name), precision, batch_size)
-    (ours,) = contest((partial(our_trainer, recompute=True),), spec, device, compiled, ALONE_STEPS)
-    return row(name, spec, compiled, ours, None)
+    return {"model": name, **turns.measure(builds, spec, device, compiled, count, "tokens", spec.model.tokens)}
 
 
-def row(name: str, spec: RunSpec, compiled: bool, ours: Contender, theirs: Contender | None) -> Row:
-    """Return what came of the steps of ours, and of MBart's where it took turns."""
-    tokens = spec.batch_size * spec.model.tokens
-    return Row(
-        name,
-        spec.precision,
-        compiled,
-        spec.batch_size,
-        tokens_per_s=tokens / ours.median_step_s,
-        step_s=ours.median_step_s,
-        **ours.utilisations(),
-        memory_gib=ours.memory_gib,
-        mbart_tokens_per_s=None if theirs is None else tokens / theirs.median_step_s,
-        mbart_memory_gib=None if theirs is None else theirs.memory_gib,
-        ratio=None if theirs is None else ratio(ours, theirs),
-    )
-
-
-def rows(asked: argparse.Namespace, device: torch.device) -> Iterator[object]:
+def rows(asked: argparse.Namespace, device: torch.device) -> Iterator[Row]:
     """Measure each precision, compiled and not where that is usual, with larger and larger batches until one fails."""
     on_gpu = device.type == "cuda"
     beside, alone = ("encdec-tiny", "encdec-small") if asked.small else ("bart-large", "r2c2")
     few, many = ([2], [2]) if asked.small else ([8, 16, 32, 64], [8, 16, 32])
     for precision, compiled in settings(device):
-        what = f"{precision:9}  {'yes' if compiled else 'no':8}"
+        what = f"{precision}, {'compiled' if compiled else 'eager'}"
         sizes = asked.batch_sizes or (few if on_gpu else [1])
         count = asked.turns or (turns.TURNS if on_gpu else 4)
-        yield from fitting(sizes, partial(measure, beside, device, precision, compiled, count), f"{beside:12}  {what}")
+        yield from fitting(sizes, partial(measure, beside, device, precision, compiled, count), f"{beside}, {what}")
         if on_gpu or asked.small:
             one = partial(measure_alone, alone, device, precision, compiled)
-            yield from fitting(asked.batch_sizes or many, one, f"{alone:12}  {what}")
+            yield from fitting(asked.batch_sizes or many, one, f"{alone}, {what}")
 
 
 def main() -> None:
@@ -194,15 +153,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the table there too")
     asked = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    facts = machine(device, "transformers")
-    print(", ".join(f"{key} {value}" for key, value in facts.items()))
-    print(Row.HEAD, flush=True)
-    table = []
-    for row in rows(asked, device):
-        print(row, flush=True)
-        table.append(asdict(row))
-    if asked.json:
-        asked.json.write_text(json.dumps({**facts, "rows": table}, indent=1) + "\n")
+    turns.write(asked.json, device, "transformers", rows(asked, device))
 
 
 if __name__ == "__main__":

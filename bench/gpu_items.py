@@ -25,7 +25,6 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from dataclasses import asdict
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -110,17 +109,16 @@ def beside(
         turns.TURN_S, count = 1e-3, 2
         model, compiled, batch_size = "vit-digits" if other == "timm" else "encdec-tiny", False, 2
     if other == "timm":
-        row = vit.measure(model_spec(model), DEVICE, precision, compiled, batch_size, count)
-        yield {"model": model, **asdict(row)}
+        yield vit.measure(model, DEVICE, precision, compiled, batch_size, count)
     else:
-        yield asdict(encdec.measure(model, DEVICE, precision, compiled, count, batch_size))
+        yield encdec.measure(model, DEVICE, precision, compiled, count, batch_size)
 
 
 def alone(folder: Path, model: str, batch_size: int, small: bool) -> Rows:
     """Let ours take steps with activation checkpointing: how fast, and in how much memory?"""
     if small:
         turns.TURN_S, encdec.ALONE_STEPS, model, batch_size = 1e-3, 2, "encdec-tiny", 2
-    yield asdict(encdec.measure_alone(model, DEVICE, "bf16", False, batch_size))
+    yield encdec.measure_alone(model, DEVICE, "bf16", False, batch_size)
 
 
 def waits(folder: Path, model: str, small: bool) -> Rows:

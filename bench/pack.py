@@ -10,19 +10,19 @@ import argparse
 import itertools
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import torch
 
 import ettsweep
+from bench.tables import Row, facts, show
 from bench.waves import CLASSES, write_images
 from ettsweep.models.architectures import model_spec
 from ettsweep.models.build import example_inputs
@@ -61,8 +61,6 @@ PHOTOS = DIGITS.model_copy(
         "batch_size": 32,
     }
 )
-
-Row = dict[str, Any]
 
 
 def point(spec: RunSpec, k: int, seeds: int = 1) -> RunSpec:
@@ -165,8 +163,7 @@ def loader(members: int, folder: Path) -> list[Row]:
                 "data_wait": statistics.median(result["data_wait"] for result in results),
             }
         )
-    rows[-1]["times as fast"] = rows[0]["CPU s a run"] / rows[-1]["CPU s a run"]
-    return rows
+    return [row | {"times as fast": rows[0]["CPU s a run"] / row["CPU s a run"]} for row in rows]
 
 
 def commands(
@@ -204,18 +201,6 @@ def commands(
     return rows
 
 
-def show(rows: Sequence[Row]) -> None:
-    """Print rows as a table in markdown."""
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    print(f"| {' | '.join(names)} |\n|{'---|' * len(names)}")
-    for row in rows:
-        cells = [row.get(name, "") for name in names]
-        print(
-            f"| {' | '.join(f'{cell:.3g}' if isinstance(cell, float) else str(cell) for cell in cells)} |", flush=True
-        )
-    print()
-
-
 def main() -> None:
     """Print the tables, and write them as JSON where that is asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -237,23 +222,20 @@ def main() -> None:
     keep_freed_memory()  # as workers do
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     models = list(MODELS) if device.type == "cuda" else ["vit-digits"]
-    versions = {"torch": torch.__version__, "python": platform.python_version(), "cores": len(os.sched_getaffinity(0))}
-    versions["device"] = (
-        torch.cuda.get_device_name() if device.type == "cuda" else torch.backends.cpu.get_cpu_capability()
-    )
+    capability = torch.backends.cpu.get_cpu_capability()
+    versions = facts("torch") | {"device": torch.cuda.get_device_name() if device.type == "cuda" else capability}
     print(json.dumps(versions))
-    found: dict[str, list[Row]] = {"steps": [], "loader": [], "commands": []}
+    found = dict[str, list[Row]]()
     with tempfile.TemporaryDirectory() as folder:
-        for model, members in itertools.product(options.models or models, options.members):
-            found["steps"] += steps(model, members, device, options.turns, options.steps)
-        show(found["steps"])
-        for members in options.loader:
-            found["loader"] += loader(members, Path(folder))
-        show(found["loader"])
+        every = itertools.product(options.models or models, options.members)
+        found["steps"] = show(chain.from_iterable(steps(*size, device, options.turns, options.steps) for size in every))
+        print()
+        found["loader"] = show(chain.from_iterable(loader(members, Path(folder)) for members in options.loader))
+        print()
         codes = [*(path.resolve() for path in options.checkout), HERE]
-        for slots, runs in itertools.product(options.slots, options.runs):
-            found["commands"] += commands(slots, runs, options.ways, Path(folder), codes, options.repeats)
-        show(found["commands"])
+        sizes = itertools.product(options.slots, options.runs)
+        each = (commands(*size, options.ways, Path(folder), codes, options.repeats) for size in sizes)
+        found["commands"] = show(chain.from_iterable(each))
     if options.json:
         options.json.write_text(json.dumps({"versions": versions, **found}, indent=1) + "\n")
 

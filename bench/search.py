@@ -9,16 +9,13 @@ On a recorded lattice `off` may be `mapped`: the search starts from the optimum 
 import argparse
 import json
 import math
-import os
-import platform
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
-
 from bench.recorded import Recorded, Table
 from bench.simulate import WAYS, Series, Way, centre_alone, open_workers, outcomes, summary
+from bench.tables import facts
 from bench.verdicts import MAX_RUNS, worlds
 from bench.worlds import Made, Place
 from ettsweep.pool import Pool
@@ -123,13 +120,7 @@ def main() -> None:
 def write(path: Path, found: list[Row], wall_s: float) -> None:
     """Write rows with those of a file that were not measured again, so that it may be made in parts."""
     rows = {tuple(row[key] for key in ("world", "slots", "off", "way", "trials")): row for row in [*kept(path), *found]}
-    versions = {
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "cores": len(os.sched_getaffinity(0)),
-        "load": os.getloadavg()[0],
-        "wall_s": math.ceil(wall_s),
-    }
+    versions = facts("numpy") | {"wall_s": math.ceil(wall_s)}
     path.write_text(json.dumps({"versions": versions, "rows": sorted(rows.values(), key=order)}, indent=1) + "\n")
 
 

@@ -5,7 +5,6 @@ Every figure is CPU seconds of a fresh process (user + system), or wall seconds 
 
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -13,6 +12,8 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+from bench.tables import facts
 
 ETTSWEEP = str(Path(sys.executable).with_name("ettsweep"))
 TRIVIAL = ["--set", "schedule.total_steps=2", "--set", "schedule.warmup_steps=1", "--set", "schedule.eval_every=2"]
@@ -119,8 +120,7 @@ def main() -> None:
         if slurm_answers():
             thousand_jobs(figure)
 
-    machine = {"python": platform.python_version(), "machine": platform.machine(), "cores": os.cpu_count()}
-    print(json.dumps({"machine": machine, "seconds": figures}))
+    print(json.dumps({"machine": facts(), "seconds": figures}))
 
 
 if __name__ == "__main__":

@@ -1,24 +1,24 @@
 """Trainers that take turns at training steps: what the benchmarks of models share."""
 
 import gc
-import importlib.metadata
 import itertools
+import json
 import math
 import platform
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 
 import torch
 from torch import nn
 
+from bench.tables import Row, facts, show
 from ettsweep.models.cost import peak_flops, train_flops_per_sample
 from ettsweep.spec import Precision, RunSpec
 from ettsweep.tasks.base import Share, Task
 from ettsweep.training.memory import is_out_of_memory
-from ettsweep.training.peak import measured_flops
 from ettsweep.training.precision import set_matmul_precision
-from ettsweep.training.timing import UTILISATIONS
 from ettsweep.training.trainer import Trainer
 
 TURNS = 9
@@ -73,15 +73,13 @@ class Contender:
     def memory_gib(self) -> float | None:
         return self.memory_bytes / 2**30 or None
 
-    def utilisations(self) -> dict[str, float | None]:
-        """Return which share the model's FLOPs of a step are of the data sheet's peak, and of the measured one."""
+    @property
+    def utilisation(self) -> float | None:
+        """The share that the model's FLOPs of a step are of the device's peak on the data sheet."""
         spec = self.trainer.spec
-        if self.device.type != "cuda":
-            return dict.fromkeys(UTILISATIONS)
-        name = torch.cuda.get_device_name(self.device)
-        reached = train_flops_per_sample(spec.model) * spec.batch_size / self.median_step_s
-        peaks = peak_flops(name, spec.precision), measured_flops(name, spec.precision)
-        return {key: reached / peak if peak else None for key, peak in zip(UTILISATIONS, peaks, strict=True)}
+        on_gpu = self.device.type == "cuda"
+        peak = peak_flops(torch.cuda.get_device_name(self.device), spec.precision) if on_gpu else None
+        return train_flops_per_sample(spec.model) * spec.batch_size / self.median_step_s / peak if peak else None
 
     def _steps(self, count: int) -> float:
         """Take some steps; return their seconds, until the device is done."""
@@ -98,23 +96,45 @@ def allocated(device: torch.device) -> int:
     return torch.cuda.memory_allocated() if device.type == "cuda" else 0
 
 
-def contest(
-    builds: tuple[Build, ...], spec: RunSpec, device: torch.device, compiled: bool, turns: int
-) -> list[Contender]:
-    """Let trainers take turns: A B A B."""
+def measure(
+    builds: dict[str, Build],
+    spec: RunSpec,
+    device: torch.device,
+    compiled: bool,
+    turns: int,
+    what: str,
+    per_sample: int,
+) -> Row:
+    """Let trainers take turns; return speed, utilisation and memory of the first, and what the other has beside it.
+
+    The ratio is the median of the other's time by ours within a pair of turns: a machine that is busy slows both.
+
+    Args:
+        builds: ours, and maybe another, by name.
+        what: is counted, such as tokens.
+        per_sample: of it.
+    """
+    number = per_sample * spec.batch_size
     torch.compiler.reset()
     set_matmul_precision(spec.precision)
-    contenders = [Contender(build, spec, device, compiled) for build in builds]
+    contenders = [Contender(build, spec, device, compiled) for build in builds.values()]
     steps = math.ceil(TURN_S / contenders[0].warm_step_s)
-    for _ in range(turns):
-        for contender in contenders:
-            contender.turn(steps)
-    return contenders
-
-
-def ratio(ours: Contender, theirs: Contender) -> float:
-    """Return their time by ours, the median over pairs of turns: a machine that is busy slows both."""
-    return statistics.median(b / a for a, b in zip(ours.step_s, theirs.step_s, strict=True))
+    for contender in contenders * turns:  # A B A B
+        contender.turn(steps)
+    ours, *others = contenders
+    row = {
+        "precision": spec.precision,
+        "compiled": compiled,
+        "batch_size": spec.batch_size,
+        f"{what}_per_s": number / ours.median_step_s,
+        "step_s": ours.median_step_s,
+        "utilisation": ours.utilisation,
+        "memory_gib": ours.memory_gib,
+    }
+    for name, other in zip([*builds][1:], others, strict=True):
+        row |= {f"{name}_{what}_per_s": number / other.median_step_s, f"{name}_memory_gib": other.memory_gib}
+        row["ratio"] = statistics.median(b / a for a, b in zip(ours.step_s, other.step_s, strict=True))
+    return row
 
 
 def settings(device: torch.device) -> Iterator[tuple[Precision, bool]]:
@@ -125,7 +145,7 @@ def settings(device: torch.device) -> Iterator[tuple[Precision, bool]]:
         yield from (("fp32", False), ("bf16", False))
 
 
-def fitting(sizes: list[int], measure: Callable[[int], object], what: str) -> Iterator[object]:
+def fitting(sizes: Sequence[int], measure: Callable[[int], Row], what: str) -> Iterator[Row]:
     """Yield what is measured with larger and larger batches, until one is too large for the memory; say so."""
     for size in sizes:
         try:
@@ -133,7 +153,7 @@ def fitting(sizes: list[int], measure: Callable[[int], object], what: str) -> It
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
-            print(f"{what}  {size:5}  out of memory", flush=True)
+            print(f"{what}, batch {size}: out of memory", flush=True)
             return
         finally:
             gc.collect()
@@ -142,16 +162,11 @@ def fitting(sizes: list[int], measure: Callable[[int], object], what: str) -> It
         yield row
 
 
-def machine(device: torch.device, package: str) -> dict[str, object]:
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
-    versions = {"python": platform.python_version(), "torch": torch.__version__}
-    return {
-        "device": name,
-        "threads": torch.get_num_threads(),
-        **versions,
-        package: importlib.metadata.version(package),
-    }
-
-
-def optional(value: float | None, form: str) -> str:
-    return "-" if value is None else format(value, form)
+def write(path: Path | None, device: torch.device, package: str, rows: Iterable[Row]) -> None:
+    """Print what is measured as it comes, with what it is measured on; write it as JSON too where a path is given."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor()
+    told = {"device": name, "threads": torch.get_num_threads(), **facts("torch", package)}
+    print(", ".join(f"{key} {value}" for key, value in told.items()), flush=True)
+    shown = show(rows)
+    if path:
+        path.write_text(json.dumps({**told, "rows": shown}, indent=1) + "\n")

@@ -7,8 +7,6 @@ sweeps that ask for the centre alone, with two seeds, and go on through the real
 import argparse
 import json
 import math
-import os
-import platform
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -19,6 +17,7 @@ from scipy.stats import beta
 
 from bench.recorded import Recorded, Table, read_table
 from bench.simulate import Outcome, Series, centre_alone, open_workers, outcomes, summary
+from bench.tables import facts
 from bench.worlds import Made
 from ettsweep.pool import Pool
 from ettsweep.sweep.criterion import Criterion
@@ -138,13 +137,7 @@ def main() -> None:
             found.append(one)
             cells = [told(column, one[column]) for column in COLUMNS]
             print(f"| {' | '.join(cells)} |{' falls short' if short(one) else ''}", flush=True)
-    versions = {
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "cores": len(os.sched_getaffinity(0)),
-        "load": os.getloadavg()[0],
-        "wall_s": math.ceil(time.perf_counter() - start_s),
-    }
+    versions = facts("numpy") | {"wall_s": math.ceil(time.perf_counter() - start_s)}
     print(json.dumps(versions))
     if options.json:
         options.json.write_text(

@@ -8,6 +8,7 @@ It reads what `bench.verdicts --json` writes.
 import argparse
 import json
 from pathlib import Path
+from typing import Any
 
 import altair as alt
 import pandas as pd
@@ -20,7 +21,7 @@ APART = 0.0015
 """By how much the lines are set apart sideways, so that their errors can be told."""
 
 
-def figure_of(rows: pd.DataFrame) -> alt.LayerChart:
+def figure_of(rows: pd.DataFrame) -> Any:
     """Plot the share of bounds that hold, with what chance allows, a line for each world."""
     worlds = list(rows["world"].unique())
     apart = rows["world"].map(worlds.index) - (len(worlds) - 1) / 2

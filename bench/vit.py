@@ -7,17 +7,16 @@ slows both. timm's has affine LayerNorms and a bias in the patch embedding, whic
 """
 
 import argparse
-import json
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from bench.turns import TURNS, contest, fitting, machine, optional, plain_adamw, ratio, settings, trainer
+from bench import turns
+from bench.tables import Row
+from bench.turns import fitting, plain_adamw, settings, trainer
 from ettsweep.models.architectures import model_spec, named_models
 from ettsweep.models.build import build_model, initialise
 from ettsweep.models.compiler import compile_blocks
@@ -93,60 +92,19 @@ def timm_trainer(spec: RunSpec, device: torch.device, compiled: bool) -> Trainer
     return trainer(spec, model, Noise(spec, device), plain_adamw(model, spec), device)
 
 
-@dataclass(frozen=True)
-class Row:
-    """One line of the table: ours, and timm's beside it."""
-
-    precision: Precision
-    compiled: bool
-    batch_size: int
-    images_per_s: float
-    step_s: float
-    utilisation: float | None
-    utilisation_measured: float | None
-    memory_gib: float | None
-    timm_images_per_s: float
-    timm_memory_gib: float | None
-    ratio: float
-
-    HEAD: ClassVar[str] = (
-        "precision  compiled  batch   images/s  step (ms)  of data sheet's peak  of measured peak  memory (GiB)"
-        "   timm images/s  timm GiB   ratio"
-    )
-
-    def __str__(self) -> str:
-        return (
-            f"{self.precision:9}  {'yes' if self.compiled else 'no':8}  {self.batch_size:5}  {self.images_per_s:9.1f}"
-            f"  {1000 * self.step_s:9.1f}  {optional(self.utilisation, '.1%'):>20}"
-            f"  {optional(self.utilisation_measured, '.1%'):>16}  {optional(self.memory_gib, '.1f'):>12}"
-            f"  {self.timm_images_per_s:14.1f}  {optional(self.timm_memory_gib, '.1f'):>8}  {self.ratio:6.3f}"
-        )
-
-
 def measure(
-    model: ModelSpec, device: torch.device, precision: Precision, compiled: bool, batch_size: int, count: int = TURNS
+    model: str, device: torch.device, precision: Precision, compiled: bool, batch_size: int, count: int = turns.TURNS
 ) -> Row:
     """Let ours and timm's take turns at training steps."""
-    spec = run_spec(model, precision, batch_size)
-    ours, theirs = contest((our_trainer, timm_trainer), spec, device, compiled, count)
-    return Row(
-        precision,
-        compiled,
-        batch_size,
-        images_per_s=batch_size / ours.median_step_s,
-        step_s=ours.median_step_s,
-        **ours.utilisations(),
-        memory_gib=ours.memory_gib,
-        timm_images_per_s=batch_size / theirs.median_step_s,
-        timm_memory_gib=theirs.memory_gib,
-        ratio=ratio(ours, theirs),
-    )
+    spec = run_spec(model_spec(model), precision, batch_size)
+    builds = {"ours": our_trainer, "timm": timm_trainer}
+    return {"model": model, **turns.measure(builds, spec, device, compiled, count, "images", 1)}
 
 
-def rows(model: ModelSpec, device: torch.device, sizes: list[int]) -> Iterator[object]:
+def rows(model: str, device: torch.device, sizes: Sequence[int]) -> Iterator[Row]:
     """Measure each precision, compiled and not where that is usual, with larger and larger batches until one fails."""
     for precision, compiled in settings(device):
-        what = f"{precision:9}  {'yes' if compiled else 'no':8}"
+        what = f"{precision}, {'compiled' if compiled else 'eager'}"
         yield from fitting(sizes, partial(measure, model, device, precision, compiled), what)
 
 
@@ -159,15 +117,7 @@ def main() -> None:
     asked = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     sizes = asked.batch_sizes or ([64, 128, 256, 512, 1024] if device.type == "cuda" else [4])
-    facts = {"model": asked.model, **machine(device, "timm")}
-    print(", ".join(f"{key} {value}" for key, value in facts.items()))
-    print(Row.HEAD, flush=True)
-    table = []
-    for row in rows(model_spec(asked.model), device, sizes):
-        print(row, flush=True)
-        table.append(asdict(row))
-    if asked.json:
-        asked.json.write_text(json.dumps({**facts, "rows": table}, indent=1) + "\n")
+    turns.write(asked.json, device, "timm", rows(asked.model, device, sizes))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import torch
 
 from bench import turns
 from bench import vit as bench
+from bench.tables import Row
 from bench.vit import measure, our_trainer, run_spec, timm_trainer
 from ettsweep.models.architectures import model_spec
 
@@ -29,12 +30,11 @@ def test_timm_has_our_parameters_and_those_of_norms_and_patches(name: str) -> No
 
 def test_both_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns, "TURN_S", 1e-6)
-    row = measure(model_spec("vit-digits"), CPU, "bf16", compiled=False, batch_size=4)
-    assert row.step_s > 0
-    assert row.images_per_s == pytest.approx(4 / row.step_s)
-    assert row.ratio > 0
-    assert row.utilisation is None
-    assert "bf16" in str(row)
+    row = measure("vit-digits", CPU, "bf16", compiled=False, batch_size=4)
+    assert row["step_s"] > 0
+    assert row["images_per_s"] == pytest.approx(4 / row["step_s"])
+    assert row["ratio"] > 0
+    assert row["utilisation"] is None
 
 
 @pytest.mark.slow
@@ -53,7 +53,7 @@ def test_the_table_is_printed_and_written(
         ("bf16", 2),
         ("bf16", 4),
     ]
-    assert len(capsys.readouterr().out.splitlines()) == 2 + len(rows)
+    assert len(capsys.readouterr().out.splitlines()) == 3 + len(rows)
 
 
 def test_what_is_larger_than_the_memory_is_said_and_ends_its_column(
@@ -61,13 +61,13 @@ def test_what_is_larger_than_the_memory_is_said_and_ends_its_column(
 ) -> None:
     tried: list[tuple[str, int]] = []
 
-    def full(model: object, device: object, precision: str, compiled: bool, batch_size: int) -> str:
+    def full(model: object, device: object, precision: str, compiled: bool, batch_size: int) -> Row:
         tried.append((precision, batch_size))
         if batch_size > 8:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return "row"
+        return {"batch": batch_size}
 
     monkeypatch.setattr(bench, "measure", full)
-    assert list(bench.rows(model_spec("vit-digits"), CPU, [8, 16, 32])) == ["row", "row"]
+    assert list(bench.rows("vit-digits", CPU, [8, 16, 32])) == [{"batch": 8}] * 2
     assert tried == [("fp32", 8), ("fp32", 16), ("bf16", 8), ("bf16", 16)]
-    assert capsys.readouterr().out.count("16  out of memory") == 2
+    assert capsys.readouterr().out.count("batch 16: out of memory") == 2

@@ -334,7 +334,7 @@ def without(row: dict[str, Json], *keys: str) -> dict[str, Json]:
 
 VARIES = {
     *("run", "sha256", "attempts", "environment", "wall_s", "device_s", "steps_per_s"),
-    *("step_s", "samples_per_s", "utilisation", "utilisation_measured", "data_wait", "memory_gib"),
+    *("step_s", "samples_per_s", "utilisation", "data_wait", "memory_gib"),
 }
 """What of a result is not the same whenever, and wherever, a run is trained."""
 

@@ -32,20 +32,17 @@ def doctor(
     task: Annotated[str | None, typer.Option(help="Task that --data is for, where no grid says so.")] = None,
     images: Annotated[int | None, typer.Option(min=1, help="Decode no more images of --data than this.")] = None,
     fit: Annotated[bool, typer.Option("--fit", help="Find the largest micro-batch of --model that fits here.")] = False,
-    peak: Annotated[bool, typer.Option("--peak", help="Measure what the device reaches in each precision.")] = False,
     form: Form = Format.TABLE,
     results: Results = DEFAULT_RESULTS,
 ) -> None:
     """Say what works here: torch, slots, the results folder; with a SLURM profile, what it would get.
 
     With --data, read all of a data set too: form and counts, each image, each shard of tokenised text. With --model and
-    --fit, try how many images go through the model at once. With --peak, measure matrix products on the device, against
-    which runs then tell their utilisation too.
+    --fit, try how many images go through the model at once.
     """
     from ettsweep.doctor.data import examine_data, subject
     from ettsweep.doctor.images import shorten
     from ettsweep.doctor.machine import examine, examine_fit
-    from ettsweep.doctor.peak import examine_peak
     from ettsweep.launch.demand import data_of, located
     from ettsweep.sweep.gridfile import find_grid, load_request
     from ettsweep.sweep.search import ANYWHERE
@@ -63,8 +60,6 @@ def doctor(
     checks = examine(results, *profile, where)
     if meant is not None and data is not None:
         checks += examine_data(meant, data, images)
-    if peak:
-        checks += examine_peak(*profile)
     if fit and request is not None:
         checks += examine_fit(request, *profile)
     checks = shorten(checks) if form in (Format.TABLE, Format.MARKDOWN) else checks

@@ -21,6 +21,7 @@ from ettsweep.launch.profiles import AnyProfile, LocalProfile, SlurmProfile, loa
 from ettsweep.launch.slots import held, lock_paths, slots_path
 from ettsweep.models.architectures import model_name
 from ettsweep.output import count
+from ettsweep.processes import GIB
 from ettsweep.resources import shipped
 from ettsweep.sweep.gridfile import load_request
 from ettsweep.sweep.search import Request
@@ -143,18 +144,18 @@ def examine_fit(request: Request, name: str, launch_set: Sequence[str]) -> Itera
     here = profile if isinstance(profile, LocalProfile) else LocalProfile()
     slot = here.resolve()[0]
     device, facts = prepare_device(slot)
-    from ettsweep.training.memory import largest_batches  # torch, which the slot has to be prepared for
+    from ettsweep.training.memory import largest_step  # torch, which the slot has to be prepared for
 
     where = facts["device_name"] if device.type == "cuda" else "this machine"
     local = -(-spec.batch_size // profile.devices_per_run)
-    sample = task_kind(spec.task).sample
-    for fit in largest_batches(spec, local, device):
-        what = f"fit {model_name(spec.model)} {spec.precision}"
-        more = " with activation_checkpointing=true" if fit.activation_checkpointing else ""
-        if not fit.micro_batch:
+    spec = spec.model_copy(update={"batch_size": local})
+    sample, what = task_kind(spec.task).sample, f"fit {model_name(spec.model)} {spec.precision}"
+    for recompute in (False, True):
+        more = " with activation_checkpointing=true" if recompute else ""
+        step = largest_step(spec, device, recompute=recompute, steps=2)  # the first is slower
+        if step is None:
             yield Check(what, "failed", f"not even one {sample} fits into {where}{more}")
             continue
-        tried = "" if fit.tried else "about "
-        speed = f"{fit.samples_per_s:,.1f} {sample}s/s in the largest step tried"
-        told = f"micro_batch={fit.micro_batch} of {local}{more}: {tried}{fit.memory_gib:.1f} GiB of {where}; {speed}"
-        yield Check(what, "ok", told)
+        memory = f"{step.memory_bytes / GIB:.1f} GiB of {where}" if step.memory_bytes else where
+        speed = f"{step.samples_per_s:,.1f} {sample}s/s"
+        yield Check(what, "ok", f"micro_batch={step.size} of {local}{more}: {memory}; {speed}")

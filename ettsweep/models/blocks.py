@@ -5,7 +5,7 @@ MLP. Weights are named as the paper's groups, have shape (out, in), and hold no 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
@@ -13,9 +13,9 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
-MASKED_KERNELS = (SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH)
-"""What attention with a mask may take on a GPU. cuDNN's kernels may return NaN gradients with one (PyTorch 196678), and
-flash attention knows none."""
+MASKED_KERNELS = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+"""What attention with a mask takes on a GPU: plain products only where there is no efficient kernel. cuDNN's may return
+NaN gradients with a mask (PyTorch 196678), and flash attention knows none."""
 
 
 class Network(nn.Module, ABC):
@@ -46,13 +46,7 @@ class Network(nn.Module, ABC):
 
 
 class AttentionBase(nn.Module):
-    """Scaled dot-product attention of several heads.
-
-    Attributes:
-        masked_kernels: those that may be taken where there is a mask; None: torch chooses (on a GPU, of sound ones).
-    """
-
-    masked_kernels: Sequence[SDPBackend] | None = None
+    """Scaled dot-product attention of several heads."""
 
     def attend(
         self,
@@ -65,10 +59,9 @@ class AttentionBase(nn.Module):
         causal: bool = False,
     ) -> Tensor:
         """Return the heads' new tokens, (B, H, T, C), each from those that `read_B11S` is true for."""
-        kernels = self.masked_kernels or (MASKED_KERNELS if q_BHTC.is_cuda else ())
-        if read_B11S is None or not kernels:
+        if read_B11S is None or not q_BHTC.is_cuda:
             return F.scaled_dot_product_attention(q_BHTC, k_BHSC, v_BHSC, read_B11S, dropout, causal)
-        with sdpa_kernel(list(kernels)):
+        with sdpa_kernel(MASKED_KERNELS):
             return F.scaled_dot_product_attention(q_BHTC, k_BHSC, v_BHSC, read_B11S, dropout, causal)
 
 

@@ -137,7 +137,7 @@ def cell(name: str, value: object) -> str:
             return style.score_text(value, name)
         if name in POINTS:
             return power(value)
-        if name in ("utilisation", "utilisation_measured", "data_wait"):
+        if name in ("utilisation", "data_wait"):
             return f"{100 * value:.3g}%"
         return style.short(value)
     return str(value)

@@ -22,7 +22,7 @@ from ettsweep.tasks.kinds import task_kind
 CHOICES = ("sweep", "family", "model", "task", "strategy", "optimizer", "precision", "state", "pack_mode")
 """Columns of few texts: one is chosen from a list."""
 
-SHARES = ("best_accuracy", "final_accuracy", "utilisation", "utilisation_measured", "data_wait")
+SHARES = ("best_accuracy", "final_accuracy", "utilisation", "data_wait")
 """Columns in percent."""
 
 ALWAYS = {"run", "strategy", "lr", "wd", "seed", "state", "device_s", "log"}

@@ -18,7 +18,6 @@ SPEED = {
     "samples_per_s": "samples / s",
     "step_s": "seconds a step",
     "utilisation": "utilisation (data sheet)",
-    "utilisation_measured": "utilisation (measured peak)",
     "data_wait": "waits for data",
     "memory_gib": "memory (GiB)",
 }

@@ -23,7 +23,7 @@ from ettsweep.tasks.kinds import task_label
 
 METRICS = ("best_accuracy", "final_accuracy", "best_loss", "final_loss", "best_bits", "final_bits")
 RATES = tuple(column for name in SPIKES for column in rate_columns(name))
-SPEED = ("step_s", "samples_per_s", "utilisation", "utilisation_measured", "data_wait", "memory_gib")
+SPEED = ("step_s", "samples_per_s", "utilisation", "data_wait", "memory_gib")
 TRAINING = (*SPEED, "devices", "pack", "pack_mode", "corrupt_images")
 """How runs were trained, not what came out."""
 RESULT_COLUMNS = (*METRICS, *SPIKES, "steps", "wall_s", "device_s", *TRAINING)

@@ -4,7 +4,7 @@ import contextlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
@@ -45,6 +45,7 @@ class Peers:
     Attributes:
         rank: of this process; 0 leads.
         world: number of processes.
+        everyone: what a sharded model is shared out over; None for all that train together.
         hosts: what they agree through between the hosts; None for this one alone.
         orders: what the leader speaks through.
         savers: what they agree through about a checkpoint that is written beside training.
@@ -52,6 +53,7 @@ class Peers:
 
     rank: int = 0
     world: int = 1
+    everyone: "dist.ProcessGroup | None" = None
     hosts: "dist.ProcessGroup | None" = None
     orders: "dist.ProcessGroup | None" = None
     savers: "dist.ProcessGroup | None" = None
@@ -73,7 +75,7 @@ class Peers:
         assert isinstance(hosts, dist.ProcessGroup)
         assert isinstance(orders, dist.ProcessGroup)
         assert isinstance(savers, dist.ProcessGroup)
-        return cls(rank, world, hosts, orders, savers)
+        return cls(rank, world, None, hosts, orders, savers)
 
     def leave(self) -> None:
         """Part from the others."""
@@ -158,9 +160,12 @@ class Peers:
         from torch.distributed.device_mesh import DeviceMesh
         from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
-        everyone = dist.group.WORLD
+        everyone = self.everyone or dist.group.WORLD
         assert everyone is not None
-        mesh = DeviceMesh.from_group(everyone, "cuda" if dist.get_backend() == "nccl" else "cpu")
+        kind = "cuda" if dist.get_backend() == "nccl" else "cpu"
+        # torch keeps plans of what is sent, for all meshes that are equal: of trials none is.
+        name = (f"trial {everyone.group_name}",) if self.everyone else None
+        mesh = DeviceMesh.from_group(everyone, kind, mesh_dim_names=name)
         halved = MixedPrecisionPolicy(DTYPES.get(precision), torch.float32, cast_forward_inputs=False)
         for block in model.residual_blocks():
             fully_shard(block, mesh=mesh, mp_policy=halved)
@@ -169,6 +174,21 @@ class Peers:
             if isinstance(module, FSDPModule):
                 # Asked for a mean, gloo gives the sum without a word (torch 2.8).
                 module.set_force_sum_reduction_for_comms(True)
+
+    @contextlib.contextmanager
+    def without_the_others(self) -> Iterator["Peers"]:
+        """Yield a group in which a sharded model takes as much memory as among the others, and waits for none of them.
+
+        What it would get from them is not there: it is for steps that only measure. All processes come here.
+        """
+        import torch.testing._internal.distributed.fake_pg  # noqa: F401  # it registers the backend
+
+        everyone = dist.new_group(backend="fake")
+        assert isinstance(everyone, dist.ProcessGroup)
+        try:
+            yield replace(self, everyone=everyone)
+        finally:
+            dist.destroy_process_group(everyone)
 
     def accumulating(self, model: nn.Module) -> contextlib.AbstractContextManager[object]:
         """Return a context in which a wrapped module keeps its gradients to itself."""

@@ -19,11 +19,14 @@ from ettsweep.processes import cores
 from ettsweep.spec import ModelSpec, RunSpec
 from ettsweep.training.distributed import Peers
 from ettsweep.training.memory import fitting_micro_batch
-from ettsweep.training.threads import fastest_threads
 
 LARGE_PARAMETERS = 1e9
 """Parameters above which a run on several devices is sharded, and activations are computed again: 16 bytes for each of
 them are a fifth of a large GPU."""
+
+THREAD_FLOPS = 1e9
+"""Work of a step that occupies a thread of a CPU, for some hundredths of a second: with less, threads wait for each
+other for longer than they compute."""
 
 COMPILE_FLOPS = 1e16
 """Work of a run above which compiling its model pays: some minutes of a GPU at a tenth of its peak."""
@@ -34,12 +37,12 @@ class Execution:
     """How one process of a run trains it.
 
     Attributes:
-        threads: of the CPU; None takes as many as a run had before, or as a trial finds fastest.
-        most_threads: the most that it may find.
+        threads: of the CPU; None takes as many as a run had before, or as its steps have work for.
+        most_threads: the most that these may be.
         at_once: runs that may go through a model together, whose operators are so many times as large.
         checkpoint_every_s: seconds between checkpoints.
         checkpoint_every_steps: steps between checkpoints, in addition.
-        micro_batch: samples that go through the model at once; None takes what fits.
+        micro_batch: samples that go through the model at once; None takes as many as before, or as fit.
         loader_workers: processes that load images; 0 loads in the training process.
         compile: use torch.compile; None does on a GPU, for runs that are long enough to make up for it.
         alike: runs like one that a process trains one after the other: what is compiled for one serves all.
@@ -95,6 +98,7 @@ def settled(
 
     Raises:
         InputError: there are more devices than samples in a batch, or what is to be compiled cannot be.
+        DeviceMemoryError: not even one sample fits.
     """
     if spec.batch_size < group.world:
         raise InputError(f"{group.world} devices cannot share a batch of {spec.batch_size}")
@@ -102,17 +106,19 @@ def settled(
     execution = replace(execution, compile=bool(compiled))
     threads = -group.agree(-_threads(spec, device, execution, before))[0]
     execution = sized(spec.model, replace(execution, threads=threads), group)
-    local = -(-spec.batch_size // group.world)  # the largest part: all are cut alike
     size = execution.micro_batch or before.get("micro_batch")
     if not isinstance(size, int):
-        shards = group.world if execution.sharded else 1
-        recompute = bool(execution.activation_checkpointing)
-        size = fitting_micro_batch(spec, local, device, recompute, shards, reserved_bytes)
+        how = {"recompute": bool(execution.activation_checkpointing), "sharded": bool(execution.sharded)}
+        size = fitting_micro_batch(spec, device, group, **how, reserved_bytes=reserved_bytes)
+    local = -(-spec.batch_size // group.world)  # the largest part: all are cut alike
     return replace(execution, micro_batch=-group.agree(-min(size, local))[0])  # the least of all
 
 
 def _threads(spec: RunSpec, device: torch.device, execution: Execution, before: Json) -> int:
-    """Return with how many threads of the CPU a run is trained: their number changes the last bits."""
+    """Return with how many threads of the CPU a run is trained: their number changes the last bits.
+
+    Small operators go no faster on more, and leave the cores to others.
+    """
     if execution.threads is not None:
         return execution.threads
     if device.type != "cpu":
@@ -120,8 +126,8 @@ def _threads(spec: RunSpec, device: torch.device, execution: Execution, before: 
     had = before.get("threads")
     if isinstance(had, int) and 1 <= had <= cores():
         return had
-    typical = spec.typical.model_copy(update={"batch_size": execution.at_once * spec.batch_size})
-    return fastest_threads(typical, execution.most_threads)
+    flops = execution.at_once * spec.batch_size * train_flops_per_sample(spec.model)
+    return max(1, min(execution.most_threads, int(flops / THREAD_FLOPS)))
 
 
 def _compiles(

@@ -11,7 +11,6 @@ from ettsweep.files import finite
 from ettsweep.models.cost import peak_flops, train_flops_per_sample
 from ettsweep.training.execution import Execution
 from ettsweep.training.metrics import DRAIN_STEPS, StepBuffer, trailing_overflows
-from ettsweep.training.peak import measured_flops
 from ettsweep.training.record import Record
 from ettsweep.training.schedule import lr_at
 from ettsweep.training.timing import Timings
@@ -36,15 +35,13 @@ def timings_of(trainer: Trainer, execution: Execution, clock: SharedClock) -> Ti
     spec, device = trainer.spec, trainer.device
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-    peak, measured = execution.peak_flops, None
+    peak = execution.peak_flops
     if device.type == "cuda":
-        name = torch.cuda.get_device_name(device)
-        peak, measured = peak or peak_flops(name, spec.precision), measured_flops(name, spec.precision)
+        peak = peak or peak_flops(torch.cuda.get_device_name(device), spec.precision)
     return Timings(
         samples_per_step=spec.batch_size,
         flops_per_sample=train_flops_per_sample(spec.model),
         peak_flops=None if peak is None else peak * trainer.group.world,
-        measured_flops=None if measured is None else measured * trainer.group.world,
         devices=trainer.group.world,
         before=trainer.spent,
         first_step=trainer.step,

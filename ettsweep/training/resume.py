@@ -81,7 +81,7 @@ def changes(spec: RunSpec, attempt: Attempt) -> Iterator[str]:
     draws = architecture(spec.model).draws(spec.model)
     for key in (
         *("device_name", "threads", "instruction_set", "torch", "ettsweep", "processes", "micro_batch"),
-        *("compile", "activation_checkpointing", "sharded", "attention", "pack_mode", "data"),
+        *("compile", "activation_checkpointing", "sharded", "pack_mode", "data"),
     ):
         if key not in before or before[key] == now.get(key):
             continue

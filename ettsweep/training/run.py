@@ -25,7 +25,6 @@ from ettsweep.tasks.base import Loading, Share, Task, Working
 from ettsweep.tasks.data import said
 from ettsweep.tasks.kinds import check_data, task_kind
 from ettsweep.training import checkpoint
-from ettsweep.training.attention import settle_attention
 from ettsweep.training.distributed import ALONE, Peers, is_sharded, watching
 from ettsweep.training.ensemble.pack import Pack
 from ettsweep.training.execution import Execution
@@ -134,9 +133,7 @@ def _training(claimed: Claimed, pack: Pack, record: Record) -> Turns:
     trainer.task = stream.task
     trainer.model.recompute = bool(execution.activation_checkpointing)
     data = {"data": _agreed(trainer.task.fingerprint, group)}
-    with _together(group):  # all have come this far, and one sample goes through the model
-        attention = settle_attention(trainer, before, warn)
-    how = execution.facts(group) | attention | data | pack.facts(trainer)
+    how = execution.facts(group) | data | pack.facts(trainer)
 
     def not_compiled(why: str) -> None:
         warn(why)

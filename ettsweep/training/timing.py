@@ -19,10 +19,6 @@ def now_s(device: torch.device) -> float:
     return time.perf_counter()
 
 
-UTILISATIONS = ("utilisation", "utilisation_measured")
-"""Shares of the peak that the model's FLOPs take: of the stated one, by data sheet or profile, and of a measured."""
-
-
 @dataclass
 class Timings:
     """Clock of one attempt. Its figures are those of training alone: evaluation and checkpoints are left out.
@@ -33,8 +29,7 @@ class Timings:
     Attributes:
         samples_per_step: size of the global batch.
         flops_per_sample: of a training step.
-        peak_flops: FLOP/s of all devices of the run together, as stated; None where it is not known.
-        measured_flops: the same as `doctor --peak` measured it; None where it did not.
+        peak_flops: FLOP/s of all devices of the run together; None where it is not known.
         devices: of the run.
         before: what earlier attempts spent.
         first_step: steps done before this attempt.
@@ -45,7 +40,6 @@ class Timings:
     samples_per_step: int
     flops_per_sample: int
     peak_flops: float | None
-    measured_flops: float | None
     devices: int
     before: Spent
     first_step: int
@@ -86,8 +80,7 @@ class Timings:
 
         Returns:
             step, progress, wall_s and device_s of all attempts, steps_per_s of this one with everything in it; and of
-            the interval step_s, samples_per_s, utilisation and utilisation_measured (of the stated and of the measured
-            peak), data_wait (a share), memory_gib.
+            the interval step_s, samples_per_s, utilisation (of the peak), data_wait (a share), memory_gib.
         """
         now_s, spent, steps = self.clock(), self.spent, step - self._step
         training_s = max(now_s - self._line_s - self._other_s, 1e-9)
@@ -109,16 +102,15 @@ class Timings:
         An attempt without a line has nothing to say.
         """
         if not self._intervals:
-            return dict.fromkeys(("step_s", "samples_per_s", *UTILISATIONS, "data_wait", "memory_gib"))
+            return dict.fromkeys(("step_s", "samples_per_s", "utilisation", "data_wait", "memory_gib"))
         step_s = statistics.median(training_s / steps for steps, training_s, _ in self._intervals)
         return {"step_s": step_s, **self._speed(*map(sum, zip(*self._intervals, strict=True)))}
 
     def _speed(self, steps: int, training_s: float, data_wait_s: float) -> Json:
         samples_per_s = steps * self.samples_per_step / training_s
-        flops, peaks = self.flops_per_sample * samples_per_s, (self.peak_flops, self.measured_flops)
         return {
             "samples_per_s": samples_per_s,
-            **{name: flops / peak if peak else None for name, peak in zip(UTILISATIONS, peaks, strict=True)},
+            "utilisation": self.flops_per_sample * samples_per_s / self.peak_flops if self.peak_flops else None,
             "data_wait": data_wait_s / training_s,
             "memory_gib": None if self._memory_bytes is None else self._memory_bytes / 2**30,
         }

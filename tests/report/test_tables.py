@@ -34,7 +34,7 @@ def test_runs_table_has_the_promised_columns_and_types(made: Made) -> None:
     run sweep family model task strategy optimizer precision lr wd seed state
     best_accuracy final_accuracy best_loss final_loss best_bits final_bits
     loss_spikes grad_spikes accuracy_spikes eval_loss_spikes unrecovered overflow_steps steps wall_s device_s
-    step_s samples_per_s utilisation utilisation_measured data_wait memory_gib devices pack pack_mode corrupt_images
+    step_s samples_per_s utilisation data_wait memory_gib devices pack pack_mode corrupt_images
     """
     assert " ".join(table.columns) == " ".join(promised.split())
     assert len(table) == len(made.runs) == 27 + 27 + 9 + 2

@@ -38,7 +38,6 @@ MEASURED = {
     "step_s",
     "samples_per_s",
     "utilisation",
-    "utilisation_measured",
     "data_wait",
     "memory_gib",
 }

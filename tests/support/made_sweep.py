@@ -60,7 +60,6 @@ def speed(spec: RunSpec) -> dict[str, Any]:
         "step_s": step_s,
         "samples_per_s": spec.batch_size / step_s,
         "utilisation": None if waits else 0.5,
-        "utilisation_measured": None if waits else 0.625,
         "data_wait": 0.34 if waits else 0.04,
         "memory_gib": 11.25,
     }

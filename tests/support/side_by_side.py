@@ -18,6 +18,7 @@ from torch.distributed.checkpoint import filesystem
 
 from ettsweep.errors import LostPeerError
 from ettsweep.models.blocks import Network
+from ettsweep.models.vit import Vit
 from ettsweep.models.vit_spec import VitSpec
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
@@ -25,10 +26,10 @@ from ettsweep.spec import Precision
 from ettsweep.training import checkpoint, parts, saver
 from ettsweep.training.distributed import Peers, parameters
 from ettsweep.training.execution import Execution, dismiss, lead, orders
-from ettsweep.training.memory import forget_peak, peak_resident_bytes
 from ettsweep.training.run import environment, prepare, train_run
 from ettsweep.training.trainer import initial_network
 from ettsweep.training.turns import Stop
+from support.resident import forget_peak, peak_resident_bytes
 
 CPU = torch.device("cpu")
 
@@ -47,7 +48,7 @@ class Trial(NamedTuple):
         beside: checkpoints are written beside training, as those of large models.
         rank, after, how: this process stops the run (`stop`), is killed (`kill`) or raises (`raise`), after so many
             steps of the attempt; the others do nothing of the kind. Or it is killed while it saves, see `KILLED`, the
-            `after`-th time. Or it has `no room` for copies of checkpoints.
+            `after`-th time. Or it has `no room` for copies of checkpoints, or is `full` with more than `after` samples.
         ask: say this of the run instead of training it, see `ASKED`.
     """
 
@@ -85,6 +86,18 @@ def killed_at(place: Any, name: str, count: int) -> None:
         return call(*args, **kwargs)
 
     setattr(place, name, kill)
+
+
+def full_with(most: int) -> None:
+    """Have this process refuse memory for more than so many samples at once in training."""
+    forward = Vit.forward
+
+    def limited(model: Vit, images: torch.Tensor) -> torch.Tensor:
+        if torch.is_grad_enabled() and len(images) > most:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return forward(model, images)
+
+    Vit.forward = limited  # type: ignore[method-assign]
 
 
 IN_THIRD = 68
@@ -164,12 +177,14 @@ def take_part(trial: Trial, rank: int, meeting: str, say: Callable[[str], None])
         saver.LARGE_BYTES = 0
     if trial.how == "no room" and rank == trial.rank:
         saver.Saver._copied = lambda *_: False  # type: ignore[method-assign]
+    if trial.how == "full" and rank == trial.rank:
+        full_with(trial.after)
     calls = 0
 
     def poll() -> Stop | None:
         nonlocal calls
         calls += 1
-        if rank != trial.rank or calls <= trial.after or trial.after < 0 or trial.how in KILLED:
+        if rank != trial.rank or calls <= trial.after or trial.after < 0 or trial.how in (*KILLED, "full"):
             return None
         if trial.how == "kill":
             os.kill(os.getpid(), signal.SIGKILL)

@@ -128,6 +128,23 @@ def test_a_run_that_diverges_ends_once_at_the_same_step(train: Train, trained: T
     assert abs(result_of(two)["diverged_step"] - result_of(one)["diverged_step"]) <= 1
 
 
+# --- out of memory --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sharded", [False, True], ids=["ddp", "fsdp2"])
+def test_where_one_process_is_out_of_memory_all_halve_their_micro_batches(
+    trained: Trained, make_spec: MakeSpec, sharded: bool
+) -> None:
+    spec = make_spec(batch_size=ODD, lr=0.25)
+    full = {"world": 2, "sharded": sharded, "rank": 1, "how": "full", "after": 6}
+    (calm, run), ends = trained(
+        (spec, {"world": 2, "sharded": sharded, "micro_batch": 6}), (spec, full | {"every_steps": 5})
+    )
+    assert ends == [["ended"] * 2] * 2
+    assert run.attempt(1).execution()["micro_batch"] == 6, "17 do not fit; 8 would make 8, 8 and 1"
+    assert numbers(run) == numbers(calm)
+
+
 # --- stopped, killed, failed ----------------------------------------------------------------------------------------
 
 

@@ -1,14 +1,24 @@
 """How a run is trained changes its numbers by rounding at most: compiled blocks, and what a launch profile says."""
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from support.made_runs import CPU, MakeSpec, Train, numbers, result_of, stop_at
 
 from ettsweep.launch.profiles import LocalProfile, Slot, load_profile
+from ettsweep.models.cost import train_flops_per_sample
+from ettsweep.resources import shipped
 from ettsweep.runs.folder import RunDir
-from ettsweep.training.execution import Execution
+from ettsweep.spec import RunSpec
+from ettsweep.sweep.gridfile import load_request
+from ettsweep.training import execution as module
+from ettsweep.training.distributed import ALONE
+from ettsweep.training.execution import Execution, settled
+from ettsweep.training.pack import Pack
 from ettsweep.training.run import train_run
 from ettsweep.worker.devices import execution
 
@@ -65,3 +75,71 @@ def test_compiled_blocks_change_rounding_alone_and_a_compiled_run_is_resumed_bit
     assert result_of(calm)["execution"]["compile"] is True
     assert stopped.numbers() == [1, 2, 3]
     assert numbers(stopped) == numbers(calm)
+
+
+# --- threads --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def one_thread_afterwards() -> Iterator[None]:
+    yield
+    torch.set_num_threads(1)
+
+
+def threads_for(spec: RunSpec, most: int, at_once: int = 1) -> int | None:
+    return settled(spec, CPU, Execution(most_threads=most, at_once=at_once, micro_batch=1), ALONE, {}, print).threads
+
+
+@pytest.mark.parametrize(
+    ("grid", "threads"), [("vit-digits", 1), ("encdec-tiny", 5), ("vit-cifar10", 64), ("bart-large", 64)]
+)
+def test_threads_follow_from_the_work_of_a_step_and_the_cores_of_the_slot(grid: str, threads: int) -> None:
+    """A thread for each 1e9 FLOPs: vit-digits has 64 samples of 6.2e5, encdec-tiny 32 of 1.6e8."""
+    spec = load_request(shipped("grids") / f"{grid}.yaml").searches()[0].base
+    assert threads_for(spec, 64) == threads
+    assert threads_for(spec, 1) == 1
+    assert threads_for(spec, 64, at_once=10**6) == 64
+
+
+@pytest.mark.parametrize(
+    ("asked", "before", "found"), [(None, {}, 2), (3, {"threads": 1}, 3), (None, {"threads": 1}, 1)]
+)
+def test_a_profile_or_what_a_run_had_before_comes_first(
+    make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch, asked: int | None, before: Any, found: int
+) -> None:
+    monkeypatch.setattr(module, "THREAD_FLOPS", 1.0)
+    how = Execution(threads=asked, most_threads=2)
+    assert settled(make_spec(), CPU, how, ALONE, before, print).threads == found
+
+
+def test_threads_that_this_machine_has_not_are_not_taken_over(
+    make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "cores", lambda: 4)
+    how = Execution(most_threads=1)
+    found = [settled(make_spec(), CPU, how, ALONE, {"threads": had}, print).threads for had in (4, 5)]
+    assert found == [4, 1]
+
+
+@pytest.mark.usefixtures("one_thread_afterwards")
+def test_a_run_is_trained_with_them_and_says_so(make_spec: MakeSpec, results: Path) -> None:
+    run = RunDir.create(results, make_spec())
+    attempt, seen = run.claim({}, after=0), set[int]()
+    assert attempt is not None
+    train_run(run, attempt, CPU, Execution(threads=2), lambda: seen.add(torch.get_num_threads()))
+    assert seen == {2}
+    assert attempt.execution()["threads"] == result_of(run)["environment"]["threads"] == 2
+
+
+def test_a_pack_of_what_stacks_has_those_of_a_step_as_large_as_all_of_theirs(
+    make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec, how = make_spec(), Execution(most_threads=8)
+    monkeypatch.setattr(module, "THREAD_FLOPS", spec.batch_size * train_flops_per_sample(spec.model))
+    assert [Pack(CPU, size).settled(spec, how, ALONE, {}, print).threads for size in (1, 5)] == [1, 5]
+
+
+def test_all_of_a_pack_have_those_of_the_first(make_spec: MakeSpec) -> None:
+    pack, spec = Pack(CPU, 2), make_spec()
+    how = [pack.settled(spec, Execution(most_threads=1), ALONE, {"threads": had}, print).threads for had in (2, 1)]
+    assert how == [2, 2]

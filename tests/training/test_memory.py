@@ -4,7 +4,7 @@ import itertools
 import math
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,23 +12,16 @@ import pytest
 import torch
 from support.commandline import PATIENCE_S, runs_in, write_grid
 from support.made_runs import CPU, MakeSpec, Train, numbers, result_of, stop_at
+from support.resident import forget_peak, peak_resident_bytes
 
-from ettsweep.models import architectures as registry
+from ettsweep.errors import DeviceMemoryError
+from ettsweep.models.vit import Vit
 from ettsweep.models.vit_spec import VitSpec
 from ettsweep.runs.folder import RunDir
 from ettsweep.spec import RunSpec
 from ettsweep.training import memory
 from ettsweep.training.execution import Execution
-from ettsweep.training.memory import (
-    GIB,
-    Fit,
-    TrialModel,
-    TrialStep,
-    activation_bytes,
-    evenly,
-    fitting_micro_batch,
-    largest_batches,
-)
+from ettsweep.training.memory import TrialModel, TrialStep, activation_bytes, evenly, fitting_micro_batch
 from ettsweep.training.run import train_run
 
 MODELS = {
@@ -70,39 +63,107 @@ def test_on_the_cpu_micro_batches_follow_from_the_model_alone(
     make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = make_spec(model=WIDE, batch_size=100)
-    assert fitting_micro_batch(spec, 100, CPU, recompute=False) == 100
+    monkeypatch.setattr(memory, "_tried", lambda *asked: TrialStep(asked[5], 1.0, 0))  # there is room
+
+    def found(recompute: bool) -> int:
+        memory._on_the_cpu.cache_clear()
+        return fitting_micro_batch(spec, CPU, recompute=recompute)
+
+    assert found(recompute=False) == 100
     each = activation_bytes(spec.model, recompute=False)
     monkeypatch.setattr(memory, "CPU_ACTIVATIONS", 40 * each)
-    assert fitting_micro_batch(spec, 100, CPU, recompute=False) == 25
-    assert fitting_micro_batch(spec, 100, CPU, recompute=True) == 100
+    assert found(recompute=False) == 25
+    assert found(recompute=True) == 100
     monkeypatch.setattr(memory, "CPU_ACTIVATIONS", 1)
-    assert fitting_micro_batch(spec, 100, CPU, recompute=False) == 1
+    assert found(recompute=False) == 1
 
 
-class Tried(TrialModel):
-    """A device on which a sample takes 10 bytes, the model 100, and no more than `full` bytes are there."""
+class Full:
+    """A device on which a model has no memory for more than `most` samples at once."""
 
-    def __init__(self, full: int) -> None:
-        self.full, self.sizes = full, list[int]()
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+        self.most, self.sizes, forward = most, list[int](), Vit.forward
 
-    def step(self, size: int) -> TrialStep:
-        self.sizes.append(size)
-        if 100 + 10 * size > self.full:
-            raise torch.OutOfMemoryError("CUDA out of memory.")
-        return TrialStep(size, 1.0, 100 + 10 * size)
+        def limited(model: Vit, images: torch.Tensor) -> torch.Tensor:
+            if torch.is_grad_enabled():  # what is evaluated keeps little
+                self.sizes.append(len(images))
+            if torch.is_grad_enabled() and len(images) > self.most:
+                raise torch.OutOfMemoryError("CUDA out of memory.")
+            return forward(model, images)
+
+        monkeypatch.setattr(Vit, "forward", limited)
+
+
+@pytest.fixture(autouse=True)
+def nothing_tried() -> Iterator[None]:
+    memory._on_the_cpu.cache_clear()
+    yield
+    memory._on_the_cpu.cache_clear()
 
 
 @pytest.mark.parametrize(
-    ("full", "samples", "fits"),
-    [(1000, 1024, 90), (1000, 90, 90), (1000, 12, 12), (1000, 8, 8), (300, 1024, 8), (200, 12, 8), (150, 1024, 1)],
+    ("most", "samples", "tried", "fits"),
+    [
+        (1000, 100, [100], 100),
+        (30, 100, [100, 50, 25], 25),
+        (49, 97, [97, 33], 33),  # two of 49 and 48 would do; halves are cut alike where they can be
+        (1, 9, [9, 3, 1], 1),
+    ],
 )
-def test_two_small_steps_tell_what_fits_and_neither_is_larger_than_asked_for(
-    full: int, samples: int, fits: int
+def test_a_batch_that_does_not_fit_is_halved_until_it_does(
+    make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch, most: int, samples: int, tried: list[int], fits: int
 ) -> None:
-    trial = Tried(full)
-    done = trial.two_steps(*memory.trial_sizes(samples, 1, full))
-    assert max(1, memory.reckoned(done, samples, full)) == fits
-    assert max(trial.sizes, default=0) <= samples
+    full = Full(monkeypatch, most)
+    assert fitting_micro_batch(make_spec(batch_size=samples), CPU, recompute=False) == fits
+    assert full.sizes == [*tried, fits], "two micro-batches of what fits: beside the gradients of the first"
+
+
+def test_where_not_even_one_sample_fits_it_says_so(make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    Full(monkeypatch, 0)
+    with pytest.raises(DeviceMemoryError, match="a micro-batch of 1 "):
+        fitting_micro_batch(make_spec(), CPU, recompute=False)
+
+
+def test_other_errors_of_a_trial_are_errors(make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> Any:
+        raise RuntimeError("shapes cannot be multiplied")
+
+    monkeypatch.setattr(Vit, "forward", broken)
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        fitting_micro_batch(make_spec(), CPU, recompute=False)
+
+
+def test_a_step_that_leaves_too_little_of_a_gpu_does_not_fit(
+    make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sample takes 10 bytes, the model 100, and 85 of a hundred bytes are planned with; others have 100."""
+    monkeypatch.setattr(memory, "available_bytes", lambda device: 1100)
+    monkeypatch.setattr(memory, "_tried", lambda *asked: TrialStep(asked[5], 1.0, 100 + 10 * asked[5]))
+    spec = make_spec(batch_size=100)
+
+    def found(reserved_bytes: int) -> int:
+        step = memory.largest_step(spec, CPU, recompute=False, reserved_bytes=reserved_bytes)
+        return step.size if step else 0
+
+    assert [found(reserved) for reserved in (-200, 0, 100, 500)] == [100, 50, 50, 25]
+    assert found(1100) == 1, "what did go through, if with little to spare"
+
+
+def test_a_run_halves_its_micro_batches_before_its_first_step_and_keeps_to_that(
+    train: Train, make_spec: MakeSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = make_spec(batch_size=32)
+    calm = attempt_with(spec, tmp_path / "calm", Execution(micro_batch=8))
+    full = Full(monkeypatch, 8)
+    halved = attempt_with(spec, tmp_path / "halved", Execution(), stop_after=10)
+    assert halved.attempt(1).execution()["micro_batch"] == 8
+    assert full.sizes[:5] == [32, 16, 8, 8, 8]
+    full.most, full.sizes = 1000, []
+    attempt_with(spec, tmp_path / "halved", Execution())
+    assert set(full.sizes) == {8}, "nothing is tried again"
+    assert len(full.sizes) == 4 * 14
+    assert halved.attempt(2).resumed_from() == (1, 10)
+    assert numbers(halved) == numbers(calm)
 
 
 def attempt_with(spec: RunSpec, folder: Path, execution: Execution, stop_after: int | None = None) -> RunDir:
@@ -152,14 +213,14 @@ main()
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads its size from Linux's /proc")
-def test_a_step_that_does_not_fit_fails_with_words_that_help(tmp_path: Path) -> None:
+def test_a_step_that_does_not_fit_fails_with_words_that_help_and_by_itself_is_cut(tmp_path: Path) -> None:
     path = write_grid(
         tmp_path / "grid.yaml",
         model=WIDE,
         recipe={"batch_size": 512, "schedule": {"total_steps": 1, "warmup_steps": 0, "eval_every": 1}},
     )
 
-    def train(*sets: str) -> "subprocess.CompletedProcess[str]":
+    def train(*sets: str, results: str = "results") -> "subprocess.CompletedProcess[str]":
         options = [word for setting in ("slots=1", "threads=1", *sets) for word in ("--launch-set", setting)]
         command = [
             "train",
@@ -168,13 +229,13 @@ def test_a_step_that_does_not_fit_fails_with_words_that_help(tmp_path: Path) -> 
             "--set",
             "task.train_size=1700",
             "--results",
-            tmp_path / "results",
+            tmp_path / results,
             *options,
         ]
         limited = [sys.executable, "-c", LIMITED, str(950 * 2**20), *map(str, command)]
         return subprocess.run(limited, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
 
-    failed = train()
+    failed = train("micro_batch=512")
     assert failed.returncode == 1
     assert "out of memory: a micro-batch of 512 (of a batch of 512) does not fit into the memory of this machine" in (
         failed.stderr
@@ -186,47 +247,13 @@ def test_a_step_that_does_not_fit_fails_with_words_that_help(tmp_path: Path) -> 
     assert done.returncode == 0, done.stderr
     (run,) = runs_in(tmp_path / "results")
     assert (result_of(run)["steps"], result_of(run)["execution"]["micro_batch"], run.numbers()) == (1, 512, [1, 2])
+    cut = train(results="cut")
+    assert cut.returncode == 0, cut.stderr
+    (run,) = runs_in(tmp_path / "cut")
+    assert (result_of(run)["execution"]["micro_batch"], run.numbers()) in ((256, [1]), (128, [1]))
 
 
 # --- the largest that fits ------------------------------------------------------------------------------------------
-
-
-def fits(spec: RunSpec, samples: int, monkeypatch: pytest.MonkeyPatch, room: int | None = None) -> Sequence[Fit]:
-    """Return what fits without and with recomputation, into `room` bytes more than this process has now."""
-    if room is not None:
-        total = int((memory.peak_resident_bytes() + room) / memory.ROOM)
-        monkeypatch.setattr(memory, "available_bytes", lambda device: total)
-    return list(largest_batches(spec, samples, CPU))
-
-
-@pytest.mark.slow
-def test_where_there_is_room_the_batch_is_the_limit(make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = fits(make_spec(), 32, monkeypatch)
-    assert [(f.activation_checkpointing, f.micro_batch, f.limited) for f in found] == [
-        (False, 32, "batch"),
-        (True, 32, "batch"),
-    ]
-    assert all(f.samples_per_s > 0 for f in found)
-    assert all(0 < f.memory_gib < 8 for f in found)
-    assert [f.micro_batch for f in fits(make_spec(), 5, monkeypatch)] == [5, 5], "no more than asked for is tried"
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="measures peaks through Linux's /proc")
-def test_where_memory_is_the_limit_recomputation_fits_more(
-    make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spec = make_spec(model=WIDE)
-    each = activation_bytes(spec.model, recompute=False)
-    memory.forget_peak()
-    plain, recomputed = fits(spec, 10_000, monkeypatch, room=200 * each)
-    assert (plain.limited, recomputed.limited) == ("memory", "memory")
-    assert 100 < plain.micro_batch < 300
-    assert recomputed.micro_batch > plain.micro_batch
-    assert plain.micro_batch % 8 == recomputed.micro_batch % 8 == 0
-    assert not plain.tried
-    total = memory.available_bytes(CPU)
-    assert plain.memory_gib == pytest.approx(memory.ROOM * total / GIB, rel=0.1)
 
 
 def test_memory_of_this_machine_is_what_it_has_left_and_what_this_process_has() -> None:
@@ -234,28 +261,18 @@ def test_memory_of_this_machine_is_what_it_has_left_and_what_this_process_has() 
     assert 0 < memory.available_bytes(CPU) <= 1024 * int(total["MemTotal:"][0])
 
 
-def test_a_fit_on_the_cpu_measures_what_a_step_really_adds(make_spec: MakeSpec) -> None:
+def test_what_a_samples_activations_take_is_what_a_step_really_adds(make_spec: MakeSpec) -> None:
     """Peaks of the process, which know nothing of the formula."""
-    spec: Any = make_spec(model=WIDE)
+    spec = make_spec(model=WIDE)
     trial = TrialModel(spec, CPU, recompute=False)
     trial.step(8)
-    first, second = trial.step(8), trial.step(48)
-    each = memory.slope_bytes(first, second)
+    peaks = []
+    for size in (8, 48):
+        forget_peak()
+        trial.step(size)
+        peaks.append(peak_resident_bytes())
+    each = (peaks[1] - peaks[0]) / 40
     assert activation_bytes(spec.model, recompute=False) == pytest.approx(each, rel=0.5)
-
-
-def test_what_a_sharded_model_takes_is_its_share_and_what_is_gathered() -> None:
-    """R2C2 (2,688,739,328 parameters): 40.1 GiB of state, its 105 million embeddings, blocks of 16 n^2 parameters."""
-    r2c2 = registry.model_spec("r2c2")
-    state, outside, block = 16 * 2_688_739_328, 50265 * 2048 + 2 * 514 * 2048, 16 * 2048**2
-    for processes in (1, 2, 8):
-        assert memory.sharded_bytes(r2c2, processes) == state // processes + 14 * outside + 12 * block
-
-
-def test_trials_are_of_few_samples_where_a_few_may_fill_the_device() -> None:
-    assert memory.trial_sizes(512, 10, 1000) == (8, 24)
-    assert memory.trial_sizes(512, 100, 1000) == (1, 3)
-    assert memory.trial_sizes(2, 10, 1000) == (2, 2)
 
 
 def test_a_worker_that_shares_a_gpu_plans_with_its_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:

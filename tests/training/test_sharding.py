@@ -30,6 +30,7 @@ from support.made_runs import (
     result_of,
     trained_through_stops_and_kills,
 )
+from support.resident import forget_peak, peak_resident_bytes
 
 from ettsweep.models.architectures import model_spec, parameter_count
 from ettsweep.models.build import build_model, initialise
@@ -43,7 +44,6 @@ from ettsweep.tasks.text.spec import PydocTask
 from ettsweep.training import checkpoint
 from ettsweep.training.distributed import Peers
 from ettsweep.training.execution import Execution, sized
-from ettsweep.training.memory import forget_peak, peak_resident_bytes
 from ettsweep.training.parts import read_parts
 from ettsweep.training.run import prepare
 

@@ -62,20 +62,16 @@ def _of_run(run: RunDir, outlook: LiveOutlook, live: bool) -> Iterator[Waste]:
             [*run.path.glob(".*.tmp"), *run.path.glob("attempts/.*.tmp"), *run.path.glob("attempts/*/.*.tmp")]
         ):
             yield _waste(temporary, "left by a kill")
-    numbers = run.numbers()
-    if not live and not status.state.finished:
-        for number in numbers:
-            for folder in run.attempt(number).unfinished_checkpoints():
-                yield _waste(folder, "left by a kill")
+    attempts = [run.attempt(number) for number in run.numbers()]
     if status.state is State.PRUNED:
-        for number in numbers:
-            for path in run.attempt(number).checkpoints():
-                yield _waste(path, "checkpoint of a pruned run")
+        for attempt in attempts:
+            if attempt.has_checkpoint():
+                yield _waste(attempt.checkpoint_path, "checkpoint of a pruned run")
     if status.state.finished:
-        for number in numbers[:-1]:
-            yield _waste(run.attempt(number).path, "attempt of a finished run that another one finished")
-        for path in run.attempt(numbers[-1]).checkpoints() if numbers else []:
-            yield _waste(path, "checkpoint of a finished run")
+        for attempt in attempts[:-1]:
+            yield _waste(attempt.path, "attempt of a finished run that another one finished")
+        if attempts and attempts[-1].has_checkpoint():
+            yield _waste(attempts[-1].checkpoint_path, "checkpoint of a finished run")
 
 
 def _waste(path: Path, reason: str) -> Waste:

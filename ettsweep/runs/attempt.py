@@ -4,7 +4,6 @@ import contextlib
 import json
 import math
 import os
-import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -78,7 +77,6 @@ class Attempt:
         self.timings_path = self.path / "timings.jsonl"
         self.log_path = self.path / "log.txt"
         self.checkpoint_path = self.path / "checkpoint.pt"
-        self.parts_path = self.path / "checkpoint.json"
         self.failure_path = self.path / "failure.json"
         self.retried_path = self.path / "retried"
 
@@ -272,46 +270,15 @@ class Attempt:
 
     # --- its checkpoint ---------------------------------------------------------------------------------------------
 
-    def parts_folder(self, step: int) -> Path:
-        """Return the folder of what the processes of a sharded run save after a step."""
-        return self.path / f"checkpoint-{step:08d}"
-
-    def _parts_folders(self) -> list[Path]:
-        return sorted(path for path in self.path.glob("checkpoint-*") if path.is_dir())
-
     def has_checkpoint(self) -> bool:
-        """Say whether the attempt has saved a whole checkpoint."""
-        return self.checkpoint_path.exists() or self.parts_path.exists()
-
-    def checkpoints(self) -> list[Path]:
-        """Return the files and folders of its checkpoint; none is whole without the first."""
-        return [path for path in (self.checkpoint_path, self.parts_path) if path.exists()] + self._parts_folders()
-
-    def unfinished_checkpoints(self) -> list[Path]:
-        """Return the folders of checkpoints that were being written, or removed, when the owner ended."""
-        step = json_or_empty(self.parts_path).get("step")
-        return [path for path in self._parts_folders() if not isinstance(step, int) or path != self.parts_folder(step)]
+        """Say whether the attempt has saved a checkpoint."""
+        return self.checkpoint_path.exists()
 
     def save_checkpoint(self, write: Callable[[Path], None]) -> None:
         """Replace checkpoint.pt by what `write` writes; the metrics up to it are on disk first."""
-        self._sync_metrics()
-        write_atomic(self.checkpoint_path, write)
-
-    def save_parts(self, step: int, index: Json) -> None:
-        """Have what all processes have written after a step, and synced, be the checkpoint; remove the one before.
-
-        `index` is what checkpoint.json says of it beside the step.
-        """
-        self._sync_metrics()
-        write_atomic(self.parts_path, dumps({"step": step, **index}))
-        if self.superseded():
-            return  # the next owner may be reading the one before
-        for folder in self.unfinished_checkpoints():
-            shutil.rmtree(folder, ignore_errors=True)
-
-    def _sync_metrics(self) -> None:
         if self.metrics_path.exists():
             sync(self.metrics_path)
+        write_atomic(self.checkpoint_path, write)
 
     # --- its end ----------------------------------------------------------------------------------------------------
 

@@ -15,8 +15,7 @@ A results folder holds sweeps/<name>/, what was asked for; jobs/<submission>/; c
         metrics.jsonl       the steps after that one
         timings.jsonl       how far it is, and how fast
         log.txt, skipped-0.txt: what it logged; the samples that a process of the run has left out
-        checkpoint.pt       or, of a sharded run, checkpoint-00000012/ with a file of each process, and
-                            checkpoint.json, written after it, which names the folder that counts
+        checkpoint.pt       what another attempt goes on from
         failure.json        why it ended without a result
         retried             `retry` forgave how it ended
       metrics.jsonl         the whole stitched history, written with the result

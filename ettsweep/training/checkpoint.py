@@ -1,13 +1,12 @@
 """What a run needs to go on exactly where it was: weights, optimizer, loss scale and step; draws need nothing.
 
-All tensors have names: model/<parameter>, optimizer/<parameter>/<what the optimizer keeps of it>. One file holds them,
-or, of a sharded run, a folder in the format of torch.distributed.checkpoint, where each process has written its part.
-Either can be loaded by any number of processes, sharded or not.
+All tensors have names: model/<parameter>, optimizer/<parameter>/<what the optimizer keeps of it>. One file holds them
+whole. The leading process gathers what is sharded, and hands it out again, to any number of processes, sharded or not.
 """
 
 import hashlib
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,12 +15,13 @@ import torch
 from torch import Tensor, nn
 
 from ettsweep.errors import CorruptError, first_line
-from ettsweep.files import Json, dumps, read_json, sha256_of
-from ettsweep.models.build import put
+from ettsweep.files import Json, dumps
 from ettsweep.runs.attempt import Attempt
-from ettsweep.training.distributed import ALONE, Peers, is_sharded, parameters, whole
-from ettsweep.training.parts import FILES, INDEX, Fill, Layout, ask_the_system, layout, read_parts, write_parts
+from ettsweep.training.distributed import parameters, whole
 from ettsweep.training.trainer import Trainer
+
+Layout = dict[str, tuple[tuple[int, ...], torch.dtype]]
+"""Shape and type of each tensor, of a sharded one those of the whole."""
 
 
 def tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
@@ -34,61 +34,32 @@ def tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Ten
     return found
 
 
+def layout(named: Mapping[str, Tensor]) -> Layout:
+    """Return shape and type of tensors."""
+    return {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in named.items()}
+
+
 # --- writing --------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Snapshot:
-    """The state of a run after a step.
-
-    Attributes:
-        state: its tensors; empty where this process writes none.
-        head: what is said beside them.
-        group: that writes it together.
-        sharded: whether each process writes its part.
-    """
-
-    attempt: Attempt
-    step: int
-    state: dict[str, Tensor]
-    head: Json
-    group: Peers
-    sharded: bool
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the whole state, on all processes together."""
-        return sum(tensor.numel() * tensor.element_size() for tensor in self.state.values())
-
-    def write(self) -> None:
-        """Replace the checkpoint of the attempt, in one instant; it goes with the metrics up to its step.
-
-        All processes of the run come here; those of a sharded one each write their part.
-
-        Raises:
-            StorageError: it cannot be written; the earlier one is untouched.
-            LostPeerError: a process is gone.
-        """
-        if self.sharded:
-            files = write_parts(self.state, self.attempt.parts_folder(self.step), self.group)
-            if self.group.leads:
-                self.attempt.save_parts(self.step, self.head | {"files": files})
-        elif self.group.leads:
-            own = {name: _alone(tensor) for name, tensor in self.state.items()}
-            self.attempt.save_checkpoint(lambda path: _write(self.head | {"tensors": own}, path))
-
-
-def snapshot(attempt: Attempt, trainer: Trainer, history: Sequence[Json]) -> Snapshot:
-    """Return the state of a run as it is now; its tensors are those that are trained."""
-    head = {
+def head(attempt: Attempt, trainer: Trainer, history: Sequence[Json]) -> Json:
+    """Return what a checkpoint says beside its tensors."""
+    return {
         "run": attempt.run.name,
         "step": trainer.step,
         "scaler": trainer.scaler.state_dict(),
         "history_sha256": _history_sha256(history),
     }
-    sharded = is_sharded(trainer.model)
-    state = tensors(trainer.model, trainer.optimizer) if sharded or trainer.group.leads else {}
-    return Snapshot(attempt, trainer.step, state, head, trainer.group, sharded)
+
+
+def write(attempt: Attempt, head: Json, state: Mapping[str, Tensor]) -> None:
+    """Replace the checkpoint of an attempt, in one instant; it goes with the metrics up to its step.
+
+    Raises:
+        StorageError: it cannot be written; the earlier one is untouched.
+    """
+    own = {name: _alone(tensor) for name, tensor in state.items()}
+    attempt.save_checkpoint(lambda path: _write(head | {"tensors": own}, path))
 
 
 def _alone(tensor: Tensor) -> Tensor:
@@ -109,8 +80,11 @@ def _write(state: dict[str, Any], path: Path) -> None:
         return
     except RuntimeError as error:
         reason = first_line(error)
-    # Here the error is gone: its frames held the file open, and so the space on a full disk even once unlinked.
-    ask_the_system(path, reason)
+    # Here the error is gone: its frames held the file open, and so the space on a full disk even once unlinked. torch
+    # reports a failed write without its errno, such as that of a full disk: the system is asked for it.
+    with path.open("ab") as file:
+        file.write(b"\0" * 65536)
+    raise OSError(f"checkpoint was not written: {reason}")
 
 
 # --- reading --------------------------------------------------------------------------------------------------------
@@ -118,49 +92,30 @@ def _write(state: dict[str, Any], path: Path) -> None:
 
 @dataclass(frozen=True)
 class Saved:
-    """A checkpoint that is whole, with its tensors still on disk.
+    """A checkpoint that is whole.
 
     Attributes:
         path: what to name in a message.
         step: the last one done.
         scaler: state of the loss scaler.
         history_sha256: of the metrics up to the step.
-        layout: what tensors there are.
-        fill: copies them, or this process's parts, into others of the same layout.
+        tensors: by name, mapped from disk.
     """
 
     path: Path
     step: int
     scaler: Json
     history_sha256: str
-    layout: Layout
-    fill: Fill
+    tensors: dict[str, Tensor]
 
 
-def candidates(attempts: Iterable[Attempt], warn: Callable[[str], None]) -> Iterator[Json]:
-    """Yield which attempts may have a checkpoint: the number of each, and what its checkpoint.json says, if in parts.
-
-    What cannot be read is warned of.
-    """
-    for attempt in attempts:
-        try:
-            yield {"attempt": attempt.number, "index": read_json(attempt.parts_path)}
-        except CorruptError as error:
-            warn(str(error))
-        except FileNotFoundError:
-            if attempt.checkpoint_path.exists():
-                yield {"attempt": attempt.number, "index": None}
-
-
-def load(attempt: Attempt, index: Json | None = None, group: Peers = ALONE) -> Saved:
-    """Check that the checkpoint of an attempt is whole, and return it; of one in parts, each process checks some.
+def load(attempt: Attempt) -> Saved:
+    """Check that the checkpoint of an attempt is whole, and return it.
 
     Raises:
         FileNotFoundError: there is none.
         CorruptError: it is truncated, was edited, or belongs to another run.
     """
-    if index is not None:
-        return _load_parts(attempt, index, group)
     path = attempt.checkpoint_path
     if not path.exists():
         raise FileNotFoundError(path)
@@ -168,69 +123,45 @@ def load(attempt: Attempt, index: Json | None = None, group: Peers = ALONE) -> S
         with zipfile.ZipFile(path) as archive:
             if broken := archive.testzip():  # torch.load does not look at the checksums
                 raise ValueError(f"{broken} has a wrong checksum")
-        # Mapped, not read: a process copies what it needs.
+        # Mapped, not read: the memory of the host need not hold all of it.
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:  # torch.load raises whatever the bytes lead it to
         raise CorruptError(f"{path}: cannot be read as a checkpoint: {first_line(error)}") from error
     if isinstance(state, dict) and "model" in state:
         raise CorruptError(f"{path}: was saved by an earlier version, in another form")
-    found = state.get("tensors") if isinstance(state, dict) else None
-    if not isinstance(found, dict) or not all(isinstance(tensor, Tensor) for tensor in found.values()):
+    kinds = {"step": int, "scaler": dict, "history_sha256": str, "tensors": dict}
+    sound = isinstance(state, dict) and all(isinstance(state.get(key), kind) for key, kind in kinds.items())
+    if not sound or state.get("run") != attempt.run.name:
         raise CorruptError(f"{path}: is not a checkpoint of run {attempt.run.name}")
-
-    def fill(targets: Mapping[str, Tensor]) -> None:
-        for name, target in targets.items():
-            put(found[name], target)
-
-    return _checked(attempt, path, state, layout(found), fill)
-
-
-def _checked(attempt: Attempt, path: Path, head: Json, there: Layout, fill: Fill) -> Saved:
-    """Return the checkpoint, if what it says of itself is that of one."""
-    kinds = {"step": int, "scaler": dict, "history_sha256": str}
-    sound = all(isinstance(head.get(key), kind) for key, kind in kinds.items())
-    if head.get("run") != attempt.run.name or not sound:
+    if not all(isinstance(tensor, Tensor) for tensor in state["tensors"].values()):
         raise CorruptError(f"{path}: is not a checkpoint of run {attempt.run.name}")
-    return Saved(path, head["step"], head["scaler"], head["history_sha256"], there, fill)
+    return Saved(path, *(state[key] for key in kinds))
 
 
-def _load_parts(attempt: Attempt, index: Json, group: Peers) -> Saved:
-    path, files = attempt.parts_path, index.get("files")
-    step = index.get("step")
-    if not isinstance(files, dict) or not isinstance(step, int) or not all(map(FILES.fullmatch, files)):
-        raise CorruptError(f"{path}: is not a checkpoint of run {attempt.run.name}")
-    folder = attempt.parts_folder(step)
-    for name in {INDEX, *sorted(files)[group.rank :: group.world]}:
-        try:
-            right = sha256_of(folder / name) == files.get(name)
-        except OSError as error:
-            raise CorruptError(f"{folder / name}: cannot be read as a checkpoint: {error.strerror}") from error
-        if not right:
-            raise CorruptError(f"{folder / name}: has a wrong checksum")
-    try:
-        there, fill = read_parts(folder, set(files))
-    except Exception as error:  # a pickle raises whatever the bytes lead it to
-        raise CorruptError(f"{folder / INDEX}: cannot be read as a checkpoint: {first_line(error)}") from error
-    return _checked(attempt, path, index, there, fill)
-
-
-def restore(saved: Saved, trainer: Trainer) -> None:
-    """Put a checkpoint into the objects of a run; what does not fit is not touched.
+def check_fits(saved: Saved, trainer: Trainer) -> None:
+    """Check that a checkpoint can be put into the objects of a run.
 
     Raises:
-        CorruptError: it does not fit them, or cannot be read after all.
+        CorruptError: it cannot.
     """
-    targets = tensors(trainer.model, trainer.optimizer)
-    have, want = saved.layout, layout(targets)
+    have, want = layout(saved.tensors), layout(tensors(trainer.model, trainer.optimizer))
     if have != want:
         name = min(name for name in have.keys() | want.keys() if have.get(name) != want.get(name))
         raise CorruptError(f"{saved.path}: does not fit the run: {name} is {have.get(name)}, not {want.get(name)}")
-    try:
-        trainer.scaler.load_state_dict(saved.scaler)
-        saved.fill(targets)
-    except Exception as error:  # torch.load raises whatever the bytes lead it to
-        raise CorruptError(f"{saved.path}: cannot be read as a checkpoint: {first_line(error)}") from error
-    trainer.step = saved.step
+    scaler, numbers = saved.scaler, all(isinstance(value, int | float) for value in saved.scaler.values())
+    if scaler.keys() != trainer.scaler.state_dict().keys() or not numbers:
+        raise CorruptError(f"{saved.path}: does not fit the run: {scaler} is no state of its loss scaler")
+
+
+def restore(saved: Saved | None, trainer: Trainer) -> None:
+    """Put the leader's checkpoint into the objects of a run; it fits. All processes of the run come here."""
+    group = trainer.group
+    said = group.from_leader({"step": saved.step, "scaler": saved.scaler} if saved else None)
+    assert said is not None
+    for name, tensor in tensors(trainer.model, trainer.optimizer).items():
+        group.hand_out(saved.tensors[name] if saved else None, tensor)
+    trainer.scaler.load_state_dict(said["scaler"])
+    trainer.step = said["step"]
 
 
 def history(saved: Saved, attempt: Attempt) -> list[Json]:

@@ -48,7 +48,6 @@ class Peers:
         everyone: what a sharded model is shared out over; None for all that train together.
         hosts: what they agree through between the hosts; None for this one alone.
         orders: what the leader speaks through.
-        savers: what they agree through about a checkpoint that is written beside training.
     """
 
     rank: int = 0
@@ -56,7 +55,6 @@ class Peers:
     everyone: "dist.ProcessGroup | None" = None
     hosts: "dist.ProcessGroup | None" = None
     orders: "dist.ProcessGroup | None" = None
-    savers: "dist.ProcessGroup | None" = None
 
     @classmethod
     def join(cls, device: torch.device, store: FileStore | TCPStore, rank: int, world: int) -> "Peers":
@@ -70,12 +68,11 @@ class Peers:
             backend, gpu = "nccl", torch.device("cuda", 0)  # workers see their own GPU alone
             torch.cuda.set_device(gpu)
         dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=DEVICE_WAIT, device_id=gpu)
-        waits = DEVICE_WAIT, COMMAND_WAIT, DEVICE_WAIT
-        hosts, orders, savers = (dist.new_group(backend="gloo", timeout=wait) for wait in waits)
+        waits = DEVICE_WAIT, COMMAND_WAIT
+        hosts, orders = (dist.new_group(backend="gloo", timeout=wait) for wait in waits)
         assert isinstance(hosts, dist.ProcessGroup)
         assert isinstance(orders, dist.ProcessGroup)
-        assert isinstance(savers, dist.ProcessGroup)
-        return cls(rank, world, None, hosts, orders, savers)
+        return cls(rank, world, None, hosts, orders)
 
     def leave(self) -> None:
         """Part from the others."""
@@ -110,15 +107,22 @@ class Peers:
             dist.all_reduce(said, op=how, group=self.hosts)
         return list(said.tolist())
 
-    def gather(self, mine: bytes) -> list[bytes]:
-        """Return what all say, by rank; all say as many bytes."""
+    def hand_out(self, values: Tensor | None, tensor: "Tensor | DTensor") -> None:
+        """Fill a tensor of all processes with the leader's values; of a sharded one each gets its part."""
         if self.world == 1:
-            return [mine]
-        said = torch.frombuffer(bytearray(mine), dtype=torch.uint8)
-        heard = [torch.empty_like(said) for _ in range(self.world)]
-        with watching():
-            dist.all_gather(heard, said, group=self.hosts)
-        return [bytes(part.tolist()) for part in heard]
+            assert values is not None
+            tensor.copy_(values)
+        elif hasattr(tensor, "to_local"):
+            from torch.distributed.tensor import DTensor, distribute_tensor
+
+            assert isinstance(tensor, DTensor)
+            here = tensor.to_local().device
+            full = torch.empty(tensor.shape, dtype=tensor.dtype, device=here) if values is None else values.to(here)
+            tensor.copy_(distribute_tensor(full, tensor.device_mesh, tensor.placements))
+        else:
+            if values is not None:
+                tensor.copy_(values)
+            dist.broadcast(tensor, src=0)
 
     def abreast(self, mine: Iterable[T]) -> Iterator[T | None]:
         """Yield this process's items, and then None for as long as another has some left."""
@@ -141,7 +145,7 @@ class Peers:
             if self.leads:
                 said = torch.frombuffer(bytearray(text), dtype=torch.uint8)
             dist.broadcast(said, src=0, group=self.orders)
-        told: Json | None = json.loads(bytes(said.tolist()))["said"]
+        told: Json | None = json.loads(said.numpy().tobytes())["said"]
         return told
 
     def wrap(self, model: nn.Module) -> nn.Module:

@@ -1,6 +1,6 @@
 """Where an earlier attempt at a run left off, and what is not as it was then."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from ettsweep.errors import CorruptError, DataMissingError
 from ettsweep.files import Json
@@ -30,41 +30,37 @@ def _before(run: RunDir, attempt: Attempt) -> list[Attempt]:
 
 
 def resumed(run: RunDir, attempt: Attempt, group: Peers, record: Record, prepared: Callable[[], Trainer]) -> Trainer:
-    """Return the trainer of a run where its last usable checkpoint left it.
-
-    The leader says which that may be. Each process loads it, or its part; where one of them cannot, none goes on there.
-    """
-    trainer = prepared()
-
-    def warn(text: str) -> None:
-        record.log(f"warning: {text}; not used")
-
-    earlier = _before(run, attempt)
-    found = checkpoint.candidates(earlier if group.leads else (), warn)
-    while (told := group.from_leader(next(found, None))) is not None:
-        parent = run.attempt(int(told["attempt"]))
-        problem = ""
-        try:
-            saved = checkpoint.load(parent, told["index"], group)
-            history = checkpoint.history(saved, parent)
-            checkpoint.restore(saved, trainer)
-        except FileNotFoundError as error:
-            problem = f"{error.filename}: is gone"
-        except CorruptError as error:
-            problem = str(error)
-        if any(group.agree(bool(problem))):
-            warn(problem or f"the checkpoint of attempt {parent.number} cannot be used by another process")
-            trainer = prepared()  # part of it may have been restored
-            continue
-        record.history = history
-        trainer.spent = parent.spent(trainer.step)
-        if group.leads:
-            attempt.resume_from(parent.number, trainer.step)
-            record.log(f"resumed from attempt {parent.number} at step {trainer.step}")
+    """Return the trainer of a run where its last usable checkpoint left it; the leader reads it, and hands it out."""
+    trainer, earlier = prepared(), _before(run, attempt)
+    found = next(_usable(earlier, trainer, record), None) if group.leads else None
+    said = group.from_leader(found and {"history": found[2]})
+    if said is None:
+        if earlier:
+            record.log("no checkpoint to go on from: starts at step 0")
         return trainer
-    if earlier:
-        record.log("no checkpoint to go on from: starts at step 0")
+    record.history = said["history"]
+    checkpoint.restore(found and found[1], trainer)
+    if found:
+        parent, _, _ = found
+        trainer.spent = parent.spent(trainer.step)
+        attempt.resume_from(parent.number, trainer.step)
+        record.log(f"resumed from attempt {parent.number} at step {trainer.step}")
     return trainer
+
+
+def _usable(
+    attempts: Iterable[Attempt], trainer: Trainer, record: Record
+) -> Iterator[tuple[Attempt, checkpoint.Saved, list[Json]]]:
+    """Yield the attempts from whose checkpoints a run can go on, with these and the metrics up to them."""
+    for attempt in attempts:
+        try:
+            saved = checkpoint.load(attempt)
+            checkpoint.check_fits(saved, trainer)
+            yield attempt, saved, checkpoint.history(saved, attempt)
+        except FileNotFoundError:
+            continue
+        except CorruptError as error:
+            record.log(f"warning: {error}; not used")
 
 
 def changes(spec: RunSpec, attempt: Attempt) -> Iterator[str]:

@@ -1,14 +1,11 @@
 """Attempts: owners, lineages, checkpoints, logs."""
 
-from pathlib import Path
-
 import pytest
 from support.claims import claimed, train
 
 from ettsweep.errors import CorruptError
-from ettsweep.files import dumps, read_json
+from ettsweep.files import dumps
 from ettsweep.processes import Process, process
-from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 
 
@@ -28,39 +25,6 @@ def test_attempt_knows_when_it_is_superseded(run: RunDir) -> None:
     assert first.superseded()
     assert not second.superseded()
     assert run.numbers() == [1, 2]
-
-
-def written_parts(attempt: Attempt, step: int) -> Path:
-    folder = attempt.parts_folder(step)
-    folder.mkdir()
-    (folder / "__0_0.distcp").write_bytes(b"weights")
-    return folder
-
-
-def test_parts_count_from_the_moment_that_they_are_named_and_the_ones_before_go(run: RunDir) -> None:
-    attempt = run.claim({}, after=0)
-    assert attempt is not None
-    first = written_parts(attempt, 4)
-    assert (attempt.has_checkpoint(), attempt.unfinished_checkpoints()) == (False, [first])
-    attempt.save_parts(4, {"run": run.id})
-    assert (attempt.has_checkpoint(), attempt.unfinished_checkpoints()) == (True, [])
-    second = written_parts(attempt, 12)
-    assert attempt.checkpoints() == [attempt.parts_path, first, second]
-    assert attempt.unfinished_checkpoints() == [second]
-    attempt.save_parts(12, {"run": run.id})
-    assert attempt.checkpoints() == [attempt.parts_path, second]
-    assert read_json(attempt.parts_path) == {"step": 12, "run": run.id}
-
-
-def test_parts_that_the_next_owner_may_be_reading_stay(run: RunDir) -> None:
-    attempt = run.claim({}, after=0)
-    assert attempt is not None
-    first = written_parts(attempt, 4)
-    attempt.save_parts(4, {})
-    second = written_parts(attempt, 8)
-    assert run.claim({}, after=1) is not None
-    attempt.save_parts(8, {})
-    assert attempt.checkpoints() == [attempt.parts_path, first, second]
 
 
 def test_history_is_stitched_along_the_lineage(run: RunDir) -> None:

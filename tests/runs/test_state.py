@@ -177,16 +177,12 @@ def test_lost_attempts_that_got_further_are_bad_luck(run: RunDir) -> None:
     assert run.status().state is State.FAILED, "the last ones did not"
 
 
-@pytest.mark.parametrize("parts", [False, True])
-def test_lost_attempt_with_a_checkpoint_of_its_own_got_further(run: RunDir, parts: bool) -> None:
+def test_lost_attempt_with_a_checkpoint_of_its_own_got_further(run: RunDir) -> None:
     owner = dead_process()
     for _ in range(MAX_LOST_ATTEMPTS):
         attempt = claimed(run, owner)
     assert run.status().state is State.FAILED
-    if parts:
-        attempt.save_parts(4, {})
-    else:
-        attempt.save_checkpoint(lambda path: path.touch())
+    attempt.save_checkpoint(lambda path: path.touch())
     assert run.status().state is State.INTERRUPTED
 
 

@@ -1,20 +1,21 @@
 """Train runs on several processes each, see forks.py: how they ended, what they died of, or what they say if asked."""
 
+import io
+import itertools
 import json
 import logging
 import os
-import shutil
 import signal
 import tempfile
 import traceback
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch.distributed import FileStore
 from torch.distributed import fsdp as fsdp
-from torch.distributed.checkpoint import filesystem
 
 from ettsweep.errors import LostPeerError
 from ettsweep.models.blocks import Network
@@ -23,8 +24,8 @@ from ettsweep.models.vit_spec import VitSpec
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 from ettsweep.spec import Precision
-from ettsweep.training import checkpoint, parts, saver
-from ettsweep.training.distributed import Peers, parameters
+from ettsweep.training import checkpoint, saver
+from ettsweep.training.distributed import Peers, parameters, whole
 from ettsweep.training.execution import Execution, dismiss, lead, orders
 from ettsweep.training.run import environment, prepare, train_run
 from ettsweep.training.trainer import initial_network
@@ -47,8 +48,8 @@ class Trial(NamedTuple):
         compile: the model.
         beside: checkpoints are written beside training, as those of large models.
         rank, after, how: this process stops the run (`stop`), is killed (`kill`) or raises (`raise`), after so many
-            steps of the attempt; the others do nothing of the kind. Or it is killed while it saves, see `KILLED`, the
-            `after`-th time. Or it has `no room` for copies of checkpoints, or is `full` with more than `after` samples.
+            steps of the attempt; the others do nothing of the kind. Or it is killed while it saves, see `KILLED`. Or
+            it has `no room` for copies of checkpoints, or is `full` with more than `after` samples.
         ask: say this of the run instead of training it, see `ASKED`.
     """
 
@@ -100,16 +101,30 @@ def full_with(most: int) -> None:
     Vit.forward = limited  # type: ignore[method-assign]
 
 
-IN_THIRD = 68
-"""Of the tensors that a process saves of a run with AdamW and one block: 24 each time, or 32 with the counters of steps,
-which one process writes for all."""
+def half_written(*_: Any) -> None:
+    """Be killed with half of a checkpoint on disk."""
+    state, path = _
+    with io.BytesIO() as whole:
+        torch.save(state, whole)
+        Path(path).write_bytes(whole.getvalue()[: whole.tell() // 2])
+    os.kill(os.getpid(), signal.SIGKILL)
 
-KILLED: dict[str, Callable[[int, int], None]] = {
-    "in its part": lambda rank, count: killed_at(filesystem, "_write_item", {3: IN_THIRD}[count]),
-    "after its part": lambda rank, count: killed_at(parts, "sha256_of", count if rank else 2 * count - 1),
-    "before it counts": lambda rank, count: killed_at(Attempt, "save_parts", count),
-    "before the one before is removed": lambda rank, count: killed_at(shutil, "rmtree", count - 1),
+
+def third(call: Callable[..., None], then: Callable[..., None]) -> Callable[..., None]:
+    """Return what calls one thing twice, and then another."""
+    calls = itertools.count(1)
+    return lambda *args: (then if next(calls) == 3 else call)(*args)
+
+
+IN_THIRD = 68
+"""Of the tensors that each process gathers of a run with AdamW and one block, 32 each time."""
+
+KILLED: dict[str, Callable[[], None]] = {
+    "while it is gathered": lambda: killed_at(saver, "whole", IN_THIRD),
+    "in the file": lambda: setattr(checkpoint, "_write", third(checkpoint._write, half_written)),
+    "before it counts": lambda: killed_at(Attempt, "save_checkpoint", 3),
 }
+"""How a process may be killed while it saves for the third time; the last two are the leader's."""
 
 
 def say_groups(trial: Trial, group: Peers) -> Any:
@@ -155,18 +170,31 @@ def say_memory(trial: Trial, group: Peers) -> Any:
     for step in (1, 2):
         trainer.train_step(0.25, trainer.task.batches(step))
     trainer.evaluate()
+    most = peak_resident_bytes()
     if trial.sharded:
-        checkpoint.snapshot(run.attempt(1), trainer, []).write()
-        index = (
-            group.from_leader(checkpoint.read_json(run.attempt(1).parts_path)) if group.leads else group.from_leader()
-        )
-        checkpoint.restore(checkpoint.load(run.attempt(1), index, group), trainer)
-    return {"weights": weights - before, "built": built - before, "most": peak_resident_bytes() - before}
+        saver.Saver().save(run.attempt(1), trainer, [])()
+        group.agree(0)  # it is on disk
+        checkpoint.restore(checkpoint.load(run.attempt(1)) if group.leads else None, trainer)
+    saved = peak_resident_bytes()
+    return {
+        key: value - before for key, value in {"weights": weights, "built": built, "most": most, "saved": saved}.items()
+    }
+
+
+def say_restored(trial: Trial, group: Peers) -> Any:
+    """Return the step of a run's newest checkpoint, and the hash of each of its tensors, put together again."""
+    run = RunDir(Path(trial.run))
+    trainer = prepare(run.spec(), CPU, trial.execution(), group)
+    checkpoint.restore(checkpoint.load(run.attempt(run.numbers()[-1])) if group.leads else None, trainer)
+    tensors = checkpoint.tensors(trainer.model, trainer.optimizer)
+    return {"step": trainer.step} | {
+        name: sha256(whole(t).numpy().tobytes()).hexdigest() for name, t in tensors.items()
+    }
 
 
 SMALL = VitSpec(width=8, depth=1, heads=2, patch_size=4, image_size=8, channels=1, classes=10)
 
-ASKED = {"groups": say_groups, "weights": say_weights, "memory": say_memory}
+ASKED = {"groups": say_groups, "weights": say_weights, "memory": say_memory, "restored": say_restored}
 
 
 def take_part(trial: Trial, rank: int, meeting: str, say: Callable[[str], None]) -> None:
@@ -176,7 +204,7 @@ def take_part(trial: Trial, rank: int, meeting: str, say: Callable[[str], None])
     if trial.beside:
         saver.LARGE_BYTES = 0
     if trial.how == "no room" and rank == trial.rank:
-        saver.Saver._copied = lambda *_: False  # type: ignore[method-assign]
+        saver.Saver._room = lambda *_: False  # type: ignore[method-assign]
     if trial.how == "full" and rank == trial.rank:
         full_with(trial.after)
     calls = 0
@@ -199,7 +227,7 @@ def take_part(trial: Trial, rank: int, meeting: str, say: Callable[[str], None])
         group.leave()
         return
     if rank == trial.rank and trial.how in KILLED:
-        KILLED[trial.how](rank, trial.after)
+        KILLED[trial.how]()
 
     def train(attempt: Attempt, execution: Execution) -> None:
         train_run(run, attempt, CPU, execution, poll, group)

@@ -1,15 +1,12 @@
 """One run sharded over several processes: the same run as on one, no process with a whole model, nothing lost to a kill."""
 
-import contextlib
 import functools
 import itertools
 import json
 import math
 import os
-import pickle
 import random
 import shutil
-import zipfile
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
@@ -44,7 +41,6 @@ from ettsweep.tasks.text.spec import PydocTask
 from ettsweep.training import checkpoint
 from ettsweep.training.distributed import Peers
 from ettsweep.training.execution import Execution, sized
-from ettsweep.training.parts import read_parts
 from ettsweep.training.run import prepare
 
 SHARDED: dict[str, Any] = {"world": 2, "sharded": True}
@@ -228,6 +224,9 @@ def test_no_process_ever_holds_more_than_its_part(trained: Trained, make_spec: M
             assert 1 / parts < answer["weights"] / whole < 1 / parts + 0.1
             assert 3 / parts < answer["built"] / whole < 3 / parts + 0.1
             assert 4 / parts < answer["most"] / whole < 4 / parts + 0.7, "whole weights or gradients: half more"
+        leader, *followers = answers
+        assert all(answer["saved"] / whole < 4 / parts + 0.7 for answer in followers)
+        assert leader["saved"] / whole < 4 / parts + 0.7 + 3, "it gathers weights and moments"
 
 
 # --- stopped and killed ---------------------------------------------------------------------------------------------
@@ -245,8 +244,8 @@ def test_a_sharded_run_stopped_and_killed_goes_on_bit_for_bit(
     spec = long_spec(make_spec)
     way = {"world": world, "micro_batch": micro_batch, "every_steps": 4, "sharded": True, "beside": beside}
     run = trained_through_stops_and_kills(trained, spec, way)
-    assert not any(run.attempt(number).checkpoint_path.exists() for number in run.numbers())
-    assert all(len(run.attempt(number).checkpoints()) == 2 for number in run.numbers()), "the newest alone is kept"
+    for number in run.numbers():
+        assert [path.name for path in run.attempt(number).path.glob("*checkpoint*")] == ["checkpoint.pt"]
 
 
 SAVED_OFTEN = SHARDED | {"every_steps": 4}
@@ -265,14 +264,14 @@ def undisturbed(forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> Calla
     return of
 
 
-def test_where_one_process_has_no_memory_for_a_copy_all_write_at_once(trained: Trained, make_spec: MakeSpec) -> None:
+def test_where_there_is_no_memory_for_a_copy_the_leader_writes_at_once(trained: Trained, make_spec: MakeSpec) -> None:
     spec = long_spec(make_spec)
     (run, calm), ends = trained(
-        (spec, SAVED_OFTEN | {"beside": True, "rank": 1, "how": "no room"}), (spec, SAVED_OFTEN | {"folder": "calm"})
+        (spec, SAVED_OFTEN | {"beside": True, "rank": 0, "how": "no room"}), (spec, SAVED_OFTEN | {"folder": "calm"})
     )
     assert ends == [["ended"] * 2] * 2
     assert numbers(run) == numbers(calm)
-    assert checkpoint.load(run.attempt(1), checkpoint.read_json(run.attempt(1).parts_path)).step == 24
+    assert checkpoint.load(run.attempt(1)).step == 24
 
 
 @pytest.mark.slow
@@ -280,12 +279,10 @@ def test_where_one_process_has_no_memory_for_a_copy_all_write_at_once(trained: T
 @pytest.mark.parametrize(
     ("how", "rank"),
     [
-        ("in its part", 0),
+        ("while it is gathered", 0),
+        ("while it is gathered", 1),
+        ("in the file", 0),
         ("before it counts", 0),
-        ("in its part", 1),
-        ("after its part", 0),
-        ("after its part", 1),
-        ("before the one before is removed", 0),
     ],
 )
 def test_a_process_killed_while_it_saves_costs_no_bit(
@@ -298,9 +295,7 @@ def test_a_process_killed_while_it_saves_costs_no_bit(
     assert "another process of this run is gone" in ends[0][1 - rank]
     if rank == 1:
         assert run.attempt(1).failure()["kind"] == "lost"  # type: ignore[index]
-    at = 12 if how == "before the one before is removed" else 8
-    assert run.attempt(2).resumed_from() == (1, at)
-    assert run.attempt(1).checkpoints()[0].name == "checkpoint.json"
+    assert run.attempt(2).resumed_from() == (1, 8)
     assert numbers(run) == undisturbed(spec)
 
 
@@ -360,7 +355,7 @@ def test_a_full_disk_is_every_processs_failure_and_costs_no_bit(
     assert "the disk is full; free some space" in reason
     assert "Traceback" not in run.attempt(1).failure()["details"]  # type: ignore[index]
     assert all("this process failed: StorageError" in text or "is gone" in text for text in end), end
-    assert [path.name for path in run.attempt(1).checkpoints()] == ["checkpoint.json", "checkpoint-00000008"]
+    assert [path.name for path in run.attempt(1).path.glob("*checkpoint*")] == ["checkpoint.pt"]
     for other in folder.rglob("ballast"):
         other.unlink()
     shutil.copytree(run.path.parent, calm_folder := folder.parent / "more" / "runs")
@@ -383,72 +378,22 @@ class Evil:
         return os.mkdir, (str(self.path),)
 
 
-def edit_index(path: Path, **changes: Any) -> None:
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-
-
-def swap(folder: Path, name: str, content: bytes) -> None:
-    """Replace a file of a checkpoint so that its checksum is right again."""
-    (folder / name).write_bytes(content)
-    index = folder.parent / "checkpoint.json"
-    edit_index(index, files=json.loads(index.read_text())["files"] | {name: sha256(content).hexdigest()})
-
-
 def flip(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
 
 
-def altered(path: Path, change: Callable[[Any], object]) -> bytes:
-    """Return the index of torch.distributed.checkpoint with a change."""
-    metadata = pickle.loads(path.read_bytes())
-    change(metadata)
-    return pickle.dumps(metadata)
-
-
-def bytes_for_a_tensor(metadata: Any) -> None:
-    from torch.distributed.checkpoint.metadata import BytesStorageMetadata
-
-    metadata.state_dict_metadata["model/pe"] = BytesStorageMetadata()
-
-
-def elsewhere(metadata: Any) -> None:
-    for info in metadata.storage_data.values():
-        info.relative_path = "../checkpoint-00000001/" + info.relative_path
+def other_runs(path: Path) -> None:
+    torch.save(torch.load(path, weights_only=True) | {"run": "0123456789ab"}, path)
 
 
 DAMAGE: dict[str, tuple[Callable[[Path, Path], object], str]] = {
-    "flipped bit": (lambda folder, _: flip(folder / "__1_0.distcp"), "has a wrong checksum"),
-    "cut part": (lambda folder, _: os.truncate(folder / "__0_0.distcp", 100), "cannot be read as a checkpoint"),
-    "missing part": (lambda folder, _: (folder / "__1_0.distcp").unlink(), "cannot be read as a checkpoint"),
-    "missing index": (lambda folder, _: (folder / ".metadata").unlink(), "cannot be read as a checkpoint"),
-    "flipped bit of the index": (lambda folder, _: flip(folder / ".metadata"), "has a wrong checksum"),
-    "code in the index": (
-        lambda folder, pwned: swap(folder, ".metadata", pickle.dumps(Evil(pwned))),
-        "posix.mkdir has no place in it",
-    ),
-    "garbage with a checksum": (
-        lambda folder, _: swap(folder, "__0_0.distcp", random.Random(0).randbytes(20_000)),
-        "cannot be read as a checkpoint",
-    ),
-    "something that torch would unpickle": (
-        lambda folder, _: swap(folder, ".metadata", altered(folder / ".metadata", bytes_for_a_tensor)),
-        "BytesStorageMetadata has no place in it",
-    ),
-    "parts that lie elsewhere": (
-        lambda folder, _: swap(folder, ".metadata", altered(folder / ".metadata", elsewhere)),
-        "is not one of its files",
-    ),
-    "other run's": (
-        lambda folder, _: edit_index(folder.parent / "checkpoint.json", run="0123456789ab"),
-        "is not a checkpoint of run",
-    ),
-    "other files": (
-        lambda folder, _: edit_index(folder.parent / "checkpoint.json", files={"../../spec.json": "0"}),
-        "is not a checkpoint of run",
-    ),
-    "no JSON": (lambda folder, _: (folder.parent / "checkpoint.json").write_text("{"), "no valid JSON"),
+    "flipped bit": (lambda path, _: flip(path), "cannot be read as a checkpoint"),
+    "cut": (lambda path, _: os.truncate(path, 100), "cannot be read as a checkpoint"),
+    "code": (lambda path, pwned: torch.save(Evil(pwned), path), "cannot be read as a checkpoint"),
+    "garbage": (lambda path, _: path.write_bytes(random.Random(0).randbytes(20_000)), "cannot be read as a checkpoint"),
+    "other run's": (lambda path, _: other_runs(path), "is not a checkpoint of run"),
 }
 
 
@@ -462,10 +407,10 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("damage", "world"),
     [
         *((damage, 2) for damage in DAMAGE),
-        *((damage, 1) for damage in ("flipped bit", "code in the index")),
+        *((damage, 1) for damage in ("flipped bit", "code")),
     ],
 )
-def test_damaged_parts_cost_time_but_no_bit(
+def test_a_damaged_checkpoint_costs_time_but_no_bit(
     trained: Trained, make_spec: MakeSpec, sound: Path, tmp_path: Path, damage: str, world: int
 ) -> None:
     spec = make_spec(batch_size=ODD, lr=0.25)
@@ -476,7 +421,7 @@ def test_damaged_parts_cost_time_but_no_bit(
     shutil.copytree(sound / "stopped", tmp_path / "0")
     broken = RunDir(tmp_path / "0" / "runs" / spec.run_id).attempt(2)
     hurt, says = DAMAGE[damage]
-    hurt(broken.parts_folder(11), tmp_path / "pwned")
+    hurt(broken.checkpoint_path, tmp_path / "pwned")
     (run,), (end,) = trained((spec, SHARDED | {"world": world, "folder": "0"}))
     assert set(end) == {"ended"}
     assert not (tmp_path / "pwned").exists()
@@ -491,64 +436,23 @@ def test_damaged_parts_cost_time_but_no_bit(
         assert curve(run) == pytest.approx(curve(calm), rel=REL)
 
 
-ENCODING = b"ctorch.distributed.checkpoint.metadata\n_MEM_FORMAT_ENCODING\n"
-METADATA = b"ctorch.distributed.checkpoint.metadata\nMetadata\n"
-
-
-@pytest.mark.parametrize(
-    "crafted",
-    [
-        pytest.param(METADATA + b"(N}S'pwned'\nI1\nstb.", id="an attribute of a class"),
-        pytest.param(ENCODING + b"(N}S'pwned'\nI1\nstb.", id="an attribute of an enumeration"),
-        pytest.param(ENCODING + b"(I0\ntR}S'pwned'\nI1\nsb.", id="an attribute of its member"),
-        pytest.param(b"ctorch.serialization\n_get_layout\n}S'pwned'\nI1\nsb.", id="an attribute of a function"),
-        pytest.param(b"ctorch.serialization\n_get_layout\n(N}S'pwned'\nI1\nstb.", id="a slot of a function"),
-        pytest.param(b"ctorch.serialization\n_get_layout\n(S'torch.strided'\ntR}S'pwned'\nI1\nsb.", id="of a global"),
-        pytest.param(b"ctorch\nfloat32\n(N}S'pwned'\nI1\nstb.", id="an attribute of a type of numbers"),
-        pytest.param(b"ctorch\nSize\n(N}S'pwned'\nI1\nstb.", id="an attribute of a built-in class"),
-        pytest.param(METADATA + b")\x81}(S'state_dict_metadata'\nctorch\nSize\n(S'ab'\ntRub.", id="not an index"),
-        pytest.param(b"\x80\x04\x8c\x05torch\x8c\x0dSize.__dict__\x93.", id="a name with a dot"),
-    ],
-)
-def test_an_index_made_by_somebody_else_changes_nothing_of_this_process(tmp_path: Path, crafted: bytes) -> None:
-    from torch.distributed.checkpoint.metadata import _MEM_FORMAT_ENCODING, Metadata
-    from torch.serialization import _get_layout
-
-    reached = [
-        Metadata,
-        _MEM_FORMAT_ENCODING,
-        *_MEM_FORMAT_ENCODING,
-        _get_layout,
-        torch.float32,
-        torch.strided,
-        torch.Size,
-    ]
-    (tmp_path / ".metadata").write_bytes(crafted)
-    try:
-        with pytest.raises(Exception, match=r"\w"):  # anything that `checkpoint.load` makes a CorruptError
-            read_parts(tmp_path, set())
-        assert not any(hasattr(thing, "pwned") for thing in reached)
-    finally:
-        for thing in reached:
-            with contextlib.suppress(AttributeError, TypeError):
-                del thing.pwned
-
-
-def test_parts_can_be_read_by_torchs_own_tools(trained: Trained, make_spec: MakeSpec, tmp_path: Path) -> None:
-    from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
-
+@pytest.mark.parametrize("after", [{"world": 1}, DDP, SHARDED, SHARDED | {"world": 3}], ids=["1", "ddp", "2", "3"])
+def test_what_is_saved_of_a_sharded_run_is_whole_and_any_number_of_processes_takes_it_on_bit_for_bit(
+    trained: Trained, make_spec: MakeSpec, after: dict[str, Any]
+) -> None:
+    """Three processes have 4, 4 and 2 of the ten classes."""
     spec = make_spec(batch_size=ODD, lr=0.25)
-    (run,), _ = trained((spec, SHARDED | {"after": 6, "how": "stop"}))
-    attempt = run.attempt(1)
-    dcp_to_torch_save(attempt.parts_folder(6), tmp_path / "whole.pt")
-    assert zipfile.is_zipfile(tmp_path / "whole.pt")
-    whole = torch.load(tmp_path / "whole.pt", weights_only=True)
+    way = SHARDED | {"folder": "same"}
+    (run, _), ends = trained(
+        (spec, way | {"after": 6, "how": "stop"}), (spec, after | {"folder": "same", "ask": "restored"})
+    )
+    saved = torch.load(run.attempt(1).checkpoint_path, weights_only=True)
     trainer = prepare(spec, CPU)
-    checkpoint.restore(checkpoint.load(attempt, checkpoint.read_json(attempt.parts_path)), trainer)
-    assert trainer.step == 6
     mine = checkpoint.tensors(trainer.model, trainer.optimizer)
-    assert mine.keys() == whole.keys()
-    assert all(torch.equal(mine[name], whole[name]) for name in mine)
+    assert checkpoint.layout(saved["tensors"]) == checkpoint.layout(mine)
+    expected = {name: sha256(tensor.numpy().tobytes()).hexdigest() for name, tensor in saved["tensors"].items()}
+    assert all(answer == {"step": 6} | expected for answer in said(ends[1:])[0])
+    assert len(set(expected.values())) > len(expected) / 2, "they are not alike"
 
 
 # --- when -----------------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from ettsweep.training.ensemble import vmapped
 from ettsweep.training.ensemble.stack import Stack, obstacle, shape_of, trial
 from ettsweep.training.execution import Execution
 from ettsweep.training.run import prepare
+from ettsweep.training.saver import Saver
 from ettsweep.training.schedule import lr_at
 from ettsweep.training.trainer import Trainer
 
@@ -202,7 +203,7 @@ def test_a_checkpoint_of_a_member_is_that_of_a_run_alone(make_spec: MakeSpec, re
     for folder, run in ((results, together[1]), (tmp_path / "alone", alone[1])):
         attempt = RunDir.create(folder, run.trainer.spec).claim({}, after=0)
         assert attempt is not None
-        checkpoint.snapshot(attempt, run.trainer, []).write()
+        Saver().save(attempt, run.trainer, [])
         paths.append(attempt.checkpoint_path)
     assert paths[0].stat().st_size == paths[1].stat().st_size
     ours, theirs = (torch.load(path, weights_only=True) for path in paths)
@@ -219,7 +220,7 @@ def test_a_checkpoint_is_restored_into_a_member(make_spec: MakeSpec, results: Pa
     train_together(stacked, together, 3)
     attempt = RunDir.create(results, together[1].trainer.spec).claim({}, after=0)
     assert attempt is not None
-    checkpoint.snapshot(attempt, together[1].trainer, []).write()
+    Saver().save(attempt, together[1].trainer, [])
     train_together(stacked, together, 2)
     checkpoint.restore(checkpoint.load(attempt), together[1].trainer)
     assert together[1].trainer.step == 3

@@ -16,8 +16,8 @@ from ettsweep.spec import RunSpec
 from ettsweep.sweep.gridfile import find_grid, load_request
 from ettsweep.training import execution as module
 from ettsweep.training.distributed import ALONE
+from ettsweep.training.ensemble.pack import Pack
 from ettsweep.training.execution import Execution, settled
-from ettsweep.training.pack import Pack
 from ettsweep.training.run import train_run
 from ettsweep.worker.devices import execution
 

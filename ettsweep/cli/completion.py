@@ -114,4 +114,4 @@ def samplers() -> list[str]:
 
 def pruners() -> list[str]:
     """Offer what may stop runs of a search, as the help of its option lists it."""
-    return ["none", "median", "hyperband", "wilcoxon"]
+    return ["none", "median", "hyperband"]

@@ -20,6 +20,8 @@ from ettsweep.scaling.strategies import STRATEGIES
 from ettsweep.spec import RunSpec
 from ettsweep.sweep.criterion import Rule
 from ettsweep.sweep.gridfile import find_grid, load_request
+from ettsweep.sweep.pruning import PRUNERS
+from ettsweep.sweep.samplers import SAMPLERS
 from ettsweep.tasks.kinds import TASKS
 from ettsweep.training.sinks import SINKS
 
@@ -124,6 +126,8 @@ def test_runs_are_offered(command: str, folder: Path, offered: Offer, spec: RunS
         ("verify-optimum --rule", get_args(Rule)),
         ("cancel --state", [state.value for state in State]),
         ("retry --log", SINKS),
+        ("search --sampler", SAMPLERS),
+        ("search --pruner", PRUNERS),
         ("init --task", TASKS),
         ("init --model", named_models()),
         ("init --strategy", STRATEGIES),

@@ -3,6 +3,7 @@
 import io
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -21,9 +22,15 @@ from ettsweep.spec import RunSpec
 from ettsweep.sweep.search import Axis, Point, Search
 
 
-def figures_of(made: Made) -> list[Figure]:
+def drawn(made: Made) -> list[Figure]:
     drawing = Drawing(Histories(), 100)
     return [figure for comparison in compare(judged(made.runs, made.verdicts)) for _, figure in drawing.of(comparison)]
+
+
+@cache
+def figures_of(made: Made) -> list[Figure]:
+    """Return the figures of a made sweep, drawn once."""
+    return drawn(made)
 
 
 def caption(made: Made, kind: str = "map") -> str:
@@ -219,7 +226,7 @@ def test_the_same_figure_is_the_same_file(made: Made, tmp_path: Path) -> None:
     """A PDF lists what it uses in any order, and is the same but for that."""
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
-        figures_of(made)[0].save(tmp_path / name)
+        drawn(made)[0].save(tmp_path / name)
     for path in (tmp_path / "one").iterdir():
         one, other = path.read_bytes(), (tmp_path / "two" / path.name).read_bytes()
         assert len(one) == len(other) if path.suffix == ".pdf" else one == other, path.suffix

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from support.made_sweep import Made
 
 from ettsweep.report.families import Comparison, judged
 from ettsweep.report.html import MOST_PLAIN_ROWS, render
+from ettsweep.report.sections import Figures
 from ettsweep.report.spikes import SPIKES
 from ettsweep.sweep.search import Point
 
@@ -39,6 +41,12 @@ class Page(HTMLParser):
         return re.sub(r"\s+", " ", " ".join(self.words))
 
 
+@cache
+def figures(made: Made, title: str) -> Figures:
+    """Return the figures of a made sweep, which are drawn once: pages differ in words and tables."""
+    return figures_of([comparison(made, title)])
+
+
 def page_of(
     made: Made,
     results: str = "results",
@@ -47,8 +55,9 @@ def page_of(
     notes: Mapping[str, str] | None = None,
 ) -> str:
     told = [comparison(made, title)]
-    figures = figures_of(told)
-    return render(Path(results), Path("out"), told, figures, made.runs, made.searches, corrupt or {}, notes=notes)
+    return render(
+        Path(results), Path("out"), told, figures(made, title), made.runs, made.searches, corrupt or {}, notes=notes
+    )
 
 
 def empty(results: str = "results") -> str:

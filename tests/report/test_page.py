@@ -7,6 +7,7 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from support.made_sweep import Made, digits_spec, finish, read, search
 
 from ettsweep.report.families import Comparison, compare, judged
 from ettsweep.report.html import render
+from ettsweep.report.sections import Figures
 from ettsweep.report.style import point_text
 from ettsweep.runs.folder import RunDir
 from ettsweep.sweep.search import Point
@@ -30,11 +32,17 @@ def browser() -> Iterator[Any]:
         yield found
 
 
+@cache
+def drawn(made: Made) -> tuple[list[Comparison], Figures]:
+    """Return the comparisons of a made sweep and their figures, which are drawn once."""
+    comparisons = compare(judged(made.runs, made.verdicts))
+    return comparisons, figures_of(comparisons)
+
+
 def page_of(made: Made, out: Path, **changes: Any) -> Path:
     """Write the page of a made sweep, and return it."""
     out.mkdir(parents=True, exist_ok=True)
-    comparisons = changes.pop("comparisons", None) or compare(judged(made.runs, made.verdicts))
-    figures = figures_of(comparisons)
+    comparisons, figures = drawn(made)
     told = {"comparisons": comparisons, "figures": figures, "runs": made.runs, "corrupt": {}} | changes
     page = out / "report.html"
     page.write_text(render(made.results, out, **told, searches=made.searches))
@@ -45,6 +53,25 @@ def page_of(made: Made, out: Path, **changes: Any) -> Path:
 def report(made: Made, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page of a sweep with all states, beside its results."""
     return page_of(made, made.results / "report")
+
+
+@pytest.fixture(scope="module")
+def short(made: Made, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of the same sweep with few rows in its tables: a run of each strategy in each state."""
+    few = {(run.strategy, run.state): run for run in made.runs}
+    return page_of(made, tmp_path_factory.mktemp("short"), runs=list(few.values()))
+
+
+@pytest.fixture(scope="module")
+def plain(made: Made, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page without figures."""
+    return page_of(made, tmp_path_factory.mktemp("plain"), figures={})
+
+
+@pytest.fixture
+def listed(browser: Any, plain: Path) -> Iterator[Opened]:
+    with opened(browser, plain) as found:
+        yield found
 
 
 @pytest.fixture
@@ -200,22 +227,22 @@ def test_every_figure_is_drawn_with_links_to_its_files(made: Made, shown: Opened
 # --- the table of runs ------------------------------------------------------------------------------------------------
 
 
-def test_the_table_sorts_by_a_click_and_by_the_keyboard(made: Made, shown: Opened) -> None:
-    heading = shown.page.locator('#listing th[data-name="best_loss"]')
+def test_the_table_sorts_by_a_click_and_by_the_keyboard(made: Made, listed: Opened) -> None:
+    heading = listed.page.locator('#listing th[data-name="best_loss"]')
     scores = sorted(run.score for run in made.runs if run.state.finished and run.result and run.score is not None)
     heading.locator("button").click()
     assert heading.get_attribute("aria-sort") == "ascending"
-    found = [float(text) for text in column(shown, "best_loss") if text]
+    found = [float(text) for text in column(listed, "best_loss") if text]
     assert found == sorted(found)
     assert found[0] == pytest.approx(scores[0], rel=1e-3)
-    assert column(shown, "best_loss")[-1] == "", "what is missing comes last"
+    assert column(listed, "best_loss")[-1] == "", "what is missing comes last"
     heading.locator("button").focus()
-    shown.page.keyboard.press("Enter")
+    listed.page.keyboard.press("Enter")
     assert heading.get_attribute("aria-sort") == "descending"
-    again = [float(text) for text in column(shown, "best_loss") if text]
+    again = [float(text) for text in column(listed, "best_loss") if text]
     assert again == sorted(found, reverse=True)
-    assert column(shown, "best_loss")[-1] == ""
-    shown.page.keyboard.press("Enter")
+    assert column(listed, "best_loss")[-1] == ""
+    listed.page.keyboard.press("Enter")
     assert heading.get_attribute("aria-sort") == "none"
 
 
@@ -223,37 +250,37 @@ def told(shown: Opened) -> str:
     return str(shown.page.locator("#listing .told").inner_text())
 
 
-def test_the_table_filters_by_text_and_by_column(made: Made, shown: Opened) -> None:
-    assert told(shown) == "65 of 65 runs"
+def test_the_table_filters_by_text_and_by_column(made: Made, listed: Opened) -> None:
+    assert told(listed) == "65 of 65 runs"
     run = made.runs[5].id
-    shown.page.locator("#listing input[type=search]").fill(run[:8])
-    assert (told(shown), column(shown, "run")) == ("1 of 65 runs", [run])
-    shown.page.locator("#listing .clear").click()
-    shown.page.get_by_label("Filter state").select_option("diverged")
-    assert told(shown) == "4 of 65 runs"
-    assert set(column(shown, "state")) == {"diverged"}
-    shown.page.get_by_label("Filter strategy").select_option("standard")
-    assert told(shown) == "1 of 65 runs"
-    shown.page.locator("#listing .clear").click()
-    shown.page.get_by_label("Filter lr").fill(">=2^-5")
-    assert len(column(shown, "lr")) == sum(run.spec.lr >= 2**-5 for run in made.runs)
-    shown.page.get_by_label("Filter seed").fill("=1")
-    assert len(column(shown, "lr")) == sum(run.spec.lr >= 2**-5 and run.spec.seed == 1 for run in made.runs)
-    shown.page.locator("#listing .clear").click()
-    shown.page.get_by_label("Filter best loss").fill("<0.11")
+    listed.page.locator("#listing input[type=search]").fill(run[:8])
+    assert (told(listed), column(listed, "run")) == ("1 of 65 runs", [run])
+    listed.page.locator("#listing .clear").click()
+    listed.page.get_by_label("Filter state").select_option("diverged")
+    assert told(listed) == "4 of 65 runs"
+    assert set(column(listed, "state")) == {"diverged"}
+    listed.page.get_by_label("Filter strategy").select_option("standard")
+    assert told(listed) == "1 of 65 runs"
+    listed.page.locator("#listing .clear").click()
+    listed.page.get_by_label("Filter lr").fill(">=2^-5")
+    assert len(column(listed, "lr")) == sum(run.spec.lr >= 2**-5 for run in made.runs)
+    listed.page.get_by_label("Filter seed").fill("=1")
+    assert len(column(listed, "lr")) == sum(run.spec.lr >= 2**-5 and run.spec.seed == 1 for run in made.runs)
+    listed.page.locator("#listing .clear").click()
+    listed.page.get_by_label("Filter best loss").fill("<0.11")
     below = [run for run in made.runs if run.result and run.result["best_loss"] < 0.11]
-    assert len(column(shown, "run")) == len(below) > 0
+    assert len(column(listed, "run")) == len(below) > 0
 
 
-def test_columns_fold_and_unfold(shown: Opened) -> None:
-    boxes = shown.page.locator("#listing .boxes input")
-    shown.page.locator("#listing .fold summary").click()
-    assert shown.page.locator('#listing th[data-name="loss_spikes"]').count() == 0
-    shown.page.get_by_label("loss spikes", exact=True).check()
-    assert set(column(shown, "loss_spikes")) >= {"0", "1", "2"}
-    shown.page.get_by_label("seed", exact=True).uncheck()
-    assert shown.page.locator('#listing th[data-name="seed"]').count() == 0
-    shown.page.keyboard.press("Escape")
+def test_columns_fold_and_unfold(listed: Opened) -> None:
+    boxes = listed.page.locator("#listing .boxes input")
+    listed.page.locator("#listing .fold summary").click()
+    assert listed.page.locator('#listing th[data-name="loss_spikes"]').count() == 0
+    listed.page.get_by_label("loss spikes", exact=True).check()
+    assert set(column(listed, "loss_spikes")) >= {"0", "1", "2"}
+    listed.page.get_by_label("seed", exact=True).uncheck()
+    assert listed.page.locator('#listing th[data-name="seed"]').count() == 0
+    listed.page.keyboard.press("Escape")
     assert not boxes.first.is_visible()
 
 
@@ -291,8 +318,8 @@ def test_ten_thousand_runs_are_shown_window_by_window(made: Made, browser: Any, 
 
 @pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_page_is_accessible_and_fits(browser: Any, report: Path, scheme: str, width: int) -> None:
-    with opened(browser, report, width=width, scheme=scheme) as shown:
+def test_the_page_is_accessible_and_fits(browser: Any, short: Path, scheme: str, width: int) -> None:
+    with opened(browser, short, width=width, scheme=scheme) as shown:
         assert shown.overflow <= 0
         shown.page.locator("#listing .fold summary").click()
         assert shown.violations() == []
@@ -300,8 +327,8 @@ def test_the_page_is_accessible_and_fits(browser: Any, report: Path, scheme: str
 
 
 @pytest.mark.parametrize("place", [".claim", ".scroll td"])
-def test_axe_sees_what_is_wrong(browser: Any, report: Path, place: str) -> None:
-    with opened(browser, report) as shown:
+def test_axe_sees_what_is_wrong(browser: Any, short: Path, place: str) -> None:
+    with opened(browser, short) as shown:
         shown.page.evaluate(f"document.querySelector('{place}').style.color = '#bbb'")
         assert [told.partition(":")[0] for told in shown.violations()] == ["color-contrast"]
 
@@ -493,8 +520,8 @@ def test_names_in_any_script_and_hostile_ones_are_texts(made: Made, browser: Any
     comparison = Comparison(HOSTILE, tuple(judged(hostile.runs, hostile.verdicts)))
     runs = [replace(run, status=replace(run.status, reason=HOSTILE)) for run in made.runs]
     page = page_of(
-        hostile, tmp_path, runs=runs, comparisons=[comparison], notes={HOSTILE: HOSTILE},
-        corrupt={HOSTILE: HOSTILE},
+        hostile, tmp_path, runs=runs, comparisons=[comparison], figures=figures_of([comparison]),
+        notes={HOSTILE: HOSTILE}, corrupt={HOSTILE: HOSTILE},
     )  # fmt: skip
     with opened(browser, page) as shown:
         assert shown.page.locator("img").count() == 0

@@ -133,7 +133,7 @@ def finish_at(
     return run
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Made:
     """A results folder and what was read from it."""
 

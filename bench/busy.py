@@ -16,13 +16,11 @@ from contextlib import ExitStack
 
 STEPS = """
 import sys, time, torch
-from ettsweep.sweep.gridfile import load_request
-from ettsweep.resources import shipped
-from ettsweep.training.memory import TrialModel
+from bench.pack import DIGITS, made
 threads, seconds = int(sys.argv[1]), float(sys.argv[2])
 torch.set_num_threads(threads)
-spec = load_request(shipped("grids") / "vit-digits.yaml").searches()[0].base.typical
-trainer, batches = TrialModel(spec, torch.device("cpu"), recompute=False).trainer(spec.batch_size)
+trainer = made(DIGITS, torch.device("cpu"))
+batches = trainer.task.batches(1)
 trainer.train_step(0.0, batches)
 began_s, steps = time.perf_counter(), 0
 while time.perf_counter() - began_s < seconds:

@@ -217,7 +217,7 @@ def test_auto_stacks_where_what_is_left_makes_up_for_a_trial(make_spec: MakeSpec
 
 def test_auto_goes_by_a_trial_that_has_been(make_spec: MakeSpec, verdicts: dict[Any, Verdict]) -> None:
     spec, profile, other = make_spec(), LocalProfile(), LocalProfile(pack_mode="fast")
-    shape = Shape(spec.model, spec.task, spec.precision, CPU, Share(spec.batch_size, micro_batch=16))
+    shape = Shape(spec.model, spec.task, spec.precision, CPU, Share(spec.batch_size, micro_batch=16), threads=1)
     verdicts[shape, 8, "exact"] = Verdict(stacks=True, why="is faster")
     assert pack_size(profile, spec, CPU, 18, 1) == (8, 8, ""), "however few they are"
     assert pack_size(profile, make_spec(seed=3, lr=9.0), CPU, 18, 1) == (8, 8, "")

@@ -68,12 +68,13 @@ class Shape(NamedTuple):
     precision: Precision
     device: torch.device
     share: Share
+    threads: int
 
 
 def shape_of(trainer: Trainer) -> Shape:
-    """Return the shape of a run."""
+    """Return the shape of a run, on as many threads as this process has."""
     spec = trainer.spec
-    return Shape(spec.model, spec.task, spec.precision, trainer.device, trainer.share)
+    return Shape(spec.model, spec.task, spec.precision, trainer.device, trainer.share, torch.get_num_threads())
 
 
 class Stack:
@@ -258,7 +259,7 @@ def verdict(spec: RunSpec, device: torch.device, members: int, mode: Mode) -> Ve
     """
     like = spec.model, spec.task, spec.precision, device
     for (shape, size, its_mode), known in _VERDICTS.items():
-        alike = shape[:-1] == like and shape.share.batch_size == spec.batch_size and its_mode == mode
+        alike = shape[:-2] == like and shape.share.batch_size == spec.batch_size and its_mode == mode
         if alike and (size == members or (size > members and not known.stacks)):
             return known
     return None

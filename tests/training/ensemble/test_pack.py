@@ -570,6 +570,19 @@ def test_stacks_of_other_sizes_are_tried_where_all_are_and_members_are_as_if_alo
     assert ("in turn" in logged(runs[0])) == (only in (4, 5))
 
 
+def test_what_a_trial_says_holds_for_as_many_threads_and_micro_batches(
+    pack: TrainPack, specs: list[RunSpec], monkeypatch: pytest.MonkeyPatch, results: Path
+) -> None:
+    """Kernels add in another order on others."""
+    tried = list[int]()
+    found = Trial(exact=True, speedup=0.5)
+    monkeypatch.setattr(stack, "trial", lambda made, given: (tried.append(len(made.trainers)), found)[1])
+    for number, (how, trials) in enumerate((({}, 1), ({}, 1), ({"micro_batch": 12}, 2), ({"threads": 2}, 3))):
+        pack(specs, folder=results / str(number), **how)
+        assert len(tried) == trials
+    torch.set_num_threads(1)
+
+
 def test_a_stack_that_is_not_exact_or_does_not_pay_is_not_used_and_the_log_says_so(
     pack: TrainPack, undisturbed: Undisturbed, specs: list[RunSpec], monkeypatch: pytest.MonkeyPatch, results: Path
 ) -> None:

@@ -38,11 +38,12 @@ def doctor(
     """Say what works here: torch, slots, the results folder; with a SLURM profile, what it would get.
 
     With --data, read all of a data set too: form and counts, each image, each shard of tokenised text. With --model and
-    --fit, try how many images go through the model at once.
+    --fit, try how many images go through the model at once; with --model and a SLURM profile, say whether a job has the
+    time to save it.
     """
     from ettsweep.doctor.data import examine_data, subject
     from ettsweep.doctor.images import shorten
-    from ettsweep.doctor.machine import examine, examine_fit
+    from ettsweep.doctor.machine import examine, examine_fit, examine_saving
     from ettsweep.launch.demand import data_of, located
     from ettsweep.sweep.gridfile import find_grid, load_request
     from ettsweep.sweep.search import ANYWHERE
@@ -60,6 +61,8 @@ def doctor(
     checks = examine(results, *profile, where)
     if meant is not None and data is not None:
         checks += examine_data(meant, data, images)
+    if request is not None:
+        checks += examine_saving(results, request, *profile)
     if fit and request is not None:
         checks += examine_fit(request, *profile)
     checks = shorten(checks) if form in (Format.TABLE, Format.MARKDOWN) else checks

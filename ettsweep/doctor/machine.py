@@ -3,9 +3,11 @@
 Nothing is submitted, and nothing stays behind.
 """
 
+import math
 import os
 import shutil
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
@@ -20,6 +22,7 @@ from ettsweep.launch.gpus import TURNS, mps_runs
 from ettsweep.launch.profiles import AnyProfile, LocalProfile, SlurmProfile, load_profile
 from ettsweep.launch.slots import held, lock_paths, slots_path
 from ettsweep.models.architectures import model_name
+from ettsweep.models.cost import saved_bytes
 from ettsweep.output import count
 from ettsweep.processes import GIB
 from ettsweep.resources import shipped
@@ -129,6 +132,43 @@ def _slurm() -> str:
     if shutil.which("sbatch") is None:
         raise EttsweepError("sbatch is not on the PATH")
     return slurm.ask("sinfo", "--version").strip()
+
+
+# --- checkpoints ----------------------------------------------------------------------------------------------------
+
+
+def examine_saving(results: Path, request: Request, name: str, launch_set: Sequence[str]) -> Iterator[Check]:
+    """Yield whether a job of SLURM's has the time to save a grid's model once it is warned; not of small ones."""
+    spec, profile = request.searches()[0].base, load_profile(name, launch_set)
+    if not isinstance(profile, SlurmProfile) or (needed := saved_bytes(spec.model, spec.optimizer)) < SMALL_BYTES:
+        return
+    what = f"checkpoint {model_name(spec.model)}"
+    try:
+        bytes_per_s = _written_bytes_per_s(existing(results))
+    except EttsweepError as error:
+        yield Check(what, "warning", f"how long it takes cannot be measured: {error}")
+        return
+    takes_s = needed / bytes_per_s
+    told = f"{needed / GIB:.1f} GiB take some {takes_s:.0f} s, by {bytes_per_s / 1e6:.0f} MB/s of a short write here"
+    if takes_s <= profile.warn_s:
+        yield Check(what, "ok", f"{told}; a job is warned {profile.warn_s} s before its end")
+    else:
+        cure = f"--launch-set warn_s={math.ceil(2 * takes_s)} leaves time"
+        yield Check(what, "warning", f"{told}: longer than the {profile.warn_s} s of a job that is warned; {cure}")
+
+
+SMALL_BYTES = 2**28
+"""Of a checkpoint that is written in a second or so."""
+
+
+def _written_bytes_per_s(folder: Path) -> float:
+    """Return how fast a file is written and synced there."""
+    probe, data = folder / f".ettsweep-doctor-{os.getpid()}", os.urandom(2**26)
+    began_s = time.perf_counter()
+    write_atomic(probe, data)
+    took_s = time.perf_counter() - began_s
+    probe.unlink()
+    return len(data) / took_s
 
 
 # --- memory ---------------------------------------------------------------------------------------------------------

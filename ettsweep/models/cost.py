@@ -28,8 +28,13 @@ def activation_bytes(model: ModelSpec, *, recompute: bool) -> int:
 
 
 def least_bytes(model: ModelSpec, optimizer: OptimizerSpec) -> int:
-    """Return the bytes that training takes at the very least: fp32 weights, gradients and the optimizer's moments."""
-    return 4 * (2 + OPTIMIZERS[optimizer.kind].moments(optimizer)) * parameter_count(model)
+    """Return the bytes that training takes at the very least: what is saved, and gradients in fp32."""
+    return saved_bytes(model, optimizer) + 4 * parameter_count(model)
+
+
+def saved_bytes(model: ModelSpec, optimizer: OptimizerSpec) -> int:
+    """Return the bytes of a checkpoint: fp32 weights, and the optimizer's moments."""
+    return 4 * (1 + OPTIMIZERS[optimizer.kind].moments(optimizer)) * parameter_count(model)
 
 
 def check_size(model: ModelSpec, optimizer: OptimizerSpec, most_bytes: int = 2**52, of: str = "any machine") -> None:

@@ -36,18 +36,15 @@ class Saver:
             StorageError: it cannot be written; the earlier one is untouched.
             LostPeerError: a process is gone.
         """
-        sharded, device = is_sharded(trainer.model), trainer.device
-        if not trainer.group.leads and not sharded:
-            return lambda: None
-        state = tensors(trainer.model, trainer.optimizer)
-        if not trainer.group.leads:
+        leads, sharded, device = trainer.group.leads, is_sharded(trainer.model), trainer.device
+        state = tensors(trainer.model, trainer.optimizer) if leads or sharded else {}
+        if not leads:
             for tensor in state.values():
-                whole(tensor)
+                whole(tensor)  # of which the leader keeps what it gathers
             return lambda: None
         said = head(attempt, trainer, history)
-        if sum(tensor.numel() * tensor.element_size() for tensor in state.values()) < LARGE_BYTES or not self._room(
-            state, device
-        ):
+        large = sum(tensor.numel() * tensor.element_size() for tensor in state.values()) >= LARGE_BYTES
+        if not large or not self._room(state, device):
             write(attempt, said, {name: whole(tensor).cpu() for name, tensor in state.items()} if sharded else state)
             return lambda: None
         for name, tensor in state.items():

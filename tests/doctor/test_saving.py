@@ -1,0 +1,40 @@
+"""Whether a job has the time to save what it trains."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from ettsweep.doctor.machine import examine_saving
+from ettsweep.sweep.gridfile import find_grid, load_request
+from ettsweep.sweep.search import ANYWHERE
+
+
+def examine(model: str, results: Path, profile: str, *sets: str) -> list[tuple[str, str, str]]:
+    request = load_request(find_grid(model), start=ANYWHERE)
+    return [(row.what, row.state, row.detail) for row in examine_saving(results, request, profile, sets)]
+
+
+def test_of_a_large_model_it_says_whether_the_warning_leaves_the_time(tmp_path: Path) -> None:
+    """r2c2: 2,688,739,328 parameters, each with two moments in fp32."""
+    ((what, state, told),) = examine("r2c2", tmp_path / "results", "slurm", "warn_s=14000")
+    assert (what, state) == ("checkpoint r2c2", "ok")
+    found = re.match(r"30.0 GiB take some (\d+) s, by (\d+) MB/s of a short write here; a job is warned 14000 s", told)
+    assert found, told
+    takes_s, mb_per_s = map(int, found.groups())
+    assert takes_s == pytest.approx(12 * 2_688_739_328 / mb_per_s / 1e6, rel=0.05)
+    ((_, state, told),) = examine("r2c2", tmp_path / "results", "slurm", "warn_s=1")
+    assert state == "warning"
+    assert re.search(r": longer than the 1 s of a job that is warned; --launch-set warn_s=\d+ leaves time$", told)
+    assert list(tmp_path.iterdir()) == [], "nothing stays behind"
+
+
+def test_nothing_is_measured_where_nothing_is_short(tmp_path: Path) -> None:
+    assert examine("vit-digits", tmp_path, "slurm") == examine("r2c2", tmp_path, "local") == []
+
+
+def test_a_folder_that_cannot_be_written_is_no_end_of_it(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    ((_, state, told),) = examine("r2c2", tmp_path / "file" / "results", "slurm")
+    assert state == "warning"
+    assert "cannot be measured" in told

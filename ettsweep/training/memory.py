@@ -135,29 +135,26 @@ def largest_step(
     """Return the last of some training steps with the largest micro-batches that fit; None where not one sample does.
 
     The whole share of a device is tried first, on the CPU what `CPU_ACTIVATIONS` hold, and then about half of it, until
-    it fits for all processes of the group, which come here together. `reserved_bytes` are left to others.
+    it fits. All processes of the group come here, and may find different sizes. `reserved_bytes` are left to others.
     """
     local = -(-spec.batch_size // group.world)  # the largest part: all are cut alike
     size = local
     if device.type == "cpu":
         size = evenly(local, CPU_ACTIVATIONS // activation_bytes(spec.model, recompute=recompute))
-    while True:
-        budget = int(ROOM * (available_bytes(device) - reserved_bytes))
-        step = _tried(spec, device, group, recompute, sharded, size, steps)
-        fits = step is not None and (step.memory_bytes <= budget or size == 1)
-        if not any(group.agree(not fits)):
-            return step
-        if size == 1:
-            return None
-        size = evenly(local, size // 2)
+    with group.without_the_others() if sharded else contextlib.nullcontext(ALONE) as alone:
+        while True:
+            budget = int(ROOM * (available_bytes(device) - reserved_bytes))
+            step = _tried(spec, device, alone, recompute, sharded, size, steps)
+            if size == 1 or (step is not None and step.memory_bytes <= budget):
+                return step
+            size = evenly(local, size // 2)
 
 
 def _tried(
-    spec: RunSpec, device: torch.device, group: Peers, recompute: bool, sharded: bool, size: int, steps: int
+    spec: RunSpec, device: torch.device, alone: Peers, recompute: bool, sharded: bool, size: int, steps: int
 ) -> "TrialStep | None":
     """Return the last of some training steps of this process alone; None where memory is out."""
-    itself = group.without_the_others() if sharded else contextlib.nullcontext(ALONE)
-    with itself as alone, until_full():
+    with until_full():
         trial = TrialModel(spec, device, recompute, alone, sharded=sharded, drawn=False)
         for _ in range(steps - 1):
             trial.step(size)

@@ -19,7 +19,7 @@ def trained_before(run: RunDir, attempt: Attempt, group: Peers) -> Json:
     """Return how the newest attempt before this one was trained, if it was by as many processes."""
     for earlier in _before(run, attempt):
         if how := earlier.execution():
-            how = {key: earlier.claim().get(key) for key in ("threads", "device_name")} | how
+            how = {"threads": earlier.claim().get("threads")} | how
             return how if how.get("processes") == group.world else {}
     return {}
 

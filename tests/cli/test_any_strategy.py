@@ -73,7 +73,7 @@ def test_what_is_no_strategy_is_refused_with_what_works(call: Call, text: str) -
 # --- options --------------------------------------------------------------------------------------------------------
 
 OTHERS: dict[str, tuple[str, ...]] = {
-    "init": ("--yes", "--out", "first.yaml"),
+    "init": ("--out", "first.yaml"),
     "grid": ("--grid", "small.yaml", "--dry-run", "--results", "results"),
     "search": ("--grid", "small.yaml", "--dry-run", "--results", "results"),
     "verify-optimum": ("--dry-run", "--results", "results"),

@@ -131,9 +131,8 @@ def load(attempt: Attempt) -> Saved:
         raise CorruptError(f"{path}: was saved by an earlier version, in another form")
     kinds = {"step": int, "scaler": dict, "history_sha256": str, "tensors": dict}
     sound = isinstance(state, dict) and all(isinstance(state.get(key), kind) for key, kind in kinds.items())
+    sound = sound and all(isinstance(tensor, Tensor) for tensor in state["tensors"].values())
     if not sound or state.get("run") != attempt.run.name:
-        raise CorruptError(f"{path}: is not a checkpoint of run {attempt.run.name}")
-    if not all(isinstance(tensor, Tensor) for tensor in state["tensors"].values()):
         raise CorruptError(f"{path}: is not a checkpoint of run {attempt.run.name}")
     return Saved(path, *(state[key] for key in kinds))
 

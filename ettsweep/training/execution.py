@@ -106,10 +106,17 @@ def settled(
     execution = replace(execution, compile=bool(compiled))
     threads = -group.agree(-_threads(spec, device, execution, before))[0]
     execution = sized(spec.model, replace(execution, threads=threads), group)
-    size = execution.micro_batch or before.get("micro_batch")
-    if not isinstance(size, int):
-        how = {"recompute": bool(execution.activation_checkpointing), "sharded": bool(execution.sharded)}
-        size = fitting_micro_batch(spec, device, group, **how, reserved_bytes=reserved_bytes)
+    said = execution.micro_batch or before.get("micro_batch")
+    (size,) = group.agree(said if isinstance(said, int) else 0)  # a file system may show it to some alone
+    if not size:
+        size = fitting_micro_batch(
+            spec,
+            device,
+            group,
+            recompute=bool(execution.activation_checkpointing),
+            sharded=bool(execution.sharded),
+            reserved_bytes=reserved_bytes,
+        )
     local = -(-spec.batch_size // group.world)  # the largest part: all are cut alike
     return replace(execution, micro_batch=-group.agree(-min(size, local))[0])  # the least of all
 

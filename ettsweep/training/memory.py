@@ -20,7 +20,7 @@ from ettsweep.tasks.base import Batch, SameBatch, Share
 from ettsweep.training.distributed import ALONE, Peers
 from ettsweep.training.optimizer import build_optimizer
 from ettsweep.training.timing import now_s
-from ettsweep.training.trainer import Trainer, initial_network
+from ettsweep.training.trainer import Trainer, empty_network
 
 CPU_ACTIVATIONS = 4 * 2**30
 """Bytes of activations on the CPU. A fixed number: what is free changes, and with it the last bits of the results; and
@@ -152,14 +152,31 @@ def largest_step(
 
 def _tried(
     spec: RunSpec, device: torch.device, alone: Peers, recompute: bool, sharded: bool, size: int, steps: int
-) -> "TrialStep | None":
-    """Return the last of some training steps of this process alone; None where memory is out."""
+) -> TrialStep | None:
+    """Return the last of some training steps of this process alone, on made samples; None where memory is out.
+
+    A step has two micro-batches: the second goes through beside the gradients of the first.
+    """
+    cuda, samples_per_s = device.type == "cuda", 0.0
     with until_full():
-        trial = TrialModel(spec, device, recompute, alone, sharded=sharded, drawn=False)
-        for _ in range(steps - 1):
-            trial.step(size)
-        return trial.step(size)
+        model = empty_network(spec, device, alone, sharded=sharded)
+        # Not compiled: that takes no more memory, and what is compiled for one size is not what a run compiles.
+        model.recompute = recompute
+        trainer = Trainer(spec, model, build_optimizer(model, spec), device, Share(2 * size, micro_batch=size))
+        inputs = example_inputs(spec.model, size, device)
+        trainer.task = SameBatch(Batch(inputs, inputs[-1]), _mean)
+        if cuda:
+            torch.cuda.reset_peak_memory_stats(device)
+        for _ in range(steps):
+            started_s = now_s(device)
+            trainer.train_step(0.0, trainer.task.batches(1))
+            samples_per_s = 2 * size / (now_s(device) - started_s)
+        return TrialStep(size, samples_per_s, torch.cuda.max_memory_allocated(device) if cuda else 0)
     return None
+
+
+def _mean(outputs: torch.Tensor, batch: Batch) -> torch.Tensor:
+    return outputs.float().mean()
 
 
 def evenly(samples: int, at_most: int) -> int:
@@ -171,54 +188,6 @@ def evenly(samples: int, at_most: int) -> int:
     at_most = max(1, min(samples, at_most))
     alike = (size for size in range(at_most, at_most // 2, -1) if samples % size == 0)
     return next(alike, math.ceil(samples / math.ceil(samples / at_most)))
-
-
-class TrialModel:
-    """A model with its optimizer, for steps that only measure; its values are drawn, or whatever memory holds."""
-
-    def __init__(
-        self,
-        spec: RunSpec,
-        device: torch.device,
-        recompute: bool,
-        group: Peers = ALONE,
-        *,
-        sharded: bool = False,
-        drawn: bool = True,
-    ) -> None:
-        self._spec, self._device = spec, device
-        self._model = initial_network(spec, device, group, sharded=sharded, drawn=drawn)
-        # Not compiled: that takes no more memory, and what is compiled for one size is not what a run compiles.
-        self._model.recompute = recompute
-        self._optimizer = build_optimizer(self._model, spec)
-
-    def trainer(self, size: int, slices: int = 1) -> tuple[Trainer, Iterator[Batch]]:
-        """Return what takes steps on so many micro-batches of `size` made samples, always the same ones, and these."""
-        inputs = example_inputs(self._spec.model, size, self._device)
-        task = SameBatch(Batch(inputs, inputs[-1]), _mean)
-        share = Share(slices * size, micro_batch=size)
-        trainer = Trainer(self._spec, self._model, self._optimizer, self._device, share)
-        trainer.task = task
-        return trainer, task.batches(1)
-
-    def step(self, size: int) -> TrialStep:
-        """Take one training step on two micro-batches: the second goes through beside the gradients of the first.
-
-        Raises:
-            torch.OutOfMemoryError: they do not fit.
-        """
-        cuda = self._device.type == "cuda"
-        trainer, batches = self.trainer(size, slices=2)
-        if cuda:
-            torch.cuda.reset_peak_memory_stats(self._device)
-        started_s = now_s(self._device)
-        trainer.train_step(0.0, batches)
-        samples_per_s = 2 * size / (now_s(self._device) - started_s)
-        return TrialStep(size, samples_per_s, torch.cuda.max_memory_allocated(self._device) if cuda else 0)
-
-
-def _mean(outputs: torch.Tensor, batch: Batch) -> torch.Tensor:
-    return outputs.float().mean()
 
 
 def available_bytes(device: torch.device) -> int:

@@ -18,20 +18,20 @@ from ettsweep.training.optimizer import set_lr
 from ettsweep.training.precision import autocast, loss_scaler
 
 
-def initial_network(
-    spec: RunSpec, device: torch.device, group: Peers = ALONE, *, sharded: bool = False, drawn: bool = True
-) -> Network:
-    """Return the network of a run with its initial values, which are the same however the group shares it out.
+def initial_network(spec: RunSpec, device: torch.device, group: Peers = ALONE, *, sharded: bool = False) -> Network:
+    """Return the network of a run with its initial values, which are the same however the group shares it out."""
+    model = empty_network(spec, device, group, sharded=sharded)
+    initialise(model, spec.model, spec.strategy, spec.seed)
+    return model
 
-    With `drawn` false it has whatever values memory holds, for what only measures.
-    """
+
+def empty_network(spec: RunSpec, device: torch.device, group: Peers = ALONE, *, sharded: bool = False) -> Network:
+    """Return the network of a run with whatever values memory holds."""
     with torch.device("meta"):
         model = build_model(spec.model, spec.strategy)
     if sharded:
         group.shard(model, spec.precision)
     model.to_empty(device=device)
-    if drawn:
-        initialise(model, spec.model, spec.strategy, spec.seed)
     return model
 
 

@@ -20,8 +20,9 @@ from ettsweep.models.vit_spec import VitSpec
 from ettsweep.runs.folder import RunDir
 from ettsweep.spec import RunSpec
 from ettsweep.training import memory
+from ettsweep.training.distributed import ALONE
 from ettsweep.training.execution import Execution
-from ettsweep.training.memory import TrialModel, TrialStep, activation_bytes, evenly, fitting_micro_batch
+from ettsweep.training.memory import TrialStep, activation_bytes, evenly, fitting_micro_batch
 from ettsweep.training.run import train_run
 
 MODELS = {
@@ -264,14 +265,12 @@ def test_memory_of_this_machine_is_what_it_has_left_and_what_this_process_has() 
 def test_what_a_samples_activations_take_is_what_a_step_really_adds(make_spec: MakeSpec) -> None:
     """Peaks of the process, which know nothing of the formula."""
     spec = make_spec(model=WIDE)
-    trial = TrialModel(spec, CPU, recompute=False)
-    trial.step(8)
     peaks = []
-    for size in (8, 48):
+    for size in (8, 8, 48):
         forget_peak()
-        trial.step(size)
+        memory._tried(spec, CPU, ALONE, False, False, size, 1)
         peaks.append(peak_resident_bytes())
-    each = (peaks[1] - peaks[0]) / 40
+    each = (peaks[2] - peaks[1]) / 40
     assert activation_bytes(spec.model, recompute=False) == pytest.approx(each, rel=0.5)
 
 

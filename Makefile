@@ -14,7 +14,7 @@
 # make bench-busy  steps of a small model on one thread and two, on cores that are idle or busy
 # make bench-verdicts  simulated sweeps: are verdicts as sure as they say? (BENCH="--sweeps 100 --only bowl")
 # make bench-search  simulated searches: what finds and verifies an optimum with the fewest runs? (BENCH="--sweeps 20 --only bowl")
-# make bench-pack  runs alone, in lockstep, in a stack: steps, loading, whole grids (BENCH="--members 8 32 --slots 1")
+# make bench-pack  runs alone, in lockstep, in a stack: steps, loading, whole grids (BENCH="--members 8 --runs 18 --checkout FOLDER")
 # make bench-beside  100 runs through this tool, submitit, Optuna and Ray Tune (BENCH="--runs 8 --ray-python PYTHON --json FILE")
 # make bench-vit   a training step of vit-b16 beside timm's, on the GPU if there is one (BENCH="--json FILE")
 # make bench-encdec  a training step of bart-large beside Hugging Face's MBart; on a GPU, r2c2 too (BENCH="--json FILE")

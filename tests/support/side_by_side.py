@@ -172,6 +172,8 @@ def say_memory(trial: Trial, group: Peers) -> Any:
     trainer.evaluate()
     most = peak_resident_bytes()
     if trial.sharded:
+        if group.leads:
+            run.claim({}, after=0)
         saver.Saver().save(run.attempt(1), trainer, [])()
         group.agree(0)  # it is on disk
         checkpoint.restore(checkpoint.load(run.attempt(1)) if group.leads else None, trainer)

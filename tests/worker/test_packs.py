@@ -38,6 +38,7 @@ from ettsweep.training.distributed import ALONE
 from ettsweep.training.ensemble import stack
 from ettsweep.training.ensemble.stack import Shape, Verdict
 from ettsweep.training.run import environment
+from ettsweep.training.trainer import initial_network
 from ettsweep.worker.control import POLL_S
 from ettsweep.worker.pack import Places, Remaining, Size, enough, pack_size
 from ettsweep.worker.worker import ALONE_OF_ITS_KIND, Worker
@@ -272,7 +273,7 @@ def test_memory_bounds_a_pack_and_the_log_says_where_two_do_not_fit(
     make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = make_spec()
-    state = 16 * sum(p.numel() for p in memory.initial_network(spec, CPU).parameters())
+    state = 16 * sum(p.numel() for p in initial_network(spec, CPU).parameters())
     monkeypatch.setattr(memory, "available_bytes", lambda device: 2 * 2 * 5 * state)
     assert sizes(LocalProfile(pack=32), spec, 64, 2) == (5, "")
     monkeypatch.setattr(memory, "available_bytes", lambda device: 2 * 3 * state)

@@ -118,11 +118,13 @@ class Peers:
             assert isinstance(tensor, DTensor)
             here = tensor.to_local().device
             full = torch.empty(tensor.shape, dtype=tensor.dtype, device=here) if values is None else values.to(here)
-            tensor.copy_(distribute_tensor(full, tensor.device_mesh, tensor.placements))
+            with watching():
+                tensor.copy_(distribute_tensor(full, tensor.device_mesh, tensor.placements))
         else:
             if values is not None:
                 tensor.copy_(values)
-            dist.broadcast(tensor, src=0)
+            with watching():
+                dist.broadcast(tensor, src=0)
 
     def abreast(self, mine: Iterable[T]) -> Iterator[T | None]:
         """Yield this process's items, and then None for as long as another has some left."""
@@ -187,7 +189,8 @@ class Peers:
         """
         import torch.testing._internal.distributed.fake_pg  # noqa: F401  # it registers the backend
 
-        everyone = dist.new_group(backend="fake")
+        with watching():  # they meet to make it
+            everyone = dist.new_group(backend="fake")
         assert isinstance(everyone, dist.ProcessGroup)
         try:
             yield replace(self, everyone=everyone)

@@ -211,6 +211,15 @@ def test_only_what_tells_of_a_lost_connection_counts_as_one(text: str, lost: boo
     assert str(raised.value).startswith("another process of this run is gone: " if lost else text)
 
 
+def test_one_that_is_gone_while_a_checkpoint_is_handed_out_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("Connection closed by peer")
+
+    monkeypatch.setattr(torch.distributed, "broadcast", broken)
+    with pytest.raises(LostPeerError):
+        Peers(rank=0, world=2).hand_out(torch.ones(2), torch.zeros(2))
+
+
 def test_a_run_of_one_process_loses_nobody(results: Path, spec: RunSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     """A loader that reads over a network has connections of its own."""
 

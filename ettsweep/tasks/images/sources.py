@@ -219,9 +219,13 @@ class HubSource(ImageSource):
                 _only(f"{name}: column", expected, table.column_names) for expected in (IMAGE_COLUMNS, LABEL_COLUMNS)
             )
             labels, names = table[label][:], getattr(table.features[label], "names", None)
+            if None in labels:
+                raise DataMissingError(
+                    f"{name}: split {split} has rows without a label, the first is {labels.index(None)}"
+                )
             self._rows = table.select_columns(self._image).cast_column(self._image, datasets.Image(decode=False))
             if names:
-                self.classes, self.labels = list(names), np.array(labels)
+                self.classes, self.labels = list(names), np.array(labels, np.int64)
             else:
                 self.classes, self.labels = numbered(list(map(str, labels)))
         except DataMissingError:

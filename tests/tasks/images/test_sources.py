@@ -324,6 +324,23 @@ def test_a_table_without_labels_is_refused_with_its_columns(tmp_path: Path, at: 
         at(root)
 
 
+@pytest.mark.parametrize("named", [False, True])
+def test_a_table_with_a_row_without_label_is_refused(named: bool, tmp_path: Path, at: Open) -> None:
+    import datasets
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    root = write_parquet(tmp_path / "data")
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["a", "b", "c"])})
+    for path in root.glob("data/*.parquet"):
+        table = pq.read_table(path)
+        labels = [None if row == 3 else label for row, label in enumerate(table["label"].to_pylist())]
+        table = table.set_column(1, "label", pa.array(labels))
+        pq.write_table(table.cast(features.arrow_schema) if named else table, path)
+    with pytest.raises(DataMissingError, match="split train has rows without a label, the first is 3"):
+        at(root)
+
+
 def test_a_name_of_the_hub_is_checked_before_anything_is_asked() -> None:
     for name in ("hfds/", "hfds/../../etc", "hfds/a/b/c", "hfds/a b"):
         with pytest.raises(DataMissingError, match=r"names no data set of the hub: hfds/OWNER/NAME is expected"):

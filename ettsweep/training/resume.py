@@ -1,6 +1,6 @@
 """Where an earlier attempt at a run left off, and what is not as it was then."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 from ettsweep.errors import CorruptError, DataMissingError
 from ettsweep.files import Json
@@ -29,15 +29,15 @@ def _before(run: RunDir, attempt: Attempt) -> list[Attempt]:
     return [run.attempt(number) for number in reversed(run.numbers()) if number < attempt.number]
 
 
-def resumed(run: RunDir, attempt: Attempt, group: Peers, record: Record, prepared: Callable[[], Trainer]) -> Trainer:
-    """Return the trainer of a run where its last usable checkpoint left it; the leader reads it, and hands it out."""
-    trainer, earlier = prepared(), _before(run, attempt)
+def resume(run: RunDir, attempt: Attempt, group: Peers, record: Record, trainer: Trainer) -> None:
+    """Have a run go on where its last usable checkpoint left it, if any; the leader reads it, and hands it out."""
+    earlier = _before(run, attempt)
     found = next(_usable(earlier, trainer, record), None) if group.leads else None
     said = group.from_leader(found and {"history": found[2]})
     if said is None:
         if earlier:
             record.log("no checkpoint to go on from: starts at step 0")
-        return trainer
+        return
     record.history = said["history"]
     checkpoint.restore(found and found[1], trainer)
     if found:
@@ -45,7 +45,6 @@ def resumed(run: RunDir, attempt: Attempt, group: Peers, record: Record, prepare
         trainer.spent = parent.spent(trainer.step)
         attempt.resume_from(parent.number, trainer.step)
         record.log(f"resumed from attempt {parent.number} at step {trainer.step}")
-    return trainer
 
 
 def _usable(

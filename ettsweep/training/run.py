@@ -33,7 +33,7 @@ from ettsweep.training.memory import naming_the_batch
 from ettsweep.training.optimizer import build_optimizer
 from ettsweep.training.precision import set_matmul_precision
 from ettsweep.training.record import Record
-from ettsweep.training.resume import changes, resumed, trained_before
+from ettsweep.training.resume import changes, resume, trained_before
 from ettsweep.training.sinks import open_sinks
 from ettsweep.training.spikes import count_spikes
 from ettsweep.training.trainer import Trainer, initial_network
@@ -128,7 +128,8 @@ def _training(claimed: Claimed, pack: Pack, record: Record) -> Turns:
     before = trained_before(run, attempt, group)
     execution = pack.settled(spec, claimed.execution, group, before, warn)
     torch.set_num_threads(execution.threads or 1)
-    trainer = resumed(run, attempt, group, record, lambda: assembled(spec, device, execution, group))
+    trainer = assembled(spec, device, execution, group)
+    resume(run, attempt, group, record, trainer)
     stream = pack.join(trainer, record, partial(open_task, spec, device, trainer.share, execution))
     trainer.task = stream.task
     trainer.model.recompute = bool(execution.activation_checkpointing)

@@ -295,10 +295,9 @@ class Look(ABC):
         members += [run for point in self._asked for run in self._runs.get(point, {}).values()]
         return [run for run in members if self.counts(run.spec.seed) and not self.search.asks(run.point, run.spec.seed)]
 
-    def asked(self, points: Iterable[Point] | None = None) -> list[RunSpec]:
-        """Return the runs that were asked for of some points, by default of all: those that are there, or new ones."""
-        wanted = self._asked if points is None else points
-        return [spec for point in wanted for spec in self.specs([point], self._asked[point])]
+    def asked(self) -> list[RunSpec]:
+        """Return the runs that were asked for: those that are there, or new ones."""
+        return [spec for point, seeds in self._asked.items() for spec in self.specs([point], seeds)]
 
     def specs(self, points: Iterable[Point], seeds: Sequence[int] | None = None) -> list[RunSpec]:
         """Return the runs of some points, over the search's seeds by default: those that are there, or new ones."""

@@ -152,12 +152,6 @@ def array(results: Path) -> str:
     return number
 
 
-def job_of(run: RunDir, results: Path) -> str:
-    """Return the job of the newest submission that lists a run."""
-    submission = [s for s in submissions(results) if run.id in s.runs][-1]
-    return f"{submission.array()}_{submission.task_of(run.id)}"
-
-
 def by_task(results: Path) -> list[RunDir]:
     """Return the runs in the order in which the only submission lists them."""
     runs = {run.id: run for run in runs_in(results)}

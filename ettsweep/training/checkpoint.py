@@ -127,8 +127,6 @@ def load(attempt: Attempt) -> Saved:
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:  # torch.load raises whatever the bytes lead it to
         raise CorruptError(f"{path}: cannot be read as a checkpoint: {first_line(error)}") from error
-    if isinstance(state, dict) and "model" in state:
-        raise CorruptError(f"{path}: was saved by an earlier version, in another form")
     kinds = {"step": int, "scaler": dict, "history_sha256": str, "tensors": dict}
     sound = isinstance(state, dict) and all(isinstance(state.get(key), kind) for key, kind in kinds.items())
     sound = sound and all(isinstance(tensor, Tensor) for tensor in state["tensors"].values())

@@ -11,7 +11,7 @@ import json
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from glob import glob, has_magic
+from glob import escape, glob, has_magic
 from hashlib import blake2b
 from pathlib import Path
 from types import ModuleType
@@ -285,7 +285,7 @@ def _parquet(source: Source, text_field: str) -> Iterator[str]:
 
 def _data_set(source: Source, text_field: str) -> Iterator[str]:
     """Yield the rows of a data set, which `datasets` streams."""
-    name, files = (source.path, None) if source.kind == "hub" else ("arrow", source.path)
+    name, files = (source.path, None) if source.kind == "hub" else ("arrow", escape(source.path))
     data = _import_datasets(name).load_dataset(name, data_files=files, split=source.split, streaming=True)
     if data.features is None:  # the first rows say which there are
         columns = dict.fromkeys(next(iter(data), {text_field: ""}), "string")

@@ -97,6 +97,8 @@ def test_a_data_set_on_disk_gives_its_rows_in_order(tmp_path: Path) -> None:
     assert read(tmp_path / "one") == [*texts, ""]
     data.select([5, 3, 1]).save_to_disk(str(tmp_path / "some"))
     assert read(tmp_path / "some") == [texts[5], texts[3], texts[1]]
+    data.select([2]).save_to_disk(str(tmp_path / "part[1]"))
+    assert read(tmp_path / "part[1]") == [texts[2]], "its name is no pattern"
     DatasetDict(train=data.select(range(3)), other=data.select(range(3, 5))).save_to_disk(str(tmp_path / "two"))
     assert read(tmp_path / "two") == texts[:3]
     assert read(f"{tmp_path}/two:other") == texts[3:5]

@@ -2,7 +2,7 @@
 "use strict";
 (() => {
   const root = document.documentElement, KEY = "ettsweep-theme", THEMES = ["auto", "light", "dark"];
-  const kept = () => { try { return localStorage.getItem(KEY); } catch { return null; } };  // private windows may keep nothing
+  const kept = () => { try { return THEMES.find((theme) => theme === localStorage.getItem(KEY)); } catch { return null; } };  // private windows may keep nothing
   const keep = (theme) => { try { localStorage.setItem(KEY, theme); } catch { /* until the page is closed, then */ } };
   root.dataset.theme = kept() || "auto";
   addEventListener("DOMContentLoaded", () => {

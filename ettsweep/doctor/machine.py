@@ -184,15 +184,19 @@ def examine_fit(request: Request, name: str, launch_set: Sequence[str]) -> Itera
     here = profile if isinstance(profile, LocalProfile) else LocalProfile()
     slot = here.resolve()[0]
     device, facts = prepare_device(slot)
-    from ettsweep.training.memory import largest_step  # torch, which the slot has to be prepared for
+    from ettsweep.training.distributed import Peers  # torch, which the slot has to be prepared for
+    from ettsweep.training.execution import Execution, sized
+    from ettsweep.training.memory import largest_step
 
+    group, asked = Peers(world=profile.devices_per_run), None if profile.sharded == "auto" else profile.sharded
+    sharded = bool(sized(spec.model, Execution(sharded=asked), group).sharded)
     where = facts["device_name"] if device.type == "cuda" else "this machine"
-    local = -(-spec.batch_size // profile.devices_per_run)
-    spec = spec.model_copy(update={"batch_size": local})
+    local = -(-spec.batch_size // group.world)
     sample, what = task_kind(spec.task).sample, f"fit {model_name(spec.model)} {spec.precision}"
+    what += f", shared out over {group.world} devices" if sharded else ""
     for recompute in (False, True):
         more = " with activation_checkpointing=true" if recompute else ""
-        step = largest_step(spec, device, recompute=recompute, steps=2)  # the first is slower
+        step = largest_step(spec, device, group, recompute=recompute, sharded=sharded, steps=2)  # the first is slower
         if step is None:
             yield Check(what, "failed", f"not even one {sample} fits into {where}{more}")
             continue

@@ -194,19 +194,18 @@ class Pruner:
     _families: dict[str, str] = field(default_factory=dict, repr=False)
     _curves: dict[str, tuple[object, Curve]] = field(default_factory=dict, repr=False)
     _compared: dict[str, list[Curve]] = field(default_factory=dict, repr=False)
-    _asked: set[str] = field(default_factory=set, repr=False)
 
     def prune(self, specs: Mapping[str, RunSpec], statuses: Mapping[str, Status], ledger: Ledger) -> None:
         """Ask those of some runs to stop that are in training, were proposed and seem hopeless.
 
-        They are compared with each other and with the runs of their families in the ledger. Each is asked once: one
-        that goes on after that is wanted.
+        They are compared with each other and with the runs of their families in the ledger. One that was pruned before
+        and goes on is wanted, by a verdict, a grid or a person: it is not asked again.
 
         Raises:
             StorageError: a run folder cannot be written.
         """
-        proposed = set(self.proposed()) - self._asked
-        judged = {run for run in statuses.keys() & proposed if statuses[run].state is State.RUNNING}
+        proposed = statuses.keys() & set(self.proposed())
+        judged = {run for run in proposed if statuses[run].state is State.RUNNING and not self._pruned_before(run)}
         if not judged:
             return
         families = self._families  # to reckon a family takes a while, and this is called twice a second
@@ -221,10 +220,14 @@ class Pruner:
                 continue
             self._compared[family] = curves
             for curve in curves:
-                if curve.run in judged and (why := hopeless(self.rule, curve, curves, measure, spec.schedule)):
-                    self._asked.add(curve.run)
-                    if RunDir(runs_dir(self.results) / curve.run).prune(curve.step, why):
-                        self.tell(f"run {curve.run} is to be pruned at step {curve.step}: {why}")
+                why = hopeless(self.rule, curve, curves, measure, spec.schedule) if curve.run in judged else ""
+                if why and RunDir(runs_dir(self.results) / curve.run).prune(curve.step, why):
+                    self.tell(f"run {curve.run} is to be pruned at step {curve.step}: {why}")
+
+    def _pruned_before(self, run_id: str) -> bool:
+        run = RunDir(runs_dir(self.results) / run_id)
+        failures = (run.attempt(number).failure() or {} for number in run.numbers()[:-1])
+        return any(failure.get("reason") == "pruned" for failure in failures)
 
     def _curve(self, run_id: str, state: State, measure: Score) -> Curve:
         """Return the curve of a run, which is read again once there is more of it."""

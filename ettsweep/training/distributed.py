@@ -185,12 +185,17 @@ class Peers:
     def without_the_others(self) -> Iterator["Peers"]:
         """Yield a group in which a sharded model takes as much memory as among the others, and waits for none of them.
 
-        What it would get from them is not there: it is for steps that only measure. All processes come here.
+        What it would get from them is not there: it is for steps that only measure. All processes come here; one that
+        has never met the others is enough.
         """
-        import torch.testing._internal.distributed.fake_pg  # noqa: F401  # it registers the backend
+        from torch.testing._internal.distributed.fake_pg import FakeStore  # importing it registers the backend
 
-        with watching():  # they meet to make it
-            everyone = dist.new_group(backend="fake")
+        if dist.is_initialized():
+            with watching():  # they meet to make it
+                everyone = dist.new_group(backend="fake")
+        else:
+            dist.init_process_group("fake", store=FakeStore(), rank=self.rank, world_size=self.world)
+            everyone = dist.distributed_c10d._get_default_group()
         assert isinstance(everyone, dist.ProcessGroup)
         try:
             yield replace(self, everyone=everyone)

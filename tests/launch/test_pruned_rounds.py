@@ -89,10 +89,17 @@ def test_proposed_runs_that_are_hopeless_are_stopped_and_no_others(results: Path
     evaluate(early, 2.0, 8)
     round_.look(*watched)
     assert early.pruned()
-    bad.unprune()
+    first = bad.latest()
+    assert first is not None
+    first.fail("interrupted", "pruned")
+    bad.retry()
+    claimed(bad)
     evaluate(bad, 2.0, 12)
-    round_.look(*watched)
-    assert bad.pruned() is None, "somebody wants it"
+    for again in (round_, Round(results, bad)):  # also by a command that knows nothing of the first pruning
+        again.ledger = round_.ledger
+        again.look(*watched)
+        assert bad.status().state is State.RUNNING
+        assert bad.pruned() is None, "somebody wants it"
 
 
 def test_runs_that_finish_while_they_are_watched_count_from_then_on(results: Path, make: MakeSpec) -> None:

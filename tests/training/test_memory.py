@@ -15,15 +15,17 @@ from support.made_runs import CPU, MakeSpec, Train, numbers, result_of, stop_at
 from support.resident import forget_peak, peak_resident_bytes
 
 from ettsweep.errors import DeviceMemoryError
+from ettsweep.models.architectures import parameter_count
 from ettsweep.models.vit import Vit
 from ettsweep.models.vit_spec import VitSpec
 from ettsweep.runs.folder import RunDir
 from ettsweep.spec import RunSpec
 from ettsweep.training import memory
-from ettsweep.training.distributed import ALONE
+from ettsweep.training.distributed import ALONE, Peers
 from ettsweep.training.execution import Execution
 from ettsweep.training.memory import TrialStep, activation_bytes, evenly, fitting_micro_batch
 from ettsweep.training.run import train_run
+from ettsweep.training.trainer import Trainer
 
 MODELS = {
     "patches": VitSpec(width=64, depth=6, heads=4, patch_size=4, image_size=32, channels=3, classes=10),
@@ -272,6 +274,26 @@ def test_what_a_samples_activations_take_is_what_a_step_really_adds(make_spec: M
         peaks.append(peak_resident_bytes())
     each = (peaks[2] - peaks[1]) / 40
     assert activation_bytes(spec.model, recompute=False) == pytest.approx(each, rel=0.5)
+
+
+def test_one_process_alone_tries_the_part_that_it_would_have_of_a_sharded_model(
+    make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `doctor --fit` does, whose process never meets others."""
+    held = []
+
+    def trainer(spec: RunSpec, model: torch.nn.Module, *more: Any) -> Trainer:
+        held.append(sum(parameter.to_local().numel() for parameter in model.parameters()))
+        return Trainer(spec, model, *more)
+
+    monkeypatch.setattr(memory, "Trainer", trainer)
+    spec = make_spec(model=WIDE)
+    for world in (2, 4):
+        step = memory.largest_step(spec, CPU, Peers(world=world), recompute=False, sharded=True)
+        assert step is not None
+        assert step.size <= spec.batch_size // world
+        assert held.pop() == pytest.approx(parameter_count(spec.model) / world, rel=0.02)
+    assert not torch.distributed.is_initialized()
 
 
 def test_a_worker_that_shares_a_gpu_plans_with_its_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,8 @@
 """A first grid file: the shipped grid for a model, with what fits the data and a comment for each key."""
 
 import math
+import os
+import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -8,7 +10,7 @@ from typing import Any
 import yaml
 
 from ettsweep.config import parse_yaml, read_yaml
-from ettsweep.errors import InputError, unknown_name
+from ettsweep.errors import DataMissingError, InputError, unknown_name
 from ettsweep.models.architectures import model_spec, named_models
 from ettsweep.output import power
 from ettsweep.resources import shipped
@@ -21,6 +23,7 @@ from ettsweep.sweep.search import Request
 from ettsweep.tasks.data import data_env, resolve
 from ettsweep.tasks.images.location import guess
 from ettsweep.tasks.kinds import TASKS, check_data, check_fits, task_kind, task_spec
+from ettsweep.tasks.text.documents import is_text
 from ettsweep.tasks.text.manifest import is_corpus, read_manifest
 
 GRIDS = {
@@ -87,7 +90,7 @@ def propose(model: str | None = None, task: str | None = None, data: str | None 
         raise unknown_name("model", model, GRIDS)
     data = resolve(data) if data else None
     if task is None and data:
-        task = "text" if is_corpus(Path(data)) else guess(data)
+        task = _task_of(data)
     chosen = None if task is None else task_spec(task)
     if chosen and data and task_kind(chosen).packaged:
         raise InputError(f"--data: task {task} has its data from a package, and reads no other")
@@ -120,6 +123,23 @@ def propose(model: str | None = None, task: str | None = None, data: str | None 
         **{key: grid[key] for key in ("lr", "wd", "strategies", "seeds")},
         "criterion": grid.get("criterion", {"margin": f"{100 * MARGINS[task_kind(spec).score.metric]:g}%"}),
     }
+
+
+def _task_of(data: str) -> str:
+    """Return the task that data look like, at a glance.
+
+    Raises:
+        DataMissingError: they are not there, or are text that has not been tokenised.
+    """
+    path = Path(data)
+    if is_corpus(path):
+        return "text"
+    if not (path.exists() or data.startswith("hfds/")):
+        raise DataMissingError(f"--data: {path} does not exist")
+    if any(".parquet" not in name and is_text(name) for name in (os.listdir(path) if path.is_dir() else [path.name])):
+        tokenise = f"`ettsweep data text --input {shlex.quote(str(path))} --out DIR`"
+        raise DataMissingError(f"--data: {path} holds text: {tokenise} makes token shards of it, for --data DIR")
+    return guess(data)
 
 
 def _size(task: TaskSpec, data: str) -> float:

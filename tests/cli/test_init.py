@@ -133,6 +133,12 @@ def test_data_that_are_not_there_or_are_others_are_refused(call: Call, tmp_path:
     write_folders(tmp_path / "few")
     assert "3 classes, the model has 10" in call("init", "--task", "cifar10", "--data", "few", code=1).err
     shutil.rmtree(tmp_path / "few")
+    (tmp_path / "corpus").mkdir()
+    (tmp_path / "corpus" / "a.jsonl.gz").touch()
+    for text in ("corpus", "corpus/a.jsonl.gz"):
+        told = call("init", "--data", text, code=1).err
+        assert f"{text} holds text: `ettsweep data text --input {tmp_path / text} --out DIR` makes token shards" in told
+    shutil.rmtree(tmp_path / "corpus")
     told = call("init", "--task", "text", "--data", "nowhere", code=1).err
     assert "`ettsweep data text --input FILES --out DIR` makes one" in told
     assert not list(tmp_path.iterdir())

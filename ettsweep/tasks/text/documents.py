@@ -39,6 +39,11 @@ ROWS = 256
 """Rows of a table that are in memory at once."""
 
 
+def is_text(name: str) -> bool:
+    """Say whether a file of this name is one that text is read from."""
+    return Path(name.lower().removesuffix(".gz")).suffix in SUFFIXES
+
+
 class Source(NamedTuple):
     """A file, which may be one of a data set, or a split of a data set of the hub that has other files.
 
@@ -109,7 +114,7 @@ def _folder(path: Path) -> list[Source]:
     except OSError as error:
         raise DataMissingError(f"--input {path}: {error.strerror}") from None
     files = [file for file in inside if file.is_file() and not file.name.startswith(".")]
-    files = [file for file in files if Path(file.name.lower().removesuffix(".gz")).suffix in SUFFIXES]
+    files = [file for file in files if is_text(file.name)]
     if not files:
         holds = ", ".join(file.name + "/" * file.is_dir() for file in inside[:6]) or "nothing"
         raise DataMissingError(

@@ -20,8 +20,9 @@ PROFILE: dict[str, Any] = {
     "environment": {"OMP_NUM_THREADS": 1},
     "checkpoint_every_steps": 25,
     "heartbeat_s": 0.5,
+    "pack": 1,
 }
-"""Jobs of one CPU that save a checkpoint several times a second."""
+"""Jobs of one CPU that train run by run and save a checkpoint several times a second."""
 
 
 LATER = {"begin": "now+1hour"}

@@ -13,6 +13,7 @@ import json
 import math
 import os
 import platform
+import re
 import shutil
 import signal
 import statistics
@@ -443,7 +444,10 @@ def doctor_fit(folder: Path, model: str, small: bool) -> Rows:
     done = subprocess.run([*ETTSWEEP, *words], capture_output=True, text=True, check=False)
     if not done.stdout.startswith("["):
         raise RuntimeError(done.stderr.strip())
-    yield from (row for row in json.loads(done.stdout) if "fit" in row["check"].split())
+    for row in json.loads(done.stdout):
+        if "fit" in row["check"].split():
+            size = re.search(r"micro_batch=(\d+)", row["detail"])
+            yield row | {"micro_batch": int(size[1]) if size else 0}
 
 
 # --- the process that measures one item ---------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
 # make demo    set up, then the main job on real images: grid, verified optima, seeds, report
 # make test    set up, then the tests that need no cluster and no long series, in minutes
-# make test-all  all tests, on a SLURM cluster too where one is up
-# make check   set up, then lint, types and all tests: what continuous integration runs
+# make test-all  all but further cases on SLURM; those on SLURM where a cluster is up
+# make test-slurm  all cases on SLURM, half of which only this runs
+# make check   set up, then lint, types and test-all: what continuous integration runs
 # make slurm-up    start a small SLURM cluster on this machine, for tests (root, Debian; tests/devcluster);
 #                  CLUSTERS=3 starts three, for the tests to be done sooner
 # make slurm-down  stop it
@@ -30,7 +31,7 @@ CLUSTERS ?= 1
 PROCESSES ?= auto
 BENCHES := $(addprefix bench-,data text busy verdicts search pack beside vit encdec)
 
-.PHONY: help install demo test test-all lint check slurm-up slurm-down chaos fuzz pictures clean
+.PHONY: help install demo test test-all test-slurm lint check slurm-up slurm-down chaos fuzz pictures clean
 .PHONY: bench bench-all-gpu $(BENCHES)
 
 help:
@@ -65,7 +66,11 @@ test: $(READY)
 
 test-all: $(READY)
 	@echo "== all tests"
-	@$(BIN)/python -m pytest --numprocesses $(PROCESSES)
+	@$(BIN)/python -m pytest -m 'not (cluster and slow)' --numprocesses $(PROCESSES)
+
+test-slurm: $(READY)
+	@echo "== all tests on SLURM"
+	@$(BIN)/python -m pytest -m cluster --numprocesses $(PROCESSES)
 
 lint: $(READY)
 	@echo "== lint and types"

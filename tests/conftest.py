@@ -2,7 +2,7 @@
 
 Three of them mark the tests that use them: `process` starts real processes, `cluster` breaks a SLURM cluster, and
 `statistics` draws until it is sure. `make test` leaves the last two out, and cases that are marked `slow` by hand;
-`make test-all` has all.
+`make test-all` leaves out what is both `cluster` and `slow`; `make test-slurm` has all on a cluster.
 """
 
 import os

@@ -254,6 +254,7 @@ class Worker:
             return 1
         preempted = None if told == "SIGUSR2" else slurm.preempted(self.job.id)
         if preempted is False:
+            print(f"{told}: saved; SLURM has not preempted this job, so it is not started again", flush=True)
             return 1
         self._wait_for_the_others()
         certain = preempted or told == "SIGUSR2"

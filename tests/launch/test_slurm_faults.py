@@ -327,6 +327,7 @@ def nodes_are_up(cluster: Cluster) -> bool:
     return "unknown" not in states
 
 
+@pytest.mark.slow
 def test_a_restart_of_the_controller_goes_unnoticed(
     cluster: Cluster, tmp_path: Path, results: Path, trained_once: Any
 ) -> None:
@@ -369,6 +370,7 @@ def test_nothing_is_concluded_while_the_controller_is_away(
     trained_once(results)
 
 
+@pytest.mark.slow
 def test_one_who_looks_on_sees_by_its_heart_that_a_run_goes_on(
     cluster: Cluster, tmp_path: Path, results: Path, trained_once: Any
 ) -> None:
@@ -387,6 +389,7 @@ def test_one_who_looks_on_sees_by_its_heart_that_a_run_goes_on(
     trained_once(results)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_submitted_leaves_nothing_behind(
     cluster: Cluster, tmp_path: Path, results: Path, trained_once: Any
 ) -> None:
@@ -478,7 +481,13 @@ def beating(attempt: Attempt) -> Iterator[None]:
         thread.join()
 
 
-@pytest.mark.parametrize("job", [None, {"cluster": "elsewhere", "id": "7_0", "restart": 0, "node": "gone"}])
+@pytest.mark.parametrize(
+    "job",
+    [
+        pytest.param(None, marks=pytest.mark.slow),
+        {"cluster": "elsewhere", "id": "7_0", "restart": 0, "node": "gone"},
+    ],
+)
 def test_a_claim_of_a_machine_that_cannot_be_asked_is_given_up_only_when_its_heart_stands_still(
     cluster: Cluster, tmp_path: Path, results: Path, trained_once: Any, job: dict[str, Any] | None
 ) -> None:
@@ -520,7 +529,7 @@ def test_a_claim_of_a_machine_that_cannot_be_asked_is_given_up_only_when_its_hea
 # --- commands at the same instant -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_commands_at_the_same_instant_train_each_run_once(
     cluster: Cluster, tmp_path: Path, results: Path, trained_once: Any, instead: Any, count: int
 ) -> None:
@@ -551,7 +560,7 @@ def jobs_ended(cluster: Cluster, submission: Submission) -> bool:
 # --- jobs that are held ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("by", ["its user", "SLURM"])
+@pytest.mark.parametrize("by", ["its user", pytest.param("SLURM", marks=pytest.mark.slow)])
 def test_whoever_follows_a_held_job_is_told_what_releases_it(
     cluster: Cluster, tmp_path: Path, results: Path, trained_once: Any, by: str
 ) -> None:
@@ -606,7 +615,9 @@ def both_held(rows: dict[str, dict[str, Any]]) -> bool:
 # --- accounting that does not answer --------------------------------------------------------------------------------
 
 
-@pytest.fixture(params=["stopped", "not installed", "switched off"])
+@pytest.fixture(
+    params=[*(pytest.param(how, marks=pytest.mark.slow) for how in ("stopped", "not installed")), "switched off"]
+)
 def no_accounting(request: pytest.FixtureRequest, cluster: Cluster, tmp_path: Path, instead: Any) -> Iterator[str]:
     """Take the accounting away; give why `sacct` fails, as far as the tool can tell."""
     with pytest.MonkeyPatch.context() as patch:  # undone before the cluster is mended
@@ -681,7 +692,7 @@ def read_all_json(results: Path) -> None:
         assert isinstance(json.loads(path.read_text()), dict)
 
 
-@pytest.mark.parametrize("left", [0, 3 * 4096])
+@pytest.mark.parametrize("left", [pytest.param(0, marks=pytest.mark.slow), 3 * 4096])
 def test_a_results_folder_that_fills_up_costs_no_run(
     cluster: Cluster, tmp_path: Path, left: int, trained_once: Any
 ) -> None:
@@ -722,7 +733,7 @@ def clock(attempt: Attempt) -> datetime:
     return datetime.fromisoformat(attempt.log_path.read_text()[:19])
 
 
-@pytest.mark.parametrize("skew_min", [7, -7])
+@pytest.mark.parametrize("skew_min", [7, pytest.param(-7, marks=pytest.mark.slow)])
 def test_clocks_that_differ_between_nodes_do_no_harm(
     cluster: Cluster, tmp_path: Path, results: Path, trained_once: Any, skew_min: int
 ) -> None:
@@ -752,6 +763,7 @@ def test_clocks_that_differ_between_nodes_do_no_harm(
     trained_once(results)
 
 
+@pytest.mark.slow
 def test_status_is_the_same_wherever_it_is_asked(
     cluster: Cluster, tmp_path: Path, results: Path, trained_once: Any
 ) -> None:

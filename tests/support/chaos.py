@@ -74,7 +74,9 @@ def differences(calm: dict[str, list[dict[str, str]]], storm: dict[str, list[dic
         for number, (expected, actual) in enumerate(zip(calm[name], storm[name], strict=False)):
             for column in sorted(expected.keys() | actual.keys()):
                 if expected.get(column) != actual.get(column):
-                    lines.append(f"{name} row {number} {column}: {expected.get(column)} calm, {actual.get(column)} disturbed")
+                    lines.append(
+                        f"{name} row {number} {column}: {expected.get(column)} calm, {actual.get(column)} disturbed"
+                    )
     return lines
 
 
@@ -234,7 +236,8 @@ def chaos(cluster: Cluster, folder: Path, *, runs: int, seconds: float, seed: in
     finally:
         storm.stop()
     assert metrics(storm.results) == metrics(calm), "metrics differ"
-    assert (differing := differences(tables(calm), tables(storm.results))) == [], "\n".join(["tables differ", *differing])
+    differing = differences(tables(calm), tables(storm.results))
+    assert not differing, "\n".join(["tables differ", *differing])
     return storm
 
 

@@ -246,6 +246,7 @@ def test_a_grid_is_an_array_whose_runs_wait_train_and_finish(
     assert_all_as_if_undisturbed(results)
 
 
+@pytest.mark.slow
 def test_a_job_trains_its_runs_one_after_the_other(cluster: Cluster, tmp_path: Path, results: Path) -> None:
     ettsweep(*asks(tmp_path, 3, STEPS, runs_per_job=2))
     wait_until_done(results)
@@ -256,6 +257,7 @@ def test_a_job_trains_its_runs_one_after_the_other(cluster: Cluster, tmp_path: P
     assert_all_as_if_undisturbed(results)
 
 
+@pytest.mark.slow
 def test_a_job_trains_its_runs_as_a_pack_and_all_are_saved_when_its_time_is_up(
     cluster: Cluster, hold: Hold, tmp_path: Path, results: Path, seen: Onlooker
 ) -> None:
@@ -281,6 +283,7 @@ def test_a_job_trains_its_runs_as_a_pack_and_all_are_saved_when_its_time_is_up(
     assert_all_as_if_undisturbed(results)
 
 
+@pytest.mark.slow
 def test_no_more_jobs_than_allowed_run_at_a_time(cluster: Cluster, tmp_path: Path, results: Path) -> None:
     ettsweep(*asks(tmp_path, 3, STEPS, max_parallel=1))
     wait_until_done(results)
@@ -334,6 +337,7 @@ def test_all_workers_of_a_job_save_when_its_time_is_up(
     assert_all_as_if_undisturbed(results)
 
 
+@pytest.mark.slow
 def test_a_worker_that_has_saved_waits_for_one_that_has_not(
     cluster: Cluster, hold: Hold, tmp_path: Path, results: Path
 ) -> None:
@@ -357,6 +361,7 @@ def test_a_worker_that_has_saved_waits_for_one_that_has_not(
     assert_all_as_if_undisturbed(results)
 
 
+@pytest.mark.slow
 def test_nobody_waits_for_a_worker_that_has_nothing_to_save(
     cluster: Cluster, hold: Hold, tmp_path: Path, results: Path
 ) -> None:
@@ -429,7 +434,7 @@ def test_two_nodes_train_each_run_of_a_list_together_and_go_on_when_their_time_w
     assert_all_as_if_together(results, trained_together)
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_job_ends_with_any_of_its_workers_and_the_next_command_goes_on(
     cluster: Cluster, hold: Hold, tmp_path: Path, results: Path, rank: int, trained_together: Any
 ) -> None:
@@ -451,6 +456,7 @@ def test_a_job_ends_with_any_of_its_workers_and_the_next_command_goes_on(
     assert_all_as_if_together(results, trained_together)
 
 
+@pytest.mark.slow
 def test_a_cancelled_job_of_two_nodes_waits_for_a_decision(
     cluster: Cluster, hold: Hold, tmp_path: Path, results: Path, trained_together: Any
 ) -> None:
@@ -502,6 +508,7 @@ def test_a_run_whose_job_is_cancelled_in_slurm_waits_for_a_decision(
     assert_all_as_if_undisturbed(results)
 
 
+@pytest.mark.slow
 def test_all_runs_of_an_array_that_is_cancelled_in_slurm_wait_for_a_decision(
     cluster: Cluster, hold: Hold, tmp_path: Path, results: Path
 ) -> None:
@@ -527,6 +534,7 @@ def by_first_submission(results: Path) -> list[RunDir]:
     return [runs[id_] for id_ in submissions(results)[0].runs]
 
 
+@pytest.mark.slow
 def test_a_waiting_job_that_is_cancelled_and_that_slurm_forgets_waits_for_a_decision(
     cluster: Cluster, tmp_path: Path, results: Path
 ) -> None:
@@ -546,6 +554,7 @@ def test_a_waiting_job_that_is_cancelled_and_that_slurm_forgets_waits_for_a_deci
     assert_all_as_if_undisturbed(results)
 
 
+@pytest.mark.slow
 def test_a_run_whose_job_is_being_cancelled_is_not_given_to_another(
     cluster: Cluster, hold: Hold, tmp_path: Path, results: Path, seen: Onlooker
 ) -> None:
@@ -585,7 +594,12 @@ def preempt_signal(request: pytest.FixtureRequest, cluster: Cluster, monkeypatch
 
 @pytest.mark.parametrize(
     ("partition", "preempt_signal"),
-    [("low", True), ("nograce", True), ("low", False), ("nograce", False)],
+    [
+        ("low", True),
+        pytest.param("nograce", True, marks=pytest.mark.slow),
+        ("low", False),
+        pytest.param("nograce", False, marks=pytest.mark.slow),
+    ],
     indirect=["preempt_signal"],
     ids=["warned", "without-grace", "unwarned", "unwarned-without-grace"],
 )
@@ -635,9 +649,9 @@ NO_SCONTROL = {"python": f"env PATH=/nowhere {sys.executable}"}
         pytest.param(REQUEUE, "step", True, {}, HELD_STEP, id="requeued"),
         pytest.param(REQUEUE, "step", False, {}, HELD_STEP // 25 * 25, id="requeued-and-killed-before-it-saved"),
         pytest.param(WARN, "step", True, NO_SCONTROL, HELD_STEP, id="in-a-container-by-its-batch-script"),
-        pytest.param(WARN, "torch", True, {}, None, id="warned-before-its-first-claim"),
-        pytest.param(REQUEUE, "torch", True, {}, None, id="requeued-before-its-first-claim"),
-        pytest.param(WARN, "start", False, {}, None, id="warned-before-it-listens"),
+        pytest.param(WARN, "torch", True, {}, None, id="warned-before-its-first-claim", marks=pytest.mark.slow),
+        pytest.param(REQUEUE, "torch", True, {}, None, id="requeued-before-its-first-claim", marks=pytest.mark.slow),
+        pytest.param(WARN, "start", False, {}, None, id="warned-before-it-listens", marks=pytest.mark.slow),
     ],
 )
 def test_a_run_whose_job_comes_back_goes_on_where_it_was(
@@ -692,6 +706,7 @@ def test_runs_longer_than_the_time_limit_go_through_several_jobs_in_a_pack_and_a
     assert_all_as_if_undisturbed(results)
 
 
+@pytest.mark.slow
 def test_a_job_that_comes_back_brings_no_other_of_its_array_with_it(
     cluster: Cluster, hold: Hold, tmp_path: Path, results: Path
 ) -> None:
@@ -716,6 +731,7 @@ def test_a_job_that_comes_back_brings_no_other_of_its_array_with_it(
     assert attempts == {base: 2, stays: 1, goes: 1}
 
 
+@pytest.mark.slow
 def test_a_job_of_minutes_may_run_out_of_time_more_often_than_submitit_allows(
     cluster: Cluster, hold: Hold, tmp_path: Path, results: Path
 ) -> None:
@@ -732,6 +748,7 @@ def test_a_job_of_minutes_may_run_out_of_time_more_often_than_submitit_allows(
 # --- at the worst moments -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_job_that_asks_to_be_started_again_is_not_replaced(
     cluster: Cluster, hold: Hold, tmp_path: Path, results: Path, seen: Onlooker
 ) -> None:
@@ -770,6 +787,7 @@ def test_a_job_killed_before_it_hears_leaves_its_run_to_the_next_command(
     assert_all_as_if_undisturbed(results)
 
 
+@pytest.mark.slow
 def test_a_job_whose_time_is_up_between_two_runs_comes_back_for_the_second(
     cluster: Cluster, hold: Hold, tmp_path: Path, results: Path
 ) -> None:
@@ -807,6 +825,7 @@ def test_a_job_ended_between_two_runs_leaves_the_second_to_the_next_command(
     assert_all_as_if_undisturbed(results)
 
 
+@pytest.mark.slow
 def test_a_job_cancelled_between_two_runs_leaves_the_second_to_a_person(
     cluster: Cluster, hold: Hold, tmp_path: Path, results: Path
 ) -> None:
@@ -877,6 +896,7 @@ def test_a_cancelled_run_stops_with_a_checkpoint_and_its_job_takes_the_next(
     assert_all_as_if_undisturbed(results)
 
 
+@pytest.mark.slow
 def test_a_cancelled_run_leaves_the_others_of_its_pack_as_they_are(
     cluster: Cluster, hold: Hold, tmp_path: Path, results: Path
 ) -> None:
@@ -948,6 +968,7 @@ def test_waiting_jobs_of_cancelled_runs_are_withdrawn_and_no_others(
     assert_all_as_if_undisturbed(results)
 
 
+@pytest.mark.slow
 def test_a_family_is_cancelled_and_what_others_ask_for_is_not(cluster: Cluster, tmp_path: Path, results: Path) -> None:
     (tmp_path / "other").mkdir()
     one = asks(tmp_path, 2, STEPS, sbatch=LATER)
@@ -976,6 +997,7 @@ def test_a_family_is_cancelled_and_what_others_ask_for_is_not(cluster: Cluster, 
     assert_all_as_if_undisturbed(results)
 
 
+@pytest.mark.slow
 def test_a_run_retried_while_its_old_job_still_waits_is_trained_by_that(
     cluster: Cluster, tmp_path: Path, results: Path
 ) -> None:
@@ -996,6 +1018,7 @@ def test_a_run_retried_while_its_old_job_still_waits_is_trained_by_that(
     assert_all_as_if_undisturbed(results)
 
 
+@pytest.mark.slow
 def test_all_is_cancelled_whatever_it_is_doing(cluster: Cluster, hold: Hold, tmp_path: Path, results: Path) -> None:
     command = asks(tmp_path, 3, STEPS, max_parallel=1, **hold.at("step"))
     ettsweep(*command)

@@ -40,6 +40,8 @@ def init(
     if strategy:
         grid["strategies"] = strategy
     path = out or Path(f"{name}.yaml")
+    if path.is_dir():
+        raise InputError(f"--out: {path} is a folder; name a file in it, such as {path / name}.yaml")
     for part in (path.stem, path.name):
         check_name(part, "--out")
     text, request = write_template(grid, path)
@@ -51,5 +53,6 @@ def init(
     asked, kind = f"--grid {shlex.quote(str(path))}", request.recipe.task.kind
     if not TASKS[kind].packaged:
         asked += "" if said(kind, request.data) else " --data PATH"
-        note(f"`ettsweep doctor {asked}` examines the data")
+        unseen = ": init has not looked at them" if data and not Path(data).exists() else ""
+        note(f"`ettsweep doctor {asked}` examines the data{unseen}")
     note(f"`ettsweep grid {asked} --dry-run` prints the plan, `ettsweep grid {asked}` trains it")

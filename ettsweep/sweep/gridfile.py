@@ -208,7 +208,7 @@ def find_grid(model: str) -> Path:
             raise InputError(f"several grids are for {model}: {', '.join(map(str, found))}; choose with --grid FILE")
         if found:
             return found[0]
-    raise InputError(f"no grid file has `model: {model}`; write one and pass it with --grid FILE")
+    raise InputError(f"no grid file has `model: {model}`; `ettsweep init --model {model}` writes one, for --grid FILE")
 
 
 def load_request(

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from support.commandline import ETTSWEEP, PATIENCE_S, alive, at_a_terminal, ended, ettsweep, start, wait_for
 from support.pictures import wait_for_reader
-from support.texts import TOPICS, paragraphs, small_tokenizer, write_gpt2
+from support.texts import TOPICS, paragraphs, small_tokenizer
 
 from ettsweep.errors import DataMissingError
 from ettsweep.tasks.text.corpus import open_corpus
@@ -52,7 +52,9 @@ def test_the_command_says_what_it_has_made_and_what_comes_next(folder: Path) -> 
     total = manifest.train.tokens + manifest.val.tokens
     assert re.search(rf"^{total:,} tokens in [\d.]+ s: [\d,]+ tokens/s on 1 process$", done.stderr, re.MULTILINE)
     assert f"out: corpus {manifest.digest}, vocabulary 408\n" in done.stderr
-    assert "next: `ettsweep grid --model bart-large --data out --set model.vocabulary=408`" in done.stderr
+    assert "next: `ettsweep init --data out` writes a grid file for it" in done.stderr
+    ettsweep("init", "--data", "out", "--out", "proposed.yaml")
+    assert yaml.safe_load((folder / "proposed.yaml").read_text())["model"]["vocabulary"] == 408
     again = ettsweep(*SMALL, "--val-fraction", 0.1, "--format", "json")
     assert "all of it was there already" in again.stderr
     told = json.loads(again.stdout)
@@ -93,12 +95,6 @@ def test_an_encoding_is_trained_where_that_is_asked_for(folder: Path) -> None:
     assert "vocabulary 608" in done.stderr
     assert "few documents: with --val-fraction 1e-09 one side would be empty" in done.stderr
     assert read_manifest(folder / "out").val.documents == 1
-
-
-@pytest.mark.slow
-def test_gpt2s_files_suit_the_models_as_they_are(folder: Path) -> None:
-    done = ettsweep(*SMALL[:6], "--tokenizer", write_gpt2(folder / "gpt2"))
-    assert "next: `ettsweep grid --model bart-large --data out`" in done.stderr
 
 
 @pytest.mark.parametrize(

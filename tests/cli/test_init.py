@@ -116,6 +116,7 @@ def test_options_fill_it_in(call: Call, tmp_path: Path) -> None:
         ("--lr-range wide", "--lr-range: low:high, low:high:step or fixed is expected"),
         ("--wd-range=-1:1:0.3", "-1 is no multiple of the step 0.3"),
         ("--data . --task digits", "--data: task digits has its data from a package"),
+        ("--out .", "--out: . is a folder; name a file in it, such as vit-digits.yaml"),
         ("--out no-sweep:.yaml", "--out 'no-sweep:'"),
         ("--out 0123456789ab.yaml", "--out 0123456789ab: that could be a run's id"),
         ("--out mine.ya*ml", "--out 'mine.ya*ml'"),

@@ -590,7 +590,7 @@ def test_a_broken_grid_of_ones_own_hides_no_other(path: Path) -> None:
 
 def test_a_model_without_a_grid_says_what_to_do(path: Path) -> None:
     assert path.exists()
-    with pytest.raises(InputError, match="no grid file has `model: vit-ti16`; write one and pass it with --grid FILE"):
+    with pytest.raises(InputError, match="has `model: vit-ti16`; `ettsweep init --model vit-ti16` writes one"):
         find_grid("vit-ti16")
     with pytest.raises(InputError, match="unknown model 'vit-digit'; did you mean 'vit-digits'"):
         find_grid("vit-digit")

@@ -44,7 +44,7 @@ from ettsweep.tasks.text.manifest import (
 )
 from ettsweep.tasks.text.shards import ShardWriter
 from ettsweep.tasks.text.tokenizer import SPLITTER_VERSION, Tokenizer, read_tokenizer, read_tokenizer_file, train_bpe
-from ettsweep.vocabulary import LEAST_BPE, vocabulary_size
+from ettsweep.vocabulary import LEAST_BPE
 
 HASHES = 2**64
 """How many hashes a document may have."""
@@ -448,9 +448,6 @@ def corpus_rows(manifest: Manifest) -> list[dict[str, str | int]]:
 FEW_BLOCKS = 32
 """Blocks of validation below which that is said."""
 
-GPT2 = 50257
-"""Byte-pair tokens of GPT-2, whose vocabulary bart-large and r2c2 have."""
-
 
 def corpus_summary(request: CorpusRequest, outcome: Tokenised) -> str:
     """Return what was done, what is worth knowing of the corpus, and what comes next."""
@@ -493,8 +490,7 @@ def corpus_summary(request: CorpusRequest, outcome: Tokenised) -> str:
             f"replaces corpus {outcome.replaced}: runs made for it cannot go on without it; another --out keeps both"
         )
     lines.append(f"{request.out}: corpus {manifest.digest}, vocabulary {manifest.n_vocab}")
-    other = "" if manifest.n_vocab == vocabulary_size(GPT2) else f" --set model.vocabulary={manifest.n_vocab}"
-    lines.append(f"next: `ettsweep grid --model bart-large --data {shlex.quote(str(request.out))}{other}`")
+    lines.append(f"next: `ettsweep init --data {shlex.quote(str(request.out))}` writes a grid file for it")
     return "\n".join(lines)
 
 

@@ -1,10 +1,11 @@
-"""No marker hides a test that starts no process."""
+"""Marks: none hides a test that starts no process, and those selected decide how many processes there are."""
 
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from support.scheduling import selects_clusters
 
 TESTS = Path(__file__).parent
 OWN = """
@@ -26,3 +27,11 @@ def test_a_fixture_that_takes_the_name_of_a_marking_one_is_refused(tmp_path: Pat
     done = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True, cwd=TESTS)
     assert f"test_own.py: the fixture '{name}' hides the one that marks tests: rename it" in done.stdout + done.stderr
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
+
+
+@pytest.mark.parametrize(
+    ("markers", "selected"),
+    [("", True), ("not (cluster and slow)", True), ("cluster", True), ("not (cluster or statistics or slow)", False)],
+)
+def test_clusters_get_processes_of_their_own_where_tests_on_them_are_selected(markers: str, selected: bool) -> None:
+    assert selects_clusters(markers) is selected

@@ -7,12 +7,12 @@ all others go file by file, those that take longest first, so that what a file's
 
 import functools
 import os
-import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest.mark.expression import Expression
 
 from support.devcluster import running_clusters
 
@@ -32,8 +32,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """Return a process a core, and one for each cluster if tests on it are wanted."""
-    on_clusters = not re.search(r"\bnot\b.*\bcluster\b", config.option.markexpr)
-    return len(os.sched_getaffinity(0)) + on_clusters * len(running_clusters())
+    return len(os.sched_getaffinity(0)) + selects_clusters(config.option.markexpr) * len(running_clusters())
+
+
+def selects_clusters(markers: str) -> bool:
+    """Return whether pytest's option `-m` selects a test whose one mark is `cluster`."""
+    return not markers or Expression.compile(markers).evaluate(lambda name, /, **_: name == "cluster")
 
 
 @pytest.hookimpl(optionalhook=True)

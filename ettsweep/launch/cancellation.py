@@ -9,7 +9,7 @@ from ettsweep.runs.state import State
 from ettsweep.sweep.ledger import Run
 from ettsweep.sweep.sweeps import Sweeps, spared
 
-OVER = (State.DONE, State.DIVERGED, State.FAILED, State.CANCELLED, State.PRUNED)
+OVER = (State.DONE, State.DIVERGED, State.FAILED, State.CANCELLED)
 """States in which there is nothing to cancel."""
 
 

@@ -139,7 +139,11 @@ def _slurm() -> str:
 
 def examine_saving(results: Path, request: Request, name: str, launch_set: Sequence[str]) -> Iterator[Check]:
     """Yield whether a job of SLURM's has the time to save a grid's model once it is warned; not of small ones."""
-    spec, profile = request.searches()[0].base, load_profile(name, launch_set)
+    spec = request.searches()[0].base
+    try:
+        profile = load_profile(name, launch_set)
+    except EttsweepError:
+        return  # `examine` has a row on that
     if not isinstance(profile, SlurmProfile) or (needed := saved_bytes(spec.model, spec.optimizer)) < SMALL_BYTES:
         return
     what = f"checkpoint {model_name(spec.model)}"
@@ -164,11 +168,12 @@ SMALL_BYTES = 2**28
 def _written_bytes_per_s(folder: Path) -> float:
     """Return how fast a file is written and synced there."""
     probe, data = folder / f".ettsweep-doctor-{os.getpid()}", os.urandom(2**26)
-    began_s = time.perf_counter()
-    write_atomic(probe, data)
-    took_s = time.perf_counter() - began_s
-    probe.unlink()
-    return len(data) / took_s
+    try:
+        began_s = time.perf_counter()
+        write_atomic(probe, data)
+        return len(data) / (time.perf_counter() - began_s)
+    finally:
+        probe.unlink(missing_ok=True)
 
 
 # --- memory ---------------------------------------------------------------------------------------------------------

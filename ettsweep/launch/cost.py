@@ -63,7 +63,7 @@ class Devices:
         if str(where.get("device")).partition(":")[0] != self.kind or how.get("processes") != self.each:
             return False
         if self.kind == "cpu":
-            threads = where.get("threads")  # a trial may have found less faster
+            threads = where.get("threads")  # `auto` gives small models fewer
             return threads == self.threads or (self.fewer and isinstance(threads, int) and threads < self.threads)
         return not self.names or where.get("device_name") in self.names
 

@@ -136,7 +136,9 @@ def _task_of(data: str) -> str:
         return "text"
     if not (path.exists() or data.startswith("hfds/")):
         raise DataMissingError(f"--data: {path} does not exist")
-    if any(".parquet" not in name and is_text(name) for name in (os.listdir(path) if path.is_dir() else [path.name])):
+    names = os.listdir(path) if path.is_dir() else [path.name]
+    sides = [name for name in names if name.startswith(("train", "data")) and (path / name).is_dir()]  # of images
+    if not sides and any(".parquet" not in name and is_text(name) for name in names):
         tokenise = f"`ettsweep data text --input {shlex.quote(str(path))} --out DIR`"
         raise DataMissingError(f"--data: {path} holds text: {tokenise} makes token shards of it, for --data DIR")
     return guess(data)

@@ -133,6 +133,9 @@ def test_data_that_are_not_there_or_are_others_are_refused(call: Call, tmp_path:
     assert "nowhere does not exist" in call("init", "--data", "nowhere", code=1).err
     write_folders(tmp_path / "few")
     assert "3 classes, the model has 10" in call("init", "--task", "cifar10", "--data", "few", code=1).err
+    (tmp_path / "few" / "words.txt").write_text("n01443537 goldfish")
+    assert "3 classes" in call("init", "--data", "few", "--task", "cifar10", code=1).err
+    assert "holds text" not in call("init", "--data", "few", "--out", "few/grid.yaml").err
     shutil.rmtree(tmp_path / "few")
     (tmp_path / "corpus").mkdir()
     (tmp_path / "corpus" / "a.jsonl.gz").touch()

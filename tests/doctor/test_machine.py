@@ -94,7 +94,7 @@ def test_a_profile_that_fits_gets_sbatchs_word_and_no_job(cluster: Cluster, tmp_
 def test_launch_set_changes_what_is_asked_for(cluster: Cluster, tmp_path: Path) -> None:
     rows = examine(tmp_path, "--launch-set", "cpus=3")
     assert "1 node with 3 CPUs" in rows[f"profile {tmp_path / 'slurm.yaml'}"][1]
-    rows = examine(tmp_path, "--launch-set", "cpu=3", code=1)
+    rows = examine(tmp_path, "--launch-set", "cpu=3", "--model", "vit-digits", code=1)
     state, told = rows[f"profile {tmp_path / 'slurm.yaml'}"]
     assert state == "failed"
     assert "cpu" in told

@@ -234,6 +234,8 @@ class HubSource(ImageSource):
             reason = f"{type(error).__name__}: {first_line(error)}"
             raise DataMissingError(f"{name}: cannot be opened as a data set ({reason})") from error
         self._where = f"{name}, {split}"
+        if not len(self.labels):
+            raise DataMissingError(f"{name}: split {split} has no rows")
         if self.labels.min() < 0:
             raise DataMissingError(f"{name}: split {split} has no labels (they are {self.labels.min()})")
 

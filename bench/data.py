@@ -21,13 +21,13 @@ from PIL import Image, features
 from timm.data import create_transform
 
 from bench.tables import facts
-from ettsweep.models.architectures import model_spec
 from ettsweep.seeding import derive_seed
-from ettsweep.tasks.base import Loading, Share
-from ettsweep.tasks.images.augmentation import seed_generators, training_crop, training_transform
-from ettsweep.tasks.images.classification import Images
-from ettsweep.tasks.images.sources import decode
-from ettsweep.tasks.images.spec import ImageNetTask
+from ettsweep.trainer.models.registry import model_spec
+from ettsweep.trainer.tasks.images.augmentation import seed_generators, training_crop, training_transform
+from ettsweep.trainer.tasks.images.classification import Images
+from ettsweep.trainer.tasks.images.image_task import ImageNetTask
+from ettsweep.trainer.tasks.images.sources import decode
+from ettsweep.trainer.tasks.task import Loading, Share
 
 WIDTH, HEIGHT, QUALITY = 500, 375, 90
 CLASSES = 10

@@ -21,17 +21,17 @@ from bench import turns
 from bench.mbart import mbart
 from bench.tables import Row
 from bench.turns import fitting, plain_adamw, settings, trainer
-from ettsweep.models.architectures import model_spec
-from ettsweep.models.build import build_model, example_inputs, initialise
-from ettsweep.models.compiler import compile_blocks
-from ettsweep.models.encdec_spec import EncDecSpec
-from ettsweep.scaling.optimizers import AdamWSpec
-from ettsweep.spec import ModelSpec, Precision, RunSpec, ScheduleSpec, StrategySpec
-from ettsweep.tasks.base import Batch
-from ettsweep.tasks.text.spec import PydocTask
-from ettsweep.training.optimizer import build_optimizer
-from ettsweep.training.trainer import Trainer
-from ettsweep.vocabulary import END, PAD
+from ettsweep.runs.spec import ModelSpec, Precision, RunSpec, ScheduleSpec, StrategySpec
+from ettsweep.strategies.optimizers import AdamWSpec
+from ettsweep.token_ids import END, PAD
+from ettsweep.trainer.models.build import build_model, example_inputs, initialise
+from ettsweep.trainer.models.compiler import compile_blocks
+from ettsweep.trainer.models.encdec_spec import EncDecSpec
+from ettsweep.trainer.models.registry import model_spec
+from ettsweep.trainer.tasks.task import Batch
+from ettsweep.trainer.tasks.text.text_task import PydocTask
+from ettsweep.trainer.training.optimizer import build_optimizer
+from ettsweep.trainer.training.trainer import Trainer
 
 ALONE_STEPS = 36
 

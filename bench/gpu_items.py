@@ -42,11 +42,11 @@ from bench.pack import ETTSWEEP
 from bench.waves import CLASSES, write_images
 from ettsweep import __version__
 from ettsweep.files import json_or_empty, read_json, read_lines
-from ettsweep.models import cross_entropy
-from ettsweep.models.architectures import model_spec
-from ettsweep.models.cost import peak_flops
 from ettsweep.provenance import provenance
-from ettsweep.spec import Precision
+from ettsweep.runs.spec import Precision
+from ettsweep.trainer.models import cross_entropy
+from ettsweep.trainer.models.model_cost import peak_flops
+from ettsweep.trainer.models.registry import model_spec
 
 Row = dict[str, Any]
 Rows = Iterator[Row]

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from bench.recorded import METRICS, read_table
 from ettsweep.errors import InputError
-from ettsweep.spec import log2
-from ettsweep.sweep.ledger import load_ledger
+from ettsweep.runs.spec import log2
+from ettsweep.study.run_index import load_ledger
 
 COLUMNS = ("log2_lr", "log2_wd", "seed", *METRICS)
 

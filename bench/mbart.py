@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from ettsweep.models.encdec_spec import EncDecSpec
-from ettsweep.vocabulary import END, PAD, START
+from ettsweep.token_ids import END, PAD, START
+from ettsweep.trainer.models.encdec_spec import EncDecSpec
 
 if TYPE_CHECKING:
     from transformers import MBartForConditionalGeneration

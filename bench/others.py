@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ettsweep.spec import RunSpec
+from ettsweep.runs.spec import RunSpec
 
 AT_ONCE = 2
 """Runs that train at the same time."""
@@ -23,8 +23,8 @@ def train_one(spec_json: str) -> Row:
     """Train a run on one thread and return the best of its metrics."""
     import torch
 
-    from ettsweep.training.run import prepare
-    from ettsweep.training.schedule import lr_at
+    from ettsweep.trainer.training.run import prepare
+    from ettsweep.trainer.training.schedule import lr_at
 
     torch.set_num_threads(1)
     spec = RunSpec.model_validate_json(spec_json)

@@ -24,20 +24,20 @@ import torch
 import ettsweep
 from bench.tables import Row, facts, show
 from bench.waves import CLASSES, write_images
-from ettsweep.models.architectures import model_spec
-from ettsweep.models.build import example_inputs
-from ettsweep.models.vit_spec import VitSpec
 from ettsweep.runs.folder import RunDir
-from ettsweep.scaling.optimizers import AdamWSpec
-from ettsweep.spec import RunSpec, ScheduleSpec, StrategySpec
-from ettsweep.tasks.base import Batch, Classification, SameBatch
-from ettsweep.tasks.images.spec import Cifar10Task, DigitsTask, ImageNetTask
-from ettsweep.training.distributed import ALONE
-from ettsweep.training.ensemble.pack import Pack
-from ettsweep.training.ensemble.stack import Stack
-from ettsweep.training.execution import Execution
-from ettsweep.training.run import Claimed, assembled, environment, prepare, training
-from ettsweep.training.trainer import Trainer
+from ettsweep.runs.spec import RunSpec, ScheduleSpec, StrategySpec
+from ettsweep.strategies.optimizers import AdamWSpec
+from ettsweep.trainer.ensemble.pack import Pack
+from ettsweep.trainer.ensemble.stack import Stack
+from ettsweep.trainer.models.build import example_inputs
+from ettsweep.trainer.models.registry import model_spec
+from ettsweep.trainer.models.vit_spec import VitSpec
+from ettsweep.trainer.tasks.images.image_task import Cifar10Task, DigitsTask, ImageNetTask
+from ettsweep.trainer.tasks.task import Batch, Classification, SameBatch
+from ettsweep.trainer.training.distributed import ALONE
+from ettsweep.trainer.training.run import Claimed, assembled, environment, prepare, training
+from ettsweep.trainer.training.runtime_settings import Execution
+from ettsweep.trainer.training.trainer import Trainer
 from ettsweep.worker.devices import keep_freed_memory
 
 ETTSWEEP = (sys.executable, "-P", "-m", "ettsweep")  # also where it is not installed, but on the path

@@ -14,12 +14,12 @@ from pathlib import Path
 import numpy as np
 
 from bench.worlds import Place
+from ettsweep.console import count
 from ettsweep.errors import InputError
 from ettsweep.files import loads
-from ettsweep.output import count
+from ettsweep.runs.spec import MAX_SEED
 from ettsweep.seeding import derive_seed
-from ettsweep.spec import MAX_SEED
-from ettsweep.sweep.surface import Array
+from ettsweep.study.surface import Array
 
 METRICS = ("best_loss", "best_accuracy")
 """Columns of a table that a verdict can compare; the first that is there counts."""

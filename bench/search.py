@@ -18,9 +18,9 @@ from bench.simulate import WAYS, Series, Way, centre_alone, open_workers, outcom
 from bench.tables import facts
 from bench.verdicts import MAX_RUNS, worlds
 from bench.worlds import Made, Place
-from ettsweep.pool import Pool
-from ettsweep.sweep.criterion import Criterion
-from ettsweep.sweep.verify import Budget
+from ettsweep.process_pool import Pool
+from ettsweep.study.criterion import Criterion
+from ettsweep.study.verification import Budget
 
 MAPPED = "mapped"
 OFF = ("0", "1", "2", "4", MAPPED)

@@ -19,23 +19,23 @@ import numpy as np
 from bench.recorded import Recorded, Table, read_table
 from bench.worlds import SURFACES, Made, Place, World
 from ettsweep.config import parse_numbers
+from ettsweep.console import Format, Row, count, note, progress, show
 from ettsweep.errors import EttsweepError, InputError
-from ettsweep.output import Format, Row, count, note, progress, show
-from ettsweep.pool import Pool, open_pool
+from ettsweep.process_pool import Pool, open_pool
 from ettsweep.processes import cores
-from ettsweep.resources import shipped
 from ettsweep.runs.folder import RunDir
+from ettsweep.runs.spec import MAX_SEED
 from ettsweep.runs.state import State, Status
 from ettsweep.schema import validate
-from ettsweep.spec import MAX_SEED
-from ettsweep.sweep.criterion import Criterion, Rule, Stated, resolve
-from ettsweep.sweep.gridfile import load_request
-from ettsweep.sweep.ledger import Ledger, Plan, Run, make_plan
-from ettsweep.sweep.samplers import SAMPLERS, proposer, trials_for
-from ettsweep.sweep.search import Axis, Point, Search, neighbours
-from ettsweep.sweep.searching import Searching, Start
-from ettsweep.sweep.seeds import in_turn
-from ettsweep.sweep.verify import NO_BUDGET, Budget, Verification
+from ettsweep.shipped_files import shipped
+from ettsweep.study.criterion import Criterion, Rule, Stated, resolve
+from ettsweep.study.grid_file import load_request
+from ettsweep.study.run_index import Ledger, Plan, Run, make_plan
+from ettsweep.study.samplers import SAMPLERS, proposer, trials_for
+from ettsweep.study.seeds import in_turn
+from ettsweep.study.study import Axis, Point, Search, neighbours
+from ettsweep.study.suggesting import Searching, Start
+from ettsweep.study.verification import NO_BUDGET, Budget, Verification
 
 CHUNK = 4
 """Sweeps that a process gets at a time."""

@@ -24,13 +24,13 @@ import tokenizers
 import torch
 from support.texts import TOPICS, write_gpt2
 
-from ettsweep.models.architectures import model_spec
-from ettsweep.tasks.base import Share
-from ettsweep.tasks.text.corpus import TextBlocks, open_corpus
-from ettsweep.tasks.text.denoising import Denoising
-from ettsweep.tasks.text.manifest import read_manifest
-from ettsweep.tasks.text.shards import Texts
-from ettsweep.tasks.text.spec import TextTask
+from ettsweep.trainer.models.registry import model_spec
+from ettsweep.trainer.tasks.task import Share
+from ettsweep.trainer.tasks.text.corpus import TextBlocks, open_corpus
+from ettsweep.trainer.tasks.text.corpus_manifest import read_manifest
+from ettsweep.trainer.tasks.text.denoising import Denoising
+from ettsweep.trainer.tasks.text.shards import Texts
+from ettsweep.trainer.tasks.text.text_task import TextTask
 
 MEASURE = """
 import json, resource, subprocess, sys, tempfile

@@ -14,12 +14,12 @@ import torch
 from torch import nn
 
 from bench.tables import Row, facts, show
-from ettsweep.models.cost import peak_flops, train_flops_per_sample
-from ettsweep.spec import Precision, RunSpec
-from ettsweep.tasks.base import Share, Task
-from ettsweep.training.memory import is_out_of_memory
-from ettsweep.training.precision import set_matmul_precision
-from ettsweep.training.trainer import Trainer
+from ettsweep.runs.spec import Precision, RunSpec
+from ettsweep.trainer.models.model_cost import peak_flops, train_flops_per_sample
+from ettsweep.trainer.tasks.task import Share, Task
+from ettsweep.trainer.training.memory import is_out_of_memory
+from ettsweep.trainer.training.precision import set_matmul_precision
+from ettsweep.trainer.training.trainer import Trainer
 
 TURNS = 9
 TURN_S = 0.5

@@ -19,9 +19,9 @@ from bench.recorded import Recorded, Table, read_table
 from bench.simulate import Outcome, Series, centre_alone, open_workers, outcomes, summary
 from bench.tables import facts
 from bench.worlds import Made
-from ettsweep.pool import Pool
-from ettsweep.sweep.criterion import Criterion
-from ettsweep.sweep.verify import Budget
+from ettsweep.process_pool import Pool
+from ettsweep.study.criterion import Criterion
+from ettsweep.study.verification import Budget
 
 CONFIDENCES = (0.8, 0.9, 0.95, 0.99)
 MARGINS = (0.01, 0.02, 0.05)

@@ -13,7 +13,7 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from ettsweep.report.style import GREY
+from ettsweep.report.formats import GREY
 from ettsweep.report.theme import CONFIG
 
 COLOURS = ("#000000", "#0072b2", "#d55e00", "#009e73", "#aa3f9c", "#8c6d1f", "#56b4e9", "#e69f00", "#555555")

@@ -17,14 +17,14 @@ from torch import Tensor, nn
 from bench import turns
 from bench.tables import Row
 from bench.turns import fitting, plain_adamw, settings, trainer
-from ettsweep.models.architectures import model_spec, named_models
-from ettsweep.models.build import build_model, initialise
-from ettsweep.models.compiler import compile_blocks
-from ettsweep.spec import ModelSpec, Precision, RunSpec, ScheduleSpec, StrategySpec
-from ettsweep.tasks.base import Batch, Classification
-from ettsweep.tasks.images.spec import DigitsTask
-from ettsweep.training.optimizer import build_optimizer
-from ettsweep.training.trainer import Trainer
+from ettsweep.runs.spec import ModelSpec, Precision, RunSpec, ScheduleSpec, StrategySpec
+from ettsweep.trainer.models.build import build_model, initialise
+from ettsweep.trainer.models.compiler import compile_blocks
+from ettsweep.trainer.models.registry import model_spec, named_models
+from ettsweep.trainer.tasks.images.image_task import DigitsTask
+from ettsweep.trainer.tasks.task import Batch, Classification
+from ettsweep.trainer.training.optimizer import build_optimizer
+from ettsweep.trainer.training.trainer import Trainer
 
 
 class Noise:

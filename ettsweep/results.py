@@ -9,21 +9,21 @@ from pathlib import Path
 import altair as alt
 import pandas as pd
 
+from ettsweep.console import count
 from ettsweep.errors import InputError, unknown_name
-from ettsweep.launch.rounds import read_ledger
-from ettsweep.output import count
-from ettsweep.report import charts
-from ettsweep.report.charts import Frames
+from ettsweep.launch.follow import read_ledger
+from ettsweep.report import family_charts
 from ettsweep.report.families import JudgedFamily, compare, judged, with_evidence
-from ettsweep.report.figures.data import FILE_WIDTH
-from ettsweep.report.histories import Histories, rows_for
+from ettsweep.report.family_charts import Frames
+from ettsweep.report.figures.chart_data import FILE_WIDTH
+from ettsweep.report.run_histories import Histories, rows_for
 from ettsweep.report.tables import optima_table, runs_table
 from ettsweep.report.theme import CONFIG
 from ettsweep.runs.folder import runs_dir, sweeps_dir
-from ettsweep.scaling.strategies import parse_strategy, strategy_name
-from ettsweep.sweep.ledger import Run, count_states
-from ettsweep.sweep.sweeps import Searches, belonging, load_sweeps
-from ettsweep.sweep.verify import judge
+from ettsweep.strategies.strategy import parse_strategy, strategy_name
+from ettsweep.study.run_index import Run, count_states
+from ettsweep.study.sweep_store import Searches, belonging, load_sweeps
+from ettsweep.study.verification import judge
 
 
 def load(folder: str | Path, *sweeps: str) -> "Results":
@@ -205,7 +205,7 @@ class Figures:
         Raises:
             InputError: there are no two strategies with a score, or the sweep is not named.
         """
-        return _shown(charts.strategies(self._of_all(sweep)), "fewer than two strategies have a score")
+        return _shown(family_charts.strategies(self._of_all(sweep)), "fewer than two strategies have a score")
 
     def seeds(self, sweep: str | None = None) -> alt.LayerChart:
         """Return the trajectories of all optima, a line for each seed.
@@ -213,7 +213,7 @@ class Figures:
         Raises:
             InputError: no optimum has been evaluated yet, or the sweep is not named.
         """
-        return _shown(charts.seeds(self._of_all(sweep)), "no optimum has been evaluated yet")
+        return _shown(family_charts.seeds(self._of_all(sweep)), "no optimum has been evaluated yet")
 
     def scores(self, sweep: str | None = None) -> alt.LayerChart:
         """Return the scores of all optima, over the search's seeds and fresh ones.
@@ -221,7 +221,7 @@ class Figures:
         Raises:
             InputError: no optimum has a score yet, or the sweep is not named.
         """
-        return _shown(charts.scores(self._of_all(sweep)), "no optimum has a score yet")
+        return _shown(family_charts.scores(self._of_all(sweep)), "no optimum has a score yet")
 
     # --- of one ---
 
@@ -231,7 +231,7 @@ class Figures:
         Raises:
             InputError: there is no run of it yet, no such strategy, or which one is not said.
         """
-        return _shown(charts.lattice(self._of(strategy, sweep)), "no axis is searched, or no run is there yet")
+        return _shown(family_charts.lattice(self._of(strategy, sweep)), "no axis is searched, or no run is there yet")
 
     def trajectories(self, strategy: str | None = None, sweep: str | None = None) -> alt.LayerChart:
         """Return the evaluations of all points of a strategy, means over seeds.
@@ -239,7 +239,7 @@ class Figures:
         Raises:
             InputError: nothing has been evaluated yet, no such strategy, or which one is not said.
         """
-        return _shown(charts.trajectories(self._of(strategy, sweep)), "nothing has been evaluated yet")
+        return _shown(family_charts.trajectories(self._of(strategy, sweep)), "nothing has been evaluated yet")
 
     def curves(self, strategy: str | None = None, sweep: str | None = None) -> alt.LayerChart:
         """Return the explorer of a strategy's losses and gradient norms, with spikes.
@@ -247,7 +247,7 @@ class Figures:
         Raises:
             InputError: nothing has been recorded yet, no such strategy, or which one is not said.
         """
-        return _shown(charts.curves(self._of(strategy, sweep)), "nothing has been recorded yet")
+        return _shown(family_charts.curves(self._of(strategy, sweep)), "nothing has been recorded yet")
 
     def course(self, strategy: str | None = None, sweep: str | None = None) -> alt.LayerChart:
         """Return what `ettsweep search` had found after so many runs.
@@ -255,7 +255,9 @@ class Figures:
         Raises:
             InputError: nothing was proposed, no such strategy, or which one is not said.
         """
-        return _shown(charts.course(self._of(strategy, sweep)), "no points were proposed; `ettsweep search` does that")
+        return _shown(
+            family_charts.course(self._of(strategy, sweep)), "no points were proposed; `ettsweep search` does that"
+        )
 
     # --- which ---
 

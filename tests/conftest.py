@@ -17,8 +17,8 @@ import pytest
 from support.commandline import end_workers
 from support.forks import Forks, warm_workers
 
+from ettsweep.runs.spec import RunSpec
 from ettsweep.schema import validate
-from ettsweep.spec import RunSpec
 
 pytest_plugins = ["support.devcluster", "support.scheduling"]
 

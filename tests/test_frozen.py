@@ -24,8 +24,8 @@ from support.commandline import ettsweep, undisturbed
 from support.undrawn import leave_undrawn
 
 from ettsweep import cli
-from ettsweep.spec import RunSpec
-from ettsweep.sweep.gridfile import load_request
+from ettsweep.runs.spec import RunSpec
+from ettsweep.study.grid_file import load_request
 
 FROZEN = Path(__file__).with_name("frozen")
 GRIDS = Path(__file__).parent.parent / "grids"

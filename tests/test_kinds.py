@@ -16,14 +16,14 @@ from support.toy import ONES, TOY, ToySpec, ToyTask
 
 from ettsweep import cli
 from ettsweep.errors import InputError
-from ettsweep.launch.profiles import LocalProfile
-from ettsweep.launch.rounds import read_ledger
-from ettsweep.models.architectures import ARCHITECTURES
+from ettsweep.launch.follow import read_ledger
+from ettsweep.launch.profile import LocalProfile
 from ettsweep.runs.folder import read_spec
-from ettsweep.scaling.optimizers import OPTIMIZERS
-from ettsweep.sweep.gridfile import load_request
-from ettsweep.tasks.kinds import TASKS
-from ettsweep.worker.control import SIGNALS
+from ettsweep.strategies.optimizers import OPTIMIZERS
+from ettsweep.study.grid_file import load_request
+from ettsweep.trainer.models.registry import ARCHITECTURES
+from ettsweep.trainer.tasks.registry import TASKS
+from ettsweep.worker.signals import SIGNALS
 from ettsweep.worker.worker import train_in_foreground
 
 GRID = {

@@ -9,11 +9,11 @@ import pytest
 from support.commandline import ettsweep
 
 from ettsweep.files import read_lines
-from ettsweep.models.scales import factors
-from ettsweep.spec import RunSpec
-from ettsweep.sweep.gridfile import load_request
-from ettsweep.sweep.search import with_corpus
-from ettsweep.tasks.text.pydoc import documents
+from ettsweep.runs.spec import RunSpec
+from ettsweep.study.grid_file import load_request
+from ettsweep.study.study import with_corpus
+from ettsweep.trainer.models.parameter_scales import factors
+from ettsweep.trainer.tasks.text.pydoc import documents
 
 GRIDS = Path(__file__).parent.parent / "grids"
 

@@ -14,18 +14,17 @@ PACKAGE = Path(ettsweep.__file__).parent
 LAYERS = [  # each may import those after it; those of one layer do not import each other
     {"__main__"},
     {"cli", "results"},
-    {"check", "doctor"},
+    {"theory", "doctor"},
     {"report", "worker", "watch"},
     {"launch"},
-    {"sweep", "training"},
-    {"models", "tasks"},
-    {"scaling"},
+    {"study", "trainer.training"},
+    {"trainer.models", "trainer.tasks"},
+    {"strategies"},
     {"runs"},
-    {"spec"},
-    {"schema", "config", "pool"},
+    {"schema", "config", "process_pool"},
     {"processes", "provenance"},
     {"files"},
-    {"errors", "seeding", "output", "resources", "vocabulary"},
+    {"errors", "seeding", "console", "shipped_files", "token_ids", "trainer"},
     {""},  # ettsweep/__init__.py
 ]
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
@@ -43,8 +42,12 @@ MODULES = modules()
 
 
 def part(module: str) -> str:
-    """Return the part of the package that a module belongs to: `sweep` for ettsweep.sweep.ledger."""
-    return [*module.split("."), ""][1]
+    """Return the part of the package that a module belongs to: `study` for ettsweep.study.run_index."""
+    name = [*module.split("."), ""][1]
+    if name != "trainer" or module == "ettsweep.trainer":
+        return name
+    part = module.split(".")[2]
+    return "trainer.training" if part == "ensemble" else f"trainer.{part}"
 
 
 def imports(path: Path) -> Iterator[tuple[str, bool]]:
@@ -82,7 +85,7 @@ def test_modules_import_downwards_and_never_in_a_circle() -> None:
             if imported in MODULES:
                 graph[module].add(imported)
             here, there = part(module), part(imported)
-            eager = there == "training" and (here == "launch" or (here in ("worker", "cli") and top))
+            eager = there == "trainer.training" and (here == "launch" or (here in ("worker", "cli") and top))
             if here != there and (LEVEL[there] <= LEVEL[here] or eager):
                 wrong.append(f"{module} imports {imported}")
     assert not wrong
@@ -102,9 +105,14 @@ def test_importing_the_command_line_loads_no_heavy_package() -> None:
 
 
 def test_what_plans_and_reports_loads_no_torch() -> None:
-    planner = {"sweep", "scaling", "spec", "runs", "errors", "output", "launch", "worker", "cli"}
+    planner = {"study", "strategies", "runs", "errors", "console", "launch", "worker", "cli"}
     names = [name for name in MODULES if part(name) in planner]
-    names += ["ettsweep.models", "ettsweep.models.architectures", "ettsweep.models.scales", "ettsweep.models.cost"]
-    names += ["ettsweep.tasks", "ettsweep.tasks.kinds"]
+    names += [
+        "ettsweep.trainer.models",
+        "ettsweep.trainer.models.registry",
+        "ettsweep.trainer.models.parameter_scales",
+        "ettsweep.trainer.models.model_cost",
+    ]
+    names += ["ettsweep.trainer.tasks", "ettsweep.trainer.tasks.registry"]
     assert not loaded(*names) & {"torch", "pandas", "optuna", "sklearn", "altair"}
     assert "torch" not in loaded(*[name for name in MODULES if part(name) in ("report", "results")])

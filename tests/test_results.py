@@ -17,8 +17,8 @@ from support.made_sweep import loss_at
 from ettsweep.errors import CorruptError, InputError
 from ettsweep.report.theme import CONFIG
 from ettsweep.results import Results, load
-from ettsweep.sweep.changes import extend
-from ettsweep.sweep.gridfile import load_request
+from ettsweep.study.grid_file import load_request
+from ettsweep.study.sweep_updates import extend
 
 FRAMES = ("runs", "verdicts", "points", "curves", "spikes", "surface")
 SEEDS, FRESH = (0, 1), 10

@@ -11,19 +11,19 @@ import pytest
 import torch
 from support.commandline import ettsweep, runs_in, write_grid
 
-from ettsweep.models.architectures import parameter_shapes
-from ettsweep.resources import shipped
 from ettsweep.runs.folder import RunDir
-from ettsweep.scaling.factors import BULK, Group
-from ettsweep.scaling.strategies import map_point, parse_strategy
-from ettsweep.spec import RunSpec
-from ettsweep.sweep.gridfile import load_request
-from ettsweep.training import checkpoint
-from ettsweep.training.execution import Execution
-from ettsweep.training.optimizer import build_optimizer
-from ettsweep.training.run import train_run
-from ettsweep.training.trainer import initial_network
-from ettsweep.training.turns import Stop
+from ettsweep.runs.spec import RunSpec
+from ettsweep.shipped_files import shipped
+from ettsweep.strategies.factors import BULK, Group
+from ettsweep.strategies.strategy import map_point, parse_strategy
+from ettsweep.study.grid_file import load_request
+from ettsweep.trainer.models.registry import parameter_shapes
+from ettsweep.trainer.training import checkpoint
+from ettsweep.trainer.training.coroutine import Stop
+from ettsweep.trainer.training.optimizer import build_optimizer
+from ettsweep.trainer.training.run import train_run
+from ettsweep.trainer.training.runtime_settings import Execution
+from ettsweep.trainer.training.trainer import initial_network
 
 MakeSpec = Callable[..., RunSpec]
 CPU = torch.device("cpu")

@@ -14,10 +14,19 @@ from typing import Annotated
 import typer
 
 from ettsweep import __version__
-from ettsweep.cli import completion, data, init, runs, search, sweep, sweeps, theory
+from ettsweep.cli import (
+    completion,
+    data,
+    init_command,
+    named_sweeps,
+    run_commands,
+    search_command,
+    sweep_commands,
+    theory_commands,
+)
 from ettsweep.cli.options import spread
+from ettsweep.console import harmless, note
 from ettsweep.errors import EttsweepError
-from ettsweep.output import harmless, note
 
 app = typer.Typer(
     name="ettsweep",
@@ -40,30 +49,30 @@ def root(
 
 
 COMMANDS: dict[str, Callable[..., None]] = {
-    "init": init.init,
-    "grid": sweep.grid,
-    "search": search.search,
-    "verify-optimum": sweep.verify_optimum,
-    "seeds": sweep.seeds,
-    "report": sweep.report,
-    "status": runs.status,
-    "watch": runs.watch,
-    "logs": runs.logs,
-    "show": runs.show_run,
-    "cancel": runs.cancel,
-    "retry": runs.retry,
-    "clean": runs.clean,
-    "train": runs.train,
-    "map": theory.map_,
-    "scales": theory.scales,
-    "check-scaling": theory.check_scaling,
+    "init": init_command.init,
+    "grid": sweep_commands.grid,
+    "search": search_command.search,
+    "verify-optimum": sweep_commands.verify_optimum,
+    "seeds": sweep_commands.seeds,
+    "report": sweep_commands.report,
+    "status": run_commands.status,
+    "watch": run_commands.watch,
+    "logs": run_commands.logs,
+    "show": run_commands.show_run,
+    "cancel": run_commands.cancel,
+    "retry": run_commands.retry,
+    "clean": run_commands.clean,
+    "train": run_commands.train,
+    "map": theory_commands.map_,
+    "scales": theory_commands.scales,
+    "check-scaling": theory_commands.check_scaling,
     "doctor": data.doctor,
 }
 """In the order in which `--help` lists them."""
 
 for name, command in COMMANDS.items():
     app.command(name)(spread(command))
-app.add_typer(sweeps.app)
+app.add_typer(named_sweeps.app)
 app.add_typer(data.app)
 
 

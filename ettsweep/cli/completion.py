@@ -8,7 +8,7 @@ from pathlib import Path
 
 import typer
 
-from ettsweep.resources import shipped
+from ettsweep.shipped_files import shipped
 
 VARIABLE = "_ETTSWEEP_COMPLETE"
 """In which a shell's script says which shell it is, and so that it asks."""
@@ -51,14 +51,14 @@ def _names(context: typer.Context, kind: str, pattern: re.Pattern[str]) -> list[
 
 def models() -> list[str]:
     """Offer the models that have a name."""
-    from ettsweep.models.architectures import named_models
+    from ettsweep.trainer.models.registry import named_models
 
     return list(named_models())
 
 
 def tasks() -> list[str]:
     """Offer the tasks."""
-    from ettsweep.tasks.kinds import TASKS
+    from ettsweep.trainer.tasks.registry import TASKS
 
     return list(TASKS)
 
@@ -88,7 +88,7 @@ def profiles() -> list[str]:
 
 def strategies() -> list[str]:
     """Offer the strategies that have a name."""
-    from ettsweep.scaling.strategies import STRATEGIES
+    from ettsweep.strategies.strategy import STRATEGIES
 
     return list(STRATEGIES)
 
@@ -102,7 +102,7 @@ def states() -> list[str]:
 
 def sinks() -> list[str]:
     """Offer where metrics may go."""
-    from ettsweep.training.sinks import SINKS
+    from ettsweep.trainer.training.loggers import SINKS
 
     return list(SINKS)
 

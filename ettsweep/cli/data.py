@@ -5,7 +5,6 @@ from typing import Annotated, Literal
 
 import typer
 
-from ettsweep.cli.conduct import confirm
 from ettsweep.cli.options import (
     DEFAULT_RESULTS,
     Data,
@@ -18,8 +17,9 @@ from ettsweep.cli.options import (
     Sets,
     Yes,
 )
+from ettsweep.cli.prompts import confirm
+from ettsweep.console import Format, note, show
 from ettsweep.errors import InputError
-from ettsweep.output import Format, note, show
 
 
 def doctor(
@@ -41,12 +41,12 @@ def doctor(
     --fit, try how many images go through the model at once; with --model and a SLURM profile, say whether a job has the
     time to save it.
     """
-    from ettsweep.doctor.data import examine_data, subject
-    from ettsweep.doctor.images import shorten
+    from ettsweep.doctor.data_check import examine_data, subject
+    from ettsweep.doctor.image_check import shorten
     from ettsweep.doctor.machine import examine, examine_fit, examine_saving
-    from ettsweep.launch.demand import data_of, located
-    from ettsweep.sweep.gridfile import find_grid, load_request
-    from ettsweep.sweep.search import ANYWHERE
+    from ettsweep.launch.resolve import data_of, located
+    from ettsweep.study.grid_file import find_grid, load_request
+    from ettsweep.study.study import ANYWHERE
 
     if fit and (grid is None) == (model is None):
         raise InputError("--fit needs a grid: say which, with one of --model NAME and --grid FILE")
@@ -108,9 +108,9 @@ def data_text(
 
     It asks before it replaces a corpus by another, be that made otherwise or of text that has changed.
     """
-    from ettsweep.tasks.text.folder import corpus_there
-    from ettsweep.tasks.text.manifest import Manifest
-    from ettsweep.tasks.text.preparation import (
+    from ettsweep.trainer.tasks.text.corpus_folder import corpus_there
+    from ettsweep.trainer.tasks.text.corpus_manifest import Manifest
+    from ettsweep.trainer.tasks.text.preparation import (
         CorpusRequest,
         check_request,
         corpus_rows,

@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 import typer
 
 from ettsweep.cli import completion
-from ettsweep.cli.conduct import repeated
+from ettsweep.cli.prompts import repeated
+from ettsweep.console import DEFAULT_RESULTS as DEFAULT_RESULTS
+from ettsweep.console import Format, note
 from ettsweep.errors import CorruptError, InputError, unknown_name
-from ettsweep.output import DEFAULT_RESULTS as DEFAULT_RESULTS
-from ettsweep.output import Format, note
 
 if TYPE_CHECKING:
-    from ettsweep.launch.demand import Place
-    from ettsweep.sweep.criterion import Stated
-    from ettsweep.sweep.ledger import Ledger, Run
-    from ettsweep.sweep.search import Request, Search
-    from ettsweep.sweep.sweeps import Sweep, Sweeps
-    from ettsweep.sweep.verify import Budget
+    from ettsweep.launch.resolve import Place
+    from ettsweep.study.criterion import Stated
+    from ettsweep.study.run_index import Ledger, Run
+    from ettsweep.study.study import Request, Search
+    from ettsweep.study.sweep_store import Sweep, Sweeps
+    from ettsweep.study.verification import Budget
 
 RunOrSearch = TypeVar("RunOrSearch", "Run", "Search")
 
@@ -116,7 +116,7 @@ class Families:
 
     def load(self, results: Path) -> "Sweeps":
         """Read all sweeps; where none is named, say which ones are left out since they cannot be read."""
-        from ettsweep.sweep.sweeps import load_sweeps
+        from ettsweep.study.sweep_store import load_sweeps
 
         sweeps = load_sweeps(results)
         for name, problem in {} if self.sweep else sweeps.broken.items():
@@ -166,7 +166,7 @@ class Families:
         Raises:
             InputError: a sweep is not there, or nothing is of a model, strategy or family.
         """
-        from ettsweep.sweep.sweeps import belonging
+        from ettsweep.study.sweep_store import belonging
 
         runs = belonging(ledger.runs.values(), sweeps, self.sweep or ())
         self._check_runs(ledger, sweeps)
@@ -183,7 +183,7 @@ class Families:
 
     def _narrowing(self) -> list[tuple[str, str, list[str]]]:
         """Return each option that was given and narrows: its name, the attribute that it is about, and its values."""
-        from ettsweep.scaling.strategies import parse_strategy, strategy_name
+        from ettsweep.strategies.strategy import parse_strategy, strategy_name
 
         strategies = [strategy_name(parse_strategy(name)) for name in self.strategy or []]
         options = [("model", self.model), ("strategy", strategies), ("family", self.family)]
@@ -238,7 +238,7 @@ class Runs(Families):
             InputError: a run or a sweep is not there, nothing is of a model, strategy or family, or no such state is.
         """
         from ettsweep.runs.state import State
-        from ettsweep.sweep.ledger import find_run
+        from ettsweep.study.run_index import find_run
 
         for name in self.state or []:
             if name not in list(State):
@@ -279,11 +279,11 @@ class Training:
         Raises:
             InputError: there is no such sink, or its package is missing.
         """
-        from ettsweep.launch.demand import Place
+        from ettsweep.launch.resolve import Place
 
         sets = list(self.launch_set or [])
         if self.log:
-            from ettsweep.training.sinks import SINKS, check_sinks
+            from ettsweep.trainer.training.loggers import SINKS, check_sinks
 
             for name in self.log:
                 if name not in SINKS:
@@ -307,7 +307,7 @@ class Limits:
         Raises:
             InputError: one asks for more seeds a point than they allow.
         """
-        from ettsweep.sweep.verify import Budget
+        from ettsweep.study.verification import Budget
 
         return Budget(self.max_runs, self.max_seeds, self.max_hours).checked(searches)
 
@@ -340,7 +340,7 @@ class Judging:
             InputError: it is no confidence, or no margin.
         """
         from ettsweep.schema import validate
-        from ettsweep.sweep.criterion import Stated
+        from ettsweep.study.criterion import Stated
 
         try:
             return validate(Stated, vars(self), "criterion")
@@ -349,6 +349,6 @@ class Judging:
 
     def of(self, request: "Request") -> "Request":
         """Return a grid's request with what the options say in place of what the file does."""
-        from ettsweep.sweep.criterion import Stated
+        from ettsweep.study.criterion import Stated
 
         return request.model_copy(update={"criterion": self.stated().over(request.criterion or Stated()) or None})

@@ -54,7 +54,7 @@ def compiler(device: str) -> str:
         RuntimeError: it cannot be done.
     """
     code = (
-        "import time, torch; from ettsweep.models.compiler import obstacle; began_s = time.perf_counter();"
+        "import time, torch; from ettsweep.trainer.models.compiler import obstacle; began_s = time.perf_counter();"
         f"why = obstacle(torch.device({device!r})); print(why or f'{{time.perf_counter() - began_s:.1f}} s', bool(why))"
     )
     told, _, failed = _said_by(code, "cannot be started").rpartition(" ")

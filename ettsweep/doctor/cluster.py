@@ -8,13 +8,13 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from ettsweep.console import count, span
 from ettsweep.doctor import inventory
 from ettsweep.doctor.checks import Check, check, existing, torch_facts
 from ettsweep.errors import NoAnswerError
 from ettsweep.launch import slurm
-from ettsweep.launch.outlook import NO_ANSWER
-from ettsweep.launch.profiles import SlurmProfile
-from ettsweep.output import count, span
+from ettsweep.launch.liveness import NO_ANSWER
+from ettsweep.launch.profile import SlurmProfile
 
 
 def job(profile: SlurmProfile) -> str:

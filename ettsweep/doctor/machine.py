@@ -14,23 +14,23 @@ from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
+from ettsweep.console import count
 from ettsweep.doctor.checks import Check, check, compiler, existing, torch_facts
 from ettsweep.doctor.cluster import examine_cluster, job
 from ettsweep.errors import EttsweepError, StorageError
 from ettsweep.files import storage_errors, write_atomic
 from ettsweep.launch import slurm
 from ettsweep.launch.gpus import TURNS, mps_runs
-from ettsweep.launch.profiles import AnyProfile, LocalProfile, SlurmProfile, load_profile
+from ettsweep.launch.profile import AnyProfile, LocalProfile, SlurmProfile, load_profile
 from ettsweep.launch.slots import held, lock_paths, slots_path
-from ettsweep.models.architectures import model_name
-from ettsweep.models.cost import saved_bytes
-from ettsweep.output import count
 from ettsweep.processes import GIB
-from ettsweep.resources import shipped
-from ettsweep.sweep.gridfile import load_request
-from ettsweep.sweep.search import Request
-from ettsweep.tasks.data import said
-from ettsweep.tasks.kinds import TASKS, check_data, task_kind, task_spec
+from ettsweep.shipped_files import shipped
+from ettsweep.study.grid_file import load_request
+from ettsweep.study.study import Request
+from ettsweep.trainer.models.model_cost import saved_bytes
+from ettsweep.trainer.models.registry import model_name
+from ettsweep.trainer.tasks.data_location import said
+from ettsweep.trainer.tasks.registry import TASKS, check_data, task_kind, task_spec
 from ettsweep.worker.devices import prepare_device
 
 
@@ -191,9 +191,9 @@ def examine_fit(request: Request, name: str, launch_set: Sequence[str]) -> Itera
     here = profile if isinstance(profile, LocalProfile) else LocalProfile()
     slot = here.resolve()[0]
     device, facts = prepare_device(slot)
-    from ettsweep.training.distributed import Peers  # torch, which the slot has to be prepared for
-    from ettsweep.training.execution import Execution, sized
-    from ettsweep.training.memory import largest_step
+    from ettsweep.trainer.training.distributed import Peers  # torch, which the slot has to be prepared for
+    from ettsweep.trainer.training.memory import largest_step
+    from ettsweep.trainer.training.runtime_settings import Execution, sized
 
     group, asked = Peers(world=profile.devices_per_run), None if profile.sharded == "auto" else profile.sharded
     sharded = bool(sized(spec.model, Execution(sharded=asked), group).sharded)

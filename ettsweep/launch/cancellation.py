@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ettsweep.launch.outlook import withdraw
-from ettsweep.output import count
+from ettsweep.console import count
+from ettsweep.launch.liveness import withdraw
 from ettsweep.runs.state import State
-from ettsweep.sweep.ledger import Run
-from ettsweep.sweep.sweeps import Sweeps, spared
+from ettsweep.study.run_index import Run
+from ettsweep.study.sweep_store import Sweeps, spared
 
 OVER = (State.DONE, State.DIVERGED, State.FAILED, State.CANCELLED)
 """States in which there is nothing to cancel."""

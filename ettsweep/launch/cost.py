@@ -5,19 +5,19 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ettsweep.console import count, device_hours
 from ettsweep.errors import InputError
 from ettsweep.files import Json, number
 from ettsweep.launch.gpus import gpu_names
-from ettsweep.launch.monitor import duration
-from ettsweep.launch.pace import until_free
-from ettsweep.launch.profiles import AnyProfile, LocalProfile
-from ettsweep.output import count, device_hours
+from ettsweep.launch.profile import AnyProfile, LocalProfile
+from ettsweep.launch.progress import duration
+from ettsweep.launch.time_left import until_free
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.state import State
-from ettsweep.sweep.ledger import Ledger, Plan, Planned, Run, cost_s, count_states
-from ettsweep.sweep.search import Point
-from ettsweep.sweep.sweeps import Searches
+from ettsweep.study.run_index import Ledger, Plan, Planned, Run, cost_s, count_states
+from ettsweep.study.study import Point
+from ettsweep.study.sweep_store import Searches
 
 # --- measured -------------------------------------------------------------------------------------------------------
 

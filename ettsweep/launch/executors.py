@@ -11,8 +11,8 @@ from submitit.local.local import LocalExecutor
 from submitit.slurm.slurm import SlurmExecutor
 
 from ettsweep.files import write_atomic
-from ettsweep.launch.profiles import OURS, SlurmProfile
-from ettsweep.launch.variables import exports
+from ettsweep.launch.job_environment import exports
+from ettsweep.launch.profile import OURS, SlurmProfile
 
 HOLD = 'hold=; env --block-signal=USR2 true 2>/dev/null && hold="env --block-signal=USR2"'
 """Keeps a warning that comes before the worker listens until it does; else it would end it, and the job."""

@@ -12,10 +12,10 @@ from ettsweep.files import Json
 from ettsweep.provenance import provenance
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
-from ettsweep.spec import RunSpec
-from ettsweep.sweep.ledger import Run
-from ettsweep.tasks.data import data_env
-from ettsweep.tasks.kinds import task_kind
+from ettsweep.runs.spec import RunSpec
+from ettsweep.study.run_index import Run
+from ettsweep.trainer.tasks.data_location import data_env
+from ettsweep.trainer.tasks.registry import task_kind
 
 FACTS = ("torch", "numpy", "ettsweep", "python", "instruction_set", "device_name")
 """What claim.json says that can change bits; threads and device are in the command."""
@@ -124,7 +124,7 @@ def facts_here(device: str) -> Json:
     """Return the same of this machine now, for a run on this device (cpu, or a GPU, of which the first is taken)."""
     # In a process of its own, as `doctor` does: a broken torch is a difference, not the end of the command.
     code = (
-        "import json, sys, torch; from ettsweep.training.run import environment;"
+        "import json, sys, torch; from ettsweep.trainer.training.run import environment;"
         "cuda = sys.argv[1] != 'cpu' and torch.cuda.is_available();"
         "print(json.dumps(environment(torch.device('cuda' if cuda else 'cpu'))))"
     )

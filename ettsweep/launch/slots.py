@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ettsweep.errors import StorageError
 from ettsweep.files import dumps, loads, storage_errors
-from ettsweep.launch.profiles import Slot
+from ettsweep.launch.profile import Slot
 from ettsweep.processes import Process, process
 
 SLOTS_ENV = "ETTSWEEP_SLOTS"

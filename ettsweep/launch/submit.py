@@ -12,23 +12,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from ettsweep.console import note
 from ettsweep.errors import InputError, LaunchError, NoAnswerError, NotHereError, UnansweredError
 from ettsweep.files import Json, dumps, storage_errors, write_atomic
 from ettsweep.launch import slurm
 from ettsweep.launch.gpus import TURNS, mps_runs
-from ettsweep.launch.profiles import AnyProfile, LocalProfile, Slot, SlurmProfile
+from ettsweep.launch.profile import AnyProfile, LocalProfile, Slot, SlurmProfile
 from ettsweep.launch.slots import free_first
 from ettsweep.launch.submissions import Submission, next_name, read_submission
-from ettsweep.models.architectures import model_name
-from ettsweep.models.cost import check_size
-from ettsweep.output import note
 from ettsweep.processes import process
 from ettsweep.runs.folder import RunDir, code_dir, jobs_dir
-from ettsweep.scaling.strategies import strategy_name
-from ettsweep.spec import RunSpec
-from ettsweep.sweep.ledger import Plan, Planned
-from ettsweep.tasks.data import data_env, resolve, said
-from ettsweep.tasks.kinds import TASKS
+from ettsweep.runs.spec import RunSpec
+from ettsweep.strategies.strategy import strategy_name
+from ettsweep.study.run_index import Plan, Planned
+from ettsweep.trainer.models.model_cost import check_size
+from ettsweep.trainer.models.registry import model_name
+from ettsweep.trainer.tasks.data_location import data_env, resolve, said
+from ettsweep.trainer.tasks.registry import TASKS
 
 LOST = re.compile(r"timed out|unable to contact|connect|zero bytes|message receive", re.IGNORECASE)
 """What sbatch says when it could not talk to the controller to the end: then there may be jobs all the same."""
@@ -72,7 +72,7 @@ def _content(results: Path, planned: Sequence[Planned], profile: AnyProfile, dat
     """Return what submission.json says; a snapshot of the code is taken if the profile wants one."""
     code = None
     if profile.snapshot:
-        from ettsweep.launch.snapshot import take_snapshot
+        from ettsweep.launch.code_snapshot import take_snapshot
 
         code = str(take_snapshot(results.resolve()))
     kinds = dict.fromkeys(p.spec.task.kind for p in planned if not TASKS[p.spec.task.kind].packaged)

@@ -4,14 +4,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from ettsweep.report.style import strategy_rank
-from ettsweep.spec import Recipe, RunSpec
-from ettsweep.sweep.ledger import Run, by_point
-from ettsweep.sweep.look import Look
-from ettsweep.sweep.search import Point, Search
-from ettsweep.sweep.verdict import Verdict
-from ettsweep.sweep.verify import look_at
-from ettsweep.tasks.kinds import Score
+from ettsweep.report.formats import strategy_rank
+from ettsweep.runs.spec import Recipe, RunSpec
+from ettsweep.study.run_index import Run, by_point
+from ettsweep.study.study import Point, Search
+from ettsweep.study.study_state import Look
+from ettsweep.study.verdict import Verdict
+from ettsweep.study.verification import look_at
+from ettsweep.trainer.tasks.registry import Score
 
 Points = dict[Point, list[Run]]
 """Runs of a family by lattice point, lowest seed first."""

@@ -6,15 +6,15 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 import pandas as pd
 
 from ettsweep.report.families import JudgedFamily
-from ettsweep.report.histories import EVALUATIONS, TRAINING, Histories
-from ettsweep.report.style import plus_minus, point_text, score_text, standard_error
-from ettsweep.scaling.optimizers import factors_of
-from ettsweep.scaling.strategies import map_point
-from ettsweep.spec import log2
-from ettsweep.sweep.course import course
-from ettsweep.sweep.ledger import Run
-from ettsweep.sweep.search import Point, Search, snap
-from ettsweep.sweep.verdict import Verdict
+from ettsweep.report.formats import plus_minus, point_text, score_text, standard_error
+from ettsweep.report.run_histories import EVALUATIONS, TRAINING, Histories
+from ettsweep.runs.spec import log2
+from ettsweep.strategies.optimizers import factors_of
+from ettsweep.strategies.strategy import map_point
+from ettsweep.study.history import course
+from ettsweep.study.run_index import Run
+from ettsweep.study.study import Point, Search, snap
+from ettsweep.study.verdict import Verdict
 
 OWNER = ("sweep", "family", "model", "strategy")
 POINT_COLUMNS = (

@@ -12,17 +12,17 @@ from optuna.storages.journal import BaseJournalBackend, JournalFileBackend
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
+from ettsweep.console import count
 from ettsweep.errors import InputError
 from ettsweep.files import dumps, write_atomic
-from ettsweep.output import count
 from ettsweep.runs.state import State
-from ettsweep.sweep.ledger import Ledger, Run
-from ettsweep.sweep.look import Look
-from ettsweep.sweep.samplers import quiet
-from ettsweep.sweep.search import Point, Search
-from ettsweep.sweep.sweeps import Sweeps
-from ettsweep.sweep.verify import looks
-from ettsweep.tasks.kinds import Score
+from ettsweep.study.run_index import Ledger, Run
+from ettsweep.study.samplers import quiet
+from ettsweep.study.study import Point, Search
+from ettsweep.study.study_state import Look
+from ettsweep.study.sweep_store import Sweeps
+from ettsweep.study.verification import looks
+from ettsweep.trainer.tasks.registry import Score
 
 FAMILY = "family"
 """The attribute of a study that has the id of its family: what Optuna alone has written has none."""

@@ -7,19 +7,19 @@ from typing import Any
 
 import pandas as pd
 
+from ettsweep.console import POINTS, power
 from ettsweep.files import write_atomic
-from ettsweep.models.architectures import model_name
-from ettsweep.output import POINTS, power
 from ettsweep.report.families import JudgedFamily, judged, of_families, points_of
-from ettsweep.report.spikes import SPIKES, rate_columns, spikes_of
-from ettsweep.report.style import mean_std
-from ettsweep.scaling.strategies import strategy_name
-from ettsweep.spec import StrategySpec
-from ettsweep.sweep.ledger import Run
-from ettsweep.sweep.search import Point
-from ettsweep.sweep.sweeps import Searches, held_by
-from ettsweep.sweep.verdict import Verdict
-from ettsweep.tasks.kinds import task_label
+from ettsweep.report.formats import mean_std
+from ettsweep.report.spike_rates import SPIKES, rate_columns, spikes_of
+from ettsweep.runs.spec import StrategySpec
+from ettsweep.strategies.strategy import strategy_name
+from ettsweep.study.run_index import Run
+from ettsweep.study.study import Point
+from ettsweep.study.sweep_store import Searches, held_by
+from ettsweep.study.verdict import Verdict
+from ettsweep.trainer.models.registry import model_name
+from ettsweep.trainer.tasks.registry import task_label
 
 METRICS = ("best_accuracy", "final_accuracy", "best_loss", "final_loss", "best_bits", "final_bits")
 RATES = tuple(column for name in SPIKES for column in rate_columns(name))

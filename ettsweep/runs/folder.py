@@ -41,9 +41,9 @@ from ettsweep.errors import CorruptError, InputError
 from ettsweep.files import Json, dumps, loads, read_json, read_lines, storage_errors, sync, write_atomic
 from ettsweep.processes import Process, process
 from ettsweep.runs.attempt import EVALUATION, Attempt
+from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import Facts, Lost, Outlook, State, Status, ThisMachine, unfinished_status
 from ettsweep.schema import canonical, validate
-from ettsweep.spec import RunSpec
 
 
 def sweeps_dir(results: Path) -> Path:

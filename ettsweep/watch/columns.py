@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from rich.cells import cell_len
 from rich.text import Text
 
-from ettsweep.watch.words import Words
+from ettsweep.watch.labels import Words
 
 GAP = 2
 

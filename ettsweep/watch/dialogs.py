@@ -10,10 +10,10 @@ from textual.binding import Binding, BindingType
 from textual.screen import ModalScreen, Screen
 from textual.widgets import Footer, RichLog, Static
 
-from ettsweep.launch.tail import Tail
-from ettsweep.output import cell, harmless
+from ettsweep.console import cell, harmless
+from ettsweep.launch.log_follow import Tail
 from ettsweep.runs.folder import RunDir
-from ettsweep.watch.drawing import LEGEND, MARKED
+from ettsweep.watch.lattice_view import LEGEND, MARKED
 
 KEPT = 5000
 """Lines of a log that are kept."""

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
+from ettsweep.console import STYLES, cell, count
 from ettsweep.files import number
-from ettsweep.output import STYLES, cell, count
 from ettsweep.runs.state import State
-from ettsweep.sweep.ledger import Run
-from ettsweep.sweep.verdict import Verdict
+from ettsweep.study.run_index import Run
+from ettsweep.study.verdict import Verdict
 
 TOLD = (State.FAILED, State.DIVERGED, State.INTERRUPTED, State.CANCELLED, State.HELD, State.PRUNED)
 """States that are told of as a run comes into them."""

@@ -6,25 +6,25 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ettsweep.console import cell, count
 from ettsweep.errors import CorruptError, EttsweepError, InputError
-from ettsweep.launch.memory import Memory
-from ettsweep.launch.monitor import Snapshot
-from ettsweep.launch.outlook import LiveOutlook
-from ettsweep.launch.pace import Pace
-from ettsweep.launch.packs import pack_of, pack_sizes
-from ettsweep.output import cell, count
+from ettsweep.launch.liveness import LiveOutlook
+from ettsweep.launch.progress import Snapshot
+from ettsweep.launch.running_packs import pack_of, pack_sizes
+from ettsweep.launch.slurm_cache import Memory
+from ettsweep.launch.time_left import Pace
 from ettsweep.runs.folder import RunDir, is_run_id, runs_dir, sweeps_dir
 from ettsweep.runs.state import State
-from ettsweep.sweep.ledger import Ledger, Run
-from ettsweep.sweep.search import Search, titles
-from ettsweep.sweep.sweeps import Sweeps, held_by, holders, load_sweeps
-from ettsweep.sweep.verdict import Verdict
-from ettsweep.sweep.verify import look_at
+from ettsweep.study.run_index import Ledger, Run
+from ettsweep.study.study import Search, titles
+from ettsweep.study.sweep_store import Sweeps, held_by, holders, load_sweeps
+from ettsweep.study.verdict import Verdict
+from ettsweep.study.verification import look_at
 from ettsweep.watch.events import Event, events_of_run, events_of_verdict, short_id
-from ettsweep.watch.lattice import Lattice, lattice
-from ettsweep.watch.rest import Rest, Stopwatch
-from ettsweep.watch.sight import FamilySight, RunSight, Sight
-from ettsweep.watch.training import loss_of, speed_of
+from ettsweep.watch.lattice_cells import Lattice, lattice
+from ettsweep.watch.run_progress import loss_of, speed_of
+from ettsweep.watch.throttle import Rest, Stopwatch
+from ettsweep.watch.view_model import FamilySight, RunSight, Sight
 
 EVENTS = 200
 """Events that are kept."""

@@ -13,20 +13,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ettsweep.errors import EttsweepError, LaunchError, LostPeerError
-from ettsweep.launch.profiles import Slot
+from ettsweep.launch.profile import Slot
 from ettsweep.launch.slots import hold_slot, let_go, lock_paths
 from ettsweep.launch.submissions import Submission, read_submission
 from ettsweep.provenance import package_dir
 from ettsweep.runs.folder import RunDir
-from ettsweep.worker.control import SIGNALS, Control
 from ettsweep.worker.devices import meet_in_job, meet_leader, prepare_device
-from ettsweep.worker.job import SlurmJob
+from ettsweep.worker.signals import SIGNALS, Control
+from ettsweep.worker.slurm_job import SlurmJob
 from ettsweep.worker.worker import Worker, say
 
 if TYPE_CHECKING:
     import torch
 
-    from ettsweep.training.distributed import Peers
+    from ettsweep.trainer.training.distributed import Peers
 
 
 # --- a slot of this machine -----------------------------------------------------------------------------------------
@@ -62,8 +62,8 @@ def follow_in_slot(told: str) -> int:
 
 def _follow(group: "Peers", device: "torch.device", control: "Control") -> None:
     """Train what the leader of a group says, until it has nothing more."""
-    from ettsweep.training.execution import orders
-    from ettsweep.training.run import train_run
+    from ettsweep.trainer.training.run import train_run
+    from ettsweep.trainer.training.runtime_settings import orders
 
     try:
         for path, number, execution in orders(group):
@@ -111,7 +111,7 @@ def run_task(folder: Path) -> int:
     worker = Worker(submission, slot, submission.run_dirs(submission.runs_of(job.index)), control, job, group)
     worker.serve()
     if group is not None:
-        from ettsweep.training.execution import dismiss
+        from ettsweep.trainer.training.runtime_settings import dismiss
 
         dismiss(group)
         group.leave()

@@ -22,15 +22,15 @@ from typing import TYPE_CHECKING
 
 from ettsweep.errors import LaunchError, first_line
 from ettsweep.files import Json
-from ettsweep.launch.profiles import AnyProfile, Slot
+from ettsweep.launch.profile import AnyProfile, Slot
 from ettsweep.processes import beside, blocked
 from ettsweep.seeding import derive_seed
 
 if TYPE_CHECKING:
     import torch
 
-    from ettsweep.training.distributed import FileStore, Peers
-    from ettsweep.training.execution import Execution
+    from ettsweep.trainer.training.distributed import FileStore, Peers
+    from ettsweep.trainer.training.runtime_settings import Execution
 
 GRACE_S = 30.0
 """Seconds that a process has to end by itself, or to learn that another has ended, before it is killed."""
@@ -69,7 +69,7 @@ def prepare_device(slot: Slot) -> "tuple[torch.device, Json]":
     with blocked(signal.SIGINT):  # amid it torch would lose Ctrl-C, and go on with half of numpy
         import torch
 
-        from ettsweep.training.run import environment
+        from ettsweep.trainer.training.run import environment
 
     torch.set_num_threads(slot.threads)
     device = torch.device(slot.device)
@@ -106,7 +106,7 @@ def keep_freed_memory() -> None:
 
 def execution(profile: AnyProfile, slot: Slot, data: str | None = None, alike: int = 1) -> "Execution":
     """Return how a run is trained in a slot, as one of so many alike: as its profile says, on the data there."""
-    from ettsweep.training.execution import Execution
+    from ettsweep.trainer.training.runtime_settings import Execution
 
     shared = {field.name for field in fields(Execution)}
     said = {name: value for name, value in profile if name in shared and value != "auto"}
@@ -129,8 +129,8 @@ def gathered(slot: Slot, device: "torch.device") -> Iterator["Peers"]:
     Raises:
         LaunchError: one of them has ended before it could train.
     """
-    from ettsweep.training.distributed import ALONE, FileStore, Peers
-    from ettsweep.training.execution import dismiss
+    from ettsweep.trainer.training.distributed import ALONE, FileStore, Peers
+    from ettsweep.trainer.training.runtime_settings import dismiss
 
     if not slot.others:
         yield ALONE
@@ -205,7 +205,7 @@ def meet_in_job(device: "torch.device", name: str) -> "Peers":
     from submitit.helpers import TorchDistributedEnvironment
     from torch.distributed import DistNetworkError
 
-    from ettsweep.training.distributed import DEVICE_WAIT, Peers, TCPStore
+    from ettsweep.trainer.training.distributed import DEVICE_WAIT, Peers, TCPStore
 
     where = TorchDistributedEnvironment()
     leads, port = where.rank == 0, where.master_port
@@ -252,7 +252,7 @@ def meet_leader(told: str) -> "tuple[torch.device, Peers]":
     except (ValueError, KeyError, TypeError):
         raise LaunchError("--follow is for workers: they are started by `ettsweep grid`") from None
     device, _ = prepare_device(slot)
-    from ettsweep.training.distributed import FileStore, Peers
+    from ettsweep.trainer.training.distributed import FileStore, Peers
 
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

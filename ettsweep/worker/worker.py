@@ -15,34 +15,34 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ettsweep.console import note
 from ettsweep.errors import CorruptError, LaunchError, LostPeerError, StorageError
 from ettsweep.files import Json, dumps, write_atomic
 from ettsweep.launch import slurm
-from ettsweep.launch.memory import BEATS
-from ettsweep.launch.outlook import LiveOutlook
-from ettsweep.launch.profiles import PROFILES, AnyProfile, LocalProfile, Slot
+from ettsweep.launch.liveness import LiveOutlook
+from ettsweep.launch.profile import PROFILES, AnyProfile, LocalProfile, Slot
 from ettsweep.launch.slots import Lock, held, hold_slot, let_go, lock_paths
+from ettsweep.launch.slurm_cache import BEATS
 from ettsweep.launch.submissions import Submission
-from ettsweep.output import note
 from ettsweep.processes import beside, process
 from ettsweep.provenance import provenance
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
+from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import Outlook, State, Status, ThisMachine
 from ettsweep.schema import validate
-from ettsweep.spec import RunSpec
-from ettsweep.worker.control import POLL_S, Control
 from ettsweep.worker.devices import execution, gathered, prepare_device
-from ettsweep.worker.job import JobOutlook, SlurmJob
-from ettsweep.worker.pack import WAITING, Places, Remaining, claimable, enough, pack_size
+from ettsweep.worker.packing import WAITING, Places, Remaining, claimable, enough, pack_size
+from ettsweep.worker.signals import POLL_S, Control
+from ettsweep.worker.slurm_job import JobOutlook, SlurmJob
 
 if TYPE_CHECKING:
     import torch
 
-    from ettsweep.training.distributed import Peers
-    from ettsweep.training.ensemble.pack import Pack
-    from ettsweep.training.execution import Execution
-    from ettsweep.training.turns import Stop, Turns
+    from ettsweep.trainer.ensemble.pack import Pack
+    from ettsweep.trainer.training.coroutine import Stop, Turns
+    from ettsweep.trainer.training.distributed import Peers
+    from ettsweep.trainer.training.runtime_settings import Execution
 
 
 IDLE_LIVES = 6
@@ -153,8 +153,8 @@ class Worker:
         """Train what is to be trained, with the other processes of a group."""
         import torch
 
-        from ettsweep.training.ensemble.pack import Pack
-        from ettsweep.training.memory import give_back
+        from ettsweep.trainer.ensemble.pack import Pack
+        from ettsweep.trainer.training.memory import give_back
 
         where = str(self.submission.path / "submission.json")
         profile = validate(PROFILES[self.submission.kind], self.submission.profile, where)
@@ -305,9 +305,9 @@ def train(
     `code` is the provenance of this process; `more` claims runs for places that become free, which are added to
     `attempts`. Returns why each run was stopped, or None.
     """
-    from ettsweep.training.execution import lead
-    from ettsweep.training.run import Claimed, training
-    from ettsweep.training.turns import Stop
+    from ettsweep.trainer.training.coroutine import Stop
+    from ettsweep.trainer.training.run import Claimed, training
+    from ettsweep.trainer.training.runtime_settings import lead
 
     alive = list(attempts)
 
@@ -388,7 +388,7 @@ def train_in_foreground(results: Path, spec: RunSpec, profile: LocalProfile, dat
                 return True
             why = f" ({status.reason})" if status.reason else ""
             raise LaunchError(f"run {run.id} is {status.state}{why}: another process has it; `ettsweep watch` shows it")
-        from ettsweep.training.ensemble.pack import Pack
+        from ettsweep.trainer.ensemble.pack import Pack
 
         logger = logging.getLogger("ettsweep")
         logger.addHandler(logging.StreamHandler())

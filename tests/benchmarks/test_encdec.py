@@ -12,8 +12,8 @@ from bench import encdec as bench
 from bench import turns
 from bench.encdec import MBart, mbart_trainer, our_trainer, run_spec
 from bench.mbart import twin
-from ettsweep.models.architectures import model_spec
-from ettsweep.vocabulary import END, PAD
+from ettsweep.token_ids import END, PAD
+from ettsweep.trainer.models.registry import model_spec
 
 pytestmark = pytest.mark.skipif(not find_spec("transformers"), reason="needs transformers")
 

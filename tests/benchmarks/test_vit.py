@@ -11,7 +11,7 @@ from bench import turns
 from bench import vit as bench
 from bench.tables import Row
 from bench.vit import measure, our_trainer, run_spec, timm_trainer
-from ettsweep.models.architectures import model_spec
+from ettsweep.trainer.models.registry import model_spec
 
 CPU = torch.device("cpu")
 

@@ -11,10 +11,10 @@ import typer
 from support.commandline import Call, ettsweep, keep, write_grid
 
 from ettsweep import cli
-from ettsweep.report.style import STRATEGY_COLOURS, strategy_colour, strategy_rank
+from ettsweep.report.formats import STRATEGY_COLOURS, strategy_colour, strategy_rank
 from ettsweep.runs.folder import RunDir
-from ettsweep.scaling.strategies import parse_strategy
-from ettsweep.sweep.gridfile import load_request
+from ettsweep.strategies.strategy import parse_strategy
+from ettsweep.study.grid_file import load_request
 
 WIDTH = 8
 LR, WD = 0.25, 0.25

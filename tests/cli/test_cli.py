@@ -12,14 +12,14 @@ from support.commandline import Call, ettsweep, keep, runs_in, write_grid
 from support.forks import Forks, warm_workers
 
 from ettsweep import cli
+from ettsweep.console import typed, with_results
 from ettsweep.launch.cost import device_hours
-from ettsweep.launch.profiles import LocalProfile
+from ettsweep.launch.profile import LocalProfile
 from ettsweep.launch.slots import hold_slot, let_go
-from ettsweep.output import typed, with_results
 from ettsweep.runs.folder import RunDir
+from ettsweep.runs.spec import RunSpec, StrategySpec
 from ettsweep.runs.state import State
-from ettsweep.spec import RunSpec, StrategySpec
-from ettsweep.sweep.gridfile import load_request
+from ettsweep.study.grid_file import load_request
 
 COMMANDS = sorted(command.name or command.callback.__name__ for command in cli.app.registered_commands)  # type: ignore[union-attr]
 

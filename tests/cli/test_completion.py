@@ -13,17 +13,17 @@ import pytest
 from support.commandline import ETTSWEEP, keep, typed, write_grid
 
 from ettsweep.cli import completion
-from ettsweep.models.architectures import named_models
 from ettsweep.runs.folder import RunDir
+from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
-from ettsweep.scaling.strategies import STRATEGIES
-from ettsweep.spec import RunSpec
-from ettsweep.sweep.criterion import Rule
-from ettsweep.sweep.gridfile import find_grid, load_request
-from ettsweep.sweep.pruning import PRUNERS
-from ettsweep.sweep.samplers import SAMPLERS
-from ettsweep.tasks.kinds import TASKS
-from ettsweep.training.sinks import SINKS
+from ettsweep.strategies.strategy import STRATEGIES
+from ettsweep.study.criterion import Rule
+from ettsweep.study.grid_file import find_grid, load_request
+from ettsweep.study.pruning import PRUNERS
+from ettsweep.study.samplers import SAMPLERS
+from ettsweep.trainer.models.registry import named_models
+from ettsweep.trainer.tasks.registry import TASKS
+from ettsweep.trainer.training.loggers import SINKS
 
 pytestmark = pytest.mark.usefixtures("process")
 

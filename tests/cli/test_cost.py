@@ -11,7 +11,7 @@ from support.slots import held, waiting
 
 from ettsweep.launch.cost import device_hours
 from ettsweep.runs.folder import RunDir
-from ettsweep.sweep.gridfile import load_request
+from ettsweep.study.grid_file import load_request
 
 TIMED = r"about [\d.]+ device hours, \d+ s on 1 slot \(3 runs of the kind were timed\)"
 

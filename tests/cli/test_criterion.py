@@ -8,9 +8,9 @@ import pytest
 from support.commandline import Call, keep, write_grid
 
 from ettsweep.runs.folder import RunDir
-from ettsweep.sweep.criterion import Criterion
-from ettsweep.sweep.gridfile import load_request
-from ettsweep.sweep.sweeps import load_sweeps
+from ettsweep.study.criterion import Criterion
+from ettsweep.study.grid_file import load_request
+from ettsweep.study.sweep_store import load_sweeps
 
 Ask = Callable[..., None]
 

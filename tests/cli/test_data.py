@@ -15,8 +15,8 @@ from support.pictures import wait_for_reader
 from support.texts import TOPICS, paragraphs, small_tokenizer
 
 from ettsweep.errors import DataMissingError
-from ettsweep.tasks.text.corpus import open_corpus
-from ettsweep.tasks.text.manifest import read_manifest
+from ettsweep.trainer.tasks.text.corpus import open_corpus
+from ettsweep.trainer.tasks.text.corpus_manifest import read_manifest
 
 Options = list[object]
 

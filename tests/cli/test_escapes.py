@@ -7,8 +7,8 @@ from support.commandline import ETTSWEEP, at_a_terminal, ettsweep, write_grid
 from support.watched import Terminal
 
 from ettsweep.runs.folder import RunDir
-from ettsweep.sweep.changes import extend
-from ettsweep.sweep.gridfile import load_request
+from ettsweep.study.grid_file import load_request
+from ettsweep.study.sweep_updates import extend
 
 NASTY = "\x1b]0;mine\x07\x1b[2J\rgone\u202e [red]not red[/red] [/nope] [link=x :boom:"
 SPELLED = r"\x1b]0;mine\x07\x1b[2J\rgone\u202e [red]not red[/red] [/nope] [link=x :boom:"

@@ -10,11 +10,11 @@ import pytest
 import typer
 from support.commandline import Call, finish, keep, write_grid
 
-from ettsweep.cli.conduct import detaching
+from ettsweep.cli.prompts import detaching
 from ettsweep.runs.folder import RunDir
+from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
-from ettsweep.spec import RunSpec
-from ettsweep.sweep.gridfile import load_request
+from ettsweep.study.grid_file import load_request
 
 Ask = Callable[..., list[RunSpec]]
 

@@ -10,11 +10,11 @@ from support.commandline import Call, ettsweep, status
 from support.pictures import CLASSES, COUNTS, write_folders
 from support.texts import TOPICS, small_tokenizer
 
-from ettsweep.models.architectures import named_models
-from ettsweep.sweep.criterion import resolve
-from ettsweep.sweep.gridfile import load_request
-from ettsweep.sweep.template import GRIDS, PROPOSALS
-from ettsweep.tasks.kinds import TASKS, task_kind
+from ettsweep.study.criterion import resolve
+from ettsweep.study.grid_file import load_request
+from ettsweep.study.grid_template import GRIDS, PROPOSALS
+from ettsweep.trainer.models.registry import named_models
+from ettsweep.trainer.tasks.registry import TASKS, task_kind
 
 SHIPPED = Path(__file__).parents[2] / "grids"
 

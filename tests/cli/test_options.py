@@ -8,11 +8,11 @@ from support.commandline import GRID, Call, keep, write_grid
 from ettsweep.cli.options import Runs
 from ettsweep.errors import InputError
 from ettsweep.runs.folder import RunDir
+from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
-from ettsweep.spec import RunSpec
-from ettsweep.sweep.gridfile import load_request
-from ettsweep.sweep.ledger import load_ledger
-from ettsweep.sweep.sweeps import load_sweeps
+from ettsweep.study.grid_file import load_request
+from ettsweep.study.run_index import load_ledger
+from ettsweep.study.sweep_store import load_sweeps
 
 MakeSpec = Callable[..., RunSpec]
 

@@ -8,7 +8,7 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from support.commandline import Call, finish, keep, write_grid
 
-from ettsweep.sweep.gridfile import load_request
+from ettsweep.study.grid_file import load_request
 
 
 @pytest.fixture

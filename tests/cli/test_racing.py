@@ -11,10 +11,10 @@ from support.commandline import LONG, PATIENCE_S, Call, Done, finish, keep, runs
 from support.forks import Forks, warm_workers
 
 from ettsweep.runs.folder import RunDir
+from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
-from ettsweep.spec import RunSpec
-from ettsweep.sweep.gridfile import load_request
-from ettsweep.sweep.seeds import RACING
+from ettsweep.study.grid_file import load_request
+from ettsweep.study.seeds import RACING
 
 Ask = Callable[..., list[RunSpec]]
 

@@ -12,12 +12,12 @@ from support.commandline import GRID, Call, keep, write_grid
 from support.made_sweep import digits_spec, imagenet_spec
 from support.undrawn import leave_undrawn
 
-from ettsweep.cli.verdicts import score_note
-from ettsweep.launch.monitor import Monitor, picture
+from ettsweep.cli.verdict_tables import score_note
+from ettsweep.launch.progress import Monitor, picture
 from ettsweep.runs.folder import RunDir
-from ettsweep.spec import RunSpec
-from ettsweep.sweep.gridfile import load_request
-from ettsweep.sweep.search import Axis, Point, Search
+from ettsweep.runs.spec import RunSpec
+from ettsweep.study.grid_file import load_request
+from ettsweep.study.study import Axis, Point, Search
 
 Ask = Callable[..., list[RunSpec]]
 OTHER = {"model": {**GRID["model"], "width": 4}}

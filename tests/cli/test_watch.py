@@ -11,7 +11,7 @@ import pytest
 from support.commandline import ETTSWEEP, Call, at_a_terminal, wait_for
 from support.watched import Terminal, ask, at, claim, finish_all
 
-from ettsweep.sweep.search import Search
+from ettsweep.study.study import Search
 
 WATCH = f"{ETTSWEEP} watch --results {{}}; echo ended with $?"
 

@@ -15,12 +15,12 @@ from support.commandline import GRID, ended, ettsweep, start
 from support.pictures import hang, jpeg, pictures, wait_for_reader, write_cifar, write_folders, write_shards
 
 from ettsweep.doctor.checks import Check
-from ettsweep.doctor.data import examine_data, subject
-from ettsweep.doctor.images import shorten
-from ettsweep.models.architectures import model_spec
-from ettsweep.sweep.gridfile import find_grid, load_request
-from ettsweep.tasks.images.location import guess
-from ettsweep.tasks.images.spec import Cifar10Task, ImageNetTask
+from ettsweep.doctor.data_check import examine_data, subject
+from ettsweep.doctor.image_check import shorten
+from ettsweep.study.grid_file import find_grid, load_request
+from ettsweep.trainer.models.registry import model_spec
+from ettsweep.trainer.tasks.images.image_data import guess
+from ettsweep.trainer.tasks.images.image_task import Cifar10Task, ImageNetTask
 
 Rows = list[tuple[str, str, str]]
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from ettsweep.doctor.machine import examine_saving
-from ettsweep.sweep.gridfile import find_grid, load_request
-from ettsweep.sweep.search import ANYWHERE
+from ettsweep.study.grid_file import find_grid, load_request
+from ettsweep.study.study import ANYWHERE
 
 
 def examine(model: str, results: Path, profile: str, *sets: str) -> list[tuple[str, str, str]]:

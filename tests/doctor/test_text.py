@@ -9,12 +9,12 @@ import pytest
 from support.texts import TOPICS, small_tokenizer
 
 from ettsweep.doctor.checks import Check
-from ettsweep.doctor.data import Subject, examine_data, subject
-from ettsweep.models.architectures import model_spec
-from ettsweep.tasks.text.corpus import open_corpus
-from ettsweep.tasks.text.manifest import read_manifest
-from ettsweep.tasks.text.preparation import CorpusRequest, tokenise
-from ettsweep.tasks.text.spec import TextTask
+from ettsweep.doctor.data_check import Subject, examine_data, subject
+from ettsweep.trainer.models.registry import model_spec
+from ettsweep.trainer.tasks.text.corpus import open_corpus
+from ettsweep.trainer.tasks.text.corpus_manifest import read_manifest
+from ettsweep.trainer.tasks.text.preparation import CorpusRequest, tokenise
+from ettsweep.trainer.tasks.text.text_task import TextTask
 
 
 @pytest.fixture

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from ettsweep.launch.cost import MIXED, Account, Times, cost_so_far, device_hours, saved_by_racing
-from ettsweep.launch.profiles import AnyProfile, LocalProfile, SlurmProfile
+from ettsweep.launch.profile import AnyProfile, LocalProfile, SlurmProfile
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
-from ettsweep.spec import RunSpec
-from ettsweep.sweep.ledger import load_ledger, make_plan
-from ettsweep.sweep.search import Axis, Point, Search
-from ettsweep.sweep.sweeps import by_family
+from ettsweep.runs.spec import RunSpec
+from ettsweep.study.run_index import load_ledger, make_plan
+from ettsweep.study.study import Axis, Point, Search
+from ettsweep.study.sweep_store import by_family
 
 HERE = LocalProfile(devices="cpu", slots=2, threads=1)
 CPU: dict[str, Any] = {"device": "cpu", "threads": 1}

@@ -16,13 +16,13 @@ from support.commandline import wait_for
 from ettsweep.errors import InputError
 from ettsweep.launch import slurm
 from ettsweep.launch.executors import ArrayExecutor, SlotExecutor, sbatch
-from ettsweep.launch.profiles import SlurmProfile
-from ettsweep.launch.rounds import read_ledger
+from ettsweep.launch.follow import read_ledger
+from ettsweep.launch.profile import SlurmProfile
 from ettsweep.launch.submissions import read_submission
 from ettsweep.launch.submit import check, scripts, submit
-from ettsweep.spec import RunSpec
-from ettsweep.sweep.ledger import Plan, make_plan
-from ettsweep.tasks.kinds import task_spec
+from ettsweep.runs.spec import RunSpec
+from ettsweep.study.run_index import Plan, make_plan
+from ettsweep.trainer.tasks.registry import task_spec
 
 ODD = [
     "a b",

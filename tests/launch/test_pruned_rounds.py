@@ -11,14 +11,14 @@ from support.arrays import PROFILE, only_submission
 from support.claims import claimed
 from support.devcluster import Cluster
 
-from ettsweep.launch.profiles import LocalProfile, SlurmProfile
-from ettsweep.launch.rounds import How, carry_out, read_ledger
+from ettsweep.launch.follow import How, carry_out, read_ledger
+from ettsweep.launch.profile import LocalProfile, SlurmProfile
 from ettsweep.runs.folder import RunDir
+from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
-from ettsweep.spec import RunSpec
-from ettsweep.sweep import pruning
-from ettsweep.sweep.ledger import Ledger, Plan, make_plan
-from ettsweep.sweep.pruning import Pruner
+from ettsweep.study import pruning
+from ettsweep.study.pruning import Pruner
+from ettsweep.study.run_index import Ledger, Plan, make_plan
 
 MakeSpec = Callable[..., RunSpec]
 

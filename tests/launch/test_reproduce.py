@@ -14,13 +14,13 @@ import pytest
 from support.commandline import ETTSWEEP, ettsweep, runs_in, write_grid
 
 from ettsweep.launch import reproduce as module
-from ettsweep.launch.profiles import LocalProfile, load_profile
+from ettsweep.launch.profile import LocalProfile, load_profile
 from ettsweep.launch.reproduce import differences, facts, facts_here, reproduce
 from ettsweep.provenance import provenance
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
-from ettsweep.spec import RunSpec
-from ettsweep.sweep.gridfile import load_request
+from ettsweep.runs.spec import RunSpec
+from ettsweep.study.grid_file import load_request
 
 MakeSpec = Callable[..., RunSpec]
 HERE = {"torch": "2.9", "numpy": "2.1", "instruction_set": "AVX2", "code": "c0de"}
@@ -186,7 +186,7 @@ def test_a_run_that_resumed_under_other_circumstances_says_so(results: Path, spe
 
 
 def test_a_task_with_a_data_set_says_that_it_needs_it(results: Path, here: None) -> None:
-    from ettsweep.resources import shipped
+    from ettsweep.shipped_files import shipped
 
     spec = load_request(shipped("grids") / "vit-b16.yaml").specs()[0]
     found = reproduce(RunDir.create(results, spec), spec, None)
@@ -197,7 +197,7 @@ def test_a_task_with_a_data_set_says_that_it_needs_it(results: Path, here: None)
 def test_the_facts_of_this_process_are_those_that_a_run_records(results: Path, spec: RunSpec) -> None:
     import torch
 
-    from ettsweep.training.run import environment
+    from ettsweep.trainer.training.run import environment
 
     attempt = begun(results, spec, environment(torch.device("cpu")), **provenance())
     assert differences(facts(attempt), facts_here("cpu")) == []

@@ -26,12 +26,12 @@ from typing import Any
 
 import pytest
 
-from ettsweep.launch.memory import Memory
-from ettsweep.launch.profiles import LocalProfile
+from ettsweep.launch.profile import LocalProfile
+from ettsweep.launch.slurm_cache import Memory
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir, runs_dir
+from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
-from ettsweep.spec import RunSpec
 from ettsweep.worker.worker import beating
 
 HOSTS = 3

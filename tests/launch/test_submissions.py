@@ -10,9 +10,9 @@ import pytest
 
 from ettsweep.errors import CorruptError, NoAnswerError
 from ettsweep.launch import slurm
-from ettsweep.launch.housekeeping import find_waste, remove
-from ettsweep.launch.outlook import LiveOutlook
-from ettsweep.launch.profiles import LocalProfile
+from ettsweep.launch.cleanup import find_waste, remove
+from ettsweep.launch.liveness import LiveOutlook
+from ettsweep.launch.profile import LocalProfile
 from ettsweep.launch.slurm import ArrayTask
 from ettsweep.launch.submissions import Submission, next_name, read_submission, submission_folders, submissions
 from ettsweep.processes import Life, Process, process

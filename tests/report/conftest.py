@@ -9,9 +9,9 @@ import pytest
 from support.made_sweep import FRESH, SEEDS, Made, digits_spec, finish, loss_at, read, search
 
 from ettsweep.runs.folder import RunDir
-from ettsweep.sweep.criterion import Criterion
-from ettsweep.sweep.search import Axis, Point
-from ettsweep.sweep.seeds import RACING
+from ettsweep.study.criterion import Criterion
+from ettsweep.study.seeds import RACING
+from ettsweep.study.study import Axis, Point
 
 
 @pytest.fixture(scope="session")

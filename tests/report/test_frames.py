@@ -13,12 +13,12 @@ from support.made_sweep import FRESH, SEEDS, Made, digits_spec, finish, finish_a
 
 from ettsweep.report import frames
 from ettsweep.report.families import JudgedFamily, judged
-from ettsweep.report.histories import Histories
+from ettsweep.report.run_histories import Histories
 from ettsweep.runs.folder import RunDir
-from ettsweep.sweep.criterion import Stated
-from ettsweep.sweep.search import Axis, Point
-from ettsweep.sweep.seeds import RACING
-from ettsweep.sweep.verify import look_at
+from ettsweep.study.criterion import Stated
+from ettsweep.study.seeds import RACING
+from ettsweep.study.study import Axis, Point
+from ettsweep.study.verification import look_at
 
 CENTRE = "(2^-6, 2^-1)"
 

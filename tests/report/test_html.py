@@ -12,10 +12,10 @@ from support.drawn_figures import figures_of
 from support.made_sweep import Made
 
 from ettsweep.report.families import Comparison, judged
-from ettsweep.report.html import MOST_PLAIN_ROWS, render
-from ettsweep.report.sections import Figures
-from ettsweep.report.spikes import SPIKES
-from ettsweep.sweep.search import Point
+from ettsweep.report.page import MOST_PLAIN_ROWS, render
+from ettsweep.report.page_sections import Figures
+from ettsweep.report.spike_rates import SPIKES
+from ettsweep.study.study import Point
 
 HOSTILE = '<script>alert("x")</script>&\'"'
 

@@ -23,12 +23,12 @@ from support.commandline import PATIENCE_S, keep, write_grid
 from ettsweep.errors import InputError, StorageError
 from ettsweep.report.optuna_journal import write_journal
 from ettsweep.runs.folder import RunDir
-from ettsweep.spec import RunSpec
-from ettsweep.sweep.changes import propose
-from ettsweep.sweep.gridfile import load_request
-from ettsweep.sweep.ledger import load_ledger
-from ettsweep.sweep.search import Centre
-from ettsweep.sweep.sweeps import Proposal, load_sweeps
+from ettsweep.runs.spec import RunSpec
+from ettsweep.study.grid_file import load_request
+from ettsweep.study.run_index import load_ledger
+from ettsweep.study.study import Centre
+from ettsweep.study.sweep_store import Proposal, load_sweeps
+from ettsweep.study.sweep_updates import propose
 
 GRID: dict[str, Any] = {
     "centre": {"standard": {"lr": 0.25, "wd": 0.25}, "mup": {"lr": 1.0, "wd": 0.5}},

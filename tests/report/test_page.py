@@ -17,11 +17,11 @@ from support.drawn_figures import figures_of
 from support.made_sweep import Made, digits_spec, finish, read, search
 
 from ettsweep.report.families import Comparison, compare, judged
-from ettsweep.report.html import render
-from ettsweep.report.sections import Figures
-from ettsweep.report.style import point_text
+from ettsweep.report.formats import point_text
+from ettsweep.report.page import render
+from ettsweep.report.page_sections import Figures
 from ettsweep.runs.folder import RunDir
-from ettsweep.sweep.search import Point
+from ettsweep.study.study import Point
 
 HOSTILE = "\"}}</script><img src=x onerror=alert(1)><script>alert(2)</script>\u2028&'ж名"
 

@@ -16,12 +16,12 @@ from support.made_sweep import FRESH, SEEDS, Made, loss_at
 
 from ettsweep.report import tables
 from ettsweep.report.families import judged
-from ettsweep.report.style import mean_std
+from ettsweep.report.formats import mean_std
 from ettsweep.report.tables import RUN_COLUMNS, latex, markdown, runs_table
 from ettsweep.runs.folder import RunDir
-from ettsweep.sweep.criterion import Stated
-from ettsweep.sweep.ledger import Run
-from ettsweep.tasks.kinds import Score
+from ettsweep.study.criterion import Stated
+from ettsweep.study.run_index import Run
+from ettsweep.trainer.tasks.registry import Score
 
 
 def points(runs: Sequence[Run]) -> pd.DataFrame:

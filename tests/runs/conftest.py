@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ettsweep.runs.folder import RunDir
-from ettsweep.spec import RunSpec
+from ettsweep.runs.spec import RunSpec
 
 
 @pytest.fixture

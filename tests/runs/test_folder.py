@@ -13,8 +13,8 @@ from ettsweep.errors import CorruptError, StorageError
 from ettsweep.files import dumps, read_lines, write_atomic
 from ettsweep.processes import Process, process
 from ettsweep.runs.folder import RunDir, is_run_id
+from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
-from ettsweep.spec import RunSpec
 
 SmallDisk = Callable[[str], Path]
 

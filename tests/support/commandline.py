@@ -25,10 +25,10 @@ from ettsweep.errors import CorruptError
 from ettsweep.launch import slurm
 from ettsweep.launch.submissions import read_submission, submission_folders
 from ettsweep.runs.folder import RunDir, runs_dir
-from ettsweep.spec import RunSpec
-from ettsweep.sweep.changes import extend
-from ettsweep.sweep.search import Request
-from ettsweep.worker.control import SIGNALS
+from ettsweep.runs.spec import RunSpec
+from ettsweep.study.study import Request
+from ettsweep.study.sweep_updates import extend
+from ettsweep.worker.signals import SIGNALS
 
 ETTSWEEP = str(Path(sys.executable).with_name("ettsweep"))
 PATIENCE_S = 180
@@ -249,8 +249,8 @@ def undisturbed(spec: RunSpec) -> RunDir:
     """Train a run in this process from its start to its end; once for all tests that compare others with it."""
     import torch
 
-    from ettsweep.training.execution import Execution
-    from ettsweep.training.run import train_run
+    from ettsweep.trainer.training.run import train_run
+    from ettsweep.trainer.training.runtime_settings import Execution
 
     torch.set_num_threads(1)
     run = RunDir.create(Path(_undisturbed_runs().name), spec)

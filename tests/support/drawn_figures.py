@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable
 
-from ettsweep.report.claims import Key
-from ettsweep.report.drawn import Drawing, Figure
 from ettsweep.report.families import Comparison
-from ettsweep.report.histories import Histories
+from ettsweep.report.figure_files import Drawing, Figure
+from ettsweep.report.run_histories import Histories
+from ettsweep.report.verdict_text import Key
 
 ROWS = 60
 """Of each run's steps: enough for made ones."""

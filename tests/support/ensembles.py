@@ -18,12 +18,12 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
-from ettsweep.models.architectures import parameter_shapes
-from ettsweep.models.build import build_model, initialise
-from ettsweep.models.encdec import EncDec
-from ettsweep.models.vit_spec import VitSpec
-from ettsweep.scaling.factors import Group
-from ettsweep.spec import ModelSpec, StrategySpec
+from ettsweep.runs.spec import ModelSpec, StrategySpec
+from ettsweep.strategies.factors import Group
+from ettsweep.trainer.models.build import build_model, initialise
+from ettsweep.trainer.models.encdec import EncDec
+from ettsweep.trainer.models.registry import parameter_shapes
+from ettsweep.trainer.models.vit_spec import VitSpec
 
 Array = NDArray[np.float64]
 Inputs = tuple[Tensor, ...]

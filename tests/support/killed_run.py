@@ -17,9 +17,9 @@ from ettsweep.files import Json, dumps
 from ettsweep.runs import folder
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
-from ettsweep.training import checkpoint, saver
-from ettsweep.training.execution import Execution
-from ettsweep.training.run import environment, train_run
+from ettsweep.trainer.training import async_checkpoint, checkpoint
+from ettsweep.trainer.training.run import environment, train_run
+from ettsweep.trainer.training.runtime_settings import Execution
 
 STEP_S = 0.002
 """Least time a step takes, so that a kill after a while meets a run that is under way."""
@@ -120,7 +120,7 @@ def train_and_kill(path: str, seed: int, beside: bool = False) -> list[dict[str,
         pid = os.fork()
         if pid == 0:
             os.close(read)
-            saver.LARGE_BYTES = 0 if beside else saver.LARGE_BYTES
+            async_checkpoint.LARGE_BYTES = 0 if beside else async_checkpoint.LARGE_BYTES
             attempt_run(run, write, how, count)
             os._exit(0)
         os.close(write)

@@ -1,9 +1,9 @@
 """A finished check whose measurements follow the theory, but for those that a test spoils."""
 
-from ettsweep.check.findings import findings
-from ettsweep.check.judgement import judge
-from ettsweep.check.outcome import CheckResult, Curves
-from ettsweep.spec import ModelSpec
+from ettsweep.runs.spec import ModelSpec
+from ettsweep.theory.judge import judge
+from ettsweep.theory.judgement_text import findings
+from ettsweep.theory.scaling_check import CheckResult, Curves
 from support.perfect import HEADS, SAMPLES, WIDTHS, expectations, perfect
 
 

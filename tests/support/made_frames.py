@@ -5,9 +5,9 @@ from typing import Any
 
 import pandas as pd
 
+from ettsweep.report.formats import plus_minus, point_text
 from ettsweep.report.frames import CURVE_COLUMNS, POINT_COLUMNS, SPIKE_COLUMNS
-from ettsweep.report.style import plus_minus, point_text
-from ettsweep.sweep.search import Axis, Point, neighbours
+from ettsweep.study.study import Axis, Point, neighbours
 
 Steps = tuple[int, int]
 
@@ -84,7 +84,7 @@ def run_of(steps: Steps, seed: int) -> str:
 
 def no_surface() -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return frames of a surface and its optimum where there is none."""
-    from ettsweep.report.fitted import optimum_frame, surface_frame
+    from ettsweep.report.surface_frames import optimum_frame, surface_frame
 
     return surface_frame([]), optimum_frame([])
 

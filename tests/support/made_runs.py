@@ -6,14 +6,14 @@ from typing import Any, Protocol
 
 import torch
 
-from ettsweep.models.encdec_spec import EncDecSpec
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
-from ettsweep.scaling.optimizers import AdamWSpec
-from ettsweep.spec import RunSpec, ScheduleSpec, StrategySpec
-from ettsweep.tasks.text.location import pydoc_digest
-from ettsweep.tasks.text.spec import PydocTask
-from ettsweep.training.turns import Stop
+from ettsweep.runs.spec import RunSpec, ScheduleSpec, StrategySpec
+from ettsweep.strategies.optimizers import AdamWSpec
+from ettsweep.trainer.models.encdec_spec import EncDecSpec
+from ettsweep.trainer.tasks.text.text_data import pydoc_digest
+from ettsweep.trainer.tasks.text.text_task import PydocTask
+from ettsweep.trainer.training.coroutine import Stop
 
 CPU = torch.device("cpu")
 

@@ -6,15 +6,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ettsweep.models.vit_spec import VitSpec
 from ettsweep.runs.folder import RunDir
-from ettsweep.spec import RunSpec, ScheduleSpec, StrategySpec
-from ettsweep.sweep.ledger import Run, load_ledger
-from ettsweep.sweep.search import Axis, Point, Search, expand
-from ettsweep.sweep.sweeps import by_family
-from ettsweep.sweep.verdict import Verdict
-from ettsweep.sweep.verify import look_at
-from ettsweep.tasks.images.spec import DigitsTask, ImageNetTask
+from ettsweep.runs.spec import RunSpec, ScheduleSpec, StrategySpec
+from ettsweep.study.run_index import Run, load_ledger
+from ettsweep.study.study import Axis, Point, Search, expand
+from ettsweep.study.sweep_store import by_family
+from ettsweep.study.verdict import Verdict
+from ettsweep.study.verification import look_at
+from ettsweep.trainer.models.vit_spec import VitSpec
+from ettsweep.trainer.tasks.images.image_task import DigitsTask, ImageNetTask
 
 SEEDS = (0, 1, 2)
 FRESH = (10, 11)

@@ -5,14 +5,14 @@ from functools import cache
 
 import numpy as np
 
-from ettsweep.check.expectations import Expectations, Prediction, between, own
-from ettsweep.check.measured import EXACT, Measured
-from ettsweep.models.architectures import dims, parameter_shapes
-from ettsweep.models.encdec_spec import EncDecSpec
-from ettsweep.models.vit_spec import VitSpec
-from ettsweep.scaling.factors import Group, Optimizer, init_std, lr_factor
-from ettsweep.scaling.kernels import Kernels, encdec_kernels, vit_kernels
-from ettsweep.spec import ModelSpec
+from ettsweep.runs.spec import ModelSpec
+from ettsweep.strategies.factors import Group, Optimizer, init_std, lr_factor
+from ettsweep.theory.expectations import Expectations, Prediction, between, own
+from ettsweep.theory.kernels import Kernels, encdec_kernels, vit_kernels
+from ettsweep.theory.measurement import EXACT, Measured
+from ettsweep.trainer.models.encdec_spec import EncDecSpec
+from ettsweep.trainer.models.registry import dims, parameter_shapes
+from ettsweep.trainer.models.vit_spec import VitSpec
 
 SAMPLES, HEADS = 2, 4
 WIDTHS = (32, 64, 128, 256)

@@ -8,8 +8,8 @@ import altair as alt
 import vl_convert
 
 from ettsweep.files import Json
-from ettsweep.report.drawn import VEGA_LITE
-from ettsweep.report.figures.data import FILE_WIDTH
+from ettsweep.report.figure_files import VEGA_LITE
+from ettsweep.report.figures.chart_data import FILE_WIDTH
 from ettsweep.report.theme import CONFIG
 
 TOLD = CONFIG | {"aria": True, "mark": {"aria": True}}

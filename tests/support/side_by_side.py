@@ -18,18 +18,18 @@ from torch.distributed import FileStore
 from torch.distributed import fsdp as fsdp
 
 from ettsweep.errors import LostPeerError
-from ettsweep.models.blocks import Network
-from ettsweep.models.vit import Vit
-from ettsweep.models.vit_spec import VitSpec
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
-from ettsweep.spec import Precision
-from ettsweep.training import checkpoint, saver
-from ettsweep.training.distributed import Peers, parameters, whole
-from ettsweep.training.execution import Execution, dismiss, lead, orders
-from ettsweep.training.run import environment, prepare, train_run
-from ettsweep.training.trainer import initial_network
-from ettsweep.training.turns import Stop
+from ettsweep.runs.spec import Precision
+from ettsweep.trainer.models.blocks import Network
+from ettsweep.trainer.models.vit import Vit
+from ettsweep.trainer.models.vit_spec import VitSpec
+from ettsweep.trainer.training import async_checkpoint, checkpoint
+from ettsweep.trainer.training.coroutine import Stop
+from ettsweep.trainer.training.distributed import Peers, parameters, whole
+from ettsweep.trainer.training.run import environment, prepare, train_run
+from ettsweep.trainer.training.runtime_settings import Execution, dismiss, lead, orders
+from ettsweep.trainer.training.trainer import initial_network
 from support.resident import forget_peak, peak_resident_bytes
 
 CPU = torch.device("cpu")
@@ -120,7 +120,7 @@ IN_THIRD = 68
 """Of the tensors that each process gathers of a run with AdamW and one block, 32 each time."""
 
 KILLED: dict[str, Callable[[], None]] = {
-    "while it is gathered": lambda: killed_at(saver, "whole", IN_THIRD),
+    "while it is gathered": lambda: killed_at(async_checkpoint, "whole", IN_THIRD),
     "in the file": lambda: setattr(checkpoint, "_write", third(checkpoint._write, half_written)),
     "before it counts": lambda: killed_at(Attempt, "save_checkpoint", 3),
 }
@@ -174,7 +174,7 @@ def say_memory(trial: Trial, group: Peers) -> Any:
     if trial.sharded:
         if group.leads:
             run.claim({}, after=0)
-        saver.Saver().save(run.attempt(1), trainer, [])()
+        async_checkpoint.Saver().save(run.attempt(1), trainer, [])()
         group.agree(0)  # it is on disk
         checkpoint.restore(checkpoint.load(run.attempt(1)) if group.leads else None, trainer)
     saved = peak_resident_bytes()
@@ -204,9 +204,9 @@ def take_part(trial: Trial, rank: int, meeting: str, say: Callable[[str], None])
     if trial.compile:  # it tells of a CUDA that is there without a GPU
         logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
     if trial.beside:
-        saver.LARGE_BYTES = 0
+        async_checkpoint.LARGE_BYTES = 0
     if trial.how == "no room" and rank == trial.rank:
-        saver.Saver._room = lambda *_: False  # type: ignore[method-assign]
+        async_checkpoint.Saver._room = lambda *_: False  # type: ignore[method-assign]
     if trial.how == "full" and rank == trial.rank:
         full_with(trial.after)
     calls = 0

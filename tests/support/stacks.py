@@ -4,9 +4,9 @@ from collections.abc import Iterable, Sequence
 
 from torch import Tensor
 
-from ettsweep.tasks.base import Batch
-from ettsweep.training.ensemble.stack import Stack
-from ettsweep.training.trainer import Trainer
+from ettsweep.trainer.ensemble.stack import Stack
+from ettsweep.trainer.tasks.task import Batch
+from ettsweep.trainer.training.trainer import Trainer
 
 
 def step(stack: Stack, lrs: Sequence[float], batches: Sequence[Iterable[Batch]]) -> list[tuple[Tensor, Tensor, Tensor]]:

@@ -5,7 +5,7 @@ from itertools import islice, product
 from pathlib import Path
 from pydoc_data.topics import topics
 
-from ettsweep.tasks.text.tokenizer import BYTES, Tokenizer, train_bpe
+from ettsweep.trainer.tasks.text.tokenizer import BYTES, Tokenizer, train_bpe
 
 TOPICS = [text for _, text in sorted(topics.items())]
 """Python's own documentation: some eighty documents, 465 kB."""

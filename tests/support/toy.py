@@ -6,13 +6,13 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from ettsweep.models.architectures import Architecture
-from ettsweep.models.blocks import Network
-from ettsweep.models.transformer import Parameter
-from ettsweep.scaling.factors import Dims, Group
-from ettsweep.spec import ModelSpec, StrategySpec, TaskSpec
-from ettsweep.tasks.base import Batch, Loading, Share
-from ettsweep.tasks.kinds import LOWEST_LOSS, TaskKind
+from ettsweep.runs.spec import ModelSpec, StrategySpec, TaskSpec
+from ettsweep.strategies.factors import Dims, Group
+from ettsweep.trainer.models.blocks import Network
+from ettsweep.trainer.models.registry import Architecture
+from ettsweep.trainer.models.transformer import Parameter
+from ettsweep.trainer.tasks.registry import LOWEST_LOSS, TaskKind
+from ettsweep.trainer.tasks.task import Batch, Loading, Share
 
 
 class ToySpec(ModelSpec):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ettsweep.report.drawn import Figure
+from ettsweep.report.figure_files import Figure
 
 
 def leave_undrawn(patch: pytest.MonkeyPatch) -> None:

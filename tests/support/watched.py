@@ -13,12 +13,12 @@ import pytest
 
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
-from ettsweep.spec import RunSpec
-from ettsweep.sweep.gridfile import load_request
-from ettsweep.sweep.ledger import Ledger
-from ettsweep.sweep.search import Search
-from ettsweep.sweep.sweeps import Sweeps
-from ettsweep.watch.sight import FamilySight, Sight
+from ettsweep.runs.spec import RunSpec
+from ettsweep.study.grid_file import load_request
+from ettsweep.study.run_index import Ledger
+from ettsweep.study.study import Search
+from ettsweep.study.sweep_store import Sweeps
+from ettsweep.watch.view_model import FamilySight, Sight
 from ettsweep.watch.watcher import Chosen, Watcher
 from support.commandline import keep, wait_for, write_grid
 from support.made_sweep import finish, loss_at

@@ -11,9 +11,9 @@ from support.watched import MIDDLE, NOON, ask, at, choose_all, claim, family, fi
 from ettsweep.errors import InputError
 from ettsweep.runs.folder import RunDir, runs_dir, sweeps_dir
 from ettsweep.runs.state import State
-from ettsweep.sweep.ledger import Ledger, load_ledger
-from ettsweep.sweep.sweeps import Sweeps
-from ettsweep.sweep.verify import judge
+from ettsweep.study.run_index import Ledger, load_ledger
+from ettsweep.study.sweep_store import Sweeps
+from ettsweep.study.verification import judge
 from ettsweep.watch.watcher import Chosen, Watcher
 
 

@@ -23,7 +23,7 @@ from ettsweep.launch.submissions import submission_folders
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.state import MAX_LOST_ATTEMPTS, State
-from ettsweep.sweep.gridfile import load_request
+from ettsweep.study.grid_file import load_request
 from ettsweep.worker import devices
 
 pytestmark = [
@@ -268,7 +268,9 @@ def test_a_process_that_cannot_even_start_is_an_error_and_nobody_waits_for_it(
 def test_a_run_that_is_lost_whenever_it_starts_fails_in_the_end(
     command: Any, results: Path, followers_first: Callable[[str], None]
 ) -> None:
-    followers_first("import os\nfrom ettsweep.training import loop\nloop.Trainer.train_step = lambda *_: os._exit(7)")
+    followers_first(
+        "import os\nfrom ettsweep.trainer.training import loop\nloop.Trainer.train_step = lambda *_: os._exit(7)"
+    )
     (spec,) = load_request(Path(command[2])).specs()
     run = RunDir.create(results, spec)
     for number in range(MAX_LOST_ATTEMPTS - 1):
@@ -287,7 +289,7 @@ def test_what_a_follower_alone_cannot_do_is_told_and_not_tried_again(
     command: Any, results: Path, followers_first: Callable[[str], None]
 ) -> None:
     followers_first(
-        "from ettsweep.tasks.images.digits import Digits\n"
+        "from ettsweep.trainer.tasks.images.digits import Digits\n"
         "def unreadable(*_): raise OSError('the disk of this node alone is broken')\n"
         "Digits.validation = unreadable"
     )

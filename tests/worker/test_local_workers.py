@@ -37,16 +37,16 @@ from support.slots import (
     waiting,
 )
 
-from ettsweep.launch.outlook import LiveOutlook
-from ettsweep.launch.replacement import Replacer
+from ettsweep.launch.liveness import LiveOutlook
+from ettsweep.launch.local_workers import Replacer
 from ettsweep.launch.slots import held as held_locks
 from ettsweep.launch.slots import slot_dir
 from ettsweep.launch.submissions import Vacancy, submission_folders
 from ettsweep.processes import process
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
-from ettsweep.spec import RunSpec
-from ettsweep.sweep.gridfile import load_request
+from ettsweep.runs.spec import RunSpec
+from ettsweep.study.grid_file import load_request
 
 pytestmark = [
     pytest.mark.skipif(not Path("/proc/locks").exists(), reason="looks at processes through Linux's /proc"),
@@ -82,9 +82,9 @@ def test_runs_train_on_after_the_process_that_submitted_them(
     path = write_grid(tmp_path / "grid.yaml")
     code = (
         "import sys; from pathlib import Path\n"
-        "from ettsweep.launch.profiles import LocalProfile; from ettsweep.launch.submit import submit\n"
-        "from ettsweep.sweep.gridfile import load_request; from ettsweep.sweep.ledger import Ledger\n"
-        "from ettsweep.sweep.ledger import make_plan\n"
+        "from ettsweep.launch.profile import LocalProfile; from ettsweep.launch.submit import submit\n"
+        "from ettsweep.study.grid_file import load_request; from ettsweep.study.run_index import Ledger\n"
+        "from ettsweep.study.run_index import make_plan\n"
         "plan = make_plan(load_request(Path(sys.argv[1])).specs(), Ledger({}, {}))\n"
         "print(*submit(Path(sys.argv[2]), plan, LocalProfile(devices='cpu', slots=1)))\n"
         "assert 'torch' not in sys.modules\n"

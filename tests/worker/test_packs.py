@@ -25,22 +25,22 @@ from support.commandline import (
 from support.made_runs import CPU, MakeSpec
 from support.slots import end_stopped, held, owner, wait_for_results, waiting
 
-from ettsweep.launch.profiles import LocalProfile, Slot
+from ettsweep.launch.profile import LocalProfile, Slot
 from ettsweep.launch.submissions import Submission
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
+from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State, ThisMachine
-from ettsweep.spec import RunSpec
-from ettsweep.tasks.base import Share
-from ettsweep.tasks.images.spec import ImageNetTask
-from ettsweep.training import memory
-from ettsweep.training.distributed import ALONE
-from ettsweep.training.ensemble import stack
-from ettsweep.training.ensemble.stack import Shape, Verdict
-from ettsweep.training.run import environment
-from ettsweep.training.trainer import initial_network
-from ettsweep.worker.control import POLL_S
-from ettsweep.worker.pack import Places, Remaining, Size, enough, pack_size
+from ettsweep.trainer.ensemble import stack
+from ettsweep.trainer.ensemble.stack import Shape, Verdict
+from ettsweep.trainer.tasks.images.image_task import ImageNetTask
+from ettsweep.trainer.tasks.task import Share
+from ettsweep.trainer.training import memory
+from ettsweep.trainer.training.distributed import ALONE
+from ettsweep.trainer.training.run import environment
+from ettsweep.trainer.training.trainer import initial_network
+from ettsweep.worker.packing import Places, Remaining, Size, enough, pack_size
+from ettsweep.worker.signals import POLL_S
 from ettsweep.worker.worker import ALONE_OF_ITS_KIND, Worker
 
 Ask = Callable[..., Any]
@@ -250,7 +250,7 @@ def test_a_worker_makes_one_trial_for_all_of_its_packs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What it says holds for the runs after those that it was made with."""
-    monkeypatch.setattr("ettsweep.worker.pack.WORTH_A_TRIAL", 24 * 16)
+    monkeypatch.setattr("ettsweep.worker.packing.WORTH_A_TRIAL", 24 * 16)
     tried, trial = list[int](), stack.trial
     for pays, packs in ((0.0, [8] * 16 + [1] * 3), (9.0, [8] * 8 + [1] * 11)):
         monkeypatch.setattr(stack, "PAYS", pays)

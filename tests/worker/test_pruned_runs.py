@@ -134,9 +134,9 @@ def trained_until_pruned(results: Path, run: RunDir, step: int) -> Attempt:
     """Train a run of the small grid in this process until it is pruned."""
     import torch
 
-    from ettsweep.training.execution import Execution
-    from ettsweep.training.run import environment, train_run
-    from ettsweep.training.turns import Stop
+    from ettsweep.trainer.training.coroutine import Stop
+    from ettsweep.trainer.training.run import environment, train_run
+    from ettsweep.trainer.training.runtime_settings import Execution
 
     attempt = run.claim(environment(torch.device("cpu")), after=0)
     assert attempt is not None

@@ -21,7 +21,7 @@ from support.onlooker import Onlooker
 
 from ettsweep.launch.submissions import submissions
 from ettsweep.runs.folder import RunDir
-from ettsweep.worker.control import POLL_S
+from ettsweep.worker.signals import POLL_S
 
 STEPS = 120
 """Steps of a run here."""
@@ -80,7 +80,7 @@ if PLACES and TASK and RANK and LIFE < LIVES:
     if "torch" in places:
         sys.meta_path.insert(0, Importing())
     if "step" in places:
-        from ettsweep.training import schedule
+        from ettsweep.trainer.training import schedule
         around(schedule, "lr_at", before="step")
     if "finished" in places:
         from ettsweep.runs.folder import RunDir

@@ -1,10 +1,10 @@
 """Figures: functions of frames that return Altair charts; each is one specification for page, notebook and paper."""
 
-from ettsweep.report.figures.course import course
 from ettsweep.report.figures.curves import curves
-from ettsweep.report.figures.lattice import lattice
+from ettsweep.report.figures.lattice_map import lattice
 from ettsweep.report.figures.optima import scores, seeds
-from ettsweep.report.figures.strategies import strategies
+from ettsweep.report.figures.search_history import course
+from ettsweep.report.figures.strategy_map import strategies
 from ettsweep.report.figures.trajectories import trajectories
 
 __all__ = ["course", "curves", "lattice", "scores", "seeds", "strategies", "trajectories"]

@@ -5,11 +5,11 @@ import json
 import altair as alt
 import pandas as pd
 
-from ettsweep.report.figures.data import Data, columns_from, layered
-from ettsweep.report.histories import EVALUATIONS, NAMES, TRAINING
-from ettsweep.report.style import GREY, strategy_colour
+from ettsweep.report.figures.chart_data import Data, columns_from, layered
+from ettsweep.report.formats import GREY, strategy_colour
+from ettsweep.report.run_histories import EVALUATIONS, NAMES, TRAINING
 from ettsweep.report.theme import CANDIDATE, INK
-from ettsweep.tasks.kinds import evaluated
+from ettsweep.trainer.tasks.registry import evaluated
 
 NAMED_COLOURS = ("#e69f00", "#009e73", "#56b4e9", "#8c510a", "#0072b2", "#d55e00", "#cc79a7")
 """Okabe and Ito's palette and a brown, for the neighbours of a candidate."""

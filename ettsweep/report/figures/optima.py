@@ -3,11 +3,11 @@
 import altair as alt
 import pandas as pd
 
-from ettsweep.report.figures.data import FILE_WIDTH, Data, columns_from, layered
+from ettsweep.report.figures.chart_data import FILE_WIDTH, Data, columns_from, layered
 from ettsweep.report.figures.trajectories import seen, value_scale
-from ettsweep.report.histories import NAMES
-from ettsweep.report.style import axis_of, is_accuracy, mean_std, plus_minus, strategy_colour, strategy_rank
-from ettsweep.tasks.kinds import evaluated
+from ettsweep.report.formats import axis_of, is_accuracy, mean_std, plus_minus, strategy_colour, strategy_rank
+from ettsweep.report.run_histories import NAMES
+from ettsweep.trainer.tasks.registry import evaluated
 
 KINDS = ["search's seeds", "fresh seeds"]
 

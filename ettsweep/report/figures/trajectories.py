@@ -4,10 +4,10 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from ettsweep.report.figures.data import Data, columns_from, layered
-from ettsweep.report.histories import NAMES
-from ettsweep.report.style import GREY, axis_of, is_accuracy, score_text
-from ettsweep.tasks.kinds import evaluated
+from ettsweep.report.figures.chart_data import Data, columns_from, layered
+from ettsweep.report.formats import GREY, axis_of, is_accuracy, score_text
+from ettsweep.report.run_histories import NAMES
+from ettsweep.trainer.tasks.registry import evaluated
 
 MOST_LISTED = 30
 """Points that a legend has room for: the best; the others are grey."""

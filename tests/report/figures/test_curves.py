@@ -11,7 +11,7 @@ from support.scene import Mark, Scene, scene, spec_of
 
 from ettsweep.files import Json
 from ettsweep.report.figures.curves import GREY, MOST_OTHERS, TRIANGLE, curves
-from ettsweep.report.style import strategy_colour
+from ettsweep.report.formats import strategy_colour
 from ettsweep.report.theme import INK
 
 SCORES: dict[Steps, float | None] = {

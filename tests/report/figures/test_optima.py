@@ -8,9 +8,9 @@ from support.scene import Scene, scene
 
 from ettsweep.report.families import judged
 from ettsweep.report.figures import scores, seeds
+from ettsweep.report.formats import strategy_colour
 from ettsweep.report.frames import curves_frame, optima_frame
-from ettsweep.report.histories import Histories
-from ettsweep.report.style import strategy_colour
+from ettsweep.report.run_histories import Histories
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,107 @@
+"""Commands on sweeps as a whole: list, rename, note, archive, unarchive."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ettsweep.cli import completion
+from ettsweep.cli.options import DEFAULT_RESULTS, Form, Results
+from ettsweep.console import Format, count, note, show
+from ettsweep.errors import CorruptError, InputError
+
+app = typer.Typer(
+    name="sweeps",
+    help="List sweeps; rename, note, archive them.",
+    invoke_without_command=True,
+    rich_markup_mode=None,
+)
+
+Name = Annotated[
+    str,
+    typer.Argument(help="Name of a sweep.", metavar="NAME", show_default=False, autocompletion=completion.sweeps),
+]
+Names = Annotated[
+    list[str],
+    typer.Argument(help="Names of sweeps.", metavar="NAME...", show_default=False, autocompletion=completion.sweeps),
+]
+
+
+@app.callback()
+def list_sweeps(
+    context: typer.Context,
+    all_: Annotated[bool, typer.Option("--all", help="Archived ones too.")] = False,
+    form: Form = Format.TABLE,
+    results: Results = DEFAULT_RESULTS,
+) -> None:
+    """List the sweeps: what they are for, how far they are, what they cost, and their verdicts."""
+    if context.invoked_subcommand:
+        for option in ("all_", "form", "results"):
+            if (source := context.get_parameter_source(option)) and source.name == "COMMANDLINE":
+                raise InputError(f"options of `sweeps {context.invoked_subcommand}` go after its name")
+        return
+    from ettsweep.cli.verdict_tables import sweep_row
+    from ettsweep.launch.follow import read_ledger
+    from ettsweep.study.sweep_store import load_sweeps
+    from ettsweep.study.verification import judge
+
+    sweeps, ledger = load_sweeps(results), read_ledger(results)
+    shown = [sweep for sweep in sweeps.named.values() if all_ or not sweep.archived]
+    rows = [sweep_row(sweep, sweeps, ledger, judge(sweep.searches, ledger)) for sweep in shown]
+    needless = {"archived": not all_, "criterion": not any(row["criterion"] for row in rows)}
+    show(rows, form, [name for name in rows[0] if form is Format.CSV or not needless.get(name)] if rows else None)
+    for name, problem in sweeps.broken.items():
+        note(f"sweep {name} is left out: {problem}")
+    hidden = len(sweeps.named) - len(shown)
+    note(f"{hidden} archived: `ettsweep sweeps --all` lists them too" if hidden else "")
+    if sweeps.broken and not sweeps.named:
+        raise CorruptError(f"{results}: {count(len(sweeps.broken), 'sweep')} cannot be read, and there is no other")
+    note("" if sweeps.named else f"{results}: no sweeps yet; `ettsweep grid --model vit-digits` makes one")
+
+
+@app.command("rename")
+def rename(
+    name: Name,
+    new: Annotated[str, typer.Argument(metavar="NEW", show_default=False)],
+    results: Results = DEFAULT_RESULTS,
+) -> None:
+    """Give a sweep another name; its runs and verdicts stay as they are."""
+    from ettsweep.study.sweep_updates import rename_sweep
+
+    rename_sweep(results, name, new)
+    note(f"sweep {name} is called {new} now")
+
+
+@app.command("note")
+def set_note(
+    name: Name,
+    text: Annotated[str, typer.Argument(metavar="TEXT", show_default=False)],
+    results: Results = DEFAULT_RESULTS,
+) -> None:
+    """Set the note of a sweep; an empty one removes it."""
+    from ettsweep.study.sweep_store import Entry
+    from ettsweep.study.sweep_updates import add, check_note
+
+    add(results, name, Entry(note=check_note(text)))
+
+
+@app.command("archive")
+def archive(names: Names, results: Results = DEFAULT_RESULTS) -> None:
+    """Leave sweeps out where none is named; nothing is deleted."""
+    _archive(results, names, True)
+
+
+@app.command("unarchive")
+def unarchive(names: Names, results: Results = DEFAULT_RESULTS) -> None:
+    """Have sweeps shown again."""
+    _archive(results, names, False)
+
+
+def _archive(results: Path, names: list[str], archived: bool) -> None:
+    from ettsweep.study.sweep_store import Entry, load_sweeps
+    from ettsweep.study.sweep_updates import add
+
+    for sweep in load_sweeps(results).chosen(names):  # none, where one of the names is wrong
+        if sweep.archived != archived:
+            add(results, sweep.name, Entry(archived=archived))
+        note(f"sweep {sweep.name} is {'archived: nothing of it is deleted' if archived else 'shown again'}")

@@ -1,0 +1,336 @@
+"""Commands on runs: status, watch, logs, show, cancel, retry, clean, train."""
+
+import sys
+from collections.abc import Collection
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ettsweep.cli import completion
+from ettsweep.cli.options import (
+    DEFAULT_RESULTS,
+    DryRun,
+    Families,
+    Form,
+    Grid,
+    Model,
+    Results,
+    Runs,
+    Sets,
+    Training,
+    Yes,
+)
+from ettsweep.cli.power_options import power_option
+from ettsweep.cli.prompts import confirm, console, detached, detaching, has_screen, repeated, typed
+from ettsweep.console import Format, cell, count, harmless, note, show
+from ettsweep.errors import EttsweepError, InputError
+
+if TYPE_CHECKING:
+    from ettsweep.study.run_index import Ledger, Run
+    from ettsweep.study.study import Search
+    from ettsweep.study.sweep_store import Sweeps
+
+RunId = Annotated[str, typer.Argument(help="Run id, or the start of one.", autocompletion=completion.runs)]
+
+STATUS_COLUMNS = ("run", "sweep", "model", "strategy", "lr", "wd", "seed", "state", "progress", "best_score", "reason")
+STATUS_KEYS = (
+    *("run", "sweep", "family", "model", "task", "strategy", "lr", "wd", "log2_lr", "log2_wd", "seed"),
+    *("state", "progress", "best_score", "reason", "where", "job", "slot", "pack", "left_s"),
+)
+
+
+def status(
+    *,
+    chosen: Runs,
+    form: Form = Format.TABLE,
+    results: Results = DEFAULT_RESULTS,
+) -> None:
+    """List the runs with their states, as they are on disk."""
+    from ettsweep.cli.run_tables import in_order, state_note, status_row, why_idle
+    from ettsweep.launch.follow import read_ledger
+    from ettsweep.launch.liveness import LiveOutlook
+    from ettsweep.launch.running_packs import pack_sizes, told_states
+    from ettsweep.runs.state import State
+    from ettsweep.study.sweep_store import held_by
+
+    ledger, sweeps = read_ledger(results), chosen.load(results)
+    runs, packs = chosen.runs(ledger, sweeps), pack_sizes({r.id: r.status for r in ledger.runs.values()})
+    rows = [
+        status_row(r, held_by(sweeps.searches, r.family, r.spec), packs.get(r.id)) for r in sorted(runs, key=in_order)
+    ]
+    if form in (Format.TABLE, Format.MARKDOWN):
+        one = len({row["sweep"] for row in rows}) == 1
+        columns = [column for column in STATUS_COLUMNS if not (one and column == "sweep")]
+        show([row | {"reason": state_note(row)} for row in rows], form, columns)
+    else:
+        show(rows, form, STATUS_KEYS)
+    if form is Format.TABLE:
+        states = ", ".join(told_states({r.id: r.status for r in runs})) or "none"
+        note(f"{count(len(runs), 'run')} in {results}: {states}")
+        if not results.is_dir():
+            note(f"{results.resolve()} is no folder: is this the right one? --results DIR names another")
+        vacant = LiveOutlook(results).vacancies([r.id for r in runs if r.state is State.QUEUED])
+        if slots := ", ".join(v.slot for v in vacant if v.died):
+            note(f"no worker in {slots}: it died; a command that follows, or asks for the runs, starts another")
+        idle = [r for r in runs if r.state in (State.INTERRUPTED, State.MISSING)]
+        if idle:
+            waiting = f"{count(len(idle), 'run')} {'waits' if len(idle) == 1 else 'wait'}"
+            note(f"{waiting} for a worker: the command that asked for them starts one, and so does")
+            there = sorted({r.state.value for r in idle})
+            again = typed("retry", *chosen.typed, *repeated("--state", there))
+            note(again + why_idle(results, idle))
+    for name, problem in ledger.broken.items():
+        note(f"run folder {name} is broken: {problem}")
+
+
+def watch(
+    *,
+    families: Families,
+    results: Results = DEFAULT_RESULTS,
+) -> None:
+    """Show live what runs, how far it is, how sure verdicts are; q or Ctrl-C leaves, and the runs go on.
+
+    At a terminal it is a screen with keys, which `?` lists. Elsewhere it prints a line now and then, until all runs
+    have ended.
+    """
+    sweeps = families.load(results)
+
+    def choose(ledger: "Ledger", sweeps: "Sweeps") -> "tuple[list[Run], list[Search]]":
+        if not (runs := families.runs(ledger, sweeps)):
+            raise InputError(f"{results}: no runs to watch; `ettsweep grid --model vit-digits` makes some")
+        return runs, families.any_searches(sweeps)
+
+    if has_screen():
+        from ettsweep.watch.app import show_screen
+
+        families.sweeps(sweeps)  # a wrong name is said at once
+        snapshot = show_screen(results, choose)
+    else:
+        from ettsweep.launch.follow import read_ledger
+        from ettsweep.launch.progress import Monitor, follow
+
+        runs, _ = choose(read_ledger(results), sweeps)
+        monitor = Monitor(results, [r.spec for r in runs], sweeps.searches)
+        with detaching(code=0, meant=families.typed):
+            snapshot = follow(monitor, str(results), console(), relaunch=False)
+    if snapshot is None or not snapshot.settled:
+        note(detached(families.typed))
+        return
+    if sys.stderr.isatty():  # elsewhere it was the last line already
+        note(snapshot.summary())
+    if snapshot.left:
+        note(f"{typed('status', *families.typed)} says what became of the others")
+        raise typer.Exit(1)
+
+
+def logs(
+    run: RunId,
+    attempt: Annotated[int | None, typer.Option(min=1, help="Only this attempt.")] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Stay, and print what is logged until the run is over.")
+    ] = False,
+    results: Results = DEFAULT_RESULTS,
+) -> None:
+    """Print what a run logged, attempt by attempt, and why one ended without a result.
+
+    With --follow, go on until the run is over; the exit code is 0 where it is finished then.
+    """
+    from ettsweep.launch.follow import read_ledger
+    from ettsweep.runs.folder import RunDir, runs_dir
+    from ettsweep.study.run_index import find_run, intact
+
+    if follow:
+        if attempt is not None:
+            raise InputError("--follow goes from attempt to attempt; leave out --attempt")
+        _follow_log(results, intact(read_ledger(results), run))
+        return
+    folder = RunDir(runs_dir(results) / find_run(read_ledger(results), run))
+    numbers = [n for n in folder.numbers() if attempt in (None, n)]
+    if not numbers:
+        raise EttsweepError(f"run {folder.id} has no attempt{f' {attempt}' if attempt else ' yet'}")
+    for number in numbers:
+        print(f"== attempt {number}")
+        print(harmless(folder.attempt(number).log()), end="")
+
+
+def _follow_log(results: Path, run: "Run") -> None:
+    """Print the log of a run while it is written, and say how the run ended."""
+    from ettsweep.launch.log_follow import follow_log
+    from ettsweep.launch.progress import Monitor
+
+    with detaching(code=0):
+        monitor = Monitor(results, [run.spec])
+        status = follow_log(monitor, run.dir, lambda text: print(harmless(text), end="", flush=True), note)
+    note(f"run {run.id} is {status.state}{f': {status.reason}' if status.reason else ''}")
+    raise typer.Exit(0 if status.state.finished else 1)
+
+
+def show_run(
+    run: RunId,
+    all_: Annotated[bool, typer.Option("--all", help="Below, all that is known of it, key by key.")] = False,
+    reproduce: Annotated[bool, typer.Option("--reproduce", help="Print the command that trains it again.")] = False,
+    form: Form = Format.TABLE,
+    results: Results = DEFAULT_RESULTS,
+) -> None:
+    """Show one run: its losses, score, spikes, speed and attempts; other formats have all that is known of it."""
+    from ettsweep.cli.run_overview import show_overview
+    from ettsweep.cli.run_tables import describe, flat, show_reproduction
+    from ettsweep.launch.follow import read_ledger
+    from ettsweep.study.run_index import find_run, intact
+    from ettsweep.study.sweep_store import load_sweeps
+
+    ledger = read_ledger(results)
+    if reproduce:
+        show_reproduction(intact(ledger, run), form)
+        return
+    run_id = find_run(ledger, run)
+    data = describe(ledger, run_id, load_sweeps(results).searches)
+    if form is Format.TABLE:
+        show_overview(data, ledger.runs.get(run_id))
+        if not all_:
+            note(f"`ettsweep show {run_id} --all` has all that is known of it")
+            return
+        print()
+    rows = [{"key": key, "value": cell(value, key)} for key, value in flat(data)]
+    show(rows, form, data=data)
+
+
+def cancel(
+    *,
+    chosen: Runs,
+    all_: Annotated[bool, typer.Option("--all", help="All that are queued, running or interrupted.")] = False,
+    yes: Yes = False,
+    results: Results = DEFAULT_RESULTS,
+) -> None:
+    """Stop runs at their next step boundary; `retry` takes them on from there."""
+    from ettsweep.launch.cancellation import cancel as cancel_runs
+    from ettsweep.launch.cancellation import cancellable
+    from ettsweep.launch.follow import read_ledger
+
+    chosen.need_some(all_)
+    sweeps = chosen.load(results)
+    found = chosen.runs(read_ledger(results), sweeps)
+    runs, left = cancellable(found, [] if chosen.run else chosen.sweep or [], sweeps)
+    for told in left:
+        note(told)
+    confirm(f"cancel {len(runs)} runs?", yes or len(runs) < 2)
+    for told in cancel_runs(results, runs):
+        note(told)
+    _note_others(found if chosen.run else [], {run.id for run in runs}, "nothing to cancel")
+
+
+def retry(
+    *,
+    chosen: Runs,
+    all_: Annotated[bool, typer.Option("--all", help="All that failed, were cancelled, or wait for a worker.")] = False,
+    training: Training,
+    yes: Yes = False,
+    results: Results = DEFAULT_RESULTS,
+) -> None:
+    """Train failed, cancelled, pruned or corrupt runs again, from their last checkpoint where there is one."""
+    from ettsweep.cli.run_tables import show_outcome
+    from ettsweep.launch.follow import How, carry_out, read_ledger
+    from ettsweep.launch.resolve import ask_again, retryable
+    from ettsweep.study.run_index import intact
+
+    chosen.need_some(all_)
+    ledger, sweeps = read_ledger(results), chosen.load(results)
+    for prefix in chosen.run or []:
+        intact(ledger, prefix)
+    found = chosen.runs(ledger, sweeps)
+    runs = retryable(found, named=bool(chosen.run), states=chosen.state or ())
+    confirm(f"retry {len(runs)} runs?", yes or len(runs) < 2)
+    searches = chosen.holding(runs, sweeps)
+    how = How(results, *training.place().of_searches(searches, sweeps), searches=searches, tell=note)
+    plan, alive = ask_again(runs, how, tell=note)
+    show_outcome(carry_out(plan, how), Format.TABLE)
+    for run in alive:
+        note(f"run {run.id} is alive: its heart beats on {run.status.where}; `ettsweep cancel {run.id}` stops it")
+    done = {p.id for p in plan.wanted} | {run.id for run in alive}
+    _note_others(found if chosen.run else [], done, "nothing to retry")
+
+
+def clean(
+    dry_run: DryRun = False,
+    form: Form = Format.TABLE,
+    results: Results = DEFAULT_RESULTS,
+) -> None:
+    """Remove checkpoints of finished runs, dead attempts and orphans; results stay."""
+    from ettsweep.launch.cleanup import find_waste, remove
+
+    if not results.is_dir():
+        raise InputError(f"{results.resolve()} is no folder: is this the right one? --results DIR names another")
+    waste = find_waste(results)
+    if not dry_run:
+        remove(waste)
+    rows = [{"path": str(w.path), "bytes": w.size, "reason": w.reason} for w in waste]
+    if dry_run or form is not Format.TABLE:
+        show(rows, form, ("path", "bytes", "reason"))
+    total = sum(w.size for w in waste)
+    note(f"{count(len(waste), 'item')}, {total / 2**20:.1f} MiB {'would be removed' if dry_run else 'removed'}")
+
+
+def train(
+    *,
+    run: Annotated[
+        str | None,
+        typer.Argument(help="A run that is there, by id.", show_default=False, autocompletion=completion.runs),
+    ] = None,
+    model: Model = None,
+    grid: Grid = None,
+    spec_file: Annotated[
+        Path | None, typer.Option("--spec", metavar="FILE", help="A spec.json: train the run that it describes.")
+    ] = None,
+    strategy: Annotated[
+        str | None,
+        typer.Option(help="Scaling strategy; the grid's first by default.", autocompletion=completion.strategies),
+    ] = None,
+    lr: Annotated[float | None, power_option("Learning rate; the grid's centre by default.")] = None,
+    wd: Annotated[float | None, power_option("Weight decay; the grid's centre by default.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed; the grid's first by default.")] = None,
+    set_: Sets = None,
+    training: Training,
+    results: Results = DEFAULT_RESULTS,
+) -> None:
+    """Train one run in the foreground; Ctrl-C saves a checkpoint, and the same command goes on from it."""
+    from ettsweep.launch.cost import Account
+    from ettsweep.launch.follow import read_ledger
+    from ettsweep.launch.resolve import ask_one
+    from ettsweep.runs.folder import RunDir, read_spec
+    from ettsweep.runs.state import State
+    from ettsweep.study.grid_file import which_grid
+    from ettsweep.study.run_index import intact, make_plan
+    from ettsweep.worker.worker import train_in_foreground
+
+    place = training.place()
+    if spec_file is not None:
+        options = {"--model": model, "--grid": grid, "--strategy": strategy, "--lr": lr, "--wd": wd, "--seed": seed}
+        given = [name for name, value in {"a run id": run, **options, "--set": set_}.items() if value is not None]
+        if given:
+            raise InputError(f"--spec FILE says all of the run: {' and '.join(given)} cannot go with it")
+        spec = read_spec(spec_file)
+    elif run is not None:
+        spec = intact(read_ledger(results), run).spec
+    else:
+        path = which_grid(grid, model, "say what to train: a run id, --model NAME, --grid FILE, or --spec FILE")
+        spec, place = ask_one(path, strategy, set_ or [], lr, wd, seed, place)
+    profile, data = place.here(spec)
+    folder, account = RunDir.create(results, spec), Account(profile)
+    note(account.before(make_plan([spec], read_ledger(results), insist={spec.run_id})))
+    finished = train_in_foreground(results, spec, profile, data)
+    note(account.after(read_ledger(results)))
+    status(chosen=Runs(run=[spec.run_id]), results=results)
+    if folder.status().state is State.INTERRUPTED:
+        note("stopped: the same command goes on from the last checkpoint")
+    raise typer.Exit(0 if finished else 1)
+
+
+def _note_others(named: "list[Run]", done: Collection[str], what: str) -> None:
+    """Say of runs that were named why nothing was done about them."""
+    from ettsweep.runs.state import State
+
+    for run in named:
+        if run.id not in done:
+            held = f"; {run.status.reason}" if run.state is State.HELD else ""
+            note(f"run {run.id} is {run.state}: {what}{held}")

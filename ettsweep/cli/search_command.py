@@ -1,0 +1,150 @@
+"""The command search: a proposer names points, and what it finds is verified."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ettsweep.cli import completion
+from ettsweep.cli.grid_options import Asking
+from ettsweep.cli.options import DEFAULT_RESULTS, DryRun, Form, Judging, Limits, Results, Training
+from ettsweep.cli.prompts import console, detaching, go_on, repeated, retyped_with
+from ettsweep.console import Format, note
+from ettsweep.errors import InputError
+
+if TYPE_CHECKING:
+    from ettsweep.study.study import Request, Search
+
+
+def search(
+    *,
+    asking: Asking,
+    sweep: Annotated[
+        str | None,
+        typer.Option(
+            "--sweep", "-s", help="Search a sweep that is there.", metavar="NAME", autocompletion=completion.sweeps
+        ),
+    ] = None,
+    sampler: Annotated[
+        str,
+        typer.Option(
+            help="Who proposes points: surface, or tpe, gp, cmaes, random, qmc of Optuna.",
+            autocompletion=completion.samplers,
+        ),
+    ] = "surface",
+    trials: Annotated[
+        int | None, typer.Option(min=1, help="Points proposed for each strategy at most; 30, or all with surface.")
+    ] = None,
+    pruner: Annotated[
+        str,
+        typer.Option(
+            help="Stop hopeless runs early: none, or median, hyperband of Optuna.",
+            autocompletion=completion.pruners,
+        ),
+    ] = "none",
+    source: Annotated[
+        str | None,
+        typer.Option(
+            "--from", help="Start at the verified optimum of this strategy, or of this sweep.", metavar="STRATEGY|SWEEP"
+        ),
+    ] = None,
+    unverified: Annotated[
+        bool, typer.Option("--unverified", help="Its best point will do for --from, verified or not.")
+    ] = False,
+    limits: Limits,
+    judging: Judging,
+    training: Training,
+    dry_run: DryRun = False,
+    follow: Annotated[bool, typer.Option(help="Stay until it is verified; Ctrl-C only detaches.")] = True,
+    form: Form = Format.TABLE,
+    results: Results = DEFAULT_RESULTS,
+) -> None:
+    """Search the ranges of a grid file: propose points, train them, go on where it is worth it, verify the optimum.
+
+    The same command again goes on where it was.
+    """
+    from ettsweep.cli.search_history import show_course
+    from ettsweep.cli.verification_summary import show_verified
+    from ettsweep.launch.follow import How, read_ledger
+    from ettsweep.launch.resolve import ask_grid, trained_by
+    from ettsweep.launch.search_rounds import Sought, search_rounds
+    from ettsweep.study.pruning import check_pruner
+    from ettsweep.study.samplers import proposer, trials_for
+    from ettsweep.study.sweep_store import load_sweeps
+    from ettsweep.study.sweep_updates import followed
+    from ettsweep.study.warm_start import starts
+
+    propose = proposer(sampler)
+    name, asked, told = _asked(asking, sweep, judging, results)
+    check_pruner(pruner, asked.recipe.schedule)
+    with retyped_with("--name"):
+        request = training.place().settle(asked, results, name)
+    how = How(results, *trained_by(request), dry_run, console() if follow else None, "search", tell=note)
+    sweeps = load_sweeps(results)
+    sought = Sought.of(name, request, sweeps)
+    budget = limits.budget(sought.searches)
+    begun = starts(sought.searches, sought.sweeps, read_ledger(results), source, unverified=unverified)
+    new = [one for one in sought.searches if not one.proposed]
+    note("" if new or source is None else f"--from {source} is not looked at: the search has begun")
+    _, obstacle = ask_grid(request, how, name, asking.words, note)
+    note(f"before it can be submitted: {obstacle}" if obstacle else "")
+    note(told)
+    note(_other_ranges(sweeps.named[name].searches if name in sweeps.named else [], sought.searches))
+    meant = ["--sweep", name, *repeated("--strategy", asking.strategy or [])]
+    with detaching(meant=meant):
+        for one in sought.searches:
+            note(f"{one.title} starts {begun[one.key].reason}" if one.key in begun else "")
+        with followed(results, [name] if how.follows else ()):
+            done = search_rounds(
+                sought,
+                how,
+                begun,
+                budget,
+                sampler=sampler,
+                propose=propose,
+                trials=trials_for(sampler, trials),
+                pruner=pruner,
+                agree=go_on if follow else None,
+            )
+    show_course(done.verification.searches, done.outcome.plan.ledger, form)
+    said = {"--sampler": (sampler, "surface"), "--trials": (trials, None), "--pruner": (pruner, "none")}
+    how_to = [word for option, (given, default) in said.items() if given != default for word in (option, str(given))]
+    raise typer.Exit(show_verified(done, budget, form, ["search", *meant, *how_to], meant))
+
+
+def _other_ranges(before: "Sequence[Search]", now: "Sequence[Search]") -> str:
+    """Say of which families the ranges are not those of the search before; nothing where all are."""
+    from ettsweep.console import power
+
+    def told(search: "Search") -> str:
+        (low_lr, low_wd), (high_lr, high_wd) = search.box
+        return f"lr from {power(low_lr)} to {power(high_lr)}, wd from {power(low_wd)} to {power(high_wd)}"
+
+    known = {search.key: search for search in before if search.box}
+    return "\n".join(
+        f"{search.title} is searched in other ranges from now on: {told(search)}; before, {told(known[search.key])}"
+        for search in now
+        if search.key in known and known[search.key].box != search.box
+    )
+
+
+def _asked(asking: Asking, sweep: str | None, judging: Judging, results: Path) -> "tuple[str, Request, str]":
+    """Return the name of the sweep that is searched, what is asked of it, and a line on its seeds.
+
+    Raises:
+        InputError: there is no such sweep, something that a sweep has cannot be changed, or it has no free axis.
+    """
+    from ettsweep.study.sweep_store import load_sweeps
+
+    if sweep is None:
+        name, request, told = asking.request(
+            judging, "say what is searched, with one of --model NAME, --grid FILE and --sweep NAME"
+        )
+    else:
+        asking.refuse_beside("--sweep")
+        (found,) = load_sweeps(results).chosen([sweep])
+        name, request, told = sweep, judging.of(found.asked_again(asking.strategy or [])), ""
+    if request.lr.fixed and request.wd.fixed:
+        raise InputError("lr and wd are both fixed: there is nothing to search; give a range for one")
+    return name, request.model_copy(update={"searched": True}), told

@@ -1,0 +1,126 @@
+"""Commands on theory: map, scales, check-scaling."""
+
+import signal
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from ettsweep.cli import completion
+from ettsweep.cli.options import DEFAULT_RESULTS, Form, Results
+from ettsweep.cli.power_options import power_option
+from ettsweep.console import Format, note, show
+from ettsweep.errors import InputError
+from ettsweep.files import chosen_by
+
+Optimizer = Annotated[Literal["adamw", "sgd"], typer.Option(help="Optimizer.")]
+ModelName = Annotated[str, typer.Option(help="Model name.", autocompletion=completion.models)]
+Strategy = Annotated[
+    str, typer.Option(help="standard, ntk, hybrid, mup or s=0.25.", autocompletion=completion.strategies)
+]
+MlpFactor = Annotated[Literal["ignore", "include"], typer.Option(help="Whether M enters the factors.")]
+
+
+def map_(
+    lr: Annotated[float, power_option("Learning rate under --from.")],
+    wd: Annotated[float, power_option("Weight decay under --from.")],
+    from_: Annotated[str, typer.Option("--from", help="Strategy of lr and wd.", autocompletion=completion.strategies)],
+    to: Annotated[str, typer.Option("--to", help="Strategy to map them to.", autocompletion=completion.strategies)],
+    width: Annotated[int | None, typer.Option(min=1, help="Width n.")] = None,
+    model: Annotated[str | None, typer.Option(help="Model name; its width.", autocompletion=completion.models)] = None,
+    optimizer: Optimizer = "adamw",
+    form: Form = Format.TABLE,
+) -> None:
+    """Map (lr, wd) from one scaling strategy to another by a power of the width; nothing is trained."""
+    from ettsweep.schema import validate
+    from ettsweep.strategies.strategy import map_point, parse_strategy
+    from ettsweep.study.study import Centre
+    from ettsweep.trainer.models.registry import model_spec
+
+    if (width is None) == (model is None):
+        raise InputError("the map needs a width, from one of --width N and --model NAME")
+    point = validate(Centre, {"lr": lr, "wd": wd}, "map")
+    n = width or model_spec(str(model)).width
+    lr_to, wd_to = map_point(point.lr, point.wd, parse_strategy(from_), parse_strategy(to), n, optimizer)
+    row = {"lr": lr_to, "wd": wd_to}
+    show([row], form, data=row)
+
+
+def scales(
+    model: ModelName,
+    strategy: Strategy = "ntk",
+    lr: Annotated[float | None, power_option("Learning rate, for effective ones.")] = None,
+    optimizer: Optimizer = "adamw",
+    mlp_factor: MlpFactor = "ignore",
+    form: Form = Format.TABLE,
+) -> None:
+    """Print the table of a model's parameter groups: shape, init std, learning-rate and decay factors."""
+    from ettsweep.trainer.models.parameter_scales import describe_scales
+
+    _need_positive(lr)
+    data = describe_scales(model, strategy, optimizer, mlp_factor, lr)
+    columns = [c for c in data["groups"][0] if c != "effective_lr" or lr is not None]
+    show(data["groups"], form, columns, data=data)
+    if form is Format.TABLE:
+        rescale = "" if data["output_rescale"] is None else f", logits times {data['output_rescale']:.4g}"
+        about = f"width {data['width']}, {data['parameters']:,} parameters{rescale}"
+        note(f"{data['model']} under {data['strategy']}: {about}")
+
+
+def _need_positive(lr: float | None) -> None:
+    if lr is not None and not 0 < lr <= 1e30:
+        raise InputError(f"--lr: a number between 0 and 1e30 is expected, got {lr}")
+
+
+def check_scaling(
+    model: ModelName,
+    strategy: Strategy = "ntk",
+    optimizer: Optimizer = "adamw",
+    mlp_factor: MlpFactor = "ignore",
+    widths: Annotated[
+        str | None, typer.Option(help="Widths, such as 96,192,384,768; 8, 16, 32 and 64 times the heads by default.")
+    ] = None,
+    depth: Annotated[int | None, typer.Option(min=1, help="Blocks; the model's, at most 4 + 4 for text.")] = None,
+    steps: Annotated[int, typer.Option(min=1, help="Steps of training.")] = 5,
+    seeds: Annotated[int | None, typer.Option(min=3, help="Networks of each width; 3, or 12 of small ones.")] = None,
+    lr: Annotated[
+        float | None,
+        power_option("Learning rate at all widths: one that moves the outputs a little, by 0.01 unless given."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder of check.json and the figure; in RESULTS by default.")
+    ] = None,
+    form: Form = Format.TABLE,
+    results: Results = DEFAULT_RESULTS,
+) -> None:
+    """Build and train networks of several widths, and hold what they do to what theory implies for the strategy.
+
+    A row for each block: its kernel at the widest (mean over tokens, and between samples) beside theory's; the power of
+    the width of the kernel and of the change of activations in training. A row for each parameter group: its
+    contribution to the tangent kernel at the widest; the powers of that, of the change of the outputs that its steps
+    make by themselves, of its initial std and learning-rate factor; its decay, divided by lr wd. All rows ok: exit
+    code 0.
+    """
+    from ettsweep.processes import blocked
+
+    with blocked(signal.SIGINT):  # which torch would lose amid its import
+        from ettsweep.theory.check_plan import Question, make_plan
+        from ettsweep.theory.check_tables import leaving_nothing, make_folder, show_check, write_check
+        from ettsweep.theory.measure import CPU
+        from ettsweep.theory.scaling_check import check_scaling as run_check
+    from ettsweep.config import parse_numbers
+    from ettsweep.trainer.training.memory import available_bytes
+
+    _need_positive(lr)
+    wanted = tuple(parse_numbers(widths, "--widths", "96,192,384,768"))
+    question = Question(model, strategy, optimizer, mlp_factor, wanted or None, steps, seeds, lr, depth)
+    plan = make_plan(question, available_bytes(CPU))
+    folder = out or results / "check-scaling" / plan.name
+    with chosen_by("--out", folder):
+        with leaving_nothing(folder):
+            make_folder(folder)
+            check = run_check(plan)
+        show_check(check, form)
+        paths = write_check(folder, check)
+    note(f"wrote {', '.join(map(str, paths))}")
+    raise typer.Exit(0 if check.verdict == "ok" else 1)

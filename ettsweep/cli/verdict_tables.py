@@ -1,0 +1,265 @@
+"""What commands say of verdicts and of whole sweeps: rows of tables, JSON, and notes beside them."""
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import UTC, datetime
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from ettsweep.console import Format, Row, cell, count, note, show
+from ettsweep.launch.cost import saved_by_racing
+from ettsweep.launch.reproduce import mixture, versions
+from ettsweep.runs.folder import sweeps_dir
+from ettsweep.runs.spec import RunSpec
+from ettsweep.study.posterior import Difference
+from ettsweep.study.run_index import Ledger, cost_s, count_states
+from ettsweep.study.study import Point, Search, titles
+from ettsweep.study.sweep_store import Sweep, Sweeps, holders
+from ettsweep.study.verdict import Verdict, side_by_side
+from ettsweep.trainer.tasks.registry import Score
+
+if TYPE_CHECKING:
+    from ettsweep.report.families import JudgedFamily
+
+
+NAMED = 4
+"""Points that a line names, of any number."""
+
+
+def score_note(searches: Sequence[Search]) -> str:
+    """Say which score is compared, of which models where not all have the same, and which end of it is best."""
+    words = {"best_loss": "the lowest validation loss", "best_accuracy": "the best validation accuracy"}
+    kinds: dict[Score, dict[str, None]] = {}
+    for search in searches:
+        kinds.setdefault(search.measure, {})[search.model] = None
+    lines = []
+    for k, models in kinds.items():
+        whose = f"{', '.join(models)}: " if len(kinds) > 1 else ""
+        what = f"{words[k.metric]} along the trajectory, the mean over seeds"
+        lines.append(f"{whose}{k.metric}: {what}; {k.mode} is best")
+    return "\n".join(lines)
+
+
+def show_verdicts(verdicts: Sequence[Verdict], form: Format) -> None:
+    """Print a row a family, and below the table what stands in the way."""
+    data = [verdict_json(v) for v in verdicts] if form is Format.JSON else None
+    _show_families([verdict_row(v) for v in verdicts], [v.search for v in verdicts], form, data)
+    note_reasons(verdicts)
+    names = titles([v.search for v in verdicts])
+    mixed = {v.key: found for v in verdicts if (found := mixture(v.runs))}
+    for key, (told, _) in mixed.items():
+        note(f"{names[key]}: {told}")
+    for _, run in list(mixed.values())[:1]:
+        note(f"`ettsweep show {run} --reproduce` tells one version from what is here")
+    several = len({v.search.model for v in verdicts}) > 1
+    for one, other, why in side_by_side(verdicts):
+        here, there = (f"{v.verdict}{_at(v.point)} in {v.search.sweep}" for v in (one, other))
+        what = f"{one.search.model} {one.strategy}" if several else one.strategy
+        note(f"{what} is {here}, {there}: {'; '.join(why)}")
+
+
+def note_reasons(verdicts: Sequence[Verdict]) -> None:
+    """Say what stands in the way of verdicts, once for all families that it holds for."""
+    names = titles([v.search for v in verdicts])
+    alike: dict[str, list[str]] = {}
+    for v in verdicts:
+        if v.verdict != "optimal":
+            alike.setdefault(f"{v.verdict}: {v.reason}", []).append(names[v.key])
+    for reason, families in alike.items():
+        note(f"{', '.join(families)}: {reason}")
+    for v in verdicts:
+        if v.bound and v.bound.caveat:
+            smooth = v.bound.evidence is None or v.bound.evidence.surface.smooth
+            pairs = "" if smooth else ": points are compared pair by pair, with pooled noise"
+            note(f"{names[v.key]}: {v.bound.caveat}{pairs}")
+        if v.bound and v.bound.noise.known == "inferred":
+            note(f"{names[v.key]}: one seed a point: the noise is inferred from what the surface leaves over")
+        if v.bound and v.bound.plateau:
+            as_good = ", ".join(map(str, v.bound.plateau))
+            middle = ""
+            if len(v.bound.plateau) > 1 and v.bound.recommended != v.point:
+                middle = f"; in the middle of these is {v.bound.recommended}"
+            note(f"{names[v.key]}: as good within the margin: {as_good}{middle}")
+
+
+def _show_families(rows: Sequence[Row], searches: Sequence[Search], form: Format, data: object = None) -> None:
+    """Print a row a family, with as much of what it is as tells it from the others."""
+    several = len({s.model for s in searches}) > 1 or len({(s.sweep, s.strategy) for s in searches}) < len(searches)
+    needless = set() if several else {"family", "model"}
+    needless |= {"sweep"} if len({s.sweep for s in searches}) < 2 else set()
+    needless |= {"optimizer"} if len({s.base.optimizer.kind for s in searches}) < 2 else set()
+    columns = [c for c in dict.fromkeys(c for row in rows for c in row) if c not in needless]
+    if form is Format.TABLE:
+        columns = [c for c in columns if any(row.get(c) is not None for row in rows)]
+    show([{c: row.get(c) for c in columns} for row in rows], form, columns, data=data)
+
+
+def show_spikes(families: "Sequence[JudgedFamily]") -> None:
+    """Print how often the runs of each candidate spiked, over all its seeds."""
+    from ettsweep.report.spike_rates import occurring, spikes_of
+
+    counted = [(family.verdict, spikes_of(family.optimum)) for family in families]
+    runs, diverged, steps = (sum(getattr(s, what) for _, s in counted) for what in ("runs", "diverged", "steps"))
+    kinds = occurring(spikes for _, spikes in counted)
+    if not kinds:
+        told = f", of which {diverged} diverged" if diverged else ""
+        note(f"no spikes at the candidates: {count(runs, 'run')}{told}, {steps:,} steps" if runs else "")
+        return
+    rows = []
+    for verdict, spikes in counted:
+        row = {**_family(verdict), "runs": spikes.runs, "steps": spikes.steps}
+        for kind in kinds:
+            total, per_run, per_1000_steps = map(cell, spikes.rates(kind))
+            row[kind.replace("_", " ")] = (
+                f"{total} ({per_run} a run, {per_1000_steps} per 1,000 steps)" if total else ""
+            )
+        rows.append(row)
+    print()
+    _show_families(rows, [verdict.search for verdict, _ in counted], Format.TABLE)
+
+
+def note_saved(verdicts: Sequence[Verdict], beyond: Mapping[tuple[str, str], Collection[RunSpec]]) -> None:
+    """Say how many runs racing has saved against as many seeds at each point as the most that a compared one got.
+
+    `beyond` are those that it has trained, by sweep and family; of points that are not compared, they count as well.
+    """
+    saved = 0
+    for v in verdicts:
+        if v.bound and v.candidate and beyond.get(v.key):
+            compared = [one.point for one in v.compared]
+            beside = [spec for spec in beyond.get(v.key, ()) if Point(spec.lr, spec.wd) not in {*compared, *v.outside}]
+            saved += saved_by_racing(v.counted, compared) - len(beside)
+    note(f"racing saved {count(saved, 'run')} against one number of seeds for all points" if saved > 0 else "")
+
+
+def note_outside(verdicts: Sequence[Verdict]) -> None:
+    """Name the points that were reached beyond the ranges of the grid."""
+    names = titles([v.search for v in verdicts])
+    for v in verdicts:
+        if v.outside:
+            points = ", ".join(map(str, v.outside[:NAMED])) + (", ..." if len(v.outside) > NAMED else "")
+            note(f"{names[v.key]}: {count(len(v.outside), 'point')} beyond the ranges asked for: {points}")
+
+
+def _at(point: Point | None) -> str:
+    return f" at {point}" if point else ""
+
+
+def _family(v: Verdict) -> dict[str, Any]:
+    return {
+        "sweep": v.search.sweep,
+        "family": v.family,
+        "model": v.search.model,
+        "strategy": v.strategy,
+        "optimizer": v.search.base.optimizer.kind,
+    }
+
+
+def _headline(v: Verdict) -> dict[str, Any]:
+    return {**_family(v), "verdict": v.verdict, "lr": v.lr, "wd": v.wd}
+
+
+def verdict_row(v: Verdict) -> dict[str, Any]:
+    """Return what the table shows of a verdict."""
+    fresh = [score for score in v.fresh.values() if score is not None]
+    neighbours = f"{len(v.neighbours) - len(v.missing)}/{len(v.neighbours)}"
+    return {
+        **_headline(v),
+        "verdict": v.statement,
+        v.search.measure.metric: v.score,
+        "seeds": v.candidate and v.candidate.runs,
+        **_compared(v),
+        "neighbours": neighbours if v.missing or not v.neighbours else None,
+        "fresh seeds": f"{fmean(fresh):.4g} ({len(fresh)})" if fresh else None,
+    }
+
+
+def _compared(v: Verdict) -> dict[str, Any]:
+    """Return what the table shows of the neighbour that comes nearest to the candidate."""
+    if v.search.criterion.rule == "paper":
+        return {"best neighbour": v.rival and v.rival.score}
+    behind = min((d for d in v.bound.differences if d), key=lambda d: d.mean, default=None) if v.bound else None
+    if behind is None or v.bound is None:
+        return {"nearest neighbour": None}
+    said, where = v.search.measure.said, "behind" if behind.mean >= 0 else "ahead"
+    error = "" if v.bound.noise.known == "unknown" else f" ± {said(behind.error)}"
+    return {"nearest neighbour": f"{said(abs(behind.mean))}{error} {where}"}
+
+
+def bound_json(v: Verdict) -> dict[str, Any] | None:
+    """Return what a verdict rests on, as programs read it: shares of the candidate's loss, or of all samples."""
+    if (b := v.bound) is None:
+        return None
+    return {
+        "bound": b.value,
+        "margin": b.margin,
+        "beats_all": b.best,
+        "noise": {"sd": b.noise.sd, "dof": b.noise.dof, "known": b.noise.known},
+        "caveat": b.caveat,
+        "as_good": [_point(point) for point in b.plateau],
+        "recommended": _point(b.recommended),
+        "paper": b.paper,
+        "more_runs": b.more,
+    }
+
+
+def verdict_json(v: Verdict) -> dict[str, Any]:
+    """Return a verdict as programs read it."""
+    return {
+        **_headline(v),
+        "score": v.score,
+        "runs": v.candidate.runs if v.candidate else 0,
+        "metric": v.search.measure.metric,
+        "mode": v.search.measure.mode,
+        "rule": v.search.criterion.rule,
+        "confidence": v.search.criterion.confidence,
+        "statement": v.statement,
+        "evidence": bound_json(v),
+        "neighbours": [
+            {**_point(n.point), "score": n.score, "state": n.state.value, "runs": n.runs, **_worse(d)}
+            for n, d in zip(v.neighbours, v.bound.differences if v.bound else [None] * len(v.neighbours), strict=True)
+        ],
+        "missing": [_point(point) for point in v.missing],
+        "seeds": list(v.search.seeds),
+        "fresh": [{"seed": seed, "score": score} for seed, score in v.fresh.items()],
+        "outside": [_point(point) for point in v.outside],
+        "path": [_point(point) for point in v.path],
+        "versions": [{"version": name, "runs": [run.id for run in runs]} for name, runs in versions(v.runs).items()],
+        "reason": v.reason,
+    }
+
+
+def _worse(difference: Difference | None) -> dict[str, float | None]:
+    return {"worse_by": difference.mean if difference else None, "error": difference.error if difference else None}
+
+
+def _point(point: Point) -> dict[str, float]:
+    return {"lr": point.lr, "wd": point.wd}
+
+
+def sweep_row(sweep: Sweep, sweeps: Sweeps, ledger: Ledger, verdicts: Sequence[Verdict]) -> dict[str, Any]:
+    """Return what `sweeps` shows of one: how far its runs are, device hours, verdicts.
+
+    The last change is of what was asked for or of a result, by the times of files: nothing goes by it.
+    """
+    runs = [
+        run
+        for search in sweep.searches
+        for run in ledger.family(search.family)
+        if sweep.name in holders(sweeps.searches, run.family, run.spec)
+    ]
+    ids = {run.id for run in runs} | {spec.run_id for spec in sweep.specs()}
+    states = [ledger.state(run).state for run in ids]
+    seconds = sum(map(cost_s, runs))
+    paths = [run.dir.result_path for run in runs] + list((sweeps_dir(sweeps.results) / sweep.name).glob("*.yaml"))
+    changed = max((path.stat().st_mtime for path in paths if path.exists()), default=None)
+    return {
+        "sweep": sweep.name,
+        "note": sweep.note,
+        "families": len(sweep.searches),
+        "runs": ", ".join(f"{n} {state}" for state, n in count_states(states).items()),
+        "device h": round(seconds / 3600, 4),
+        "verdicts": ", ".join(f"{v.strategy} {v.statement}" for v in verdicts),
+        "criterion": sweep.criterion.told(sweep.measure),
+        "last change": changed and datetime.fromtimestamp(changed, UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "archived": sweep.archived,
+    }

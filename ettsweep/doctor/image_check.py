@@ -1,0 +1,166 @@
+"""Whether images are what a task needs: form, classes and counts, and each image by decoding it."""
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import as_completed
+from concurrent.futures.process import BrokenProcessPool
+from typing import TYPE_CHECKING, NamedTuple
+
+from ettsweep.console import count as counted
+from ettsweep.console import progress
+from ettsweep.doctor.checks import Check
+from ettsweep.errors import DataMissingError, UndecodableError
+from ettsweep.process_pool import open_pool
+from ettsweep.processes import cores
+from ettsweep.runs.spec import ImageModel, ModelSpec
+from ettsweep.trainer.tasks.images.image_data import StoredSide, locate
+from ettsweep.trainer.tasks.images.image_task import ImageTask
+
+if TYPE_CHECKING:
+    from ettsweep.trainer.tasks.images.sources import ImageSource
+
+AT_ONCE = 64
+"""Images that a process is given to decode."""
+
+TABLE_ROWS = 20
+"""Unreadable images that a table names."""
+
+UNREAD = "cannot be read"
+"""The beginning of the reason where no bytes come, rather than wrong ones."""
+
+IMAGE = "image"
+"""What the rows of unreadable images are called."""
+
+
+class Reading(NamedTuple):
+    """What came of decoding images; `stopped` says why not all of them were."""
+
+    images: int
+    wall_s: float
+    unreadable: list[tuple[int, str]]
+    stopped: str = ""
+
+
+def examine_images(task: ImageTask, model: ModelSpec | None, data: str, images: int | None) -> list[Check]:
+    """Return a row on the form of a data set, its classes, each part, all images, and each one that is unreadable.
+
+    So many images are decoded, evenly spread; None means all.
+    """
+    classes = model.classes if isinstance(model, ImageModel) else task.classes
+    try:
+        places = locate(task, data)
+        from ettsweep.trainer.tasks.images.sources import mismatches, open_source
+
+        train, val = (open_source(place, task.kind) for place in places)
+    except ImportError as error:
+        return [Check("form", "failed", f"{error}: pip install 'ettsweep[vision]'")]
+    except DataMissingError as error:
+        return [Check("form", "failed", str(error))]
+    rows = [Check("form", "ok", _form(places))]
+    wrong = mismatches(task, classes, train, val)
+    rows += [Check("contents", "failed", line) for line in wrong]
+    rows.append(Check("classes", "ok", f"{len(train.classes)}: {_some(train.classes)}"))
+    rows += [
+        Check(f"{what} images", "ok", str(len(source))) for what, source in (("training", train), ("validation", val))
+    ]
+    return rows + _readable([train, val], images)
+
+
+def _form(places: Sequence[StoredSide]) -> str:
+    told = []
+    for place in places:
+        more = f" and {len(place.paths) - 1} more" if len(place.paths) > 1 else ""
+        told.append(f"{place.format}, {place.paths[0]}{more}")
+    return "; ".join(dict.fromkeys(told))
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join([*names[:3], "..."] if len(names) > 3 else names)
+
+
+def _readable(sources: "Sequence[ImageSource]", images: int | None) -> list[Check]:
+    total = sum(len(source) for source in sources)
+    chosen = list(range(total)) if images is None or images >= total else [k * total // images for k in range(images)]
+    done = read_all(sources, chosen)
+    rate = f"; {done.images / done.wall_s:.0f} images/s on {counted(cores(), 'core')}" if done.images > 999 else ""
+    part = "all" if len(chosen) == total else f"{len(chosen)} of {total}, evenly spread:"
+    rows = []
+    if done.stopped:
+        rows.append(Check("decoding", "failed", f"{done.stopped} after {done.images} of {len(chosen)} images"))
+    elif not done.unreadable:
+        rows.append(Check("decoding", "ok", f"{part} {'can' if part == 'all' else 'they can'} be decoded{rate}"))
+    if done.unreadable:
+        many = len(done.unreadable) > max(10, done.images // 100)
+        unread = sum(reason.startswith(UNREAD) for _, reason in done.unreadable)
+        cure = "left out of training, unless --launch-set corrupt_images=fail"
+        if many:
+            cure = "too many to train without"
+        elif unread:
+            cure = f"a run ends at those that cannot even be read, {unread} of them"
+        told = f"{len(done.unreadable)} of {done.images} cannot be: {cure}{rate}"
+        rows.append(Check("unreadable", "failed" if many or unread else "warning", told))
+    for number, reason in sorted(done.unreadable):
+        source, index = _place(sources, number)
+        rows.append(Check(IMAGE, "warning", f"{source.name(index)}: {reason}"))
+    return rows
+
+
+def shorten(rows: list[Check]) -> list[Check]:
+    """Return what a table shows: the first unreadable images, and how many more there are."""
+    images = [row for row in rows if row.what == IMAGE]
+    if len(images) <= TABLE_ROWS:
+        return rows
+    kept = [row for row in rows if row.what != IMAGE] + images[:TABLE_ROWS]
+    return [*kept, Check("images", "warning", f"{len(images) - TABLE_ROWS} more; --format json or csv lists all")]
+
+
+# --- decoding on all cores --------------------------------------------------------------------------------------------
+
+
+def read_all(sources: "Sequence[ImageSource]", chosen: Sequence[int]) -> Reading:
+    """Decode images, counted through all sources, on all cores; Ctrl-C stops with what was found so far."""
+    found, images, stopped = list[tuple[int, str]](), 0, ""
+    start_s = time.monotonic()
+    lists = [chosen[k : k + AT_ONCE] for k in range(0, len(chosen), AT_ONCE)]
+    try:
+        # Forked, since names of a million images are many to send to each process.
+        with open_pool(cores(), "fork", _sources.extend, sources) as pool:
+            size = {pool.submit(_unreadable, part): len(part) for part in lists}
+            with progress("decoding", len(chosen)) as advance:
+                for done in as_completed(size):
+                    found += done.result()
+                    images += size[done]
+                    advance(size[done])
+    except KeyboardInterrupt:
+        stopped = "stopped by Ctrl-C"
+    except BrokenProcessPool:
+        stopped = "a process died of an image (or for lack of memory)"
+    return Reading(images, time.monotonic() - start_s, found, stopped)
+
+
+_sources: "list[ImageSource]" = []
+"""What a process of the pool reads."""
+
+
+def _unreadable(chosen: Sequence[int]) -> list[tuple[int, str]]:
+    """Return those that cannot be decoded, with the reason."""
+    from ettsweep.trainer.tasks.images.sources import decode, small
+
+    found = []
+    for number in chosen:
+        source, index = _place(_sources, number)
+        try:
+            decode(source.read(index), small)
+        except UndecodableError as error:
+            found.append((number, f"cannot be decoded ({error})"))
+        except OSError as error:
+            found.append((number, f"{UNREAD} ({error.strerror or error})"))
+    return found
+
+
+def _place(sources: "Sequence[ImageSource]", number: int) -> "tuple[ImageSource, int]":
+    for source in sources:
+        if number < len(source):
+            return source, number
+        number -= len(source)
+    raise IndexError(number)

@@ -1,0 +1,66 @@
+"""Whether tokenised text is what a task needs: form, counts, tokenizer, vocabulary, and the checksum of each shard."""
+
+from pathlib import Path
+
+from ettsweep.console import count, progress
+from ettsweep.doctor.checks import Check, check
+from ettsweep.errors import EttsweepError
+from ettsweep.runs.spec import ModelSpec, TextModel
+from ettsweep.trainer.tasks.text.corpus_manifest import LONG, Counts, Manifest, read_manifest
+from ettsweep.trainer.tasks.text.text_task import TextTask
+
+
+def examine_text(task: TextTask, model: ModelSpec | None, data: str, samples: int | None) -> list[Check]:
+    """Return a row on the form of a corpus, its text, each part, tokenizer, vocabulary and shards.
+
+    All shards are read, however many samples are asked for.
+    """
+    folder = Path(data)
+    try:
+        manifest = read_manifest(folder)
+    except EttsweepError as error:
+        return [Check("form", "failed", str(error))]
+    return [
+        Check("form", "ok", f"tokenised text, {folder}"),
+        _text(task, manifest),
+        Check("training text", "ok", _told(manifest.train)),
+        Check("validation text", "ok", _told(manifest.val)),
+        _vocabulary(model.vocabulary if isinstance(model, TextModel) else None, manifest),
+        check("tokenizer", lambda: _tokenizer(folder, manifest)),
+        check("shards", lambda: _shards(folder, manifest)),
+    ]
+
+
+def _text(task: TextTask, manifest: Manifest) -> Check:
+    if task.corpus in (None, manifest.digest):
+        return Check("text", "ok", manifest.digest)
+    return Check("text", "failed", f"the grid is for the text {task.corpus}, this is {manifest.digest}")
+
+
+def _told(counts: Counts) -> str:
+    long = f", {counts.long_sentences} of them longer than {LONG} tokens" if counts.long_sentences else ""
+    told = f"{count(counts.documents, 'document')}, {count(counts.sentences, 'sentence')}{long}"
+    return f"{told}, {count(counts.tokens, 'token')}, {count(counts.blocks, 'block')} of up to {LONG}"
+
+
+def _vocabulary(wanted: int | None, manifest: Manifest) -> Check:
+    if wanted in (None, manifest.n_vocab):
+        return Check("vocabulary", "ok", str(manifest.n_vocab))
+    cure = f"--set model.vocabulary={manifest.n_vocab}, or tokenise with another --tokenizer"
+    return Check("vocabulary", "failed", f"the text has {manifest.n_vocab} tokens, the model {wanted}: {cure}")
+
+
+def _tokenizer(folder: Path, manifest: Manifest) -> str:
+    from ettsweep.trainer.tasks.text.corpus import read_own_tokenizer
+
+    tokenizer = read_own_tokenizer(folder, manifest)
+    return f"byte-level BPE of {tokenizer.bpe_tokens} tokens, with which the shards were made"
+
+
+def _shards(folder: Path, manifest: Manifest) -> str:
+    from ettsweep.trainer.tasks.text.corpus import verify
+
+    size = sum(shard.size for shard in manifest.shards)
+    with progress("reading shards", size, "bytes") as advance:
+        verify(folder, manifest, anew=True, tell=advance)
+    return f"{count(len(manifest.shards), 'shard')} of {size / 1e6:.1f} MB in all: as they were written"

@@ -1,0 +1,103 @@
+"""What can be thrown away: checkpoints of finished runs, dead attempts, orphans, ended submissions."""
+
+import contextlib
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ettsweep.files import json_or_empty, storage_errors
+from ettsweep.launch.code_snapshot import unused
+from ettsweep.launch.liveness import LiveOutlook
+from ettsweep.launch.submissions import readable, submission_folders, submissions
+from ettsweep.processes import Process
+from ettsweep.runs.folder import RunDir, code_dir, is_run_id, runs_dir, sweeps_dir
+from ettsweep.runs.state import State
+
+
+@dataclass(frozen=True)
+class Waste:
+    """A file or folder that nothing needs any more, with the reason and its size in bytes."""
+
+    path: Path
+    reason: str
+    size: int
+
+
+def find_waste(results: Path) -> list[Waste]:
+    """Return what `clean` removes; nothing that a live worker could touch is in it."""
+    outlook = LiveOutlook(results)
+    folders = {folder: readable(folder) for folder in submission_folders(results)}
+    live = {folder for folder, submission in folders.items() if submission and outlook.live(submission)}
+    found = []
+    for path in sorted(runs_dir(results).glob("*")):
+        if path.is_dir() and is_run_id(path.name):
+            found += list(_of_run(RunDir(path), outlook, bool(live)))
+    for folder, submission in folders.items():
+        # What has left runs unfinished tells how: SLURM knows why its jobs ended.
+        if folder not in live and not (submission and submission.kind == "slurm" and submission.unfinished()):
+            found.append(_waste(folder, "submission that has ended"))
+    for path in sorted(sweeps_dir(results).glob("*/follower-*.json")):
+        follower = Process.from_json(json_or_empty(path))
+        if follower and follower.liveness() == "dead":
+            found.append(_waste(path, "note of a command that has ended"))
+    if not live:
+        found += [_waste(path, "left by a kill") for path in sorted(sweeps_dir(results).glob("*/.*.tmp"))]
+    return found + [_waste(path, reason) for path, reason in _unused_code(results, outlook).items()]
+
+
+def _unused_code(results: Path, outlook: LiveOutlook) -> dict[Path, str]:
+    return unused(results, {Path(s.code).name for s in submissions(results) if s.code and outlook.live(s)})
+
+
+def _of_run(run: RunDir, outlook: LiveOutlook, live: bool) -> Iterator[Waste]:
+    status = run.status(outlook)
+    if not live and not run.spec_path.exists() and not run.numbers() and not run.result_path.exists():
+        yield _waste(run.path, "no run: neither spec.json nor attempts")
+        return
+    if status.state in (State.RUNNING, State.UNKNOWN):
+        return
+    if not live:
+        for temporary in sorted(
+            [*run.path.glob(".*.tmp"), *run.path.glob("attempts/.*.tmp"), *run.path.glob("attempts/*/.*.tmp")]
+        ):
+            yield _waste(temporary, "left by a kill")
+    attempts = [run.attempt(number) for number in run.numbers()]
+    if status.state is State.PRUNED:
+        for attempt in attempts:
+            if attempt.has_checkpoint():
+                yield _waste(attempt.checkpoint_path, "checkpoint of a pruned run")
+    if status.state.finished:
+        for attempt in attempts[:-1]:
+            yield _waste(attempt.path, "attempt of a finished run that another one finished")
+        if attempts and attempts[-1].has_checkpoint():
+            yield _waste(attempts[-1].checkpoint_path, "checkpoint of a finished run")
+
+
+def _waste(path: Path, reason: str) -> Waste:
+    members = [path] if path.is_file() else path.rglob("*")
+    size = 0
+    for member in members:
+        with contextlib.suppress(OSError):
+            size += member.lstat().st_size
+    return Waste(path, reason, size)
+
+
+def remove(waste: list[Waste]) -> None:
+    """Remove what `find_waste` found.
+
+    Raises:
+        StorageError: the folder cannot be written.
+    """
+    for item in waste:
+        submission = readable(item.path)
+        if submission and LiveOutlook(submission.results).live(submission):
+            continue
+        results = item.path.parent.parent
+        if item.path.parent == code_dir(results) and item.path not in _unused_code(results, LiveOutlook(results)):
+            continue  # taken since it was found
+        with storage_errors(item.path):
+            if item.path.is_dir() and not item.path.is_symlink():
+                shutil.rmtree(item.path)
+            else:
+                item.path.unlink(missing_ok=True)

@@ -1,0 +1,251 @@
+"""Rounds: a plan is carried out; followed, it is submitted, waited for and made anew until nothing is left to do."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ettsweep.console import count, harmless
+from ettsweep.errors import LaunchError, NoAnswerError, NotHereError, UnansweredError
+from ettsweep.launch.cost import Account, Times
+from ettsweep.launch.liveness import NO_ANSWER, LiveOutlook
+from ettsweep.launch.local_workers import Replacer, fill_all
+from ettsweep.launch.profile import AnyProfile, LocalProfile
+from ettsweep.launch.progress import RELAUNCH_S, Monitor, Snapshot, follow
+from ettsweep.launch.submissions import read_submission
+from ettsweep.launch.submit import scripts, submit
+from ettsweep.runs.folder import RunDir, runs_dir
+from ettsweep.runs.spec import TaskSpec
+from ettsweep.runs.state import State
+from ettsweep.study.pruning import Pruner
+from ettsweep.study.run_index import Ledger, Plan, Planned, load_ledger, make_plan
+from ettsweep.study.study import Point, Search
+from ettsweep.study.sweep_store import by_family
+from ettsweep.study.verification import NO_BUDGET, Budget, Proposing, Verification
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+RETRY_FIRST_S, RETRY_LAST_S = 5.0, 60.0
+"""Seconds between attempts to submit to a scheduler that does not answer."""
+
+ARRAY = 16
+"""Runs that a race submits to a scheduler at once, where its profile does not say how many train at a time."""
+
+LOCAL_TRIES, SLURM_TRIES = 1, 3
+"""Submissions of a run, without its being started, after which a command gives up: a cluster may have a bad node."""
+
+
+@dataclass(frozen=True)
+class How:
+    """How a command carries out its plan.
+
+    Attributes:
+        data: where data sets are, by kind of task, as far as somebody has said it.
+        console: stay, and show on it how far the runs are; None leaves them to the background.
+        title: put before what is shown.
+        searches: those of the sweeps that its runs are for, where they are to be named.
+        tell: takes a line on what the runs will cost and, where they are followed, one on what they have cost.
+        pruner: stops hopeless runs where they are followed; None lets all train to their end.
+    """
+
+    results: Path
+    profile: AnyProfile
+    data: Mapping[str, str] = field(default_factory=dict)
+    dry_run: bool = False
+    console: "Console | None" = None
+    title: str = ""
+    searches: Sequence[Search] = ()
+    tell: Callable[[str], None] = lambda text: None
+    pruner: Pruner | None = None
+
+    @property
+    def follows(self) -> bool:
+        """Whether the command stays until its runs are finished."""
+        return self.console is not None and not self.dry_run
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a plan.
+
+    Attributes:
+        plan: what was submitted or, in a dry run, would be; where it was followed, what is left of it.
+        folders: the submissions, where it was not followed.
+        scripts: what a dry run would hand to sbatch.
+    """
+
+    plan: Plan
+    how: How
+    folders: Sequence[Path] = ()
+    scripts: Sequence[str] = ()
+
+    @property
+    def sound(self) -> bool:
+        """Whether runs that were waited for are finished; else, of none is unknown what became of it."""
+        if self.how.follows:
+            return not (self.plan.blocked or self.plan.to_launch)
+        return self.how.dry_run or not any(p.state is State.UNKNOWN for p in self.plan.blocked)
+
+
+def read_ledger(results: Path) -> Ledger:
+    """Read all runs, with what their owners and submissions say."""
+    return load_ledger(results, LiveOutlook(results))
+
+
+def carry_out(plan: Plan, how: How, replan: Callable[[Ledger], Plan] | None = None) -> Outcome:
+    """Say what a plan will cost and submit it, or only show what would be; where `how` says so, follow it to its end.
+
+    `replan` makes the plan of the next round from what is on disk; by default it is for the same runs.
+
+    Raises:
+        StorageError: the results folder cannot be written.
+        LaunchError: no worker could be started, or workers end without having started a run.
+    """
+    account = Account(how.profile, rounds=replan is not None)
+    how.tell(account.before(plan))
+    vacancies = LiveOutlook(how.results).vacancies([p.id for p in plan.keep if p.state is State.QUEUED])
+    if how.dry_run:
+        how.tell(f"{count(len(vacancies), 'idle slot')} would get a new worker" if vacancies else "")
+        return Outcome(plan, how, scripts=scripts(how.results, plan, how.profile))
+    how.tell(fill_all(vacancies))
+    if how.console is None:
+        return Outcome(plan, how, submit(how.results, plan, how.profile, how.data))
+    last = _follow_rounds(plan, how, how.console, replan, account)
+    how.tell(account.after(last.ledger))
+    return Outcome(last, how)
+
+
+def _follow_rounds(
+    plan: Plan, how: How, console: "Console", replan: Callable[[Ledger], Plan] | None, account: Account
+) -> Plan:
+    """Submit, wait, look and plan again until no run is left that a worker could take, and return the last plan.
+
+    A worker that dies is replaced; a run whose attempts keep dying becomes failed, and a pruner stops none twice, so
+    this ends.
+    """
+    if not plan.wanted:
+        return plan
+    everything = [p.spec for p in plan.wanted]
+    monitor = Monitor(how.results, searches=by_family(how.searches))
+    most = LOCAL_TRIES if isinstance(how.profile, LocalProfile) else SLURM_TRIES
+    tries: Counter[tuple[str, int]] = Counter()
+    folders: Sequence[Path] = ()
+    replacer = Replacer(RELAUNCH_S, how.tell)
+    while True:
+        # Whoever plans anew goes on without what a person must decide about; else that is watched with the rest.
+        watched = [p.spec for p in plan.to_launch + plan.keep] if replan else everything
+        monitor.watch(watched)
+        listed = _attempts(how.results, plan)
+        if submitted := _submit_patiently(plan, how, console):
+            folders = submitted
+            tries.update(listed)
+        follow(monitor, how.title, console, heed=_heed(how.pruner, replacer, monitor, plan.ledger))
+        ledger = read_ledger(how.results)
+        startable = [spec for spec in watched if ledger.state(spec.run_id).state is not State.PRUNED]
+        left = _attempts(how.results, make_plan(startable, ledger))
+        if left and all(tries[run] >= most for run in left):
+            words = read_submission(folders[0]).last_words()
+            raise LaunchError(f"the workers ended without starting a run: {words}")
+        plan = replan(ledger) if replan else make_plan(everything, ledger)
+        if not plan.under_way:
+            return plan
+        how.tell(account.before(plan))
+
+
+def _heed(pruner: Pruner | None, replacer: Replacer, monitor: Monitor, ledger: Ledger) -> Callable[[Snapshot], None]:
+    """Return what stops hopeless runs at each look of a round, given all runs before it, and replaces dead workers."""
+
+    def heed(snapshot: Snapshot) -> None:
+        if pruner:
+            pruner.prune(monitor.specs, snapshot.statuses, ledger)
+        replacer.look(snapshot.vacancies)
+
+    return heed
+
+
+def _attempts(results: Path, plan: Plan) -> list[tuple[str, int]]:
+    """Return the runs that are to be launched, each with the number of its attempts so far."""
+    return [(p.id, len(RunDir(runs_dir(results) / p.id).numbers())) for p in plan.to_launch]
+
+
+def _submit_patiently(plan: Plan, how: How, console: "Console") -> Sequence[Path]:
+    """Submit a plan; wait for a scheduler that does not answer, as long as the command is left running."""
+    wait_s = RETRY_FIRST_S
+    while True:
+        try:
+            return submit(how.results, plan, how.profile, how.data)
+        except UnansweredError as error:
+            console.out(harmless(str(error)), highlight=False)
+            return ()  # what it lists counts as unknown until SLURM answers
+        except NotHereError:
+            raise
+        except NoAnswerError as error:
+            console.out(harmless(f"{NO_ANSWER}: {error}; asking again in {wait_s:.0f} s"), highlight=False)
+            time.sleep(wait_s)
+            wait_s = min(RETRY_LAST_S, 2 * wait_s)
+
+
+# --- until every verdict stands -------------------------------------------------------------------------------------
+
+
+@dataclass
+class Verified:
+    """What became of a verification.
+
+    Attributes:
+        outcome: what became of its last plan.
+        problem: why its only round could not be submitted; its verdicts stand all the same.
+    """
+
+    verification: Verification
+    outcome: Outcome
+    problem: LaunchError | None = None
+
+
+def verify_rounds(
+    searches: Sequence[Search],
+    how: How,
+    *,
+    at: Point | None = None,
+    budget: Budget = NO_BUDGET,
+    tell: Callable[[str], None] | None = None,
+    agree: Callable[[str], bool] | None = None,
+    searching: Proposing | None = None,
+    prune: Callable[[Callable[[], Collection[str]]], Pruner] | None = None,
+) -> Verified:
+    """Judge each family and submit the runs that its verdict lacks: one round or, where `how` follows, all.
+
+    With `at`, that point is judged instead of each family's best; where `how` follows, a climb begins there.
+    `tell` takes a line for each step of a climb; `searching` names points; `prune` returns what may stop runs, given
+    what tells which were merely proposed.
+
+    Raises:
+        InputError: `at` lies off a fixed axis.
+    """
+
+    def device_s(ledger: Ledger, planned: Sequence[Planned]) -> float | None:
+        return Times(ledger).total_s(planned)
+
+    most = 1 if how.dry_run else at_once(how.profile, [search.base.task for search in searches])
+    asking = Verification(searches, at, budget, tell, agree, device_s, most, how.follows, searching)
+    if prune:
+        how = replace(how, pruner=prune(asking.proposals))
+    plan = asking.plan(read_ledger(how.results))
+    if not plan.under_way and how.follows:
+        return Verified(asking, Outcome(plan, how))
+    try:
+        return Verified(asking, carry_out(plan, how, asking.plan))
+    except LaunchError as problem:
+        if how.follows:
+            raise
+        return Verified(asking, Outcome(plan, how), problem)
+
+
+def at_once(profile: AnyProfile, tasks: Iterable[TaskSpec]) -> int:
+    """Return how many runs of some tasks a profile trains at a time; where the scheduler alone decides, `ARRAY`."""
+    if isinstance(profile, LocalProfile):
+        return len(profile.resolve()) * min((profile.together(task) for task in tasks), default=1)
+    return (profile.max_parallel or ARRAY) * profile.runs_per_job

@@ -1,0 +1,247 @@
+"""The outlook of runs: who lives, and which jobs list a run, from processes, SLURM and heartbeats, in that order.
+
+What was asked is passed from one look to the next in a `Memory`; here it is concluded from.
+"""
+
+import os
+import re
+from collections.abc import Collection
+from pathlib import Path
+
+from ettsweep.errors import NoAnswerError
+from ettsweep.files import Json
+from ettsweep.launch import slurm
+from ettsweep.launch.slurm_cache import Memory
+from ettsweep.launch.submissions import Submission, Vacancy, submissions
+from ettsweep.processes import boot_id
+from ettsweep.runs.attempt import Attempt
+from ettsweep.runs.state import Owner, State, Status
+
+NO_ANSWER = "SLURM does not answer"
+
+
+class LiveOutlook:
+    """What can be known of the runs of a results folder at one instant; built anew for each look."""
+
+    def __init__(self, results: Path, memory: Memory | None = None) -> None:
+        self._memory = memory or Memory()
+        self._submissions = submissions(results)
+        self._slurm = [s for s in self._submissions if s.kind == "slurm"]
+        self._listed: dict[str, list[Submission]] = {}
+        for submission in self._submissions:
+            for run in submission.runs:
+                self._listed.setdefault(run, []).append(submission)
+        self._by_folder = {s.path.name: s for s in self._slurm}
+        self._asked = False
+        self._alive: dict[Path, bool] = {}
+        self._waits: dict[Path, str] = {}
+
+    @property
+    def silence(self) -> str:
+        """Why SLURM, which some unfinished runs depend on, does not answer; empty if it does or is not needed."""
+        return self._memory.silence if self._asked else ""
+
+    # --- owners -----------------------------------------------------------------------------------------------------
+
+    def owner(self, attempt: Attempt) -> Owner:
+        """Say whether the owner of an attempt that has not ended lives."""
+        process, job = attempt.owner(), attempt.job()
+        if process is None:
+            return Owner(attempt.liveness(), reason="its claim cannot be seen from here yet")
+        life = process.liveness()
+        if job and process.boot_id != boot_id():
+            life = "unknown"  # nodes of two clusters can have the same name: SLURM knows
+        where = str(job.get("node") or process.host)
+        if life != "unknown":
+            return Owner(life, where)
+        if job:
+            submission = self._by_folder.get(str(attempt.claim().get("submission")))
+            return self._owner_by_slurm(attempt, job, submission, where)
+        return Owner(self._memory.pulse(attempt), where, f"claimed on {where}, which cannot be asked from here")
+
+    def _owner_by_slurm(self, attempt: Attempt, job: Json, submission: Submission | None, where: str) -> Owner:
+        if problem := self._problem(str(job.get("cluster", "")), submission.user if submission else None):
+            # A beating heart is proof of life; one that stands still proves nothing while SLURM may know better.
+            beats = self._memory.pulse(attempt) == "alive"
+            return Owner("alive" if beats else "unknown", where, "" if beats else problem)
+        task = self._memory.tasks.get(str(job.get("id")))
+        if task is None or (submission and submission.name != task.name):  # numbers can come again, names cannot
+            return Owner("dead", where)
+        restart = job.get("restart")
+        mine = restart if isinstance(restart, int) else 0
+        if mine != task.restarts:  # a later copy of the job has been started; or this answer is older than the claim
+            return Owner("dead" if mine < task.restarts else "alive", where)
+        if task.over:
+            return Owner("dead", where)
+        # One that waits with the same count was asked about before it started.
+        known = task.active or task.waiting
+        return Owner("alive" if known else "unknown", where, f"SLURM says that job {task.id} is {task.state}")
+
+    def _problem(self, cluster: str, user: str | None) -> str:
+        """Return why SLURM cannot be asked about a user's jobs on a cluster; empty if it can."""
+        if not self._asked:
+            self._memory.ask(self._slurm)
+            self._asked = True
+        if self._memory.silence:
+            return f"{NO_ANSWER}: {self._memory.silence}"
+        try:
+            here = slurm.cluster()
+        except NoAnswerError as error:
+            self._memory.silence = str(error)
+            return f"{NO_ANSWER}: {error}"
+        if cluster != here:
+            return f"cluster {cluster} cannot be asked from here, which is {here}"
+        if user in (None, str(os.getuid())):
+            return ""
+        hidden = slurm.hides_jobs_of_others() or user not in slurm.known_users([str(user)])
+        return f"SLURM shows nothing here of the jobs of user {user}" if hidden else ""
+
+    # --- prospects --------------------------------------------------------------------------------------------------
+
+    def prospect(self, run_id: str) -> Status | None:
+        """Return what the newest submission that lists a run says of it; a job that will take it comes first."""
+        found = [self._of(submission, run_id) for submission in reversed(self._listed.get(run_id, []))]
+        rank = {State.QUEUED: 0, State.UNKNOWN: 1, State.HELD: 2}
+        return min(found, key=lambda told: rank.get(told.state, 3) if told else 3, default=None)
+
+    def _of(self, submission: Submission, run_id: str) -> Status | None:
+        if submission.kind == "local":
+            if submission.path not in self._alive:
+                self._alive[submission.path] = alive = self._has_workers(submission)
+                self._waits[submission.path] = submission.waits_for() if alive else ""
+            return Status(State.QUEUED, self._waits[submission.path]) if self._alive[submission.path] else None
+        if problem := self._problem(submission.cluster, submission.user):
+            return Status(State.UNKNOWN, problem)
+        memory, index = self._memory, submission.task_of(run_id)
+        array = memory.arrays.get(submission.name)
+        if array is None:
+            if submission.being_submitted() == "alive" or submission.array():  # recorded after SLURM was asked
+                return Status(State.QUEUED, "being submitted")
+            return Status(State.INTERRUPTED, "its submission was cut short")
+        id_ = f"{array}_{index}"
+        task = memory.tasks.get(id_) or memory.history(id_, self._slurm)
+        if task is None or task.name != submission.name:  # numbers can come again, names cannot
+            return self._forgotten(submission, index, id_)
+        if task.held:
+            why = task.reason or task.state
+            by = " by an administrator" if why == "JobHeldAdmin" else ""
+            return Status(State.HELD, f"{why}: `scontrol release {id_}`{by}, or `cancel` and `retry`", job=id_)
+        if task.waiting:
+            start = f"expected to start {task.start.replace('T', ' ')}" if task.start else ""
+            if re.search(r"TimeLimit|WallDuration", task.reason):
+                start = "never starts so: `cancel` it, lower time_min, `retry`"
+            return Status(State.QUEUED, ", ".join(filter(None, [task.reason, start])), job=id_)
+        if task.active:
+            if submission.all_leaving(index, task.restarts):
+                return Status(State.INTERRUPTED, f"job {id_} is ending", job=id_)
+            doing = "is ending" if task.state == "COMPLETING" else f"runs on {task.node}" if task.node else "starts"
+            return Status(State.QUEUED, f"its job {doing}", job=id_)
+        return _ended(task) if task.over else Status(State.UNKNOWN, f"job {id_} is {task.state}", job=id_)
+
+    def _has_workers(self, submission: Submission) -> bool:
+        """Say whether a local submission has workers, or may have some on a host that cannot be seen.
+
+        Who owned an attempt that `retry` gave up is given up with it: it would keep its whole list queued for ever.
+        """
+        workers = submission.live_workers()
+        if not workers or any(worker.liveness() != "unknown" for worker in workers):
+            return bool(workers)
+        attempts = (run.latest() for run in submission.run_dirs(submission.runs))
+        given_up = [attempt.owner() for attempt in attempts if attempt and attempt.retried()]
+        return any(worker not in given_up for worker in workers)
+
+    def _forgotten(self, submission: Submission, index: int, id_: str) -> Status:
+        """Say what became of a task that neither the controller nor the accounting tells of.
+
+        Of a single task that is cancelled while it waits, SLURM keeps nothing at all; of one that has started, the
+        accounting does, and the worker has left its own words.
+        """
+        if self._memory.no_history:
+            return Status(State.INTERRUPTED, f"job {id_} has ended; {self._memory.no_history}", job=id_)
+        told = (*self._memory.ended.values(), *self._memory.tasks.values())
+        siblings = any(task.name == submission.name for task in told)
+        if siblings and not submission.said_by(f"{index}-0"):
+            return Status(State.CANCELLED, f"job {id_} was cancelled in SLURM before it started", job=id_)
+        return Status(State.INTERRUPTED, f"job {id_} has ended", job=id_)
+
+    def waiting(self, cancelled: Collection[str]) -> tuple[list[str], list[str]]:
+        """Return the ids of our jobs that wait in SLURM for nothing but cancelled runs or finished ones.
+
+        With them comes why some could not be asked for.
+        """
+        found, problems = [], []
+        for submission in self._slurm:
+            if not set(cancelled) & set(submission.runs):
+                continue
+            if problem := self._problem(submission.cluster, submission.user):
+                problems.append(problem)
+                continue
+            array = self._memory.arrays.get(submission.name)
+            for index in dict.fromkeys(map(submission.task_of, submission.runs)):
+                task = self._memory.tasks.get(f"{array}_{index}")
+                runs = submission.run_dirs(submission.runs_of(index))
+                ours = task and task.name == submission.name and task.waiting
+                if ours and all(run.cancel_path.exists() or run.result_path.exists() for run in runs):
+                    found.append(f"{array}_{index}")
+        return found, problems
+
+    def at_once(self, runs: Collection[str]) -> int:
+        """Return how many workers can train some of these runs now: those that have their slots, and those of jobs."""
+        found, wanted = 0, set(runs)
+        for submission in self._submissions:
+            if wanted.isdisjoint(submission.runs):
+                continue
+            if submission.kind == "local":
+                found += submission.at_work()
+            elif not self._problem(submission.cluster, submission.user):
+                jobs = [t for t in self._memory.tasks.values() if t.name == submission.name and t.state == "RUNNING"]
+                found += len(jobs) * submission.runs_at_once
+        return found
+
+    def vacancies(self, queued: Collection[str]) -> list[Vacancy]:
+        """Return the slots of this machine whose workers died while others live, no more than runs wait for them."""
+        found, waiting = [], set(queued)
+        for submission in self._submissions:
+            if submission.kind == "local" and (wait := len(waiting.intersection(submission.runs))):
+                found += sorted(submission.vacancies(), key=lambda vacancy: not vacancy.died)[:wait]
+        return found
+
+    def live(self, submission: Submission) -> bool:
+        """Say whether a submission has workers, or will have, or may have: then nothing of it is waste."""
+        if submission.kind == "local":
+            return self._has_workers(submission)
+        if self._problem(submission.cluster, submission.user):
+            return True
+        if submission.being_submitted() != "dead":
+            return True
+        return any(
+            task.name == submission.name and (task.waiting or task.active) for task in self._memory.tasks.values()
+        )
+
+
+def _ended(task: slurm.ArrayTask) -> Status:
+    if task.state == "CANCELLED":
+        return Status(State.CANCELLED, f"job {task.id} was cancelled in SLURM", job=task.id)
+    if task.state == "OUT_OF_MEMORY":
+        return Status(State.FAILED, f"job {task.id} ran out of memory; raise mem_gb", job=task.id)
+    if task.state == "COMPLETED":
+        return Status(State.INTERRUPTED, job=task.id)
+    if task.state == "FAILED":
+        return Status(State.INTERRUPTED, f"job {task.id} failed ({task.reason})", job=task.id)
+    return Status(State.INTERRUPTED, f"job {task.id}: {slurm.ENDS.get(task.state, task.state.lower())}", job=task.id)
+
+
+def withdraw(results: Path, cancelled: Collection[str]) -> list[str]:
+    """Cancel the jobs in SLURM that have not started and would find only cancelled and finished runs; return their ids.
+
+    Jobs that run are left to their workers, which see the cancellation and save first.
+
+    Raises:
+        LaunchError: SLURM does not answer; the runs are cancelled all the same.
+    """
+    jobs, problems = LiveOutlook(results).waiting(cancelled)
+    if jobs:
+        slurm.cancel(jobs)
+    if problems:
+        raise NoAnswerError(f"{problems[0]}; their waiting jobs could not be withdrawn, and will do nothing")
+    return jobs

@@ -1,0 +1,94 @@
+"""The log of a run as it is written, attempt after attempt, until the run is over."""
+
+import time
+from collections.abc import Callable
+
+from ettsweep.launch.progress import LOOK_SHARE, POLL_S, Monitor
+from ettsweep.runs.attempt import NOTHING_LOGGED
+from ettsweep.runs.folder import RunDir
+from ettsweep.runs.state import State, Status
+
+LAST_WORDS_S = 2.0
+"""Seconds at most in which an owner that lives on may log how a run ended: it has others to train."""
+
+
+class Tail:
+    """Reads what a run has logged since the last time."""
+
+    def __init__(self, run: RunDir) -> None:
+        self._run = run
+        self._number = 0
+        self._offset = 0
+
+    def more(self) -> str:
+        """Return whole lines that are new, under the number of their attempt."""
+        told = ""
+        for number in [number for number in self._run.numbers() if number >= self._number]:
+            if number > self._number:
+                told += self.rest() + f"== attempt {number}\n"
+                self._number, self._offset = number, 0
+            data = self._unread()
+            whole = data[: data.rfind(b"\n") + 1]
+            self._offset += len(whole)
+            told += whole.decode(errors="replace")
+        return told
+
+    def rest(self) -> str:
+        """Return what else an attempt has said that is over, and why it ended where it ended badly."""
+        if not self._number:
+            return ""
+        text = self._unread().decode(errors="replace")
+        attempt = self._run.attempt(self._number)
+        nothing = "" if self._offset or text else NOTHING_LOGGED
+        return nothing + text + attempt.ending()
+
+    def _unread(self) -> bytes:
+        try:
+            with self._run.attempt(self._number).log_path.open("rb") as file:
+                file.seek(self._offset)
+                return file.read()
+        except OSError:
+            return b""
+
+
+def follow_log(monitor: Monitor, run: RunDir, say: Callable[[str], None], tell: Callable[[str], None]) -> Status:
+    """Pass on what a run logs until it is finished, or has failed or been stopped; return its status then.
+
+    Args:
+        monitor: looks at the run.
+        run: whose log it is.
+        say: takes what was logged.
+        tell: takes a line on what the run waits for, whenever that changes.
+    """
+    tail, waited = Tail(run), ""
+    while True:
+        began_s = time.monotonic()
+        status = monitor.look().statuses[run.id]
+        looked_s = time.monotonic() - began_s
+        say(tail.more())  # after the look: of a run that is over, it is all
+        if status.state.over:
+            _hear_out(run, tail, say)
+            say(tail.rest())
+            return status
+        waits = "" if status.state is State.RUNNING else _waits(run.id, status)
+        if waits != waited:
+            tell(waits)
+            waited = waits
+        time.sleep(max(POLL_S, LOOK_SHARE * looked_s))
+
+
+def _hear_out(run: RunDir, tail: Tail, say: Callable[[str], None]) -> None:
+    """Pass on what the owner of a run that is over still logs, until the owner is gone."""
+    attempt, until_s = run.latest(), time.monotonic() + LAST_WORDS_S
+    while attempt and attempt.liveness() != "dead" and time.monotonic() < until_s:
+        time.sleep(POLL_S)
+        say(tail.more())
+    say(tail.more())
+
+
+def _waits(run_id: str, status: Status) -> str:
+    """Say what a run that is not in training waits for."""
+    reason = f": {status.reason}" if status.reason else ""
+    if status.state in (State.INTERRUPTED, State.MISSING):
+        return f"run {run_id} is {status.state}{reason}; it waits for a worker, which `ettsweep retry {run_id}` sends"
+    return f"run {run_id} is {status.state}{reason}; its log follows once it trains"

@@ -1,0 +1,382 @@
+"""Launch profiles: where and how runs train, which never changes their numbers."""
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from ettsweep.config import HIDDEN, NAME, hidden, read_yaml, split_override, with_sets
+from ettsweep.console import count
+from ettsweep.errors import InputError, located, unknown_name
+from ettsweep.launch.gpus import gpu_bytes, visible_gpus
+from ettsweep.launch.job_environment import Variables
+from ettsweep.launch.profile_fields import Count, Devices, LoaderCount, PackMode, Scalar, Switch, Word
+from ettsweep.processes import GIB, cores, memory_bytes
+from ettsweep.runs.spec import TaskSpec
+from ettsweep.schema import Frozen, NonNegative, Positive, PositiveFloat, is_whole, validate
+from ettsweep.shipped_files import shipped
+from ettsweep.trainer.tasks.registry import task_kind
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A share of a machine that one worker trains on: a GPU, or its part of one, or some CPU threads.
+
+    With `others`, several such, which train a run together.
+
+    Attributes:
+        sharers: workers that a GPU has in all.
+    """
+
+    name: str
+    device: Literal["cpu", "cuda"]
+    gpu: str | None
+    threads: int
+    sharers: int = 1
+    others: "tuple[Slot, ...]" = ()
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> "Slot":
+        """Read what `dataclasses.asdict` has written."""
+        return cls(**data | {"others": tuple(cls.from_json(other) for other in data.get("others", ()))})
+
+
+LOCKSTEP = 8
+"""Runs that share a loader by themselves: to halve an eighth of its cost again is worth little, and more lose more at
+a kill and keep people waiting for the first result."""
+
+
+class Profile(Frozen):
+    """What all profiles say.
+
+    Attributes:
+        checkpoint_every_s: seconds between checkpoints.
+        checkpoint_every_steps: steps between checkpoints, in addition.
+        heartbeat_s: seconds between signs of life, for those who can see neither the process nor the scheduler. Keep
+            it above a third of what clients of a shared file system cache (60 s on NFS unless mounted otherwise).
+        snapshot: train from a copy of the code made at submission.
+        devices_per_run: GPUs, or CPU slots, that train one run together.
+        pack: runs of one recipe that a worker trains at once, at most: they share a loader, and in a stack one call of
+            the model. `auto` is several where data have to be loaded, or where a short trial says that a stack pays.
+        pack_mode: `exact` stacks runs where that gives the numbers of runs alone, bit for bit; `fast` also where they
+            are rounded otherwise, as on a GPU.
+        micro_batch: images or texts that go through the model of a device at once; gradients are accumulated over the
+            rest of its share of the batch. `auto` takes what fits into its memory.
+        loader_workers: processes of each worker that load images; `auto` is one per CPU of a worker with a GPU, and
+            none without.
+        compile: use torch.compile; `auto` does on a GPU, where the runs of a worker are long enough to make up for it
+            and a compiler is there.
+        activation_checkpointing: compute activations again in the backward pass instead of keeping them; `auto` does
+            for models of more than a billion parameters.
+        sharded: let each device of `devices_per_run` hold a part of the model and of the optimizer's state alone;
+            `auto` does for models of more than a billion parameters.
+        corrupt_images: `skip` leaves out an image that cannot be decoded and names it in the log, `fail` ends the run.
+        log: where metrics are written to beside the run folder.
+        peak_tflops: of a device in the precision used, for the utilisation of one that is not known.
+    """
+
+    checkpoint_every_s: NonNegative = 300.0
+    checkpoint_every_steps: Positive | None = None
+    heartbeat_s: PositiveFloat = 30.0
+    snapshot: bool = False
+    devices_per_run: Positive = 1
+    pack: Count = "auto"
+    pack_mode: PackMode = "exact"
+    micro_batch: Count = "auto"
+    loader_workers: LoaderCount = "auto"
+    compile: Switch = "auto"
+    activation_checkpointing: Switch = "auto"
+    sharded: Switch = "auto"
+    corrupt_images: Literal["skip", "fail"] = "skip"
+    log: Annotated[tuple[Literal["tensorboard", "wandb"], ...], Field(strict=False)] = ()
+    peak_tflops: PositiveFloat | None = None
+
+    def together(self, task: TaskSpec) -> int:
+        """Return the most runs of a task that a worker trains at once."""
+        if self.devices_per_run > 1:
+            return 1
+        if self.pack != "auto":
+            return self.pack
+        return 1 if task_kind(task).packaged else LOCKSTEP
+
+    def names(self, variable: str) -> bool:
+        """Say whether the profile gives an environment variable a value of its own."""
+        return False
+
+    def room(self) -> tuple[int, str]:
+        """Return the most bytes that a run can have there, and what has no more, in words."""
+        raise NotImplementedError
+
+
+class LocalProfile(Profile):
+    """Workers on this machine.
+
+    Attributes:
+        devices: `auto` takes the GPUs, or the CPU where there is none; `cpu`; or a list of GPU numbers.
+        slots: workers; `auto` is one per core on the CPU, and `workers_per_device` on each GPU.
+        workers_per_device: workers that share a GPU, each with its part of the memory. Small runs gain more by `pack`.
+        threads: CPU threads of a worker; `auto` shares the cores among the slots. A resumed run repeats itself
+            bit for bit only with as many threads as before.
+    """
+
+    kind: Literal["local"] = "local"
+    devices: Devices = "auto"
+    slots: Count = "auto"
+    workers_per_device: Positive = 1
+    threads: Count = "auto"
+
+    @model_validator(mode="after")
+    def _sound(self) -> Self:
+        if isinstance(self.devices, list) and (twice := [n for n in self.devices if self.devices.count(n) > 1]):
+            raise ValueError(
+                f"devices: GPU {twice[0]} is named twice; workers_per_device=2 has two workers share each GPU"
+            )
+        if self.workers_per_device > 1 and self.slots != "auto":
+            raise ValueError("slots and workers_per_device both say how many workers there are: give one of them")
+        if self.devices_per_run > 1 and self.workers_per_device > 1:
+            raise ValueError("workers_per_device: devices that train a run together have a worker each")
+        return self
+
+    def resolve(self) -> list[Slot]:
+        """Return the slots on this machine, each with those that train its runs together with it.
+
+        Raises:
+            InputError: there are not as many devices as a run is to have, or not the GPUs that are named.
+        """
+        singles, k = self._devices(), self.devices_per_run
+        if len(singles) < k:
+            more = "" if self.slots == "auto" else f" (slots={self.slots}; {k} are needed)"
+            more = more if singles[0].device == "cuda" else f" (on the CPU: slots={k})"
+            raise InputError(f"devices_per_run: {k} are asked for, and there are {len(singles)}{more}")
+        groups = [singles[first : first + k] for first in range(0, len(singles) - k + 1, k)]
+        return [replace(first, others=tuple(others)) for first, *others in groups]
+
+    def room(self) -> tuple[int, str]:
+        """Return the most bytes that a run can have on this machine, and what has no more, in words."""
+        k = self.devices_per_run
+        if self.devices != "cpu" and visible_gpus() and (largest := gpu_bytes()):
+            return k * largest, f"{count(k, 'GPU')} of this machine" if k > 1 else "a GPU of this machine"
+        return memory_bytes(), "this machine"
+
+    def check_counts(self) -> None:
+        """Check that there are not absurdly many workers, threads or loaders for this machine.
+
+        Raises:
+            InputError: there are.
+        """
+        total, most = cores(), memory_bytes()
+        limits = dict.fromkeys(("slots", "threads", "loader_workers", "workers_per_device"), total * CROWD)
+        limits["slots"] = min(limits["slots"], max(total, most // WORKER_BYTES))
+        wrong = {name: limit for name, limit in limits.items() if is_whole(getattr(self, name), limit + 1)}
+        if wrong:
+            here = f"this machine has {count(total, 'core')} and {most / GIB:.0f} GiB"
+            raise InputError.of(
+                f"{name}: {getattr(self, name)} are too many: {here}; {limit} at most" for name, limit in wrong.items()
+            )
+
+    def _devices(self) -> list[Slot]:
+        total = cores()
+        gpus = [] if self.devices == "cpu" else visible_gpus()
+        if isinstance(self.devices, list):
+            if absent := [number for number in self.devices if number >= len(gpus)]:
+                raise InputError(
+                    f"devices: there is no GPU {absent[0]}; {len(gpus)} found here (`devices: cpu` uses none)"
+                )
+            gpus = [gpus[number] for number in self.devices]
+        each = self.workers_per_device
+        number = (len(gpus) * each or total) if self.slots == "auto" else self.slots
+        threads = max(1, total // number) if self.threads == "auto" else self.threads
+        if not gpus:
+            if each > 1:
+                raise InputError(f"workers_per_device: there is no GPU here; slots={each * total} is for the CPU")
+            return [Slot(f"cpu-{k}", "cpu", None, threads) for k in range(number)]
+        if self.devices_per_run > 1 and number > len(gpus):
+            shared = f"{number} workers cannot share {count(len(gpus), 'GPU')}"
+            raise InputError(f"slots: {shared} where devices_per_run is {self.devices_per_run}")
+        return [_on_gpu(gpus, k, number, threads) for k in range(number)]
+
+
+def _on_gpu(gpus: Sequence[str], k: int, number: int, threads: int) -> Slot:
+    """Return the slot of one of so many workers, which are spread over GPUs as evenly as can be."""
+    gpu, before = gpus[k % len(gpus)], k // len(gpus)
+    sharers = len(range(k % len(gpus), number, len(gpus)))
+    name = f"gpu-{gpu.replace('/', '_')}" + (f".{before + 1}" if before else "")
+    return Slot(name, "cuda", gpu, threads, sharers)
+
+
+CROWD = 64
+"""Workers or threads for each core beyond which nothing but a slip of the hand is meant."""
+
+WORKER_BYTES = 2**28
+"""Memory of a worker that has imported torch, at the very least."""
+
+
+OWN_FIELDS = {
+    **{option: option.replace("-", "_") for option in ("partition", "account", "qos", "constraint", "nodes")},
+    **{"time": "time_min", "mem": "mem_gb", "cpus-per-task": "cpus", "gpus-per-node": "gpus", "gpus": "gpus"},
+    **{"ntasks-per-node": "gpus", "ntasks": "gpus"},
+}
+"""Options of sbatch that a profile has a field for."""
+
+OURS = {
+    *("array", "job-name", "output", "error", "open-mode", "signal", "requeue", "no-requeue", "wrap", "test-only"),
+    *("wait", "parsable", "quiet", "clusters", "help", "usage", "version"),
+}
+"""Options of sbatch that the tool itself depends on."""
+
+
+class SlurmProfile(Profile):
+    """Jobs of a SLURM cluster: one array a submission, a task of it a job of its own.
+
+    Attributes:
+        partition, account, qos, constraint: as sbatch knows them; the site's default where not given.
+        time_min: time limit of a job in minutes. A longer run goes through several jobs.
+        nodes: nodes of a job.
+        gpus: GPUs of a job on each of its nodes, each with a worker that trains one run at a time (or all of them one
+            run together, see devices_per_run); 0 trains on the CPU, with one worker a node.
+        cpus: CPUs of a worker.
+        mem_gb: memory of a job on each node, in GiB; the site's default where not given.
+        max_parallel: jobs of one array that run at a time; as many as the site allows where not given.
+        runs_per_job: runs that a job is given, one after the other (or beside each other on its GPUs).
+        setup: shell commands before the workers start, such as `module load cuda`.
+        environment: variables of the job; their values are kept in a file that only its owner reads.
+        sbatch: further options of sbatch by their long names; true for one without a value.
+        python: command that starts Python on a node, such as `singularity exec image.sif python`; the Python of
+            whoever submits where not given.
+        warn_s: seconds before the time limit at which a job is told to save and to go on in the next one; SLURM may
+            tell it up to a minute earlier.
+    """
+
+    kind: Literal["slurm"]
+    partition: Word | None = None
+    account: Word | None = None
+    qos: Word | None = None
+    constraint: Word | None = None
+    time_min: Positive = 240
+    nodes: Positive = 1
+    gpus: Annotated[int, Field(ge=0)] = 1
+    cpus: Positive = 4
+    mem_gb: PositiveFloat | None = None
+    max_parallel: Positive | None = None
+    runs_per_job: Positive = 1
+    setup: Annotated[tuple[Word, ...], Field(strict=False)] = ()
+    environment: Variables = Field(default_factory=dict)
+    sbatch: dict[str, Scalar] = Field(default_factory=dict)
+    python: Word | None = None
+    warn_s: Positive = 120
+
+    @model_validator(mode="after")
+    def _sound(self) -> Self:
+        if self.devices_per_run not in (1, self.nodes * self.workers):
+            raise ValueError(
+                f"devices_per_run: a job has {self.nodes * self.workers} workers (nodes x gpus), which train a run "
+                f"each (1) or one run together ({self.nodes * self.workers}), got {self.devices_per_run}"
+            )
+        early_s = 60 if self.time_min > 1 else 0  # by which SLURM may be early
+        if self.warn_s + early_s >= 60 * self.time_min:
+            raise ValueError(
+                f"warn_s: {self.warn_s} s before the end of a job of {self.time_min} min may be before its start"
+            )
+        for command in self.setup:
+            if command.startswith("#SBATCH"):
+                raise ValueError(f"setup: {command!r} is an option of sbatch: it belongs under sbatch")
+        for option in self.sbatch:
+            if not re.fullmatch(r"[a-z][a-z0-9-]*", option):
+                raise ValueError(f"sbatch: {option!r} is no long option of sbatch, such as mail-type")
+            if own := [field for known, field in OWN_FIELDS.items() if known.startswith(option)]:
+                raise ValueError(f"sbatch: {option} has a field of its own: {own[0]}")
+            if any(known.startswith(option) for known in OURS):  # sbatch takes the beginning of an option for it
+                raise ValueError(f"sbatch: {option} is set by ettsweep itself")
+        return self
+
+    def names(self, variable: str) -> bool:
+        """Say whether the profile gives an environment variable a value of its own, such as a copy on the node."""
+        return variable in self.environment or any(variable in command for command in self.setup)
+
+    def room(self) -> tuple[int, str]:
+        """Return the most bytes that a run can have in a job, and what has no more, in words."""
+        if self.gpus:
+            return self.devices_per_run * LARGEST_GPU_BYTES, count(self.devices_per_run, "GPU")
+        node_bytes = LARGEST_NODE_BYTES if self.mem_gb is None else int(self.mem_gb * GIB)
+        return self.nodes * node_bytes, count(self.nodes, "node") + ("" if self.mem_gb is None else " with that mem_gb")
+
+    @property
+    def workers(self) -> int:
+        """Workers of a job on each of its nodes."""
+        return max(1, self.gpus)
+
+    @property
+    def runs_at_once(self) -> int:
+        """Runs that a job can train at a time."""
+        return min(self.runs_per_job, self.nodes * self.workers // self.devices_per_run)
+
+
+LARGEST_GPU_BYTES, LARGEST_NODE_BYTES = 2**40, 2**46
+"""Memory that no GPU and no node has, at a few times that of the largest of 2026: 1 TiB and 64 TiB."""
+
+AnyProfile = LocalProfile | SlurmProfile
+PROFILES: dict[str, type[LocalProfile] | type[SlurmProfile]] = {"local": LocalProfile, "slurm": SlurmProfile}
+
+
+def load_profile(name: str, overrides: Sequence[str] = ()) -> AnyProfile:
+    """Read a profile by file, or by name from ./launch and then from those shipped.
+
+    An override is `key=value` for any field; `environment.NAME=value` and `sbatch.option=value` for parts of one.
+
+    Raises:
+        InputError: there is none of that name, or it has unknown keys or values.
+    """
+    path = find_profile(name)
+    data = read_yaml(path)
+    for override in overrides:
+        _set(data, override)
+    where = with_sets(str(path), overrides, "--launch-set")
+    kind = data.get("kind", "local")
+    alien = sorted(set(data) & (set(SlurmProfile.model_fields) - set(LocalProfile.model_fields)))
+    if "kind" not in data and alien:
+        raise InputError(f"{where}: kind: is required; `kind: slurm` has {', '.join(alien)}")
+    if not isinstance(kind, str) or kind not in PROFILES:
+        raise InputError(f"{where}: kind: {kind!r} is unknown; known: {', '.join(PROFILES)}")
+    for other, schema in PROFILES.items():
+        if wrong := sorted(data.keys() & schema.model_fields.keys() - PROFILES[kind].model_fields.keys()):
+            raise InputError(f"{where}: {', '.join(wrong)}: unknown key of kind {kind}; `kind: {other}` has it")
+    profile = validate(PROFILES[kind], data, where)
+    if isinstance(profile, LocalProfile):
+        with located(where):
+            profile.check_counts()
+    return profile
+
+
+def _set(data: dict[str, Any], override: str) -> None:
+    if override.startswith("environment") and override.endswith(f"={HIDDEN}"):
+        raise InputError(
+            f"--launch-set {override}: the value is not kept with a sweep, as it may be a secret; give it again, or "
+            f"name a profile that has it with --launch"
+        )
+    key, value = split_override(override, "--launch-set", "slots=4", rf"{NAME}(\..+)?")
+    first, _, rest = key.partition(".")
+    if not rest:
+        data[first] = value
+        return
+    inner = data.setdefault(first, {})
+    if not isinstance(inner, dict):
+        raise InputError(f"--launch-set {hidden(override)}: {first} has no parts; {first}=value sets it")
+    inner[rest] = value
+
+
+def find_profile(name: str) -> Path:
+    """Return the file of a profile."""
+    if name.endswith((".yaml", ".yml")) or os.sep in name:
+        path = Path(name)
+        if not path.is_file():
+            raise InputError(f"{path}: no such launch profile")
+        return path
+    folders = (Path("launch"), shipped("launch"))
+    for folder in folders:
+        if (folder / f"{name}.yaml").is_file():
+            return folder / f"{name}.yaml"
+    raise unknown_name("launch profile", name, {p.stem for folder in folders for p in folder.glob("*.yaml")})

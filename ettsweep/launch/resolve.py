@@ -1,0 +1,264 @@
+"""What commands ask for, and where it trains: a grid, fresh seeds of optima, the same runs again, one run here."""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ettsweep.config import hidden
+from ettsweep.errors import DataMissingError, EttsweepError, InputError, TakenError
+from ettsweep.launch.follow import How, read_ledger
+from ettsweep.launch.profile import AnyProfile, LocalProfile, load_profile
+from ettsweep.launch.slurm_cache import watch_pulses
+from ettsweep.launch.submit import check, check_room
+from ettsweep.runs.spec import RunSpec
+from ettsweep.runs.state import State
+from ettsweep.schema import validate
+from ettsweep.study.grid_file import load_request
+from ettsweep.study.run_index import Plan, Run, make_plan
+from ettsweep.study.seeds import fresh_seeds
+from ettsweep.study.study import Centre, Request, Search, with_corpus
+from ettsweep.study.sweep_store import Sweeps, load_sweeps
+from ettsweep.study.sweep_updates import agreeing, extend
+from ettsweep.study.verdict import Verdict
+from ettsweep.study.verification import looks
+from ettsweep.trainer.models.registry import model_name
+from ettsweep.trainer.tasks.data_location import resolve, said
+from ettsweep.trainer.tasks.registry import TASKS, check_data
+
+
+@dataclass(frozen=True)
+class Place:
+    """What options say.
+
+    Attributes:
+        launch: name or file of the launch profile; None leaves it to the grid.
+        launch_set: `key=value` for its fields.
+        data: where the data set is; None leaves it to the grid, and to the user's environment.
+    """
+
+    launch: str | None = None
+    launch_set: tuple[str, ...] = ()
+    data: str | None = None
+
+    def of(self, request: Request) -> Request:
+        """Return a request with what the options say of where it trains, and of where its data are."""
+        launch, sets = request.launch, request.launch_set
+        if self.launch is not None:
+            launch = str(Path(self.launch).resolve()) if Path(self.launch).is_file() else self.launch
+            sets = ()  # another profile does not inherit what was set in the first
+        last = {text.partition("=")[0]: text for text in (*sets, *self.launch_set)}  # of a key, the last counts
+        data = self.data or request.data
+        where = located(data, request.recipe.task.kind) if data else None
+        return request.model_copy(update={"launch": launch, "launch_set": tuple(last.values()), "data": where})
+
+    def settle(self, request: Request, results: Path, name: str) -> Request:
+        """Return a grid's request for the data at hand; it trains where the options say, else where the sweep does.
+
+        A new sweep trains where all others of the folder do, if they agree.
+
+        Raises:
+            TakenError: the sweep of this name asks for something else, and this could be asked for under another name.
+            InputError: it could not, for its profile or the size of its model.
+            DataMissingError: its runs are bound to data that are not there.
+        """
+        sweeps = load_sweeps(results)
+        known = [sweeps.named[name]] if name in sweeps.named else sweeps.chosen()
+        ways = {(last.launch, last.launch_set) for last in (sweep.requests[-1] for sweep in known)}
+        if len(ways) == 1:
+            launch, sets = ways.pop()
+            request = request.model_copy(update={"launch": launch, "launch_set": sets})
+        if name in sweeps.named and request.data is None:
+            request = request.model_copy(update={"data": known[0].requests[-1].data})
+        settled = with_corpus(self.of(request))
+        try:
+            agreeing(sweeps, name, settled)
+        except TakenError:
+            profile, _ = trained_by(settled)
+            check_room([search.base for search in settled.searches()], profile)
+            raise
+        return settled
+
+    def of_searches(
+        self, searches: Sequence[Search], sweeps: Sweeps, *, dry_run: bool = False
+    ) -> tuple[AnyProfile, dict[str, str]]:
+        """Return what more runs of some searches train by, as their sweeps say: a profile, and data by kind of task.
+
+        Raises:
+            InputError: the sweeps train in different places, so a choice is needed.
+            DataMissingError: a data set of theirs is not there.
+        """
+        ways: dict[tuple[str, tuple[str, ...]], str] = {}
+        data: dict[str, str] = {}
+        missing: dict[str, list[str]] = {}
+        for sweep in sweeps.chosen(list({search.sweep for search in searches})) if searches else ():
+            placed = self.of(sweep.requests[-1])
+            ways.setdefault((placed.launch, placed.launch_set), sweep.name)
+            if placed.data:
+                data[placed.recipe.task.kind] = placed.data
+            if dry_run:
+                continue
+            try:
+                check_data(placed.recipe.task, placed.recipe.model, placed.data)
+            except DataMissingError as error:
+                missing.setdefault(str(error), []).append(f"{sweep.name} ({model_name(placed.recipe.model)})")
+        if missing:
+            raise DataMissingError("\n".join(f"sweep {', '.join(names)}: {why}" for why, names in missing.items()))
+        if len(ways) > 1:
+            where = [(sweep, "with", name, *map(hidden, sets)) for (name, sets), sweep in ways.items()]
+            told = "; ".join(map(" ".join, where))
+            raise InputError(
+                f"these sweeps were launched differently ({told}); choose with --launch, or narrow them with --sweep"
+            )
+        name, sets = next(iter(ways), (self.launch or "local", self.launch_set))
+        return load_profile(name, sets), data
+
+    def here(self, spec: RunSpec) -> tuple[LocalProfile, str | None]:
+        """Return the profile by which a run trains in this process, and where its data are said to be.
+
+        Raises:
+            DataMissingError: its data are not there.
+            InputError: the profile is for another machine.
+        """
+        data = located(self.data, spec.task.kind) if self.data else None
+        check_data(spec.task, spec.model, data)
+        profile = load_profile(self.launch or "local", self.launch_set)
+        if not isinstance(profile, LocalProfile):
+            raise InputError(
+                f"--launch {self.launch}: `train` trains here, in this process; `grid` and `retry` submit to SLURM"
+            )
+        check_room([spec], profile)
+        return profile, data
+
+
+def located(data: str, task: str) -> str:
+    """Return where the data of a kind of task are said to be, so that it holds in any folder.
+
+    Raises:
+        InputError: the task has its data from a package.
+    """
+    if TASKS[task].packaged:
+        own = "; for text of your own: --set task=text" if task == "pydoc" else ""
+        raise InputError(f"--data: task {task} has its data from a package, and reads no other{own}")
+    return resolve(data)
+
+
+def data_of(request: Request) -> str | None:
+    """Return where the data of a grid are, as the grid or the user's environment says; None where neither does."""
+    kind = request.recipe.task.kind
+    return None if TASKS[kind].packaged else said(kind, request.data)
+
+
+def trained_by(request: Request) -> tuple[AnyProfile, dict[str, str]]:
+    """Return what the runs of a settled request train by: the profile, and where data are, by kind of task."""
+    data = {request.recipe.task.kind: request.data} if request.data else {}
+    return load_profile(request.launch, request.launch_set), data
+
+
+# --- plans ----------------------------------------------------------------------------------------------------------
+
+WAITING = (State.FAILED, State.CANCELLED, State.INTERRUPTED, State.MISSING)
+"""States of runs that `retry` is for."""
+
+BY_NAME = (*WAITING, State.PRUNED, State.UNKNOWN, State.DONE, State.DIVERGED)
+"""A claim that cannot be asked after is given up only by name; a finished run may have lost its metrics; and a pruned
+one was stopped on purpose."""
+
+
+def ask_grid(
+    request: Request,
+    how: How,
+    name: str,
+    words: str | None = None,
+    tell: Callable[[str], None] = lambda text: None,
+) -> tuple[Plan, str]:
+    """Return the plan for the runs of a grid; unless it is only to be shown, keep what was asked for under a name.
+
+    For what is searched, the run of each centre stands for all that may be proposed. `words` are a note for the sweep;
+    `tell` takes a line on what became of it. With the plan comes what would keep one that is only shown from being
+    submitted; SLURM is not asked about that.
+
+    Raises:
+        InputError: a run cannot be trained so.
+        DataMissingError: the data are not there, or not those that the runs need.
+        LaunchError: SLURM refuses the profile, or does not answer.
+    """
+    wanted = request.specs() or [search.base for search in request.searches()]
+    plan = make_plan(wanted, read_ledger(how.results))
+    task, model = request.recipe.task, request.recipe.model
+    check_room([planned.spec for planned in plan.to_launch], how.profile)
+    try:
+        if not how.dry_run or isinstance(how.profile, LocalProfile):
+            check(how.results, plan, how.profile)  # what cannot be submitted is an error before anything is recorded
+        if plan.to_launch or not how.dry_run:
+            check_data(task, model, request.data)
+        if plan.to_launch:
+            TASKS[task.kind].check_counts(task, model, data_of(request))
+    except EttsweepError as error:
+        if not how.dry_run:
+            raise
+        return plan, str(error)
+    if not how.dry_run:
+        tell(extend(how.results, name, request, words))
+    return plan, ""
+
+
+def ask_seeds(searches: Sequence[Search], results: Path, count: int) -> tuple[Plan, list[Verdict]]:
+    """Return the plan for reruns of each verified optimum over fresh seeds, and the verdicts that are none."""
+    ledger = read_ledger(results)
+    specs: list[RunSpec] = []
+    unverified: list[Verdict] = []
+    for look in looks(searches, ledger):
+        search, verdict = look.search, look.verdict()
+        if verdict.point is not None and verdict.verdict in ("optimal", "unsearched"):
+            specs += look.specs([verdict.point], fresh_seeds(search, count))
+        else:
+            unverified.append(verdict)
+    return make_plan(specs, ledger), unverified
+
+
+def retryable(runs: Sequence[Run], *, named: bool, states: Collection[str] = ()) -> list[Run]:
+    """Return those of some runs that can be trained again; more of them where a person has named each, or its state."""
+    meant = BY_NAME if named else (*WAITING, *({State.PRUNED} & set(states)))
+    return [run for run in runs if run.state in meant]
+
+
+def ask_again(runs: Sequence[Run], how: How, tell: Callable[[str], None]) -> tuple[Plan, list[Run]]:
+    """Have runs that ended without success, or whose owner shows no sign of life, go on from their last checkpoint.
+
+    One that is no longer as it was when a person chose it is left alone. Return the plan, and the runs that live:
+    `tell` takes a line for each whose owner's heartbeat is watched, which takes a while.
+
+    Raises:
+        InputError, LaunchError: they cannot be submitted so; then they stay as they are.
+    """
+    unknown = [run for run in runs if run.state is State.UNKNOWN]
+    for run in unknown:
+        tell(f"run {run.id}: {run.status.reason}; watching its heartbeat")
+    beating = watch_pulses([run.dir for run in unknown])
+    alive = [run for run in unknown if run.id in beating]
+    ledger = read_ledger(how.results)  # a person may have thought for long
+    chosen = [run for run in runs if run.id not in beating and ledger.state(run.id).state is run.state]
+    specs, ids = [run.spec for run in chosen], {run.id for run in chosen}
+    check(how.results, make_plan(specs, ledger, insist=ids), how.profile)
+    for run in chosen:
+        run.dir.retry()
+    return make_plan(specs, read_ledger(how.results), insist=ids), alive
+
+
+def ask_one(
+    grid: Path,
+    strategy: str | None,
+    sets: Sequence[str],
+    lr: float | None,
+    wd: float | None,
+    seed: int | None,
+    place: Place,
+) -> tuple[RunSpec, Place]:
+    """Return one run of a grid file, and the place with the data that the grid names.
+
+    What is not given is the centre's, or the grid's first.
+    """
+    start = None if lr is None or wd is None else validate(Centre, {"lr": lr, "wd": wd}, "run")
+    request = place.of(load_request(grid, [strategy] if strategy else [], sets, start=start))
+    search = with_corpus(request).searches()[0]
+    return search.run(lr, wd, seed), replace(place, data=request.data)

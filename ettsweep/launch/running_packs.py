@@ -1,0 +1,37 @@
+"""Packs: which runs are in training together, since one worker has claimed them all."""
+
+from collections import Counter
+from collections.abc import Mapping
+
+from ettsweep.console import count
+from ettsweep.runs.state import State, Status
+from ettsweep.study.run_index import count_states
+
+
+def pack_sizes(statuses: Mapping[str, Status]) -> dict[str, int]:
+    """Return of each run in training how many its worker trains at once; 1 also where no worker is known."""
+    running = {run: s.worker for run, s in statuses.items() if s.state is State.RUNNING}
+    sizes = Counter(worker for worker in running.values() if worker)
+    return {run: sizes[worker] if worker else 1 for run, worker in running.items()}
+
+
+def pack_of(status: Status, size: int) -> str:
+    """Return which pack a run trains in, with its size and its slot; empty where it trains alone."""
+    return f"{size} on {status.slot or f'process {status.worker.pid}'}" if status.worker and size > 1 else ""
+
+
+def told_states(statuses: Mapping[str, Status]) -> list[str]:
+    """Return how many runs are in each state, and of those in training in how many packs."""
+    return [
+        f"{number} {state}" + (_packed(statuses) if state is State.RUNNING else "")
+        for state, number in count_states(s.state for s in statuses.values()).items()
+    ]
+
+
+def _packed(statuses: Mapping[str, Status]) -> str:
+    sizes = pack_sizes(statuses)
+    packed = [run for run, size in sizes.items() if size > 1]
+    packs = count(len({statuses[run].worker for run in packed}), "pack")
+    if len(packed) == len(sizes):
+        return f" in {packs}"
+    return f" ({len(packed)} in {packs})" if packed else ""

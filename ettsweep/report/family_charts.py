@@ -1,0 +1,116 @@
+"""The charts of families, each of the frames that it needs; none where there is nothing to show yet."""
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import altair as alt
+import pandas as pd
+
+from ettsweep.report import figures
+from ettsweep.report.families import JudgedFamily
+from ettsweep.report.figures.optima import of_one_kind
+from ettsweep.report.frames import course_frame, curves_frame, optima_frame, points_frame, ranges_frame, spikes_frame
+from ettsweep.report.run_histories import Histories
+from ettsweep.report.surface_frames import optimum_frame, surface_frame
+from ettsweep.trainer.tasks.registry import evaluated
+
+
+class Frames:
+    """The frames of some families, each made once, when it is asked for; of each run so many rows of curves."""
+
+    def __init__(self, families: Sequence[JudgedFamily], histories: Histories, rows: int) -> None:
+        self.families, self._histories, self._rows = families, histories, rows
+
+    def of(self, families: Sequence[JudgedFamily]) -> "Frames":
+        """Return those of other families; what was read of a run is not read again."""
+        return Frames(families, self._histories, self._rows)
+
+    @cached_property
+    def points(self) -> pd.DataFrame:
+        """A row for each lattice point, see `points_frame`."""
+        return points_frame(self.families)
+
+    @cached_property
+    def curves(self) -> pd.DataFrame:
+        """A row for each step and evaluation that is kept of each run, see `curves_frame`."""
+        return curves_frame(self.families, self._histories, self._rows)
+
+    @cached_property
+    def spikes(self) -> pd.DataFrame:
+        """A row for each spike, see `spikes_frame`."""
+        return spikes_frame(self.families, self._histories, self._rows)
+
+    @cached_property
+    def surface(self) -> pd.DataFrame:
+        """The fitted surfaces on a mesh, see `surface_frame`."""
+        return surface_frame(self.families)
+
+    @cached_property
+    def optima(self) -> pd.DataFrame:
+        """A row for each finished run of the candidates, see `optima_frame`."""
+        return optima_frame(self.families)
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing was searched, or no run is there."""
+        return not any(family.runs and family.verdict.search.free for family in self.families)
+
+
+# --- of families that differ only in strategy -----------------------------------------------------------------------
+
+
+def strategies(frames: Frames) -> alt.LayerChart | None:
+    """Draw the points of all strategies on one map; None where not two of them have a score at a wd above 0."""
+    scored = frames.points[frames.points["score"].notna() & (frames.points["wd"] > 0)]
+    return figures.strategies(scored) if scored["strategy"].nunique() > 1 else None
+
+
+def seeds(frames: Frames) -> alt.LayerChart | None:
+    """Draw the optima of all strategies over seeds; None where none was evaluated, or all diverged."""
+    optima = of_one_kind(frames.optima)
+    curves = frames.curves[frames.curves["run"].isin(optima["run"])]
+    scored = optima["score"].notna().any()
+    return figures.seeds(curves, optima) if scored and _evaluated(curves, optima) else None
+
+
+def scores(frames: Frames) -> alt.LayerChart | None:
+    """Draw the scores of the optima; None where there are not two."""
+    return figures.scores(frames.optima) if frames.optima["score"].notna().sum() > 1 else None
+
+
+# --- of one family --------------------------------------------------------------------------------------------------
+
+
+def lattice(frames: Frames) -> alt.LayerChart | None:
+    """Draw the map of a family; None where it has no run, or no axis that is searched."""
+    (family,) = frames.families
+    if frames.empty:
+        return None
+    return figures.lattice(frames.points, frames.surface, optimum_frame([family]), ranges_frame(family))
+
+
+def trajectories(frames: Frames) -> alt.LayerChart | None:
+    """Draw the evaluations of all points of a family; None where no run that counts was evaluated."""
+    if frames.empty:
+        return None
+    counted = frames.curves[frames.curves["counted"]]
+    return figures.trajectories(frames.curves, frames.points) if _evaluated(counted, frames.points) else None
+
+
+def curves(frames: Frames) -> alt.LayerChart | None:
+    """Draw the explorer of a family's curves; None where nothing was recorded."""
+    if frames.empty or frames.curves.empty:
+        return None
+    return figures.curves(frames.curves, frames.spikes, frames.points)
+
+
+def course(frames: Frames) -> alt.LayerChart | None:
+    """Draw what a search had found after so many runs; None where nothing was proposed."""
+    (family,) = frames.families
+    spent = course_frame(family)
+    return None if frames.empty or spent.empty else figures.course(spent, frames.points)
+
+
+def _evaluated(curves: pd.DataFrame, scored: pd.DataFrame) -> bool:
+    """Say whether there is an evaluation of what scores are of."""
+    return bool(curves[evaluated(str(scored["metric"].iloc[0]))].notna().any())

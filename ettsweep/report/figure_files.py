@@ -1,0 +1,189 @@
+"""The figures of a report: each one specification, which gives the page's figure and files for papers."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import altair as alt
+
+from ettsweep.console import count
+from ettsweep.files import Json, write_atomic
+from ettsweep.report import family_charts
+from ettsweep.report.families import Comparison
+from ettsweep.report.family_charts import Frames
+from ettsweep.report.figures.chart_data import FILE_WIDTH
+from ettsweep.report.run_histories import Histories
+from ettsweep.report.theme import CONFIG
+from ettsweep.report.verdict_text import Key
+from ettsweep.study.verdict import Verdict
+
+VEGA_LITE = "6.4"
+"""The version of specifications, as altair writes them."""
+
+SCALE = 2
+"""Pixels of an image for each of a figure."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure of the page.
+
+    Attributes:
+        kind: what it is of, such as map.
+        name: of its files, without what tells their kind.
+        title: whose it is.
+        caption: what is to be seen, in words.
+        spec: a Vega-Lite specification, with its data as `datasets`.
+    """
+
+    kind: str
+    name: str
+    title: str
+    caption: str
+    spec: Json
+
+    def save(self, folder: Path) -> list[Path]:
+        """Write the figure as PNG, SVG and PDF; return the paths.
+
+        Raises:
+            StorageError: a file cannot be written.
+        """
+        import vl_convert
+
+        spec = self.spec | {"width": FILE_WIDTH} if self.spec.get("width") == "container" else self.spec
+        spec = {**spec, "title": _titled(spec.get("title"), self.title), "background": "white"}
+        svg = vl_convert.vegalite_to_svg(spec, vl_version=VEGA_LITE, config=CONFIG)
+        contents: dict[str, str | bytes] = {
+            "svg": svg,
+            "png": vl_convert.svg_to_png(svg, scale=SCALE),
+            "pdf": vl_convert.svg_to_pdf(svg),
+        }
+        for suffix, content in contents.items():
+            write_atomic(folder / f"{self.name}.{suffix}", content)
+        return [folder / f"{self.name}.{suffix}" for suffix in contents]
+
+
+def _titled(own: Any, title: str) -> Json:
+    """Return a title for a file, which has no page around it, above the figure's own."""
+    return {"text": title, "subtitle": own["text"] if isinstance(own, dict) else own or ""}
+
+
+# --- what is drawn --------------------------------------------------------------------------------------------------
+
+
+class Drawing:
+    """Draws the figures of comparisons; names of files are given once."""
+
+    def __init__(self, histories: Histories, rows: int) -> None:
+        self._histories = histories
+        self._rows = rows
+        self._used: set[str] = set()
+
+    def of(self, comparison: Comparison) -> Iterator[tuple[Key, Figure]]:
+        """Yield the figures of a comparison, each with the family that it is of: the first one, where it is of all.
+
+        What has nothing to show is not drawn.
+        """
+        families, first = comparison.families, comparison.families[0].verdict
+        frames = Frames(families, self._histories, self._rows)
+        told, name = comparison.title, self._name(_series(first), first.family)
+        for kind, caption, chart in _of_all(frames):
+            yield first.key, _figure(kind, f"{name}-{kind}", told, caption, chart)
+        for family in families:
+            verdict = family.verdict
+            name = self._name(f"{_series(verdict)}-{verdict.strategy}", verdict.family)
+            for kind, caption, chart in _of_one(frames.of([family])):
+                yield verdict.key, _figure(kind, f"{name}-{kind}", f"{told}: {verdict.strategy}", caption, chart)
+
+    def _name(self, name: str, family: str) -> str:
+        """Return a plain file name, s=0.25 as s0p25; the family tells two of the same name apart.
+
+        LaTeX takes what follows a dot for the kind of file, and a program on the way may do the same.
+        """
+        told = name.replace("=", "").replace(".", "p")
+        plain = "".join(c if c.isascii() and (c.isalnum() or c == "-") else "-" for c in told)
+        if plain in self._used:
+            plain += f"-{family[:6]}"
+        self._used.add(plain)
+        return plain
+
+
+def _series(verdict: Verdict) -> str:
+    return verdict.search.sweep or verdict.search.model
+
+
+def _figure(kind: str, name: str, title: str, caption: str, chart: alt.LayerChart) -> Figure:
+    bare = chart.copy(deep=False)
+    bare.datasets = alt.Undefined  # else each value in them is looked at
+    return Figure(kind, name, title, caption, {**bare.to_dict(validate=False), "datasets": chart.datasets})
+
+
+Drawn = Iterator[tuple[str, str, alt.LayerChart]]
+"""Kind, caption and chart of some figures."""
+
+
+def _of_all(frames: Frames) -> Drawn:
+    """Draw what compares strategies."""
+    if chart := family_charts.strategies(frames):
+        good = ", in rings what is as good as the candidate within the margin" * bool(frames.points["as_good"].any())
+        yield "strategies", f"Points that were run{good}, and the candidates, named.", chart
+    yield from _captioned(frames, {"seeds": family_charts.seeds, "scores": family_charts.scores})
+
+
+def _of_one(frames: Frames) -> Drawn:
+    """Draw what is known of one family."""
+    if chart := family_charts.lattice(frames):
+        yield "map", _map_caption(frames), chart
+    drawn = {"trajectories": family_charts.trajectories, "curves": family_charts.curves, "course": family_charts.course}
+    yield from _captioned(frames, drawn)
+
+
+def _captioned(frames: Frames, kinds: Mapping[str, Callable[[Frames], alt.LayerChart | None]]) -> Drawn:
+    for kind, draw in kinds.items():
+        if chart := draw(frames):
+            yield kind, CAPTIONS[kind], chart
+
+
+CAPTIONS = {
+    "seeds": (
+        "Optima of all strategies, a line for each fresh seed, or for each of the search's without any. "
+        "In brackets: mean ± standard deviation, and how many."
+    ),
+    "scores": (
+        "Scores of the optima, mean ± standard deviation: open circles are the search's seeds, filled ones fresh."
+    ),
+    "trajectories": (
+        "Evaluations of all points, a line for each, mean over the search's seeds; the candidate is thick."
+    ),
+    "curves": (
+        "Means over the search's seeds, in brackets ± standard error; triangles: spikes of the candidate and its "
+        "neighbours. A click on the map shows all runs of a point, with theirs."
+    ),
+    "course": (
+        "What the search had found after so many runs: proposals in the order in which they were named, then all "
+        "others that the verdict goes by, in the order in which they ended. The best single run is partly luck: "
+        "verdicts go by means."
+    ),
+}
+"""What figures say that say the same of all families."""
+
+
+def _map_caption(frames: Frames) -> str:
+    verdict, points, fitted = frames.families[0].verdict, frames.points, len(frames.surface) > 0
+    told = [f"Mean{' ± standard error' * bool(points['error'].notna().any())} over n of the search's seeds."]
+    told += ["Red: the candidate."] * (verdict.point is not None)
+    if len(verdict.neighbours) == 6:
+        told.append("Its six neighbours, with a black or white frame, are the hexagons that touch it.")
+    if fitted and len(verdict.neighbours) == 2:
+        told.append("Curve: fitted, with its standard error; its optimum is the cross.")
+    elif fitted:
+        told.append(
+            "Contours: the fitted surface, worse than at its optimum by the margin, twice and four times the margin, "
+            "and so on; its optimum, the cross, with one standard error."
+        )
+    if off := int(points["lr_steps"].isna().sum()):
+        told.append(f"{count(off, 'point')} off this lattice {'is' if off == 1 else 'are'} not drawn.")
+    if verdict.search.proposed:
+        told.append("Numbers: the order in which points were proposed; grey line: where the ranges searched end.")
+    return " ".join(told)

@@ -1,0 +1,301 @@
+"""The map of a family's (lr, wd) lattice: hexagons, of which the six that touch one are its neighbours."""
+
+import math
+from collections.abc import Iterator
+from itertools import product, takewhile
+from typing import Any
+
+import altair as alt
+import numpy as np
+import pandas as pd
+
+from ettsweep.console import power
+from ettsweep.report.figures.chart_data import Data, clipped_range, digits_of, layered
+from ettsweep.report.figures.contours import contours
+from ettsweep.report.figures.line_map import line_map
+from ettsweep.report.figures.selection import FITTED, about, fitted_switch, picked
+from ettsweep.report.figures.shapes import HEXAGON, STATES, numbers
+from ettsweep.report.formats import cell_text, error_text, is_accuracy, metric_name
+from ettsweep.report.theme import CANDIDATE, INK
+
+PIXELS, LARGEST = 600, 62
+"""Across a map without its labels, and between hexagons, at most."""
+
+LEGIBLE, ROOMY, WORDY = 34, 48, 56
+"""Pixels between hexagons from which on they have their score in them, its error and seeds too, the word of a state."""
+
+PALE = 0.435
+"""Where on the scale of colours, from its dark end, black is read better than white: both have a contrast of 4.5."""
+
+SIX = ((1, 0), (0, 1), (-1, 1), (-1, 0), (0, -1), (1, -1))
+"""Steps to the hexagons that touch one, counterclockwise: each 60 degrees on from the last, the first to the right."""
+
+
+def lattice(
+    points: pd.DataFrame, surface: pd.DataFrame, optimum: pd.DataFrame, ranges: pd.DataFrame | None = None
+) -> alt.LayerChart:
+    """Draw the map of one family: hexagons on two free axes, scores along a line on one.
+
+    Hovering a point shows its mean with its error, seeds, state and runs; clicking picks it: the selection `picked`. A
+    switch shows the fitted surface, by contours where scores are worse than at its optimum by the margin, and twice,
+    four times, ... as much; its optimum has an ellipse of one standard error.
+
+    Args:
+        points: the rows of `points_frame` of one family.
+        surface: its rows of `surface_frame`; none where there is no surface.
+        optimum: its rows of `optimum_frame`.
+        ranges: `lr_steps` and `wd_steps` of two corners, between which proposers chose.
+    """
+    placed = points.dropna(subset=["lr_steps", "wd_steps"])
+    if placed["lr_steps"].nunique() < 2 or placed["wd_steps"].nunique() < 2:
+        return line_map(placed, surface, optimum, ranges)
+    return _Hexagons(placed, surface, optimum, ranges).chart()
+
+
+def hexagon_xy(lr_steps: Any, wd_steps: Any) -> tuple[Any, Any]:
+    """Return the centre of the hexagon of a lattice position, counted in steps.
+
+    One step along each axis is a unit vector, 60 degrees apart, so that (+1, -1) is as long. The six neighbours of a
+    point are then the six hexagons that touch its own, and (+1, +1) does not.
+    """
+    return lr_steps + wd_steps / 2, wd_steps * math.sqrt(3) / 2
+
+
+class _Hexagons:
+    """The layers of a map: the lattice, what is known of it, and what can be picked."""
+
+    def __init__(
+        self, placed: pd.DataFrame, surface: pd.DataFrame, optimum: pd.DataFrame, ranges: pd.DataFrame | None
+    ) -> None:
+        self.points, self.surface, self.optimum, self.ranges = placed, surface, optimum, ranges
+        self.data = Data()
+        self.metric = str(placed["metric"].iloc[0])
+        (self.i0, self.i1), (self.j0, self.j1) = _part(placed, ranges)
+        left, bottom = hexagon_xy(self.i0, self.j0)
+        right, top = hexagon_xy(self.i1, self.j1)
+        self.unit = min(LARGEST, PIXELS / (right - left + 1))
+        room = LARGEST / self.unit  # labels are as large on small hexagons
+        self.x, self.y = (left - 0.6 - 1.1 * room, right + 0.7), (bottom - 0.6 - 0.75 * room, top + 0.7 + 0.2 * room)
+
+    def chart(self) -> alt.LayerChart:
+        scored = self._scored()
+        layers = [self._empty(), next(scored), *self._unscored(), *self._outlines()]
+        layers += [*self._contours(), *self._optimum(), *scored] if len(self.surface) else [*scored]
+        layers += [*self._searched(), *self._labels(), picked(self._at(about(self.points)), self._hexagon(0.92))]
+        chart = layered(*layers).resolve_scale(color="independent", shape="independent")
+        width, height = (round((b - a) * self.unit) for a, b in (self.x, self.y))
+        return self.data.complete(fitted_switch(chart, self.surface).properties(width=width, height=height))
+
+    def _at(self, frame: pd.DataFrame) -> alt.Chart:
+        """Return a chart of rows at their places on the lattice."""
+        x, y = hexagon_xy(frame["lr_steps"].astype(float), frame["wd_steps"].astype(float))
+        return self._xy(frame.drop(columns=["lr_steps", "wd_steps"]).assign(x=x, y=y))
+
+    def _xy(self, frame: pd.DataFrame) -> alt.Chart:
+        return alt.Chart(self.data.of(frame)).encode(
+            alt.X("x:Q", axis=None, scale=alt.Scale(domain=list(self.x), nice=False, zero=False)),
+            alt.Y("y:Q", axis=None, scale=alt.Scale(domain=list(self.y), nice=False, zero=False)),
+        )
+
+    def _hexagon(self, share: float = 1.0) -> dict[str, Any]:
+        """Return what makes a mark as large as a hexagon of the lattice, or a share of it."""
+        return {"shape": HEXAGON, "size": 4 * (share * self.unit) ** 2 / 3, "opacity": 1}
+
+    # --- points ---
+
+    def _empty(self) -> alt.Chart:
+        """Draw a hexagon for each position of the bounding box."""
+        across = product(range(self.i0, self.i1 + 1), range(self.j0, self.j1 + 1))
+        base = self._at(pd.DataFrame(across, columns=["lr_steps", "wd_steps"]))
+        return base.mark_point(**self._hexagon(), filled=False, stroke=INK, strokeOpacity=0.16, strokeWidth=0.8)
+
+    def _scored(self) -> Iterator[alt.Chart]:
+        """Draw hexagons in the colours of their scores, then what is written on them."""
+        lower, scored = not is_accuracy(self.metric), self.points.dropna(subset=["score"])
+        low, high = clipped_range(scored["score"].tolist() or [0.0], lower)
+        share = ((scored["score"] - low) / (high - low)).clip(0, 1)
+        pairs = zip(scored["error"], scored["score"], strict=True)
+        base = self._at(
+            scored[["lr_steps", "wd_steps", "score"]].assign(
+                mean=[cell_text(score, self.metric) for score in scored["score"]],
+                plus=["" if error != error else "±" + error_text(error, score, self.metric) for error, score in pairs],
+                n=[f"n={seeds}" for seeds in scored["seeds"]],
+                pale=(1 - share if lower else share) > PALE,
+            )
+        )
+        scale = alt.Scale(scheme="viridis", domain=[low, high], clamp=True, reverse=lower)
+        title = f"{metric_name(self.metric)} ({'lower' if lower else 'higher'} is better)"
+        digits = digits_of(pd.Series([low, high])) - 1
+        labels = f".{digits}~g" if lower else f".{digits - 1}~%"
+        bar = alt.Legend(title=title, orient="bottom", gradientLength=240, format=labels, tickCount=4)
+        filled = base.mark_point(**self._hexagon(0.97), filled=True, stroke=None)
+        yield filled.encode(color=alt.Color("score:Q", scale=scale, legend=bar if len(scored) else None))
+        texts = [("mean", -9, 12), ("plus", 5, 9.5), ("n", 17, 9)] if self.unit >= ROOMY else [("mean", 0, 9.5)]
+        ink = alt.condition("datum.pale", alt.value("#000"), alt.value("#fff"))
+        for column, dy, size in texts if self.unit >= LEGIBLE else []:
+            yield base.mark_text(fontSize=size, dy=dy).encode(text=f"{column}:N", color=ink)
+
+    def _unscored(self) -> Iterator[alt.Chart]:
+        """Draw a sign and, where there is room, a word for what is not finished, or diverged."""
+        others = self.points[self.points["score"].isna()]
+        if others.empty:
+            return
+        base = self._at(others[["lr_steps", "wd_steps", "state"]])
+        yield base.mark_point(
+            **self._hexagon(0.86), filled=False, stroke=INK, strokeOpacity=0.35, strokeDash=[4, 3], strokeWidth=1.2
+        )
+        states = [state for state in STATES if state in set(others["state"])]
+        scale = alt.Scale(domain=states, range=[STATES[state] for state in states])
+        legend = alt.Legend(title=None, orient="bottom", symbolStrokeWidth=1.6, symbolSize=90)
+        sign = base.mark_point(filled=False, stroke=INK, strokeWidth=1.8, size=(0.28 * self.unit) ** 2, opacity=1)
+        yield sign.encode(shape=alt.Shape("state:N", scale=scale, legend=legend))
+        if self.unit >= WORDY:
+            yield base.mark_text(fill=INK, fillOpacity=0.7, fontSize=9, dy=17).encode(text="state:N")
+
+    def _outlines(self) -> Iterator[alt.Chart]:
+        """Draw the outlines of the neighbours and, above them, of the candidate."""
+        for role, share, colour, width in (("neighbour", 0.93, INK, 1.5), ("candidate", 0.9, CANDIDATE, 3)):
+            rows = self.points[self.points["role"] == role]
+            if len(rows):
+                look = self._hexagon(share) | {"filled": False, "stroke": colour, "strokeWidth": width}
+                yield self._at(rows[["lr_steps", "wd_steps"]]).mark_point(**look)
+
+    # --- the surface ---
+
+    def _contours(self) -> Iterator[alt.Chart]:
+        """Draw contours on the hexagons of the points that the surface is fitted to."""
+        mesh = self.surface.pivot(index="wd_steps", columns="lr_steps", values="worse")
+        lr, wd = np.meshgrid(mesh.columns.to_numpy(float), mesh.index.to_numpy(float))
+        x, y = hexagon_xy(lr, wd)
+        fitted = self._fitted()
+        within = np.array([self._nearest(*at) in fitted for at in zip(lr.flat, wd.flat, strict=True)]).reshape(lr.shape)
+        worse = np.where(within, mesh.to_numpy(float), np.nan)
+        margin, most = float(self.surface["margin"].iloc[0]), float(worse[within].max(initial=0))
+        rows = [
+            (f"{k}/{n}", place, level, *xy)
+            for k, level in enumerate(levels(margin, most))
+            for n, line in enumerate(contours(x, y, worse, level))
+            for place, xy in enumerate(line.tolist())
+        ]
+        base = self._xy(pd.DataFrame(rows, columns=["line", "place", "level", "x", "y"]))
+        for width, colour in ((2.4, "#00000050"), (1.1, "#fff")):
+            line = base.mark_line(stroke=colour, strokeWidth=width, interpolate="linear")
+            yield line.encode(detail="line:N", order="place:O", opacity=_shown())
+
+    def _fitted(self) -> set[tuple[int, int]]:
+        """Positions that the surface is fitted to: those of finished points within its mesh."""
+        scored = self.points.dropna(subset=["score"])
+        i, j = self.surface["lr_steps"], self.surface["wd_steps"]
+        inside = scored[scored["lr_steps"].between(i.min(), i.max()) & scored["wd_steps"].between(j.min(), j.max())]
+        return set(zip(inside["lr_steps"].astype(int), inside["wd_steps"].astype(int), strict=True))
+
+    @staticmethod
+    def _nearest(lr_steps: float, wd_steps: float) -> tuple[int, int]:
+        """Return the lattice position in whose hexagon a place lies."""
+        x, y = hexagon_xy(lr_steps, wd_steps)
+        beside_lr, beside_wd = ((math.floor(at), math.ceil(at)) for at in (lr_steps, wd_steps))
+        around = product(beside_lr, beside_wd)
+        return min(around, key=lambda ij: math.dist(hexagon_xy(*ij), (x, y)))
+
+    def _optimum(self) -> Iterator[alt.Chart]:
+        """Draw the optimum of the surface: an ellipse of one standard error, a cross where that is not known."""
+        best = self.optimum.iloc[0]
+        centre = hexagon_xy(best["lr_steps"], best["wd_steps"])
+        if best["lr_variance"] == best["lr_variance"]:
+            covariance = np.array(
+                [[best["lr_variance"], best["covariance"]], [best["covariance"], best["wd_variance"]]]
+            )
+            turn = np.linspace(0, 2 * np.pi, 49)
+            spread = np.linalg.cholesky(covariance) @ np.vstack([np.cos(turn), np.sin(turn)])
+            x, y = hexagon_xy(*spread)
+            ring = pd.DataFrame({"place": range(len(turn)), "x": centre[0] + x, "y": centre[1] + y})
+            for width, colour in ((4, "#fff"), (1.8, CANDIDATE)):
+                line = self._xy(ring).mark_line(stroke=colour, strokeWidth=width)
+                yield line.encode(order="place:O", opacity=_shown())
+        base = self._xy(pd.DataFrame([centre], columns=["x", "y"]))
+        for width, colour in ((4, "#fff"), (2, CANDIDATE)):
+            cross = base.mark_point(shape="M-1,0L1,0M0,-1L0,1", size=70, stroke=colour, strokeWidth=width, filled=False)
+            yield cross.encode(opacity=_shown(), tooltip=alt.value("optimum of the fitted surface"))
+
+    # --- what was searched, and labels ---
+
+    def _searched(self) -> Iterator[alt.Chart]:
+        """Draw where the ranges end that proposers chose from, and the order of proposals, each on a disc."""
+        if self.ranges is not None:
+            sides = pd.DataFrame(self._sides(), columns=["x", "y", "x2", "y2"])
+            rule = self._xy(sides).mark_rule(stroke=INK, strokeWidth=2, strokeOpacity=0.6)
+            yield rule.encode(x2="x2", y2="y2")
+        numbered = self.points.dropna(subset=["proposal"])
+        if len(numbered) and self.unit >= LEGIBLE:
+            x, y = hexagon_xy(numbered["lr_steps"].astype(float), numbered["wd_steps"].astype(float))
+            yield from numbers(self._xy(pd.DataFrame({"x": x, "y": y + 0.43, "proposal": numbered["proposal"]})))
+
+    def _sides(self) -> list[tuple[float, ...]]:
+        """Return the sides of hexagons that part what was searched from what was not, as far as they are shown."""
+        assert self.ranges is not None
+        searched = _ends(self.ranges)
+        shown = product(range(self.i0, self.i1 + 1), range(self.j0, self.j1 + 1))
+        return [
+            _side(index, towards)
+            for index, (towards, (di, dj)) in product(shown, enumerate(SIX))
+            if _within(index, searched) and not _within((index[0] + di, index[1] + dj), searched)
+        ]
+
+    def _labels(self) -> Iterator[alt.Chart]:
+        """Label rows with wd at their left end and columns with lr at their lower end."""
+        rows, columns = range(self.j0, self.j1 + 1), range(self.i0, self.i1 + 1)
+        some = max(1, math.ceil(20 / self.unit))  # of small hexagons, not every one
+        left = [(*hexagon_xy(self.i0 - 0.62, j), self._value("wd", j)) for j in rows if j % some == 0]
+        _, below = hexagon_xy(self.i0, self.j0)
+        low = [(hexagon_xy(i, self.j0)[0], below - 0.64, self._value("lr", i)) for i in columns if i % some == 0]
+        left_end, right_end = hexagon_xy(self.i0 - 0.62, self.j1 + 0.75), hexagon_xy(self.i1 + 1.2, self.j0 - 0.62)
+        for places, angle in ((left, 0), (low, 300)):
+            base = self._xy(pd.DataFrame(places, columns=["x", "y", "label"]))
+            text = base.mark_text(fill=INK, fillOpacity=0.7, align="right", baseline="middle", angle=angle, fontSize=11)
+            yield text.encode(text="label:N")
+        names = pd.DataFrame([(*left_end, "wd"), (*right_end, "lr")], columns=["x", "y", "label"])
+        yield self._xy(names).mark_text(fontSize=13, fontWeight="bold").encode(text="label:N")
+
+    def _value(self, axis: str, steps: int) -> str:
+        """Return the lr or wd of a position, counted from that of any point."""
+        one = self.points.iloc[0]
+        others = self.points[self.points[f"{axis}_steps"] != one[f"{axis}_steps"]].iloc[0]
+        step = (others[f"log2_{axis}"] - one[f"log2_{axis}"]) / (others[f"{axis}_steps"] - one[f"{axis}_steps"])
+        return power(2.0 ** (one[f"log2_{axis}"] + step * (steps - one[f"{axis}_steps"])), 3)
+
+
+Ends = tuple[tuple[int, int], tuple[int, int]]
+"""The first and the last position along lr, and along wd."""
+
+
+def _ends(frame: pd.DataFrame) -> Ends:
+    lr, wd = frame["lr_steps"], frame["wd_steps"]
+    return (int(lr.min()), int(lr.max())), (int(wd.min()), int(wd.max()))
+
+
+def _part(placed: pd.DataFrame, ranges: pd.DataFrame | None) -> Ends:
+    """Return the part of the lattice that a map shows: all that was searched too, where numbers can be read then."""
+    (i0, i1), (j0, j1) = both = _ends(placed if ranges is None else pd.concat([placed, ranges]))
+    return both if (i1 - i0 + (j1 - j0) / 2 + 1) * LEGIBLE <= PIXELS else _ends(placed)
+
+
+def _within(index: tuple[int, int], ends: Ends) -> bool:
+    return all(low <= k <= high for k, (low, high) in zip(index, ends, strict=True))
+
+
+def _side(index: tuple[int, int], towards: int) -> tuple[float, ...]:
+    """Return both ends, x and y, of the side that a hexagon shares with the one in a direction of `SIX`."""
+    x, y = hexagon_xy(*index)
+    turns = [math.radians(60 * towards + half) for half in (-30, 30)]
+    return tuple(xy for turn in turns for xy in (x + math.cos(turn) / math.sqrt(3), y + math.sin(turn) / math.sqrt(3)))
+
+
+def levels(margin: float, most: float) -> list[float]:
+    """Return what contours stand for: the margin, and its doubles up to the most there is."""
+    first = margin or most / 32
+    return list(takewhile(lambda level: level < most, (first * 2.0**k for k in range(12)))) if most > 0 else []
+
+
+def _shown() -> Any:
+    """Return the opacity of what the switch of the fitted surface shows."""
+    return alt.condition(FITTED, alt.value(1), alt.value(0))

@@ -1,0 +1,137 @@
+"""The map of a family with one free axis: scores along it, with the fitted curve."""
+
+import math
+
+import altair as alt
+import pandas as pd
+
+from ettsweep.report.figures.chart_data import Data, clipped_range, layered
+from ettsweep.report.figures.selection import FITTED, about, fitted_switch, picked
+from ettsweep.report.figures.shapes import STATES, numbers
+from ettsweep.report.formats import axis_of, is_accuracy, strategy_colour
+from ettsweep.report.theme import CANDIDATE, INK
+
+REACH = 8
+"""How many times as far from the best as the median a score may be to be on the panel."""
+
+
+def line_map(
+    points: pd.DataFrame, surface: pd.DataFrame, optimum: pd.DataFrame, ranges: pd.DataFrame | None
+) -> alt.LayerChart:
+    """Draw scores with their standard errors against the free axis; what has no score stands at the worse edge.
+
+    Arguments are those of `lattice`. Places are in log2 of lr, or of wd.
+    """
+    data = Data()
+    known = points if ranges is None else pd.concat([points, ranges])  # one point alone does not tell the axis
+    along = "wd" if known["wd_steps"].nunique() > known["lr_steps"].nunique() else "lr"
+    other = points["wd" if along == "lr" else "lr"].iloc[0]
+    metric, colour = str(points["metric"].iloc[0]), strategy_colour(str(points["strategy"].iloc[0]))
+    name, factor = axis_of(metric)
+    low, high = _range(points, is_accuracy(metric))
+    worse = factor * (low if is_accuracy(metric) else high)
+    at = points.assign(
+        x=points[f"log2_{along}"],
+        y=(factor * points["score"]).fillna(worse),
+        low=factor * (points["score"] - points["error"]),
+        high=factor * (points["score"] + points["error"]),
+    )
+    x = alt.X(
+        "x:Q",
+        title=f"log2 {along}, {'wd' if along == 'lr' else 'lr'} {other:.4g}",
+        scale=alt.Scale(zero=False, padding=24),
+    )
+    y = alt.Y(
+        "y:Q", title=name, scale=alt.Scale(domain=[factor * low, factor * high], zero=False, nice=False, clamp=True)
+    )
+    scored, unscored = at[at["score"].notna()], at[at["score"].isna()]
+    layers = [*_curve(data, points, surface, optimum, along, factor, colour, x, y)]
+    base = alt.Chart(data.of(scored[["x", "y", "low", "high"]])).encode(x, y)
+    layers.append(base.mark_rule(stroke=colour, strokeWidth=1.4).encode(y="low:Q", y2="high:Q"))
+    layers.append(base.mark_point(filled=True, fill=colour, size=45, opacity=1))
+    candidate = scored[scored["role"] == "candidate"]
+    ring = alt.Chart(data.of(candidate[["x", "y"]])).encode(x, y)
+    layers.append(ring.mark_point(filled=False, stroke=CANDIDATE, strokeWidth=2.2, size=170, opacity=1))
+    if len(unscored):
+        layers.append(_signs(data, unscored, x, y))
+    if ranges is not None:
+        layers += _searched(data, at, ranges, along, factor * (high if is_accuracy(metric) else low), x, y)
+    told = about(at).assign(x=at["x"], y=at["y"])
+    layers.append(picked(alt.Chart(data.of(told)).encode(x, y), {"shape": "circle", "size": 260, "opacity": 1}))
+    chart = layered(*layers)
+    return data.complete(fitted_switch(chart, surface).properties(width="container", height=260))
+
+
+def _range(points: pd.DataFrame, accuracy: bool) -> tuple[float, float]:
+    """Return the scores at the ends of the panel, with some room."""
+    scored = points.dropna(subset=["score"])
+    error = scored["error"].fillna(0)
+    ends = [*(scored["score"] - error), *(scored["score"] + error)]
+    low, high = clipped_range(ends or [0.0], not accuracy, REACH)
+    room = 0.12 * (high - low)
+    return low - room, high + room
+
+
+def _signs(data: Data, unscored: pd.DataFrame, x: alt.X, y: alt.Y) -> alt.Chart:
+    """Draw a sign for each point without a score, named in a legend."""
+    states = [state for state in STATES if state in set(unscored["state"])]
+    scale = alt.Scale(domain=states, range=[STATES[state] for state in states])
+    base = alt.Chart(data.of(unscored[["x", "y", "state"]])).encode(x, y)
+    shape = alt.Shape("state:N", scale=scale, legend=alt.Legend(title=None, orient="bottom"))
+    return base.mark_point(filled=False, stroke=INK, strokeWidth=1.8, size=90, opacity=1).encode(shape=shape)
+
+
+def _searched(
+    data: Data, at: pd.DataFrame, ranges: pd.DataFrame, along: str, better: float, x: alt.X, y: alt.Y
+) -> list[alt.Chart]:
+    """Number proposals along the better edge and, where two points tell how long a step is, mark the range's ends."""
+    numbered = at.dropna(subset=["proposal"])
+    layers = numbers(alt.Chart(data.of(numbered.assign(y=better)[["x", "y", "proposal"]])).encode(x, y))
+    if at[f"{along}_steps"].nunique() < 2:
+        return layers
+    origin, step = _origin(at, along)
+    steps = ranges[f"{along}_steps"]
+    ends = pd.DataFrame({"x": [origin + step * (steps.min() - 0.5), origin + step * (steps.max() + 0.5)]})
+    return [alt.Chart(data.of(ends)).encode(x).mark_rule(stroke=INK, strokeWidth=2, strokeOpacity=0.6), *layers]
+
+
+def _curve(
+    data: Data,
+    points: pd.DataFrame,
+    surface: pd.DataFrame,
+    optimum: pd.DataFrame,
+    along: str,
+    factor: float,
+    colour: str,
+    x: alt.X,
+    y: alt.Y,
+) -> list[alt.Chart]:
+    """Draw the fitted curve with a band of its standard error, and its optimum; a line through the scores without."""
+    scored = points.dropna(subset=["score"]).sort_values(f"log2_{along}")
+    if surface.empty:
+        line = pd.DataFrame({"x": scored[f"log2_{along}"], "y": factor * scored["score"]})
+        return [alt.Chart(data.of(line)).encode(x, y).mark_line(stroke=colour, strokeWidth=1.2)]
+    origin, step = _origin(points, along)
+    mesh = surface.assign(x=origin + step * surface[f"{along}_steps"])
+    mesh = mesh.assign(**{name: factor * mesh[name] for name in ("score", "low", "high")}, y=factor * mesh["score"])
+    shown = alt.condition(FITTED, alt.value(1), alt.value(0))
+    faint = alt.condition(FITTED, alt.value(0.2), alt.value(0))
+    base = alt.Chart(data.of(mesh[["x", "y", "low", "high"]])).encode(x)
+    best = optimum.assign(x=origin + step * optimum[f"{along}_steps"], y=factor * optimum["score"])
+    error = step * best[f"{along}_variance"].map(math.sqrt, na_action="ignore")
+    best = best.assign(left=best["x"] - error, right=best["x"] + error)[["x", "y", "left", "right"]]
+    cross = alt.Chart(data.of(best)).encode(x, y)
+    return [
+        base.mark_area(fill=colour).encode(alt.Y("low:Q"), y2="high:Q", opacity=faint),
+        base.mark_line(stroke=colour, strokeWidth=1.4).encode(y, opacity=shown),
+        cross.mark_rule(stroke=CANDIDATE, strokeWidth=1.8).encode(alt.X("left:Q"), x2="right:Q", opacity=shown),
+        cross.mark_point(shape="M-1,0L1,0M0,-1L0,1", size=70, stroke=CANDIDATE, strokeWidth=2).encode(opacity=shown),
+    ]
+
+
+def _origin(points: pd.DataFrame, along: str) -> tuple[float, float]:
+    """Return log2 of the value at step 0, and how much a step is."""
+    ordered = points.sort_values(f"{along}_steps")
+    first, last = ordered.iloc[0], ordered.iloc[-1]
+    step = (last[f"log2_{along}"] - first[f"log2_{along}"]) / (last[f"{along}_steps"] - first[f"{along}_steps"])
+    return first[f"log2_{along}"] - step * first[f"{along}_steps"], step

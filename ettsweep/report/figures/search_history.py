@@ -1,0 +1,90 @@
+"""The course of a search: the best score against the runs that it has taken."""
+
+from typing import Any
+
+import altair as alt
+import pandas as pd
+
+from ettsweep.report.figures.chart_data import Data, clipped_range, layered
+from ettsweep.report.figures.shapes import STATES
+from ettsweep.report.formats import axis_of, is_accuracy, strategy_colour
+from ettsweep.report.theme import CANDIDATE, INK
+
+
+def course(spent: pd.DataFrame, points: pd.DataFrame) -> alt.LayerChart:
+    """Draw each run where it ended, proposals filled, the best score so far, and the candidate's mean with its error.
+
+    Runs that diverged, or are far worse, stand at the worse edge.
+
+    Args:
+        spent: rows of `course_frame` of one family; there is one at least.
+        points: its rows of `points_frame`.
+    """
+    metric, colour = str(points["metric"].iloc[0]), strategy_colour(str(points["strategy"].iloc[0]))
+    name, factor = axis_of(metric)
+    data = Data()
+    candidate = points[(points["role"] == "candidate") & points["score"].notna()]
+    known = [*spent["score"].dropna(), *candidate["score"]]
+    low, high = clipped_range(known or [0.0], not is_accuracy(metric), reach=5)
+    room = 0.08 * (high - low)
+    low, high = factor * (low - room), factor * (high + room)
+    worst = low if is_accuracy(metric) else high
+    value = (factor * spent["score"]).fillna(worst)
+    drawn = spent.assign(
+        value=value.clip(low, high),
+        so_far=factor * spent["best"],
+        kind=spent["proposal"].notna().map({True: "proposal", False: "other run"}),
+        beyond=spent["score"].isna() | (value < low) | (value > high),
+    )
+    base = alt.Chart(data.of(drawn)).encode(
+        alt.X(
+            "number:Q",
+            title="runs finished",
+            scale=alt.Scale(domain=[0.5, len(spent) + 0.5], nice=False),
+            axis=alt.Axis(tickMinStep=1),
+        ),
+        alt.Y("value:Q", title=name, scale=alt.Scale(domain=[low, high], nice=False, zero=False)),
+    )
+    told = [
+        "number:Q",
+        alt.Tooltip("point:N", title="(lr, wd)"),
+        "seed:Q",
+        "run:N",
+        "kind:N",
+        alt.Tooltip("told:N", title="score"),
+    ]
+    mean = factor * candidate[["score"]].assign(
+        low=candidate["score"] - candidate["error"], high=candidate["score"] + candidate["error"]
+    )
+    level = alt.Chart(data.of(mean))
+    layers = [
+        level.mark_rect(fill=CANDIDATE, opacity=0.12).encode(y="low:Q", y2="high:Q"),
+        level.mark_rule(stroke=CANDIDATE, strokeDash=[5, 3], strokeWidth=1.2).encode(y="score:Q"),
+        base.mark_line(interpolate="step-after", stroke=colour, strokeWidth=1.8).encode(y="so_far:Q"),
+    ]
+    looks: tuple[tuple[str, dict[str, Any]], ...] = (
+        ("!datum.beyond && datum.kind == 'proposal'", {"filled": True, "fill": colour}),
+        ("!datum.beyond && datum.kind != 'proposal'", {"filled": False, "stroke": colour}),
+        ("datum.beyond", {"filled": False, "stroke": colour, "shape": STATES["diverged"]}),
+    )
+    for test, look in looks:
+        layers.append(base.transform_filter(test).mark_point(size=36, opacity=1, **look).encode(tooltip=told))
+    chart = layered(*layers, *_parting(data, drawn, high))
+    return data.complete(chart.properties(width="container", height=260))
+
+
+def _parting(data: Data, drawn: pd.DataFrame, top: float) -> list[alt.Chart]:
+    """Part the proposals from the runs that came after them, for the verdict."""
+    end = drawn.loc[drawn["proposal"].notna(), "number"].max()
+    if not end < len(drawn):
+        return []
+    named = pd.DataFrame({"number": end + 0.5, "top": top, "side": ["proposals", "for the verdict"]})
+    base = alt.Chart(data.of(named)).encode(alt.X("number:Q"))
+    rule = base.mark_rule(stroke=INK, strokeOpacity=0.4, strokeDash=[4, 3])
+    look: dict[str, Any] = {"fill": INK, "fillOpacity": 0.7, "fontSize": 10, "baseline": "bottom", "dy": -3}
+    sides: tuple[tuple[str, dict[str, Any]], ...] = (
+        ("proposals", {"align": "right", "dx": -5}),
+        ("for the verdict", {"align": "left", "dx": 5}),
+    )
+    texts = [base.transform_filter(f"datum.side == '{side}'").mark_text(**look, **place) for side, place in sides]
+    return [rule, *(text.encode(alt.Y("top:Q"), text="side:N") for text in texts)]

@@ -1,0 +1,165 @@
+"""The page: one HTML file with everything in it, that asks nothing of the network."""
+
+import base64
+import hashlib
+import platform
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import cache, partial
+from importlib import resources
+from importlib.metadata import version
+from pathlib import Path
+
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup, escape
+
+from ettsweep import __version__
+from ettsweep.console import DEFAULT_RESULTS, at_results, count, harmless, power
+from ettsweep.launch.cost import cost_so_far
+from ettsweep.report import formats, summary, verdict_text
+from ettsweep.report.cost_table import costs
+from ettsweep.report.families import Comparison, JudgedFamily
+from ettsweep.report.page_data import data_sets, script_json, without_data
+from ettsweep.report.page_sections import Figures, families_of, speed_of, spikes_in
+from ettsweep.report.run_table import best_rows, listing
+from ettsweep.report.theme import CONFIG
+from ettsweep.report.verdict_text import Row
+from ettsweep.study.criterion import Criterion
+from ettsweep.study.run_index import Run, count_states
+from ettsweep.study.sweep_store import Searches
+
+MOST_PLAIN_ROWS = 300
+"""Runs in the table that stands where no script runs."""
+
+
+def render(
+    results: Path,
+    out: Path,
+    comparisons: Sequence[Comparison],
+    figures: Figures,
+    runs: Sequence[Run],
+    searches: Searches,
+    corrupt: Mapping[str, str],
+    notes: Mapping[str, str] | None = None,
+) -> str:
+    """Return the page: the answer, figures, a table of all runs, what they cost, and why some history is missing.
+
+    It will lie in `out`, from where it links to the folders of runs. `searches` are those of all sweeps, `corrupt` the
+    runs whose history cannot be read, with why, and `notes` what people wrote on sweeps, by name.
+    """
+    families = [family for comparison in comparisons for family in comparison.families]
+    others = verdict_text.others([family.verdict for family in families])
+    scripts = {name: _script(name) for name in ("theme", "figures", "runs", "page")} | {"vega": _vega()}
+    return _environment(str(results)).get_template("page.html.j2").render(
+        results=harmless(str(results)),
+        made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        policy=_policy(scripts.values()),
+        style=Markup(_source("page.css")),
+        scripts=scripts,
+        answers=[summary.answer(comparison, searches, notes or {}) for comparison in comparisons],
+        sections=[families_of(comparison, figures, others) for comparison in comparisons],
+        specs={figure.name: script_json(without_data(figure.spec)) for figure in figures.values()},
+        data=script_json(data_sets(figure.spec for figure in figures.values())),
+        config=script_json(CONFIG),
+        listing=script_json(listing(runs, searches, results, out)),
+        rows=best_rows(runs, searches, MOST_PLAIN_ROWS),
+        run_count=len(runs),
+        states=[(state.value, number) for state, number in count_states(run.state for run in runs).items()],
+        costs=costs(comparisons, runs, searches),
+        spent=cost_so_far(runs, searches),
+        speed=[told for comparison in comparisons if (told := speed_of(comparison))],
+        spikes=[told for comparison in comparisons if (told := spikes_in(comparison))],
+        other_families=len({run.family for run in runs} - {family.verdict.family for family in families}),
+        metrics=sorted({(comparison.measure.metric, comparison.measure.mode) for comparison in comparisons}),
+        confidences=_confidences(families),
+        rules={family.verdict.search.criterion.rule for family in families} or {Criterion().rule},
+        corrupt=sorted(corrupt.items()),
+        provenance=_provenance(families),
+    )  # fmt: skip
+
+
+# --- parts ------------------------------------------------------------------------------------------------
+
+
+def _environment(results: str) -> Environment:
+    from jinja2 import FunctionLoader
+
+    environment = Environment(
+        loader=FunctionLoader(_source), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= {"short": formats.short, "metric": formats.metric_name, "point": formats.point_text}
+    environment.filters |= {"power": power, "said": partial(_said, results), "typed": partial(_typed, results)}
+    environment.filters |= {"runs": lambda number: count(number, "finished run"), "sentence": _sentence}
+    return environment
+
+
+def _source(name: str) -> str:
+    return resources.files("ettsweep.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _script(name: str) -> Markup:
+    return Markup(_source(f"{name}.js"))
+
+
+@cache
+def _vega() -> Markup:
+    """Return Vega, Vega-Lite and vega-embed: a second of work, once a process."""
+    import vl_convert
+
+    return Markup(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"))
+
+
+def _policy(scripts: Iterable[str]) -> str:
+    """Return what the page may do: run its own scripts and no other, and ask nobody for anything.
+
+    Vega compiles expressions of its specifications.
+    """
+    digests = [hashlib.sha256(script.encode()).digest() for script in scripts]
+    hashes = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
+    return f"default-src 'none'; style-src 'unsafe-inline'; img-src data: blob:; script-src 'unsafe-eval' {hashes}"
+
+
+def _said(results: str, text: str) -> Markup:
+    """Return a text with its commands set as code, as they are typed for this results folder."""
+    parts = re.split("`([^`]*)`", _at(results, text))
+    return Markup("").join(Markup("<code>{}</code>").format(p) if i % 2 else escape(p) for i, p in enumerate(parts))
+
+
+def _typed(results: str, command: str) -> Markup:
+    """Return a command as it is typed for this results folder, in words that no line breaks."""
+    words = _at(results, f"`{command}`").strip("`").split(" ")
+    return Markup(" ").join(Markup("<span>{}</span>").format(word) for word in words)
+
+
+def _at(results: str, text: str) -> str:
+    return text if Path(results) == DEFAULT_RESULTS else at_results(text, results)
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _confidences(families: Sequence[JudgedFamily]) -> list[str]:
+    """Return the confidences that sweeps ask for, as people read them."""
+    asked = {family.verdict.search.criterion.confidence for family in families} or {Criterion().confidence}
+    return [f"{100 * one:.10g}%" for one in sorted(asked)]
+
+
+def _provenance(families: Sequence[JudgedFamily]) -> list[Row]:
+    """Return what made the report, and what trained the optima, as their claims recorded it."""
+    recorded: dict[str, set[str]] = {}
+    for family in families:
+        for run in family.optimum[:1]:
+            attempt = run.dir.latest()
+            for key, value in (attempt.claim() if attempt else {}).items():
+                if key in ("torch", "device_name", "instruction_set", "threads", "ettsweep", "python", "git"):
+                    recorded.setdefault(key, set()).add(str(value))
+    made_by = f"ettsweep {__version__}, Python {platform.python_version()}, " + ", ".join(
+        f"{name} {version(name)}" for name in ("pandas", "altair", "vl-convert-python")
+    )
+    trained = [
+        {"what": f"optima trained with: {key.replace('_', ' ')}", "told": ", ".join(sorted(recorded[key]))}
+        for key in recorded
+    ]
+    return [{"what": "report made by", "told": made_by}, *trained]

@@ -1,0 +1,111 @@
+"""What the page has of each comparison below its answer: its families one by one, their speed, their spikes."""
+
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+
+from ettsweep.launch.reproduce import mixture
+from ettsweep.report import formats, tables, verdict_text
+from ettsweep.report.families import Comparison, JudgedFamily
+from ettsweep.report.figure_files import Figure
+from ettsweep.report.spike_rates import SPIKES, occurring, spikes_of
+from ettsweep.report.summary import anchor, cell, colour
+from ettsweep.report.surface_frames import place_of
+from ettsweep.report.verdict_text import Key, Row
+
+SPEED = {
+    "devices": "devices of a run",
+    "samples_per_s": "samples / s",
+    "step_s": "seconds a step",
+    "utilisation": "utilisation (data sheet)",
+    "data_wait": "waits for data",
+    "memory_gib": "memory (GiB)",
+}
+"""Columns of the table of speed."""
+
+MUCH_WAITING = 0.1
+"""Share of the time in which devices wait for data that is worth a word."""
+
+Figures = Mapping[tuple[Key, str], Figure]
+"""Figures by a verdict's key and kind; those of a comparison are its first family's."""
+
+
+def families_of(comparison: Comparison, figures: Figures, others: Mapping[Key, Sequence[str]]) -> Row:
+    """Return the figures of a comparison, and what is told of each of its families."""
+    keys = [family.verdict.key for family in comparison.families]
+    together = [
+        *((keys[0], kind) for kind in ("strategies", "seeds", "scores")),
+        *((key, "trajectories") for key in keys),
+    ]
+    return {
+        "title": comparison.title,
+        "figures": [figures[which] for which in together if which in figures],
+        "metric": formats.metric_name(comparison.measure.metric),
+        "families": [_family(family, figures, others) for family in comparison.families],
+    }
+
+
+def _family(family: JudgedFamily, figures: Figures, others: Mapping[Key, Sequence[str]]) -> Row:
+    verdict, metric = family.verdict, family.verdict.search.measure.metric
+    _, searched_std = formats.mean_std(family.scores)
+    return {
+        "verdict": verdict,
+        "anchor": anchor(family),
+        "colour": colour(family),
+        "others": others.get(verdict.key, ()),
+        "mixture": (mixture(verdict.runs) or ("",))[0],
+        "score": formats.plus_minus(verdict.score, searched_std, metric),
+        "seeds": verdict_text.seeds(verdict),
+        "known": verdict_text.known(verdict),
+        "neighbours": verdict_text.neighbours(verdict),
+        "place": place_of(verdict),
+        **{kind: figures.get((verdict.key, kind)) for kind in ("map", "curves", "course")},
+    }
+
+
+def speed_of(comparison: Comparison) -> Row | None:
+    """Return how fast the strategies of a comparison trained; None where no run was timed."""
+    rows = [
+        {"strategy": family.verdict.strategy, "colour": colour(family), **speed}
+        for family in comparison.families
+        if (speed := _speed(tables.runs_table(family.runs)))
+    ]
+    if not rows:
+        return None
+    columns = {name: told for name, told in SPEED.items() if any(row[name] for row in rows)}
+    return {
+        "title": comparison.title,
+        "columns": columns,
+        "rows": rows,
+        "starving": [row for row in rows if row["starves"]],
+    }
+
+
+def _speed(runs: pd.DataFrame) -> Row | None:
+    """Return medians over the runs whose training was timed, and None where none was."""
+    timed = runs[runs["step_s"].notna()]
+    if timed.empty:
+        return None
+    middle = timed[[*tables.SPEED, "devices"]].astype("float64").median()
+    cells = {str(name): cell(str(name), value) for name, value in middle.items()}
+    return {**cells, "runs": len(timed), "starves": middle["data_wait"] > MUCH_WAITING}
+
+
+def spikes_in(comparison: Comparison) -> Row | None:
+    """Return how often the runs of a comparison spiked or diverged; None where none is finished."""
+    rows: list[Row] = []
+    for family in comparison.families:
+        every = spikes_of(family.runs)
+        if every.runs:
+            told = (("at the candidate", spikes_of(family.optimum)), ("whole search", every))
+            rows.append({"strategy": family.verdict.strategy, "colour": colour(family), "told": told, "all": every})
+    if not rows:
+        return None
+    return {
+        "title": comparison.title,
+        "rows": rows,
+        "kinds": {name: SPIKES[name] for name in occurring(row["all"] for row in rows)},
+        "diverged": any(row["all"].diverged for row in rows),
+        "finished": sum(row["all"].runs for row in rows),
+        "steps": sum(row["all"].steps for row in rows),
+    }

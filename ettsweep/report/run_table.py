@@ -1,0 +1,116 @@
+"""The table of runs: all of them, by columns, for the page to sort, filter and fold."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pandas as pd
+
+from ettsweep.console import POINTS
+from ettsweep.files import Json
+from ettsweep.report import tables
+from ettsweep.report.families import of_families
+from ettsweep.report.page_data import column
+from ettsweep.report.summary import cell
+from ettsweep.runs.folder import runs_dir
+from ettsweep.study.run_index import Run
+from ettsweep.study.sweep_store import Searches
+from ettsweep.trainer.tasks.registry import task_kind
+
+CHOICES = ("sweep", "family", "model", "task", "strategy", "optimizer", "precision", "state", "pack_mode")
+"""Columns of few texts: one is chosen from a list."""
+
+SHARES = ("best_accuracy", "final_accuracy", "utilisation", "data_wait")
+"""Columns in percent."""
+
+ALWAYS = {"run", "strategy", "lr", "wd", "seed", "state", "device_s", "log"}
+"""Columns that are not folded at first; beside these, scores, and what differs between runs."""
+
+WHERE_SEVERAL = ("sweep", "model", "task", "optimizer")
+"""Columns that are not folded at first where not all runs have the same."""
+
+
+def listing(runs: Sequence[Run], searches: Searches, results: Path, out: Path) -> Json:
+    """Return the table as the page takes it: columns with name, label, kind, whether shown at first, and values.
+
+    Folders are linked relative to `out`, so that both can be copied together.
+    """
+    frame = tables.known(tables.runs_table(runs, searches))
+    by_id = {run.id: run for run in runs}
+    ordered = [by_id[run] for run in frame["run"]] if len(frame) else []
+    scores = {task_kind(run.spec.task).score.metric for run in runs}
+    shown = ALWAYS | scores | {name for name in WHERE_SEVERAL if name in frame and frame[name].nunique() > 1}
+    columns = [_column(str(name), _values(frame[name]), str(name) in shown) for name in frame]
+    reasons = [run.status.reason for run in ordered]
+    if any(reasons):
+        columns.append(_column("reason", reasons, False))
+    columns.append(_column("log", [_log(run) for run in ordered], True))
+    return {"rows": len(ordered), "folder": relative(runs_dir(results), out), "columns": columns}
+
+
+def relative(path: Path, out: Path) -> str:
+    """Return the address of a folder as seen from another: relative, and absolute where that cannot be."""
+    try:
+        told = Path(os.path.relpath(path.resolve(), out.resolve())).as_posix()
+    except ValueError:  # another drive
+        return path.resolve().as_uri() + "/"
+    return quote(os.fsencode(told)) + "/"
+
+
+def _column(name: str, values: Sequence[Any], shown: bool) -> Json:
+    return {
+        "name": name,
+        "label": name.replace("_", " "),
+        "kind": _kind(name),
+        "shown": shown,
+        "values": column([value or "" for value in values] if _kind(name) in ("text", "choice") else values),
+    }
+
+
+def _kind(name: str) -> str:
+    if name in ("run", "log"):
+        return name
+    if name in CHOICES:
+        return "choice"
+    if name in tables.TEXTS or name == "reason":
+        return "text"
+    if name in POINTS:
+        return "power"
+    return "share" if name in SHARES else "number"
+
+
+def _values(cells: "pd.Series[Any]") -> list[Any]:
+    """Return the values of a column as JSON has them, floats with six digits but for scores, lr and wd."""
+    exact = cells.name in (*tables.METRICS, *POINTS)
+    return [_plain(value, exact) for value in cells]
+
+
+def _plain(value: Any, exact: bool) -> Any:
+    if pd.isna(value):
+        return None
+    if isinstance(value, float):
+        return value if exact else float(f"{value:.6g}")
+    return value if isinstance(value, str) else int(value)
+
+
+def _log(run: Run) -> str | None:
+    """Return where the log of the attempt is that finished a run, else of its latest one, as seen from its folder."""
+    number = run.result.get("attempts") if run.result else None
+    attempt = run.dir.attempt(number) if isinstance(number, int) else run.dir.latest()
+    if attempt is None or not attempt.log_path.exists():
+        return None
+    return attempt.log_path.relative_to(run.dir.path).as_posix()
+
+
+def best_rows(runs: Sequence[Run], searches: Searches, most: int) -> list[Mapping[str, str]]:
+    """Return rows of the best runs of each family, about as many of each, as texts."""
+    families = of_families(runs)
+    best: list[Run] = []
+    share = max(1, most // max(1, len(families)))
+    for members in families.values():
+        measure = task_kind(members[0].spec.task).score
+        best += sorted(members, key=lambda run: measure.rank(run.score))[:share]
+    records = tables.known(tables.runs_table(best[:most], searches)).to_dict("records")
+    return [{str(name): cell(str(name), value) for name, value in record.items()} for record in records]

@@ -1,0 +1,55 @@
+"""How often runs spiked: in all, per run, and per 1,000 steps, by which unequal numbers of runs can be compared."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ettsweep.files import number
+from ettsweep.study.run_index import Run
+
+SPIKES = {
+    "loss_spikes": "train loss",
+    "grad_spikes": "gradient norm",
+    "accuracy_spikes": "accuracy",
+    "eval_loss_spikes": "validation loss",
+    "unrecovered": "unrecovered",
+    "overflow_steps": "overflow steps",
+}
+"""What a run counts, and what people read of it."""
+
+
+@dataclass(frozen=True)
+class Spikes:
+    """Counts of finished runs, and the steps that these trained: of a diverged one those up to its end."""
+
+    runs: int
+    diverged: int
+    steps: int
+    counts: dict[str, int]
+
+    def rates(self, name: str) -> tuple[int | None, float | None, float | None]:
+        """Return a count in all, per run and per 1,000 steps; None where nothing was trained."""
+        total = self.counts[name]
+        return (
+            total if self.runs else None,
+            total / self.runs if self.runs else None,
+            1000 * total / self.steps if self.steps else None,
+        )
+
+
+def spikes_of(runs: Iterable[Run]) -> Spikes:
+    """Return what some runs counted; those that are not finished count for nothing."""
+    results = [run.result for run in runs if run.result is not None]
+    sums = {name: sum(int(number(r.get(name)) or 0) for r in results) for name in (*SPIKES, "steps")}
+    diverged = sum(r.get("status") == "diverged" for r in results)
+    return Spikes(len(results), diverged, sums.pop("steps"), sums)
+
+
+def occurring(found: Iterable[Spikes]) -> list[str]:
+    """Return the names of what occurred at all."""
+    counted = list(found)
+    return [name for name in SPIKES if any(spikes.counts[name] for spikes in counted)]
+
+
+def rate_columns(name: str) -> Sequence[str]:
+    """Return what the columns of a count are called."""
+    return name, f"{name}_per_run", f"{name}_per_1000_steps"

@@ -1,0 +1,143 @@
+"""The answer of a comparison: the best optimum in a sentence, and of each strategy its optimum and what to do next."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from ettsweep.console import POINTS, count, power
+from ettsweep.report import formats, tables, verdict_text
+from ettsweep.report.cost_table import cost_of
+from ettsweep.report.families import Comparison, JudgedFamily
+from ettsweep.report.next_steps import next_steps
+from ettsweep.report.spike_rates import spikes_of
+from ettsweep.report.verdict_text import Row
+from ettsweep.study.sweep_store import Searches
+from ettsweep.study.verdict import Verdict
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+LINES = ("optimum", "score", "fresh", "beats", "behind", "accuracy", "bits", "cost")
+"""Lines of a card, top to bottom."""
+
+
+def answer(comparison: Comparison, searches: Searches, notes: Mapping[str, str]) -> Row:
+    """Return what the page says first of a comparison: its claim, and a card for each strategy.
+
+    `notes` are what people wrote on sweeps, by name.
+    """
+    families, measure = comparison.families, comparison.measure
+    finished = spikes_of(run for family in families for run in family.runs)
+    lines = [_lines(family, searches) for family in families]
+    shown = [name for name in LINES if any(name in told for told in lines)]
+    cards = [
+        {
+            "verdict": family.verdict,
+            "anchor": anchor(family),
+            "colour": colour(family),
+            "lines": [(label(name, family.verdict), told.get(name)) for name in shown],
+            "next": step,
+        }
+        for family, told, step in zip(families, lines, next_steps(families), strict=True)
+    ]
+    return {
+        "title": comparison.title,
+        "note": notes.get(families[0].verdict.search.sweep, ""),
+        "metric": formats.metric_name(measure.metric),
+        "better": "lower" if measure.mode == "min" else "higher",
+        "best": verdict_text.best([family.verdict for family in families]),
+        "unsearched": all(family.verdict.verdict == "unsearched" for family in families),
+        "finished": finished.runs,
+        "diverged": finished.diverged,
+        "fresh": "fresh" in shown,
+        "scored": "score" in shown,
+        "cards": cards,
+    }
+
+
+def anchor(family: JudgedFamily) -> str:
+    """Return the id of the part of the page that a family has."""
+    return "-".join(family.verdict.key)
+
+
+def colour(family: JudgedFamily) -> str:
+    """Return the colour of a family's strategy."""
+    return formats.strategy_colour(family.verdict.strategy)
+
+
+def label(name: str, verdict: Verdict) -> str:
+    """Return what a line of a card is called."""
+    labels = {
+        "optimum": "optimum" if verdict.verdict == "optimal" else "candidate",
+        "score": formats.metric_name(verdict.search.measure.metric),
+        "fresh": "over fresh seeds",
+        "beats": "beats all neighbours",
+        "behind": "nearest neighbour is worse by",
+        "accuracy": "best accuracy, mean of all seeds",
+        "bits": "lowest loss, bits per token, mean of all seeds",
+        "cost": "cost",
+    }
+    return labels[name]
+
+
+def _lines(family: JudgedFamily, searches: Searches) -> dict[str, tuple[str, str]]:
+    """Return what is known of a strategy, by line: what is said, and small words beside it."""
+    verdict, metric = family.verdict, family.verdict.search.measure.metric
+    told: dict[str, tuple[str, str]] = {}
+    if verdict.point:
+        told["optimum"] = (f"lr {power(verdict.point.lr)}, wd {power(verdict.point.wd)}", "")
+    _, std = formats.mean_std(family.scores)
+    if score := formats.plus_minus(verdict.score, std, metric):
+        told["score"] = (score, count(verdict_text.seeds(verdict), "search seed"))
+    diverged = sum(score is None for score in verdict.fresh.values())
+    if diverged:
+        told["fresh"] = (f"{diverged} of {len(verdict.fresh)} diverged", "")
+    elif fresh := formats.plus_minus(*formats.mean_std([*verdict.fresh.values()]), metric):
+        told["fresh"] = (fresh, count(len(verdict.fresh), "seed"))
+    known = verdict_text.known(verdict)
+    if known and known["best"]:
+        told["beats"] = (known["best"], "probability")
+    if nearest := verdict_text.nearest(verdict):
+        told["behind"] = (nearest["text"], "as fitted")
+    elif not known and verdict.lead is not None:
+        apart = verdict_text.difference(verdict.lead, verdict)
+        told["behind"] = (apart["text"], apart["relative"] or "")
+    return told | _beside(family) | _cost(family, searches)
+
+
+def _beside(family: JudgedFamily) -> dict[str, tuple[str, str]]:
+    """Return what other metrics than the score say of an optimum, over all seeds that have a score."""
+    runs, told = tables.runs_table([run for run in family.optimum if run.score is not None]), {}
+    if not formats.is_accuracy(family.verdict.search.measure.metric) and (found := _mean(runs, "best_accuracy")):
+        told["accuracy"] = (found, "")
+    if found := _mean(runs, "best_bits"):
+        told["bits"] = (found, "")
+    return told
+
+
+def _cost(family: JudgedFamily, searches: Searches) -> dict[str, tuple[str, str]]:
+    cost = cost_of("", family.runs, searches)
+    if not cost.runs:
+        return {}
+    hours = f"{formats.short(cost.hours)} device hours" if cost.device_s else ""
+    return {"cost": (count(cost.runs, "finished run"), hours)}
+
+
+def _mean(runs: "pd.DataFrame", metric: str) -> str | None:
+    """Return the mean of a metric over the runs that have it."""
+    values = runs[metric].dropna()
+    return formats.score_text(values.mean(), metric) if len(values) else None
+
+
+def cell(name: str, value: object) -> str:
+    """Return a value of a table of runs as people read it."""
+    if value != value or value is None or str(value) == "<NA>":
+        return ""
+    if isinstance(value, float):
+        if name in tables.METRICS:
+            return formats.score_text(value, name)
+        if name in POINTS:
+            return power(value)
+        if name in ("utilisation", "data_wait"):
+            return f"{100 * value:.3g}%"
+        return formats.short(value)
+    return str(value)

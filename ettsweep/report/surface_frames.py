@@ -1,0 +1,128 @@
+"""The fitted surface that a verdict rests on, in frames: its values on a mesh, its optimum and how well that is known.
+
+Shapes: P points, D axes, Z positions.
+"""
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import pandas as pd
+
+from ettsweep.report.families import JudgedFamily
+from ettsweep.study.posterior import Evidence
+from ettsweep.study.surface import Array
+from ettsweep.study.surface_optimum import Optimum, mesh_over, optimum
+from ettsweep.study.verdict import Verdict
+
+BEYOND = 0.7
+"""Steps beyond the fitted points up to which there may be hexagons of theirs."""
+
+SURFACE_COLUMNS = ("sweep", "family", "lr_steps", "wd_steps", "worse", "score", "low", "high", "margin")
+OPTIMUM_COLUMNS = ("sweep", "family", "lr_steps", "wd_steps", "score", "lr_variance", "wd_variance", "covariance")
+
+
+def surface_of(verdict: Verdict) -> tuple[Evidence, Optimum] | None:
+    """Return the surface that a verdict rests on, and its optimum; None where there is none that may be shown."""
+    found = verdict.bound.evidence if verdict.bound else None
+    best = optimum(found) if found else None
+    return (found, best) if found and best else None
+
+
+def place_of(verdict: Verdict) -> str:
+    """Return where the fitted optimum is, with its standard error; nothing where there is no surface."""
+    if (found := surface_of(verdict)) is None or verdict.point is None:
+        return ""
+    search, (_, best) = verdict.search, found
+    free = [
+        (name, at, axis.step)
+        for name, at, axis in zip(("lr", "wd"), verdict.point.log2(), (search.lr, search.wd), strict=True)
+        if not axis.fixed
+    ]
+    log2 = [at + step * float(moved) for (_, at, step), moved in zip(free, best.position_D, strict=True)]
+    if best.error is None:
+        told = ", ".join(f"{name} 2^{at:.1f}" for (name, _, _), at in zip(free, log2, strict=True))
+        return f"{told}, where its error reaches beyond the fitted points"
+    errors = [step * error for (_, _, step), error in zip(free, best.error.tolist(), strict=True)]
+    return ", ".join(
+        f"{name} 2^({at:.2f} ± {error:.2f})" for (name, _, _), at, error in zip(free, log2, errors, strict=True)
+    )
+
+
+def surface_frame(families: Iterable[JudgedFamily]) -> pd.DataFrame:
+    """Return the values of each family's surface on a mesh, in lattice steps from the candidate.
+
+    Columns:
+        worse: than at the optimum, as a share of the loss, or a difference of accuracies.
+        score, low, high: the score there, and a standard error to both sides: that of the shape, of scores less their
+            mean over all points.
+        margin: of the sweep's criterion, in the unit of `worse`.
+    """
+    rows = [row for family in families for row in _mesh(family.verdict)]
+    return pd.DataFrame(rows, columns=list(SURFACE_COLUMNS))
+
+
+def optimum_frame(families: Iterable[JudgedFamily]) -> pd.DataFrame:
+    """Return where each surface is best, in lattice steps from the candidate.
+
+    The variances and the covariance of the place, in steps squared, are missing where it is known no better than that
+    it lies among the fitted points, or at their edge.
+    """
+    rows = []
+    for verdict in (family.verdict for family in families):
+        if found := surface_of(verdict):
+            evidence, best = found
+            lr, wd = _steps(verdict, best.position_D)
+            score = _scores(verdict, evidence, np.array([best.f]))[0]
+            rows.append((*verdict.key, lr, wd, score, *_spread(verdict, best)))
+    return pd.DataFrame(rows, columns=list(OPTIMUM_COLUMNS)).astype(dict.fromkeys(OPTIMUM_COLUMNS[2:], "float64"))
+
+
+def _mesh(verdict: Verdict) -> Iterator[tuple[object, ...]]:
+    if (found := surface_of(verdict)) is None:
+        return
+    evidence, best = found
+    x_PD = evidence.surface.layout.x_PD
+    flat = x_PD.shape[1] == 1
+    beyond = 0.0 if flat else BEYOND
+    mesh_ZD = mesh_over(x_PD.min(0) - beyond, x_PD.max(0) + beyond)
+    f_Z = evidence.surface.means_at(mesh_ZD)
+    error_Z = _error(evidence, mesh_ZD) if flat else np.zeros(len(f_Z))
+    worse_Z = np.expm1(f_Z - best.f) if evidence.log else (f_Z - best.f) / evidence.level
+    ends = (_scores(verdict, evidence, f_Z + sign * error_Z) for sign in (0, -1, 1))
+    margin = verdict.search.criterion.margin_for(verdict.search.measure)
+    for at_D, worse, *scores in zip(mesh_ZD, worse_Z.tolist(), *(end.tolist() for end in ends), strict=True):
+        yield (*verdict.key, *_steps(verdict, at_D), worse, *scores, margin)
+
+
+def _steps(verdict: Verdict, at_D: Array) -> tuple[float, float]:
+    """Return a place along the free axes as steps along both."""
+    along = iter(at_D.tolist())
+    lr, wd = (0.0 if axis.fixed else round(next(along), 6) for axis in (verdict.search.lr, verdict.search.wd))
+    return lr, wd
+
+
+def _spread(verdict: Verdict, best: Optimum) -> tuple[float | None, float | None, float | None]:
+    if best.cov_DD is None:
+        return None, None, None
+    free = [not axis.fixed for axis in (verdict.search.lr, verdict.search.wd)]
+    cov = np.zeros((2, 2))
+    cov[np.ix_(free, free)] = best.cov_DD
+    return float(cov[0, 0]), float(cov[1, 1]), float(cov[0, 1])
+
+
+def _scores(verdict: Verdict, evidence: Evidence, f: Array) -> Array:
+    """Return fitted values as scores of the task: they are known up to a constant, which the scores give."""
+    layout = evidence.surface.layout
+    weight_P = layout.scored_PS.sum(1) / layout.scored_PS.sum()
+    level = layout.y_PS.sum() / layout.scored_PS.sum() - weight_P @ evidence.surface.mean
+    sign = 1 if verdict.search.measure.mode == "min" else -1
+    return np.asarray(sign * (np.exp(f + level) if evidence.log else f + level))
+
+
+def _error(evidence: Evidence, mesh_ZD: Array) -> Array:
+    """Return the standard error of fitted values less their mean over all scores."""
+    layout = evidence.surface.layout
+    weight_P = layout.scored_PS.sum(1) / layout.scored_PS.sum()
+    contrast = np.hstack([np.eye(len(mesh_ZD)), np.broadcast_to(-weight_P, (len(mesh_ZD), len(weight_P)))])
+    cov = evidence.surface.covariance_at(np.vstack([mesh_ZD, layout.x_PD]))
+    return np.asarray(np.sqrt(np.maximum(np.diag(contrast @ cov @ contrast.T), 0)))

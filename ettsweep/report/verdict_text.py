@@ -1,0 +1,155 @@
+"""What the page says of verdicts, in words: never more than seeds can tell."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from ettsweep.console import count, power
+from ettsweep.report import formats
+from ettsweep.runs.spec import log2
+from ettsweep.study.posterior import Difference
+from ettsweep.study.surface import student_quantile
+from ettsweep.study.verdict import MOST_SURE, Verdict, side_by_side
+
+T95 = {1: 6.31, 2: 2.92, 3: 2.35, 4: 2.13, 5: 2.02, 6: 1.94, 7: 1.9}
+"""Standard errors beyond which a difference is above 0 with 95%, by Student's t, where its error has few degrees of
+freedom."""
+
+Row = dict[str, Any]
+
+Key = tuple[str, str]
+"""Sweep and family, to which a verdict belongs."""
+
+
+def others(verdicts: Sequence[Verdict]) -> dict[Key, list[str]]:
+    """Say of each verdict what other sweeps say of the same family, and why."""
+    told: dict[Key, list[str]] = {}
+    for one, other, why in side_by_side(verdicts):
+        for mine, theirs in ((one, other), (other, one)):
+            at = f" at lr {power(theirs.lr)}, wd {power(theirs.wd)}" if theirs.lr and theirs.wd is not None else ""
+            words = f"In sweep {theirs.search.sweep}, the same family is {theirs.statement}{at}"
+            sweeps = f"{one.search.sweep} / {other.search.sweep}"
+            told.setdefault(mine.key, []).append(f"{words}. What the two ask ({sweeps}): {'; '.join(why)}.")
+    return told
+
+
+def best(verdicts: Sequence[Verdict]) -> Row | None:
+    """Return the best of the verified optima: by fresh seeds where all have them, else by the search's."""
+    verified = [v for v in verdicts if v.verdict == "optimal" and v.score is not None]
+    if not verified:
+        return None
+    fresh = {v.family: formats.mean_std([*v.fresh.values()]) for v in verified}
+    by_fresh = all(mean is not None for mean, _ in fresh.values())
+    measure = verified[0].search.measure
+    ranked = sorted(verified, key=lambda v: measure.rank(fresh[v.family][0] if by_fresh else v.score))
+    winner = ranked[0]
+    mean, std = fresh[winner.family] if by_fresh else (winner.score, None)
+    return {
+        "verdict": winner,
+        "score": formats.plus_minus(mean, std, measure.metric),
+        "seeds": count(len(winner.fresh) if by_fresh else seeds(winner), "fresh seed" if by_fresh else "search seed"),
+        "of": len(verified),
+        "by_fresh": by_fresh,
+        "lead": _lead(winner, ranked[1]) if by_fresh and len(ranked) > 1 else None,
+    }
+
+
+def seeds(verdict: Verdict) -> int:
+    """Return how many seeds the candidate's score is the mean of."""
+    return verdict.candidate.runs if verdict.candidate else 0
+
+
+def _lead(winner: Verdict, second: Verdict) -> str | None:
+    """Return by how much fresh seeds put the best optimum ahead of the next, and whether they can tell (95%)."""
+    (first_mean, first_std), (mean, std) = (formats.mean_std([*v.fresh.values()]) for v in (winner, second))
+    if first_mean is None or mean is None or first_std is None or std is None:
+        return None
+    numbers = len(winner.fresh), len(second.fresh)
+    squares = [sd**2 / n for sd, n in zip((first_std, std), numbers, strict=True)]
+    error = math.sqrt(sum(squares))
+    spread = sum(square**2 / (n - 1) for square, n in zip(squares, numbers, strict=True))
+    dof = error**4 / spread if spread else math.inf  # Welch's
+    ahead = winner.search.measure.worse_by(mean, first_mean)
+    sure = error * (T95[max(1, int(dof + 1e-9))] if dof < 8 else student_quantile(0.95, dof))
+    metric = winner.search.measure.metric
+    gap = f"{formats.plus_minus(ahead, error, metric)} (standard error"
+    if ahead > sure:
+        return f"ahead of {second.strategy} by {gap})"
+    return f"not told apart from {second.strategy}: {gap}; {formats.score_text(sure, metric)} would be 95% sure)"
+
+
+def difference(worse_by: float, verdict: Verdict) -> Row:
+    """Return a difference in the metric's own unit, and relative to a loss."""
+    accuracy = formats.is_accuracy(verdict.search.measure.metric)
+    told = f"{worse_by:+.4f}" if worse_by == 0 or 1e-3 <= abs(worse_by) < formats.LARGE else f"{worse_by:+.2g}"
+    text = f"{100 * worse_by:+.2f} points" if accuracy else told
+    relative = worse_by / verdict.score if verdict.score and not accuracy else None
+    return {
+        "text": text.replace("-", "−"),
+        "relative": None if relative is None else f"{100 * relative:+.1f}%".replace("-", "−"),
+        "better": worse_by < 0,
+    }
+
+
+def neighbours(verdict: Verdict) -> list[Row]:
+    """Return what is told of each neighbour; how much worse it is with its error, where a bound has it."""
+    measure, rows = verdict.search.measure, []
+    paired: Sequence[Difference | None] = verdict.bound.differences if verdict.bound else ()
+    for k, scored in enumerate(verdict.neighbours):
+        apart = None
+        if paired and (one := paired[k]) is not None:
+            apart = _paired(one, verdict)
+        elif not paired and scored.score is not None and verdict.score is not None:
+            apart = difference(measure.worse_by(scored.score, verdict.score), verdict)
+        (lr, wd), centre = scored.point, verdict.point or scored.point
+        rows.append(
+            {
+                "move": f"{_move('lr', lr, centre.lr)}, {_move('wd', wd, centre.wd)}",
+                "scored": scored,
+                "score": None if scored.score is None else formats.score_text(scored.score, measure.metric),
+                "difference": apart,
+            }
+        )
+    return rows
+
+
+def nearest(verdict: Verdict) -> Row | None:
+    """Return how much worse than a candidate the neighbour is that comes nearest, by the rule of the bound."""
+    differences = [one for one in verdict.bound.differences if one] if verdict.bound else []
+    return _paired(min(differences, key=lambda one: one.mean), verdict) if differences else None
+
+
+def _paired(difference: Difference, verdict: Verdict) -> Row:
+    """Return a difference with its error: of a loss in percent of the candidate's, of accuracies in points."""
+    decimals = min(6, max(0, 1 - math.floor(math.log10(100 * difference.error)))) if difference.error > 0 else 2
+    mean, error = (
+        f"{100 * value:{sign}.{decimals}f}" for value, sign in ((difference.mean, "+"), (difference.error, ""))
+    )
+    unit = " points" if formats.is_accuracy(verdict.search.measure.metric) else "%"
+    return {"text": f"{mean} ± {error}{unit}".replace("-", "−"), "relative": None, "better": False}
+
+
+def known(verdict: Verdict) -> Row | None:
+    """Return what is known of a candidate by the rule of the bound, as words."""
+    if (bound := verdict.bound) is None:
+        return None
+    said, noise = verdict.search.measure.said, bound.noise
+    beats = f"{100 * bound.best:.3g}%" if bound.best <= MOST_SURE else f"> {100 * MOST_SURE:g}%"
+    how = {"measured": "measured by repeated seeds", "inferred": "inferred from what the fit leaves over"}
+    return {
+        "best": beats if noise.known in how else None,
+        "noise": f"{said(noise.sd)}, {how[noise.known]} ({noise.dof:.3g} degrees of freedom)"
+        if noise.known in how
+        else None,
+        "more": bound.more,
+        "plateau": [formats.point_text(point) for point in bound.plateau],
+        "recommended": formats.point_text(bound.recommended),
+        "margin": said(bound.margin),
+        "confidence": f"{100 * bound.confidence:.10g}%",
+    }
+
+
+def _move(name: str, new: float, old: float) -> str:
+    if log2(new) == log2(old):
+        return name
+    return f"{formats.short(new / old)} {name}" if new > old else f"{name} / {formats.short(old / new)}"

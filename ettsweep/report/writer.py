@@ -1,0 +1,51 @@
+"""A report: tables, figures and the page, of what there is."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from ettsweep.files import storage_errors, write_atomic
+from ettsweep.report import page, tables
+from ettsweep.report.families import compare, judged
+from ettsweep.report.figure_files import Drawing, Figure
+from ettsweep.report.manifest import settle
+from ettsweep.report.run_histories import Histories, rows_for
+from ettsweep.report.verdict_text import Key
+from ettsweep.study.run_index import Run
+from ettsweep.study.sweep_store import Searches
+from ettsweep.study.verdict import Verdict
+
+
+def write_report(
+    results: Path,
+    out: Path,
+    runs: Sequence[Run],
+    verdicts: Sequence[Verdict],
+    searches: Searches,
+    tell: Callable[[str], None] = lambda text: None,
+    notes: Mapping[str, str] | None = None,
+) -> list[Path]:
+    """Write tables, figures and report.html into a folder; return the files, report.html first.
+
+    What an earlier report wrote there and this one does not is removed.
+
+    Verdicts are those of the families that were asked for, searches those of all sweeps by family. `tell` takes a line
+    for each run whose metrics cannot be used, as the page has it. `notes` are what people wrote on sweeps, by name.
+
+    Raises:
+        StorageError: a file cannot be written.
+    """
+    for folder in (out, out / "tables", out / "figures"):
+        with storage_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+    paths = tables.write_tables(out / "tables", runs, verdicts, searches)
+    comparisons, histories = compare(judged(runs, verdicts)), Histories(tell)
+    drawing, figures = Drawing(histories, rows_for(len(runs))), dict[tuple[Key, str], Figure]()
+    for comparison in comparisons:
+        for key, figure in drawing.of(comparison):
+            paths += figure.save(out / "figures")
+            figures[key, figure.kind] = figure
+    html = page.render(results, out, comparisons, figures, runs, searches, histories.corrupt, notes)
+    write_atomic(out / "report.html", html)
+    paths.insert(0, out / "report.html")
+    settle(out, paths)
+    return paths

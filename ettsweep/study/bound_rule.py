@@ -1,0 +1,300 @@
+"""The rule of the bound: with a confidence, no neighbour is better than the candidate by more than the margin."""
+
+import math
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from itertools import product
+from statistics import fmean, median
+
+from ettsweep.console import count, device_hours
+from ettsweep.runs.spec import RunSpec
+from ettsweep.runs.state import State
+from ettsweep.study.means_rule import Means
+from ettsweep.study.posterior import Evidence, Position, evidence
+from ettsweep.study.racing import Question, next_runs, runs_needed
+from ettsweep.study.run_index import Run, cost_s
+from ettsweep.study.seeds import RACING, counts, in_turn
+from ettsweep.study.study import Point, Search, neighbours
+from ettsweep.study.study_state import STUCK, TO_COME, Look
+from ettsweep.study.surface import student_quantile
+from ettsweep.study.verdict import COMPARED, MOST, Bound, Scored, Verdict
+
+REACH_OF_FIT = 3
+"""Steps from the candidate, along each free axis, up to which scores are fitted with its own."""
+
+SEEN_TWICE = 2
+"""Seeds of a point farther off than a neighbour, from which on a climb may go to it: one may have been lucky."""
+
+
+class Bounded(Look):
+    """A family judged by the posterior of a surface that is fitted to its scores."""
+
+    def __init__(self, search: Search, runs: Iterable[Run]) -> None:
+        self._all = list(runs)
+        super().__init__(search, self._all)
+        self.new_seeds = search.seeds[:1]  # racing gives more where it decides
+        self._scored: dict[Point, Scored] = {}
+        self._found: dict[Point, Evidence | None] = {}
+        self._wider: dict[Point, Evidence] = {}
+
+    def counts(self, seed: int) -> bool:
+        return counts(self.search, seed)
+
+    def at(self, point: Point) -> Scored:
+        """Return the mean of a point's finished scores; a point with a diverged run has none, and is the worst."""
+        point = self._snap(point)
+        if point not in self._scored:
+            self._scored[point] = self._score(point)
+        return self._scored[point]
+
+    def _score(self, point: Point) -> Scored:
+        finished = self._finished(point)
+        scores = [run.score for run in finished if run.score is not None]
+        if len(scores) < len(finished):
+            return Scored(point, None, State.DIVERGED, len(finished))
+        if scores:
+            return Scored(point, fmean(scores), State.DONE, len(scores))
+        return Scored(point, None, self._unfinished(point, self.new_seeds) or State.MISSING)
+
+    def climb(self, at: Point | None = None) -> Verdict:
+        """Judge a point, by default the best that was asked for, and go on to one near it that is better.
+
+        Better is the posterior mean, among points that were run: where a climb ends is a matter of what was asked for
+        and of scores alone.
+        """
+        if not self.search.free:
+            return self._verdict(self.at(at or self.search.centre), ())
+        if (start := self._best() if at is None else self.at(at)) is None:
+            return self._verdict(None, ())
+        way = [start]
+        while (better := self._better(way[-1])) and better not in way:
+            way.append(better)
+        # what scores around a point say moves with it: of points of which each has another ahead, that least behind
+        end = min(way[way.index(better) :] if better else way[-1:], key=lambda one: self._behind(one.point))
+        passed = [n for one in way for n in (one.point, *neighbours(one.point, self.search.lr, self.search.wd))]
+        way = way[: way.index(end) + 1]
+        if len(way) > 1 and self._leads_nowhere(way[-2], end):
+            way.pop()
+        return self._verdict(way[-1], [one.point for one in way[:-1]], passed)
+
+    def _leads_nowhere(self, here: Scored, there: Scored) -> bool:
+        """Say whether a step leads to where no climb goes on, for less than the margin: such as on a plateau."""
+        around = neighbours(there.point, self.search.lr, self.search.wd)
+        if not self._too_far([point for point in around if not self._is_asked(point)]):
+            return False
+        return self._behind(here.point) <= self._margin
+
+    def _behind(self, point: Point) -> float:
+        """Return by how much the best posterior mean around a point is better than its own, as a share."""
+        if (found := self.evidence(point)) is None:
+            return math.inf
+        mean, here = found.surface.mean, found.index(self._here)
+        return found.share(float(mean[here] - mean[found.index(self._leader(found))]))
+
+    def _better(self, here: Scored) -> Scored | None:
+        """Return the point of the best posterior mean among those near one; None where it is that one."""
+        around = [self.at(p) for p in neighbours(here.point, self.search.lr, self.search.wd)]
+        known = [one for one in around if one.score is not None]
+        if here.score is None:
+            return min(known, key=lambda one: self.search.measure.rank(one.score), default=None)
+        found = self.evidence(here.point)
+        if found is None or found.noise.known == "unknown":
+            best = min([here, *known], key=lambda one: self.search.measure.rank(one.score))
+            return None if best is here else best
+        leader = self._leader(found)
+        return self.at(self.place(leader, here.point)) if any(leader) else None
+
+    def _leader(self, found: Evidence) -> Position:
+        """Return the position of the best posterior mean, among neighbours and points that were run more than once.
+
+        Where no surface links points, it is among neighbours alone.
+        """
+        runs_P = found.surface.layout.scored_PS.sum(1)
+        enough = SEEN_TWICE if found.surface.smooth else math.inf
+        return next(p for p in found.order if p in self._next_to_here or runs_P[found.index(p)] >= enough)
+
+    # --- what is known ---
+
+    def evidence(self, candidate: Point) -> Evidence | None:
+        """Return what the scores around a point say of it and its neighbours; None where they are too few."""
+        if candidate not in self._found:
+            self._found[candidate] = self._evidence(candidate)
+        return self._found[candidate]
+
+    def _evidence(self, candidate: Point) -> Evidence | None:
+        scores: dict[Position, dict[int, float]] = {}
+        for point in self._near(candidate):
+            if self.at(point).state is State.DONE:
+                of = {run.spec.seed: run.score for run in self._finished(point) if run.score is not None}
+                scores[self.steps(point, candidate)] = of
+        if self._here not in scores:
+            return None
+        return evidence(scores, self._here, loss=self.search.measure.mode == "min")
+
+    def _near(self, candidate: Point) -> list[Point]:
+        """Return the points with runs whose scores are fitted with a candidate's, itself among them."""
+        return [p for p in self._runs if max(map(abs, self.steps(p, candidate)), default=0) <= REACH_OF_FIT]
+
+    def _unrun(self, candidate: Point) -> list[Position]:
+        """Return where there is no score near a candidate and a run may be had: nothing failed, or diverged before."""
+        diverged = [self.steps(p, candidate) for p in self._near(candidate) if self.at(p).state is State.DIVERGED]
+        found = []
+        for position in product(map(float, range(-REACH_OF_FIT, REACH_OF_FIT + 1)), repeat=len(self.axes)):
+            point = self.place(position, candidate)
+            stuck = any(run.state in STUCK and self.counts(s) for s, run in self._runs.get(point, {}).items())
+            beyond = any(_beyond(position, other) for other in diverged)
+            if not (self.at(point).state.finished or stuck or beyond or self._too_far([point])):
+                found.append(position)
+        return found
+
+    @cached_property
+    def _margin(self) -> float:
+        return self.search.criterion.margin_for(self.search.measure)
+
+    @cached_property
+    def _here(self) -> Position:
+        return (0.0,) * len(self.axes)
+
+    @cached_property
+    def _next_to_here(self) -> set[Position]:
+        """The positions of a candidate and its neighbours."""
+        origin = self.search.centre
+        return {self._here, *(self.steps(n, origin) for n in neighbours(origin, self.search.lr, self.search.wd))}
+
+    def _positions(self, candidate: Scored, around: Sequence[Scored]) -> list[Position]:
+        """Return where the neighbours are that did not diverge."""
+        return [self.steps(n.point, candidate.point) for n in around if n.score is not None]
+
+    # --- judgement ---
+
+    def _refuted(self, candidate: Scored, around: Sequence[Scored]) -> str:
+        confidence = self.search.criterion.confidence
+        if candidate.score is None:
+            better = [n for n in around if n.score is not None]
+            return "it diverged, and a neighbour did not" if better else ""
+        found, others = self.evidence(candidate.point), self._positions(candidate, around)
+        if found is None or not others or found.noise.known == "unknown":
+            return ""
+        surely, position = max(zip(found.better(self._here, others), others, strict=True))
+        if surely < confidence or found.bound(self._here, others, confidence) <= self._margin:
+            return ""
+        told = "more than 0.999" if surely > 0.999 else f"{surely:.3g}"
+        return f"{self.place(position, candidate.point)} is better, with a probability of {told}"
+
+    def _concluded(self, candidate: Scored, around: Sequence[Scored]) -> tuple[str, str, Bound | None]:
+        if candidate.score is None:
+            return "unresolved", "all diverged; try a centre with a lower lr", None
+        said_by_means = Means(self.search, self._all).verdict(candidate.point).verdict
+        paper = said_by_means if said_by_means in COMPARED else None
+        beside = f"; by the paper's comparison of means it is {paper}" if paper else ""
+        found = self.evidence(candidate.point)
+        if found is None:
+            why = "no two points have scores of the same seed, so nothing tells luck from merit"
+            return "unresolved", f"noise unknown: {why}{beside}", None
+        bound = self._bound(found, candidate, around, paper)
+        said = self.search.measure.said
+        if bound.value is None:
+            return "unresolved", f"noise unknown: {self._unknown(found, candidate, around)}{beside}", bound
+        sure = f"{100 * bound.confidence:.10g}%"
+        if not bound.wide:
+            return "optimal", f"no neighbour is better by more than {said(bound.value)} ({sure} sure)", bound
+        up_to, margin = said(bound.value), said(bound.margin)
+        what = f"a neighbour may be better by up to {up_to} ({sure} sure), the margin is {margin}"
+        if bound.more is None:
+            return "unresolved", f"{what}; more than {MOST} more runs would tell", bound
+        some = "some " if bound.more > 1 else ""
+        return "unresolved", f"{what}; {some}{self._more(candidate, bound.more)} would tell", bound
+
+    def _unknown(self, found: Evidence, candidate: Scored, around: Sequence[Scored]) -> str:
+        """Say why the noise is unknown, and which runs would tell it: those that a race begins with."""
+        compared = [self._here, *self._positions(candidate, around)]
+        seeds = found.seeds_to_measure(compared)
+        few = "too few points have several seeds to tell luck from merit"
+        why = few if found.repeated else "each point has one score, which may be luck"
+        which = f"{count(seeds, 'more seed')} of the candidate and its neighbours"
+        return f"{why}; {self._more(candidate, seeds * len(compared))} would tell: {which}"
+
+    def _more(self, candidate: Scored, runs: int) -> str:
+        """Return a number of further runs and, where any like them was timed, what they cost."""
+        each_s = median(cost_s(run) for point in self._near(candidate.point) for run in self._finished(point))
+        hours = f", about {device_hours(runs * each_s)}," if each_s else ""
+        return f"{count(runs, 'more run')}{hours}"
+
+    def _bound(self, found: Evidence, candidate: Scored, around: Sequence[Scored], paper: str | None) -> Bound:
+        """Return what is known of a candidate whose neighbours are all known."""
+        criterion, margin = self.search.criterion, self._margin
+        here, others = self._here, self._positions(candidate, around)
+        each = dict(zip(others, found.differences(here, others), strict=True)) if others else {}
+        known = found.noise.known != "unknown"
+        value = 0.0 if not others else found.bound(here, others, criterion.confidence) if known else None
+        plateau = self._as_good(found, candidate, margin) if known else []
+        return Bound(
+            value=value,
+            confidence=criterion.confidence,
+            margin=margin,
+            best=found.best_of(here, others) if others else 1.0,
+            differences=tuple(None if n.score is None else each[self.steps(n.point, candidate.point)] for n in around),
+            noise=found.noise,
+            caveat=found.caveat,
+            plateau=tuple(plateau),
+            recommended=_middle([candidate.point, *plateau]),
+            paper=paper,
+            more=runs_needed(self._question(found, candidate, others)) if value and value > margin else None,
+            evidence=found,
+        )
+
+    def _as_good(self, found: Evidence, candidate: Scored, margin: float) -> list[Point]:
+        """Return the points that, with the confidence, are no worse than the candidate by more than the margin."""
+        z = student_quantile(self.search.criterion.confidence, found.surface.dof)
+        points = {self.steps(point, candidate.point): point for point in self._runs}
+        others = [position for position in found.positions if any(position)]
+        worse = found.differences(self._here, others) if others else []
+        return [points[p] for p, d in zip(others, worse, strict=True) if d.mean + z * d.error <= margin]
+
+    # --- racing ---
+
+    def further(self, verdict: Verdict, number: int, most_seeds: int | None = None) -> list[RunSpec]:
+        """Return the runs under way around an unresolved candidate, and those that tell most: that many in all."""
+        if verdict.verdict != "unresolved" or verdict.candidate is None or verdict.score is None:
+            return []
+        candidate = verdict.candidate
+        if (found := self.evidence(candidate.point)) is None:
+            return []
+        question = self._question(found, candidate, self._positions(candidate, verdict.neighbours), most_seeds)
+        chosen = [*question.under_way, *next_runs(question, max(0, number - len(question.under_way)))]
+        return [self.specs([self.place(position, candidate.point)], [seed])[0] for position, seed in chosen]
+
+    def _question(
+        self, found: Evidence, candidate: Scored, others: Sequence[Position], most_seeds: int | None = None
+    ) -> Question:
+        """Return what a race around a candidate is about; it may go to points that have not been run, as well."""
+        criterion, taken, under_way = self.search.criterion, {}, []
+        if candidate.point not in self._wider:  # asked for what is needed, and again for what is next
+            self._wider[candidate.point] = found.wider(self._unrun(candidate.point))
+        wider = self._wider[candidate.point]
+        for position in wider.positions:
+            runs = self._runs.get(self.place(position, candidate.point), {})
+            # a pruned run does not go on by itself; it is taken on where the race would have its point run
+            taken[position] = [s for s, run in runs.items() if self.counts(s) and run.state is not State.PRUNED]
+            under_way += [(position, seed) for seed in taken[position] if runs[seed].state in TO_COME]
+        return Question(
+            wider,
+            self._here,
+            others,
+            criterion.confidence,
+            self._margin,
+            in_turn(self.search),
+            taken,
+            under_way,
+            len(RACING) if most_seeds is None else most_seeds,
+        )
+
+
+def _beyond(position: Position, other: Position) -> bool:
+    """Say whether a position lies behind another one, as seen from the candidate: no nearer along any axis."""
+    return all(b == 0 or (a * b > 0 and abs(a) >= abs(b)) for a, b in zip(position, other, strict=True))
+
+
+def _middle(points: Sequence[Point]) -> Point:
+    """Return the point that is nearest to all others; of several that with the lowest lr, then wd."""
+    return min(points, key=lambda one: (sum(one.apart(other) for other in points), one.lr, one.wd))

@@ -1,0 +1,60 @@
+"""The course of a search: its finished runs one after the other, and the best score by then."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ettsweep.study.run_index import Run
+from ettsweep.study.study import Point, Search
+from ettsweep.study.study_state import Look
+
+
+@dataclass(frozen=True)
+class Spent:
+    """A finished run of a search.
+
+    Attributes:
+        proposal: the number of the proposal that asked for it; None where none did.
+        best: the best score of any run so far; None while all have diverged.
+    """
+
+    run: Run
+    point: Point
+    proposal: int | None
+    best: float | None
+
+
+def course(look: Look) -> tuple[Spent, ...]:
+    """Return the finished runs of a family in order, without fresh seeds; none where no proposer has named a point.
+
+    Proposals come in the order in which they were named: the files of the sweep tell it, wherever they are copied to.
+    All others come after them, in the order in which they ended by the times of their results; but those that a grid
+    asked for, and that had ended before any proposal, come first.
+    """
+    if not look.search.proposed:
+        return ()
+    ordered = _ordered(look, [(p, run) for p, runs in look.runs().items() for run in runs if run.state.finished])
+    found, best = [], None
+    for point, run in ordered:
+        best = run.score if look.search.measure.better(run.score, best) else best
+        found.append(Spent(run, point, _proposal(look.search, point, run), best))
+    return tuple(found)
+
+
+def _proposal(search: Search, point: Point, run: Run) -> int | None:
+    """Return the number of the proposal that asked for a run; further seeds of its point are not asked for by it."""
+    return search.numbers.get(point) if search.asks(point, run.spec.seed) else None
+
+
+def _ordered(look: Look, finished: Sequence[tuple[Point, Run]]) -> list[tuple[Point, Run]]:
+    search, ended_ns = look.search, {run.id: run.dir.ended_ns() for _, run in finished}
+    begun_ns = min((ended_ns[run.id] for point, run in finished if _proposal(search, point, run)), default=0)
+
+    def turn(one: tuple[Point, Run]) -> tuple[float, ...]:
+        point, run = one
+        number, place = _proposal(search, point, run), (*point, run.spec.seed)
+        if number:
+            return (1, number, *place)
+        known = search.asks(point, run.spec.seed) and ended_ns[run.id] < begun_ns
+        return (0 if known else 2, ended_ns[run.id], *place)
+
+    return sorted(finished, key=turn)

@@ -1,0 +1,68 @@
+"""The paper's rule: a point is an optimum if the mean of its scores is better than that of each neighbour."""
+
+from collections.abc import Iterable, Sequence
+from statistics import fmean
+
+from ettsweep.runs.spec import RunSpec
+from ettsweep.runs.state import State
+from ettsweep.study.run_index import Run
+from ettsweep.study.study import Point, Search, snap
+from ettsweep.study.study_state import TO_COME, Look, neighbours_are
+from ettsweep.study.verdict import Scored, Verdict
+
+
+class Means(Look):
+    """A family judged by the means over the sweep's seeds; how much these can tell is not asked."""
+
+    def __init__(self, search: Search, runs: Iterable[Run]) -> None:
+        super().__init__(search, runs)
+        self.new_seeds = search.seeds
+
+    def counts(self, seed: int) -> bool:
+        return seed in self.search.seeds
+
+    def further(self, verdict: Verdict, number: int, most_seeds: int | None = None) -> list[RunSpec]:
+        """Return nothing: all is decided once the neighbours are known."""
+        return []
+
+    def at(self, point: Point) -> Scored:
+        """Return the mean score and the state of a point: that of its seed that is farthest from done."""
+        point = snap(point, self._known)
+        if unfinished := self._unfinished(point, self.search.seeds):
+            return Scored(point, None, unfinished)
+        scores = [run.score for run in self._finished(point)]
+        finished = [score for score in scores if score is not None]
+        if len(finished) < len(scores):
+            return Scored(point, None, State.DIVERGED, len(scores))
+        return Scored(point, fmean(finished), State.DONE, len(scores))
+
+    def climb(self, at: Point | None = None) -> Verdict:
+        """Judge a point, by default the best that was asked for, and go on to its best neighbour while one is better.
+
+        No step is taken before all neighbours are known. So where it ends is a matter of what was asked for and of
+        scores alone, whoever had runs trained, and when.
+        """
+        if at is None and not self.search.free:
+            at = self.search.centre
+        verdict = self._verdict(self._best() if at is None else self.at(at), ())
+        passed: list[Point] = []
+        while verdict.verdict == "refuted" and verdict.rival and self._all_known(verdict):
+            passed += [one.point for one in verdict.neighbours]
+            verdict = self._verdict(self.at(verdict.rival.point), verdict.way, passed)
+        return verdict
+
+    def _all_known(self, verdict: Verdict) -> bool:
+        """Say whether no neighbour is to come that a climb may go to."""
+        awaited = [n.point for n in verdict.neighbours if n.state in TO_COME or n.state is State.PRUNED]
+        return not awaited or self._too_far(point for point in awaited if not self._is_asked(point))
+
+    def _refuted(self, candidate: Scored, around: Sequence[Scored]) -> str:
+        measure = self.search.measure
+        better = [n for n in around if n.state.finished and measure.better(n.score, candidate.score)]
+        return f"{neighbours_are(better)} better" if better else ""
+
+    def _concluded(self, candidate: Scored, around: Sequence[Scored]) -> tuple[str, str, None]:
+        if any(n.score == candidate.score for n in around):
+            diverged = candidate.score is None
+            return "tie", "all diverged; try a centre with a lower lr" if diverged else "an equal neighbour", None
+        return "optimal", f"its mean is better than those of all {len(around)} neighbours", None

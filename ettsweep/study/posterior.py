@@ -1,0 +1,229 @@
+"""What scores say of a point and its neighbours: by how much one of these could be better, at a stated confidence."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from statistics import fmean
+from typing import Literal
+
+import numpy as np
+
+from ettsweep.study.surface import DOUBT, Array, Layout, Surface, fit, pairs, student_quantile
+
+MEASURED_DOF, INFERRED_DOF = 4, 8
+"""Degrees of freedom from which on the noise counts as known: of repeated seeds, or of what a fit leaves over."""
+
+Position = tuple[float, ...]
+"""Steps of the lattice from the point that is judged, along each free axis."""
+
+Scores = Mapping[Position, Mapping[int, float]]
+"""Finished scores by position and seed."""
+
+_Table = tuple[tuple[Position, tuple[tuple[int, float], ...]], ...]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """By how much a neighbour is worse than the candidate, and the standard error of that.
+
+    Both are shares of the candidate's loss, or differences of accuracies.
+    """
+
+    mean: float
+    error: float
+
+
+@dataclass(frozen=True)
+class Noise:
+    """What a seed adds to a score beyond what it adds to that of every point.
+
+    Attributes:
+        sd: as a share of a loss, or of all samples for accuracies.
+        dof: degrees of freedom that it is known with.
+        known: `measured` by repeated seeds, `inferred` from what the fit leaves over, or `unknown`.
+    """
+
+    sd: float
+    dof: float
+    known: Literal["measured", "inferred", "unknown"]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The posterior of a candidate and the points around it.
+
+    Attributes:
+        positions: those that the model is fitted to, the candidate's among them; and those that it is asked about.
+        seeds: those of their scores, in the order of the layout.
+        surface: what is known of them; lower is better.
+        log: whether scores were fitted in log.
+        level: the candidate's score, what differences of scores that were not are shares of.
+        caveat: why points are compared pair by pair, where they are; else nothing.
+        noise: of one run.
+        misfit: the position that fits worst, where one does not fit.
+    """
+
+    positions: tuple[Position, ...]
+    seeds: tuple[int, ...]
+    surface: Surface
+    log: bool
+    level: float
+    noise: Noise
+    caveat: str = ""
+    misfit: Position | None = None
+
+    @property
+    def vouches(self) -> bool:
+        """Whether a surface fits and its noise is known, so that it says something of what lies between the points."""
+        return self.surface.smooth and not self.caveat and self.noise.known != "unknown"
+
+    def index(self, position: Position) -> int:
+        return self.positions.index(position)
+
+    def wider(self, further: Sequence[Position]) -> "Evidence":
+        """Return it with what it says of further points, which have not been run; as it is where that is nothing."""
+        if not further or not self.surface.smooth:
+            return self
+        surface = fit(self.surface.layout.wider(np.array(further, dtype=float)))
+        return replace(self, positions=(*self.positions, *further), surface=surface)
+
+    def seeds_to_measure(self, positions: Sequence[Position]) -> int:
+        """Return how many more seeds of each of some positions, of two at least, measure the noise."""
+        layout, rows, seeds = self.surface.layout, [self.index(position) for position in positions], 0
+        while layout.pure_dof < MEASURED_DOF:
+            layout, seeds = layout.seeded(rows), seeds + 1
+        return seeds
+
+    @property
+    def repeated(self) -> bool:
+        """Whether a position has scores of several seeds."""
+        return bool((self.surface.layout.scored_PS.sum(1) > 1).any())
+
+    def share(self, difference: float) -> float:
+        """Return a difference of fitted values as a share of the candidate's loss, or as one of accuracies."""
+        return -float(np.expm1(-difference)) if self.log else difference / self.level
+
+    def fitted(self, share: float) -> float:
+        """Return the difference of fitted values that a share stands for."""
+        return -float(np.log1p(-share)) if self.log else share * self.level
+
+    def bound(self, of: Position, others: Sequence[Position], confidence: float) -> float:
+        """Return what, with a confidence, no other position is better by: a share of a loss, or of all samples."""
+        return max(0.0, self.share(float(np.quantile(self._advantages(of, others).max(1), confidence))))
+
+    def best_of(self, of: Position, others: Sequence[Position]) -> float:
+        """Return the probability that no other position is better."""
+        return float((self._advantages(of, others).max(1) <= 0).mean())
+
+    def better(self, of: Position, others: Sequence[Position], by: float = 0.0) -> list[float]:
+        """Return, for each other position, the probability that it is better, by more than a share."""
+        return [float(p) for p in (self._advantages(of, others) > self.fitted(by)).mean(0)]
+
+    def differences(self, of: Position, others: Sequence[Position]) -> list[Difference]:
+        """Return by how much each other position is worse."""
+        mean, error = self.surface.differences(self.index(of), [self.index(other) for other in others])
+        return [
+            Difference(-self.share(m), e * abs(1 - self.share(m)) if self.log else e / self.level)
+            for m, e in zip(mean.tolist(), error.tolist(), strict=True)
+        ]
+
+    def _advantages(self, of: Position, others: Sequence[Position]) -> Array:
+        key = of, tuple(others)
+        if key not in self._drawn:
+            self._drawn[key] = self.surface.draws(self.index(of), [self.index(other) for other in others])
+        return self._drawn[key]
+
+    @cached_property
+    def _drawn(self) -> dict[tuple[Position, tuple[Position, ...]], Array]:
+        return {}
+
+    @cached_property
+    def order(self) -> list[Position]:
+        """Positions, the best posterior mean first."""
+        return [self.positions[i] for i in np.argsort(self.surface.mean, kind="stable")]
+
+
+def evidence(scores: Scores, candidate: Position, *, loss: bool) -> Evidence | None:
+    """Return what scores around a candidate say of it and of each other; None of too few.
+
+    Losses are fitted in log where that has the higher marginal likelihood; of an accuracy, less is worse.
+    """
+    return _evidence(_table(scores), candidate, loss)
+
+
+@lru_cache(maxsize=512)
+def _evidence(table: _Table, candidate: Position, loss: bool) -> Evidence | None:
+    own = [score for position, seeds in table if position == candidate for _, score in seeds]
+    level = abs(float(np.mean(own))) if loss and own else 1.0
+    found = _fitted(table, loss)
+    if found is None or not own or not level:
+        return None
+    surface, log = found
+    positions = tuple(position for position, _ in table)
+    seeds = tuple(sorted({seed for _, scores in table for seed, _ in scores}))
+    caveat, misfit = _misfit(surface, positions)
+    if caveat and surface.layout.pure_dof >= 1:
+        surface = pairs(surface.layout)
+    noise = _noise(surface, 1.0 if log else level)
+    return Evidence(positions, seeds, surface, log, level, noise, caveat, misfit)
+
+
+def fit_scores(scores: Scores, *, loss: bool) -> tuple[Surface, float] | None:
+    """Fit a surface to scores wherever they lie, whether or not it vouches for a verdict; None to too few.
+
+    Return with it what a share of the best score is, in the surface's units.
+    """
+    if (found := _fitted(_table(scores), loss)) is None:
+        return None
+    best = min(fmean(seeds.values()) for seeds in scores.values())
+    return found[0], 1.0 if found[1] or not loss else abs(best)
+
+
+def _table(scores: Scores) -> _Table:
+    return tuple((position, tuple(sorted(seeds.items()))) for position, seeds in sorted(scores.items()))
+
+
+def _fitted(table: _Table, loss: bool) -> tuple[Surface, bool] | None:
+    """Return the surface fitted to scores, and whether to their logs: losses, where that is the likelier."""
+    values = [score for _, seeds in table for _, score in seeds]
+    column = {seed: s for s, seed in enumerate(sorted({seed for _, seeds in table for seed, _ in seeds}))}
+    x_PD = np.array([position for position, _ in table], dtype=float)
+    y_PS, scored_PS = np.zeros((2, len(table), len(column)))
+    for p, (_, seeds) in enumerate(table):
+        for seed, score in seeds:
+            y_PS[p, column[seed]], scored_PS[p, column[seed]] = score, 1.0
+    raw = Layout(x_PD, scored_PS, y_PS if loss else -y_PS)
+    if raw.dof < 1:
+        return None
+    surface = fit(raw)
+    if loss and min(values) > 0:
+        logs = Layout(x_PD, scored_PS, np.where(scored_PS > 0, np.log(np.where(scored_PS > 0, y_PS, 1.0)), 0.0))
+        in_log = fit(logs)
+        # the Jacobian of the logarithm: values are compared as multiples of their geometric mean
+        if in_log.evidence >= surface.evidence + raw.dof * float(np.mean(np.log(values))):
+            return in_log, True
+    return surface, False
+
+
+def _noise(surface: Surface, level: float) -> Noise:
+    """Return what is known of the noise, as a share of a level."""
+    sd = surface.noise / level
+    pure, left = surface.layout.pure_dof, surface.dof - surface.fitted_dof if surface.smooth else 0.0
+    if pure >= MEASURED_DOF:
+        return Noise(sd, pure, "measured")
+    if left >= INFERRED_DOF:
+        return Noise(sd, left, "inferred")
+    return Noise(sd, max(pure, left), "unknown")
+
+
+def _misfit(surface: Surface, positions: Sequence[Position]) -> tuple[str, Position | None]:
+    """Say why a surface does not fit, and where; nothing where it does."""
+    shift = surface.misfits()
+    worst = int(np.argmax(np.abs(shift)))
+    if abs(shift[worst]) > student_quantile(1 - DOUBT / (2 * len(positions)), max(surface.dof, INFERRED_DOF)):
+        what = "there is a cliff" if shift[worst] > 0 else "a point is better than its surroundings let expect"
+        return f"no smooth surface fits: {what}", positions[worst]
+    pure = surface.layout.pure_dof
+    if pure >= INFERRED_DOF and surface.growth() > student_quantile(1 - DOUBT, pure):
+        return "the noise grows with the score", None
+    return "", None

@@ -1,0 +1,261 @@
+"""Pruning: a search stops runs that it merely proposed and whose curves seem hopeless, by a pruner of Optuna's.
+
+A decision is a function of the curves on disk. What a grid asked for, and what a verdict compares, is never stopped.
+"""
+
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+from ettsweep.errors import InputError, unknown_name
+from ettsweep.runs.folder import RunDir, runs_dir
+from ettsweep.runs.spec import RunSpec, ScheduleSpec
+from ettsweep.runs.state import State, Status
+from ettsweep.study.run_index import Ledger
+from ettsweep.trainer.tasks.registry import Score, task_kind
+
+if TYPE_CHECKING:
+    from optuna import Study
+    from optuna.pruners import BasePruner
+
+PRUNERS = ("none", "median", "hyperband")
+
+FIRST_SHARE = 4
+"""`median` judges no run in the first quarter of its steps: orders are still wrong there."""
+
+STARTUP = 5
+"""Runs that must be finished before `median` judges one; Optuna's default."""
+
+ETA = 3
+"""`hyperband` lets the best third pass a rung, and rungs are this factor apart; Optuna's default."""
+
+RUNGS = 2
+"""Rungs of `hyperband` before the end: a ninth and a third of the steps."""
+
+COMPARED = (State.DONE, State.DIVERGED, State.PRUNED, State.RUNNING)
+"""States of runs whose curves are compared."""
+
+WORST = 1e300
+"""A loss that is worse than any: of infinite ones, NumPy finds no percentile."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The best score so far of one run after each evaluation, by step; of a diverged run, `hopeless` adds the rest."""
+
+    run: str
+    state: State
+    best: Mapping[int, float]
+
+    @property
+    def step(self) -> int:
+        """The step of its last evaluation; 0 before the first."""
+        return max(self.best, default=0)
+
+    @property
+    def score(self) -> float | None:
+        """The best score of all; None before the first evaluation."""
+        return self.best.get(self.step)
+
+
+def hopeless(rule: str, curve: Curve, family: Iterable[Curve], measure: Score, schedule: ScheduleSpec) -> str:
+    """Return why a run in training is to be stopped, given all curves of its family; nothing where it is to go on.
+
+    It is judged by its last evaluation. A run goes on that is as good as the best finished one already, or the best of
+    all before one is finished; so does one that has come to its end.
+    """
+    others = [_to_the_end(other, measure, schedule) for other in family if other.run != curve.run]
+    finished = [other for other in others if other.state.finished and other.best]
+    best = min((measure.rank(other.score) for other in finished or others), default=math.inf)
+    judged = first_step(rule, schedule) <= curve.step < schedule.last_step
+    if not judged or measure.rank(curve.score) <= best:
+        return ""
+    if rule == "median":
+        reason = _worse_than_the_median(curve, finished, measure)
+    else:
+        reason = _not_promoted(curve, others, measure, schedule)
+    return f"{rule} pruner: {measure.metric} {curve.score:.4g}, {reason}" if reason else ""
+
+
+def first_step(rule: str, schedule: ScheduleSpec) -> int:
+    """Return the step from which on runs are judged: never while the learning rate still warms up."""
+    share = ETA**RUNGS if rule == "hyperband" else FIRST_SHARE
+    return max(1, schedule.warmup_steps, schedule.last_step // share)
+
+
+def _to_the_end(curve: Curve, measure: Score, schedule: ScheduleSpec) -> Curve:
+    """Return the curve of a diverged run as the worst there is after its last evaluation; others as they are."""
+    if curve.state is not State.DIVERGED:
+        return curve
+    worst = WORST if measure.mode == "min" else -WORST
+    steps = [*range(schedule.eval_every, schedule.last_step, schedule.eval_every), schedule.last_step]
+    return replace(curve, best={step: worst for step in steps if step > curve.step} | dict(curve.best))
+
+
+def _worse_than_the_median(curve: Curve, finished: Sequence[Curve], measure: Score) -> str:
+    from optuna.pruners import MedianPruner
+    from optuna.trial import create_trial
+
+    study = _study(MedianPruner(n_startup_trials=STARTUP), measure)
+    for other in finished:
+        study.add_trial(create_trial(value=other.score, intermediate_values=dict(other.best)))
+    if not _stops(study, curve):
+        return ""
+    there = [other.best[curve.step] for other in finished if curve.step in other.best]
+    return f"the median of {len(there)} others {median(there):.4g}"
+
+
+def _not_promoted(curve: Curve, others: Sequence[Curve], measure: Score, schedule: ScheduleSpec) -> str:
+    """Say that a run is not among the best third of its bracket at a rung that it has just reached.
+
+    Optuna's HyperbandPruner draws a bracket from the number of a trial, and numbers change with the runs that are
+    known. Here it is drawn from the run's id; the bracket itself is Optuna's, a SuccessiveHalvingPruner.
+    """
+    from optuna.pruners import SuccessiveHalvingPruner
+
+    least, bracket = first_step("hyperband", schedule), bracket_of(curve.run, schedule)
+    at_rungs = _at_rungs(curve, least)
+    if curve.step not in at_rungs.best:
+        return ""
+    rivals = [_at_rungs(other, least) for other in others if bracket_of(other.run, schedule) == bracket]
+    study = _study(SuccessiveHalvingPruner(least, ETA, min_early_stopping_rate=bracket), measure)
+    for rival in rivals:
+        _stops(study, rival)  # notes in the study which rungs it has reached
+    if not _stops(study, at_rungs):
+        return ""
+    reached = 1 + sum(rival.step >= curve.step for rival in rivals)
+    return f"not among the best {max(1, reached // ETA)} of {reached} of its bracket"
+
+
+def bracket_of(run: str, schedule: ScheduleSpec) -> int:
+    """Return the bracket of Hyperband that a run is in, by its id: the later ones begin to judge a rung later.
+
+    Of as many brackets as rungs there are, each gets the share of runs that it has in the paper, and in Optuna.
+    """
+    least, number = first_step("hyperband", schedule), 1
+    while least * ETA**number <= schedule.last_step:
+        number += 1
+    sizes = [math.ceil(number * ETA**more / (more + 1)) for more in reversed(range(number))]
+    place = crc32(run.encode()) % sum(sizes)
+    return next(bracket for bracket in range(number) if place < sum(sizes[: bracket + 1]))
+
+
+def _at_rungs(curve: Curve, least: int) -> Curve:
+    """Return a curve with the first evaluations at or after each rung alone."""
+    kept, rung = dict[int, float](), least
+    while rung <= curve.step:
+        first = min(step for step in curve.best if step >= rung)
+        kept[first] = curve.best[first]
+        rung *= ETA
+    return replace(curve, best=kept)
+
+
+def _study(pruner: "BasePruner", measure: Score) -> "Study":
+    """Return an empty study, kept in memory."""
+    import optuna
+
+    from ettsweep.study.samplers import quiet  # numpy: commands that prune nothing start without it
+
+    with quiet():
+        return optuna.create_study(direction="minimize" if measure.mode == "min" else "maximize", pruner=pruner)
+
+
+def _stops(study: "Study", curve: Curve) -> bool:
+    """Report a curve to a study, evaluation by evaluation; return whether its pruner would stop the run at the last."""
+    trial, stops = study.ask(), False
+    for step in sorted(curve.best):
+        trial.report(curve.best[step], step)
+        stops = trial.should_prune()
+    return stops
+
+
+# --- what a search does -----------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Pruner:
+    """Asks hopeless runs to stop while a search follows them.
+
+    Attributes:
+        results: the results folder.
+        rule: one of `PRUNERS` that is not none.
+        proposed: returns the ids of the runs that were merely proposed: these may be stopped.
+        tell: takes a line on each run that is asked to stop.
+    """
+
+    results: Path
+    rule: str
+    proposed: Callable[[], Collection[str]]
+    tell: Callable[[str], None] = lambda text: None
+    _families: dict[str, str] = field(default_factory=dict, repr=False)
+    _curves: dict[str, tuple[object, Curve]] = field(default_factory=dict, repr=False)
+    _compared: dict[str, list[Curve]] = field(default_factory=dict, repr=False)
+
+    def prune(self, specs: Mapping[str, RunSpec], statuses: Mapping[str, Status], ledger: Ledger) -> None:
+        """Ask those of some runs to stop that are in training, were proposed and seem hopeless.
+
+        They are compared with each other and with the runs of their families in the ledger. One that was pruned before
+        and goes on is wanted, by a verdict, a grid or a person: it is not asked again.
+
+        Raises:
+            StorageError: a run folder cannot be written.
+        """
+        proposed = statuses.keys() & set(self.proposed())
+        judged = {run for run in proposed if statuses[run].state is State.RUNNING and not self._pruned_before(run)}
+        if not judged:
+            return
+        families = self._families  # to reckon a family takes a while, and this is called twice a second
+        families |= {run: spec.family_id for run, spec in specs.items() if run not in families}
+        for family in {families[run] for run in judged}:
+            states = {run.id: run.state for run in ledger.family(family)}
+            states |= {run: status.state for run, status in statuses.items() if families[run] == family}
+            spec = next(specs[run] for run in judged if families[run] == family)
+            measure = task_kind(spec.task).score
+            curves = [self._curve(run, state, measure) for run, state in sorted(states.items()) if state in COMPARED]
+            if curves == self._compared.get(family):
+                continue
+            self._compared[family] = curves
+            for curve in curves:
+                why = hopeless(self.rule, curve, curves, measure, spec.schedule) if curve.run in judged else ""
+                if why and RunDir(runs_dir(self.results) / curve.run).prune(curve.step, why):
+                    self.tell(f"run {curve.run} is to be pruned at step {curve.step}: {why}")
+
+    def _pruned_before(self, run_id: str) -> bool:
+        run = RunDir(runs_dir(self.results) / run_id)
+        failures = (run.attempt(number).failure() or {} for number in run.numbers()[:-1])
+        return any(failure.get("reason") == "pruned" for failure in failures)
+
+    def _curve(self, run_id: str, state: State, measure: Score) -> Curve:
+        """Return the curve of a run, which is read again once there is more of it."""
+        run = RunDir(runs_dir(self.results) / run_id)
+        latest = run.latest()
+        growing = latest if latest and not state.finished and latest.metrics_path.exists() else None
+        mark = state, growing and (growing.number, growing.metrics_path.stat().st_size)
+        if run_id not in self._curves or self._curves[run_id][0] != mark:
+            self._curves[run_id] = mark, Curve(run_id, state, measure.along(run.evaluations()))
+        return self._curves[run_id][1]
+
+
+def check_pruner(name: str, schedule: ScheduleSpec) -> None:
+    """Check that there is such a pruner, and that a run shows something before its end by which it can be stopped.
+
+    Raises:
+        InputError: there is none, or it does not.
+    """
+    if name not in PRUNERS:
+        raise unknown_name("pruner", name, PRUNERS)
+    first, last, every = first_step(name, schedule), schedule.last_step, schedule.eval_every
+
+    def shows(every: int) -> bool:
+        return (last - 1) // every * every >= first
+
+    if name == "none" or shows(every):
+        return
+    fitting = next((spacing for spacing in range(last // 2, 0, -1) if shows(spacing)), None)
+    remedy = f"{fitting} would do" if fitting else "a longer run or a shorter warm-up would do"
+    needed = f"an evaluation from step {first} on, before its end at step {last}"
+    raise InputError(f"schedule.eval_every: {every}: --pruner {name} stops a run by {needed}; {remedy}")

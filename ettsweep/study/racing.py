@@ -1,0 +1,173 @@
+"""Racing: which further runs would narrow a bound most, and how many it would take."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from statistics import NormalDist
+
+import numpy as np
+
+from ettsweep.study.posterior import Evidence, Position
+from ettsweep.study.seeds import RACING
+from ettsweep.study.surface import Array, contrast
+from ettsweep.study.verdict import MOST
+
+AIM = 0.5
+"""Share of the margin to which the bounds of single neighbours are to be brought, so that the joint one is within."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is to be known: whether no other position is better than one by more than a margin.
+
+    Attributes:
+        turn: the seeds that each position gets, one after the other.
+        taken: those that each has had, whatever became of them.
+        under_way: runs, as (position, seed), whose scores are to come.
+        most_seeds: seeds of one position.
+    """
+
+    evidence: Evidence
+    of: Position
+    others: Sequence[Position]
+    confidence: float
+    margin: float
+    turn: Sequence[int]
+    taken: Mapping[Position, Collection[int]]
+    under_way: Sequence[tuple[Position, int]] = ()
+    most_seeds: int = len(RACING)
+
+
+class Race:
+    """The posterior as it would be after further runs, whose scores would be as expected.
+
+    The covariance of the posterior does not depend on the scores to come, so it can be followed without them.
+    Shapes: H components, P positions, Q others.
+    """
+
+    def __init__(self, question: Question) -> None:
+        found, surface = question.evidence, question.evidence.surface
+        self.question, self.weight_H = question, surface.weight_H
+        self.variance_H = surface.variance_H
+        self.cov_HPP = surface.cov_HPP
+        self.of, self.others = found.index(question.of), [found.index(other) for other in question.others]
+        ahead_HQ = surface.mean_HP[:, [self.of]] - surface.mean_HP[:, self.others]
+        self.ahead_Q = self.weight_H @ ahead_HQ
+        self.among_Q = self.weight_H @ (ahead_HQ - self.ahead_Q) ** 2
+        self.margin = found.fitted(question.margin)
+        self.start_Q = self._within()
+        scored_PS = surface.layout.scored_PS
+        self.members: dict[int, Array] = {seed: scored_PS[:, s].copy() for s, seed in enumerate(found.seeds)}
+        self.used = [set(question.taken.get(position, ())) for position in found.positions]
+        for position, seed in question.under_way:
+            self.take([(found.index(position), seed)])
+
+    def best(self) -> list[tuple[int, int]]:
+        """Return the next run, or two that share a new seed, as (position, seed): those that tell most for each run."""
+        options = [(option, told) for option in self._options() if (told := self._told(option)) is not None]
+        if not options:
+            return []
+        told_PO = np.stack([told for _, told in options], 1)
+        along_HPO = self.cov_HPP @ told_PO
+        told_HO = 1 + (along_HPO * told_PO).sum(1)
+        less_HQO = (along_HPO[:, [self.of]] - along_HPO[:, self.others]) ** 2 / told_HO[:, None]
+        now_HQO = contrast(self.cov_HPP, self.of, self.others)[:, :, None]
+        gain_O = (self._open(now_HQO) - self._open(now_HQO - less_HQO)) / [len(option) for option, _ in options]
+        return options[int(np.argmax(gain_O))][0]
+
+    def take(self, option: Sequence[tuple[int, int]], times: int = 1) -> None:
+        """Take runs for done, or as many times as many that are like them."""
+        if (told_P := self._told(option)) is not None:
+            along_HP = np.sqrt(times) * self.cov_HPP @ told_P
+            told_H = 1 + np.sqrt(times) * along_HP @ told_P
+            self.cov_HPP = self.cov_HPP - along_HP[:, :, None] * along_HP[:, None, :] / told_H[:, None, None]
+        for position, seed in option:
+            self.members.setdefault(seed, np.zeros(len(self.used)))[position] += 1.0
+            self.used[position].add(seed)
+
+    def closed(self) -> bool:
+        """Say whether the bound would be within the margin, if neighbours stay as far behind as they are.
+
+        Components come together as each of them gets narrower: further runs tell the length scales, too.
+        """
+        within_Q = self._within()
+        var_Q = within_Q + self.among_Q * within_Q / np.maximum(self.start_Q, 1e-300)
+        z_Q = (self.ahead_Q - self.margin) / np.sqrt(np.maximum(var_Q, 1e-300))
+        return sum(map(NormalDist().cdf, z_Q.tolist())) <= 1 - self.question.confidence
+
+    def _within(self) -> Array:
+        """Return the variance of each difference within components."""
+        return np.asarray((self.weight_H * self.variance_H) @ contrast(self.cov_HPP, self.of, self.others))
+
+    def _open(self, cov_HQO: Array) -> Array:
+        """Return how far the bounds of single neighbours are from what is aimed at, squared, for each option.
+
+        These would have the candidate less each other known to so much, in units of the noise's variance.
+        """
+        within_QO = np.tensordot(self.weight_H * self.variance_H, np.maximum(cov_HQO, 0.0), 1)
+        sd_QO = np.sqrt(within_QO + self.among_Q[:, None])
+        z = NormalDist().inv_cdf((1 + self.question.confidence) / 2)
+        return np.asarray((np.maximum(self.ahead_Q[:, None] + z * sd_QO - AIM * self.margin, 0.0) ** 2).sum(0))
+
+    def _options(self) -> Iterator[list[tuple[int, int]]]:
+        """Yield single runs of seeds that other points have, and pairs of runs of a new one."""
+        following: dict[int, int] = {}
+        for position, used in enumerate(self.used):
+            if len(used) < self.question.most_seeds:
+                following[position] = next(seed for seed in self.question.turn if seed not in used)
+        near = [self.of, *self.others]
+        for position, seed in following.items():
+            if seed in self.members and self.members[seed].any():
+                yield [(position, seed)]
+        for one, other in combinations([p for p in near if p in following], 2):
+            if following[one] == following[other] not in self.members:
+                yield [(one, following[one]), (other, following[one])]
+
+    def _told(self, option: Sequence[tuple[int, int]]) -> Array | None:
+        """Return what runs tell: the last point less the mean of those that share its seed; None where there are none.
+
+        It is scaled to be told with the variance of one score.
+        """
+        position, seed = option[-1]
+        shared_P = np.zeros(len(self.used)) if seed not in self.members else self.members[seed].copy()
+        for other, _ in option[:-1]:
+            shared_P[other] += 1.0
+        if not (count := shared_P.sum()):
+            return None
+        told_P = -shared_P / count
+        told_P[position] += 1
+        return np.asarray(told_P * np.sqrt(count / (count + 1)))
+
+
+def next_runs(question: Question, number: int) -> list[tuple[Position, int]]:
+    """Return up to a number of runs, as (position, seed), that tell most of a question; none where none may be had.
+
+    Where the noise is unknown, what tells most is one more seed of each point that is compared, and has none under way.
+    """
+    positions = question.evidence.positions
+    race, found = Race(question), list[tuple[int, int]]()
+    if question.evidence.noise.known == "unknown":
+        awaited = {positions.index(position) for position, _ in question.under_way}
+        for position in [race.of, *race.others]:
+            if position not in awaited and len(race.used[position]) < question.most_seeds:
+                found.append((position, next(seed for seed in question.turn if seed not in race.used[position])))
+        return [(positions[p], seed) for p, seed in found]
+    while len(found) < number and (option := race.best()):
+        race.take(option)
+        found += option
+    return [(positions[p], seed) for p, seed in found]
+
+
+def runs_needed(question: Question) -> int | None:
+    """Return how many further runs a question would take, as things look; None where that is more than `MOST`.
+
+    As the number grows, so does that of runs that are reckoned alike: to one in sixteen.
+    """
+    race, needed = Race(question), 0
+    while not race.closed():
+        option, times = race.best(), 1 + needed // 16
+        if not option or needed > MOST:
+            return None
+        race.take(option, times)
+        needed += times * len(option)
+    return max(1, needed) if needed <= MOST else None

@@ -1,0 +1,228 @@
+"""What is on disk: all runs of a results folder with their states; and what to do about those that are wanted."""
+
+import os
+from collections import Counter
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+
+from ettsweep.errors import CorruptError, InputError
+from ettsweep.files import Json, number
+from ettsweep.runs.folder import RunDir, is_run_id, runs_dir
+from ettsweep.runs.spec import RunSpec
+from ettsweep.runs.state import Outlook, State, Status
+from ettsweep.strategies.strategy import strategy_name
+from ettsweep.study.study import Point, snap
+from ettsweep.trainer.models.registry import model_name
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run as found: folder, spec, state, and the result if it is finished."""
+
+    dir: RunDir
+    spec: RunSpec
+    status: Status
+    result: Json | None = None
+
+    @property
+    def id(self) -> str:
+        return self.dir.id
+
+    @cached_property
+    def family(self) -> str:
+        return self.spec.family_id
+
+    @property
+    def model(self) -> str:
+        return model_name(self.spec.model)
+
+    @property
+    def strategy(self) -> str:
+        return strategy_name(self.spec.strategy.s)
+
+    @property
+    def point(self) -> Point:
+        return Point(self.spec.lr, self.spec.wd)
+
+    @property
+    def state(self) -> State:
+        return self.status.state
+
+    @cached_property
+    def score(self) -> float | None:
+        """Return what verdicts compare; None where the run diverged or is unfinished."""
+        return number(self.result.get("score")) if self.result else None
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """All runs by id, and what is wrong with the folders that hold none."""
+
+    runs: dict[str, Run]
+    broken: dict[str, str]
+
+    def state(self, run_id: str) -> Status:
+        """Return the state of a run, missing where there is none."""
+        run = self.runs.get(run_id)
+        if run is not None:
+            return run.status
+        if run_id in self.broken:
+            return Status(State.INTERRUPTED, "its spec.json is damaged and will be written anew")
+        return Status(State.MISSING)
+
+    def family(self, family: str) -> list[Run]:
+        """Return the runs of a family."""
+        return [run for run in self.runs.values() if run.family == family]
+
+
+def cost_s(run: Run) -> float:
+    """Return the device seconds that a run has taken; 0 before it is finished, or pruned."""
+    if run.state is State.PRUNED:
+        latest = run.dir.latest()
+        return latest.spent().device_s if latest else 0.0
+    return (number(run.result.get("device_s")) if run.result else None) or 0.0
+
+
+def by_point(runs: Iterable[Run], asked: Iterable[Point] = ()) -> dict[Point, list[Run]]:
+    """Group runs of a family by lattice point: the one asked for that a run means, else that of the first run there."""
+    known = dict.fromkeys(asked)
+    groups: dict[Point, list[Run]] = {}
+    for run in runs:
+        point = snap(run.point, known)
+        known.setdefault(point)
+        groups.setdefault(point, []).append(run)
+    return groups
+
+
+def load_ledger(results: Path, outlook: Outlook | None = None) -> Ledger:
+    """Read all run folders of a results folder, which need not exist; `outlook` is asked about owners and jobs."""
+    runs: dict[str, Run] = {}
+    broken: dict[str, str] = {}
+    try:
+        names = sorted(os.listdir(runs_dir(results)))
+    except (FileNotFoundError, NotADirectoryError):
+        names = []
+    for name in names:
+        if not is_run_id(name):
+            continue
+        run = RunDir(runs_dir(results) / name)
+        try:
+            spec = run.spec()
+        except CorruptError as error:
+            broken[name] = str(error)
+            continue
+        runs[name] = Run(run, spec, *run.look(outlook))
+    return Ledger(runs, broken)
+
+
+def find_run(ledger: Ledger, prefix: str) -> str:
+    """Return the id of the one run whose id starts so.
+
+    Raises:
+        InputError: no run, or several, start so.
+    """
+    found = [name for name in (*ledger.runs, *ledger.broken) if name.startswith(prefix)]
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise InputError(f"no run starts with {prefix!r}; `ettsweep status` lists them")
+    raise InputError(f"{len(found)} runs start with {prefix!r}: {', '.join(found[:5])}{', ...' * (len(found) > 5)}")
+
+
+def intact(ledger: Ledger, prefix: str) -> Run:
+    """Return the one run whose id starts so.
+
+    Raises:
+        InputError: no run, or several, start so.
+        CorruptError: its folder is broken.
+    """
+    run_id = find_run(ledger, prefix)
+    if run_id not in ledger.runs:
+        raise CorruptError(ledger.broken[run_id])
+    return ledger.runs[run_id]
+
+
+def count_states(states: Iterable[State]) -> dict[State, int]:
+    """Return how many there are of each state, in the order of the states."""
+    counts = Counter(states)
+    return {state: counts[state] for state in State if counts[state]}
+
+
+# --- plans ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A wanted run with its id, its state and the reason for it."""
+
+    id: str
+    spec: RunSpec
+    state: State
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Wanted runs by what is done about them.
+
+    Attributes:
+        submit: never started.
+        retry: interrupted or pruned; they go on from their checkpoints.
+        keep: finished, running or queued.
+        blocked: failed, cancelled, held or unknown: a person decides.
+        ledger: what it was made from.
+    """
+
+    submit: tuple[Planned, ...] = ()
+    retry: tuple[Planned, ...] = ()
+    keep: tuple[Planned, ...] = ()
+    blocked: tuple[Planned, ...] = ()
+    ledger: Ledger = field(default=Ledger({}, {}), compare=False, repr=False)
+
+    @property
+    def to_launch(self) -> tuple[Planned, ...]:
+        """Runs for the next submission, interrupted ones first."""
+        return self.retry + self.submit
+
+    @property
+    def wanted(self) -> tuple[Planned, ...]:
+        """All runs."""
+        return self.to_launch + self.keep + self.blocked
+
+    @property
+    def under_way(self) -> bool:
+        """Whether there is a run to launch, or one that is to finish by itself."""
+        return bool(self.to_launch) or not all(p.state.finished for p in self.keep)
+
+    def limited(self, room: int) -> "Plan":
+        """Return the plan with no more runs to launch than that."""
+        retry = self.retry[:room]
+        return replace(self, retry=retry, submit=self.submit[: room - len(retry)])
+
+
+ACTIONS = {
+    State.MISSING: "submit",
+    **dict.fromkeys((State.INTERRUPTED, State.PRUNED), "retry"),
+    **dict.fromkeys((State.DONE, State.DIVERGED, State.RUNNING, State.QUEUED), "keep"),
+    **dict.fromkeys((State.FAILED, State.CANCELLED, State.HELD, State.UNKNOWN), "blocked"),
+}
+
+
+def make_plan(wanted: Iterable[RunSpec], ledger: Ledger, insist: Collection[str] = ()) -> Plan:
+    """Sort wanted runs; a run that is asked for twice is planned once.
+
+    Those that a person insists on, by id, are launched where they would be blocked.
+    """
+    plan: dict[str, list[Planned]] = {action: [] for action in ACTIONS.values()}
+    specs: dict[str, RunSpec] = {}
+    for spec in wanted:
+        specs.setdefault(spec.run_id, spec)
+    for run_id, spec in specs.items():
+        status = ledger.state(run_id)
+        action = ACTIONS[status.state]
+        if action == "blocked" and run_id in insist:
+            action = "retry"
+        plan[action].append(Planned(run_id, spec, status.state, status.reason))
+    return Plan(**{action: tuple(members) for action, members in plan.items()}, ledger=ledger)

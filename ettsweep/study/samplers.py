@@ -1,0 +1,130 @@
+"""Samplers by name: the surface's own, and any of Optuna's.
+
+One of Optuna's is asked in a fresh study of what is known each time: a point that has a score is a finished trial, one
+that is under way a running one. So what is on disk is the truth, and nothing is kept of a sampler.
+"""
+
+import importlib.util
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ettsweep.errors import InputError, unknown_name
+from ettsweep.seeding import derive_seed
+from ettsweep.study.surface_sampler import Known, Place, Proposer, surface
+from ettsweep.study.verdict import MOST
+
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
+    from optuna.samplers import BaseSampler
+    from optuna.trial import FrozenTrial
+
+OPTUNA = ("tpe", "gp", "cmaes", "random", "qmc")
+
+SAMPLERS = ("surface", *OPTUNA)
+
+TRIALS = 30
+"""Points that a sampler of Optuna's may name where nobody says how many; the surface stops by itself."""
+
+ASKED = 10
+"""Times that a sampler may be asked for a place that is not taken, before the nearest free one is chosen."""
+
+BEST = 10
+"""Optuna has CMA-ES begin at the best of so many finished trials, and refuses to begin from fewer."""
+
+
+def trials_for(name: str, stated: int | None) -> int:
+    """Return how many points a sampler may name: as many as somebody has stated, else its default."""
+    return stated or (TRIALS if name in OPTUNA else MOST)
+
+
+def proposer(name: str, seed: int = 0) -> Proposer:
+    """Return what proposes points by the sampler of a name; `seed` is that of all draws of Optuna's.
+
+    Raises:
+        InputError: there is none, or it needs a package that is missing.
+    """
+    if name == "surface":
+        return surface
+    if name not in OPTUNA:
+        raise unknown_name("sampler", name, SAMPLERS)
+    if name == "cmaes" and importlib.util.find_spec("cmaes") is None:
+        raise InputError(f"--sampler {name}: it needs cmaes: pip install 'ettsweep[cmaes]'")
+    return partial(_ask, name, seed)
+
+
+def _ask(name: str, seed: int, known: Known, number: int) -> list[Place]:
+    """Return the next free places that one of Optuna's samplers names, the start first."""
+    import optuna
+    from optuna.distributions import IntDistribution
+    from optuna.trial import TrialState, create_trial
+
+    ends = enumerate(zip(known.low, known.high, strict=True))
+    space: dict[str, BaseDistribution] = {f"axis {k}": IntDistribution(low, high) for k, (low, high) in ends}
+
+    def trial(place: Place, value: float | None) -> "FrozenTrial":
+        state = TrialState.RUNNING if value is None else TrialState.COMPLETE
+        return create_trial(
+            state=state, value=value, params=dict(zip(space, place, strict=True)), distributions=dict(space)
+        )
+
+    chosen = [] if known.start in known.taken else [known.start]
+    left_out = len(known.taken) if name == "qmc" else 0  # of the one sequence that it has
+    with quiet():
+        finished = [trial(place, value) for place, value in known.values.items() if known.holds(place)]
+        under_way = [trial(place, None) for place in (*filter(known.holds, known.awaited), *chosen)]
+        study = optuna.create_study(sampler=_sampler(name, seed, len(known.taken), finished))
+        study.add_trials([*finished, *under_way])
+        while len(chosen) < min(number, len(known.free)):
+            for _ in range(ASKED + left_out):  # its trials run on, so that it sees what it has named
+                params = study.ask(space).params
+                place = tuple(int(params[axis]) for axis in space)
+                if place not in known.taken and place not in chosen:
+                    break
+            else:
+                place = _nearest(place, (free for free in known.free if free not in chosen))
+            chosen.append(place)
+    return chosen
+
+
+def _sampler(name: str, seed: int, number: int, finished: "list[FrozenTrial]") -> "BaseSampler":
+    """Return one of Optuna's samplers for a round, in which so many places are taken."""
+    from optuna import samplers
+
+    drawn = derive_seed(seed, name, number) % 2**32
+    match name:
+        case "tpe":
+            return samplers.TPESampler(seed=drawn, multivariate=True, constant_liar=True)
+        case "gp":
+            return samplers.GPSampler(seed=drawn)
+        case "cmaes":
+            source = BEST * finished or None
+            return samplers.CmaEsSampler(
+                seed=drawn, with_margin=True, warn_independent_sampling=False, source_trials=source
+            )
+        case "random":
+            return samplers.RandomSampler(seed=drawn)
+        case _:  # one sequence for all rounds
+            once = derive_seed(seed, name) % 2**32
+            return samplers.QMCSampler(seed=once, scramble=True, warn_independent_sampling=False)
+
+
+def _nearest(place: Place, free: Iterable[Place]) -> Place:
+    return min(free, key=lambda other: sum((a - b) ** 2 for a, b in zip(place, other, strict=True)))
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep Optuna from telling of each study and trial, and of what is experimental in it."""
+    import optuna
+
+    before = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            yield
+    finally:
+        optuna.logging.set_verbosity(before)

@@ -1,0 +1,375 @@
+"""Sweeps by name: what was asked for under each, in numbered files that are written once.
+
+    sweeps/<name>/0001.yaml, 0002.yaml, ...   what was asked, or a criterion, a note, or that the sweep is archived
+
+Which file is later goes by its number alone. Whoever writes creates the next number exclusively: of two commands at the
+same instant one is the next.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from ettsweep.config import read_yaml
+from ettsweep.errors import CorruptError, InputError, unknown_name
+from ettsweep.runs.folder import sweeps_dir
+from ettsweep.runs.spec import RunSpec
+from ettsweep.schema import Frozen, validate
+from ettsweep.strategies.strategy import parse_strategy
+from ettsweep.study.compatibility import differences
+from ettsweep.study.criterion import Criterion, Stated, resolve
+from ettsweep.study.grid_file import centres_for
+from ettsweep.study.run_index import Run
+from ettsweep.study.study import Centre, Point, Request, Search, snap
+from ettsweep.trainer.tasks.registry import Score, task_kind
+
+VERSION = 1
+"""Of the files; one of a later version is not guessed at."""
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_NUMBER = re.compile(r"[0-9]{4,}")
+
+
+class Proposal(Frozen):
+    """Points that a proposer chose at one time for the family of a strategy.
+
+    Attributes:
+        sampler: which proposer.
+        points: none, where it had no further one to propose.
+        reason: why these, for people.
+        start: where the search starts, from these on.
+    """
+
+    strategy: str
+    sampler: str
+    points: Annotated[tuple[Centre, ...], Field(strict=False)] = ()
+    reason: str = ""
+    start: Centre | None = None
+
+
+class Entry(Frozen):
+    """What one file says; of several that say the same, the last counts.
+
+    Attributes:
+        asked: a request.
+        proposed: what proposers chose.
+        criterion: what is stated of how verdicts are given; of each field, the last statement counts.
+        note: a person's words.
+        archived: whether the sweep is left out where none is named.
+    """
+
+    version: int = VERSION
+    asked: Request | None = None
+    proposed: Annotated[tuple[Proposal, ...], Field(strict=False)] | None = None
+    criterion: Stated | None = None
+    note: str | None = None
+    archived: bool | None = None
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """All that was asked for under a name, first to last.
+
+    Attributes:
+        entries: what its files say.
+    """
+
+    name: str
+    entries: tuple[Entry, ...] = ()
+
+    @cached_property
+    def requests(self) -> tuple[Request, ...]:
+        """What was asked, first to last; all of it agrees."""
+        return tuple(entry.asked for entry in self.entries if entry.asked)
+
+    @property
+    def measure(self) -> Score:
+        """What its runs are compared by."""
+        return task_kind(self.requests[0].recipe.task).score
+
+    @cached_property
+    def criterion(self) -> Criterion:
+        """What makes its verdicts optimal: what was stated last, with a question or by itself."""
+        return resolve(stated for e in self.entries for stated in (e.asked.criterion if e.asked else None, e.criterion))
+
+    def criterion_with(self, stated: Stated | None) -> str:
+        """Return, in words, what would change where a criterion is stated; nothing where it is so already."""
+        return stated.over(self.criterion).told(self.measure, self.criterion) if stated else ""
+
+    def asked_again(self, strategies: Sequence[str] = ()) -> Request:
+        """Return a request for all its strategies, or for some, which may be new to it, within their last ranges.
+
+        Raises:
+            InputError: there is no such strategy, or their ranges are not the same.
+        """
+        latest = {name: request for request in self.requests for name in request.centres}
+        stated = {parse_strategy(name): request.centres[name] for name, request in latest.items()}
+        last = self.requests[-1]
+        found = centres_for(strategies or list(latest), stated, last.recipe)
+        ranges = {(latest[name].lr, latest[name].wd): latest[name] for name in found if name in latest}
+        if len(ranges) > 1:
+            told = "its strategies were asked for in different ranges; name one with --strategy"
+            raise InputError(f"sweep {self.name}: {told}: {', '.join(found)}")
+        (lr, wd) = next(iter(ranges), (last.lr, last.wd))
+        return last.model_copy(update={"centres": found, "criterion": None, "lr": lr, "wd": wd})
+
+    @property
+    def note(self) -> str:
+        """A person's words."""
+        return next((entry.note for entry in reversed(self.entries) if entry.note is not None), "")
+
+    @property
+    def archived(self) -> bool:
+        """Whether it is left out where no sweep is named."""
+        return next((entry.archived for entry in reversed(self.entries) if entry.archived is not None), False)
+
+    @cached_property
+    def searches(self) -> tuple[Search, ...]:
+        """One search for each family: all points that were asked for, over all seeds."""
+        seeds = tuple(dict.fromkeys(seed for request in self.requests for seed in request.seeds))
+        merged: dict[str, Search] = {}
+        for request in self.requests:
+            for search in request.searches(self.name):
+                first = merged.setdefault(search.family, replace(search, seeds=seeds, criterion=self.criterion))
+                points = dict.fromkeys(first.points)
+                points |= dict.fromkeys(snap(point, points) for point in search.points)
+                merged[search.family] = replace(first, points=tuple(points), box=search.box or first.box)
+        return tuple(
+            replace(search, proposed=tuple(self.samplers(search)), start=self._start(search.strategy))
+            for search in merged.values()
+        )
+
+    def samplers(self, search: Search) -> dict[Point, str]:
+        """Return the points that proposers chose for a family, first to last, each with the first that did."""
+        known = dict.fromkeys(search.points)
+        found: dict[Point, str] = {}
+        for proposal in self.proposals:
+            if proposal.strategy == search.strategy:
+                for centre in proposal.points:
+                    found.setdefault(snap(Point(centre.lr, centre.wd), known), proposal.sampler)
+        return found
+
+    @cached_property
+    def proposals(self) -> tuple[Proposal, ...]:
+        """What proposers chose, first to last."""
+        return tuple(proposal for entry in self.entries for proposal in entry.proposed or ())
+
+    def _start(self, strategy: str) -> Point | None:
+        """Return where the search of a strategy started in the ranges that were stated last."""
+        start: Point | None = None
+        ranges = tuple[object, ...]()
+        for entry in self.entries:
+            asked = entry.asked
+            if asked and asked.searched and strategy in asked.centres:
+                before, ranges = ranges, (asked.lr, asked.wd, asked.centres[strategy])
+                if ranges != before:
+                    start = None
+            for proposal in entry.proposed or ():
+                if proposal.strategy == strategy:
+                    start = Point(proposal.start.lr, proposal.start.wd) if proposal.start else start
+        return start
+
+    def searched_out(self, strategy: str, sampler: str) -> bool:
+        """Say whether a proposer has no more to propose for a strategy, of which nothing was asked since."""
+        for entry in reversed(self.entries):
+            if entry.asked and strategy in entry.asked.centres:
+                return False
+            for proposal in entry.proposed or ():
+                if proposal.strategy == strategy:
+                    return proposal.sampler == sampler and not proposal.points
+        return False
+
+    def specs(self) -> Iterator[RunSpec]:
+        """Yield all runs that it wants."""
+        for search in self.searches:
+            yield from search.specs()
+
+    def implies(self, request: Request) -> bool:
+        """Say whether a request, which agrees, adds nothing: no point, no seed, no other criterion or place."""
+        last = self.requests[-1]
+        if last.place != request.place or self.criterion_with(request.criterion):
+            return False
+        mine = {search.family: search for search in self.searches}
+        return all(
+            (old := mine.get(new.family))
+            and all(snap(point, old.points) in old.points for point in new.points)
+            and new.box in ((), old.box)
+            and set(new.seeds) <= set(old.seeds)
+            for new in request.searches()
+        )
+
+
+@dataclass(frozen=True)
+class Sweeps:
+    """The sweeps of a results folder by name, and what is wrong with those that cannot be read."""
+
+    results: Path
+    named: dict[str, Sweep]
+    broken: dict[str, str]
+
+    @cached_property
+    def searches(self) -> dict[str, list[Search]]:
+        """The searches of all sweeps by family, archived ones too."""
+        return by_family(search for sweep in self.named.values() for search in sweep.searches)
+
+    def chosen(self, names: Sequence[str] = ()) -> list[Sweep]:
+        """Return the sweeps of these names; without any, all that are not archived.
+
+        Raises:
+            InputError: there is none of a name.
+            CorruptError: one that is named cannot be read.
+        """
+        for name in names:
+            if name in self.broken:
+                raise CorruptError(self.broken[name])
+            if name not in self.named:
+                raise unknown_name("sweep", name, self.named)
+        return [sweep for sweep in self.named.values() if (sweep.name in names if names else not sweep.archived)]
+
+
+Searches = Mapping[str, Sequence[Search]]
+"""The searches of some sweeps by family: what says to which of them a run belongs."""
+
+
+def by_family(searches: Iterable[Search]) -> dict[str, list[Search]]:
+    """Return searches by family."""
+    found: dict[str, list[Search]] = {}
+    for search in searches:
+        found.setdefault(search.family, []).append(search)
+    return found
+
+
+def holders(searches: Searches, family: str, spec: RunSpec) -> list[str]:
+    """Return the names of the sweeps that a run belongs to, given the searches of each family.
+
+    Those that ask for it; where none does, those on whose lattice it lies: a climb or a fresh seed had it trained.
+    """
+    near = [(search, Point(spec.lr, spec.wd)) for search in searches.get(family, ())]
+    asking = [search.sweep for search, point in near if search.asks(point, spec.seed)]
+    return asking or [search.sweep for search, point in near if search.holds(point)]
+
+
+def held_by(searches: Searches, family: str, spec: RunSpec) -> str:
+    """Return the same for people to read; - is no sweep."""
+    return ", ".join(holders(searches, family, spec)) or "-"
+
+
+def belonging(runs: Iterable[Run], sweeps: Sweeps, names: Sequence[str] = ()) -> list[Run]:
+    """Return the runs that belong to the sweeps of these names; without any, to one that is not archived or to none.
+
+    Raises:
+        InputError: there is no sweep of a name.
+        CorruptError: one that is named cannot be read.
+    """
+    meant = {sweep.name for sweep in sweeps.chosen(names)}
+    belong = ((run, set(holders(sweeps.searches, run.family, run.spec))) for run in runs)
+    return [run for run, held in belong if held & meant or not (names or held)]
+
+
+def spared(runs: Sequence[Run], names: Collection[str], sweeps: Sweeps) -> tuple[list[Run], dict[str, int]]:
+    """Return the runs that belong to no sweep but those named, and how many belong to others, by name.
+
+    Archived sweeps want nothing any more.
+    """
+    searches = by_family(search for sweep in sweeps.chosen() for search in sweep.searches if sweep.name not in names)
+    mine = by_family(search for sweep in sweeps.chosen(list(names)) for search in sweep.searches)
+    left: Counter[str] = Counter()
+    free = []
+    for run in runs:
+        others = [search for search in searches.get(run.family, ()) if search.asks(run.point, run.spec.seed)]
+        if not others and not any(search.asks(run.point, run.spec.seed) for search in mine.get(run.family, ())):
+            others = [search for search in searches.get(run.family, ()) if search.holds(run.point)]
+        left.update({search.sweep for search in others})
+        free += [] if others else [run]
+    return free, dict(left)
+
+
+def asked_too(sweeps: Sweeps, name: str, request: Request) -> Sweeps:
+    """Return the sweeps as they would be if a request, which agrees, had been asked for under a name."""
+    sweep = sweeps.named.get(name) or Sweep(name)
+    if sweep.requests and sweep.implies(request):
+        return sweeps
+    extended = replace(sweep, entries=(*sweep.entries, Entry(asked=request)))
+    return replace(sweeps, named=sweeps.named | {name: extended})
+
+
+# --- reading --------------------------------------------------------------------------------------------------------
+
+
+def load_sweeps(results: Path) -> Sweeps:
+    """Read all sweeps of a results folder."""
+    sweeps = Sweeps(results, {}, {})
+    for folder in sorted(sweeps_dir(results).glob("*")):
+        if not NAME.fullmatch(folder.name) or not folder.is_dir():
+            continue
+        try:
+            if entries := _read_all(folder):
+                sweeps.named[folder.name] = _sound(Sweep(folder.name, entries), folder)
+        except CorruptError as error:
+            sweeps.broken[folder.name] = str(error)
+    return sweeps
+
+
+def _sound(sweep: Sweep, folder: Path) -> Sweep:
+    """Return a sweep all of whose questions can be asked together; what is not edited by hand always can."""
+    mend = f"mend {folder}, or move it away and ask for the grid again"
+    try:
+        first, *others = (request for request in sweep.requests if request.searches())
+        assert sweep.searches
+    except InputError as error:
+        raise CorruptError(f"{folder}: {error}; {mend}") from None
+    for request in others:
+        if found := differences([first], request):
+            raise CorruptError(f"{folder}: its files ask for different things: {'; '.join(found.values())}; {mend}")
+    return sweep
+
+
+def _read_all(folder: Path) -> tuple[Entry, ...]:
+    files = _files(folder)
+    gaps = files.keys() ^ set(range(1, len(files) + 1))
+    if gaps and files != (files := _files(folder)):  # a listing may miss what is written meanwhile
+        return _read_all(folder)
+    if gaps:
+        missing = folder / f"{min(gaps):04d}.yaml"
+        raise CorruptError(f"{missing} is missing; bring it back, or move the folder away and ask for the grid again")
+    entries = tuple(_read(files[number]) for number in sorted(files))
+    if entries and not any(entry.asked for entry in entries):
+        raise CorruptError(f"{folder}: no file says what was asked for; move it away and ask for the grid again")
+    return entries
+
+
+def _files(folder: Path) -> dict[int, Path]:
+    return {int(path.stem): path for path in folder.glob("*.yaml") if _NUMBER.fullmatch(path.stem)}
+
+
+def _read(path: Path) -> Entry:
+    try:
+        data = read_yaml(path)
+        if isinstance(data, dict) and isinstance(made := data.get("version"), int) and made > VERSION:
+            raise CorruptError(f"{path}: a later version of ettsweep wrote it (format {made}, known is {VERSION})")
+        return validate(Entry, data, str(path))
+    except InputError as error:
+        raise CorruptError(f"{error}; mend the file, or move it away and ask for the grid again") from None
+
+
+# --- names ----------------------------------------------------------------------------------------------------------
+
+
+def plain(text: str) -> str:
+    """Return a text as a name, with - for what no name may have."""
+    return re.sub(r"[^A-Za-z0-9._]+", "-", text)[:64].strip("-._") or "sweep"
+
+
+def numbered(stem: str) -> Iterator[str]:
+    """Yield a name, and the same with numbers."""
+    yield stem
+    number = 1
+    while True:
+        number += 1
+        yield f"{stem[:58]}-{number}"

@@ -1,0 +1,232 @@
+"""A check of a scaling as tables, and as files: JSON and the figure."""
+
+import math
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from ettsweep.console import Format, cell, note, show
+from ettsweep.files import Json, dumps, storage_errors, write_atomic
+from ettsweep.theory.coordinate_check import coordinates_figure
+from ettsweep.theory.exponents import APART, ENOUGH, ERRORS, Agreement, signed
+from ettsweep.theory.judge import CONTRIBUTION_ALLOWANCE, KERNEL_ALLOWANCE, VALUE_ERRORS, LayerRow, Quantity, Row
+from ettsweep.theory.scaling_check import CheckResult
+
+LEGEND = (
+    f"ok: within {APART:g} of the implied power, with an error of at most {ENOUGH:g}; off: beyond {APART:g} and "
+    f"{ERRORS} errors, or a value misses theory by {VALUE_ERRORS} errors and {KERNEL_ALLOWANCE:g}/C of itself "
+    f"(tangent: {CONTRIBUTION_ALLOWANCE:g}/C; C channels a head), or initial std, factor, decay or a layer is wrong; "
+    "unclear: neither; off by: power of the change less the implied one"
+)
+
+TEXT = (
+    "text: initial stds are 0.02 at every width, so the implied powers of the bulk are not 0: ok says that the scaling "
+    "is what it is meant to be, not that one lr serves all widths"
+)
+
+NARROW = 130
+"""Columns of a terminal below which tables show the most important ones alone."""
+NARROW_BLOCKS = ("block", "kernel", "theory", "power", "change", "verdict")
+NARROW_GROUPS = ("group", "tangent", "theory", "power", "change", "off by", "verdict")
+
+
+def show_check(check: CheckResult, form: Format) -> None:
+    """Print a check: three tables and what they mean, one long table as CSV, or all of it as JSON."""
+    match form:
+        case Format.JSON:
+            show([], form, data=check_json(check))
+        case Format.CSV:
+            show(list(_quantity_rows(check)), form)
+        case Format.TABLE | Format.MARKDOWN:
+            narrow = form is Format.TABLE and sys.stdout.isatty() and shutil.get_terminal_size().columns < NARROW
+            note(check.about)
+            show(list(_stage_rows(check)), form, NARROW_BLOCKS if narrow else None)
+            print()
+            show(list(_group_rows(check)), form, NARROW_GROUPS if narrow else None)
+            print()
+            show(list(_layer_rows(check)), form)
+            for line in (*_contact(check), *check.findings, LEGEND):
+                note(line)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder before minutes of training.
+
+    Raises:
+        StorageError: it cannot be written.
+    """
+    with storage_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+
+
+@contextmanager
+def leaving_nothing(folder: Path) -> Iterator[None]:
+    """Remove a folder that is made in the body where nothing comes of it; made outside, Ctrl-C could come between."""
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):
+            folder.rmdir()  # unless an earlier check is in it
+        raise
+
+
+def write_check(folder: Path, check: CheckResult) -> list[Path]:
+    """Write check.json and the figure as PNG, SVG and PDF into a folder; return the paths.
+
+    Raises:
+        StorageError: a file cannot be written.
+    """
+    data = folder / "check.json"
+    write_atomic(data, dumps(check_json(check)))
+    return [data, *coordinates_figure(check.about, check.widths, check.curves).save(folder)]
+
+
+# --- rows -------------------------------------------------------------------------------------------------------------
+
+
+def _stage_rows(check: CheckResult) -> Iterator[dict[str, str]]:
+    """Yield kernels at the widest, over tokens and between samples, and powers of kernel and change in training."""
+    for row in check.judgement.stages:
+        kernel, between, change = row.quantities.values()
+        yield {
+            "block": row.name,
+            "kernel": _value(kernel),
+            "theory": cell(kernel.predicted),
+            "between": _value(between),
+            "between theory": cell(between.predicted),
+            "power": _power(kernel),
+            "implied": _implied(kernel),
+            "change": _power(change),
+            "change implied": _implied(change),
+            "verdict": row.verdict.value,
+        }
+
+
+def _group_rows(check: CheckResult) -> Iterator[dict[str, str]]:
+    """Yield tangent-kernel contributions at the widest, decay, and powers of what is measured and read off."""
+    for row in check.judgement.groups:
+        *init, factor, contribution, change, decay = row.quantities.values()
+        yield {
+            "group": row.name,
+            "tangent": _value(contribution),
+            "theory": cell(contribution.predicted),
+            "power": _power(contribution),
+            "change": _power(change),
+            "implied": _implied(change),
+            "init": _power(init[0]) if init else "",
+            "factor": _power(factor),
+            "decay": cell(decay.measured),
+            "off by": "" if row.off_by is None else signed(row.off_by),
+            "verdict": row.verdict.value,
+        }
+
+
+def _layer_rows(check: CheckResult) -> Iterator[dict[str, str]]:
+    """Yield what layers show, at the place that is the farthest off."""
+    for row in check.judgement.layers:
+        place, quantity = row.farthest
+        yield {
+            "layers": row.name,
+            "farthest off": "none" if quantity.measured is None else f"{quantity.measured:.4g}",
+            "theory": cell(quantity.predicted),
+            "in": place if row.verdict is Agreement.OFF else f"any of {len(row.quantities)}",
+            "verdict": row.verdict.value,
+        }
+
+
+def _quantity_rows(check: CheckResult) -> Iterator[dict[str, Any]]:
+    """Yield a row for each quantity that is judged."""
+    judgement = check.judgement
+    for kind, rows in (("block", judgement.stages), ("group", judgement.groups), ("layers", judgement.layers)):
+        for row in rows:
+            for what, quantity in row.quantities.items():
+                yield {"kind": kind, "name": row.name, "quantity": what, **_numbers(quantity)}
+
+
+def _numbers(quantity: Quantity) -> dict[str, Any]:
+    power = quantity.power
+    return {
+        "measured": quantity.measured,
+        "error": quantity.error,
+        "predicted": quantity.predicted,
+        "power": None if power is None else power.value,
+        "power_error": None if power is None else power.error,
+        "implied": quantity.implied,
+        "off_by": quantity.off_by,
+        "verdict": quantity.verdict.value,
+    }
+
+
+def check_json(check: CheckResult) -> Json:
+    """Return all of a check as JSON holds it; what is not finite is null."""
+    judgement = check.judgement
+    return {
+        **check.settings,
+        "about": check.about,
+        "verdict": check.verdict.value,
+        "findings": list(check.findings),
+        "layers": [_layer_json(row) for row in judgement.layers],
+        "blocks": [{"block": row.name, "verdict": row.verdict.value} | _parts(row) for row in judgement.stages],
+        "groups": [
+            {"group": row.name, "verdict": row.verdict.value, "off_by": row.off_by} | _parts(row)
+            for row in judgement.groups
+        ],
+        "contact_logit": None
+        if judgement.contact is None
+        else dict(zip(("predicted", "measured"), map(_finite, judgement.contact), strict=True)),
+        "curves": [
+            {
+                "strategy": curves.strategy,
+                "lr": curves.lr,
+                "hidden_power": curves.hidden_power,
+                "output_power": curves.output_power,
+                "rms_change": {
+                    stage: [[_finite(value) for value in step] for step in steps]
+                    for stage, steps in curves.changes.items()
+                },
+            }
+            for curves in check.curves
+        ],
+    }
+
+
+def _layer_json(row: LayerRow) -> Json:
+    places = [{"place": place, **_numbers(quantity)} for place, quantity in row.quantities.items()]
+    return {"layers": row.name, "verdict": row.verdict.value, "places": places}
+
+
+def _parts(row: Row) -> Json:
+    return {what.replace(" ", "_").replace("-", "_"): _numbers(q) for what, q in row.quantities.items()}
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+# --- cells ------------------------------------------------------------------------------------------------------------
+
+
+def _value(quantity: Quantity) -> str:
+    return "not finite" if quantity.measured is None else f"{quantity.measured:.3g} ± {quantity.error:.2g}"
+
+
+def _power(quantity: Quantity) -> str:
+    if quantity.power is None:
+        return "none" if quantity.verdict is Agreement.OFF else ""
+    error = f" ± {quantity.power.error:.2f}" if quantity.power.error else ""
+    return signed(quantity.power.value) + error
+
+
+def _implied(quantity: Quantity) -> str:
+    return "-" if quantity.implied is None else signed(quantity.implied)
+
+
+def _contact(check: CheckResult) -> Iterator[str]:
+    """Yield what is particular to text: the logit that tying adds to the token that the decoder reads, not judged."""
+    if check.judgement.contact is not None:
+        yield TEXT
+        predicted, measured = check.judgement.contact
+        yield f"mean logit of the token that the decoder reads: {measured:.4g}, predicted {predicted:.4g}; not judged"

@@ -1,0 +1,101 @@
+"""Encoder-decoders as a check sees them.
+
+B batch, T tokens, K outputs of one position: the vocabulary.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ettsweep.theory.forward_pass import rms
+from ettsweep.theory.kernels import Kernels, encdec_kernels
+from ettsweep.theory.measurement import Layer
+from ettsweep.theory.probe import DRAWS, SAMPLES, Checkable, Found, Probe
+from ettsweep.token_ids import FIRST_BPE, PAD
+from ettsweep.trainer.models.encdec import EncDec
+from ettsweep.trainer.models.encdec_spec import EncDecSpec, dims
+from ettsweep.trainer.tasks.task import Batch
+
+TOKENS = 8
+VOCABULARY = 2048
+DEPTH = 4
+"""Blocks of encoder and decoder, unless --depth says otherwise."""
+
+
+def _small(model: EncDecSpec, depth: int | None) -> EncDecSpec:
+    """Return the model for short texts of a small vocabulary, without dropout; width, heads and M stay."""
+    return model.model_copy(
+        update={
+            "depth": depth or min(model.depth, DEPTH),
+            "tokens": min(model.tokens, TOKENS),
+            "vocabulary": min(model.vocabulary, VOCABULARY),
+            "dropout": 0.0,
+            "attention_dropout": 0.0,
+        }
+    )
+
+
+def _about(model: EncDecSpec) -> str:
+    texts = f"{SAMPLES} texts of {model.tokens} tokens of a vocabulary of {model.vocabulary}"
+    return f"{model.depth} + {model.depth} blocks, {texts}"
+
+
+def _probe(model: EncDecSpec, generator: torch.Generator) -> Probe:
+    """Return random tokens, some of them several times; what is to be predicted is never read."""
+    order = FIRST_BPE + torch.randperm(model.vocabulary - FIRST_BPE, generator=generator)
+    words = min(2 * model.tokens, len(order) // 3)
+    read_K, trained_K = order[:words], order[words : 2 * words]
+
+    def draw(words_K: Tensor) -> Tensor:
+        return words_K[torch.randint(len(words_K), (SAMPLES, model.tokens), generator=generator)]
+
+    source_BT, previous_BT, target_BT = draw(read_K), draw(read_K), draw(trained_K)
+    batch = Batch((source_BT, previous_BT, target_BT), target_BT)
+    return Probe(model, batch, order[words:], torch.unique(target_BT), previous_BT)
+
+
+def _logits(network: EncDec, inputs: tuple[Tensor, ...]) -> Tensor:
+    source_BT, previous_BT, _ = inputs
+    return network.logits(source_BT, previous_BT)
+
+
+def _loss(summed: Tensor, batch: Batch) -> Tensor:
+    """Return the mean over tokens of what the network gives the sum of."""
+    return summed / batch.targets.numel()
+
+
+def _kernels(models: Sequence[EncDecSpec], s: float | None, batch: Batch) -> list[Kernels]:
+    """Return the kernels of each model, whose C_G grow with the width."""
+    source_BT, previous_BT, _ = (tokens.numpy() for tokens in batch.inputs)
+    return [encdec_kernels(model, dims(model), s, source_BT, previous_BT, draws=DRAWS) for model in models]
+
+
+def _ln_eps(model: EncDecSpec) -> float:
+    return model.ln_eps
+
+
+def _stems(network: EncDec, batch: Batch) -> dict[str, Tensor]:
+    """Return words and places, (B, T, D)."""
+    source_BT, previous_BT, _ = batch.inputs
+    encoder_BTD = network.we[source_BT] + network.encoder_pe
+    return {"encoder.stem": encoder_BTD, "decoder.stem": network.we[previous_BT] + network.decoder_pe}
+
+
+def _leaks(network: EncDec, batch: Batch) -> list[Found]:
+    """Return what the decoder's last token does to outputs before it, and what [pad] does after a source."""
+    source_BT, previous_BT, target_BT = batch.inputs
+    if source_BT.shape[1] == 1:
+        return []
+    other_BT = torch.cat((previous_BT[:, :-1], target_BT[:, -1:]), 1)  # what is to be predicted is never read
+    moved_BTK = network.logits(source_BT, other_BT) - network.logits(source_BT, previous_BT)
+    right_BTK = network.logits(source_BT[:, :-1], previous_BT)
+    padded_BT = torch.cat((source_BT[:, :-1], torch.full_like(source_BT[:, -1:], PAD)), 1)
+    padded_BTK = network.logits(padded_BT, previous_BT)
+    return [
+        (Layer.LATER, "decoder", rms(moved_BTK[:, :-1]) / rms(moved_BTK[:, -1])),
+        (Layer.PADDING, "encoder and decoder", rms(padded_BTK - right_BTK) / rms(right_BTK)),
+    ]
+
+
+CHECKABLE = Checkable(_small, _about, _probe, _logits, _loss, _kernels, _ln_eps, _stems, _leaks)

@@ -1,0 +1,142 @@
+"""A judgement in words: one line for each cause, the first cause first."""
+
+from collections.abc import Iterator, Sequence
+
+from ettsweep.strategies.factors import Group
+from ettsweep.theory.exponents import APART, Agreement, signed
+from ettsweep.theory.judge import GroupRow, Judgement, Quantity, Row
+from ettsweep.theory.measurement import Layer
+
+READ_OFF = {
+    "initial std": "the std of initial values",
+    "learning-rate factor": "the learning-rate factor",
+    "decay": "the decay of a step, divided by lr wd,",
+}
+"""What can be read off a network and its optimizer, in words."""
+
+OF_LAYERS = {
+    Layer.MEAN: "the mean of tokens after LayerNorm, relative to their rms,",
+    Layer.VARIANCE: "the variance of tokens after LayerNorm, over what it should be,",
+    Layer.WEIGHT: "the weight in the residual stream",
+    Layer.REST: "what is in the residual stream beside the branches",
+    Layer.LOGITS: "the scale of the logits, over 1/sqrt(C),",
+    Layer.ATTENTION: "what softmax of the logits, masked as it should be, does not make of attention",
+    Layer.ACTIVATION: "the difference from the GELU, relative to it,",
+    Layer.LATER: "the change of outputs by a later token, relative to its own,",
+    Layer.PADDING: "the change of outputs by [pad] after the source, relative to them,",
+}
+"""What layers are asked, in words."""
+
+
+def findings(judgement: Judgement, s: float | None) -> tuple[str, ...]:
+    """Return what is wrong, causes before what follows from them, and what could not be told.
+
+    Under standard (s is None), a group is off in comparison with the bulk.
+    """
+    starts, factors, decays = (list(_read_off(judgement, what)) for what in READ_OFF)
+    layers = list(_layers(judgement))
+    outputs = [] if layers else list(_output_scale(judgement))
+    causes = [*starts, *outputs, *factors, *decays]
+    lines = [*(line for _, line in starts), *layers, *(line for _, line in (*outputs, *factors, *decays))]
+    if not lines:
+        lines += _behaviour(judgement, s)
+    elif rest := _off(judgement, {group for group, _ in causes}):
+        lines.append(f"off as well, as may follow from that: {', '.join(rest)}")
+    return (*lines, *_unclear(judgement))
+
+
+def _read_off(judgement: Judgement, what: str) -> Iterator[tuple[str, str]]:
+    """Yield (group, line) for each group of which it is off."""
+    for row in judgement.groups:
+        if what in row.quantities and _is_off(row, what):
+            quantity = row.quantities[what]
+            where = f", in {_listed(quantity.where)}" if quantity.where else ""
+            yield row.name, f"{row.name}: {READ_OFF[what]} {_instead(quantity)}{where}"
+
+
+def _layers(judgement: Judgement) -> Iterator[str]:
+    """Yield what is off in layers, with all places that show it; the one that is the farthest off speaks for them."""
+    for row in judgement.layers:
+        off = [place for place, quantity in row.quantities.items() if quantity.verdict is Agreement.OFF]
+        if off and row.name == Layer.GRADIENT:
+            yield f"no gradient reaches {_listed(off)}"
+        elif off:
+            yield f"{_listed(off)}: {OF_LAYERS[Layer(row.name)]} {_exactly(row.farthest[1])}"
+
+
+def _output_scale(judgement: Judgement) -> Iterator[tuple[str, str]]:
+    """Yield that the outputs alone have a wrong scale, though their weights start as they should."""
+    *hidden, outputs = judgement.stages
+    head = next(row for row in judgement.groups if row.name in (Group.HEAD, Group.WE))
+    hidden_off = any(_is_off(row, "kernel") for row in hidden)
+    if _is_off(outputs, "kernel") and not hidden_off and head.quantities["initial std"].verdict is Agreement.OK:
+        what = "the outputs' kernel" if head.name == Group.HEAD else "the outputs' kernel (output rescale)"
+        yield head.name, f"{head.name}: {what} {_instead(outputs.quantities['kernel'])}, while hidden kernels are right"
+
+
+def _behaviour(judgement: Judgement, s: float | None) -> Iterator[str]:
+    """Yield groups, then the first stage whose kernel is off, then stages that change otherwise."""
+    for row in judgement.groups:
+        if row.verdict is Agreement.OFF:
+            yield _group_line(row, s)
+    kernels = ("kernel", "kernel between samples")
+    off = [row for row in judgement.stages if any(_is_off(row, what) for what in kernels)]
+    for stage in off[:1]:
+        what = next(what for what in kernels if _is_off(stage, what))
+        behind = f"; so are {len(off) - 1} others" if len(off) > 1 else ""
+        yield f"{stage.name}: the {what} {_instead(stage.quantities[what])}{behind}"
+    if moved := [row.name for row in judgement.stages if _is_off(row, "activation change") and row not in off]:
+        yield f"activations change as another power of the width in {_listed(moved)}"
+
+
+def _group_line(row: GroupRow, s: float | None) -> str:
+    off_by = row.off_by
+    if s is None and off_by is not None and abs(off_by) > APART:
+        return f"{row.name}: steps {'fall' if off_by < 0 else 'grow'} as width^{signed(off_by)} against the bulk's"
+    if _is_off(row, "function change"):
+        return f"{row.name}: the change of the outputs in training {_instead(row.quantities['function change'])}"
+    return f"{row.name}: the contribution to the tangent kernel {_instead(row.quantities['tangent contribution'])}"
+
+
+def _off(judgement: Judgement, named: set[str]) -> list[str]:
+    groups = [row.name for row in judgement.groups if row.verdict is Agreement.OFF and row.name not in named]
+    stages = [row.name for row in judgement.stages if row.verdict is Agreement.OFF]
+    return [*groups, *([_listed(stages)] if stages else [])]
+
+
+def _unclear(judgement: Judgement) -> Iterator[str]:
+    quantities = [
+        (row.name, *item) for row in (*judgement.groups, *judgement.stages) for item in row.quantities.items()
+    ]
+    if names := [f"{name} ({what})" for name, what, q in quantities if q.verdict is Agreement.UNCLEAR]:
+        yield f"too noisy to judge: {_listed(names)}; give more --seeds, or --widths farther apart"
+
+
+def _is_off(row: Row, what: str) -> bool:
+    return row.quantities[what].verdict is Agreement.OFF
+
+
+# --- words ----------------------------------------------------------------------------------------------------------
+
+
+def _instead(quantity: Quantity) -> str:
+    """Return what a power is instead of what it should be, or a value, if one is predicted and the power is right."""
+    off_by = quantity.off_by
+    speaks = off_by is not None and (quantity.predicted is None or abs(off_by) > APART)
+    if quantity.power is not None and off_by is not None and speaks:
+        wrong, right = signed(quantity.power.value), signed(quantity.power.value - off_by)
+        return f"goes as width^{wrong}, not width^{right} (off by {off_by:+.2f})"
+    if quantity.measured is None or quantity.predicted is None:
+        return "vanishes or is not finite"
+    return f"is {quantity.measured:.3g} at the widest, not {quantity.predicted:.3g}"
+
+
+def _exactly(quantity: Quantity) -> str:
+    """Return what a layer shows instead of what it should."""
+    if quantity.measured is None:
+        return "cannot be told: not finite, or not made by F.linear of the weights"
+    return f"is {round(quantity.measured, 6) + 0.0:.4g}, not {quantity.predicted:g}"
+
+
+def _listed(names: Sequence[str], most: int = 4) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -1,0 +1,273 @@
+"""Kernels and tangent kernels of a Transformer at initialisation, at leading order in the width (the paper's Part I).
+
+A kernel is an array over pairs of positions, (P, P). A position is a token of a sample: P = B T, tokens run fastest.
+Vision: B samples of T patches. Language: B sources of S tokens (R = B S positions) and B targets of T tokens.
+s is the meta-parameter of a strategy, None for standard.
+
+Nothing here reads the init stds or learning-rate factors that models are trained with (`factors`): what is predicted is
+what the paper says that they achieve (`theory`), so that `check-scaling` can hold them to it.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ettsweep.strategies.factors import Dims, Group
+from ettsweep.theory.gaussian import GELU, Activation
+from ettsweep.theory.paper import fan_in, group_variances, output_scale
+from ettsweep.theory.recursion import BRANCHES, Array, Recursion, Stream
+
+REPLICAS = 5
+"""Times that the whole recursion is sampled: errors are the scatter between them, which has all that adds up."""
+
+DRAWS = 320
+"""Samples of each attention's logits, in all: errors of some 1e-4 where C_Q C_K = 1/4, as in the vision experiments."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A value, and its standard error from the sampling of attention; arrays of one shape."""
+
+    value: Array
+    error: Array
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A part of the forward pass.
+
+    Attributes:
+        name: such as `stem`, `blocks.0.attention`, `decoder.1.cross`, `head`.
+        groups: what it is made of.
+        kernel: G of the residual stream after it, E[(1/n) sum_i z_i z_i]; of the head, E[z_i z_i] of one output.
+    """
+
+    name: str
+    groups: tuple[Group, ...]
+    kernel: Estimate
+
+
+@dataclass(frozen=True)
+class Contact:
+    """What tying the head to the word embedding adds for single components (foot:long, eq:LaT-grad-cross).
+
+    Attributes:
+        logit: mean logit of the very token that the decoder reads at a position, (P,).
+        tangent: cross term of the gradients of stem and head, in the component of (token read at p2, token read at p1)
+            of the tangent kernel at (p1, p2), (P, P); without a learning-rate factor.
+
+    Tangent kernels in these components are also smaller than predicted by what LayerNorm projects away: kernels are to
+    be compared in components that no position reads.
+    """
+
+    logit: Estimate
+    tangent: Estimate
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """Predictions for one model, one strategy and one small batch.
+
+    Attributes:
+        stages: in the order of the forward pass. The outputs' kernel is (B, B), pooled over tokens, for vision, and
+            (P, P) over the decoder's positions, without the contact term, for language.
+        order_one: of each group, its contribution to the outputs' tangent kernel with the factors that the paper gives
+            SGD (M included; those of s, for standard those of s = 0) and lambda_G = 1. No power of the width is left
+            in it but through the C_G of a language model, whose stds are 0.02 at every width.
+        tangent: the same without a factor: the sum over the group's parameters of df_i/dtheta df_i/dtheta.
+        contact: of a tied head.
+    """
+
+    stages: tuple[Stage, ...]
+    order_one: dict[Group, Estimate]
+    tangent: dict[Group, Estimate]
+    contact: Contact | None = None
+
+
+class Layers(Protocol):
+    """A model, as far as kernels depend on more of it than `Dims`."""
+
+    @property
+    def depth(self) -> int: ...
+    @property
+    def ln_eps(self) -> float: ...
+
+
+def vit_kernels(
+    model: Layers,
+    dims: Dims,
+    s: float | None,
+    inputs_PP: Array,
+    samples: int,
+    *,
+    draws: int = DRAWS,
+    seed: int = 0,
+    activation: Activation = GELU,
+) -> Kernels:
+    """Return the kernels of a Vision Transformer, of whose width, n_patch and M only `tangent` knows.
+
+    `inputs_PP` is G0, the mean over the numbers of a patch of their products (eq:input-kernel-vision); `samples` is B.
+    """
+    variances, tokens = group_variances(dims, s), len(inputs_PP) // samples
+
+    def forward(recursion: Recursion) -> _Pass:
+        pe_PP = np.tile(np.eye(tokens), (samples, samples))
+        kernel = variances[Group.PATCH] * inputs_PP + variances[Group.PE] * pe_PP
+        stem = Stream(kernel, {Group.PATCH: inputs_PP, Group.PE: pe_PP})
+        streams = {"stem": stem, **dict(recursion.through(stem, "blocks", model.depth))}
+        pooled = _last(streams).normalised(model.ln_eps).pooled(samples)
+        tangent = {group: variances[Group.HEAD] * kernel for group, kernel in pooled.tangent.items()}
+        tangent |= {Group.HEAD: pooled.kernel, Group.HEAD_BIAS: np.ones((samples, samples))}
+        outputs = dims.width ** -(s or 0.0) * variances[Group.HEAD] * pooled.kernel
+        return _Pass(_kernels(streams) | {"head": outputs}, tangent)
+
+    recursion = Recursion(variances, model.ln_eps, activation, samples)
+    return _sampled(forward, recursion, draws, seed, dims, s, {"stem": (Group.PATCH, Group.PE), "head": (Group.HEAD,)})
+
+
+def at_width(kernels: Kernels, dims: Dims, s: float | None) -> Kernels:
+    """Return the kernels of a Vision Transformer that differs in width and strategy alone, without another recursion.
+
+    `kernels` are those of the other one, `dims` and `s` those of the one that is wanted.
+    """
+    head = _scaled(kernels.order_one[Group.HEAD], output_scale(dims, s) * group_variances(dims, s)[Group.HEAD])
+    return replace(
+        kernels,
+        stages=(*kernels.stages[:-1], replace(kernels.stages[-1], kernel=head)),
+        tangent=_tangent(kernels.order_one, dims, s),
+    )
+
+
+def encdec_kernels(
+    model: Layers,
+    dims: Dims,
+    s: float | None,
+    source_BS: NDArray[np.int64],
+    previous_BT: NDArray[np.int64],
+    *,
+    draws: int = DRAWS,
+    seed: int = 0,
+) -> Kernels:
+    """Return the kernels of an encoder-decoder, whose C_G depend on width and M.
+
+    Neither the tokens that the encoder reads nor those that the decoder reads, `previous_BT`, may have a [pad].
+    """
+    variances, samples = group_variances(dims, s), len(source_BS)
+    head = output_scale(dims, s)
+
+    def stem(tokens_BT: NDArray[np.int64]) -> Stream:
+        tokens = tokens_BT.shape[1]
+        words_PP = (tokens_BT.reshape(-1, 1) == tokens_BT.reshape(1, -1)).astype(np.float64)
+        pe_PP = np.tile(np.eye(tokens), (samples, samples))
+        kernel = variances[Group.WE] * words_PP + variances[Group.PE] * pe_PP
+        return Stream(kernel, {Group.WE: words_PP, Group.PE: pe_PP}).normalised(model.ln_eps)
+
+    def forward(recursion: Recursion) -> _Pass:
+        streams = {"encoder.stem": stem(source_BS)}
+        streams |= recursion.through(_last(streams), "encoder", model.depth)
+        source = _last(streams).normalised(model.ln_eps)
+        streams["decoder.stem"] = decoder_stem = stem(previous_BT)
+        streams |= recursion.through(decoder_stem, "decoder", model.depth, source)
+        decoded = _last(streams)
+        final = decoded.normalised(model.ln_eps)
+        tangent = {group: variances[Group.WE] * kernel for group, kernel in final.tangent.items()}
+        tangent[Group.WE] = tangent[Group.WE] + final.kernel
+        outputs = head * variances[Group.WE] * final.kernel
+        logit_P, cross_PP = _contact(previous_BT, variances, model.ln_eps, decoder_stem.kernel, decoded.kernel)
+        contact = math.sqrt(head * dims.width) * logit_P, head * cross_PP
+        return _Pass(_kernels(streams) | {"head": outputs}, tangent, contact)
+
+    recursion = Recursion(variances, model.ln_eps, GELU, samples)
+    return _sampled(forward, recursion, draws, seed, dims, s, {"stem": (Group.WE, Group.PE), "head": (Group.WE,)})
+
+
+def _contact(
+    tokens_BT: NDArray[np.int64], variances: Mapping[Group, float], eps: float, stem_PP: Array, stream_PP: Array
+) -> tuple[Array, Array]:
+    """Return the contact terms of a tied head in units of N n and of N^2 n: (P,) and (P, P), as in `Contact`.
+
+    On the skip path, a word's embedding W goes through two normalisations, to x = W / sqrt(G_stem + eps) and to
+    h = x / sqrt(G + eps). Both also project gradients off x and h, which eq:LN-mnemonic leaves out, rightly but for W
+    itself: it lies along them. For different tokens at both positions, eq:LaT-grad-cross is what remains.
+
+    `stem_PP` is the kernel of x, `stream_PP` G of the residual stream at its end.
+    """
+    same_PP = tokens_BT.reshape(-1, 1) == tokens_BT.reshape(1, -1)
+    stem_std = math.sqrt(variances[Group.WE] + variances[Group.PE] + eps)
+    std_P = np.sqrt(np.diag(stream_PP) + eps)
+    # Products over n, the first factor's position first: x W, h W, h x, h h.
+    xw_PP = variances[Group.WE] * same_PP / stem_std
+    hw_PP = xw_PP / std_P[:, None]
+    hx_PP = stem_PP / std_P[:, None]
+    hh_PP = stream_PP / np.outer(std_P, std_P)
+    own_P = np.diag(hw_PP)
+    # h_p, projected off x_q and h_q, with W_p.
+    term_PP = own_P[:, None] - hh_PP * hw_PP.T - hx_PP * (xw_PP.T - np.diag(hx_PP) * hw_PP.T)
+    term_PP = term_PP / (std_P * stem_std)
+    return own_P, term_PP + term_PP.T
+
+
+# --- passes through the recursion, and their mean ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """What one pass gives: kernels by stage, order-one contributions by group, and contact terms (logit, tangent)."""
+
+    stages: dict[str, Array]
+    tangent: dict[Group, Array]
+    contact: tuple[Array, Array] | None = None
+
+
+def _last(streams: Mapping[str, Stream]) -> Stream:
+    return list(streams.values())[-1]
+
+
+def _kernels(streams: Mapping[str, Stream]) -> dict[str, Array]:
+    return {name: stream.kernel for name, stream in streams.items()}
+
+
+def _sampled(
+    forward: Callable[[Recursion], _Pass],
+    recursion: Recursion,
+    draws: int,
+    seed: int,
+    dims: Dims,
+    s: float | None,
+    ends: Mapping[str, tuple[Group, ...]],
+) -> Kernels:
+    """Return the mean over passes with independent samples of attention; `ends` are the groups of stem and head."""
+    each = math.ceil(draws / REPLICAS)
+    passes = [forward(replace(recursion, draws=each, rng=np.random.default_rng((seed, i)))) for i in range(REPLICAS)]
+    groups = {**BRANCHES, **ends}
+    stages = (
+        Stage(name, groups[name.rpartition(".")[2]], _estimate(p.stages[name] for p in passes))
+        for name in passes[0].stages
+    )
+    order_one = {group: _estimate(p.tangent[group] for p in passes) for group in Group if group in passes[0].tangent}
+    contacts = [p.contact for p in passes if p.contact is not None]
+    contact = Contact(*map(_estimate, zip(*contacts, strict=True))) if contacts else None
+    return Kernels(tuple(stages), order_one, _tangent(order_one, dims, s), contact)
+
+
+def _tangent(order_one: Mapping[Group, Estimate], dims: Dims, s: float | None) -> dict[Group, Estimate]:
+    """Return contributions without the paper's SGD factors."""
+
+    def scale(group: Group) -> float:
+        through_head = group not in (Group.HEAD, Group.HEAD_BIAS)
+        return fan_in(group, dims) * (output_scale(dims, s) if through_head else 1.0)
+
+    return {group: _scaled(estimate, scale(group)) for group, estimate in order_one.items()}
+
+
+def _estimate(values: Iterable[Array]) -> Estimate:
+    stacked = np.stack(list(values))
+    return Estimate(stacked.mean(0), stacked.std(0, ddof=1) / math.sqrt(len(stacked)))
+
+
+def _scaled(estimate: Estimate, scale: float) -> Estimate:
+    return Estimate(scale * estimate.value, scale * estimate.error)

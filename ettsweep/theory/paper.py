@@ -1,0 +1,85 @@
+"""What the paper says of initial values and powers of the width, stated apart from what models start and train with.
+
+`check-scaling` holds models to it, so that it shares names with `factors` and no number. s is the meta-parameter of a
+strategy, None for standard; n the width, M the MLP ratio.
+"""
+
+import math
+
+from ettsweep.strategies.factors import BULK, Dims, Group, Optimizer
+
+VISION_VARIANCES = {
+    Group.PATCH: 1.0,
+    Group.PE: 0.02**2,
+    Group.Q: 1 / 2,
+    Group.K: 1 / 2,
+    Group.V: 1 / 2,
+    Group.U: 1 / 3,
+    Group.W: 2 / 5,
+    Group.X: 8 / 5,
+    Group.HEAD: 1.0,
+}
+"""C_G of the vision experiments, of order one (the text above table:ViT-NTK). The head's is without n^-s."""
+
+TEXT_STD = 0.02
+"""Std of all of a language model, at every width, but of the family's word embedding (table:SLUDGE)."""
+
+
+def group_variances(dims: Dims, s: float | None) -> dict[Group, float]:
+    """Return the C_G of each group: variance of the initial values times fan-in (eq:init-preview-stem and following).
+
+    Those of a language model's bulk grow with the width, since its stds do not fall. C_WE is 1 in the family, so that
+    it is of order one.
+    """
+    if dims.domain == "vision":
+        return VISION_VARIANCES
+    variance = TEXT_STD**2
+    grown = {group: fan_in(group, dims) * variance for group in (*BULK, Group.PE)}
+    return grown | {Group.WE: variance if s is None else 1.0}
+
+
+def fan_in(group: Group, dims: Dims) -> float:
+    """Return what divides C_G in eq:init-preview-stem .. eq:init-preview-head; 1 for what is added and not multiplied.
+
+    It is also the width's power in a group's squared gradient, and so the inverse of its SGD factor at s = 0, with M:
+    eq:NTK-vision-stem1 .. eq:additiveNTK-head, eq:SGDlambdaG-preview-stem .. eq:SGDlambdaG-preview-head.
+    """
+    match group:
+        case Group.PATCH:
+            assert dims.n_patch is not None
+            return float(dims.n_patch)
+        case Group.WE | Group.PE | Group.HEAD_BIAS:
+            return 1.0
+        case Group.Q | Group.K | Group.V | Group.U | Group.W | Group.HEAD:
+            return float(dims.width)
+        case Group.X:
+            return float(dims.mlp_ratio * dims.width)
+
+
+def initial_std(group: Group, dims: Dims, s: float | None) -> float:
+    """Return the std of initial values, sqrt(C_G / fan-in); the head's has n^(-s/2) too, and its bias starts from 0."""
+    variance = group_variances(dims, s).get(group, 0.0) / fan_in(group, dims)
+    return math.sqrt(variance * (output_scale(dims, s) if group is Group.HEAD else 1.0))
+
+
+def output_scale(dims: Dims, s: float | None) -> float:
+    """Return what the outputs' kernel has beside C F: n^-s in the family.
+
+    Vision: eq:init-preview-Meta-head. Language: N^2 n, where N is the output rescale, 1 in the standard strategy.
+    """
+    if s is None:
+        return float(dims.width) if dims.domain == "language" else 1.0
+    return float(dims.width**-s)
+
+
+def factor_power(group: Group, s: float | None, optimizer: Optimizer) -> float:
+    """Return p, where a group's learning-rate factor goes as n^p; 0 for standard.
+
+    eq:AdamWlambdaG-preview-*, eq:SGDlambdaG-preview-*, with s from foot:Meta2.
+    """
+    if s is None or group is Group.HEAD_BIAS:
+        return 0.0
+    if group is Group.HEAD:
+        return -1.0
+    embedding = (s - 1) / 2 if optimizer == "adamw" else s
+    return embedding - 1 if group in BULK else embedding

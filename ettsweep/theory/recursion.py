@@ -1,0 +1,112 @@
+"""The residual stream of a Transformer at initialisation, block by block: its kernel, and its tangent kernel by group.
+
+A kernel is an array over pairs of positions, (P, P). A position is a token of a sample: P = B T, tokens run fastest.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ettsweep.strategies.factors import Group
+from ettsweep.theory.attention import sample_attention
+from ettsweep.theory.gaussian import Activation, pair_expectations
+
+Array = NDArray[np.float64]
+
+ATTENTION = (Group.Q, Group.K, Group.V, Group.U)
+BRANCHES = {"attention": ATTENTION, "cross": ATTENTION, "mlp": (Group.W, Group.X)}
+"""Residual branches of a block, by the last word of the stage that they lead to, and what each is made of."""
+
+
+@dataclass(frozen=True)
+class Stream:
+    """The residual stream: its kernel, and what each group has contributed to its tangent kernel, (P, P) each."""
+
+    kernel: Array
+    tangent: Mapping[Group, Array]
+
+    def normalised(self, eps: float) -> "Stream":
+        """Return the stream after LayerNorm, F from G (eq:LN-kernel); gradients are scaled alike (eq:LN-mnemonic)."""
+        scale_P = 1 / np.sqrt(np.diag(self.kernel) + eps)
+        scale_PP = np.outer(scale_P, scale_P)
+        return Stream(scale_PP * self.kernel, {group: scale_PP * kernel for group, kernel in self.tangent.items()})
+
+    def pooled(self, samples: int) -> "Stream":
+        """Return the mean over the tokens of each sample, (B, B); eq:mean-pool."""
+        return Stream(_pool(self.kernel, samples), {g: _pool(kernel, samples) for g, kernel in self.tangent.items()})
+
+    def plus(self, kernel: Array, *tangents: Mapping[Group, Array]) -> "Stream":
+        """Return the stream with what a residual branch adds to it; skip and branch have no cross terms."""
+        total = dict(self.tangent)
+        for tangent in tangents:
+            for group, added in tangent.items():
+                total[group] = total.get(group, 0.0) + added
+        return Stream(self.kernel + kernel, total)
+
+
+@dataclass(frozen=True)
+class Recursion:
+    """What blocks do to a stream: `variances` are C_G, `samples` B, `draws` those of each attention's logits."""
+
+    variances: Mapping[Group, float]
+    ln_eps: float
+    activation: Activation
+    samples: int
+    draws: int = 0
+    rng: np.random.Generator = field(default_factory=np.random.default_rng)
+
+    def through(
+        self, stream: Stream, name: str, depth: int, source: Stream | None = None
+    ) -> Iterator[tuple[str, Stream]]:
+        """Yield the stream after each branch of some blocks, by stage; with a source, the blocks are a decoder's."""
+        for block in range(depth):
+            stream = self._attend(stream, causal=source is not None)
+            yield f"{name}.{block}.attention", stream
+            if source is not None:
+                stream = self._attend(stream, source)
+                yield f"{name}.{block}.cross", stream
+            stream = self._mlp(stream)
+            yield f"{name}.{block}.mlp", stream
+
+    def _attend(self, stream: Stream, source: Stream | None = None, *, causal: bool = False) -> Stream:
+        """Return the stream after attention: eq:MHSA-stats-101, eq:Uback .. eq:Qback, eq:promised-MHSA-1 and -2."""
+        c, query = self.variances, stream.normalised(self.ln_eps)
+        read = source or query
+        variance = c[Group.Q] * c[Group.K]
+        attention = sample_attention(
+            query.kernel, read.kernel, variance, self.samples, causal=causal, draws=self.draws, rng=self.rng
+        )
+        values, turn = attention.read(read.kernel), attention.turn(read.kernel)
+        turned = query.kernel * turn
+        outer = c[Group.U] * c[Group.V]
+        inner = outer * c[Group.Q] * c[Group.K]
+        added = {
+            Group.U: c[Group.V] * values,
+            Group.V: c[Group.U] * values,
+            Group.K: outer * c[Group.Q] * turned,
+            Group.Q: outer * c[Group.K] * turned,
+        }
+        of_queries = {group: inner * turn * tangent for group, tangent in query.tangent.items()}
+        of_source = {
+            group: outer * attention.read(tangent) + inner * query.kernel * attention.turn(tangent)
+            for group, tangent in read.tangent.items()
+        }
+        return stream.plus(outer * values, added, of_queries, of_source)
+
+    def _mlp(self, stream: Stream) -> Stream:
+        """Return the stream after an MLP: eq:GP, eq:promised-MLP."""
+        c, hidden = self.variances, stream.normalised(self.ln_eps)
+        preactivations = c[Group.W] * hidden.kernel
+        activations = pair_expectations(self.activation.sigma, preactivations)
+        slopes = c[Group.X] * pair_expectations(self.activation.derivative, preactivations)
+        added = {Group.X: activations, Group.W: slopes * hidden.kernel}
+        passed = {group: c[Group.W] * slopes * tangent for group, tangent in hidden.tangent.items()}
+        return stream.plus(c[Group.X] * activations, added, passed)
+
+
+def _pool(kernel_PP: Array, samples: int) -> Array:
+    tokens = len(kernel_PP) // samples
+    pooled: Array = kernel_PP.reshape(samples, tokens, samples, tokens).mean((1, 3))
+    return pooled

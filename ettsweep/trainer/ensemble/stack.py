@@ -1,0 +1,383 @@
+"""Runs of one shape that train at once: the model goes through all of them in one call, each keeps all else its own.
+
+A stack holds the parameters of its members, run by run, in one storage; those of a member's model are views of it. Its
+optimizer, loss scaler, evaluation and checkpoints go on as if it trained alone, and so do its numbers, bit for bit,
+where a `trial` says so.
+
+K members, B samples of a micro-batch.
+"""
+
+import contextlib
+import math
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ettsweep.errors import error_line
+from ettsweep.runs.spec import ModelSpec, Precision, RunSpec, TaskSpec
+from ettsweep.trainer.ensemble.vmapped import Parameters, Vmapped
+from ettsweep.trainer.models.registry import architecture
+from ettsweep.trainer.tasks.task import Batch, Share
+from ettsweep.trainer.training.distributed import is_sharded
+from ettsweep.trainer.training.precision import autocast
+from ettsweep.trainer.training.step_timing import now_s
+from ettsweep.trainer.training.trainer import Trainer
+
+Mode = Literal["exact", "fast"]
+
+PAYS = 1.05
+"""How many times as fast as one by one the gradients of members have to be found in a stack."""
+
+OFF: dict[Precision, float] = {"fp32": 0.01, "tf32": 0.01, "fp16": 0.05, "bf16": 0.1}
+"""Part of its norm by which what a stack finds may differ from that of a member alone, where it need not be exact."""
+
+EVALUATING = ("cuda",)
+"""Devices on which evaluations wait for launches; elsewhere, slices of the validation set fill them as they are."""
+
+NEAR = 0.02
+"""Standard deviation of what is added to parameters for a trial: that of a standard initialisation."""
+
+TRIES = 2
+"""How often a trial measures each time: the least counts, since others use the machine too."""
+
+
+def obstacle(trainer: Trainer) -> str:
+    """Return why a run cannot train in a stack, or "" where it can."""
+    model = trainer.model
+    if not architecture(trainer.spec.model).stacks:
+        return f"what a model of kind {trainer.spec.model.kind} computes depends on its strategy"
+    if model.draws:
+        return "dropout would draw otherwise"
+    if trainer.group.world > 1 or is_sharded(model):
+        return "several processes train it"
+    if model.recompute:
+        return "its activations are computed again in the backward pass"
+    if model.compiled:
+        return "its blocks are compiled"
+    return ""
+
+
+class Shape(NamedTuple):
+    """What runs have in common that can train in one stack; they may differ in all else."""
+
+    model: ModelSpec
+    task: TaskSpec
+    precision: Precision
+    device: torch.device
+    share: Share
+    threads: int
+
+
+def shape_of(trainer: Trainer) -> Shape:
+    """Return the shape of a run, on as many threads as this process has."""
+    spec = trainer.spec
+    return Shape(spec.model, spec.task, spec.precision, trainer.device, trainer.share, torch.get_num_threads())
+
+
+class Stack:
+    """Runs that train at once.
+
+    A member leaves by becoming one of another stack, or by parameters of its own; this one is of no use from then on.
+
+    Attributes:
+        trainers: the members.
+    """
+
+    def __init__(self, trainers: Sequence[Trainer]) -> None:
+        """Copy the parameters of runs of one shape into one storage; those of another stack leave it."""
+        assert len({shape_of(trainer) for trainer in trainers}) == 1, "runs of one shape"
+        assert not any(map(obstacle, trainers)), "runs that can train in a stack"
+        self.trainers = tuple(trainers)
+        self._model = Vmapped(trainers[0].spec, trainers[0].device)
+        self._parameters = Parameters()
+        members = [dict(trainer.model.named_parameters()) for trainer in trainers]
+        for name in members[0]:
+            whole = torch.stack([parameters[name].detach() for parameters in members])
+            for parameters, mine in zip(members, whole.unbind(), strict=True):
+                parameters[name].data = mine
+            self._parameters[name] = whole
+
+    def gradients(self, batches: Sequence[Iterable[Batch]]) -> tuple[Tensor, Parameters]:
+        """Return the losses of a batch of each member, (K,), and its gradients; nothing is changed."""
+        self._check_members()
+        first = self.trainers[0]
+        one = torch.ones((), device=first.device)
+        scales_K = torch.stack([trainer.scaler.scale(one) for trainer in self.trainers])
+        losses_K, total = torch.zeros_like(scales_K), Parameters()
+        taken = [list(islice(mine, len(first.share.slices))) for mine in batches]
+        for slices in zip(*taken, strict=True):
+            batch, share = _stacked(slices), slices[0].share
+            parts_K, found, outputs_K = self._model.gradients(first.task, self._parameters, scales_K * share, batch)
+            if first.device.type == "cpu":
+                parts_K = self._losses(outputs_K, slices)
+            losses_K = losses_K + parts_K * share
+            total = {name: total[name] + new for name, new in found.items()} if total else found
+        return losses_K, total
+
+    def outputs(self, batches: Sequence[Batch]) -> Tensor:
+        """Return what the model of each member makes of a slice of its validation set, (K, B, ...)."""
+        self._check_members()
+        with torch.no_grad():
+            return self._model.outputs(self._parameters, _stacked(batches).inputs)
+
+    def _losses(self, outputs_K: Tensor, slices: Sequence[Batch]) -> Tensor:
+        """Return the losses as each member alone adds them up, (K,): for gradients, the order makes no difference."""
+        first, losses = self.trainers[0], []
+        for outputs, batch in zip(outputs_K.unbind(), slices, strict=True):
+            with autocast(first.spec.precision, first.device):
+                losses.append(first.task.loss(outputs, batch))
+        return torch.stack(losses)
+
+    @contextlib.contextmanager
+    def elsewhere(self) -> Iterator[None]:
+        """Have all parameters somewhere near, where none is zero: a bias that is hides whether it is added in fp32."""
+        generator = torch.Generator().manual_seed(0)
+        kept = {name: whole.clone() for name, whole in self._parameters.items()}
+        try:
+            for whole in self._parameters.values():
+                whole += torch.randn(whole.shape, generator=generator).to(whole.device) * NEAR
+            yield
+        finally:
+            for name, whole in self._parameters.items():
+                whole.copy_(kept[name])
+
+    def hand_out(self, gradients: Parameters, trainers: Collection[Trainer]) -> None:
+        """Give some members their gradients."""
+        # In the parameters' layout: torch's fused optimizers go through memory, and take no notice of strides.
+        laid_out = {name: gradients[name].contiguous() for name in self._parameters}
+        assert all(laid_out[name].stride() == whole.stride() for name, whole in self._parameters.items())
+        members = zip(self.trainers, *(whole.unbind() for whole in laid_out.values()), strict=True)
+        for trainer, *mine in members:
+            if trainer in trainers:
+                for parameter, gradient in zip(trainer.model.parameters(), mine, strict=True):
+                    parameter.grad = gradient
+
+    def drop_gradients(self) -> None:
+        """Leave no member with gradients, which its next step would add to."""
+        for trainer in self.trainers:
+            trainer.optimizer.zero_grad(set_to_none=True)
+
+    def _check_members(self) -> None:
+        name, whole = next(iter(self._parameters.items()))
+        for trainer, mine in zip(self.trainers, whole.unbind(), strict=True):
+            assert trainer.model.get_parameter(name).data_ptr() == mine.data_ptr(), "a member has left"
+
+
+class Comparison:
+    """What tensors of a stack have in common with those of members alone: `exact` and `off` as in `Trial`."""
+
+    def __init__(self) -> None:
+        self.exact, self.off = True, 0.0
+
+    def add(self, ours: Tensor, theirs: Tensor) -> None:
+        """Compare one more; what is no number counts as equal where it is so in both."""
+        if torch.allclose(ours, theirs, rtol=0, atol=0, equal_nan=True):
+            return
+        self.exact = False
+        both = ours.isfinite() & theirs.isfinite()
+        apart, norm = ((x * both).nan_to_num(0, 0, 0).norm().item() for x in (ours - theirs, theirs))
+        same_numbers = torch.equal(ours.isfinite(), theirs.isfinite())
+        self.off = max(self.off, apart / norm if norm and same_numbers else math.inf)
+
+
+class Trial(NamedTuple):
+    """What a trial of a stack has found.
+
+    Attributes:
+        exact: whether what was found is that of members alone, bit for bit.
+        speedup: how many times as fast it is found.
+        off: by how much it differs, as a part of its norm: of the tensor where that is most.
+    """
+
+    exact: bool
+    speedup: float
+    off: float = 0.0
+
+
+def trial(stack: Stack, batches: Sequence[Sequence[Batch]]) -> Trial:
+    """Find the gradients of a batch of each member together and one by one; nothing is changed in the end.
+
+    The answer holds for this number of members on this machine: it depends on the order in which kernels add, and on
+    where they round.
+    """
+    device = stack.trainers[0].device
+    try:
+        with stack.elsewhere():
+            stack.gradients(batches)  # the first call takes longer
+            found, alone_s, together_s = Comparison(), 0.0, math.inf
+            for _ in range(TRIES):
+                started_s = now_s(device)
+                losses_K, together = stack.gradients(batches)
+                together_s = min(together_s, now_s(device) - started_s)
+            for k, (trainer, mine) in enumerate(zip(stack.trainers, batches, strict=True)):
+                its_s = math.inf
+                for _ in range(TRIES):
+                    trainer.optimizer.zero_grad(set_to_none=True)
+                    started_s = now_s(device)
+                    loss = trainer.add_gradients(iter(mine))
+                    its_s = min(its_s, now_s(device) - started_s)
+                alone_s += its_s
+                found.add(losses_K[k], loss)
+                for name, parameter in trainer.model.named_parameters():
+                    assert parameter.grad is not None
+                    found.add(together[name][k], parameter.grad)
+    finally:
+        stack.drop_gradients()
+    return Trial(found.exact, alone_s / together_s, found.off)
+
+
+def _stacked(slices: Sequence[Batch]) -> Batch:
+    """Return the same micro-batch of all members as one."""
+    assert len({batch.share for batch in slices}) == 1
+    inputs = zip(*(batch.inputs for batch in slices), strict=True)
+    return Batch(tuple(map(torch.stack, inputs)), torch.stack([batch.targets for batch in slices]))
+
+
+# --- which members of a pack ------------------------------------------------------------------------------------------
+
+Batches = Sequence[Sequence[Batch]]
+
+
+class Verdict(NamedTuple):
+    """Whether runs of a shape train in a stack of a size, and why."""
+
+    stacks: bool
+    why: str
+
+
+_VERDICTS: dict[tuple[Shape, int, Mode], Verdict] = {}
+"""Of all trials of this process: none is made twice."""
+
+
+def verdict(spec: RunSpec, device: torch.device, members: int, mode: Mode) -> Verdict | None:
+    """Return what trials of runs like one have said in this process of a stack of so many; None where there was none.
+
+    What speaks against a stack speaks against smaller ones.
+    """
+    like = spec.model, spec.task, spec.precision, device
+    for (shape, size, its_mode), known in _VERDICTS.items():
+        alike = shape[:-2] == like and shape.share.batch_size == spec.batch_size and its_mode == mode
+        if alike and (size == members or (size > members and not known.stacks)):
+            return known
+    return None
+
+
+class Stacks:
+    """Has those members of a pack that are of one shape train in a stack, where that is right and pays.
+
+    Args:
+        mode: `exact` wants the bits of runs alone, `fast` their numbers within rounding.
+        only: the one size of which a stack is tried; 0 for none, None for any.
+        say: takes what the logs of some members should have.
+    """
+
+    def __init__(self, mode: Mode, only: int | None, say: Callable[[Sequence[Trainer], str], None]) -> None:
+        self._mode = mode
+        self._only = only
+        self._say = say
+        self._stacks: dict[Shape, Stack] = {}
+        self._refused: dict[Shape, int] = {}
+        self._evaluates = mode == "fast"
+
+    @property
+    def active(self) -> bool:
+        """Whether members train in a stack."""
+        return bool(self._stacks)
+
+    def shape(self, trainer: Trainer) -> Hashable:
+        """Return what members share that may train in one stack; None for one that cannot."""
+        return None if self._only == 0 or obstacle(trainer) else shape_of(trainer)
+
+    def gradients(self, trainers: Sequence[Trainer], batches: Batches) -> list[Tensor] | None:
+        """Leave the gradients of a batch in each of some members of one shape; return their losses.
+
+        Where they should rather train one by one, nothing is changed and None is returned.
+        """
+        shape = shape_of(trainers[0])
+        stack = None
+        try:
+            stack = self._stack(shape, trainers, batches)
+            if stack is None:
+                return None
+            given = dict(zip(trainers, batches, strict=True))
+            losses_K, gradients = stack.gradients([given.get(trainer, batches[0]) for trainer in stack.trainers])
+            stack.hand_out(gradients, given.keys())
+        except Exception as error:  # one by one whoever is at fault fails alone
+            if stack:
+                stack.drop_gradients()
+            members = len(stack.trainers) if stack else len(trainers)
+            why = f"a stack of {members} fails, {error_line(error)}"
+            _VERDICTS[shape, members, self._mode] = Verdict(stacks=False, why=why)
+            self._refuse(shape, members, trainers, why)
+            return None
+        return [losses_K[stack.trainers.index(trainer)] for trainer in trainers]
+
+    def outputs(self, trainers: Sequence[Trainer], batches: Sequence[Batch]) -> Sequence[Tensor] | None:
+        """Return what the models of some members of one shape make of a slice of the validation set of each.
+
+        Where they should rather find that one by one, None is returned.
+        """
+        stack = self._stacks.get(shape_of(trainers[0]))
+        if not self._evaluates or stack is None or not set(trainers) <= set(stack.trainers):
+            return None
+        if trainers[0].device.type not in EVALUATING:
+            return None
+        given = dict(zip(trainers, batches, strict=True))
+        try:
+            outputs_K = stack.outputs([given.get(trainer, batches[0]) for trainer in stack.trainers])
+        except Exception as error:  # one by one whoever is at fault fails alone
+            self._evaluates = False
+            self._say(trainers, f"is evaluated in turn: a stack of {len(stack.trainers)} fails, {error_line(error)}")
+            return None
+        return [outputs_K[stack.trainers.index(trainer)] for trainer in trainers]
+
+    def _stack(self, shape: Shape, trainers: Sequence[Trainer], batches: Batches) -> Stack | None:
+        """Return the stack that some members train in; None where they should not.
+
+        Those who have left stay in it: another size would be traced and tried anew. On a CPU, which computes for them
+        too, they do until they are half.
+        """
+        stack, members = self._stacks.get(shape), list(trainers)
+        if stack and (shape.device.type == "cuda" or 2 * len(members) > len(stack.trainers)):
+            if set(members) <= set(stack.trainers):
+                return stack
+            left = [trainer for trainer in stack.trainers if trainer not in members]
+            members += left[: max(0, len(stack.trainers) - len(members))]
+        size = len(members)
+        if size <= self._refused.get(shape, 0):
+            return None
+        key = shape, size, self._mode
+        if key not in _VERDICTS and self._only not in (None, size):
+            self._refuse(shape, size, trainers, f"a stack of {size} is not worth a trial")
+            return None
+        before, stack = stack, None
+        if key not in _VERDICTS:
+            stack, given = Stack(members), dict(zip(trainers, batches, strict=True))
+            _VERDICTS[key] = self._judged(stack, [given.get(trainer, batches[0]) for trainer in members])
+        stacks, why = _VERDICTS[key]
+        if not stacks:
+            self._refuse(shape, size, trainers, why)
+            return None
+        self._stacks[shape] = stack or Stack(members)
+        new = [trainer for trainer in trainers if before is None or trainer not in before.trainers]
+        self._say(new, f"trains in a stack of {size}, which {why}")
+        return self._stacks[shape]
+
+    def _judged(self, stack: Stack, batches: Batches) -> Verdict:
+        """Return whether a trial says that a stack is right and pays."""
+        size, tried = len(stack.trainers), trial(stack, batches)
+        if not tried.exact and self._mode == "exact":
+            return Verdict(stacks=False, why=f"in a stack of {size} the last bits of gradients differ")
+        if tried.off > OFF[stack.trainers[0].spec.precision]:
+            return Verdict(stacks=False, why=f"in a stack of {size} gradients are off by {tried.off:.2g} of their norm")
+        faster = f"finds gradients {tried.speedup:.2f} times as fast"
+        return Verdict(True, faster) if tried.speedup >= PAYS else Verdict(False, f"a stack of {size} {faster}")
+
+    def _refuse(self, shape: Shape, members: int, trainers: Sequence[Trainer], why: str) -> None:
+        """Have no stack of so many members or less from now on: what speaks against it would against those."""
+        self._refused[shape] = max(members, self._refused.get(shape, 0))
+        self._stacks.pop(shape, None)
+        self._say(trainers, f"trains in turn with the others: {why}")

@@ -1,0 +1,217 @@
+"""One call of a model for all members of a stack, by `torch.func.vmap`.
+
+Python goes through such a call operation by operation and level by level, for longer than small models compute. So it
+is traced once for each shape, and then runs as a graph of the same operations.
+
+K members, B samples, H heads, T tokens, C channels per head.
+"""
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import functional_call, grad_and_value, vmap
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+from ettsweep.runs.spec import Precision, RunSpec
+from ettsweep.trainer.models.blocks import Network
+from ettsweep.trainer.models.build import build_model
+from ettsweep.trainer.tasks.task import Batch, Task
+from ettsweep.trainer.training.precision import autocast
+
+Parameters = dict[str, Tensor]
+"""Of all members, (K, ...), by name."""
+
+SHAPES = 64
+"""Graphs that a process keeps: one for each shape and number of members."""
+
+
+class Vmapped:
+    """A model without values, called with those of many members.
+
+    Args:
+        spec: of one of them: they have its model, task and precision.
+    """
+
+    def __init__(self, spec: RunSpec, device: torch.device) -> None:
+        self._spec = spec
+        self._device = device
+        with torch.device("meta"):
+            self._network = build_model(spec.model, spec.strategy)
+
+    def gradients(
+        self, task: Task, parameters: Parameters, weights_K: Tensor, batch: Batch
+    ) -> tuple[Tensor, Parameters, Tensor]:
+        """Return each member's loss on a micro-batch, (K,), the gradients of that times its weight, and its outputs."""
+        key = self._key, self._spec.task, loss_of(task)
+        function = partial(gradients, self._network, task, self._spec.precision, self._device)
+        result: tuple[Tensor, Parameters, Tensor]
+        result = traced(key, function, parameters, weights_K, batch.inputs, batch.targets)
+        return result
+
+    def outputs(self, parameters: Parameters, inputs: tuple[Tensor, ...]) -> Tensor:
+        """Return what each member makes of its inputs, (K, B, ...)."""
+        function = partial(outputs, self._network, self._spec.precision, self._device)
+        result: Tensor = traced(self._key, function, parameters, inputs)
+        return result
+
+    @property
+    def _key(self) -> Hashable:
+        return self._spec.model, self._spec.precision, self._device
+
+
+def loss_of(task: Task) -> Hashable:
+    """Return what tells the loss of a task from those of others of its spec: the function, not the data."""
+    return getattr(task.loss, "__func__", task.loss)
+
+
+def gradients(
+    network: Network,
+    task: Task,
+    precision: Precision,
+    device: torch.device,
+    parameters: Parameters,
+    weights_K: Tensor,
+    inputs: tuple[Tensor, ...],
+    targets: Tensor,
+) -> tuple[Tensor, Parameters, Tensor]:
+    """Return each member's loss on a micro-batch, (K,), the gradients of that times its weight, and its outputs."""
+
+    def weighted_loss(
+        mine: Parameters, weight: Tensor, inputs: tuple[Tensor, ...], targets: Tensor
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        with autocast(precision, device), _Attending(device):
+            outputs: Tensor = functional_call(network, mine, inputs)
+            part = task.loss(outputs, Batch(inputs, targets))
+        return part * weight, (part, outputs)
+
+    # Of each member alone, as its own backward pass would go: gradients of the sum come from other kernels.
+    each = vmap(grad_and_value(weighted_loss, has_aux=True))
+    found, (_, (losses_K, outputs_K)) = each(parameters, weights_K, inputs, targets)
+    return losses_K, found, outputs_K
+
+
+def outputs(
+    network: Network,
+    precision: Precision,
+    device: torch.device,
+    parameters: Parameters,
+    inputs: tuple[Tensor, ...],
+) -> Tensor:
+    """Return what each member makes of its inputs, (K, B, ...)."""
+
+    def of_one(mine: Parameters, inputs: tuple[Tensor, ...]) -> Tensor:
+        with autocast(precision, device), _Attending(device):
+            result: Tensor = functional_call(network, mine, inputs)
+        return result
+
+    found: Tensor = vmap(of_one)(parameters, inputs)
+    return found
+
+
+def traced(key: Hashable, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Return what a function of tensors gives, by the graph that its first call with such a key and shapes leaves.
+
+    What it depends on besides has to be in the key. vmap refuses what would depend on values of tensors. The first call
+    takes more memory than those after it.
+    """
+    leaves = pytree.tree_leaves(arguments)
+    key = key, *((leaf.shape, leaf.dtype) for leaf in leaves)
+    if key not in _GRAPHS:
+        graph = make_fx(function)(*arguments)
+        graph.graph.eliminate_dead_code()
+        graph.recompile()
+        for node in graph.graph.nodes:
+            node.meta.clear()  # megabytes that nobody needs
+        while len(_GRAPHS) >= SHAPES:
+            del _GRAPHS[next(iter(_GRAPHS))]
+        _GRAPHS[key] = graph
+    return _GRAPHS[key](*arguments)
+
+
+_GRAPHS: dict[Hashable, Callable[..., Any]] = {}
+
+
+# --- attention on a CPU -----------------------------------------------------------------------------------------------
+
+
+class _Attending(TorchFunctionMode):
+    """Has a model attend, on a CPU, in another way than by torch's own function, which vmap has no rule for there."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()
+        self._instead: dict[Any, Callable[..., Any]]
+        self._instead = {F.scaled_dot_product_attention: folded_attention} if device.type == "cpu" else {}
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        return self._instead.get(func, func)(*args, **(kwargs or {}))
+
+
+def folded_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, causal: bool) -> Tensor:
+    """Attend by the kernel that torch takes for one member, through the samples of all as through a batch."""
+    assert mask is None
+    assert not dropout
+    result: Tensor
+    result, _ = _Attention.apply(q, k, v, causal)
+    return result
+
+
+def _folded(
+    function: Callable[..., tuple[Tensor, ...]], members: int, in_dims: Sequence[int | None], given: Any
+) -> Any:
+    """Return what a function of batches gives of those of all members, and where their dimension is in it."""
+    assert all(dim is not None or not isinstance(x, Tensor) for x, dim in zip(given, in_dims, strict=True))
+    folded = [x if dim is None else x.movedim(dim, 0).flatten(0, 1) for x, dim in zip(given, in_dims, strict=True)]
+    found = tuple(x.view(members, -1, *x.shape[1:]) for x in function(*folded))
+    return found, (0,) * len(found)
+
+
+class _Attention(torch.autograd.Function):
+    """Attention by torch's flash kernel for CPUs, and what its backward pass needs besides: log-sums of the weights."""
+
+    @staticmethod
+    def forward(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Any:
+        return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        ctx.save_for_backward(*inputs[:3], *output)
+        ctx.causal = inputs[3]
+        ctx.mark_non_differentiable(output[1])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        return *_Gradients.apply(grad, *ctx.saved_tensors, ctx.causal), None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *given: Any) -> Any:
+        return _folded(_Attention.apply, info.batch_size, in_dims, given)
+
+
+class _Gradients(torch.autograd.Function):
+    """The backward pass of that."""
+
+    @staticmethod
+    def forward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, z: Tensor, logsumexp: Tensor, causal: bool) -> Any:
+        return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+            grad, q, k, v, z, logsumexp, 0.0, causal
+        )
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        """Keep nothing: there are no second derivatives."""
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *given: Any) -> Any:
+        return _folded(_Gradients.apply, info.batch_size, in_dims, given)

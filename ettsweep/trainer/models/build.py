@@ -1,0 +1,84 @@
+"""From a model's spec to its torch module, its initial values under a scaling strategy, and what it is called with."""
+
+import math
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from ettsweep.runs.spec import ModelSpec, StrategySpec
+from ettsweep.seeding import derive_seed
+from ettsweep.strategies.factors import Distribution, Group, init_distribution, init_std
+from ettsweep.token_ids import PAD
+from ettsweep.trainer.models.blocks import Network
+from ettsweep.trainer.models.registry import architecture, dims, parameter_shapes
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
+
+
+def build_model(spec: ModelSpec, strategy: StrategySpec) -> Network:
+    """Return the module with uninitialised parameters, on torch's default device (meta works)."""
+    network: Network = resolve_name(architecture(spec).build)(spec, strategy)
+    return network
+
+
+def example_inputs(spec: ModelSpec, batch: int, device: torch.device) -> tuple[Tensor, ...]:
+    """Return what a model is called with for so many samples: noise, or random tokens and no [pad].
+
+    Always the same values; torch's own generators are left alone.
+    """
+    generator = torch.Generator(device).manual_seed(0)
+    inputs: tuple[Tensor, ...] = resolve_name(architecture(spec).example_inputs)(spec, batch, generator, device)
+    return inputs
+
+
+# --- initial values ---------------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def initialise(module: nn.Module, model: ModelSpec, strategy: StrategySpec, seed: int) -> None:
+    """Fill every parameter in place.
+
+    Each has its own generator and is drawn in fp32 on the CPU, whole, one after the other: values depend neither on the
+    order of parameters nor on the module's device and dtype, nor on how it is sharded.
+    """
+    tensors = dict(module.named_parameters())
+    for parameter in parameter_shapes(model):
+        tensor = tensors.pop(parameter.name)
+        assert tuple(tensor.shape) == parameter.shape, parameter.name
+        generator = torch.Generator("cpu").manual_seed(derive_seed(seed, "init", parameter.name))
+        values = torch.empty(parameter.shape, dtype=torch.float32, device="cpu")
+        for part, group in zip(values.chunk(len(parameter.groups)), parameter.groups, strict=True):
+            std = init_std(group, dims(model), strategy.s)
+            _draw(part, init_distribution(group, dims(model).domain), std, generator)
+            if group is Group.WE:
+                part[PAD] = 0
+        put(values, tensor)
+    assert not tensors, f"parameters without a group: {', '.join(tensors)}"
+
+
+def _draw(values: Tensor, distribution: Distribution, std: float, generator: torch.Generator) -> None:
+    if std == 0:
+        values.zero_()
+    elif distribution == "normal":
+        values.normal_(0, std, generator=generator)
+    else:
+        bound = math.sqrt(3) * std  # the variance of a uniform distribution on [-a, a] is a^2 / 3
+        values.uniform_(-bound, bound, generator=generator)
+
+
+@torch.no_grad()
+def put(values: Tensor, tensor: "Tensor | DTensor") -> None:
+    """Copy whole values into a tensor; of a sharded one, this process's part of them."""
+    if not hasattr(tensor, "to_local"):
+        tensor.copy_(values)
+        return
+    from torch.distributed.tensor import DTensor  # half a second, which runs that are not sharded do not wait
+
+    assert isinstance(tensor, DTensor)
+    mesh, (placement,) = tensor.device_mesh, tensor.placements
+    assert placement.is_shard(0), placement  # as fully_shard does, in parts such as those of torch.chunk
+    parts, rank = values.chunk(mesh.size()), mesh.get_local_rank()
+    tensor.to_local().copy_(parts[rank] if rank < len(parts) else values[:0])

@@ -1,0 +1,79 @@
+"""A strategy applied to a model: scales per group for the reader, factors per parameter for the optimizer."""
+
+from typing import Any, Literal
+
+from ettsweep.runs.spec import ModelSpec, OptimizerSpec, StrategySpec
+from ettsweep.strategies.factors import Group, init_std, lr_factor, output_rescale, wd_factor
+from ettsweep.strategies.optimizers import OPTIMIZERS, factors_of
+from ettsweep.strategies.strategy import parse_strategy, strategy_name
+from ettsweep.trainer.models.registry import architecture, dims, model_spec, parameter_count, parameter_shapes
+
+
+def scale_table(
+    model: ModelSpec, strategy: StrategySpec, optimizer: OptimizerSpec, lr: float | None
+) -> list[dict[str, Any]]:
+    """Return one row per parameter group of the model, from the stem to the head.
+
+    Keys: group, shape (of one tensor), parameters (over all tensors), init_std, lr_factor, wd_factor,
+    effective_lr (lr * lr_factor; None without an lr).
+    """
+    rows = []
+    for group in Group:
+        parameters = [parameter for parameter in parameter_shapes(model) if group in parameter.groups]
+        if not parameters:
+            continue
+        factor, decay = _factors(group, model, strategy, optimizer)
+        rows.append(
+            {
+                "group": group.value,
+                "shape": list(parameters[0].part_shape),
+                "parameters": sum(parameter.size // len(parameter.groups) for parameter in parameters),
+                "init_std": init_std(group, dims(model), strategy.s),
+                "lr_factor": factor,
+                "wd_factor": decay,
+                "effective_lr": None if lr is None else lr * factor,
+            }
+        )
+    return rows
+
+
+def describe_scales(
+    model: str,
+    strategy: str,
+    optimizer: Literal["adamw", "sgd"],
+    mlp_factor: Literal["ignore", "include"],
+    lr: float | None,
+) -> dict[str, Any]:
+    """Return the scale table of a model and a strategy given by name, with what it is about.
+
+    Its `output_rescale` is None where the head is not the word embedding.
+
+    Raises:
+        InputError: an unknown model or strategy.
+    """
+    spec = model_spec(model)
+    s = parse_strategy(strategy)
+    steps = OPTIMIZERS[optimizer].spec(kind=optimizer)
+    return {
+        "model": model,
+        "strategy": strategy_name(s),
+        "width": spec.width,
+        "output_rescale": output_rescale(spec.width, s) if architecture(spec).tied_head else None,
+        "parameters": parameter_count(spec),
+        "groups": scale_table(spec, StrategySpec(s=s, mlp_factor=mlp_factor), steps, lr),
+    }
+
+
+def factors(model: ModelSpec, strategy: StrategySpec, optimizer: OptimizerSpec) -> dict[str, tuple[float, float]]:
+    """Return (lr_factor, wd_factor) of every parameter by name, in the model's order."""
+    result = {}
+    for parameter in parameter_shapes(model):
+        parts = {_factors(group, model, strategy, optimizer) for group in parameter.groups}
+        assert len(parts) == 1, f"{parameter.name} fuses groups with different factors"
+        result[parameter.name] = parts.pop()
+    return result
+
+
+def _factors(group: Group, model: ModelSpec, strategy: StrategySpec, optimizer: OptimizerSpec) -> tuple[float, float]:
+    factor = lr_factor(group, dims(model), strategy.s, factors_of(optimizer), strategy.mlp_factor)
+    return factor, wd_factor(group, factor, optimizer.decay_pe)

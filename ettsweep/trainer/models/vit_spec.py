@@ -1,0 +1,82 @@
+"""What the planner must know of a Vision Transformer, without torch.
+
+T tokens (patches), P = n_patch numbers of a patch, D width, L depth, K classes.
+"""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from ettsweep.runs.spec import ModelSpec, indivisible
+from ettsweep.schema import Positive, PositiveFloat
+from ettsweep.strategies.factors import Dims, Group
+from ettsweep.trainer.models.transformer import (
+    ATTENTION_VECTORS,
+    Parameter,
+    attention_flops,
+    block_parameters,
+    mlp_flops,
+    mlp_vectors,
+)
+
+
+class VitSpec(ModelSpec):
+    """Pre-norm Vision Transformer: no class token, no biases but the head's, mean pooling."""
+
+    kind: Literal["vit"] = "vit"
+    patch_size: Positive
+    image_size: Positive
+    channels: Positive = 3
+    classes: Annotated[int, Field(ge=2)]
+    ln_eps: PositiveFloat = 1e-6
+
+    @model_validator(mode="after")
+    def _divisible(self) -> Self:
+        wrong = [
+            *indivisible("width", self.width, "heads", self.heads),
+            *indivisible("image_size", self.image_size, "patch_size", self.patch_size),
+        ]
+        if wrong:
+            raise ValueError("; ".join(wrong))
+        return self
+
+
+def n_patch(model: VitSpec) -> int:
+    """Return the numbers of a patch."""
+    return model.patch_size**2 * model.channels
+
+
+def patches(model: VitSpec) -> int:
+    """Return T, the patches of an image."""
+    return (model.image_size // model.patch_size) ** 2
+
+
+def dims(model: VitSpec) -> Dims:
+    """Return what the scaling strategies depend on."""
+    return Dims("vision", model.width, n_patch=n_patch(model), n_out=model.classes, mlp_ratio=model.mlp_ratio)
+
+
+def parameters(model: VitSpec) -> tuple[Parameter, ...]:
+    """Return all parameters in the torch model's order."""
+    n = model.width
+    return (
+        Parameter("patch", (Group.PATCH,), (n, n_patch(model))),
+        Parameter("pe", (Group.PE,), (patches(model), n)),
+        Parameter("head", (Group.HEAD,), (model.classes, n)),
+        Parameter("head_bias", (Group.HEAD_BIAS,), (model.classes,)),
+        *(p for i in range(model.depth) for p in block_parameters(f"blocks.{i}", model)),
+    )
+
+
+def forward_flops(model: VitSpec) -> int:
+    """Return 2 T P D of the patch embedding, L blocks, and 2 D K of the head."""
+    tokens = patches(model)
+    blocks = model.depth * (attention_flops(model, tokens) + mlp_flops(model, tokens))
+    return 2 * tokens * n_patch(model) * model.width + blocks + 2 * model.width * model.classes
+
+
+def activation_bytes(model: VitSpec, recompute: bool) -> int:
+    """Return what the blocks keep of one sample."""
+    vector = 4 * model.width * patches(model)
+    block = vector * (ATTENTION_VECTORS + mlp_vectors(model))
+    return block + model.depth * vector if recompute else model.depth * block

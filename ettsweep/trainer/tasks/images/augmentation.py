@@ -1,0 +1,208 @@
+"""Transforms of single images, made of timm's: what theory.md 6 says of data, in the words of an ImageTask.
+
+A worker makes bytes of an image, [H, W, C], and draws the noise that erases a part of it; `Normalisation` makes numbers
+of them on the device.
+"""
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.nn import functional as F
+
+from ettsweep.trainer.tasks.images.image_task import ImageTask
+from ettsweep.trainer.tasks.images.sources import Crop, whole
+
+
+class Erased(NamedTuple):
+    """A rectangle of an image that becomes noise: its upper left corner, and the normalised values [C, h, w]."""
+
+    top: int
+    left: int
+    noise: Tensor
+
+
+class Sample(NamedTuple):
+    """An image that is ready but for normalisation: bytes [H, W, C], and the rectangles that are erased."""
+
+    pixels: Tensor
+    erased: tuple[Erased, ...] = ()
+
+
+Transform = Callable[[Image.Image], Sample]
+"""From an RGB image to what a device makes numbers of."""
+
+
+def training_crop(task: ImageTask, image_size: int) -> Crop:
+    """Return how a training image is decoded: all of it, or the crop alone, already scaled."""
+    return ResizedCrop(image_size, task.crop_scale_min) if task.pixels == "torchvision" else whole
+
+
+class ResizedCrop:
+    """Decodes an image and scales a random crop of it, which is drawn as timm does, by torchvision.
+
+    A large JPEG is decoded at a half, a quarter or an eighth of its size, which libjpeg-turbo does quickly, as long as
+    the crop is then `ROOM` times as large as what it becomes.
+    """
+
+    def __init__(self, size: int, scale_min: float) -> None:
+        self._size, self._scale = size, (scale_min, 1.0)
+
+    def __call__(self, image: Image.Image) -> Image.Image:
+        """Return the crop in RGB, of the size that is asked for."""
+        from timm.data.transforms import RandomResizedCropAndInterpolation
+
+        box = RandomResizedCropAndInterpolation.get_params(image, self._scale, RATIO)
+        smaller = next((part for part in (8, 4, 2) if min(box[2:]) >= part * ROOM * self._size), 1)
+        before = image.size
+        if smaller > 1:
+            image.draft("RGB", (before[0] // smaller, before[1] // smaller))
+        down, across = image.size[1] / before[1], image.size[0] / before[0]
+        top, bottom = round(box[0] * down), round((box[0] + box[2]) * down)
+        left, right = round(box[1] * across), round((box[1] + box[3]) * across)
+        cut_HWC = torch.from_numpy(np.array(whole(image).crop((left, top, right, bottom))))
+        size = self._size, self._size
+        scaled_1CHW = F.interpolate(cut_HWC[None].permute(0, 3, 1, 2), size, mode="bicubic", antialias=True)
+        return Image.fromarray(scaled_1CHW[0].permute(1, 2, 0).numpy())
+
+
+ROOM = 2
+"""By how much a crop of what was decoded smaller is still to be scaled down. With 1, bytes of 1600 x 1200 photographs
+differ by 2 levels on average from those of whole ones, with 2 by 0.8; where none is decoded smaller, by 0.03."""
+
+RATIO = (3 / 4, 4 / 3)
+"""Of the sides of a random resized crop, as everybody has them."""
+
+
+def training_transform(task: ImageTask, image_size: int) -> Transform:
+    """Return what follows on decoding: crop, flip, RandAugment, erasing; it draws from the global generators."""
+    from timm.data.transforms_factory import create_transform
+    from torchvision import transforms
+
+    crop, augment, _ = create_transform(
+        image_size,
+        is_training=True,
+        separate=True,
+        scale=(task.crop_scale_min, 1.0),
+        hflip=task.flip,
+        color_jitter=0.0,
+        auto_augment=task.rand_augment or None,
+        interpolation="bicubic",
+        mean=task.mean,  # RandAugment fills with it
+        normalize=False,
+    )
+    if task.pixels == "torchvision":
+        crop = transforms.Compose(crop.transforms[1:])  # it is cropped before, where it is decoded
+    if task.crop == "padded":
+        crop = transforms.Compose(
+            [
+                transforms.Resize(image_size, transforms.InterpolationMode.BICUBIC),  # as good as nothing at that size
+                transforms.RandomCrop(image_size, padding=image_size // 8),
+                transforms.RandomHorizontalFlip(task.flip),
+            ]
+        )
+    for transform in augment.transforms:
+        for operation in getattr(transform, "ops", ()):
+            if operation.name.startswith("Posterize"):
+                operation.aug_fn = partial(_posterize, operation.aug_fn)
+    return transforms.Compose([crop, augment, Erasing(task.random_erasing)])  # type: ignore[no-any-return]
+
+
+def _posterize(posterize: Callable[..., Image.Image], image: Image.Image, bits: int, **rest: object) -> Image.Image:
+    """Keep the upper bits of each value; where RandAugment keeps none, Pillow raises since 13: that is black."""
+    return posterize(image, bits, **rest) if bits > 0 else Image.new(image.mode, image.size)
+
+
+class Erasing:
+    """Makes bytes of an image, and draws with some probability a rectangle of it that becomes noise, as timm does."""
+
+    def __init__(self, probability: float) -> None:
+        from timm.data.random_erasing import RandomErasing
+
+        self._draw = RandomErasing(probability, mode="pixel", device="cpu") if probability else None
+
+    def __call__(self, image: Image.Image) -> Sample:
+        pixels_HWC = torch.from_numpy(np.array(image))
+        drawn = _Drawn(pixels_HWC)
+        if self._draw is not None:
+            self._draw(drawn)
+        return Sample(pixels_HWC, tuple(drawn.erased))
+
+
+class _Drawn:
+    """Stands for a normalised image in timm's RandomErasing, and keeps what is written to it."""
+
+    dtype = torch.float32
+
+    def __init__(self, pixels_HWC: Tensor) -> None:
+        H, W, C = pixels_HWC.shape
+        self._shape = torch.Size((C, H, W))
+        self.erased: list[Erased] = []
+
+    def size(self) -> torch.Size:
+        return self._shape
+
+    def __setitem__(self, where: tuple[slice, slice, slice], noise: Tensor) -> None:
+        self.erased.append(Erased(where[1].start, where[2].start, noise))
+
+
+def evaluation_transform(task: ImageTask, image_size: int) -> Transform:
+    """Return a resize of the short side to `task.resize` and a centre crop."""
+    from timm.data.transforms_factory import create_transform
+    from torchvision import transforms
+
+    crop = create_transform(
+        image_size,
+        is_training=False,
+        crop_pct=image_size / (task.resize + 0.5),  # timm rounds image_size / crop_pct down
+        interpolation="bicubic",
+        normalize=False,
+    )
+    *crops, _ = crop.transforms
+    return transforms.Compose([*crops, Erasing(0.0)])  # type: ignore[no-any-return]
+
+
+class Normalisation:
+    """Makes numbers of bytes, with a mean of about 0 and a standard deviation of about 1 for each channel."""
+
+    def __init__(self, task: ImageTask, device: torch.device) -> None:
+        self._white = torch.tensor(255.0, device=device)  # a GPU would multiply by the reciprocal of a number
+        self._mean_C11, self._std_C11 = (
+            torch.tensor(values, device=device)[:, None, None] for values in (task.mean, task.std)
+        )
+
+    def __call__(self, pixels_BHWC: Tensor, rectangles: list[list[int]], noise: Tensor) -> Tensor:
+        """Return images [B, C, H, W]; each of the rectangles [image, top, left, height, width] takes the next noise."""
+        x_BCHW = pixels_BHWC.permute(0, 3, 1, 2).to(torch.float32, memory_format=torch.contiguous_format)
+        x_BCHW = x_BCHW.div_(self._white).sub_(self._mean_C11).div_(self._std_C11)
+        channels, start = x_BCHW.shape[1], 0
+        for image, top, left, height, width in rectangles:
+            end = start + channels * height * width
+            x_BCHW[image, :, top : top + height, left : left + width] = noise[start:end].view(channels, height, width)
+            start = end
+        return x_BCHW
+
+
+def seed_generators(seed: int) -> None:
+    """Seed all generators that transforms draw from; the ones of GPUs are left alone."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.default_generator.manual_seed(seed)
+
+
+@contextmanager
+def restored_generators() -> Iterator[None]:
+    """Leave the generators that transforms draw from as they were found."""
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+        torch.set_rng_state(states[2])

@@ -1,0 +1,232 @@
+"""Chunks of images, loaded in this process or by workers, and taken to the device.
+
+The unit of work is a chunk of some hundred images and not a batch of thousands: workers share a batch, a micro-batch
+comes as soon as its chunks do, and no more than a few chunks a worker are in memory.
+"""
+
+import atexit
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Generator, Iterable
+from functools import cache, partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, default_collate
+
+from ettsweep.errors import UndecodableError
+from ettsweep.processes import blocked
+from ettsweep.seeding import derive_seed
+from ettsweep.trainer.tasks.images.augmentation import (
+    Normalisation,
+    Sample,
+    Transform,
+    restored_generators,
+    seed_generators,
+)
+from ettsweep.trainer.tasks.images.sources import Crop, ImageSource, decode, whole
+
+Item = tuple[int, int]
+"""(epoch, index) of a training image: its augmentation is drawn from these."""
+
+REPLACEMENTS = 10
+"""Images in a row that cannot be decoded are replaced; more are no accident."""
+
+PAUSES_S = (0.1, 1.0)
+"""Before what could not be read is tried again: file servers restart."""
+
+
+class Problem(NamedTuple):
+    """An image that could not be used, by its name; `fatal` where going on makes no sense."""
+
+    name: str
+    reason: str
+    fatal: bool = False
+
+
+class Bytes(NamedTuple):
+    """What a worker has made of some images: workers raise nothing.
+
+    Attributes:
+        pixels: bytes [B, H, W, C].
+        rectangles: those that are erased, each as [image, top, left, height, width].
+        noise: what they become, one after the other.
+        labels: [B].
+        problems: met on the way.
+    """
+
+    pixels: Tensor
+    rectangles: list[list[int]]
+    noise: Tensor
+    labels: Tensor
+    problems: list[Problem]
+
+
+class Chunk(NamedTuple):
+    """Images [B, C, H, W] and labels [B] on the device, with the problems met on the way."""
+
+    images: Tensor
+    labels: Tensor
+    problems: list[Problem]
+
+
+class TrainingImages:
+    """Augmented images: each depends on (seed, epoch, index) alone, not on who loads it.
+
+    The place of an image that cannot be decoded takes the next one that can, drawn with the seed of the place.
+    """
+
+    def __init__(self, source: ImageSource, transform: Transform, seed: int, crop: Crop = whole) -> None:
+        self._source, self._transform, self._seed, self._crop = source, transform, seed, crop
+
+    def load(self, item: Item, problems: list[Problem]) -> tuple[Sample, int] | None:
+        """Return image and label; None where there is none, which a problem tells."""
+        epoch, first = item
+        for index in range(first, first + REPLACEMENTS + 1):
+            index %= len(self._source)
+            seed_generators(derive_seed(self._seed, "augment", epoch, first))
+            image = _image(self._source, index, problems, self._crop)
+            if image is not None:
+                return self._transform(image), int(self._source.labels[index])
+            if problems[-1].fatal:
+                return None
+        reason = f"as {REPLACEMENTS} images before it, cannot be decoded: the data set is damaged"
+        problems.append(Problem(self._source.name(index), reason, fatal=True))
+        return None
+
+
+class ValidationImages:
+    """Images by their index; those that cannot be decoded are left out."""
+
+    def __init__(self, source: ImageSource, transform: Transform) -> None:
+        self._source, self._transform = source, transform
+
+    def load(self, index: int, problems: list[Problem]) -> tuple[Sample, int] | None:
+        """Return image and label; None where there is none, which a problem tells."""
+        image = _image(self._source, index, problems)
+        return None if image is None else (self._transform(image), int(self._source.labels[index]))
+
+
+def _image(source: ImageSource, index: int, problems: list[Problem], crop: Crop = whole) -> Any:
+    try:
+        return decode(_read(source, index), crop)
+    except UndecodableError as error:
+        problems.append(Problem(source.name(index), f"cannot be decoded ({error})"))
+    except OSError as error:
+        reason = f"cannot be read ({error.strerror or error}): not the image is at fault, but the way to it"
+        problems.append(Problem(source.name(index), reason, fatal=True))
+    return None
+
+
+def _read(source: ImageSource, index: int) -> Any:
+    for pause_s in PAUSES_S:
+        try:
+            return source.read(index)
+        except OSError:
+            time.sleep(pause_s)
+    return source.read(index)
+
+
+Loaded = TrainingImages | ValidationImages
+
+
+def load(images: Loaded, order: Iterable[list[Any]], workers: int, *, pinned: bool) -> Generator[Bytes]:
+    """Yield a chunk for each list of places, which may have no end; closing the generator ends the workers.
+
+    With 0 workers this process loads; `pinned` memory is what a GPU copies from by itself.
+    """
+    # A flag, since workers do not listen to signals, and one that is being killed can hold no lock of it.
+    stop = torch.zeros(1, dtype=torch.uint8)
+    if workers:
+        stop.share_memory_()
+    loader: DataLoader[Any] = DataLoader(
+        _ChunkDataset(images, stop),
+        sampler=order,
+        batch_size=None,
+        num_workers=workers,
+        pin_memory=pinned,
+        generator=torch.Generator(),  # else it draws from the global one
+        worker_init_fn=partial(_start_worker, stop) if workers else None,
+    )
+    with blocked(*SIGNALS if workers else ()):  # they do not yet know what to do about them
+        try:
+            running = [iter(loader)]
+        except BaseException:
+            stop.fill_(1)  # workers that were started would ignore their end
+            raise
+    end = partial(_end, running, stop)
+    atexit.register(end)  # before multiprocessing waits for its children
+    try:
+        while (chunk := next(running[0], None)) is not None:
+            yield chunk
+    finally:
+        if running:  # else the interpreter is ending, and has little left to call
+            end()
+            atexit.unregister(end)
+
+
+def _end(running: list[Any], stop: Tensor) -> None:
+    stop.fill_(1)
+    running.clear()  # nothing else holds the loader's iterator, which joins its workers when it goes
+
+
+class _ChunkDataset(Dataset[Bytes]):
+    """Loads chunks, in a worker or here."""
+
+    def __init__(self, images: Loaded, stop: Tensor) -> None:
+        self._images, self._stop = images, stop
+
+    def __getitem__(self, places: list[Any]) -> Bytes:
+        loaded, problems = list[tuple[Sample, int]](), list[Problem]()
+        with restored_generators():
+            for place in places:
+                if self._stop.item() or (problems and problems[-1].fatal):
+                    break
+                if (one := self._images.load(place, problems)) is not None:
+                    loaded.append(one)
+        # In a worker, default_collate stacks right into the memory that is shared with the process that trains.
+        pixels = default_collate([sample.pixels for sample, _ in loaded]) if loaded else NONE_BHWC
+        erased = [(number, each) for number, (sample, _) in enumerate(loaded) for each in sample.erased]
+        rectangles = [[number, each.top, each.left, *each.noise.shape[1:]] for number, each in erased]
+        noise = torch.cat([each.noise.flatten() for _, each in erased]) if erased else torch.empty(0)
+        labels = torch.tensor([label for _, label in loaded], dtype=torch.int64)
+        return Bytes(pixels, rectangles, noise, labels, problems)
+
+
+NONE_BHWC = torch.empty((0, 1, 1, 3), dtype=torch.uint8)
+
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
+"""What a terminal, or SLURM, sends to all processes of a run: the one that trains says when to stop."""
+
+
+def _start_worker(stop: Tensor, number: int) -> None:
+    for each in SIGNALS:
+        signal.signal(each, signal.SIG_IGN)
+    # multiprocessing ends its children by it.
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0) if stop.item() else None)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+
+
+def on_device(chunks: Iterable[Bytes], device: torch.device, normalise: Normalisation) -> Generator[Chunk]:
+    """Yield normalised chunks on the device; on a GPU, this goes on beside what it computes."""
+    beside = _stream_beside(device) if device.type == "cuda" else None
+    for chunk in chunks:
+        with contextlib.nullcontext() if beside is None else torch.cuda.stream(beside):
+            pixels, noise, labels = (x.to(device, non_blocking=True) for x in (chunk.pixels, chunk.noise, chunk.labels))
+            images = normalise(pixels, chunk.rectangles, noise)
+        if beside is not None:
+            computing = torch.cuda.current_stream(device)
+            computing.wait_stream(beside)
+            for tensor in (images, labels):
+                tensor.record_stream(computing)  # its memory is not used again before
+        yield Chunk(images, labels, chunk.problems)
+
+
+@cache
+def _stream_beside(device: torch.device) -> torch.cuda.Stream:
+    """Return the stream for what arrives at a device; one, since memory is kept for each."""
+    return torch.cuda.Stream(device)

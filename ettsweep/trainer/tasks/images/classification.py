@@ -1,0 +1,185 @@
+"""Classification of images on a disk, ImageNet and CIFAR among them, with timm's augmentation."""
+
+import hashlib
+import itertools
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ettsweep.errors import DataMissingError
+from ettsweep.runs.spec import ImageModel
+from ettsweep.seeding import derive_seed
+from ettsweep.trainer.tasks.images.augmentation import (
+    Normalisation,
+    evaluation_transform,
+    restored_generators,
+    seed_generators,
+    training_crop,
+    training_transform,
+)
+from ettsweep.trainer.tasks.images.chunks import (
+    Chunk,
+    Item,
+    Loaded,
+    Problem,
+    TrainingImages,
+    ValidationImages,
+    load,
+    on_device,
+)
+from ettsweep.trainer.tasks.images.image_task import ImageTask
+from ettsweep.trainer.tasks.images.sources import ImageSource, open_sources
+from ettsweep.trainer.tasks.task import Batch, Classification, Loading, Share, global_batches, used
+
+VALIDATION_SLICE = 128
+
+TOLERATED = 10
+"""Images that may be corrupt in a small set; in a large one a hundredth may."""
+
+SAMPLED = 1000
+"""Images of each part whose names tell one data set, and its order, from others."""
+
+LISTED = "`ettsweep doctor --data PATH` lists all"
+
+
+class ChunkShare(NamedTuple):
+    """A chunk of a global batch, and what of it this process trains on.
+
+    Attributes:
+        number: of the chunk in its batch.
+        loaded: positions in the batch that are loaded: with Mixup the whole chunk, whose images are mixed.
+        used: those of them that are in the process's share.
+    """
+
+    number: int
+    loaded: range
+    used: range
+
+
+Piece = tuple[Tensor, Tensor]
+"""What a process uses of a chunk, augmented and mixed: images and targets."""
+
+
+def parts(share: Share, chunk_size: int, *, whole: bool) -> list[ChunkShare]:
+    """Return the chunks of a global batch that a share overlaps; they are loaded `whole`, or as far as it does."""
+    found = []
+    for number, start in enumerate(range(0, share.batch_size, chunk_size)):
+        chunk = range(start, min(start + chunk_size, share.batch_size))
+        used = range(max(chunk.start, share.span.start), min(chunk.stop, share.span.stop))
+        if used:
+            found.append(ChunkShare(number, chunk if whole else used, used))
+    return found
+
+
+def fingerprint(*sources: ImageSource) -> str:
+    """Return 12 hex digits that tell images in an order from others: all labels, and the names of some."""
+    digest = hashlib.sha256()
+    for source in sources:
+        digest.update(repr(source.classes).encode() + source.labels.tobytes())
+        for index in range(0, len(source), max(1, len(source) // SAMPLED)):
+            digest.update(Path(source.name(index)).stem.encode())
+    return digest.hexdigest()[:12]
+
+
+class Images(Classification):
+    """The task of a run: augmentation per (seed, epoch, image), Mixup per (seed, step, chunk of the global batch)."""
+
+    def __init__(
+        self, spec: ImageTask, model: ImageModel, seed: int, device: torch.device, share: Share, loading: Loading
+    ) -> None:
+        try:
+            from timm.data.mixup import Mixup
+        except ImportError:
+            raise DataMissingError(f"task {spec.kind} needs timm: pip install 'ettsweep[vision]'") from None
+        train, validation = open_sources(spec, model.classes, loading.data)
+        crop, transform = training_crop(spec, model.image_size), training_transform(spec, model.image_size)
+        self._train = TrainingImages(train, transform, seed, crop)
+        self._validation = ValidationImages(validation, evaluation_transform(spec, model.image_size))
+        self._normalise = Normalisation(spec, device)
+        self._sizes = len(train), len(validation)
+        self._mixup = None
+        if spec.mixup > 0 or spec.cutmix > 0:
+            self._mixup = Mixup(
+                spec.mixup,
+                spec.cutmix,
+                switch_prob=spec.mixup_switch,
+                label_smoothing=spec.label_smoothing,
+                num_classes=model.classes,
+            )
+        super().__init__(0.0 if self._mixup else spec.label_smoothing)
+        self._seed, self._device, self._share, self._loading = seed, device, share, loading
+        self._parts = parts(share, spec.mixup_chunk, whole=self._mixup is not None)
+        self._used = used(len(train), spec.samples)
+        self.steps_per_epoch = len(self._used) // share.batch_size
+        self._tolerated = max(TOLERATED, sum(self._sizes) // 100)
+        self._corrupt: set[str] = set()
+        self.fingerprint = fingerprint(train, validation)
+
+    def batches(self, first_step: int) -> Iterator[Batch]:
+        """Yield the micro-batches of this process's share of each step, augmented and mixed."""
+        with closing(self._arriving(self._train, self.order(first_step))) as chunks:
+            for step in itertools.count(first_step):
+                yield from self._cut(self._mixed(chunks, step))
+
+    def order(self, first_step: int) -> Iterator[list[Item]]:
+        """Yield the images of each chunk."""
+        for epoch, batch in global_batches(self._used, self._share.batch_size, self._seed, first_step):
+            chosen = batch.tolist()
+            for part in self._parts:
+                yield [(epoch, chosen[position]) for position in part.loaded]
+
+    def _mixed(self, chunks: Iterator[Chunk], step: int) -> Iterator[Piece]:
+        """Yield what this process uses of each chunk of a step."""
+        for part in self._parts:
+            images_BCHW, targets, _ = next(chunks)
+            if self._mixup is not None:
+                with self._loading.working(), restored_generators():
+                    seed_generators(derive_seed(self._seed, "mixup", step, part.number))
+                    images_BCHW, targets = self._mixup(images_BCHW, targets)
+            used = slice(part.used.start - part.loaded.start, part.used.stop - part.loaded.start)
+            yield images_BCHW[used], targets[used]
+
+    def _cut(self, pieces: Iterator[Piece]) -> Iterator[Batch]:
+        """Make micro-batches of the pieces of a step."""
+        held = list[Piece]()
+        for micro_batch in self._share.slices:
+            size = len(micro_batch)
+            while sum(len(targets) for _, targets in held) < size:
+                held.append(next(pieces))
+            images_BCHW, targets = held[0] if len(held) == 1 else map(torch.cat, zip(*held, strict=True))
+            yield Batch((images_BCHW[:size],), targets[:size], size / self._share.batch_size)
+            held = [(images_BCHW[size:], targets[size:])] if len(targets) > size else []
+
+    def validation(self) -> Iterator[Batch]:
+        """Yield this process's validation images: short side resized, centre cropped."""
+        order = [list(part) for part in self._share.validation(self._sizes[1], VALIDATION_SLICE)]
+        with closing(self._arriving(self._validation, order)) as chunks:
+            for images_BCHW, labels, _ in chunks:
+                if len(labels):
+                    yield Batch((images_BCHW,), labels)
+
+    def _arriving(self, images: Loaded, order: Iterable[list[Any]]) -> Generator[Chunk]:
+        """Yield chunks on the device; closing the generator ends the workers that load them."""
+        with closing(load(images, order, self._loading.workers, pinned=self._device.type == "cuda")) as chunks:
+            for chunk in on_device(chunks, self._device, self._normalise):
+                for problem in chunk.problems:
+                    self._judge(problem)
+                yield chunk
+
+    def _judge(self, problem: Problem) -> None:
+        """Say once of an image that it is left out, or end the run where it may not be."""
+        text = f"{problem.name}: {problem.reason}"
+        if problem.fatal:
+            raise DataMissingError(f"{text}; {LISTED}")
+        if self._loading.corrupt == "fail":
+            cure = "to leave such images out: `ettsweep retry RUN --launch-set corrupt_images=skip`"
+            raise DataMissingError(f"{text}; {cure}; {LISTED}")
+        if problem.name not in self._corrupt:
+            self._corrupt.add(problem.name)
+            self._loading.warn(text)
+        if len(self._corrupt) > self._tolerated:
+            raise DataMissingError(f"{text}, as {len(self._corrupt) - 1} others: too many to leave out; {LISTED}")

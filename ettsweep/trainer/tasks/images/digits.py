@@ -1,0 +1,62 @@
+"""Scikit-learn's digits: 1,797 real 8 x 8 images that come with the package, kept on the device."""
+
+import gzip
+from collections.abc import Iterator
+from functools import cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ettsweep.runs.spec import ImageModel
+from ettsweep.seeding import derive_seed
+from ettsweep.trainer.tasks.data_location import digits_file
+from ettsweep.trainer.tasks.images.image_task import DigitsTask
+from ettsweep.trainer.tasks.task import Batch, Classification, Loading, Share, global_batches, used
+
+VALIDATION_SLICE = 500
+
+
+@cache
+def _split(train_size: int, split_seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return normalised training and validation images [N, 1, 8, 8] and their labels [N], as scikit-learn has them.
+
+    Its own load_digits takes a second to import.
+    """
+    with gzip.open(digits_file(), "rt") as file:
+        table = np.loadtxt(file, delimiter=",")
+    images, labels = table[:, :64].reshape(-1, 8, 8), table[:, 64].astype(np.int64)
+    order = np.random.default_rng(derive_seed(split_seed, "digits split")).permutation(len(images))
+    train, validation = order[:train_size], order[train_size:]
+    mean, std = images[train].mean(), images[train].std()
+    images_NCHW = torch.from_numpy(((images - mean) / std)[:, None].astype(np.float32))
+    labels_N = torch.from_numpy(labels)
+    return images_NCHW[train], labels_N[train], images_NCHW[validation], labels_N[validation]
+
+
+class Digits(Classification):
+    """The task of a run: a fixed split, global mean and standard deviation, no augmentation."""
+
+    fingerprint = ""  # the package's
+
+    def __init__(
+        self, spec: DigitsTask, model: ImageModel, seed: int, device: torch.device, share: Share, loading: Loading
+    ) -> None:
+        super().__init__(spec.label_smoothing)
+        self._images, self._labels, val_x, val_y = (t.to(device) for t in _split(spec.train_size, spec.split_seed))
+        mine = [slice(one.start, one.stop, one.step) for one in share.validation(len(val_y), VALIDATION_SLICE)]
+        self._validation = [Batch((val_x[chosen],), val_y[chosen]) for chosen in mine]
+        self._seed, self._share = seed, share
+        self._used = used(spec.train_size, spec.samples)
+        self.steps_per_epoch = len(self._used) // share.batch_size
+
+    def batches(self, first_step: int) -> Iterator[Batch]:
+        for _, batch in global_batches(self._used, self._share.batch_size, self._seed, first_step):
+            batch_B = torch.from_numpy(batch).to(self._labels.device)
+            for positions in self._share.slices:
+                chosen_B = batch_B[positions.start : positions.stop]
+                share = len(positions) / self._share.batch_size
+                yield Batch((self._images[chosen_B],), self._labels[chosen_B], share)
+
+    def validation(self) -> Iterator[Batch]:
+        return iter(self._validation)

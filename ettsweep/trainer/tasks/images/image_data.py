@@ -1,0 +1,185 @@
+"""Where a set of images lies and in what form, found by a glance at folders: no torch, and no walk over the images."""
+
+import os
+import re
+import time
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal
+
+from ettsweep.errors import DataMissingError
+from ettsweep.runs.spec import ImageModel, ModelSpec
+from ettsweep.trainer.tasks.data_location import Side, data_env, resolve
+from ettsweep.trainer.tasks.images.image_task import ImageTask
+
+ORIGINAL = {"cifar10": "cifar-10-batches-py", "cifar100": "cifar-100-python"}
+"""The folder in which a data set is distributed."""
+
+SPLITS: dict[Side, tuple[str, ...]] = {"train": ("train", "training"), "val": ("val", "valid", "validation", "test")}
+"""What training and validation side are called, the first that is there being meant."""
+
+HUB = re.compile(r"hfds/[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+
+LAYOUTS = (
+    "a folder with train/ and val/, and in them a folder of images per class or tar files; with tar or WebDataset "
+    "files called *train*.tar and *val*.tar; or with parquet files; or hfds/OWNER/NAME, a data set of the hub "
+    "(docs/data.md)"
+)
+
+Format = Literal["class folders", "tar files", "parquet files", "hub data set", "CIFAR's own files"]
+
+
+@dataclass(frozen=True)
+class StoredSide:
+    """Where one side of a data set lies.
+
+    Attributes:
+        paths: the folder of class folders; the tar files; else the folder or the name of the whole data set.
+    """
+
+    side: Side
+    format: Format
+    paths: tuple[str, ...]
+
+
+def guess(data: str) -> str:
+    """Return the task that a data set looks like: CIFAR as it is distributed, or any other images."""
+    folder = Path(data)
+    names = [folder.name, *(os.listdir(folder) if folder.is_dir() else [])]
+    return next((kind for kind, name in ORIGINAL.items() if name in names), "imagenet")
+
+
+def locate(task: ImageTask, data: str | None) -> tuple[StoredSide, StoredSide]:
+    """Return where training and validation images of a task are; DataMissingError where that is not to be found.
+
+    Raises:
+        DataMissingError: nobody has said so, or there is nothing that is understood.
+    """
+    if data is None:
+        variable = data_env(task.kind)
+        raise DataMissingError(
+            f"task {task.kind}: no data set given; pass --data PATH or set {variable}=PATH\nPATH is {LAYOUTS}"
+        )
+    try:
+        return _locate(resolve(data), task.kind)
+    except OSError as error:
+        raise DataMissingError(f"task {task.kind}: {error.filename}: {error.strerror}") from None
+
+
+def _locate(data: str, kind: str) -> tuple[StoredSide, StoredSide]:
+    if data.startswith("hfds/"):
+        if not HUB.fullmatch(data):
+            raise DataMissingError(f"task {kind}: {data!r} names no data set of the hub: hfds/OWNER/NAME is expected")
+        return _whole("hub data set", data.removeprefix("hfds/"))
+    root, takes = Path(data), f"--data takes {LAYOUTS}"
+    if not root.is_dir():
+        what = "is a file" if root.exists() else "does not exist"
+        raise DataMissingError(f"task {kind}: {root} {what}; {takes}")
+    for original in (root / ORIGINAL[kind], root) if kind in ORIGINAL else ():
+        if original.name == ORIGINAL[kind] and original.is_dir():
+            return _whole("CIFAR's own files", str(original.parent))
+    folders, files = _entries(root)
+    train, val = (_side(root, side, folders, files) for side in SPLITS)
+    if train and val:
+        return train, val
+    if _has_parquet(root, folders, files):
+        return _whole("parquet files", data)
+    missing = " and ".join(f"no {side}/" for side, there in zip(SPLITS, (train, val), strict=True) if not there)
+    contents = ", ".join([*(f"{name}/" for name in folders), *files][:6]) or "nothing"
+    raise DataMissingError(f"task {kind}: {root} has {missing}: it holds {contents}; {takes}")
+
+
+def _whole(form: Format, name: str) -> tuple[StoredSide, StoredSide]:
+    if form in ("parquet files", "hub data set") and find_spec("datasets") is None:
+        raise DataMissingError(f"{name}: reading {form} needs datasets: pip install 'ettsweep[hub]'")
+    return StoredSide("train", form, (name,)), StoredSide("val", form, (name,))
+
+
+def _entries(folder: Path) -> tuple[list[str], list[str]]:
+    """Return the names of folders and of files."""
+    with os.scandir(folder) as entries:
+        found = sorted((entry.name, entry.is_dir()) for entry in entries if not entry.name.startswith("."))
+    return [name for name, is_dir in found if is_dir], [name for name, is_dir in found if not is_dir]
+
+
+def _side(root: Path, side: Side, folders: list[str], files: list[str]) -> StoredSide | None:
+    """Return a side that has a folder of its own, or tar files whose names say so; None where it has parquet files."""
+    for name in SPLITS[side]:
+        if name in folders:
+            inner, within = _entries(root / name)
+            if inner:
+                return StoredSide(side, "class folders", (str(root / name),))
+            if tars := [file for file in within if file.endswith(".tar")]:
+                return StoredSide(side, "tar files", tuple(str(root / name / tar) for tar in tars))
+    for name in SPLITS[side]:
+        if tars := [f for f in files if f.endswith(".tar") and name in re.findall("[a-z]+", f.lower())]:
+            return StoredSide(side, "tar files", tuple(str(root / tar) for tar in tars))
+    return None
+
+
+def _has_parquet(root: Path, folders: list[str], files: list[str]) -> bool:
+    """Look for parquet files here and one folder below, but not into a thousand class folders."""
+    return any(f.endswith(".parquet") for f in files) or any(
+        f.endswith(".parquet") for folder in folders[:10] for f in _entries(root / folder)[1]
+    )
+
+
+GLANCE_S = 2.0
+"""Seconds for a look at how many images there are before anything is submitted: enough for all but large sets."""
+
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png")
+"""What timm takes for an image, in any case of letters."""
+
+
+def check_counts(task: ImageTask, model: ModelSpec, data: str | None) -> None:
+    """Compare classes and images with what a run needs, as far as a glance at class folders tells.
+
+    Raises:
+        DataMissingError: they differ, so that every run would fail.
+    """
+    assert isinstance(model, ImageModel)
+    for (place, counts), wanted in zip(_glance(task, data), (task.train_size, task.val_size), strict=True):
+        if counts is None:
+            continue
+        key = f"task.{place.side}_size"
+        if len(counts) != model.classes:
+            told = f"{len(counts)} classes, the model has {model.classes}: --set model.classes={len(counts)}"
+        elif sum(counts) != wanted:
+            told = f"{sum(counts)} images, {key} is {wanted}: --set {key}={sum(counts)}"
+        else:
+            continue
+        raise DataMissingError(f"task {task.kind}: {place.paths[0]} has {told}")
+
+
+def fitted(task: ImageTask, model: ModelSpec, data: str) -> tuple[ImageTask, ModelSpec]:
+    """Return task and model with the numbers of images and classes that a glance finds, where they may be any.
+
+    Raises:
+        DataMissingError: there is nothing that is understood.
+    """
+    train, val = (counts for _, counts in _glance(task, data))
+    if not task.any_images or not train or not val:
+        return task, model
+    sizes = {"train_size": sum(train), "val_size": sum(val)}
+    return task.model_copy(update=sizes), model.model_copy(update={"classes": len(train)})
+
+
+def _glance(task: ImageTask, data: str | None) -> list[tuple[StoredSide, list[int] | None]]:
+    """Return both sides, each with the number of images of each class, None where a glance does not tell."""
+    until_s = time.monotonic() + GLANCE_S
+    return [
+        (place, _counts(Path(place.paths[0]), until_s) if place.format == "class folders" else None)
+        for place in locate(task, data)
+    ]
+
+
+def _counts(folder: Path, until_s: float) -> list[int] | None:
+    """Return the number of images of each class, None where that is not to be seen at a glance."""
+    counts = []
+    for name in _entries(folder)[0]:
+        inner, files = _entries(folder / name)
+        if inner or time.monotonic() > until_s:
+            return None
+        counts.append(sum(file.lower().endswith(IMAGE_SUFFIXES) for file in files))
+    return [count for count in counts if count]

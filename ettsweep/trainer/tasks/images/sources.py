@@ -1,0 +1,262 @@
+"""Sets of images with random access, from what lies on a disk: one source each for training and validation."""
+
+import io
+import os
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, UnidentifiedImageError
+
+from ettsweep.errors import DataMissingError, UndecodableError, first_line
+from ettsweep.trainer.tasks.images.image_data import ORIGINAL, SPLITS, StoredSide, locate
+from ettsweep.trainer.tasks.images.image_index import folder_index, numbered, tar_index
+from ettsweep.trainer.tasks.images.image_task import ImageTask
+
+
+class ImageSource(Protocol):
+    """Images in a fixed order.
+
+    Attributes:
+        classes: their names; a label is a position among them.
+        labels: of all images [N].
+    """
+
+    classes: list[str]
+    labels: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def name(self, index: int) -> str:
+        """Return what a person finds the image by."""
+        ...
+
+    def read(self, index: int) -> bytes | NDArray[np.uint8]:
+        """Return an image as it is stored, encoded or as pixels [H, W, 3]; OSError where it cannot be read.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        ...
+
+
+Crop = Callable[[Image.Image], Image.Image]
+"""From an image that has been opened, and not yet decoded, to what is used of it in RGB."""
+
+
+def whole(image: Image.Image) -> Image.Image:
+    """Decode all of an image."""
+    image.load()
+    return image if image.mode == "RGB" else image.convert("RGB")  # which would copy it
+
+
+def small(image: Image.Image) -> Image.Image:
+    """Decode an image as small as that is quick, which is good to see whether all of it is there."""
+    image.draft("RGB", (1, 1))
+    return image.convert("RGB")
+
+
+def decode(stored: bytes | NDArray[np.uint8], crop: Crop = whole) -> Image.Image:
+    """Return an image in RGB, or raise UndecodableError.
+
+    Raises:
+        UndecodableError: it is truncated, or no image.
+    """
+    if isinstance(stored, np.ndarray):
+        return crop(Image.fromarray(stored))
+    try:
+        with Image.open(io.BytesIO(stored)) as image:
+            return crop(image)
+    except MemoryError:
+        raise
+    except UnidentifiedImageError:
+        raise UndecodableError("no image of a known format" if stored else "an empty file") from None
+    except Exception as error:  # decoders raise all kinds of errors on bytes that are not theirs
+        raise UndecodableError(str(error) or type(error).__name__) from None
+
+
+def open_sources(task: ImageTask, classes: int, data: str | None) -> tuple[ImageSource, ImageSource]:
+    """Return the images of training and validation, after checks of what a run relies on.
+
+    Raises:
+        DataMissingError: they are not there, or not those of the task; the message says what would work.
+    """
+    train, val = (open_source(place, task.kind) for place in locate(task, data))
+    if wrong := mismatches(task, classes, train, val):
+        raise DataMissingError("\n".join(f"task {task.kind}: {line}" for line in wrong))
+    return train, val
+
+
+def mismatches(task: ImageTask, classes: int | None, train: ImageSource, val: ImageSource) -> list[str]:
+    """Return in what the images are not those that a task names; `classes` of the model, None for any."""
+    wrong = []
+    if train.classes != val.classes:
+        for here, there, part in ((train, val, "training"), (val, train, "validation")):
+            if only := [name for name in here.classes if name not in set(there.classes)]:
+                wrong.append(f"{len(only)} classes are in the {part} images only: {', '.join(only[:20])}")
+        wrong = wrong or ["training and validation images number their classes differently"]
+    if classes is not None and len(train.classes) != classes:
+        wrong.append(
+            f"{len(train.classes)} classes are there, the model has {classes}: --set model.classes={len(train.classes)}"
+        )
+    for key, source in (("train_size", train), ("val_size", val)):
+        wanted = getattr(task, key)
+        if len(source) != wanted:
+            cure = f"{'complete them, or ' if len(source) < wanted else ''}--set task.{key}={len(source)}"
+            wrong.append(f"{len(source)} images are there, task.{key} is {wanted}: {cure}")
+    return wrong
+
+
+def open_source(place: StoredSide, kind: str) -> ImageSource:
+    """Return the images of one part of a data set, or raise DataMissingError; they are listed once for many runs.
+
+    Raises:
+        DataMissingError: there are none, or they are not what they seem to be.
+    """
+    stats = [Path(path).stat() for path in place.paths if Path(path).exists()]
+    return _listed(place, kind, tuple((stat.st_mtime_ns, stat.st_size) for stat in stats))
+
+
+@lru_cache(maxsize=4)
+def _listed(place: StoredSide, kind: str, stamps: tuple[tuple[int, int], ...]) -> ImageSource:
+    """List images; `stamps` tell whether what was listed is what is there."""
+    match place.format:
+        case "class folders":
+            return FolderSource(place)
+        case "tar files":
+            return TarSource(place)
+        case "CIFAR's own files":
+            return CifarSource(place, kind)
+        case "parquet files" | "hub data set":
+            return HubSource(place)
+
+
+class FolderSource(ImageSource):
+    """A folder with a folder of images per class, in timm's order."""
+
+    def __init__(self, place: StoredSide) -> None:
+        self._root = Path(place.paths[0])
+        self.classes, self.labels, self._paths, _ = folder_index(place.paths[0])
+
+    def _path(self, index: int) -> Path:
+        return self._root / os.fsdecode(self._paths[index])
+
+    def name(self, index: int) -> str:
+        return str(self._path(index))
+
+    def read(self, index: int) -> bytes:
+        return self._path(index).read_bytes()
+
+
+class TarSource(ImageSource):
+    """Images in tar files; nothing stays open, so that processes can share it."""
+
+    def __init__(self, place: StoredSide) -> None:
+        self._tars = place.paths
+        self.classes, self.labels, self._names, self._places = tar_index(place.paths)
+
+    def name(self, index: int) -> str:
+        return f"{self._tars[self._places[index, 0]]}: {os.fsdecode(self._names[index])}"
+
+    def read(self, index: int) -> bytes:
+        tar, offset, size = self._places[index].tolist()
+        with Path(self._tars[tar]).open("rb", buffering=0) as file:
+            return os.pread(file.fileno(), size, offset)
+
+
+class CifarSource(ImageSource):
+    """CIFAR as it is distributed, in memory as pixels; torchvision unpickles nothing whose MD5 is not the right one."""
+
+    def __init__(self, place: StoredSide, kind: str) -> None:
+        from timm.data.dataset_factory import create_dataset
+
+        split = {"train": "train", "val": "test"}[place.side]
+        folder = str(Path(place.paths[0]) / ORIGINAL[kind])
+        try:
+            data = create_dataset(f"torch/{kind}", root=place.paths[0], split=split, download=False)
+        except RuntimeError:
+            raise DataMissingError(
+                f"{folder}: files are missing, or are not the published ones (their MD5 differs), and are not opened; "
+                f"get them again from https://www.cs.toronto.edu/~kriz/cifar.html"
+            ) from None
+        self.classes: list[str] = list(data.classes)
+        self.labels = np.array(data.targets, dtype=np.int64)
+        self._pixels_NHWC: NDArray[np.uint8] = data.data
+        self._where = f"{folder} ({split})"
+
+    def name(self, index: int) -> str:
+        return f"{self._where}: image {index}"
+
+    def read(self, index: int) -> NDArray[np.uint8]:
+        pixels_HWC: NDArray[np.uint8] = self._pixels_NHWC[index]
+        return pixels_HWC
+
+
+IMAGE_COLUMNS = ("image", "img", "jpg", "png")
+LABEL_COLUMNS = ("label", "labels", "fine_label", "cls")
+
+
+class HubSource(ImageSource):
+    """Rows of parquet files, or of a data set of the hub, in the order of its files.
+
+    `datasets` copies them to its own cache, since parquet has no random access. Images stay encoded, so that a damaged
+    one is met where it is decoded. They need have no name of their own.
+    """
+
+    def __init__(self, place: StoredSide) -> None:
+        name = place.paths[0]
+        try:
+            import datasets
+
+            splits = datasets.load_dataset(name)
+            split = _only(f"{name}: split", SPLITS[place.side], list(splits))
+            table = splits[split]
+            self._image, label = (
+                _only(f"{name}: column", expected, table.column_names) for expected in (IMAGE_COLUMNS, LABEL_COLUMNS)
+            )
+            labels, names = table[label][:], getattr(table.features[label], "names", None)
+            if None in labels:
+                raise DataMissingError(
+                    f"{name}: split {split} has rows without a label, the first is {labels.index(None)}"
+                )
+            self._rows = table.select_columns(self._image).cast_column(self._image, datasets.Image(decode=False))
+            if names:
+                self.classes, self.labels = list(names), np.array(labels, np.int64)
+            else:
+                self.classes, self.labels = numbered(list(map(str, labels)))
+        except DataMissingError:
+            raise
+        except Exception as error:  # of the network, of the hub, of pyarrow: each has its own
+            reason = f"{type(error).__name__}: {first_line(error)}"
+            raise DataMissingError(f"{name}: cannot be opened as a data set ({reason})") from error
+        self._where = f"{name}, {split}"
+        if not len(self.labels):
+            raise DataMissingError(f"{name}: split {split} has no rows")
+        if self.labels.min() < 0:
+            raise DataMissingError(f"{name}: split {split} has no labels (they are {self.labels.min()})")
+
+    def name(self, index: int) -> str:
+        """Return the row, and what the table calls the image."""
+        path = self._stored(index).get("path")
+        return f"{self._where}, row {index}" + (f": {path}" if path else "")
+
+    def read(self, index: int) -> bytes:
+        """Return the content of the row, or of the file that it names."""
+        stored = self._stored(index)
+        content, path = stored.get("bytes"), stored.get("path")
+        return Path(path).read_bytes() if content is None and path else content or b""
+
+    def _stored(self, index: int) -> dict[str, Any]:
+        return self._rows[index][self._image] or {}
+
+
+def _only(what: str, expected: tuple[str, ...], there: list[str]) -> str:
+    """Return the first expected name that is there."""
+    names = [name for name in expected if name in there]
+    if not names:
+        raise DataMissingError(f"{what}: one of {', '.join(expected)} is expected, it has {', '.join(there)}")
+    return names[0]

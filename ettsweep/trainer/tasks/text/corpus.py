@@ -1,0 +1,263 @@
+"""Tokenised text with random access to blocks of whole sentences, from memory-mapped shards or in memory."""
+
+# T tokens of a block, S sentences of a block, N tokens of the vocabulary
+
+import contextlib
+import hashlib
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ettsweep.errors import CorruptError, EttsweepError, InputError
+from ettsweep.files import cache_folder, sha256_of, write_atomic
+from ettsweep.processes import cores
+from ettsweep.trainer.tasks.data_location import SIDES, Side
+from ettsweep.trainer.tasks.text.corpus_manifest import AGAIN, SHARDS, TOKENIZER, Manifest, corpus_digest, read_manifest
+from ettsweep.trainer.tasks.text.shards import ShardWriter, Texts, block_starts, shard_size, unpack
+from ettsweep.trainer.tasks.text.tokenizer import Tokenizer, read_tokenizer_file, split_sentences, word_tables
+
+OPEN_SHARDS = 256
+"""Shards that a process keeps open at once; each holds a file descriptor."""
+
+
+class TextBlock(NamedTuple):
+    """Consecutive sentences of one document.
+
+    Attributes:
+        tokens_T: without [start] and [end].
+        lengths_S: tokens of each sentence; they add up to T.
+    """
+
+    tokens_T: NDArray[np.int64]
+    lengths_S: NDArray[np.int64]
+
+
+class Shards(Protocol):
+    """One side of a corpus: the documents of each shard."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, shard: int, /) -> Texts: ...
+
+
+class TextBlocks:
+    """All blocks of one side of a corpus, in its order, for any number of them: each takes four bytes of memory."""
+
+    def __init__(self, shards: Shards, block_tokens: int) -> None:
+        if block_tokens < 1:
+            raise InputError(f"blocks of {block_tokens} tokens are not possible")
+        self._shards = shards
+        edges = [np.zeros(0, np.uint32)]
+        self._first = np.zeros(len(shards) + 1, np.int64)
+        for shard in range(len(shards)):
+            texts = shards[shard]
+            starts = block_starts(texts, block_tokens)
+            edges += [starts, np.array([len(texts.tokens)], np.uint32)]
+            self._first[shard + 1] = self._first[shard] + len(starts)
+        self._edges = np.concatenate(edges)  # those of the blocks of a shard, from its first token to behind its last
+
+    def __len__(self) -> int:
+        return int(self._first[-1])
+
+    def sizes(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        start = indices + np.searchsorted(self._first, indices, side="right") - 1
+        sizes: NDArray[np.int64] = (self._edges[start + 1] - self._edges[start]).astype(np.int64)
+        return sizes
+
+    def block(self, index: int) -> TextBlock:
+        """Return a block; IndexError where there is none of this number.
+
+        Raises:
+            IndexError: there is none of this number.
+        """
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        shard = int(np.searchsorted(self._first, index, side="right")) - 1
+        texts = self._shards[shard]
+        start, end = self._edges[index + shard : index + shard + 2]
+        # Numbers of the ends' own type: for others, all ends would be converted each time.
+        first = int(np.searchsorted(texts.sentence_ends, start, side="right"))
+        last = int(np.searchsorted(texts.sentence_ends, end, side="left"))
+        edges = np.array([start, *texts.sentence_ends[first:last], end], np.int64)
+        return TextBlock(texts.tokens[start:end].astype(np.int64), np.diff(edges))
+
+
+class Corpus:
+    """Tokenised text.
+
+    Attributes:
+        n_vocab: of the model.
+        digest: 12 hex digits of the tokens in their order.
+        tokenizer: what made them.
+        leads_with_space, is_space: of each token [N], for `tokenizer.word_starts`.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, digest: str, sides: Callable[[Side], Shards]) -> None:
+        self.n_vocab = tokenizer.n_vocab
+        self.digest = digest
+        self.tokenizer = tokenizer
+        self.leads_with_space, self.is_space = word_tables(tokenizer)
+        self._sides = sides
+
+    def blocks(self, side: Side, block_tokens: int) -> TextBlocks:
+        """Return training or validation text in blocks of at most so many tokens."""
+        return TextBlocks(self._sides(side), block_tokens)
+
+
+# --- in memory --------------------------------------------------------------------------------------------------------
+
+
+def corpus_of(documents: Sequence[str], tokenizer: Tokenizer, is_val: Sequence[bool]) -> Corpus:
+    """Return the corpus of texts that are in memory, none white space alone: as `ettsweep data text` would make it."""
+    writer = ShardWriter(tokenizer.n_vocab)
+    for text, val in zip(documents, is_val, strict=True):
+        add_documents(writer, tokenizer, [(text.strip(), "val" if val else "train")])
+    digest = corpus_digest(tokenizer.sha256, tokenizer.n_vocab, [hashlib.sha256(writer.pack()).hexdigest()])
+    sides = {side: [writer.texts(side)] for side in SIDES}
+    return Corpus(tokenizer, digest, sides.__getitem__)
+
+
+def add_documents(writer: ShardWriter, tokenizer: Tokenizer, documents: Sequence[tuple[str, Side]]) -> None:
+    """Tokenise documents, all at once, and add each to its side."""
+    sentences = [split_sentences(text) for text, _ in documents]
+    tokens, lengths = tokenizer.encode([one for document in sentences for one in document])
+    ends = np.cumsum([0, *map(len, sentences)])
+    token_ends = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
+    for (text, side), first, last in zip(documents, ends[:-1], ends[1:], strict=True):
+        here = slice(int(token_ends[first]), int(token_ends[last]))
+        writer.add(side, lengths[first:last], tokens[here], len(text.encode()))
+
+
+# --- on disk ----------------------------------------------------------------------------------------------------------
+
+
+class _Files:
+    """Shards in files, opened when they are needed and closed when others are."""
+
+    def __init__(self, folder: Path, manifest: Manifest, side: Side) -> None:
+        self._shards, self._n_vocab, self._side = folder / SHARDS, manifest.n_vocab, side
+        self._records = [record for record in manifest.shards if record.counts(side).documents]
+        self._opened = lru_cache(OPEN_SHARDS)(self._open)
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __getitem__(self, shard: int, /) -> Texts:
+        return self._opened(shard)
+
+    def _open(self, shard: int) -> Texts:
+        record = self._records[shard]
+        path = self._shards / record.name
+        try:
+            data = np.memmap(path, np.uint8, "r", shape=(record.size,))
+        except (OSError, ValueError) as error:
+            raise CorruptError(f"{path}: cannot be read any more ({error})") from None
+        return unpack(data, self._side, self._n_vocab, record.train, record.val)
+
+
+def open_corpus(folder: Path) -> Corpus:
+    """Open a corpus that `ettsweep data text` has made.
+
+    Checksums are compared when the files are seen for the first time by this user; sizes always.
+
+    Raises:
+        DataMissingError: it is not there, or not finished.
+        CorruptError: shards or tokenizer were changed after tokenisation.
+    """
+    manifest = read_manifest(folder)
+    tokenizer = read_own_tokenizer(folder, manifest)
+    verify(folder, manifest)
+    return Corpus(tokenizer, manifest.digest, lambda side: _Files(folder, manifest, side))
+
+
+def read_own_tokenizer(folder: Path, manifest: Manifest) -> Tokenizer:
+    """Return the tokenizer of a corpus, or raise CorruptError where it is not the one that made the shards.
+
+    Raises:
+        CorruptError: it is not there, or another one than the shards were made with.
+    """
+    path = folder / TOKENIZER
+    try:
+        tokenizer = read_tokenizer_file(path)
+    except (OSError, InputError, UnicodeDecodeError) as error:
+        told = error.strerror if isinstance(error, OSError) else error
+        raise CorruptError(f"{path}: is not the tokenizer of these shards: {told}; {AGAIN}") from None
+    if (tokenizer.sha256, tokenizer.n_vocab) != (manifest.tokenizer_sha256, manifest.n_vocab):
+        raise CorruptError(
+            f"{path}: is not the tokenizer that the shards were made with (it has {tokenizer.bpe_tokens} byte-pair "
+            f"tokens, theirs had {manifest.bpe_tokens}); put that one back, or {AGAIN}"
+        )
+    return tokenizer
+
+
+def verify(folder: Path, manifest: Manifest, *, anew: bool = False, tell: Callable[[int], None] | None = None) -> None:
+    """Compare sizes and checksums of all shards with the manifest; checksums of the very files once only, or `anew`.
+
+    A CorruptError names each that differs. `tell` is called with the bytes of each shard that was read.
+
+    Raises:
+        CorruptError: shards were changed after tokenisation; each is named.
+    """
+    wrong = list[str]()
+    for record in manifest.shards:
+        path = folder / SHARDS / record.name
+        try:
+            info = path.stat()
+        except OSError as error:
+            wrong.append(f"{path}: {error.strerror}")
+            continue
+        if info.st_size != record.size or shard_size(manifest.n_vocab, record.train, record.val) != record.size:
+            wrong.append(f"{path}: has {info.st_size} bytes, {record.size} were written")
+    _raise_changed(wrong)
+    stamp = stamp_of(folder, manifest)
+    if not anew and stamp is not None and stamp.exists():
+        return
+    with ThreadPoolExecutor(min(16, cores())) as pool:
+        found = pool.map(lambda record: _changed(folder / SHARDS / record.name, record.sha256), manifest.shards)
+        for record, changed in zip(manifest.shards, found, strict=True):
+            wrong += [changed] if changed else []
+            if tell is not None:
+                tell(record.size)
+    _raise_changed(wrong)
+    mark_verified(stamp)
+
+
+def _changed(path: Path, sha256: str) -> str | None:
+    try:
+        same = sha256_of(path) == sha256
+    except OSError as error:
+        return f"{path}: cannot be read ({error.strerror})"
+    return None if same else f"{path}: was changed after tokenisation (its checksum differs)"
+
+
+def _raise_changed(wrong: Sequence[str]) -> None:
+    if wrong:
+        more = [f"and {len(wrong) - 10} more"] if len(wrong) > 10 else []
+        raise CorruptError(
+            "; ".join([*wrong[:10], *more, "run the same `ettsweep data text` again: it mends these alone"])
+        )
+
+
+def stamp_of(folder: Path, manifest: Manifest) -> Path | None:
+    """Return the file whose presence says that these very shards were found good, None where there can be none."""
+    try:
+        paths = [(folder / SHARDS / record.name).resolve() for record in manifest.shards]
+        infos = [(path, path.stat()) for path in paths]
+        stats = [(str(path), info.st_size, info.st_mtime_ns, info.st_ino) for path, info in infos]
+        name = hashlib.sha256(repr((manifest.digest, stats)).encode()).hexdigest()[:24]
+        return cache_folder() / f"text-{name}.verified"
+    except (OSError, RuntimeError):
+        return None
+
+
+def mark_verified(stamp: Path | None) -> None:
+    """Note that all shards are as they were written."""
+    if stamp is not None:
+        with contextlib.suppress(OSError, EttsweepError):  # without a cache, all is read each time
+            stamp.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(stamp, "")

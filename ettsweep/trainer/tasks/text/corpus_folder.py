@@ -1,0 +1,121 @@
+"""The folder that becomes a corpus: only where nothing else is, by one command at a time, finished in one rename."""
+
+import fcntl
+import os
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from ettsweep.errors import EttsweepError, InputError, StorageError
+from ettsweep.files import storage_errors, write_atomic
+from ettsweep.trainer.tasks.text.corpus import mark_verified, stamp_of
+from ettsweep.trainer.tasks.text.corpus_manifest import MANIFEST, SHARDS, TOKENIZER, Manifest, read_manifest
+
+TRAINED = "tokenizer-"
+"""Beginning of the name of the file that processes read the tokenizer from."""
+
+_OWN = re.compile(rf"[0-9a-f]{{24}}(-\d+\.bin|\.json)|{TRAINED}[0-9a-f]{{24}}\.json")
+_TEMPORARY = re.compile(r"\A\.(.+)\.[0-9a-f]{32}\.tmp\Z")
+
+
+def check_folder(out: Path) -> None:
+    """Check that a folder may become a corpus: nothing else is there, and it can be written.
+
+    Raises:
+        InputError: something else is there.
+        StorageError: it cannot be written.
+    """
+    if out.exists() and not out.is_dir():
+        raise InputError(f"--out {out}: is a file; a folder is expected")
+    above = next(folder for folder in (out, *out.absolute().parents) if folder.exists())
+    if not os.access(above, os.W_OK | os.X_OK):
+        raise StorageError(f"--out {out}: {above} cannot be written; choose another folder")
+    if out.is_dir() and (others := not_own(out)):
+        names = ", ".join(others[:6])
+        raise InputError(f"--out {out}: is not empty, and no tokenised text (it holds {names}); name a new folder")
+
+
+def not_own(folder: Path) -> list[str]:
+    """Return what a folder holds beside tokenised text, be that finished or not."""
+    shards = folder / SHARDS
+    inside = sorted(shards.iterdir()) if shards.is_dir() else []
+    expected = {SHARDS} if shards.is_dir() else set[str]()
+    if any(map(_is_own, inside)) or corpus_there(folder):  # others may have files of these names, too
+        expected |= {MANIFEST, TOKENIZER}
+    names = [path.name for path in sorted(folder.iterdir()) if _final_name(path) not in expected]
+    names += [f"{SHARDS}/{path.name}" for path in inside if not _is_own(path)]
+    return [name for name in names if not Path(name).name.startswith(".nfs")]  # a shard that a run still reads
+
+
+def _final_name(path: Path) -> str:
+    """Return the name of a file, or that of the one of which it is what a kill has left (see files.write_atomic)."""
+    return _TEMPORARY.sub(r"\1", path.name)
+
+
+def _is_own(path: Path) -> bool:
+    """Return whether something in `shards/` has a name that `ettsweep data text` gives."""
+    return _OWN.fullmatch(_final_name(path)) is not None
+
+
+def corpus_there(out: Path) -> Manifest | None:
+    """Return what is known of the finished corpus in a folder, None where there is none."""
+    try:
+        return read_manifest(out)
+    except EttsweepError:
+        return None
+
+
+@contextmanager
+def corpus_folder(out: Path) -> Iterator[Path]:
+    """Give the folder for shards, for this command alone; nothing that is of no use stays behind.
+
+    Raises:
+        StorageError: it cannot be made, or another command is at work there.
+    """
+    shards = out / SHARDS
+    with storage_errors(out):
+        made = [shards, *(folder for folder in (out, *out.parents) if not folder.exists())]
+        shards.mkdir(parents=True, exist_ok=True)
+        lock = os.open(out, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # not all file systems have locks on folders
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise StorageError(f"{out}: another `ettsweep data text` is writing there") from None
+        try:
+            yield shards
+        finally:
+            for path in [*out.glob(".*.tmp"), *shards.glob(".*.tmp")]:
+                if _final_name(path) in (MANIFEST, TOKENIZER) or _is_own(path):
+                    path.unlink(missing_ok=True)
+            _remove_unused(shards, made)
+    finally:
+        os.close(lock)
+
+
+def _remove_unused(shards: Path, folders: Iterable[Path]) -> None:
+    """Remove the folders of a command that has finished no part."""
+    if any(not (path.name.startswith(TRAINED) and _is_own(path)) for path in shards.iterdir()):
+        return
+    for path in shards.iterdir():
+        path.unlink()
+    with suppress(OSError):  # something else is in them
+        for folder in folders:
+            folder.rmdir()
+
+
+def finish(out: Path, manifest: Manifest, tokenizer: Path) -> None:
+    """Make a corpus of finished shards, and remove those of an earlier one that it does not have."""
+    own, text = out / TOKENIZER, tokenizer.read_bytes()
+    if not own.is_file() or own.read_bytes() != text:
+        (out / MANIFEST).unlink(missing_ok=True)  # at no instant does it stand beside a tokenizer that is not its own
+        write_atomic(own, text)
+    write_atomic(out / MANIFEST, manifest.model_dump_json(indent=1))
+    keep = {tokenizer.name, *(shard.name for shard in manifest.shards)}
+    keep |= {f"{shard.name.partition('-')[0]}.json" for shard in manifest.shards}
+    for path in (out / SHARDS).iterdir():
+        if path.name not in keep and _is_own(path):
+            path.unlink()
+    mark_verified(stamp_of(out, manifest))  # each shard was made or compared just now

@@ -1,0 +1,168 @@
+"""The manifest of a tokenised corpus: what it holds, from what and how it was made; no torch, no numpy.
+
+A corpus is a folder with `manifest.json`, `tokenizer.json` and `shards/`; `ettsweep data text` makes it.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Literal, NoReturn
+
+from pydantic import Field, ValidationError
+
+from ettsweep.errors import CorruptError, DataMissingError
+from ettsweep.files import loads
+from ettsweep.schema import Frozen, digest, problems
+from ettsweep.trainer.tasks.data_location import SIDES, Side
+from ettsweep.trainer.tasks.text.text_task import CorpusDigest
+
+VERSION = 1
+"""Of the format on disk."""
+
+LONG = 512
+"""Tokens of a block between [start] and [end] in the models of the paper; sentences above it are counted, and cut."""
+
+MANIFEST, TOKENIZER, SHARDS = "manifest.json", "tokenizer.json", "shards"
+
+Documents = Literal["blank-line", "line", "file"]
+"""What a document is in a text file: what stands between blank lines, a line, or the whole file."""
+
+Count = Annotated[int, Field(ge=0)]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class Counts(Frozen):
+    """What one side of the split holds.
+
+    Attributes:
+        text_bytes: of the documents, in UTF-8.
+        long_sentences: of more than 512 tokens.
+        blocks: of at most 512 tokens.
+    """
+
+    documents: Count = 0
+    sentences: Count = 0
+    tokens: Count = 0
+    text_bytes: Count = 0
+    long_sentences: Count = 0
+    blocks: Count = 0
+
+
+class ShardRecord(Frozen):
+    """A file in `shards/`: its size in bytes, its checksum, and what it holds for training and validation."""
+
+    name: Annotated[str, Field(pattern=r"^[0-9a-f]{24}-\d+\.bin$")]
+    size: Count
+    sha256: Sha256
+    train: Counts
+    val: Counts
+
+    def counts(self, side: Side) -> Counts:
+        return self.train if side == "train" else self.val
+
+
+class Settings(Frozen):
+    """How a corpus was made, beside its tokenizer.
+
+    Attributes:
+        val_fraction: share of the documents that validate.
+        val_below: of the 2^64 hashes that a document may have, how many make it validate; more than the share says
+            where a small corpus would have no validation document otherwise.
+    """
+
+    text_field: str
+    documents: Documents
+    val_fraction: Annotated[float, Field(gt=0, lt=1)]
+    val_below: Annotated[int, Field(gt=0)]
+    shard_mib: Annotated[float, Field(gt=0)]
+
+
+class Manifest(Frozen):
+    """All that is known of a corpus.
+
+    Attributes:
+        digest: 12 hex digits of the tokens in their order: not of paths, times, or how many processes worked.
+        n_vocab: of the model, special tokens included.
+        bpe_tokens: of the byte-pair encoding.
+        tokenizer_sha256: of its vocabulary and merges (trainer/tasks/text/tokenizer.py).
+        skipped: documents that were left out, since they are white space alone.
+    """
+
+    version: int
+    digest: CorpusDigest
+    n_vocab: Annotated[int, Field(ge=9)]
+    bpe_tokens: Annotated[int, Field(ge=1)]
+    tokenizer_sha256: Sha256
+    inputs: tuple[str, ...]
+    settings: Settings
+    train: Counts
+    val: Counts
+    skipped: Count
+    shards: tuple[ShardRecord, ...]
+
+    def counts(self, side: Side) -> Counts:
+        return self.train if side == "train" else self.val
+
+
+def corpus_digest(tokenizer_sha256: str, n_vocab: int, shards: Iterable[str]) -> str:
+    """Return what names the tokens of a corpus in their order; `shards` are the checksums of its shards."""
+    return digest([tokenizer_sha256, n_vocab, list(shards)])
+
+
+def add_up(counts: Iterable[Counts]) -> Counts:
+    rows = [one.model_dump() for one in counts]
+    return Counts(**{name: sum(row[name] for row in rows) for name in Counts.model_fields})
+
+
+def is_corpus(folder: Path) -> bool:
+    """Say whether a folder holds tokenised text, be it finished or not."""
+    return (folder / MANIFEST).is_file() or (folder / SHARDS).is_dir()
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Read what a corpus holds.
+
+    Raises:
+        DataMissingError: there is no corpus, it is not finished, or one of its parts is empty.
+        CorruptError: the manifest cannot be read, is of another version, or was edited.
+    """
+    path = folder / MANIFEST
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        _missing(folder, error)
+    _check_version(path, data)
+    try:
+        manifest = Manifest.model_validate_json(data)
+    except ValidationError as error:
+        raise CorruptError("; ".join(problems(error, str(path)))) from None
+    named = corpus_digest(manifest.tokenizer_sha256, manifest.n_vocab, (shard.sha256 for shard in manifest.shards))
+    if named != manifest.digest or any(
+        manifest.counts(side) != add_up(shard.counts(side) for shard in manifest.shards) for side in SIDES
+    ):
+        raise CorruptError(f"{path}: was edited: its digest or counts are not those of its shards; {AGAIN}")
+    empty = [what for what, side in (("training", manifest.train), ("validation", manifest.val)) if not side.documents]
+    if empty:
+        raise DataMissingError(f"{folder}: has no {' and no '.join(empty)} document; {AGAIN}")
+    return manifest
+
+
+AGAIN = "make it again with `ettsweep data text`"
+
+
+def _missing(folder: Path, error: OSError) -> NoReturn:
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        raise DataMissingError(f"{folder / MANIFEST}: cannot be read ({error.strerror})")
+    if (folder / SHARDS).is_dir():
+        raise DataMissingError(f"{folder}: tokenisation is not finished: run the same `ettsweep data text` again")
+    what = f"is no tokenised text: it has no {MANIFEST}" if folder.exists() else "does not exist"
+    raise DataMissingError(f"{folder} {what}; `ettsweep data text --input FILES --out DIR` makes one")
+
+
+def _check_version(path: Path, data: bytes) -> None:
+    try:
+        value = loads(data)
+    except ValueError as error:
+        raise CorruptError(f"{path}: no valid JSON: {error}; {AGAIN}") from None
+    version = value.get("version") if isinstance(value, dict) else None
+    if version != VERSION:
+        raise CorruptError(f"{path}: has version {version!r}, this ettsweep reads version {VERSION}; {AGAIN}")

@@ -1,0 +1,143 @@
+"""Tokens in a file: documents of whole sentences for training and for validation, and how they are cut into blocks."""
+
+from bisect import bisect_right
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ettsweep.trainer.tasks.data_location import SIDES, Side
+from ettsweep.trainer.tasks.text.corpus_manifest import LONG, Counts
+
+Ends = NDArray[np.uint32]
+Ints = NDArray[np.int64]
+Tokens = NDArray[np.uint16] | NDArray[np.uint32]
+
+
+class Texts(NamedTuple):
+    """Documents, one after the other.
+
+    Attributes:
+        document_ends: sentences up to the end of each document.
+        sentence_ends: tokens up to the end of each sentence.
+        tokens: of the model.
+    """
+
+    document_ends: Ends
+    sentence_ends: Ends
+    tokens: Tokens
+
+
+def token_type(n_vocab: int) -> Any:
+    """Return how tokens lie on the disk: two bytes where that is enough."""
+    return np.dtype("<u2") if n_vocab <= 2**16 else np.dtype("<u4")
+
+
+def shard_size(n_vocab: int, train: Counts, val: Counts) -> int:
+    return sum(kind.itemsize * length for kind, length in _arrays(n_vocab, train, val))
+
+
+def unpack(shard: Any, side: Side, n_vocab: int, train: Counts, val: Counts) -> Texts:
+    """Return one side of a shard, as arrays that lie in its memory."""
+    arrays, start = [], 0
+    for kind, length in _arrays(n_vocab, train, val):
+        arrays.append(np.ndarray((length,), kind, shard, start))
+        start += kind.itemsize * length
+    k = SIDES.index(side)
+    return Texts(arrays[2 * k], arrays[2 * k + 1], arrays[4 + k])
+
+
+def _arrays(n_vocab: int, *sides: Counts) -> list[tuple[Any, int]]:
+    """Return type and length of what a shard has, for training and validation in turn: ends, and then the tokens."""
+    ends = [(np.dtype("<u4"), length) for side in sides for length in (side.documents, side.sentences)]
+    return ends + [(token_type(n_vocab), side.tokens) for side in sides]
+
+
+class ShardWriter:
+    """Collects documents, and makes a shard of them."""
+
+    def __init__(self, n_vocab: int) -> None:
+        self._n_vocab = n_vocab
+        self.text_bytes = 0
+        self._documents: dict[Side, list[tuple[NDArray[np.uint32], Tokens, int]]] = {side: [] for side in SIDES}
+
+    def add(self, side: Side, lengths: NDArray[np.uint32], tokens: NDArray[np.uint32], text_bytes: int) -> None:
+        """Add a document: the lengths of its sentences, and their tokens."""
+        assert tokens.max() < self._n_vocab
+        self._documents[side].append((lengths, tokens.astype(token_type(self._n_vocab)), text_bytes))
+        self.text_bytes += text_bytes
+
+    def texts(self, side: Side) -> Texts:
+        lengths = [lengths for lengths, _, _ in self._documents[side]]
+        tokens = [tokens for _, tokens, _ in self._documents[side]]
+        return Texts(
+            np.cumsum([len(one) for one in lengths], dtype=np.uint32),
+            np.cumsum(np.concatenate([np.zeros(0, np.uint32), *lengths]), dtype=np.uint32),
+            np.concatenate([np.zeros(0, token_type(self._n_vocab)), *tokens]),
+        )
+
+    def counts(self, side: Side) -> Counts:
+        texts = self.texts(side)
+        return Counts(
+            documents=len(texts.document_ends),
+            sentences=len(texts.sentence_ends),
+            tokens=len(texts.tokens),
+            text_bytes=sum(text_bytes for _, _, text_bytes in self._documents[side]),
+            long_sentences=int((np.diff(texts.sentence_ends, prepend=np.uint32(0)) > LONG).sum()),
+            blocks=len(block_starts(texts, LONG)),
+        )
+
+    def pack(self) -> bytes:
+        texts = [self.texts(side) for side in SIDES]
+        ends = [array.astype("<u4").tobytes() for one in texts for array in (one.document_ends, one.sentence_ends)]
+        return b"".join(ends + [one.tokens.tobytes() for one in texts])
+
+
+# --- blocks -----------------------------------------------------------------------------------------------------------
+
+
+def block_starts(texts: Texts, block_tokens: int) -> NDArray[np.uint32]:
+    """Return the first token of each block.
+
+    A block has as many whole sentences of one document as fit into `block_tokens`. A longer sentence is cut, from its
+    start on; what is left of it goes on with the sentences that follow.
+    """
+    if not len(texts.tokens):
+        return np.zeros(0, np.uint32)
+    ends, document_ends = texts.sentence_ends.astype(np.int64), texts.document_ends.astype(np.int64)
+    starts = np.concatenate((np.zeros(1, np.int64), ends[:-1]))
+    lengths = ends - starts
+    if lengths.max() > block_tokens:  # a long sentence begins a block, since nothing goes with it: cut it beforehand
+        pieces = -(-lengths // block_tokens)
+        upto = np.cumsum(pieces)
+        number = np.arange(upto[-1]) - np.repeat(upto - pieces, pieces)
+        starts = np.repeat(starts, pieces) + number * block_tokens
+        ends = np.minimum(starts + block_tokens, np.repeat(ends, pieces))
+        document_ends = upto[document_ends - 1]
+    first = np.concatenate((np.zeros(1, np.int64), document_ends[:-1]))
+    return np.sort(starts[_first_sentences(starts, ends, first, document_ends, block_tokens)]).astype(np.uint32)
+
+
+MANY = 64
+"""Documents that are worth an array operation for a block of each."""
+
+
+def _first_sentences(starts: Ints, ends: Ints, first: Ints, last: Ints, block_tokens: int) -> Ints:
+    """Return the sentence that begins each block, in no order: block after block, of all documents at once.
+
+    `starts` and `ends` are those of sentences in tokens, of documents `first` and `last` in sentences.
+    """
+    found = list[Ints]()
+    while len(first) > MANY:
+        found.append(first)
+        first = np.searchsorted(ends, starts[first] + block_tokens, side="right")
+        first, last = first[first < last], last[first < last]
+    few = list[int]()
+    for sentence, stop in zip(first.tolist(), last.tolist(), strict=True):
+        begin, upto = int(starts[sentence]), ends[sentence:stop].tolist()
+        at = 0
+        while at < len(upto):
+            few.append(sentence + at)
+            at = bisect_right(upto, begin + block_tokens, at, min(at + block_tokens, len(upto)))
+            begin = upto[at - 1]
+    return np.concatenate([*found, np.array(few, np.int64)])

@@ -1,0 +1,287 @@
+"""Byte-level byte-pair encodings as GPT-2 has them: read from files or trained, sentences, and where words start.
+
+`tokenizers` is imported only where text is encoded or an encoding is trained: training a model needs none of it.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ettsweep.errors import DataMissingError, InputError, TooFewPairsError
+from ettsweep.files import loads
+from ettsweep.schema import canonical
+from ettsweep.token_ids import FIRST_BPE, LEAST_BPE, vocabulary_size
+
+if TYPE_CHECKING:
+    import tokenizers
+
+# --- sentences --------------------------------------------------------------------------------------------------------
+
+LINE_SPACE = "\t\v\f\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
+SPACE = "\n" + LINE_SPACE
+"""White space in Unicode's sense, for a class of a regular expression; Python's own \\s has four characters more."""
+
+CLOSING = "\"'”’»)\\]}"
+
+SPLITTER_VERSION = 1
+"""Of the rule below: text that was split by another one is tokenised again."""
+
+_END = re.compile(rf"[.!?][{CLOSING}]*(?=[{SPACE}])|\n[{LINE_SPACE}]*\n")
+_SPACES = re.compile(f"[{SPACE}]*")
+_IS_SPACE = re.compile(f"[{SPACE}]").fullmatch
+
+
+def split_sentences(text: str) -> list[str]:
+    """Cut a text after [.!?] and closing quotes or brackets before white space, and before blank lines.
+
+    The white space goes to the sentence that follows. GPT-2's encoding never joins white space to what stands before
+    it, so that the tokens of the sentences, one after the other, are those of the text.
+    """
+    sentences, start = [], 0
+    for match in _END.finditer(text):
+        end = match.end()
+        if text[match.start()] == "\n":
+            end = match.start()
+            while end > start and _IS_SPACE(text[end - 1]):
+                end -= 1
+        if end > start:
+            sentences.append(text[start:end])
+            start = end
+    if start < len(text):
+        sentences.append(text[start:])
+    return sentences
+
+
+# --- the encoding -----------------------------------------------------------------------------------------------------
+
+
+_PRINTABLE = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+
+BYTES = {chr(byte): byte for byte in _PRINTABLE}
+BYTES |= {chr(256 + k): byte for k, byte in enumerate(sorted({*range(256)} - {*_PRINTABLE}))}
+"""The letters by which GPT-2's files write bytes: the printable ones stand for themselves."""
+
+
+class Tokenizer:
+    """A byte-level byte-pair encoding; byte-pair token k is token k + FIRST_BPE of the model.
+
+    Special tokens of the files, such as <|endoftext|>, keep their ids, but no text is turned into them.
+
+    Attributes:
+        vocab: id of each byte-pair token.
+        merges: pairs in the order in which they are joined.
+        bpe_tokens: number of ids.
+        n_vocab: of the model.
+        sha256: of vocabulary and merges, whatever files they came from.
+    """
+
+    def __init__(self, vocab: Mapping[str, int], merges: Sequence[tuple[str, str]]) -> None:
+        self.vocab = dict(vocab)
+        self.merges = list(merges)
+        self.bpe_tokens = max(self.vocab.values()) + 1
+        self.n_vocab = vocabulary_size(self.bpe_tokens)
+
+    @cached_property
+    def sha256(self) -> str:
+        tokens = sorted((k, token) for token, k in self.vocab.items())
+        return hashlib.sha256(canonical([tokens, self.merges]).encode()).hexdigest()
+
+    @cached_property
+    def _encoder(self) -> "tokenizers.Tokenizer":
+        from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+        encoder = Tokenizer(models.BPE(vocab=self.vocab, merges=self.merges))
+        encoder.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+        encoder.decoder = decoders.ByteLevel()
+        return encoder
+
+    def encode(self, sentences: Sequence[str]) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
+        """Return the tokens of all sentences, one after the other, and the length of each."""
+        encoded = self._encoder.encode_batch_fast(sentences, add_special_tokens=False)
+        ids = [one.ids for one in encoded]
+        lengths = np.fromiter(map(len, ids), np.uint32, len(ids))
+        tokens = np.fromiter(chain.from_iterable(ids), np.uint32, int(lengths.sum()))
+        return tokens + np.uint32(FIRST_BPE), lengths
+
+    def decode(self, tokens: Iterable[int]) -> str:
+        """Return the text of tokens; special ones have none."""
+        ids = [int(token) - FIRST_BPE for token in tokens]
+        return self._encoder.decode([k for k in ids if 0 <= k < self.bpe_tokens], skip_special_tokens=False)
+
+    def to_json(self) -> str:
+        return self._encoder.to_str()
+
+
+# --- reading and training ---------------------------------------------------------------------------------------------
+
+FILES = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))
+"""What GPT-2's two files are called: by Hugging Face and by OpenAI."""
+
+FORMS = "tokenizer.json, or vocab.json and merges.txt, or encoder.json and vocab.bpe"
+
+
+def read_tokenizer(folder: Path) -> Tokenizer:
+    """Read GPT-2's files, or others of that kind, from a folder.
+
+    Raises:
+        DataMissingError: they are not there, or cannot be read.
+        InputError: it is another kind of tokenizer.
+    """
+    try:
+        if folder.is_file() and folder.suffix == ".json":
+            return read_tokenizer_file(folder)
+        if (folder / "tokenizer.json").is_file():
+            return read_tokenizer_file(folder / "tokenizer.json")
+        for names in FILES:
+            vocab, merges = (folder / name for name in names)
+            if vocab.is_file() and merges.is_file():
+                return _checked(vocab, _json(vocab), merges, _merge_lines(merges))
+        there = sorted(path.name for path in folder.iterdir())[:6]
+    except UnicodeDecodeError as error:
+        raise DataMissingError(f"tokenizer {folder}: not UTF-8 at byte {error.start}") from None
+    except OSError as error:
+        raise DataMissingError(f"tokenizer {error.filename or folder}: {error.strerror or error}") from None
+    raise DataMissingError(f"tokenizer {folder}: {FORMS} is expected there; it holds {', '.join(there) or 'nothing'}")
+
+
+def read_tokenizer_file(path: Path) -> Tokenizer:
+    """Read a tokenizer.json; the loader of `tokenizers` numbers special tokens anew and lets ids be there twice.
+
+    Raises:
+        OSError: there is none.
+        InputError: it is another kind of tokenizer.
+    """
+    data = _json(path)
+    model = data["model"] if isinstance(data.get("model"), dict) else {}
+    if model.get("type", "BPE") != "BPE" or "merges" not in model:
+        raise InputError(f"{path}: {_NEEDED}; its model is {model.get('type') or 'of no known type'}")
+    more = {"pre_tokenizer": _pre_tokenizer(data.get("pre_tokenizer")), "normalizer": data.get("normalizer")}
+    more |= {key: model.get(key) for key in _NOT_GPT2S}
+    if wrong := [f"{name} is {_told(value)}" for name, value in more.items() if value]:
+        raise InputError(f"{path}: {_NEEDED}; its {', its '.join(wrong)}")
+    try:
+        merges = [tuple(pair.split(" ")) if isinstance(pair, str) else tuple(pair) for pair in model["merges"]]
+        added = {str(token["content"]): int(token["id"]) for token in data.get("added_tokens") or []}
+        return _checked(path, {**added, **model.get("vocab", {})}, path, merges)
+    except (TypeError, KeyError, ValueError, AttributeError):
+        raise InputError(f"{path}: {_NEEDED}; its tokens or merges are not as in a tokenizer.json") from None
+
+
+_NEEDED = "a byte-level BPE as GPT-2 has it is needed (`--bpe-tokens N` trains one)"
+
+_NOT_GPT2S = ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback", "ignore_merges")
+"""What a model in a tokenizer.json may have, and GPT-2's has not."""
+
+
+def _pre_tokenizer(data: Any) -> object:
+    """Return what is wrong with a pre-tokenizer, None if nothing is."""
+    if isinstance(data, dict) and data.get("type") == "Sequence" and len(data.get("pretokenizers") or []) == 1:
+        data = data["pretokenizers"][0]
+    if not isinstance(data, dict) or data.get("type") != "ByteLevel":
+        return data or "none"
+    if not data.get("use_regex", True) or data.get("add_prefix_space"):
+        return data
+    return None
+
+
+def _told(value: object) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        value = loads(path.read_bytes())
+    except UnicodeDecodeError:
+        raise
+    except ValueError as error:
+        raise InputError(f"{path}: no valid JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise InputError(f"{path}: a JSON object is expected")
+    return value
+
+
+def _merge_lines(path: Path) -> list[tuple[str, ...]]:
+    # Not splitlines(): the letters that stand for bytes are no line ends, though \x85 would be one.
+    lines = path.read_text(encoding="utf-8").split("\n")
+    return [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]
+
+
+def _checked(path: Path, vocab: Mapping[str, Any], merges_path: Path, merges: list[tuple[str, ...]]) -> Tokenizer:
+    """Return the encoding if it is one that can encode any text."""
+    ids = list(vocab.values())
+    if not all(isinstance(k, int) and k >= 0 for k in ids) or len(set(ids)) != len(ids):
+        raise InputError(f"{path}: token ids must be different whole numbers from 0 on")
+    if missing := [symbol for symbol in BYTES if symbol not in vocab]:
+        raise InputError(
+            f"{path}: {_NEEDED}; it has no token for {len(missing)} of the 256 bytes, among them {missing[0]!r}"
+        )
+    pairs = list[tuple[str, str]]()
+    for pair in merges:
+        if len(pair) != 2 or any(part not in vocab for part in (*pair, "".join(pair))):
+            told = " ".join(map(str, pair))
+            raise InputError(f"{merges_path}: merge {told!r} joins tokens that {path.name} does not have")
+        pairs.append((pair[0], pair[1]))
+    return Tokenizer(vocab, pairs)
+
+
+def train_bpe(texts: Iterable[str], bpe_tokens: int) -> Tokenizer:
+    """Train a byte-level BPE of so many tokens on texts, or raise TooFewPairsError where these are too short for it.
+
+    The same texts give the same encoding.
+
+    Raises:
+        InputError: the number is too small.
+        TooFewPairsError: it is too large for these texts.
+    """
+    from tokenizers import Tokenizer as Encoder
+    from tokenizers import models, pre_tokenizers, trainers
+
+    if bpe_tokens < LEAST_BPE:
+        raise InputError(f"byte-pair tokens: {LEAST_BPE} at least are needed, one for each byte, got {bpe_tokens}")
+    encoder = Encoder(models.BPE())
+    encoder.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    trainer = trainers.BpeTrainer(
+        vocab_size=bpe_tokens, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+    )
+    encoder.train_from_iterator(texts, trainer)
+    model = json.loads(encoder.to_str())["model"]
+    if (most := len(model["vocab"])) < bpe_tokens:
+        raise TooFewPairsError(f"the text is too short for {bpe_tokens} byte-pair tokens: {most} are the most", most)
+    return Tokenizer(model["vocab"], [(first, second) for first, second in model["merges"]])
+
+
+# --- where words start ------------------------------------------------------------------------------------------------
+
+
+def word_tables(tokenizer: Tokenizer) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return for each id of the model [n_vocab] whether it leads with white space, and whether it is nothing else.
+
+    Special ids are neither.
+    """
+    leads, space = (np.zeros(tokenizer.n_vocab, np.bool_) for _ in range(2))
+    for token, k in tokenizer.vocab.items():
+        if all(letter in BYTES for letter in token):
+            text = bytes(BYTES[letter] for letter in token).decode("utf-8", "replace")
+            leads[k + FIRST_BPE] = bool(text) and _IS_SPACE(text[0]) is not None
+            space[k + FIRST_BPE] = bool(text) and _SPACES.fullmatch(text) is not None
+    return leads, space
+
+
+def word_starts(tokens: NDArray[Any], leads: NDArray[np.bool_], space: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return which tokens of a sentence start a word: the first one, and those that lead with white space.
+
+    White space that is a token of its own belongs to the word that follows.
+    """
+    starts: NDArray[np.bool_] = leads[tokens]
+    starts[1:] &= ~space[tokens[:-1]]
+    starts[:1] = True
+    return starts

@@ -1,0 +1,130 @@
+"""The training loop of a run: from a step to the end of the run, or to where it is told to stop."""
+
+import time
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ettsweep.files import finite
+from ettsweep.trainer.models.model_cost import peak_flops, train_flops_per_sample
+from ettsweep.trainer.training.coroutine import STOPS, Evaluation, SharedClock, Step, Stop, Stream, Wish
+from ettsweep.trainer.training.run_logger import Record
+from ettsweep.trainer.training.runtime_settings import Execution
+from ettsweep.trainer.training.schedule import lr_at
+from ettsweep.trainer.training.step_buffer import DRAIN_STEPS, StepBuffer, trailing_overflows
+from ettsweep.trainer.training.step_timing import Timings
+from ettsweep.trainer.training.trainer import Trainer
+
+DRAIN_S = 5.0
+"""Seconds after which slow steps are drained too, so that progress shows."""
+
+
+@dataclass(frozen=True)
+class LoopEnd:
+    """How the loop ended: at `step`, told to stop, diverged there, or neither (finished)."""
+
+    step: int
+    stop: Stop | None = None
+    diverged: bool = False
+
+
+def timings_of(trainer: Trainer, execution: Execution, clock: SharedClock) -> Timings:
+    """Return what tells how fast a run goes, on all of its devices together, and what of their time it takes."""
+    spec, device = trainer.spec, trainer.device
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    peak = execution.peak_flops
+    if device.type == "cuda":
+        peak = peak or peak_flops(torch.cuda.get_device_name(device), spec.precision)
+    return Timings(
+        samples_per_step=spec.batch_size,
+        flops_per_sample=train_flops_per_sample(spec.model),
+        peak_flops=None if peak is None else peak * trainer.group.world,
+        devices=trainer.group.world,
+        before=trainer.spent,
+        first_step=trainer.step,
+        clock=clock,
+    )
+
+
+def run_loop(
+    trainer: Trainer,
+    stream: Stream,
+    record: Record,
+    execution: Execution,
+    timings: Timings,
+    poll: Callable[[], Stop | None],
+) -> Generator[Wish, Any, LoopEnd]:
+    """Train until the last step, a divergence, or a reason to stop; each step and evaluation is asked for.
+
+    All processes of a group come here together, and take the same turns: what depends on a clock or a signal is agreed
+    on after each step, through the hosts alone.
+
+    Raises:
+        StorageError: metrics or a checkpoint cannot be written.
+        LostPeerError: another process of the group is gone.
+    """
+    spec, schedule, group = trainer.spec, trainer.spec.schedule, trainer.group
+    last_step = schedule.last_step
+    buffer = StepBuffer(spec.precision, trailing_overflows(record.history), group)
+    saved_s = drained_s = time.monotonic()
+    waited_s = stream.waiting.seconds()
+
+    def drain() -> int | None:
+        nonlocal drained_s, waited_s
+        lines, diverged_step = buffer.drain()
+        if lines:
+            drained_s = time.monotonic()
+            record.metrics(lines)
+            step, cuda = lines[-1]["step"], trainer.device.type == "cuda"
+            memory_bytes = torch.cuda.max_memory_allocated(trainer.device) if cuda else None
+            before_s, waited_s = waited_s, stream.waiting.seconds()
+            record.timing(timings.line(step, last_step, waited_s - before_s, memory_bytes))
+        return diverged_step
+
+    def ask() -> tuple[Stop | None, bool, bool]:
+        """Return why to stop, whether to save, and whether to drain; the same on all processes."""
+        now_s, stop = time.monotonic(), poll()
+        code, saves, drains = group.agree(
+            STOPS.index(stop) + 1 if stop else 0,
+            now_s - saved_s >= execution.checkpoint_every_s,
+            now_s - drained_s >= DRAIN_S,
+        )
+        return STOPS[code - 1] if code else None, bool(saves), bool(drains)
+
+    stop, _, _ = ask()
+    while trainer.step < last_step and stop is None:
+        step = trainer.step + 1
+        lr = lr_at(step, spec.lr, schedule)
+        buffer.add(step, lr, *(yield Step(trainer, stream, lr)))
+        trainer.step = step
+        stop, saves, drains = ask()
+        every = execution.checkpoint_every_steps
+        saves = (saves or bool(every and step % every == 0)) and step < last_step
+        evaluates = step % schedule.eval_every == 0 or step == last_step
+        if evaluates or saves or stop or drains or len(buffer) >= DRAIN_STEPS:
+            diverged_step = drain()
+            if diverged_step is not None:
+                return LoopEnd(diverged_step, diverged=True)
+        if evaluates:
+            with timings.not_training():
+                line = finite({"step": step, **(yield Evaluation(trainer, stream))})
+            record.metrics([line])
+            record.log(
+                f"step {step}/{last_step}  lr {lr:.3g}  "
+                + "  ".join(f"{k} {v:.4g}" for k, v in line.items() if isinstance(v, float))
+            )
+            if line["val_loss"] is None and step == last_step:  # earlier, the next training loss tells
+                return LoopEnd(step, diverged=True)
+        if saves:
+            with timings.not_training():
+                record.checkpoint(trainer)
+            saved_s = time.monotonic()
+    if trainer.step == last_step:
+        return LoopEnd(last_step)
+    if stop is not Stop.SUPERSEDED:
+        record.checkpoint(trainer)
+        record.saved()
+    return LoopEnd(trainer.step, stop=stop)

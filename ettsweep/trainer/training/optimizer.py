@@ -1,0 +1,74 @@
+"""AdamW and SGD with the learning-rate factors of a strategy, as a few groups of torch.optim."""
+
+from collections import defaultdict
+from pkgutil import resolve_name
+from typing import Any
+
+import torch
+from torch import nn
+
+from ettsweep.runs.spec import RunSpec
+from ettsweep.strategies.optimizers import OPTIMIZERS, AdamWSpec, SgdSpec
+from ettsweep.trainer.models.parameter_scales import factors
+from ettsweep.trainer.training.distributed import is_sharded, parameters
+
+
+def build_optimizer(model: nn.Module, spec: RunSpec) -> torch.optim.Optimizer:
+    """Return the optimizer of eq:AdamW4.
+
+    torch multiplies a group's weight_decay by its lr. A group with lr = eta_t * factor and the constant
+    weight_decay = wd / factor therefore shrinks by eta_t * wd, which does not depend on the group, as the
+    equation has it. Parameters with equal (factor, decay) share a group, so that fused kernels see few.
+    What it keeps of each parameter is there from the start, so that a checkpoint always has the same tensors.
+    The network is on its device already, and sharded if it will be.
+    """
+    shared: dict[tuple[float, float], list[nn.Parameter]] = defaultdict(list)
+    by_name = factors(spec.model, spec.strategy, spec.optimizer)
+    for name, parameter in parameters(model).items():
+        shared[by_name[name]].append(parameter)
+    groups = [
+        {"params": members, "lr": spec.lr * lr_factor, "weight_decay": spec.wd * wd_factor, "lr_factor": lr_factor}
+        for (lr_factor, wd_factor), members in shared.items()
+    ]
+    optimizer: torch.optim.Optimizer = resolve_name(OPTIMIZERS[spec.optimizer.kind].build)(
+        model, groups, spec.optimizer
+    )
+    return optimizer
+
+
+Groups = list[dict[str, Any]]
+"""The parameter groups of an optimizer."""
+
+
+def adamw(model: nn.Module, groups: Groups, o: AdamWSpec) -> torch.optim.AdamW:
+    """Return torch's AdamW, its moments zero."""
+    fused = _has_fused(model)
+    result = torch.optim.AdamW(groups, betas=(o.beta1, o.beta2), eps=o.eps, fused=fused)
+    for parameter in model.parameters():
+        moments = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
+        on = parameter.device if fused else "cpu"
+        result.state[parameter] = {"step": torch.zeros((), dtype=torch.float32, device=on), **moments}
+    return result
+
+
+def sgd(model: nn.Module, groups: Groups, o: SgdSpec) -> torch.optim.SGD:
+    """Return torch's SGD, its momentum zero."""
+    # torch has no fused kernel of SGD for what is sharded.
+    how = {"foreach": True} if is_sharded(model) else {"fused": _has_fused(model)}
+    result = torch.optim.SGD(groups, momentum=o.momentum, **how)
+    if o.momentum:
+        # From zeros, as its first step goes. torch would leave the buffers unfilled where the loss scaler skips that.
+        for parameter in model.parameters():
+            result.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+    return result
+
+
+def _has_fused(model: nn.Module) -> bool:
+    """Say whether torch has a fused kernel for the device that a model lies on."""
+    return next(model.parameters()).device.type in ("cpu", "cuda", "mps", "xpu")
+
+
+def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
+    """Set the learning rate of a step; each group keeps its factor, and weight_decay stays as it is."""
+    for group in optimizer.param_groups:
+        group["lr"] = lr * group["lr_factor"]

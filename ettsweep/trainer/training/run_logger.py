@@ -1,0 +1,96 @@
+"""What a run leaves behind while it trains: metrics, timings, checkpoints, a log. Only the leading process writes."""
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+from ettsweep.console import harmless
+from ettsweep.errors import error_line
+from ettsweep.files import Json
+from ettsweep.runs.attempt import Attempt
+from ettsweep.trainer.training.async_checkpoint import Saver
+from ettsweep.trainer.training.loggers import Sink
+from ettsweep.trainer.training.trainer import Trainer
+
+
+class Record:
+    """Keeps the history of a run in memory, and the leader's in its attempt and sinks too.
+
+    Attributes:
+        history: metrics of all steps and evaluations so far.
+        sinks: where metrics go beside the attempt.
+    """
+
+    def __init__(self, attempt: Attempt, rank: int, saver: Saver) -> None:
+        self._attempt = attempt
+        self._rank = rank
+        self._saver = saver
+        self._on_disk: Callable[[], None] | None = None
+        self._writes = rank == 0
+        self._saved_step: int | None = None
+        self.history: list[Json] = []
+        self.sinks: list[Sink] = []
+
+    def metrics(self, lines: Sequence[Json]) -> None:
+        """Add lines to the history.
+
+        Raises:
+            StorageError: they cannot be written.
+        """
+        self.history.extend(lines)
+        if self._writes and lines:
+            self._attempt.append(self._attempt.metrics_path, lines)
+            for sink in self.sinks:
+                for line in lines:
+                    sink.write(line)
+
+    def timing(self, line: Json) -> None:
+        """Add a line of how fast it goes."""
+        if self._writes:
+            self._attempt.append(self._attempt.timings_path, [line])
+
+    def checkpoint(self, trainer: Trainer) -> None:
+        """Save the state after the trainer's last step, a large one beside what follows; see `saved`.
+
+        Raises:
+            StorageError: it, or the one before it, cannot be written; an earlier one is untouched.
+        """
+        if trainer.step != self._saved_step:  # also told to stop there: it is saved already
+            self.saved()
+            self._on_disk = self._saver.save(self._attempt, trainer, self.history)
+            self._saved_step = trainer.step
+
+    def saved(self) -> None:
+        """Wait until the last checkpoint is on disk.
+
+        Raises:
+            StorageError: it cannot be written.
+        """
+        if self._on_disk is not None:
+            waiting, self._on_disk = self._on_disk, None
+            waiting()
+
+    def end_saving(self) -> None:
+        """Wait until nothing is written any more, and log what could not be; the run has ended."""
+        try:
+            self.saved()
+        except Exception as error:
+            self.log(f"warning: the last checkpoint was not written: {error_line(error)}")
+
+    def log(self, text: str) -> None:
+        """Append a dated line to log.txt; a full disk costs the line, not the run."""
+        if not self._writes:
+            return
+        logging.getLogger("ettsweep").info("%s %s", self._attempt.run.name, harmless(text))
+        with contextlib.suppress(OSError), self._attempt.log_path.open("a") as file:
+            file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {text}\n")
+
+    def skip(self, text: str) -> None:
+        """Keep the name of a sample that is left out, on whichever process."""
+        self._attempt.record_skipped(self._rank, text)
+
+    def close(self) -> None:
+        """Close the sinks."""
+        for sink in self.sinks:
+            sink.close()

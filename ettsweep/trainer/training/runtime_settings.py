@@ -1,0 +1,184 @@
+"""How a run is trained here: what a launch profile says of it, what is settled for the run, and how all are told.
+
+What is left open, None, is settled for the run and its devices; it changes numbers by rounding at most.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from ettsweep.errors import InputError
+from ettsweep.files import Json
+from ettsweep.processes import cores
+from ettsweep.runs.spec import ModelSpec, RunSpec
+from ettsweep.trainer.models.compiler import obstacle
+from ettsweep.trainer.models.model_cost import train_flops_per_sample
+from ettsweep.trainer.models.registry import parameter_count
+from ettsweep.trainer.training.distributed import Peers
+from ettsweep.trainer.training.memory import fitting_micro_batch
+
+LARGE_PARAMETERS = 1e9
+"""Parameters above which a run on several devices is sharded, and activations are computed again: 16 bytes for each of
+them are a fifth of a large GPU."""
+
+THREAD_FLOPS = 1e9
+"""Work of a step that occupies a thread of a CPU, for some hundredths of a second: with less, threads wait for each
+other for longer than they compute."""
+
+COMPILE_FLOPS = 1e16
+"""Work of a run above which compiling its model pays: some minutes of a GPU at a tenth of its peak."""
+
+
+@dataclass(frozen=True)
+class Execution:
+    """How one process of a run trains it.
+
+    Attributes:
+        threads: of the CPU; None takes as many as a run had before, or as its steps have work for.
+        most_threads: the most that these may be.
+        at_once: runs that may go through a model together, whose operators are so many times as large.
+        checkpoint_every_s: seconds between checkpoints.
+        checkpoint_every_steps: steps between checkpoints, in addition.
+        micro_batch: samples that go through the model at once; None takes as many as before, or as fit.
+        loader_workers: processes that load images; 0 loads in the training process.
+        compile: use torch.compile; None does on a GPU, for runs that are long enough to make up for it.
+        alike: runs like one that a process trains one after the other: what is compiled for one serves all.
+        activation_checkpointing: compute activations again in the backward pass instead of keeping them; None does for
+            models of more than a billion parameters.
+        sharded: let each process hold a part of the model alone; None does for a large one.
+        corrupt_images: what to do about an image that cannot be decoded.
+        sinks: where metrics go beside the run folder.
+        peak_flops: of the device in the precision used, per second; None where that is not known.
+        data: where the data of the task are; None where they come with a package.
+    """
+
+    threads: int | None = None
+    most_threads: int = 1
+    at_once: int = 1
+    checkpoint_every_s: float = 300.0
+    checkpoint_every_steps: int | None = None
+    micro_batch: int | None = None
+    loader_workers: int = 0
+    compile: bool | None = None
+    alike: int = 1
+    activation_checkpointing: bool | None = None
+    sharded: bool | None = None
+    corrupt_images: Literal["skip", "fail"] = "skip"
+    sinks: tuple[str, ...] = ()
+    peak_flops: float | None = None
+    data: str | None = None
+
+    def facts(self, group: Peers) -> Json:
+        """Return what of it, once it is settled, can change the last bits of a run."""
+        return {
+            "processes": group.world,
+            "threads": self.threads,
+            "micro_batch": self.micro_batch,
+            "compile": self.compile,
+            "activation_checkpointing": self.activation_checkpointing,
+            "sharded": bool(self.sharded),
+        }
+
+
+def settled(
+    spec: RunSpec,
+    device: torch.device,
+    execution: Execution,
+    group: Peers,
+    before: Json,
+    warn: Callable[[str], None],
+    reserved_bytes: int = 0,
+) -> Execution:
+    """Return the execution with all that was left open.
+
+    `before` is how an earlier attempt was trained; `reserved_bytes` of a GPU are for others.
+
+    Raises:
+        InputError: there are more devices than samples in a batch, or what is to be compiled cannot be.
+        DeviceMemoryError: not even one sample fits.
+    """
+    if spec.batch_size < group.world:
+        raise InputError(f"{group.world} devices cannot share a batch of {spec.batch_size}")
+    compiled = -group.agree(-_compiles(spec, device, execution, before, warn))[0]
+    execution = replace(execution, compile=bool(compiled))
+    threads = -group.agree(-_threads(spec, device, execution, before))[0]
+    execution = sized(spec.model, replace(execution, threads=threads), group)
+    said = execution.micro_batch or before.get("micro_batch")
+    (size,) = group.agree(said if isinstance(said, int) else 0)  # a file system may show it to some alone
+    if not size:
+        size = fitting_micro_batch(
+            spec,
+            device,
+            group,
+            recompute=bool(execution.activation_checkpointing),
+            sharded=bool(execution.sharded),
+            reserved_bytes=reserved_bytes,
+        )
+    local = -(-spec.batch_size // group.world)  # the largest part: all are cut alike
+    return replace(execution, micro_batch=-group.agree(-min(size, local))[0])  # the least of all
+
+
+def _threads(spec: RunSpec, device: torch.device, execution: Execution, before: Json) -> int:
+    """Return with how many threads of the CPU a run is trained: their number changes the last bits.
+
+    Small operators go no faster on more, and leave the cores to others.
+    """
+    if execution.threads is not None:
+        return execution.threads
+    if device.type != "cpu":
+        return execution.most_threads
+    had = before.get("threads")
+    if isinstance(had, int) and 1 <= had <= cores():
+        return had
+    flops = execution.at_once * spec.batch_size * train_flops_per_sample(spec.model)
+    return max(1, min(execution.most_threads, int(flops / THREAD_FLOPS)))
+
+
+def _compiles(
+    spec: RunSpec, device: torch.device, execution: Execution, before: Json, warn: Callable[[str], None]
+) -> bool:
+    """Say whether a run is compiled: as it was before, or as a profile says, or where that pays."""
+    asked = execution.compile
+    if asked is None and isinstance(before.get("compile"), bool):
+        asked = before["compile"]
+    if asked is None:
+        flops = train_flops_per_sample(spec.model) * spec.batch_size * spec.schedule.last_step * execution.alike
+        asked = device.type == "cuda" and flops > COMPILE_FLOPS
+    if not asked or not (why := obstacle(device)):
+        return asked
+    if execution.compile:
+        raise InputError(f"compile=true: nothing can be compiled here, {why}; compile=auto does where it can")
+    warn(f"the model is not compiled, since nothing can be here: {why}")
+    return False
+
+
+def sized(model: ModelSpec, execution: Execution, group: Peers) -> Execution:
+    """Return the execution with what the size of the model decides; bits depend on it, so no machine counts."""
+    large = parameter_count(model) > LARGE_PARAMETERS
+    sharded, recompute = (
+        large if asked is None else asked for asked in (execution.sharded, execution.activation_checkpointing)
+    )
+    return replace(execution, sharded=sharded and group.world > 1, activation_checkpointing=recompute)
+
+
+# --- what the leader of several processes says ------------------------------------------------------------------------
+
+
+def lead(group: Peers, run: Path, attempt: int, execution: Execution) -> None:
+    """Tell the others what is trained next."""
+    group.from_leader({"run": str(run), "attempt": attempt, "execution": asdict(execution)})
+
+
+def dismiss(group: Peers) -> None:
+    """Tell the others that there is nothing more to do."""
+    group.from_leader(None)
+
+
+def orders(group: Peers) -> Iterator[tuple[Path, int, Execution]]:
+    """Yield what the leader has all train, and how, until it dismisses this process: run folder, attempt, execution."""
+    while (told := group.from_leader()) is not None:
+        how = told["execution"]
+        yield Path(told["run"]), told["attempt"], Execution(**how | {"sinks": tuple(how["sinks"])})

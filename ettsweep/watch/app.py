@@ -1,0 +1,344 @@
+"""The screen of `ettsweep watch`: what there is to see, and keys."""
+
+import asyncio
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from rich.text import Text
+from textual import on
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal
+from textual.events import Resize
+from textual.message import Message
+from textual.widgets import Footer, Static
+
+from ettsweep.console import cell, count
+from ettsweep.errors import EttsweepError
+from ettsweep.launch.cancellation import OVER, cancel, cancellable
+from ettsweep.launch.progress import Snapshot
+from ettsweep.study.run_index import Run
+from ettsweep.watch.dialogs import Help, LogScreen, Question
+from ettsweep.watch.events import run_title
+from ettsweep.watch.labels import Words, few, headline, problems
+from ettsweep.watch.lattice_view import drawn, is_whole, window
+from ettsweep.watch.layout import FRAME, rooms
+from ettsweep.watch.list_view import Listing
+from ettsweep.watch.panels import SORTS, event_lines, family_lines, family_words, run_lines, sorted_runs
+from ettsweep.watch.poller import Looking
+from ettsweep.watch.view_model import FamilySight, Sight
+from ettsweep.watch.watcher import Choose, Watcher
+
+DETAILS = 30
+"""Columns that the words on a family have beside its lattice, at least."""
+
+KEYS = ("family", "sort", "log", "cancel_run", "cancel_sweep", "help")
+"""What keys do on the screen itself."""
+
+TERMINAL_S = 1.0
+"""Seconds between looks at whether there still is a terminal."""
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class WatchScreen(App[None]):
+    """One screen: families, the lattice of the one in view, runs, events.
+
+    Attributes:
+        sight: what was seen last; None before the first look.
+        error: why there was nothing to look at.
+        ended_by: the signal that ended it; None where a key did.
+    """
+
+    ENABLE_COMMAND_PALETTE = False
+    CSS_PATH = "screen.tcss"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("n", "family(1)", "family", key_display="n/p"),
+        Binding("p", "family(-1)", show=False),
+        Binding("s", "sort", "sort"),
+        Binding("l", "log", "log"),
+        Binding("c", "cancel_run", "cancel"),
+        Binding("C", "cancel_sweep", "cancel sweep", key_display="C"),
+        Binding("question_mark", "help", "help", key_display="?"),
+        Binding("q", "quit", "quit"),
+        Binding("ctrl+c", "quit", show=False, priority=True, system=True),
+    ]
+
+    class Seen(Message):
+        """There is something new to see."""
+
+        def __init__(self, sight: Sight) -> None:
+            super().__init__()
+            self.sight = sight
+
+    class Said(Message):
+        """There is a line to say."""
+
+        def __init__(self, text: str, bad: bool = False) -> None:
+            super().__init__()
+            self.text, self.bad = text, bad
+
+    class Impossible(Message):
+        """There is nothing to look at."""
+
+        def __init__(self, error: Exception) -> None:
+            super().__init__()
+            self.error = error
+
+    def __init__(self, results: Path, watcher: Watcher) -> None:
+        super().__init__(ansi_color=True)
+        self.theme = "ansi-dark"  # with ansi_color: the terminal's own colours, be they dark or light
+        self.sight: Sight | None = None
+        self.error: Exception | None = None
+        self.ended_by: signal.Signals | None = None
+        self._results, self._watcher = results, watcher
+        self._looking = Looking(watcher, self)
+        self._sort, self._reading, self._unreadable = next(iter(SORTS)), "reading ...", ""
+        self._shown: dict[str, Text] = {}
+        self._drawn: tuple[object, int, int, object] = (None, 0, 0, None)  # of which family, in which room, and what
+        self._beside = 0
+
+    def compose(self) -> ComposeResult:
+        yield Static(id="head")
+        yield Static(id="problems")
+        yield Listing(id="families")
+        with Horizontal(id="middle"):
+            yield Static(id="lattice")
+            yield Static(id="details")
+        yield Listing(id="runs")
+        yield Static(id="events")
+        yield Footer(show_command_palette=False, compact=True)
+
+    def on_mount(self) -> None:
+        """Begin to look; have signals leave as `q` does, so that the terminal is as it was."""
+        loop = asyncio.get_running_loop()
+        if threading.current_thread() is threading.main_thread():
+            for number in SIGNALS:
+                loop.add_signal_handler(number, self._end, number)
+        for name, title in {"families": "families", "middle": "lattice", "runs": "runs", "events": "events"}.items():
+            self.query_one(f"#{name}").border_title = f" {title} "
+        self.query_one("#families").focus()
+        self._draw()
+        self._looking.start()
+
+    def _end(self, number: signal.Signals) -> None:
+        self.ended_by = number
+        self.exit()
+
+    def on_unmount(self) -> None:
+        self._looking.stop()
+
+    # --- what the looking thread tells ------------------------------------------------------------------------------
+
+    def reading(self, told: str) -> None:
+        self.post_message(self.Said(told))
+
+    def seen(self, sight: Sight) -> None:
+        self.post_message(self.Seen(sight))
+
+    def unreadable(self, why: str) -> None:
+        self.post_message(self.Said(f"{why}; what is shown was there before", bad=True))
+
+    def impossible(self, error: Exception) -> None:
+        self.post_message(self.Impossible(error))
+
+    @on(Seen)
+    def _on_seen(self, message: Seen) -> None:
+        self.sight, self._unreadable = message.sight, ""
+        self._draw()
+
+    @on(Said)
+    def _on_said(self, message: Said) -> None:
+        if message.bad:
+            self._unreadable = message.text
+        else:
+            self._reading = message.text
+        self._draw()
+
+    @on(Impossible)
+    def _on_impossible(self, message: Impossible) -> None:
+        self.error = message.error
+        self.exit()
+
+    # --- what is drawn ----------------------------------------------------------------------------------------------
+
+    def on_resize(self, event: Resize) -> None:
+        self.call_after_refresh(self._draw)
+
+    @on(Listing.Chosen)
+    def _on_chosen(self) -> None:
+        self._draw()
+
+    def _draw(self) -> None:
+        """Have all parts show what was seen last."""
+        width, sight = self.size.width, self.sight
+        wrong: list[Words] = [(cell(self._unreadable), "red")] if self._unreadable else []
+        if sight is None:
+            self._say("head", [(self._reading, "bold"), (cell(str(self._results)), "dim")])
+            self._share_out(0)
+            return
+        wrong = few([*wrong, *problems(sight)])
+        self._say("head", headline(sight, str(self._results)))
+        self._say("problems", wrong, between="\n")
+        families, runs = self.query_one("#families", Listing), self.query_one("#runs", Listing)
+        nothing = "no sweep: runs by themselves" if sight.runs or not sight.families else ""
+        families.show([family.key for family in sight.families], family_lines(sight, width), nothing)
+        ordered = sorted_runs(sight, self._sort)
+        none = "none is left to train"
+        runs.show([one.run.id for one in ordered], run_lines(ordered, width), none)
+        families.border_title = f" families: {len(sight.families)} "
+        runs.border_title = f" runs that are not finished: {len(ordered)}, by {self._sort} "
+        self._share_out(len(wrong))
+
+    def _share_out(self, wrong: int) -> None:
+        """Give each part its lines, and draw those that depend on how many these are."""
+        sight, family, height = self.sight, self.family, self.size.height - 2 - wrong
+        across = self.size.width - DETAILS
+        whole = window(family.lattice, across, height // 2) if family else None
+        families, runs = (len(sight.families), len(sight.runs)) if sight else (0, 0)
+        found = rooms(height, families + 1, max(whole.height if whole else 0, 7), runs + 1)
+        for name, lines in zip(("families", "middle", "runs", "events"), found, strict=True):
+            self.query_one(f"#{name}").styles.height = lines
+        if family:
+            self._show_family(family, across, found.lattice - FRAME)
+        self._update("events", event_lines(sight.events if sight else (), found.events - FRAME))
+
+    def _show_family(self, family: FamilySight, across: int, height: int) -> None:
+        """Draw the lattice of the family in view, where it is another than before, and say what is known of it."""
+        if self._drawn[:3] != (family.key, across, height) or self._drawn[3] is not family.lattice:
+            lines = drawn(family.lattice, across, height)
+            self._drawn = (family.key, across, height, family.lattice)
+            self._update("lattice", Text("\n").join(lines))
+            self._beside = self.size.width - max(map(len, lines), default=0) - 3
+            part = "" if is_whole(family.lattice, across, height) else ", a part of it"
+            self.query_one("#middle").border_title = f" {cell(family.title)}: lr across, wd up{part} "
+        self._update("details", family_words(family, self._beside, height))
+
+    def _update(self, name: str, text: Text) -> None:
+        """Show another text, where it is another."""
+        if self._shown.get(name) != text:
+            self._shown[name] = text
+            self.query_one(f"#{name}", Static).update(text)
+
+    def _say(self, name: str, words: Sequence[Words], between: str = "  ") -> None:
+        self._update(name, Text(between).join(Text(text, style=style) for text, style in words))
+        self.query_one(f"#{name}").display = bool(words)
+
+    @property
+    def family(self) -> FamilySight | None:
+        """The family in view."""
+        chosen = self.query_one("#families", Listing).chosen
+        found = self.sight.families if self.sight else ()
+        return next((family for family in found if family.key == chosen), None)
+
+    @property
+    def run_in_view(self) -> Run | None:
+        """The run that is chosen."""
+        chosen = self.query_one("#runs", Listing).chosen
+        found = self.sight.runs if self.sight else ()
+        return next((one.run for one in found if one.run.id == chosen), None)
+
+    # --- keys -------------------------------------------------------------------------------------------------------
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Have keys that are about what is seen do nothing below a log or a question."""
+        return len(self.screen_stack) < 2 or action not in KEYS
+
+    def action_family(self, by: int) -> None:
+        """Show the next family."""
+        self.query_one("#families", Listing).action_move(by)
+
+    def action_sort(self) -> None:
+        """Sort the runs by something else."""
+        names = list(SORTS)
+        self._sort = names[(names.index(self._sort) + 1) % len(names)]
+        self._draw()
+
+    def action_help(self) -> None:
+        """Show what keys do, and what signs mean."""
+        self.push_screen(Help())
+
+    @on(Listing.Opened, "#runs")
+    def action_log(self) -> None:
+        """Follow the log of the chosen run."""
+        if (run := self.run_in_view) is None:
+            self._tell("no run is chosen")
+            return
+        self.push_screen(LogScreen(run.dir, run_title(run), lambda: self._over(run.id)))
+
+    def _over(self, run_id: str) -> bool:
+        """Say whether nothing more is logged of a run until somebody asks for it."""
+        status = self.sight.snapshot.statuses.get(run_id) if self.sight else None
+        return status is not None and status.state.over
+
+    def action_cancel_run(self) -> None:
+        """Cancel the chosen run, once somebody has agreed."""
+        run = self.run_in_view
+        if run is None or run.state in OVER:
+            self._tell(f"{run.id} is {run.state}: nothing to cancel" if run else "no run is chosen")
+            return
+        self._ask(f"cancel run {run_title(run)}?", lambda: [run])
+
+    def action_cancel_sweep(self) -> None:
+        """Cancel all runs of the sweep in view that no other one wants, once somebody has agreed."""
+        if (family := self.family) is None or self.sight is None:
+            self._tell("no sweep is in view")
+            return
+        name, sight = family.search.sweep, self.sight
+        runs, left = cancellable(self._watcher.runs_of(name), [name], sight.sweeps)
+        if not runs:
+            self._tell("; ".join([f"sweep {name}: nothing to cancel", *left]))
+            return
+        what = "; ".join([f"cancel {count(len(runs), 'run')} of sweep {name}", *left])
+        self._ask(f"{what}?", lambda: runs)
+
+    def _tell(self, text: str) -> None:
+        """Say something for some seconds."""
+        self.notify(cell(text), markup=False)
+
+    def _ask(self, question: str, runs: Callable[[], Sequence[Run]]) -> None:
+        def answered(yes: bool | None) -> None:
+            if yes:
+                threading.Thread(target=self._cancel, args=(runs(),), daemon=True).start()
+
+        self.push_screen(Question(cell(question)), answered)
+
+    def _cancel(self, runs: Sequence[Run]) -> None:
+        """Cancel runs, off the thread of the screen: SLURM may take its time."""
+        try:
+            told = "; ".join(cancel(self._results, runs))
+            self.call_from_thread(self._tell, told)
+        except EttsweepError as error:
+            self.call_from_thread(self._tell, str(error))
+        self._looking.wake()
+
+
+def _end_with_terminal() -> None:
+    """End the process once its terminal is gone: there, Textual waits for ever for its last lines to be written."""
+    while os.isatty(0):
+        time.sleep(TERMINAL_S)
+    os._exit(128 + signal.SIGHUP)
+
+
+def show_screen(results: Path, choose: Choose) -> Snapshot | None:
+    """Show the screen until somebody leaves it; return the runs as they were seen last, None before the first look.
+
+    Raises:
+        EttsweepError: there is nothing to look at.
+    """
+    screen = WatchScreen(results, Watcher(results, choose, lambda: time.strftime("%H:%M:%S")))
+    threading.Thread(target=_end_with_terminal, daemon=True).start()
+    screen.run()
+    if screen.error:
+        raise screen.error
+    if screen.ended_by not in (None, signal.SIGINT):  # the terminal is as it was: now it may end as it was told to
+        signal.signal(screen.ended_by, signal.SIG_DFL)
+        os.kill(os.getpid(), screen.ended_by)
+    if screen.return_code:
+        raise SystemExit(screen.return_code)  # a traceback has been printed
+    return screen.sight.snapshot if screen.sight else None

@@ -1,0 +1,109 @@
+"""The lattice of a family as it fills in: a cell for each point that was asked for, run, or is a neighbour."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from ettsweep.runs.state import State
+from ettsweep.study.study import Axis, Point
+from ettsweep.study.study_state import Look
+from ettsweep.study.verdict import Verdict
+from ettsweep.trainer.tasks.registry import Score
+
+URGENCY = (
+    *(State.FAILED, State.HELD, State.UNKNOWN, State.RUNNING, State.QUEUED, State.INTERRUPTED, State.MISSING),
+    *(State.CANCELLED, State.PRUNED, State.DIVERGED, State.DONE),
+)
+"""What is to be seen of a point whose runs are in several states: the first of these."""
+
+
+class Mark(StrEnum):
+    """What a point is to the verdict."""
+
+    NONE = ""
+    CANDIDATE = "candidate"
+    NEIGHBOUR = "neighbour"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A point of a lattice.
+
+    Attributes:
+        i, j: its steps from the centre in lr and wd; 0 along a fixed axis.
+        state: that of its runs, of several the most urgent.
+        score: the mean of those that count; None while there is none, and where one diverged.
+        finished: how many of its runs are.
+        runs: how many it has or is to have.
+    """
+
+    i: int
+    j: int
+    point: Point
+    state: State
+    score: float | None
+    finished: int
+    runs: int
+    mark: Mark = Mark.NONE
+
+
+@dataclass(frozen=True)
+class Lattice:
+    """The cells of a family, and what their scores are."""
+
+    cells: tuple[Cell, ...]
+    measure: Score
+
+    @property
+    def focus(self) -> Cell | None:
+        """The cell to be seen where there is no room for all: the candidate's, else one in the middle."""
+        middle = sorted(self.cells, key=lambda cell: cell.i * cell.i + cell.i * cell.j + cell.j * cell.j)
+        return next((cell for cell in self.cells if cell.mark is Mark.CANDIDATE), next(iter(middle), None))
+
+
+def lattice(look: Look, verdict: Verdict | None) -> Lattice:
+    """Return the lattice of a family; marks are those of a verdict, if there is one."""
+    marks: dict[Point, Mark] = {}
+    if verdict and verdict.candidate:
+        marks = {one.point: Mark.NEIGHBOUR for one in verdict.neighbours} | {verdict.candidate.point: Mark.CANDIDATE}
+    search, runs = look.search, look.runs()
+    cells = []
+    for point in dict.fromkeys((*search.asked, *runs, *marks)):
+        states = {run.spec.seed: run.state for run in runs.get(point, ())}
+        wanted = dict.fromkeys(search.asked.get(point, ()), State.MISSING) | states or {-1: State.MISSING}
+        cells.append(
+            Cell(
+                i=_steps(search.lr, search.base.lr, point.lr),
+                j=_steps(search.wd, search.base.wd, point.wd),
+                point=point,
+                state=min(wanted.values(), key=URGENCY.index),
+                score=look.at(point).score,
+                finished=sum(state.finished for state in states.values()),
+                runs=len(wanted),
+                mark=marks.get(point, Mark.NONE),
+            )
+        )
+    return Lattice(tuple(cells), search.measure)
+
+
+def _steps(axis: Axis, centre: float, value: float) -> int:
+    return 0 if axis.fixed or not (centre and value) else round(math.log2(value / centre) / axis.step)
+
+
+REACH = 3.0
+"""How many times as far from the best as the median is, the far end of the colours may be: see `shades`."""
+
+
+def shades(found: Lattice) -> Mapping[Point, float]:
+    """Return how good each scored point is, from 1 for the best to 0.
+
+    A few awful points would leave one shade to all others, so what is far worse than the median counts as worst.
+    """
+    scores = {cell.point: found.measure.rank(cell.score) for cell in found.cells if cell.score is not None}
+    if not scores:
+        return {}
+    ranked = sorted(scores.values())
+    best, median = ranked[0], ranked[len(ranked) // 2]
+    width = min(ranked[-1], best + REACH * (median - best)) - best
+    return {point: 1.0 - min(1.0, (score - best) / width) if width > 0 else 1.0 for point, score in scores.items()}

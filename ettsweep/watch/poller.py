@@ -1,0 +1,72 @@
+"""The thread that looks: reading never keeps a key waiting, and leaving never waits for a read to end."""
+
+import threading
+from typing import Protocol
+
+from ettsweep.errors import EttsweepError
+from ettsweep.watch.throttle import Rest, Stopwatch
+from ettsweep.watch.view_model import Sight
+from ettsweep.watch.watcher import Watcher
+
+LEAST_S, MOST_S = 1.5, 10.0
+"""Seconds between looks, at least and at most: many new runs take long to read, and that comes once."""
+
+
+class Audience(Protocol):
+    """Who is told; from another thread than its own."""
+
+    def reading(self, told: str) -> None:
+        """Hear how far the first look is."""
+
+    def seen(self, sight: Sight) -> None:
+        """Hear what there is to see."""
+
+    def unreadable(self, why: str) -> None:
+        """Hear that a look failed; another one follows."""
+
+    def impossible(self, error: Exception) -> None:
+        """Hear that there is nothing to look at, or that this is at its end."""
+
+
+class Looking(threading.Thread):
+    """Looks again and again until it is stopped."""
+
+    def __init__(self, watcher: Watcher, audience: Audience) -> None:
+        super().__init__(name="looking", daemon=True)
+        self._watcher, self._audience = watcher, audience
+        self._woken, self._stopped = threading.Event(), False
+
+    def wake(self) -> None:
+        """Have it look now."""
+        self._woken.set()
+
+    def stop(self) -> None:
+        """Have it look no more."""
+        self._stopped = True
+        self._woken.set()
+
+    def run(self) -> None:
+        """Look, judge, and rest in proportion."""
+        begun = False
+        while not self._stopped:
+            watch, rest = Stopwatch(), Rest()
+            self._woken.clear()
+            try:
+                self._audience.seen(self._watcher.look(self._audience.reading))
+                rest.begin(*(watch.read() if begun else (0.0, 0.0)))
+                begun = True
+                while not self._stopped and self._watcher.judge():  # which has rests of its own
+                    self._audience.seen(self._watcher.sight())
+            except Exception as error:
+                if not self._tell(error, begun):
+                    return
+            self._woken.wait(min(MOST_S, max(LEAST_S, rest.left_s)))
+
+    def _tell(self, error: Exception, begun: bool) -> bool:
+        """Tell of an error; return whether another look may succeed."""
+        if begun and isinstance(error, OSError | EttsweepError):
+            what = f"{error.strerror}: {error.filename}" if isinstance(error, OSError) else str(error)
+            self._audience.unreadable(what)
+            return True
+        self._audience.impossible(error)
+        return False

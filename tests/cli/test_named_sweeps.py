@@ -1,0 +1,500 @@
+"""Sweeps as people meet them: named, extended, refused, listed, shared, and each with verdicts of its own."""
+
+import contextlib
+import csv
+import io
+import json
+import os
+import pty
+import shlex
+import shutil
+import subprocess
+from collections.abc import Callable
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from support.commandline import ETTSWEEP, GRID, Call, keep, runs_in, write_grid
+from support.forks import Forks, warm_workers
+
+from ettsweep.launch.follow import How, read_ledger, verify_rounds
+from ettsweep.launch.profile import LocalProfile
+from ettsweep.launch.progress import Monitor, picture
+from ettsweep.launch.submissions import submission_folders
+from ettsweep.runs.folder import RunDir
+from ettsweep.runs.spec import RunSpec
+from ettsweep.study.grid_file import load_request
+from ettsweep.study.sweep_store import load_sweeps
+
+Ask = Callable[..., list[RunSpec]]
+OTHER = {"batch_size": 16, "schedule": GRID["recipe"]["schedule"]}
+BOTH = {"wd": {"range": [-1, 0]}, "lr": {"range": [-1, 0]}}
+"""Axes that are both free: four points."""
+
+
+def finish(results: Path, spec: RunSpec, score: float) -> None:
+    run = RunDir.create(results, spec)
+    if run.claim({}, after=0):
+        assert run.finish({"status": "done", "score": score, "device_s": 36.0}, [])
+
+
+@pytest.fixture
+def ask(tmp_path: Path, results: Path) -> Ask:
+    """Return a function that asks for a grid under a name, and finishes its runs with what `score` makes of them."""
+
+    def asked(name: str, score: Callable[[RunSpec], float | None] | None = None, **changes: Any) -> list[RunSpec]:
+        request = load_request(write_grid(tmp_path / f"{name}.yaml", **changes))
+        keep(results, request)
+        for spec in request.specs():
+            if score and (made := score(spec)) is not None:
+                finish(results, spec, made)
+        return request.specs()
+
+    return asked
+
+
+def falling(spec: RunSpec) -> float:
+    """Better with more lr, and with less wd: an optimum that is nowhere."""
+    return 1 + 0.1 * abs(spec.lr - 0.25) + spec.wd
+
+
+def verdicts(call: Call, results: Path, *options: object, code: int | None = None) -> dict[str, dict[str, Any]]:
+    """Return what `verify-optimum` says of each sweep, of one family each."""
+    done = call("verify-optimum", "--dry-run", "--results", results, "--format", "json", *options, code=code)
+    return {row["sweep"]: row for row in done.json}
+
+
+def states(call: Call, results: Path, *options: object) -> dict[str, tuple[str, str]]:
+    """Return the sweep and the state of each run."""
+    rows = call("status", "--results", results, "--format", "json", *options).json
+    return {row["run"]: (row["sweep"], row["state"]) for row in rows}
+
+
+# --- a verdict belongs to a sweep -----------------------------------------------------------------------------------
+
+
+def test_no_later_question_changes_a_verdict(call: Call, results: Path, ask: Ask, tmp_path: Path) -> None:
+    ask("both", falling, **BOTH)
+    free = verdicts(call, results, code=1)
+    assert (free["both"]["verdict"], free["both"]["wd"]) == ("edge", 0.125)
+    hint = (
+        "grid",
+        "--grid",
+        "both.yaml",
+        "--wd-range",
+        "fixed",
+        "--set",
+        "centre.standard.wd=0.125",
+        "--results",
+        results,
+    )
+    refused = call(*hint, code=2)
+    assert "sweep both asks for something else: wd is searched there, fixed here" in refused.err
+    request = load_request(
+        tmp_path / "both.yaml", overrides=["centre.standard.wd=0.125"], wd_range="fixed", lr_range="-1:1"
+    )
+    keep(results, request.model_copy(update={"grid": "held.yaml"}))
+    for spec in request.specs():
+        finish(results, spec, falling(spec))
+    both = verdicts(call, results, code=1)
+    assert (both["held"]["verdict"], len(both["held"]["neighbours"]), both["held"]["wd"]) == ("optimal", 2, 0.125)
+    assert both["both"]["verdict"] == "edge"
+    assert verdicts(call, results, "-s", "held", code=0).keys() == {"held"}
+    told = call("verify-optimum", "--dry-run", "--results", results, code=1).err
+    assert (
+        "standard is edge at (2^-2, 2^-3) in both, optimal at (2^-2, 2^-3) in held: "
+        "lr was asked for from 2^-3 to 2^-2 / 2^-3 to 2^-1; wd is searched in steps of 1 / fixed at 2^-3" in told
+    )
+
+    keep(results, load_request(tmp_path / "both.yaml"))  # asked for once more
+    assert verdicts(call, results) == both
+    shutil.copytree(results, tmp_path / "elsewhere")
+    for number, path in enumerate(sorted((tmp_path / "elsewhere").rglob("*"), reverse=True)):
+        os.utime(path, (number, number))
+    assert verdicts(call, tmp_path / "elsewhere") == both
+    pages = [call("report", "--results", results, "--format", "json").json]
+    assert [row["verdict"] for row in pages[0]] == ["edge", "optimal"]
+    page = unescape((results / "report" / "report.html").read_text())
+    assert "sweep both" in page
+    assert "In sweep held, the same family is optimal by the paper's comparison of means at lr 2^-2, wd 2^-3." in page
+    assert "wd is searched in steps of 1 / fixed at 2^-3" in page
+
+
+def test_the_report_says_of_which_sweep_a_run_is_as_status_does(call: Call, results: Path, ask: Ask) -> None:
+    """Not of each whose lattice it lies on: of those that ask for it, or had it trained beyond what they asked for."""
+    low = ask("low", falling, lr={"range": [-1, 0]})
+    ask("high", falling, lr={"range": [0, 1]})
+    finish(results, climbed := low[0].at(2.0, low[0].wd, 0), 5.0)
+
+    def told(command: str) -> dict[str, str]:
+        text = call(*command.split(), "--results", results, "--format", "csv", code=None).out
+        text = (results / "report" / "tables" / "runs.csv").read_text() if command.startswith("report") else text
+        return {row["run"]: row["sweep"] for row in csv.DictReader(io.StringIO(text))}
+
+    known = told("status")
+    assert sorted(known.values()) == ["high", "high, low", "high, low", "low"]
+    assert known[climbed.run_id] == "high, low", "which nobody asks for"
+    assert told("report") == known
+    cost = "4 finished runs: 0.04 device hours; 1 of them for several sweeps: 0.01 device hours saved"
+    assert cost in (results / "report" / "report.html").read_text()
+    assert told("report -s high").items() <= known.items()
+    assert "<td>high, low" in (results / "report" / "report.html").read_text()
+
+
+def test_runs_of_other_versions_are_named_in_a_verdict(call: Call, results: Path, ask: Ask) -> None:
+    specs = ask("w8", lambda spec: 1 + abs(spec.lr - 0.25))
+    for spec, code in zip(specs, ("aaaa", "bbbb", "aaaa"), strict=True):
+        origin = {"packages": {"ettsweep": "0.9", "torch": f"2.{code[0]}"}, "code": code}
+        attempt = RunDir(results / "runs" / spec.run_id).latest()
+        assert attempt
+        attempt.provenance_path.write_text(json.dumps(origin))
+    told = call("verify-optimum", "--dry-run", "--results", results).err
+    assert (
+        "w8 standard: runs of different versions are compared: 2 trained by ettsweep 0.9, code aaaa, "
+        f"{specs[1].run_id} by ettsweep 0.9, code bbbb (there torch was 2.a, is 2.b)\n"
+        f"`ettsweep show {specs[1].run_id} --reproduce --results {results}` tells" in told
+    )
+    (verdict,) = verdicts(call, results).values()
+    assert {"version": "ettsweep 0.9, code bbbb", "runs": [specs[1].run_id]} in verdict["versions"]
+    call("report", "--results", results)
+    assert f"{specs[1].run_id} by ettsweep 0.9, code bbbb" in (results / "report" / "report.html").read_text()
+
+
+# --- names, extending, refusing -------------------------------------------------------------------------------------
+
+
+def test_a_grid_makes_the_sweep_of_its_file_or_of_the_name_that_is_given(
+    call: Call, results: Path, forks: Forks, tmp_path: Path
+) -> None:
+    write_grid(tmp_path / "w8.yaml")
+    follow = ("--follow", "--launch-set", "slots=1", "--results", results)
+    call("grid", "--grid", "w8.yaml", "--dry-run", "--results", results)
+    assert not results.exists()
+    with warm_workers(forks):
+        call("grid", "--grid", "w8.yaml", "--note", "the narrow one", *follow)
+        call("grid", "--grid", "w8.yaml", "--name", "again", *follow)
+    assert len(submission_folders(results)) == 1, "runs belong to nobody, and train once"
+    sweeps = load_sweeps(results).named
+    assert (sweeps["w8"].note, sweeps["again"].note) == ("the narrow one", "")
+    assert sweeps["w8"].requests == sweeps["again"].requests
+    assert set(states(call, results).values()) == {("again, w8", "done")}
+
+
+@pytest.mark.parametrize(
+    ("options", "told", "free"),
+    [
+        (["--set", "batch_size=64"], "batch_size is 32 there, 64 here", "w8-batch_size-64"),
+        (["--wd-range", "-1:1"], "wd is fixed there, searched here", "w8-wd-searched"),
+        (["--lr-range", "-1:1:0.5"], "the step of lr is 1 there, 0.5 here", "w8-lr-step-0.5"),
+        (["--set", "centre.standard.lr=0.3"], "steps of 1 in log2 from 2^-2 there, 0.3 here", "w8-lr-0.3"),
+    ],
+)
+def test_another_question_is_answered_with_a_command_that_asks_it(
+    call: Call, results: Path, ask: Ask, options: list[str], told: str, free: str
+) -> None:
+    ask("w8")
+    done = call("grid", "--grid", "w8.yaml", "--dry-run", "--results", results, *options, code=2)
+    assert f"sweep w8 asks for something else: {told}" in done.err.replace("lr of standard is ", "")
+    command = shlex.split(done.err.strip().splitlines()[-1])
+    assert command[:1] + command[-2:] == ["ettsweep", "--name", free]
+    assert call(*command[1:]).out.startswith("run")
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--launch", "nope"], "unknown launch profile 'nope'"),
+        (["--launch-set", "slot=2"], "slot: unknown key; did you mean slots?"),
+        (["--launch-set", "slots=100000"], "slots: 100000 are too many"),
+        (["--set", "model.depth=1000000000"], "model: width 8 at depth 1000000000 makes"),
+    ],
+)
+def test_what_no_name_would_mend_is_told_before_that_the_name_is_taken(
+    call: Call, results: Path, ask: Ask, options: list[str], told: str
+) -> None:
+    ask("w8")
+    asked = ("grid", "--grid", "w8.yaml", "--dry-run", "--results", results, "--set", "batch_size=64")
+    done = call(*asked, *options, code=2)
+    assert told in done.err
+    assert "asks for something else" not in done.err
+
+
+def test_two_grid_files_of_one_stem_are_told_apart(call: Call, results: Path, ask: Ask, tmp_path: Path) -> None:
+    ask("w8")
+    (tmp_path / "other").mkdir()
+    write_grid(tmp_path / "other" / "w8.yaml", task="digits", recipe=OTHER)
+    done = call("grid", "--grid", "other/w8.yaml", "--dry-run", "--results", results, code=2)
+    assert "batch_size is 32 there, 16 here" in done.err
+    assert "--grid other/w8.yaml --dry-run" in done.err
+
+
+def test_a_part_of_a_sweep_can_be_asked_for_alone(call: Call, results: Path, ask: Ask) -> None:
+    ask("w8", strategies=["standard", "mup"], seeds=[0, 1])
+    for options, strategies, seeds in (
+        (["--strategy", "mup"], {"mup"}, {0, 1}),
+        (["--seeds", "1"], {"standard", "mup"}, {1}),
+        (["--strategy", "standard", "--seeds", "0"], {"standard"}, {0}),
+    ):
+        rows = call("grid", "--grid", "w8.yaml", "--dry-run", "--results", results, "--format", "json", *options).json
+        assert ({row["strategy"] for row in rows}, {row["seed"] for row in rows}) == (strategies, seeds)
+
+
+@pytest.mark.parametrize(
+    ("written", "options", "told"),
+    [
+        (3, [], "seed 3 alone; 3 seeds are 0,1,2\n"),
+        ([0], ["--seeds", "12"], "seed 12 alone; 12 seeds are 0,1,...,11\n"),
+        ([3], [], None),
+        (3, ["--seeds", "3,4"], None),
+        (3, ["--seeds", "0"], None),
+    ],
+)
+def test_a_seed_that_could_be_meant_as_a_number_of_seeds_is_told(
+    call: Call, tmp_path: Path, written: object, options: list[str], told: str | None
+) -> None:
+    write_grid(tmp_path / "w8.yaml", seeds=written)
+    said = call("grid", "--grid", "w8.yaml", "--dry-run", *options).err
+    assert said.count(told or "alone") == (told is not None)
+
+
+@pytest.mark.parametrize("name", ["../up", "a/b", ".", "-x", "a\nb", "a\x1b[31mb", "0123456789ab", "x" * 65, ""])
+def test_a_name_that_could_be_a_path_or_a_run_is_refused(call: Call, results: Path, tmp_path: Path, name: str) -> None:
+    write_grid(tmp_path / "w8.yaml")
+    done = call("grid", "--grid", "w8.yaml", f"--name={name}", "--results", results, code=2)
+    assert "--name" in done.err
+    assert "\x1b" not in done.err
+    assert not results.exists()
+
+
+# --- sweeps: list, rename, note, archive ----------------------------------------------------------------------------
+
+
+def test_sweeps_are_listed_with_what_people_ask_of_them(call: Call, results: Path, ask: Ask) -> None:
+    specs = ask("w8", lambda spec: 1 + abs(spec.lr - 0.25))
+    ask("wide", strategies=["standard", "mup"], recipe=OTHER)
+    call("sweeps", "note", "w8", "the narrow one", "--results", results)
+    w8, wide = call("sweeps", "--results", results, "--format", "json").json
+    assert (w8["sweep"], w8["note"], w8["families"], w8["runs"]) == ("w8", "the narrow one", 1, "3 done")
+    assert (w8["device h"], w8["verdicts"]) == (
+        round(len(specs) * 0.01, 4),
+        "standard optimal by the paper's comparison of means",
+    )
+    asked = (results / "sweeps" / "w8" / "0002.yaml").stat()
+    os.utime(results / "sweeps" / "w8" / "0002.yaml", (10**10, 10**10))
+    (changed, _) = call("sweeps", "--results", results, "--format", "json").json
+    os.utime(results / "sweeps" / "w8" / "0002.yaml", (asked.st_atime, asked.st_mtime))
+    assert (changed.pop("last change"), w8.pop("last change")[-4:]) == ("2286-11-20 17:46 UTC", " UTC")
+    assert changed == w8
+    assert (wide["families"], wide["runs"], wide["device h"]) == (2, "6 missing", 0)
+    assert wide["verdicts"] == "standard incomplete, mup incomplete"
+    for form in ("table", "csv", "markdown"):
+        assert "the narrow one" in call("sweeps", "--results", results, "--format", form).out
+    call("sweeps", "rename", "w8", "narrow", "--results", results)
+    assert set(states(call, results, "--state", "done").values()) == {("narrow", "done")}
+    for name, told in (("wide", "there is a sweep wide already"), ("a/b", "new name 'a/b': "), ("narrow", "already")):
+        assert told in call("sweeps", "rename", "narrow", name, "--results", results, code=2).err
+    assert "unknown sweep 'w8'" in call("sweeps", "note", "w8", "x", "--results", results, code=2).err
+    assert "no sweeps yet" in call("sweeps", "--results", "nowhere").err
+
+
+def test_options_of_a_subcommand_go_after_its_name(call: Call, results: Path, ask: Ask) -> None:
+    ask("w8")
+    done = call("sweeps", "--results", results, "archive", "w8", code=2)
+    assert "options of `sweeps archive` go after its name" in done.err
+    assert not load_sweeps(results).named["w8"].archived
+
+
+def test_what_is_asked_for_of_an_archived_sweep_can_be_seen(
+    call: Call, results: Path, ask: Ask, tmp_path: Path
+) -> None:
+    ask("w8", lambda spec: 1 + abs(spec.lr - 0.25), seeds=[0, 1])
+    call("sweeps", "archive", "w8", "--results", results)
+    done = call("verify-optimum", "--results", results, code=2)
+    assert "all sweeps are archived: w8; name one with --sweep" in done.err
+    done = call("grid", "--grid", "w8.yaml", "--note", "again", "--results", results)
+    assert "sweep w8 is changed, and no longer archived" in done.err
+    assert verdicts(call, results).keys() == {"w8"}
+
+
+def test_runs_that_a_call_left_out_are_told(call: Call, results: Path, ask: Ask) -> None:
+    ask("w8", lambda spec: 1 + abs(spec.lr - 0.25) if spec.strategy.s is None else None, strategies=["standard", "mup"])
+    done = call("grid", "--grid", "w8.yaml", "--strategy", "standard", "--results", results)
+    assert f"3 other runs of sweep w8 are missing: `ettsweep verify-optimum --sweep w8 --results {results}`" in done.err
+
+
+def test_an_archived_sweep_is_hidden_and_whole(call: Call, results: Path, ask: Ask) -> None:
+    specs = ask("w8", lambda spec: 1 + abs(spec.lr - 0.25))
+    ask("w16", recipe=OTHER)
+    before = states(call, results)
+    call("sweeps", "archive", "w8", "--results", results)
+    assert verdicts(call, results).keys() == {"w16"}
+    assert [row["sweep"] for row in call("sweeps", "--results", results, "--format", "json").json] == ["w16"]
+    assert "1 archived" in call("sweeps", "--results", results).err
+    assert not states(call, results), "runs of an archived sweep are not of no sweep"
+    assert verdicts(call, results, "--sweep", "w8")["w8"]["verdict"] == "optimal"
+    assert set(states(call, results, "-s", "w8")) == {spec.run_id for spec in specs}
+    call("sweeps", "unarchive", "w8", "--results", results)
+    assert states(call, results) == before
+
+
+def test_a_damaged_sweep_is_named_and_others_go_on(call: Call, results: Path, ask: Ask) -> None:
+    ask("w8", lambda spec: 1 + abs(spec.lr - 0.25))
+    ask("bad", recipe=OTHER)
+    path = results / "sweeps" / "bad" / "0001.yaml"
+    for content, told in (("version: 99", "a later version of ettsweep wrote it"), ("asked: [", "mend the file")):
+        path.write_text(content)
+        done = call("verify-optimum", "--dry-run", "--results", results)
+        assert f"sweep bad is left out: {path}: " in done.err
+        assert told in done.err
+        assert "left out" in call("sweeps", "--results", results).err
+        (results / "sweeps" / "w8").rename(results / "away")
+        assert "no sweep can be read" in call("verify-optimum", "--results", results, code=1).err
+        (results / "away").rename(results / "sweeps" / "w8")
+        for command in ("verify-optimum --sweep bad", "sweeps note bad x", "sweeps rename bad good", "status -s bad"):
+            assert str(path) in call(*command.split(), "--results", results, code=1).err
+        assert str(path) in call("grid", "--grid", "bad.yaml", "--results", results, code=1).err
+
+
+def test_sweeps_none_of_which_can_be_read_are_a_failure(call: Call, results: Path, ask: Ask) -> None:
+    for name, told in (("bad", "1 sweep cannot be read"), ("worse", "2 sweeps cannot be read")):
+        ask(name)
+        (results / "sweeps" / name / "0001.yaml").write_bytes(bytes(200))
+        done = call("sweeps", "--results", results, code=1)
+        assert told in done.err
+        assert f"sweep {name} is left out" in done.err
+        assert "makes one" not in done.err
+
+
+# --- runs that are shared, and those of nobody ----------------------------------------------------------------------
+
+
+def test_cancelling_a_sweep_leaves_what_another_wants(call: Call, results: Path, ask: Ask) -> None:
+    mine, theirs = ask("w8"), ask("seeds", seeds=[0, 1])
+    shared = {spec.run_id for spec in mine}
+    for spec in theirs:
+        RunDir.create(results, spec)
+    done = call("cancel", "--sweep", "seeds", "--yes", "--results", results)
+    assert "3 runs are left alone: sweep w8 wants them too" in done.err
+    assert "3 runs cancelled" in done.err
+    found = states(call, results)
+    assert {run for run, (_, state) in found.items() if state == "cancelled"} == found.keys() - shared
+    call("sweeps", "archive", "w8", "--results", results)
+    assert "3 runs cancelled" in call("cancel", "--sweep", "seeds", "--yes", "--results", results).err
+
+
+def test_a_run_of_another_sweeps_climb_is_left_alone(call: Call, results: Path, ask: Ask) -> None:
+    """Nobody asks for it, and it lies on both lattices: either may have climbed there."""
+    (first, *_) = ask("w8")
+    ask("wider", lr={"range": [-2, 1]})
+    RunDir.create(results, climbed := first.at(first.lr * 16, first.wd, 0))
+    assert states(call, results)[climbed.run_id][0] == "w8, wider"
+    done = call("cancel", "--sweep", "wider", "--yes", "--results", results)
+    assert "1 run is left alone: sweep w8 wants it too" in done.err
+    assert states(call, results)[climbed.run_id][1] == "missing"
+
+
+def test_runs_belong_to_the_sweep_that_asks_for_them(call: Call, results: Path, ask: Ask) -> None:
+    ask("w8", lambda spec: 1 + abs(spec.lr - 0.25))
+    more = ask("wider", lambda spec: 1 + abs(spec.lr - 0.25), lr={"range": [-2, 1]}, seeds=[0, 1])
+    assert len(states(call, results, "-s", "w8")) == 3
+    assert len(states(call, results, "-s", "wider")) == len(more) == 8
+    w8, wider = call("sweeps", "--results", results, "--format", "json").json
+    assert (w8["runs"], w8["device h"], wider["runs"], wider["device h"]) == ("3 done", 0.03, "8 done", 0.08)
+
+
+def test_a_run_that_no_sweep_asks_for_is_shown_under_a_dash(call: Call, results: Path, ask: Ask) -> None:
+    (first, *_) = ask("w8")
+    RunDir.create(results, first)
+    finish(results, elsewhere := first.at(0.3, first.wd, 0), 0.1)
+    assert states(call, results) == {first.run_id: ("w8", "missing"), elsewhere.run_id: ("-", "done")}
+    assert elsewhere.run_id in call("status", "--results", results).out
+    assert states(call, results, "--sweep", "w8").keys() == {first.run_id}
+    assert call("show", elsewhere.run_id, "--results", results, "--format", "json").json["sweep"] == "-"
+    assert verdicts(call, results)["w8"]["reason"].startswith("no finished point yet")
+
+
+def test_the_picture_of_runs_names_their_sweeps_where_there_are_several(results: Path, ask: Ask) -> None:
+    (first, *_) = ask("w8")
+    attempt = RunDir.create(results, first).claim({}, after=0)
+    assert attempt
+    attempt.fail("error", "RuntimeError: out of luck")
+
+    def shown() -> str:
+        monitor = Monitor(results, [first], load_sweeps(results).searches)
+        (console := Console(file=io.StringIO(), width=200)).print(picture(monitor, monitor.look(), "all"))
+        return str(console.file.getvalue())  # type: ignore[attr-defined]
+
+    assert "w8" not in shown()
+    ask("more", seeds=[0, 1])
+    assert "more, w8" in shown()
+
+
+def at_a_terminal(*arguments: object, answers: dict[str, str]) -> str:
+    """Run a command at a terminal; type each answer where its question appears. Return what was shown."""
+    screen, terminal = pty.openpty()
+    process = subprocess.Popen([ETTSWEEP, *map(str, arguments)], stdin=terminal, stdout=terminal, stderr=terminal)
+    os.close(terminal)
+    shown = ""
+    with contextlib.suppress(OSError):  # the terminal is gone with the last process at it
+        while part := os.read(screen, 4096).decode(errors="replace"):
+            shown += part
+            for question in list(answers):
+                if question in shown:
+                    os.write(screen, f"{answers.pop(question)}\n".encode())
+    os.close(screen)
+    assert process.wait() == 1
+    assert not answers, f"never asked in {shown}"
+    return " ".join(shown.split())
+
+
+# --- a climb asks before it spends ----------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("process")
+def test_a_climb_stops_where_it_would_cost_more_than_was_asked_for(
+    call: Call, results: Path, forks: Forks, tmp_path: Path
+) -> None:
+    write_grid(tmp_path / "far.yaml", centre={"standard": {"lr": 0.25 / 2**6, "wd": 0.25}})
+    follow = ("--follow", "--results", results)
+    with warm_workers(forks):
+        call("grid", "--grid", "far.yaml", "--launch-set", "slots=1", *follow)
+        done = call("verify-optimum", *follow, "--format", "json", code=1)
+        rounds = [line.split(":")[0] for line in done.err.splitlines() if " trains " in line]
+        assert rounds == ["this round trains 1 run", "the next trains 1 run", "the next trains 1 run"]
+        assert "far standard: 3 runs were asked for, 3 more are trained, and the next round is 1, about " in done.err
+        assert "device hours: it stops here\n`ettsweep verify-optimum --follow --max-runs N" in done.err
+        assert len(runs_in(results)) == 6
+        assert done.json[0]["verdict"] == "edge"
+        asked = at_a_terminal("verify-optimum", *follow, answers={"go on? [y/N]": "\x04"})
+        assert "it stops here" in asked, "nothing is lost where the question is not answered"
+        asked = at_a_terminal("verify-optimum", *follow, answers={"go on? [y/N]": "n"})
+        assert "far standard: 3 runs were asked for, 3 more are trained, and the next round is 1, about " in asked
+        assert "it stops here" in asked
+        assert len(runs_in(results)) == 6
+        call("verify-optimum", *follow, "--max-runs", 2, code=1)
+        assert len(runs_in(results)) == 8
+        call("verify-optimum", *follow, "--max-runs", 100)
+    assert verdicts(call, results)["far"]["verdict"] == "optimal"
+
+
+@pytest.mark.usefixtures("process")
+def test_a_climb_that_is_agreed_to_goes_on_as_far_again(results: Path, forks: Forks, tmp_path: Path) -> None:
+    request = load_request(write_grid(tmp_path / "far.yaml", centre={"standard": {"lr": 0.25 / 2**12, "wd": 0.25}}))
+    keep(results, request)
+    answers, told = [True, False], []
+
+    def agree(words: str) -> bool:
+        told.append((words, len(runs_in(results))))
+        return answers.pop(0)
+
+    (sweep,) = load_sweeps(results).chosen()
+    how = How(results, LocalProfile(slots=1), console=Console(stderr=True))
+    with warm_workers(forks):
+        done = verify_rounds(sweep.searches, how, agree=agree)
+    assert [count for _, count in told] == [6, 9], "3 were asked for; 3 more need no word, 3 more need one"
+    assert done.verification.stopped == [told[-1][0]]
+    done.verification.plan(read_ledger(results))
+    assert done.verification.stopped == [told[-1][0]], "whoever said no is not asked again"
+    assert len(runs_in(results)) == 9

@@ -1,0 +1,182 @@
+"""What `show` begins with: of runs that are finished, in training, diverged, broken, and of metrics that make no sense."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.commandline import at_a_terminal, ettsweep
+
+from ettsweep.runs.attempt import Attempt
+from ettsweep.runs.folder import RunDir
+from ettsweep.runs.spec import RunSpec
+
+Make = Callable[..., RunSpec]
+
+
+def started(
+    results: Path, spec: RunSpec, losses: Sequence[float | None] = (), evaluations: dict[int, float] | None = None
+) -> Attempt:
+    """Have a run train: a loss for each step, and a validation loss at some."""
+    attempt = RunDir.create(results, spec).claim({"slot": "cpu-0"}, after=0)
+    assert attempt
+    attempt.append(attempt.metrics_path, lines(losses, evaluations))
+    return attempt
+
+
+def lines(losses: Sequence[float | None], evaluations: dict[int, float] | None = None) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for step, loss in enumerate(losses, 1):
+        found.append({"step": step, "loss": loss, "grad_norm": 1.0})
+        if step in (evaluations or {}):
+            found.append({"step": step, "val_loss": (evaluations or {})[step], "val_accuracy": 0.5})
+    return found
+
+
+def shown(results: Path, spec: RunSpec, *options: object) -> dict[str, list[str]]:
+    """Return what is shown, by label; lines without one belong to the one above."""
+    out = ettsweep("show", spec.run_id, "--results", results, *options).stdout
+    found: dict[str, list[str]] = {}
+    label = ""
+    for line in out.splitlines():
+        label = line[:11].strip() or label
+        found.setdefault(label, []).append(line[11:])
+    return found
+
+
+def test_a_run_in_training_is_summed_up_as_far_as_it_is(results: Path, spec: RunSpec) -> None:
+    losses: list[float | None] = [2.0**-k for k in range(8)]
+    attempt = started(results, spec, losses, {4: 0.5, 8: 0.7})
+    attempt.append(attempt.timings_path, [{"step": 8, "progress": 8 / 24, "wall_s": 90.0, "steps_per_s": 12.5}])
+    seen = shown(results, spec)
+    assert seen["run"] == [spec.run_id]
+    assert seen["point"] == ["ntk, lr 2^0, wd 2^-6, seed 0"]
+    assert seen["state"][0].startswith("running: on ")
+    assert seen["progress"] == ["8 of 24 steps"]
+    assert seen["loss"] == ["1 at step 1, 0.007812 at 8, lowest 0.007812 at 8"]
+    assert seen["val_loss"] == ["0.5 at step 4, 0.7 at 8, lowest 0.5 at 4"]
+    assert seen["best"] == ["best_loss 0.5 at step 4"]
+    assert seen["spikes"] == ["none"]
+    assert seen["time"] == ["1 min 30 s, 12.5 steps/s"]
+    assert seen["attempt 1"][0].startswith("from the start, ")
+    assert seen["folder"] == [str(results / "runs" / spec.run_id)]
+
+
+def test_metrics_reach_back_over_attempts(results: Path, spec: RunSpec) -> None:
+    first = started(results, spec, [4.0, 3.0, 2.0])
+    first.fail("interrupted", "the slot was needed")
+    second = first.run and RunDir(first.run).claim({}, after=1)
+    assert second
+    second.resume_from(1, 2)
+    second.append(second.metrics_path, [{"step": 3, "loss": 2.5}])
+    seen = shown(results, spec)
+    assert seen["loss"] == ["4 at step 1, 2.5 at 3, lowest 2.5 at 3"]
+    assert seen["attempt 1"][0].endswith("ended: the slot was needed")
+    assert seen["attempt 2"][0].startswith("from attempt 1, step 2")
+
+
+def test_spikes_are_counted_and_named(results: Path, make_spec: Make) -> None:
+    spec = make_spec(schedule={"total_steps": 80, "warmup_steps": 2, "eval_every": 8}, spikes={"window_steps": 10})
+    losses: list[float | None] = [1.0 + 0.01 * (step % 3) for step in range(1, 61)]
+    losses[39] = 9.0
+    started(results, spec, losses)
+    seen = shown(results, spec)
+    assert seen["spikes"][0].startswith("1: loss at step 40, ")
+    assert seen["spikes"][0].endswith(" sigmas")
+
+
+@pytest.mark.parametrize(
+    ("last", "told"),
+    [
+        (None, "1 at step 1, 2 at 2, lowest 1 at 1; 1 of 3 values not finite"),
+        (2.0, "1 at step 1, 2 at 3, lowest 1 at 1"),  # where fp16 has skipped too many steps
+    ],
+)
+def test_a_diverged_run_says_at_which_step(last: float | None, told: str, results: Path, spec: RunSpec) -> None:
+    attempt = started(results, spec)
+    history = lines([1.0, 2.0, last])
+    result = {"status": "diverged", "diverged_step": 3, "score": None, "steps": 3, "spike_events": []}
+    assert RunDir(attempt.run).finish(result, history)
+    seen = shown(results, spec)
+    assert seen["state"] == ["diverged: at step 3"]
+    assert seen["loss"] == [told]
+    assert seen["best"] == ["no score: it counts as worse than all that have one"]
+
+
+def test_one_step_is_enough(results: Path, spec: RunSpec) -> None:
+    started(results, spec, [2.5])
+    assert shown(results, spec)["loss"] == ["2.5 at step 1, 2.5 at 1, lowest 2.5 at 1"]
+
+
+def test_no_finite_value_is_said(results: Path, spec: RunSpec) -> None:
+    started(results, spec, [None, None])
+    assert shown(results, spec)["loss"] == ["no value is finite"]
+
+
+def test_without_metrics_the_rest_is_shown(results: Path, spec: RunSpec) -> None:
+    RunDir.create(results, spec)
+    seen = shown(results, spec)
+    assert (seen["state"], seen["metrics"]) == (["missing"], ["none yet"])
+    started(results, spec)
+    assert shown(results, spec)["metrics"] == ["none yet"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"loss": 1.0}\n',
+        '{"step": "x", "loss": 1.0}\n',
+        '{"step": 2, "loss": 1.0}\n',
+        '{"step": 1, "loss": 1}\n{"step": 9, "loss": 1}\n',
+    ],
+)
+def test_metrics_that_make_no_sense_are_told(text: str, results: Path, spec: RunSpec) -> None:
+    started(results, spec).metrics_path.write_text(text)
+    (told,) = shown(results, spec)["metrics"]
+    assert "steps are missing" in told or "the file was edited" in told
+
+
+@pytest.mark.parametrize("loss", ["NaN", '"high"', "null", "[1]", "1e999", "true"])
+def test_values_that_are_no_numbers_are_left_open(loss: str, results: Path, spec: RunSpec) -> None:
+    text = '{"step": 1, "loss": 2.0}\n{"step": 2, "loss": ' + loss + "}\n"
+    started(results, spec).metrics_path.write_text(text)
+    lost = "" if loss == "NaN" else "; 1 of 2 values not finite"  # a line that is no JSON is not read
+    assert shown(results, spec)["loss"] == [f"2 at step 1, 2 at 1, lowest 2 at 1{lost}"]
+
+
+def test_edited_metrics_of_a_finished_run_are_told(results: Path, spec: RunSpec) -> None:
+    run = RunDir(started(results, spec).run)
+    assert run.finish({"status": "done", "score": 0.5, "spike_events": []}, lines([1.0]))
+    run.metrics_path.write_text('{"step": 1, "loss": 0.1}\n')
+    (told,) = shown(results, spec)["metrics"]
+    assert "changed since the run finished" in told
+
+
+def test_a_broken_folder_says_what_is_wrong(results: Path, spec: RunSpec) -> None:
+    RunDir.create(results, spec).spec_path.write_text("{")
+    assert shown(results, spec)["state"][0].startswith("failed: ")
+
+
+def test_all_keys_follow_where_they_are_asked_for(results: Path, spec: RunSpec) -> None:
+    started(results, spec, [1.0])
+    short = ettsweep("show", spec.run_id, "--results", results)
+    assert f"`ettsweep show {spec.run_id} --all --results {results}`" in short.stderr
+    long = ettsweep("show", spec.run_id, "--all", "--results", results)
+    assert long.stdout.startswith(short.stdout)
+    assert "spec.model.width" in long.stdout
+    assert "spec.model.width" not in short.stdout
+    data = json.loads(ettsweep("show", spec.run_id, "--format", "json", "--results", results).stdout)
+    assert data["spec"]["model"]["width"] == 8
+
+
+def test_a_terminal_has_colours_unless_nobody_wants_them(
+    results: Path, spec: RunSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started(results, spec, [3.0, 2.0, 1.0])
+    _, seen = at_a_terminal("show", spec.run_id, "--results", results)
+    assert "\x1b[36m" in seen
+    monkeypatch.setenv("NO_COLOR", "1")
+    _, seen = at_a_terminal("show", spec.run_id, "--results", results)
+    assert "\x1b[36m" not in seen
+    assert "lowest 1 at 3" in seen

@@ -1,0 +1,170 @@
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ettsweep.cli.run_tables import best_score, describe, in_order, state_note, status_row
+from ettsweep.runs.attempt import Attempt
+from ettsweep.runs.folder import RunDir
+from ettsweep.runs.spec import RunSpec
+from ettsweep.study.run_index import load_ledger
+
+MakeSpec = Callable[..., RunSpec]
+
+
+def start(results: Path, spec: RunSpec) -> Attempt:
+    """Return a first attempt that this process owns."""
+    attempt = RunDir.create(results, spec).claim({"slot": "cpu-0"}, after=0)
+    assert attempt is not None
+    return attempt
+
+
+def evaluate(attempt: Attempt, steps: int, *losses: float | None) -> None:
+    """Write the metrics of some steps, then some evaluations."""
+    lines: list[dict[str, Any]] = [{"step": step, "loss": 2.0} for step in range(1, steps + 1)]
+    lines += [{"step": steps, "val_loss": loss, "val_accuracy": 0.5} for loss in losses]
+    attempt.append(attempt.metrics_path, lines)
+
+
+def test_reading_never_writes(results: Path, make_spec: MakeSpec) -> None:
+    RunDir(start(results, make_spec(seed=0)).run).finish({"status": "done", "score": 0.5}, [])
+    evaluate(start(results, make_spec(seed=1)), 2, 0.7)
+
+    def tree() -> list[tuple[str, int, int]]:
+        paths = sorted(results.rglob("*"))
+        return [(str(p), p.stat().st_mtime_ns, p.stat().st_size) for p in paths]
+
+    before = tree()
+    ledger = load_ledger(results)
+    for run in ledger.runs.values():
+        status_row(run, "-")
+        describe(ledger, run.id, {})
+    assert tree() == before
+
+
+def test_a_broken_folder_is_described_by_what_is_wrong(results: Path, spec: RunSpec) -> None:
+    RunDir.create(results, spec).spec_path.write_text("{")
+    ledger = load_ledger(results)
+    assert describe(ledger, spec.run_id, {})["reason"] == ledger.broken[spec.run_id]
+
+
+def test_a_status_row_says_what_the_run_is_and_how_far(results: Path, spec: RunSpec) -> None:
+    attempt = start(results, spec)
+    evaluate(attempt, 6, 0.9, 0.8)
+    first, last = {"step": 3, "progress": 0.125, "wall_s": 9.0}, {"step": 6, "progress": 0.25, "wall_s": 9.5}
+    attempt.append(attempt.timings_path, [first, last])  # 4 s a run, once it has started
+    row = status_row(load_ledger(results).runs[spec.run_id], "w8", pack=3)
+    assert state_note(row) == f"on {socket.gethostname()}, pack of 3 on cpu-0, about 3 s left"
+    assert state_note(row | {"pack": 1}) == f"on {socket.gethostname()}, about 3 s left"
+    assert row == {
+        "run": spec.run_id,
+        "sweep": "w8",
+        "family": spec.family_id,
+        "model": "vit-n8-l1-h2-p4-i8-c1-k10",
+        "task": "digits",
+        "strategy": "ntk",
+        "lr": 1.0,
+        "wd": 2.0**-6,
+        "log2_lr": 0.0,
+        "log2_wd": -6.0,
+        "seed": 0,
+        "state": "running",
+        "progress": 0.25,
+        "best_score": 0.8,
+        "reason": "",
+        "where": socket.gethostname(),
+        "job": None,
+        "slot": "cpu-0",
+        "pack": 3,
+        "left_s": 3.0,
+    }
+
+
+def test_progress_is_of_the_steps_that_were_trained(results: Path, spec: RunSpec) -> None:
+    """Whether the run diverged, or its result cannot be read: then the last attempt says both how far and how well."""
+    attempt = start(results, spec)
+    evaluate(attempt, 6, 0.9, 0.8)
+    attempt.append(attempt.timings_path, [{"step": 6, "progress": 0.25}])
+    assert RunDir(attempt.run).finish({"status": "diverged", "score": None, "diverged_step": 6}, [])
+
+    def told() -> dict[str, object]:
+        row = status_row(load_ledger(results).runs[spec.run_id], "-")
+        return {key: row[key] for key in ("state", "progress", "best_score")}
+
+    assert told() == {"state": "diverged", "progress": 6 / spec.schedule.total_steps, "best_score": None}
+    RunDir(attempt.run).result_path.write_text("{")
+    assert told() == {"state": "failed", "progress": 0.25, "best_score": 0.8}
+
+
+def test_wd_zero_has_no_log2(results: Path, make_spec: MakeSpec) -> None:
+    spec = make_spec(wd=0.0)
+    RunDir.create(results, spec)
+    assert status_row(load_ledger(results).runs[spec.run_id], "w8")["log2_wd"] is None
+
+
+def test_the_best_score_of_a_run_in_training_is_of_its_evaluations_so_far(results: Path, spec: RunSpec) -> None:
+    attempt = start(results, spec)
+
+    def best() -> float | None:
+        return best_score(load_ledger(results).runs[spec.run_id])
+
+    assert best() is None
+    evaluate(attempt, 2, 0.9, 0.4, None, 0.7)
+    assert best() == 0.4
+    assert RunDir(attempt.run).finish({"status": "done", "score": 0.3}, [])
+    assert best() == 0.3
+
+
+def test_the_best_score_reaches_back_over_attempts(results: Path, spec: RunSpec) -> None:
+    first = start(results, spec)
+    evaluate(first, 4, 0.4)
+    first.append(first.metrics_path, [{"step": 5, "loss": 1.0}, {"step": 5, "val_loss": 0.1}])  # after the checkpoint
+    second = RunDir(first.run).claim({}, after=1)
+    assert second is not None
+    second.resume_from(1, 4)
+    evaluate_from_5 = [{"step": 5, "loss": 1.0}, {"step": 5, "val_loss": 0.6}]
+    second.append(second.metrics_path, evaluate_from_5)
+    assert best_score(load_ledger(results).runs[spec.run_id]) == 0.4
+
+
+def test_all_that_is_known_of_a_run_is_described(results: Path, spec: RunSpec) -> None:
+    first = start(results, spec)
+    first.fail("interrupted", "terminated")
+    second = RunDir(first.run).claim({"slot": "cpu-1", "torch": "2.8"}, after=1)
+    assert second is not None
+    second.resume_from(1, 8)
+    assert RunDir(second.run).finish({"status": "done", "score": 0.5}, [])
+    data = describe(load_ledger(results), spec.run_id, {})
+    assert data["state"] == "done"
+    assert data["spec"]["model"]["width"] == 8
+    assert data["result"]["score"] == 0.5
+    assert [(a["attempt"], a["from"], a["slot"], a["ended"]) for a in data["attempts"]] == [
+        (1, "the start", "cpu-0", "terminated"),
+        (2, "attempt 1, step 8", "cpu-1", None),
+    ]
+    assert data["attempts"][1]["host"] == os.uname().nodename
+
+
+def test_runs_are_ordered_by_model_strategy_point_and_seed(results: Path, make_spec: MakeSpec) -> None:
+    expected = [
+        make_spec(model={"width": 16}, lr=9.0, seed=9),
+        make_spec(strategy={"s": None}, lr=4.0),
+        make_spec(lr=0.5, wd=0.5, seed=1),
+        make_spec(lr=2.0, wd=0.0, seed=7),
+        make_spec(lr=2.0, wd=0.25, seed=3),
+        make_spec(lr=2.0, wd=0.25, seed=11),
+        make_spec(lr=10.0, wd=0.0),
+        make_spec(strategy={"s": 1.0}, lr=0.25),
+    ]
+    for spec in expected:
+        RunDir.create(results, spec)
+    found = sorted(load_ledger(results).runs.values(), key=in_order)
+    assert [run.spec for run in found] == expected
+
+
+def test_log2_of_mapped_points_is_rounded_alike(results: Path, make_spec: MakeSpec) -> None:
+    spec = make_spec(lr=2.0**-7 * (1 + 4e-16))
+    RunDir.create(results, spec)
+    row = status_row(load_ledger(results).runs[spec.run_id], "w8")
+    assert (row["lr"], row["log2_lr"]) == (spec.lr, -7.0)

@@ -1,0 +1,369 @@
+"""The command search, as people use it: what it proposes, what outlives a kill, where it starts, what it refuses."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support.claims import claimed
+from support.commandline import (
+    LONG,
+    Call,
+    ended,
+    finish,
+    keep,
+    runs_in,
+    start,
+    wait_for,
+    write_grid,
+)
+from support.forks import Forks, warm_workers
+
+from ettsweep.runs.folder import RunDir
+from ettsweep.runs.spec import RunSpec
+from ettsweep.runs.state import State
+from ettsweep.study.grid_file import load_request
+from ettsweep.study.study import Point, Search
+from ettsweep.study.sweep_store import load_sweeps
+
+WIDE: dict[str, Any] = {
+    "centre": {"standard": {"lr": 0.0625, "wd": 0.25}},
+    "lr": {"range": [-3, 3]},
+    "criterion": {"margin": "20%"},
+}
+"""A grid file of the small model whose best lr lies two steps above its centre; wd is fixed."""
+
+PROPOSED = re.compile(r"^w8 \w+: (\w+) proposes (.*)$", re.MULTILINE)
+
+
+def proposed(results: Path, sweep: str = "w8") -> dict[str, list[float]]:
+    """Return the lr that was proposed for each strategy, first to last, as files have it."""
+    found: dict[str, list[float]] = {}
+    for path in sorted((results / "sweeps" / sweep).glob("*.yaml")):
+        for proposal in yaml.safe_load(path.read_text()).get("proposed") or ():
+            found.setdefault(proposal["strategy"], []).extend(point["lr"] for point in proposal["points"])
+    return found
+
+
+# --- from a grid file to a verdict ------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("process")
+@pytest.mark.parametrize("sampler", ["surface", "tpe"])
+def test_a_search_ends_in_a_verified_optimum_and_goes_nowhere_when_asked_again(
+    call: Call, results: Path, forks: Forks, tmp_path: Path, sampler: str
+) -> None:
+    write_grid(tmp_path / "w8.yaml", **WIDE)
+    command = ("search", "--grid", "w8.yaml", "--sampler", sampler, "--trials", 6, "--max-runs", 60)
+    command += ("--launch-set", "slots=1", "--results", results, "--format", "json")
+    with warm_workers(forks):
+        done = call(*command)
+        runs = {run.id for run in runs_in(results)}
+        again = call(*command)
+    (verdict,) = done.json
+    assert verdict["verdict"] == "optimal"
+    assert {n["state"] for n in verdict["neighbours"]} <= {"done", "diverged"}
+    asked = proposed(results)["standard"]
+    assert asked[0] == 0.0625, "the centre comes first"
+    assert len(set(asked)) == len(asked) <= 6
+    assert all(0.0625 / 8 <= lr <= 0.0625 * 8 for lr in asked)
+    assert {match[0] for match in PROPOSED.findall(done.err)} == {sampler}
+    scored = {run.spec().lr: run.result() for run in runs_in(results) if run.spec().seed == 0}
+    assert set(asked) <= scored.keys()
+    assert {run.id for run in runs_in(results)} == runs, "nothing is run twice"
+    assert not PROPOSED.search(again.err)
+    assert again.json == done.json
+
+
+def test_what_is_finished_is_known_and_not_proposed(call: Call, results: Path, tmp_path: Path) -> None:
+    """A grid has run three points of the ranges: they are where the search goes on from."""
+    write_grid(tmp_path / "w8.yaml", **WIDE | {"lr": {"range": [0, 2]}, "criterion": {"margin": "1%"}})
+    keep(results, request := load_request(tmp_path / "w8.yaml"))
+    for spec in request.specs():
+        finish(results, spec, 1 + abs(spec.lr - 0.25))
+    told = call("search", "--grid", "w8.yaml", "--lr-range=-3:3", "--dry-run", "--results", results, code=None)
+    (match,) = PROPOSED.findall(told.err)
+    assert match[1] not in {"(2^-4, 2^-2)", "(2^-3, 2^-2)", "(2^-2, 2^-2)"}
+    assert "1 run would be submitted" in told.err
+    assert len(load_sweeps(results).named["w8"].requests) == 1, "a dry run keeps nothing"
+
+
+def test_without_following_a_call_submits_what_is_proposed_and_no_more(
+    call: Call, results: Path, forks: Forks, tmp_path: Path
+) -> None:
+    write_grid(tmp_path / "w8.yaml", **WIDE)
+    command = ("search", "--grid", "w8.yaml", "--no-follow", "--launch-set", "slots=1", "--results", results)
+    with warm_workers(forks):
+        call(*command, code=None)
+        wait_for(lambda: [run for run in runs_in(results) if run.status().state.finished], "the first run")
+        call(*command, code=None)
+    assert len(proposed(results)["standard"]) >= 2
+
+
+@pytest.mark.usefixtures("process")
+def test_nothing_is_proposed_that_the_budget_does_not_allow(
+    call: Call, results: Path, forks: Forks, tmp_path: Path
+) -> None:
+    write_grid(tmp_path / "w8.yaml", **WIDE)
+    command = ("search", "--grid", "w8.yaml", "--max-runs", 2, "--launch-set", "slots=1", "--results", results)
+    with warm_workers(forks):
+        call(*command, code=1)
+    assert len(proposed(results)["standard"]) == 2
+    assert {run.status().state for run in runs_in(results)} == {State.DONE}
+
+
+@pytest.mark.usefixtures("process")
+def test_a_search_goes_on_after_its_command_is_killed(results: Path, tmp_path: Path) -> None:
+    """Its worker lives on; the same command goes on from what was proposed, and has nothing run twice."""
+    write_grid(tmp_path / "w8.yaml", **WIDE, recipe=LONG)
+    how = ("--launch-set", "slots=1", "--launch-set", "threads=1", "--max-runs", 4, "--trials", 4)
+    follow = ("search", "--grid", "w8.yaml", *how, "--results", results)
+    command = start(*follow, cwd=tmp_path)
+    wait_for(lambda: any(run.numbers() for run in runs_in(results)), "the first proposal to be trained")
+    command.kill()
+    command.communicate()
+    before = proposed(results)["standard"]
+    ended(start(*follow, cwd=tmp_path), 1)
+    assert proposed(results)["standard"][: len(before)] == before
+    assert {(tuple(run.numbers()), run.status().state) for run in runs_in(results)} == {((1,), State.DONE)}
+    asked = proposed(results)["standard"]
+    assert len(asked) == len(set(asked)) > len(before)
+
+
+# --- where it starts --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def verified(results: Path, tmp_path: Path) -> Callable[..., list[RunSpec]]:
+    """Return a function that has a sweep of the small model verified under `standard`, with made scores: best at 2^-2."""
+
+    def made(name: str = "w8", **changes: Any) -> list[RunSpec]:
+        path = write_grid(tmp_path / f"{name}.yaml", **{"criterion": {}, "seeds": [0, 1, 2]} | changes)
+        keep(results, request := load_request(path))
+        for spec in request.specs():
+            finish(results, spec, 1 + abs(spec.lr - 0.25) + 0.01 * ((spec.seed + round(8 * spec.lr)) % 3))
+        return request.specs()
+
+    return made
+
+
+def test_a_strategy_starts_from_the_optimum_of_another_through_the_map(
+    call: Call, results: Path, verified: Callable[..., list[RunSpec]]
+) -> None:
+    """Under ntk lr is 8^1.5 = 2^4.5 times as large at width 8; the lattice of ntk is counted from another centre."""
+    verified()
+    centres = "centre={standard: {lr: 0.25, wd: 0.25}, ntk: {lr: 1.25, wd: 0.01}}"
+    asked = ("search", "--grid", "w8.yaml", "--lr-range=-4:4", "--strategy", "ntk", "--set", centres, "--dry-run")
+    for source in ((), ("--from", "standard")):
+        told = call(*asked, *source, "--results", results, code=None)
+        assert (
+            "w8 ntk starts from the optimum (2^-2, 2^-2) of standard, mapped to (2^2.5, 2^-6.5), nearest (5, 0.01)"
+            in told.err
+        )
+        assert PROPOSED.findall(told.err) == [("surface", "(5, 0.01)")]
+
+
+def test_a_sweep_that_is_there_is_searched_under_a_strategy_that_is_new_to_it(
+    call: Call, results: Path, verified: Callable[..., list[RunSpec]]
+) -> None:
+    """Its centre is the map of the other's, so the mapped optimum lies on its lattice."""
+    verified()
+    told = call("search", "--sweep", "w8", "--strategy", "ntk", "--dry-run", "--results", results, code=None)
+    assert "mapped to (2^2.5, 2^-6.5), nearest (2^2.5, 2^-6.5)" in told.err
+    assert PROPOSED.findall(told.err) == [("surface", "(2^2.5, 2^-6.5)")]
+    done = call("search", "--sweep", "w8", "--strategy", "nkt", "--dry-run", "--results", results, code=2)
+    assert "unknown strategy 'nkt'" in done.err
+
+
+def test_a_start_beyond_the_ranges_is_the_nearest_within(
+    call: Call, results: Path, verified: Callable[..., list[RunSpec]]
+) -> None:
+    verified()
+    centres = "centre={standard: {lr: 0.25, wd: 0.25}, ntk: {lr: 0.25, wd: 0.01}}"
+    asked = ("search", "--grid", "w8.yaml", "--lr-range=-1:2", "--strategy", "ntk", "--set", centres, "--dry-run")
+    told = call(*asked, "--results", results, code=None)
+    assert "mapped to (2^2.5, 2^-6.5), nearest (2^0, 0.01)" in told.err
+    assert PROPOSED.findall(told.err) == [("surface", "(2^0, 0.01)")]
+
+
+def test_another_width_starts_from_the_optimum_of_a_sweep_through_the_map(
+    call: Call, results: Path, verified: Callable[..., list[RunSpec]], tmp_path: Path
+) -> None:
+    """Under standard the learning rate of a model twice as wide is half, and its decay per step the same."""
+    (first, *_) = verified()
+    model = first.model.model_dump() | {"width": 16, "heads": 4}
+    write_grid(tmp_path / "w16.yaml", model=model, criterion={}, lr={"range": [-3, 3]})
+    told = call("search", "--grid", "w16.yaml", "--from", "w8", "--dry-run", "--results", results, code=None)
+    assert "from the optimum (2^-2, 2^-2) of standard at width 8 of sweep w8, mapped to (2^-3, 2^-1)" in told.err
+
+
+@pytest.fixture
+def cheaper(results: Path, tmp_path: Path) -> list[RunSpec]:
+    """Have a sweep `cheap` of fewer steps and half the width know made scores of three lr, the best 2^-1; return its runs.
+
+    One seed of each proves nothing: its verdict is not `optimal`.
+    """
+    model = {"width": 4, "depth": 1, "heads": 2, "patch_size": 4, "image_size": 8, "channels": 1, "classes": 10}
+    path = write_grid(tmp_path / "cheap.yaml", model=model, lr={"range": [-1, 1]}, criterion={}, seeds=[0])
+    keep(results, request := load_request(path, overrides=["schedule.total_steps=12", "schedule.warmup_steps=1"]))
+    for spec in request.specs():
+        finish(results, spec, 1 + abs(spec.lr - 0.5))
+    return request.specs()
+
+
+def test_a_search_starts_from_the_best_point_of_a_cheaper_recipe_that_nobody_has_verified(
+    call: Call, results: Path, cheaper: list[RunSpec], tmp_path: Path
+) -> None:
+    """Under standard lr is half as large at twice the width, and wd twice: 2^-1 and 2^-2 become 2^-2 and 2^-1."""
+    assert {spec.lr for spec in cheaper} == {0.125, 0.25, 0.5}
+    write_grid(tmp_path / "w8.yaml", **WIDE | {"wd": {"range": [-2, 2]}})
+    asked = ("search", "--grid", "w8.yaml", "--from", "cheap", "--dry-run", "--results", results)
+    refused = call(*asked, code=2)
+    assert "ettsweep: --from cheap: sweep cheap has no verified optimum: standard is " in refused.err
+    assert "; `ettsweep verify-optimum --sweep cheap --follow " in refused.err
+    assert " goes on, and --unverified starts at the best point that there is\n" in refused.err
+    told = call(*asked, "--unverified", code=None)
+    assert (
+        "w8 standard starts from the best point (2^-1, 2^-2), which is not verified, of standard at width 4 of sweep "
+        "cheap, mapped to (2^-2, 2^-1), nearest (2^-2, 2^-1)\n"
+    ) in told.err
+    assert PROPOSED.findall(told.err) == [("surface", "(2^-2, 2^-1)")]
+
+
+def test_a_verified_optimum_is_taken_for_one_also_where_it_need_not_be(
+    call: Call, results: Path, verified: Callable[..., list[RunSpec]], tmp_path: Path
+) -> None:
+    verified()
+    write_grid(tmp_path / "long.yaml", lr={"range": [-3, 3]}, recipe=LONG)
+    asked = ("search", "--grid", "long.yaml", "--from", "w8", "--unverified", "--dry-run", "--results", results)
+    assert "long standard starts from the optimum (2^-2, 2^-2) of standard of sweep w8, " in call(*asked, code=None).err
+
+
+def test_a_sweep_all_of_whose_runs_diverged_is_no_start(call: Call, results: Path, tmp_path: Path) -> None:
+    write_grid(tmp_path / "w8.yaml", **WIDE)
+    keep(results, request := load_request(tmp_path / "w8.yaml"))
+    for spec in request.specs():
+        run = RunDir.create(results, spec)
+        assert run.claim({}, after=0)
+        assert run.finish({"status": "diverged", "diverged_step": 3, "score": None, "device_s": 36.0}, [])
+    write_grid(tmp_path / "long.yaml", recipe=LONG)
+    asked = ("search", "--grid", "long.yaml", "--from", "w8", "--dry-run", "--results", results)
+    assert "--unverified" not in call(*asked, code=2).err
+    refused = call(*asked, "--unverified", code=2)
+    assert "--from w8: sweep w8 has no point with a score: standard is " in refused.err
+
+
+# --- bad input --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ("--grid w8.yaml --sampler tpee", "unknown sampler 'tpee'"),
+        ("--grid w8.yaml --lr-range fixed", "lr and wd are both fixed: there is nothing to search"),
+        ("--grid w8.yaml --pruner median --set schedule.eval_every=24", "schedule.eval_every: 24: --pruner median"),
+        ("--grid w8.yaml --pruner medain", "unknown pruner 'medain'"),
+        ("--grid w8.yaml --from nobody", "unknown strategy or sweep 'nobody'"),
+        ("--grid w8.yaml --unverified", "--unverified is about --from STRATEGY or --from SWEEP, which is not given"),
+        ("--grid w8.yaml --from standard", "--from standard: that is the strategy which is searched"),
+        ("--grid w8.yaml --strategy s=.25 --from s=0.250", "--from s=0.25: that is the strategy which is searched"),
+        ("--grid w8.yaml --from mup", "--from mup: strategy mup: nothing was trained there yet"),
+        ("--sweep w8 --lr-range=-1:1", "--sweep takes a sweep as it is, without --lr-range"),
+        ("--sweep nobody", "unknown sweep 'nobody'"),
+        ("", "say what is searched, with one of --model NAME, --grid FILE and --sweep NAME"),
+    ],
+)
+def test_what_cannot_be_searched_is_refused(
+    call: Call, results: Path, verified: Callable[..., list[RunSpec]], options: str, told: str
+) -> None:
+    verified()
+    done = call("search", *options.split(), "--dry-run", "--results", results, code=2)
+    assert told in done.err
+
+
+def test_an_optimum_that_is_not_verified_is_no_start(call: Call, results: Path, tmp_path: Path) -> None:
+    write_grid(tmp_path / "w8.yaml", **WIDE)
+    keep(results, load_request(tmp_path / "w8.yaml"))
+    asked = ("search", "--grid", "w8.yaml", "--strategy", "ntk", "--from", "standard")
+    done = call(*asked, "--results", results, code=2)
+    assert len(load_sweeps(results).named["w8"].requests) == 1, "nothing was asked for"
+    assert "strategy standard: nothing was trained there yet" in done.err
+
+
+# --- what others have, and what was asked before ----------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("process", "warm")
+def test_a_command_with_a_start_goes_on_when_it_is_repeated(
+    call: Call, results: Path, verified: Callable[..., list[RunSpec]]
+) -> None:
+    """It starts at the map of the optimum, which is not the centre; from then on the sweep says where it started."""
+    verified()
+    centres = "centre={standard: {lr: 0.25, wd: 0.25}, ntk: {lr: 1.25, wd: 0.01}}"
+    asked = ("search", "--grid", "w8.yaml", "--lr-range=-4:4", "--strategy", "ntk", "--set", centres)
+    asked += ("--from", "standard", "--launch-set", "slots=1", "--results", results)
+    call(*asked, "--trials", 1, "--max-runs", 1, code=1)
+    assert proposed(results)["ntk"] == [5.0]
+    again = call(*asked, "--trials", 2, "--dry-run", code=None)
+    assert "--from standard is not looked at: the search has begun" in again.err
+    (search,) = (one for one in load_sweeps(results).named["w8"].searches if one.strategy == "ntk")
+    assert search.start == Point(5.0, 0.01)
+    assert call(*asked[:-2], "--from", "nobody", "--results", results, code=2).err.startswith(
+        "ettsweep: unknown strategy or sweep 'nobody'"
+    )
+
+
+def test_what_another_sweep_has_left_behind_is_proposed_and_does_not_hold_a_search_up(
+    call: Call, results: Path, tmp_path: Path
+) -> None:
+    write_grid(tmp_path / "w8.yaml", **WIDE)
+    for spec in load_request(tmp_path / "w8.yaml").specs():
+        RunDir.create(results, spec)
+    asked = ("search", "--grid", "w8.yaml", "--name", "mine", "--dry-run", "--results", results)
+    assert "mine standard: surface proposes (2^-4, 2^-2)" in call(*asked, code=None).err
+
+
+def test_what_another_sweep_is_training_is_neither_proposed_nor_waited_for(
+    call: Call, results: Path, tmp_path: Path
+) -> None:
+    write_grid(tmp_path / "w8.yaml", **WIDE)
+    (centre,) = (one for one in load_request(tmp_path / "w8.yaml").specs() if one.lr == 0.0625)
+    claimed(RunDir.create(results, centre))
+    asked = ("search", "--grid", "w8.yaml", "--name", "mine", "--dry-run", "--results", results)
+    (named,) = re.findall(r"mine standard: surface proposes (.*)", call(*asked, code=None).err)
+    assert "(2^-4, 2^-2)" not in named
+
+
+def test_the_ranges_that_were_stated_last_bound_a_search(call: Call, results: Path, tmp_path: Path) -> None:
+    write_grid(tmp_path / "w8.yaml", **WIDE)
+
+    def ask(**options: str) -> Search:
+        keep(results, load_request(tmp_path / "w8.yaml", **options).model_copy(update={"searched": True}))  # type: ignore[arg-type]
+        return load_sweeps(results).named["w8"].searches[0]
+
+    assert [lr for lr, _ in ask().box] == [0.0625 / 8, 0.0625 * 8]
+    assert [lr for lr, _ in ask(lr_range="1:2").box] == [0.125, 0.25]
+    told = call("search", "--sweep", "w8", "--sampler", "random", "--dry-run", "--results", results, code=None)
+    assert PROPOSED.findall(told.err) == [("random", "(2^-3, 2^-2)")], "the nearest to the centre"
+    assert len(load_sweeps(results).named["w8"].requests) == 2
+    assert [lr for lr, _ in ask().box] == [0.0625 / 8, 0.0625 * 8]
+
+
+def test_a_budget_is_shared_by_the_strategies_of_a_search(call: Call, results: Path, tmp_path: Path) -> None:
+    write_grid(tmp_path / "w8.yaml", **WIDE)
+    asked = ("search", "--grid", "w8.yaml", "--dry-run", "--results", results, "--max-runs", 2)
+    asked += tuple(f"--strategy={name}" for name in ("standard", "ntk", "mup"))
+    assert len(PROPOSED.findall(call(*asked, code=None).err)) == 2
+    by_three = ("--rule", "paper", "--seeds", "0,1,2", "--name", "paper")
+    assert not re.search("proposes", call(*asked, *by_three, code=None).err), "two of the three runs of a proposal"
+
+
+def test_a_sweep_whose_points_others_have_trained_begins_at_the_best_of_them(
+    call: Call, results: Path, verified: Callable[..., list[RunSpec]]
+) -> None:
+    verified()
+    asked = ("search", "--grid", "w8.yaml", "--name", "mine", "--dry-run", "--results", results, "--format", "json")
+    (verdict,) = call(*asked, code=None).json
+    assert (verdict["sweep"], verdict["lr"], verdict["wd"]) == ("mine", 0.25, 0.25)

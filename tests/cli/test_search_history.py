@@ -1,0 +1,108 @@
+"""What the command search shows at a terminal: the best score, and the runs that improved on all before."""
+
+import io
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.commandline import at_a_terminal, keep, write_grid
+from support.made_sweep import digits_spec, finish_at, imagenet_spec, searched
+
+from ettsweep.cli.search_history import show_course
+from ettsweep.console import Format
+from ettsweep.runs.folder import RunDir
+from ettsweep.runs.spec import RunSpec
+from ettsweep.study.grid_file import load_request
+from ettsweep.study.run_index import load_ledger
+from ettsweep.study.study import Search
+from ettsweep.study.sweep_store import Proposal
+from ettsweep.study.sweep_updates import propose
+
+LOSSES = (0.9, 1.3, 0.5, 0.75, 0.4)
+STEPS = ((0, 0), (1, 0), (-1, 0), (0, 1), (0, -1))
+
+
+class Terminal(io.StringIO):
+    """A terminal that only remembers."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def shown(results: Path, search: Search, monkeypatch: pytest.MonkeyPatch, form: Format = Format.TABLE) -> str:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr("sys.stdout", screen := Terminal())
+    show_course([search], load_ledger(results), form)
+    return re.sub("\x1b\\[[0-9;]*m", "", screen.getvalue())
+
+
+def made(results: Path, base: RunSpec, proposed: int = 4) -> Search:
+    search = searched(base, STEPS[:proposed])
+    for ended_s, (steps, loss) in enumerate(zip(STEPS, LOSSES, strict=True)):
+        finish_at(results, search, steps, loss, ended_s=ended_s)
+    return search
+
+
+def test_runs_that_improved_are_listed_with_their_proposals(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = shown(results, made(results, digits_spec(None)), monkeypatch)
+    title, head, *rows = (line.split() for line in told.splitlines() if line)
+    assert " ".join(title) == "vit-digits standard: best_loss 0.4 in the best of 5 runs, 4 of them proposed"
+    assert head == ["run", "proposal", "lr", "wd", "seed", "best_loss"]
+    assert rows == [
+        ["1", "1", "2^-6", "2^-1", "0", "0.9"],
+        ["3", "3", "2^-7", "2^-1", "0", "0.5"],
+        ["5", "2^-6", "2^-2", "0", "0.4"],
+    ]
+
+
+def test_accuracies_rise(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = shown(results, made(results, imagenet_spec(None)), monkeypatch)
+    assert "best_accuracy 0.9 in the best of 5 runs" in told
+    assert [line.split()[-1] for line in told.splitlines()[2:] if line] == ["0.775", "0.875", "0.9"]
+
+
+def test_many_runs_of_a_long_name_fit_80_columns(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    base = digits_spec(0.25)
+    steps = [(i, j) for i in range(-6, 7) for j in range(-6, 7)]
+    search = replace(searched(base, steps[:150], reach=6), sweep="long-" * 12)
+    for number, at in enumerate(steps):
+        finish_at(results, search, at, 100.0 / (number + 1), ended_s=number)
+    told = shown(results, search, monkeypatch)
+    assert max(map(len, told.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("form", [Format.JSON, Format.CSV, Format.MARKDOWN])
+def test_programs_are_told_nothing_of_it(results: Path, monkeypatch: pytest.MonkeyPatch, form: Format) -> None:
+    assert shown(results, made(results, digits_spec(None)), monkeypatch, form) == ""
+
+
+def test_nothing_is_shown_of_what_was_not_searched_or_has_no_run(
+    results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert shown(results, made(results, digits_spec(None), proposed=0), monkeypatch) == ""
+    assert shown(results / "empty", searched(digits_spec(None), STEPS), monkeypatch) == ""
+
+
+def test_nothing_is_shown_where_the_output_is_no_terminal(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    show_course([made(results, digits_spec(None))], load_ledger(results), Format.TABLE)
+    assert capsys.readouterr().out == ""
+
+
+def test_all_diverged_is_said(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    search = searched(digits_spec(None), STEPS[:1])
+    finish_at(results, search, (0, 0), 9.0, ended_s=1, diverged=True)
+    assert "no score in 1 run, 1 of them proposed" in shown(results, search, monkeypatch)
+
+
+@pytest.mark.usefixtures("process")
+def test_a_search_shows_its_course_before_its_verdicts(results: Path, tmp_path: Path) -> None:
+    request = load_request(write_grid(tmp_path / "w8.yaml")).model_copy(update={"searched": True})
+    keep(results, request)
+    (search,) = request.searches("w8")
+    centre = request.centres["standard"]
+    propose(results, "w8", [Proposal(strategy="standard", sampler="surface", points=(centre,))])
+    run = RunDir.create(results, search.base)
+    assert run.finish({"status": "done", "score": 0.5}, [])
+    _, seen = at_a_terminal("search", "--sweep", "w8", "--dry-run", "--results", results)
+    assert seen.index("w8 standard: best_loss 0.5 in the best of 1 run") < seen.index("verdict")

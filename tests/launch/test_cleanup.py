@@ -1,0 +1,54 @@
+"""What can be thrown away of the checkpoints of interrupted, finished and pruned runs."""
+
+from pathlib import Path
+
+from ettsweep.launch.cleanup import find_waste, remove
+from ettsweep.runs.folder import RunDir
+from ettsweep.runs.spec import RunSpec
+
+
+def test_what_a_kill_left_goes_and_what_a_run_goes_on_from_stays(results: Path, spec: RunSpec) -> None:
+    run = RunDir.create(results, spec)
+    lefts, keeps = [], []
+    for number in (0, 1):
+        attempt = run.claim({}, after=number)
+        assert attempt is not None
+        attempt.save_checkpoint(lambda path: path.write_bytes(b"weights"))
+        keeps.append(attempt.checkpoint_path)
+        lefts.append(attempt.path / ".checkpoint.pt.0123.tmp")
+        lefts[-1].write_bytes(b"x" * 100)
+        attempt.fail("interrupted", "terminated")
+    waste = find_waste(results)
+    assert [(item.path, item.reason, item.size) for item in waste] == [(left, "left by a kill", 100) for left in lefts]
+    remove(waste)
+    assert not any(left.exists() for left in lefts)
+    assert all(keep.exists() for keep in keeps)
+
+
+def test_the_checkpoint_of_a_finished_run_goes(results: Path, spec: RunSpec) -> None:
+    run = RunDir.create(results, spec)
+    attempt = run.claim({}, after=0)
+    assert attempt is not None
+    attempt.save_checkpoint(lambda path: path.write_bytes(b"weights"))
+    assert run.finish({"status": "done", "score": 1.0}, [])
+    waste = find_waste(results)
+    assert [(item.path, item.reason) for item in waste] == [(attempt.checkpoint_path, "checkpoint of a finished run")]
+    remove(waste)
+    assert not attempt.has_checkpoint()
+    assert run.result() is not None
+
+
+def test_the_checkpoint_of_a_pruned_run_goes_and_that_of_one_which_is_wanted_stays(
+    results: Path, spec: RunSpec
+) -> None:
+    run = RunDir.create(results, spec)
+    attempt = run.claim({}, after=0)
+    assert attempt is not None
+    attempt.checkpoint_path.write_bytes(b"weights")
+    attempt.fail("interrupted", "pruned")
+    assert run.prune(8, "why")
+    assert [(item.path, item.reason) for item in find_waste(results)] == [
+        (attempt.checkpoint_path, "checkpoint of a pruned run")
+    ]
+    run.unprune()
+    assert find_waste(results) == []

@@ -1,0 +1,1032 @@
+"""Who lives and which jobs list a run: what is concluded from processes, SLURM's answers, silence and heartbeats."""
+
+import json
+import os
+import shlex
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ettsweep.errors import NoAnswerError
+from ettsweep.launch import slurm
+from ettsweep.launch.liveness import LiveOutlook, withdraw
+from ettsweep.launch.slurm import ArrayTask
+from ettsweep.launch.slurm_cache import ASK_FIRST_S, ASK_LAST_S, Memory, watch_pulses
+from ettsweep.launch.submissions import Submission, next_name, submissions
+from ettsweep.processes import Life, Process, process
+from ettsweep.runs.attempt import Attempt
+from ettsweep.runs.folder import RunDir, runs_dir
+from ettsweep.runs.state import State
+
+ME = process()
+GONE = replace(ME, start_time="1")
+UNSEEN = replace(ME, host="n7", boot_id="another")
+
+RUN, OTHER = "0123456789ab", "ba9876543210"
+NAME = "vit-ntk.1a2b3c4d"
+ENDED = (
+    "CANCELLED",
+    "TIMEOUT",
+    "OUT_OF_MEMORY",
+    "NODE_FAIL",
+    "PREEMPTED",
+    "FAILED",
+    "COMPLETED",
+    "BOOT_FAIL",
+    "DEADLINE",
+)
+
+
+@dataclass
+class Cluster:
+    """What stands for SLURM: what squeue and sacct tell, and how often each was asked."""
+
+    tasks: dict[str, ArrayTask] = field(default_factory=dict)
+    ended: dict[str, ArrayTask] = field(default_factory=dict)
+    silence: str = ""
+    no_history: str = ""
+    asked: int = 0
+    asked_history: list[list[str]] = field(default_factory=list)
+    cancelled: list[str] = field(default_factory=list)
+
+    def has(self, id_: str, state: str, name: str = NAME, **more: Any) -> None:
+        self.tasks[id_] = ArrayTask(id_, name, state, **more)
+
+    def had(self, id_: str, state: str, name: str = NAME, **more: Any) -> None:
+        self.ended[id_] = ArrayTask(id_, name, state, **more)
+
+    def queue(self, *asked: Any) -> dict[str, ArrayTask]:
+        self.asked += 1
+        if self.silence:
+            raise NoAnswerError(self.silence)
+        return dict(self.tasks)
+
+    def history(self, arrays: Collection[str]) -> dict[str, ArrayTask]:
+        self.asked_history.append(list(arrays))
+        if self.no_history:
+            raise NoAnswerError(self.no_history)
+        return {id_: task for id_, task in self.ended.items() if id_.partition("_")[0] in arrays}
+
+
+@pytest.fixture
+def toy_cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    """Return a cluster called toy."""
+    made = Cluster()
+    monkeypatch.setattr(slurm, "queue", made.queue)
+    monkeypatch.setattr(slurm, "history", made.history)
+    monkeypatch.setattr(slurm, "cluster", lambda: "toy")
+    monkeypatch.setattr(slurm, "cancel", lambda ids: made.cancelled.extend(ids))
+    return made
+
+
+class Clock:
+    """Seconds that pass when a test says so."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def submitted(
+    results: Path,
+    *runs: str,
+    array: str | None = "7",
+    name: str = NAME,
+    submitter: Process | None = GONE,
+    cluster: str = "toy",
+    kind: str = "slurm",
+    **profile: Any,
+) -> Submission:
+    """Write a submission; later ones are newer, whatever the times of files say."""
+    folder = results / "jobs" / next_name(results)
+    folder.mkdir(parents=True)
+    content = {
+        "kind": kind,
+        "runs": runs or (RUN,),
+        "profile": {"nodes": 1, "gpus": 0, "runs_per_job": 1, **profile},
+        "submitter": submitter.to_json() if submitter else None,
+        "slots": [{"name": "cpu-0"}],
+        "cluster": cluster,
+        "user": str(os.getuid()),
+        "name": name,
+    }
+    (folder / "submission.json").write_text(json.dumps(content))
+    if array:
+        (folder / "job.json").write_text(json.dumps({"id": array}))
+    for path in (folder, *folder.iterdir()):
+        os.utime(path, (10**9 - len(submissions(results)),) * 2)
+    return submissions(results)[-1]
+
+
+def claimed(results: Path, owner: Process | None = UNSEEN, run: str = RUN, job: Any = None, **claim: Any) -> Attempt:
+    """Write an attempt whose owner has not said how it ended."""
+    attempt = RunDir(runs_dir(results) / run).attempt(1)
+    attempt.path.mkdir(parents=True)
+    content = claim | {"process": owner.to_json() if owner else {"pid": "x"}} | ({"job": job} if job else {})
+    (attempt.path / "claim.json").write_text(json.dumps(content))
+    return attempt
+
+
+def by(id_: str = "7_0", restart: int | None = 0, cluster: str = "toy") -> dict[str, Any]:
+    """Return what a claim says of its job."""
+    return {"cluster": cluster, "id": id_, "restart": restart, "node": "n7"}
+
+
+def look(results: Path, run: str = RUN, memory: Memory | None = None) -> tuple[State, str, str]:
+    prospect = LiveOutlook(results, memory).prospect(run)
+    assert prospect
+    return prospect.state, prospect.reason, prospect.job
+
+
+# --- owners ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("restart", "state", "restarts", "life"),
+    [
+        (0, "RUNNING", 0, "alive"),
+        (2, "RUNNING", 2, "alive"),
+        (0, "RUNNING", 1, "dead"),  # SLURM has started the job anew: it gave up this copy
+        (1, "RUNNING", 0, "alive"),  # the answer is older than the claim
+        (0, "PENDING", 0, "alive"),  # so is this one: the job has started since
+        (1, "PENDING", 2, "dead"),
+        (0, "PENDING", 1, "dead"),
+        (1, "PENDING", 0, "alive"),
+        (0, "COMPLETING", 0, "alive"),  # it has been told to end, and may be saving
+        (0, "COMPLETING", 1, "dead"),  # it is being started anew
+        (0, "CONFIGURING", 0, "alive"),
+        (0, "SUSPENDED", 0, "alive"),
+        (None, "RUNNING", 0, "alive"),
+        (None, "RUNNING", 1, "dead"),
+        *((0, state, 0, "dead") for state in ENDED),
+        (1, "NODE_FAIL", 0, "alive"),
+    ],
+)
+def test_an_owner_lives_as_long_as_its_life_of_the_job(
+    toy_cluster: Cluster, results: Path, restart: int | None, state: str, restarts: int, life: Life
+) -> None:
+    submitted(results)
+    toy_cluster.has("7_0", state, restarts=restarts)
+    owner = LiveOutlook(results).owner(claimed(results, job=by(restart=restart)))
+    assert (owner.life, owner.where) == (life, "n7")
+
+
+def test_an_owner_whose_job_squeue_does_not_list_is_dead(toy_cluster: Cluster, results: Path) -> None:
+    submitted(results)
+    toy_cluster.has("7_1", "RUNNING")
+    assert LiveOutlook(results).owner(claimed(results, job=by("7_0"))).life == "dead"
+
+
+@pytest.mark.parametrize("word", ["UNKNOWN", "EXPEDITING"])
+def test_nothing_is_concluded_from_a_word_of_a_later_slurm(toy_cluster: Cluster, results: Path, word: str) -> None:
+    submitted(results)
+    toy_cluster.has("7_0", word)
+    assert LiveOutlook(results).owner(claimed(results, job=by())).life != "dead"
+    assert look(results)[0] in (State.QUEUED, State.UNKNOWN)
+
+
+@pytest.mark.parametrize(("owner", "life"), [(ME, "alive"), (GONE, "dead")])
+@pytest.mark.parametrize("state", ["RUNNING", "CANCELLED", "silence"])
+def test_a_process_that_can_be_seen_needs_no_scheduler(
+    toy_cluster: Cluster, results: Path, owner: Process, life: Life, state: str
+) -> None:
+    submitted(results)
+    toy_cluster.has("7_0", state)
+    toy_cluster.silence = "no controller" if state == "silence" else ""
+    assert LiveOutlook(results).owner(claimed(results, owner, job=by())).life == life
+    assert toy_cluster.asked == 0
+
+
+def test_a_claim_that_cannot_be_read_has_no_owner(toy_cluster: Cluster, results: Path) -> None:
+    submitted(results)
+    toy_cluster.has("7_0", "RUNNING")
+    attempt = claimed(results, None, job=by())
+    assert LiveOutlook(results).owner(attempt).life == "dead"
+    (attempt.path / "claim.json").write_text("{")
+    assert LiveOutlook(results).owner(attempt).life == "dead"
+
+
+def test_jobs_of_another_cluster_are_not_judged_from_here(toy_cluster: Cluster, results: Path) -> None:
+    submitted(results)
+    toy_cluster.has("7_0", "CANCELLED")
+    owner = LiveOutlook(results).owner(claimed(results, job=by(cluster="moon")))
+    assert owner.life == "unknown"
+    assert owner.reason == "cluster moon cannot be asked from here, which is toy"
+
+
+def test_nothing_is_known_of_owners_while_slurm_is_silent(toy_cluster: Cluster, results: Path) -> None:
+    submitted(results)
+    toy_cluster.silence = "squeue: Socket timed out on send/recv operation"
+    outlook = LiveOutlook(results)
+    owner = outlook.owner(claimed(results, job=by()))
+    assert owner.life == "unknown"
+    assert owner.reason == f"SLURM does not answer: {toy_cluster.silence}"
+    assert outlook.silence == toy_cluster.silence
+
+
+def test_a_silent_slurm_is_no_matter_where_no_job_is(toy_cluster: Cluster, results: Path) -> None:
+    toy_cluster.silence = "no controller"
+    outlook = LiveOutlook(results)
+    assert outlook.owner(claimed(results, heartbeat_s=1)).life == "unknown"
+    assert outlook.prospect(RUN) is None
+    assert (outlook.silence, toy_cluster.asked) == ("", 0)
+
+
+def test_a_controller_that_does_not_say_which_cluster_it_is_counts_as_silent(
+    toy_cluster: Cluster, results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_answer() -> str:
+        raise NoAnswerError("scontrol gave no answer in 20 s")
+
+    submitted(results)
+    monkeypatch.setattr(slurm, "cluster", no_answer)
+    outlook = LiveOutlook(results)
+    assert outlook.owner(claimed(results, job=by())).life == "unknown"
+    assert "scontrol gave no answer" in outlook.silence
+
+
+@pytest.mark.parametrize("unreachable", ["silence", "another cluster"])
+def test_a_beating_heart_proves_life_where_slurm_cannot_be_asked_and_a_still_one_nothing(
+    toy_cluster: Cluster, results: Path, unreachable: str
+) -> None:
+    submitted(results)
+    toy_cluster.silence = "no controller" if unreachable == "silence" else ""
+    attempt = claimed(results, job=by(cluster="toy" if unreachable == "silence" else "moon"), heartbeat_s=10)
+    clock = Clock()
+    memory = Memory(clock=clock)
+
+    def life() -> Life:
+        return LiveOutlook(results, memory).owner(attempt).life
+
+    attempt.beat(0)
+    assert life() == "unknown"
+    attempt.beat(1)
+    assert life() == "alive"
+    clock.now_s += 1000
+    assert life() == "unknown"
+
+
+def test_an_owner_without_a_job_on_another_machine_is_known_by_its_heart(toy_cluster: Cluster, results: Path) -> None:
+    attempt = claimed(results, heartbeat_s=10)
+    clock = Clock()
+    memory = Memory(clock=clock)
+    owner = LiveOutlook(results, memory).owner(attempt)
+    assert (owner.life, owner.where) == ("unknown", "n7")
+    assert owner.reason == "claimed on n7, which cannot be asked from here"
+    clock.now_s += 30
+    assert LiveOutlook(results, memory).owner(attempt).life == "dead"
+    assert toy_cluster.asked == 0
+
+
+# --- prospects ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("task", "expected"),
+    [
+        ({"state": "PENDING"}, (State.QUEUED, "", "7_0")),
+        (
+            {"state": "PENDING", "reason": "Resources", "start": "2027-11-21T10:01:05"},
+            (State.QUEUED, "Resources, expected to start 2027-11-21 10:01:05", "7_0"),
+        ),
+        *(
+            ({"state": "PENDING", "reason": reason}, (State.QUEUED, reason, "7_0"))
+            for reason in (
+                "Dependency",
+                "DependencyNeverSatisfied",
+                "PartitionDown",
+                "QOSUsageThreshold",
+                "AssocMaxJobs",
+            )
+        ),
+        ({"state": "RUNNING", "node": "n2"}, (State.QUEUED, "its job runs on n2", "7_0")),
+        ({"state": "CONFIGURING"}, (State.QUEUED, "its job starts", "7_0")),
+        ({"state": "COMPLETING", "node": "n2", "restarts": 1}, (State.QUEUED, "its job is ending", "7_0")),
+    ],
+)
+def test_a_job_that_waits_or_runs_will_take_the_run(
+    toy_cluster: Cluster, results: Path, task: dict[str, Any], expected: tuple[State, str, str]
+) -> None:
+    submitted(results)
+    toy_cluster.has("7_0", **task)
+    assert look(results) == expected
+
+
+@pytest.mark.parametrize(
+    ("state", "reason"),
+    [
+        ("PENDING", "JobHeldUser"),
+        ("PENDING", "JobHeldAdmin"),
+        ("PENDING", "JobHoldMaxRequeue"),
+        ("PENDING", "launch failed requeued held"),
+        ("PENDING", "launch_failed_requeued_held"),
+        ("PENDING", "job requeued in held state"),
+        ("SPECIAL_EXIT", "job requeued in held state"),
+        ("SPECIAL_EXIT", ""),
+        ("REQUEUE_HOLD", ""),
+        ("RESV_DEL_HOLD", "ReservationDeleted"),
+    ],
+)
+def test_a_job_that_is_held_says_what_lets_it_start(
+    toy_cluster: Cluster, results: Path, state: str, reason: str
+) -> None:
+    submitted(results)
+    toy_cluster.has("7_0", state, reason=reason, restarts=3)
+    by = " by an administrator" if reason == "JobHeldAdmin" else ""
+    told = f"{reason or state}: `scontrol release 7_0`{by}, or `cancel` and `retry`"
+    assert look(results) == (State.HELD, told, "7_0")
+    submitted(results, array="8", name="next")
+    toy_cluster.has("8_0", "PENDING", name="next")
+    assert look(results) == (State.QUEUED, "", "8_0"), "another job will take it"
+
+
+@pytest.mark.parametrize("forgotten", [False, True], ids=["squeue tells", "sacct tells"])
+@pytest.mark.parametrize(
+    ("state", "expected", "reason"),
+    [
+        ("CANCELLED", State.CANCELLED, "job 7_0 was cancelled in SLURM"),
+        ("OUT_OF_MEMORY", State.FAILED, "job 7_0 ran out of memory; raise mem_gb"),
+        ("TIMEOUT", State.INTERRUPTED, "job 7_0: timed out"),
+        ("NODE_FAIL", State.INTERRUPTED, "job 7_0: its node failed"),
+        ("BOOT_FAIL", State.INTERRUPTED, "job 7_0: its node failed to boot"),
+        ("PREEMPTED", State.INTERRUPTED, "job 7_0: preempted"),
+        ("FAILED", State.INTERRUPTED, "job 7_0 failed (why)"),
+        ("COMPLETED", State.INTERRUPTED, ""),
+    ],
+)
+def test_a_job_that_has_ended_says_how(
+    toy_cluster: Cluster, results: Path, forgotten: bool, state: str, expected: State, reason: str
+) -> None:
+    submitted(results)
+    (toy_cluster.had if forgotten else toy_cluster.has)("7_0", state, reason="why")
+    assert look(results) == (expected, reason, "7_0")
+    assert toy_cluster.asked_history == ([["7"]] if forgotten else [])
+
+
+def test_a_job_that_nobody_knows_any_more_has_ended(toy_cluster: Cluster, results: Path) -> None:
+    submitted(results)
+    assert look(results) == (State.INTERRUPTED, "job 7_0 has ended", "7_0")
+    toy_cluster.no_history = "Slurm accounting storage is disabled"
+    state, reason, _ = look(results)
+    assert state is State.INTERRUPTED
+    assert reason == "job 7_0 has ended; why is not known: Slurm accounting storage is disabled"
+
+
+def test_accounting_is_believed_only_about_what_has_ended(toy_cluster: Cluster, results: Path) -> None:
+    submitted(results)
+    toy_cluster.had("7_0", "RUNNING")  # for some seconds it is behind the controller
+    assert look(results) == (State.INTERRUPTED, "job 7_0 has ended", "7_0")
+
+
+def test_accounting_is_asked_once_for_all_arrays_with_unfinished_runs(toy_cluster: Cluster, results: Path) -> None:
+    finished = "f" * 12
+    submitted(results, RUN, OTHER, array="7", name="a.1")
+    submitted(results, finished, array="8", name="a.2")
+    submitted(results, "a" * 12, array="9", name="a.3")
+    path = RunDir(runs_dir(results) / finished).result_path
+    path.parent.mkdir(parents=True)
+    path.write_text("{}")
+    clock = Clock()
+    memory = Memory(clock=clock)
+    outlook = LiveOutlook(results, memory)
+    for run in (RUN, OTHER, "a" * 12):
+        outlook.prospect(run)
+    assert toy_cluster.asked_history == [["7", "9"]]
+    clock.now_s += ASK_LAST_S - 1
+    LiveOutlook(results, memory).prospect(RUN)
+    assert len(toy_cluster.asked_history) == 1
+    clock.now_s += 1
+    LiveOutlook(results, memory).prospect(RUN)
+    assert len(toy_cluster.asked_history) == 2
+
+
+@pytest.mark.parametrize("forgotten", [False, True], ids=["squeue tells", "sacct tells"])
+def test_a_number_that_slurm_has_given_to_another_job_since_says_nothing(
+    toy_cluster: Cluster, results: Path, forgotten: bool
+) -> None:
+    submitted(results)
+    (toy_cluster.had if forgotten else toy_cluster.has)("7_0", "CANCELLED", name="of-someone-else")
+    assert look(results) == (State.INTERRUPTED, "job 7_0 has ended", "7_0")
+
+
+def test_a_run_is_asked_about_by_the_task_that_lists_it(toy_cluster: Cluster, results: Path) -> None:
+    runs = [f"{number:012x}" for number in range(5)]
+    submitted(results, *runs, runs_per_job=2)
+    for index in range(3):
+        toy_cluster.has(f"7_{index}", "RUNNING", node=f"n{index}")
+    assert [look(results, run)[1:] for run in runs] == [
+        ("its job runs on n0", "7_0"),
+        ("its job runs on n0", "7_0"),
+        ("its job runs on n1", "7_1"),
+        ("its job runs on n1", "7_1"),
+        ("its job runs on n2", "7_2"),
+    ]
+
+
+def test_prospects_are_unknown_while_slurm_is_silent_or_another_one(toy_cluster: Cluster, results: Path) -> None:
+    submitted(results, OTHER, cluster="moon", name="b.1")
+    submitted(results, RUN, array=None, submitter=ME)
+    assert look(results, OTHER)[:2] == (State.UNKNOWN, "cluster moon cannot be asked from here, which is toy")
+    toy_cluster.silence = "no controller"
+    assert look(results) == (State.UNKNOWN, "SLURM does not answer: no controller", "")
+
+
+@pytest.mark.parametrize(
+    ("submitter", "gave_up", "expected"),
+    [
+        (ME, False, (State.QUEUED, "being submitted")),
+        (ME, True, (State.INTERRUPTED, "its submission was cut short")),
+        (GONE, False, (State.INTERRUPTED, "its submission was cut short")),
+        (None, False, (State.INTERRUPTED, "its submission was cut short")),
+    ],
+)
+def test_a_submission_without_a_number_is_as_alive_as_its_submitter(
+    toy_cluster: Cluster, results: Path, submitter: Process | None, gave_up: bool, expected: tuple[State, str]
+) -> None:
+    submission = submitted(results, array=None, submitter=submitter)
+    if gave_up:
+        submission.record_silence()
+    toy_cluster.has("9_0", "PENDING", name="another.1")
+    assert look(results)[:2] == expected
+
+
+@pytest.mark.parametrize("submitter", [ME, GONE, UNSEEN])
+def test_jobs_whose_submitter_did_not_live_to_record_them_are_found_by_name(
+    toy_cluster: Cluster, results: Path, submitter: Process
+) -> None:
+    submitted(results, OTHER, RUN, array=None, submitter=submitter)
+    toy_cluster.has("6_1", "RUNNING", name="another.1")
+    toy_cluster.has("8_1", "RUNNING", node="n1")
+    assert look(results) == (State.QUEUED, "its job runs on n1", "8_1")
+    state, reason, job = look(results, OTHER)
+    assert (state, reason, job) == (State.CANCELLED, "job 8_0 was cancelled in SLURM before it started", "8_0")
+
+
+@pytest.mark.parametrize(
+    ("said", "leaving"),
+    [
+        ({}, False),
+        ({"0-0": 1}, False),
+        ({"0-0": 1, "0-1": 1}, True),
+        ({"0-0": 0, "0-1": 1}, False),  # that was in an earlier life of the job
+        ({"1-0": 1, "1-1": 1}, False),
+    ],
+)
+def test_a_job_whose_workers_all_leave_takes_no_more_runs(
+    toy_cluster: Cluster, results: Path, said: dict[str, int], leaving: bool
+) -> None:
+    submission = submitted(results, gpus=2)
+    toy_cluster.has("7_0", "RUNNING", node="n1", restarts=1)
+    for worker, restart in said.items():
+        words = {"process": UNSEEN.to_json(), "leaving": True, "restart": restart}
+        (submission.path / f"worker-{worker}.json").write_text(json.dumps(words))
+    assert look(results)[0] is (State.INTERRUPTED if leaving else State.QUEUED)
+
+
+def test_a_job_has_a_worker_for_each_gpu_of_each_node(toy_cluster: Cluster, results: Path) -> None:
+    submission = submitted(results, gpus=2, nodes=2)
+    toy_cluster.has("7_0", "RUNNING")
+    for rank in range(4):
+        assert look(results)[0] is State.QUEUED
+        words = {"process": UNSEEN.to_json(), "leaving": True, "restart": 0}
+        (submission.path / f"worker-0-{rank}.json").write_text(json.dumps(words))
+    assert look(results)[0] is State.INTERRUPTED
+
+
+# --- several submissions --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("older", "newer", "expected"),
+    [
+        ("PENDING", "CANCELLED", (State.QUEUED, "7_0")),
+        ("CANCELLED", "PENDING", (State.QUEUED, "8_0")),
+        ("RUNNING", "PENDING", (State.QUEUED, "8_0")),
+        ("CANCELLED", "TIMEOUT", (State.INTERRUPTED, "8_0")),
+        ("TIMEOUT", "CANCELLED", (State.CANCELLED, "8_0")),
+        ("OUT_OF_MEMORY", "COMPLETED", (State.INTERRUPTED, "8_0")),
+    ],
+)
+def test_a_job_that_will_take_the_run_comes_first_and_then_the_newest(
+    toy_cluster: Cluster, results: Path, older: str, newer: str, expected: tuple[State, str]
+) -> None:
+    submitted(results, array="7", name="a.1")
+    submitted(results, array="8", name="a.2")
+    toy_cluster.has("7_0", older, name="a.1")
+    toy_cluster.has("8_0", newer, name="a.2")
+    state, _, job = look(results)
+    assert (state, job) == expected
+
+
+def test_a_submission_that_cannot_be_asked_weighs_more_than_one_that_has_ended(
+    toy_cluster: Cluster, results: Path
+) -> None:
+    submitted(results, array="7", name="a.1", cluster="moon")
+    submitted(results, array="8", name="a.2")
+    toy_cluster.has("8_0", "TIMEOUT", name="a.2")
+    assert look(results)[0] is State.UNKNOWN
+    toy_cluster.has("8_0", "PENDING", name="a.2")
+    assert look(results)[0] is State.QUEUED
+
+
+def test_workers_of_this_machine_take_a_run_whose_job_has_ended(toy_cluster: Cluster, results: Path) -> None:
+    submitted(results, kind="local", array=None, submitter=ME)
+    submitted(results)
+    toy_cluster.has("7_0", "CANCELLED")
+    assert look(results)[0] is State.QUEUED
+
+
+def test_a_run_that_nobody_lists_has_no_prospect(toy_cluster: Cluster, results: Path) -> None:
+    submitted(results, OTHER)
+    assert LiveOutlook(results).prospect(RUN) is None
+    assert toy_cluster.asked == 0
+
+
+# --- how often SLURM is asked ---------------------------------------------------------------------------------------
+
+
+def ask_times(memory: Memory, clock: Clock, toy_cluster: Cluster, results: Path, until_s: float) -> list[float]:
+    """Look four times a second; return when SLURM was asked, in seconds after the start."""
+    start_s, times = clock.now_s, []
+    while clock.now_s - start_s <= until_s:
+        before = toy_cluster.asked
+        LiveOutlook(results, memory).prospect(RUN)
+        if toy_cluster.asked > before:
+            times.append(clock.now_s - start_s)
+        clock.now_s += 0.25
+    return times
+
+
+@pytest.mark.parametrize("silence", ["", "no controller"])
+def test_slurm_is_asked_at_once_and_then_ever_more_seldom(toy_cluster: Cluster, results: Path, silence: str) -> None:
+    submitted(results)
+    toy_cluster.has("7_0", "PENDING")
+    toy_cluster.silence = silence
+    clock = Clock()
+    times = ask_times(Memory(clock=clock), clock, toy_cluster, results, 200)
+    gaps = [after - before for before, after in pairwise(times)]
+    assert times[0] == 0
+    assert gaps == [ASK_FIRST_S, 2, 4, 8, 16, ASK_LAST_S, ASK_LAST_S, ASK_LAST_S, ASK_LAST_S, ASK_LAST_S]
+
+
+def test_a_change_in_slurm_makes_the_questions_frequent_again(toy_cluster: Cluster, results: Path) -> None:
+    submitted(results)
+    toy_cluster.has("7_0", "PENDING")
+    clock = Clock()
+    memory = Memory(clock=clock)
+    ask_times(memory, clock, toy_cluster, results, 100)
+    toy_cluster.has("7_0", "RUNNING")
+    times = ask_times(memory, clock, toy_cluster, results, ASK_LAST_S + 4)
+    assert [after - before for before, after in pairwise(times)][:2] == [1, 2]
+
+
+def test_a_new_submission_is_asked_about_at_once(toy_cluster: Cluster, results: Path) -> None:
+    submitted(results, OTHER, name="a.1", array="6")
+    clock = Clock()
+    memory = Memory(clock=clock)
+    ask_times(memory, clock, toy_cluster, results, 0)
+    LiveOutlook(results, memory).prospect(OTHER)
+    submitted(results)
+    toy_cluster.has("7_0", "PENDING")
+    assert look(results, memory=memory)[0] is State.QUEUED
+
+
+def test_jobs_that_were_made_since_slurm_was_asked_are_asked_about_before_anything_is_concluded(
+    toy_cluster: Cluster, results: Path
+) -> None:
+    submission = submitted(results, array=None, submitter=ME)
+    memory = Memory(clock=Clock())
+    assert look(results, memory=memory)[1] == "being submitted"
+    submission.record("7")  # sbatch has answered; the job starts at once, and claims its run
+    toy_cluster.has("7_0", "RUNNING", node="n7")
+    assert LiveOutlook(results, memory).owner(claimed(results, job=by())).life == "alive"
+    assert look(results, memory=memory)[0] is State.QUEUED
+
+
+def test_jobs_that_are_not_ours_do_not_make_the_questions_frequent(toy_cluster: Cluster, results: Path) -> None:
+    submitted(results)
+    toy_cluster.has("7_0", "PENDING")
+    clock = Clock()
+    memory = Memory(clock=clock)
+    for number in range(20):
+        toy_cluster.has(f"9_{number}", "PENDING", name="of-mine-too")
+        ask_times(memory, clock, toy_cluster, results, 0.75)
+    assert toy_cluster.asked < 8
+
+
+def test_one_look_asks_once_for_all_submissions(toy_cluster: Cluster, results: Path) -> None:
+    runs = [f"{number:012x}" for number in range(20)]
+    for number, run in enumerate(runs[:9]):
+        submitted(results, run, name=f"a.{number}", array=str(number + 1))
+        toy_cluster.has(f"{number + 1}_0", "PENDING", name=f"a.{number}")
+    outlook = LiveOutlook(results)
+    for run in runs:
+        outlook.prospect(run)
+    assert toy_cluster.asked == 1
+
+
+# --- heartbeats -----------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Heart:
+    """An owner far away, and an observer with a clock of its own."""
+
+    attempt: Attempt
+    clock: Clock = field(default_factory=Clock)
+    beats: int = 0
+
+    def __post_init__(self) -> None:
+        self.memory = Memory(clock=self.clock)
+
+    def pulse(self, after_s: float = 0.0, beat: bool = False) -> Life:
+        """Let time pass, and perhaps the heart beat, and look."""
+        self.clock.now_s += after_s
+        if beat:
+            self.attempt.beat(self.beats)
+            self.beats += 1
+        return self.memory.pulse(self.attempt)
+
+
+def test_a_heart_is_alive_only_once_it_was_seen_to_beat(results: Path) -> None:
+    heart = Heart(claimed(results, heartbeat_s=10))
+    assert heart.pulse(beat=True) == "unknown", "a number in a file may be years old"
+    assert heart.pulse(5) == "unknown"
+    assert heart.pulse(5, beat=True) == "alive"
+    assert heart.pulse(10) == "alive"
+
+
+def test_a_heart_is_dead_after_three_intervals_of_the_observer(results: Path) -> None:
+    heart = Heart(claimed(results, heartbeat_s=10))
+    assert heart.pulse() == "unknown"
+    assert heart.pulse(29.9) == "unknown"
+    assert heart.pulse(0.1) == "dead"
+    heart = Heart(heart.attempt)
+    assert heart.pulse() == "unknown", "another observer has seen nothing yet"
+
+
+def test_each_beat_gives_three_more_intervals(results: Path) -> None:
+    heart = Heart(claimed(results, heartbeat_s=10))
+    heart.pulse()
+    for _ in range(5):
+        assert heart.pulse(29, beat=True) == "alive"
+    assert heart.pulse(29.9) == "alive"
+    assert heart.pulse(0.1) == "dead"
+
+
+def test_a_heart_that_starts_again_lives(results: Path) -> None:
+    heart = Heart(claimed(results, heartbeat_s=10))
+    heart.pulse()
+    assert heart.pulse(100) == "dead"
+    assert heart.pulse(0, beat=True) == "alive"
+
+
+def test_an_observer_that_slept_does_not_take_its_sleep_for_a_death(results: Path) -> None:
+    heart = Heart(claimed(results, heartbeat_s=10))
+    heart.pulse(beat=True)
+    assert heart.pulse(10_000, beat=True) == "alive"
+
+
+@pytest.mark.parametrize(
+    "promise", [{}, {"heartbeat_s": None}, {"heartbeat_s": 0}, {"heartbeat_s": -1}, {"heartbeat_s": "5"}]
+)
+def test_a_heart_that_was_never_promised_to_beat_says_nothing(results: Path, promise: dict[str, Any]) -> None:
+    heart = Heart(claimed(results, **promise))
+    heart.pulse()
+    assert heart.pulse(10_000) == "unknown"
+
+
+def test_pulses_are_watched_until_each_has_beaten_or_stood_still_for_too_long(
+    results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    living = claimed(results, heartbeat_s=0.05, run="a" * 12)
+    claimed(results, heartbeat_s=0.05, run="b" * 12)
+    claimed(results, run="c" * 12)
+    count = 0
+
+    def sleep(seconds: float, sleep: Callable[[float], None] = time.sleep) -> None:
+        nonlocal count
+        count += 1
+        living.beat(count)
+        sleep(0.005)
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    runs = [RunDir(runs_dir(results) / (letter * 12)) for letter in "abcd"]
+    start_s = time.monotonic()
+    assert watch_pulses(runs) == {"a" * 12}
+    assert time.monotonic() - start_s >= 3 * 0.05
+
+
+@pytest.mark.parametrize("promise", [{}, {"heartbeat_s": -1}, {"heartbeat_s": "5"}])
+def test_nobody_waits_for_a_pulse_that_was_not_promised(
+    results: Path, monkeypatch: pytest.MonkeyPatch, promise: dict[str, Any]
+) -> None:
+    attempt = claimed(results, **promise)
+    monkeypatch.setattr(time, "sleep", lambda seconds: pytest.fail("waits"))
+    assert watch_pulses([RunDir(attempt.run)]) == set()
+    assert watch_pulses([]) == set()
+
+
+# --- withdrawing ----------------------------------------------------------------------------------------------------
+
+
+def cancel(results: Path, *runs: str) -> None:
+    for run in runs:
+        folder = RunDir(runs_dir(results) / run)
+        folder.path.mkdir(parents=True, exist_ok=True)
+        folder.cancel()
+
+
+def test_jobs_that_would_find_nothing_but_cancelled_runs_are_withdrawn(toy_cluster: Cluster, results: Path) -> None:
+    runs = [f"{number:012x}" for number in range(6)]
+    submitted(results, *runs, runs_per_job=2)
+    for index in range(3):
+        toy_cluster.has(f"7_{index}", "PENDING")
+    cancel(results, *runs[:3])
+    assert withdraw(results, runs[:3]) == ["7_0"]
+    assert toy_cluster.cancelled == ["7_0"], "the second job has a run that is still wanted"
+    finished = RunDir(runs_dir(results) / runs[3]).result_path
+    finished.parent.mkdir(parents=True)
+    finished.write_text("{}")
+    assert withdraw(results, runs[:3]) == ["7_0", "7_1"]
+
+
+@pytest.mark.parametrize("state", ["RUNNING", "COMPLETING", "CONFIGURING", "CANCELLED", "COMPLETED"])
+def test_jobs_that_have_started_are_left_to_their_workers(toy_cluster: Cluster, results: Path, state: str) -> None:
+    submitted(results)
+    toy_cluster.has("7_0", state)
+    cancel(results, RUN)
+    assert withdraw(results, [RUN]) == []
+    assert toy_cluster.cancelled == []
+
+
+@pytest.mark.parametrize(
+    ("id_", "name"),
+    [
+        ("7_0", "of-someone-else"),  # the number was given again
+        ("8_0", "of-someone-else"),
+        ("8_0", NAME),  # our name, and not the array that we know
+        ("7", NAME),
+        ("7_[0-3]", NAME),
+        ("77_0", NAME),
+    ],
+)
+def test_a_job_that_is_not_surely_ours_is_never_withdrawn(
+    toy_cluster: Cluster, results: Path, id_: str, name: str
+) -> None:
+    submitted(results)
+    toy_cluster.has(id_, "PENDING", name=name)
+    cancel(results, RUN)
+    assert withdraw(results, [RUN]) == []
+    assert toy_cluster.cancelled == []
+
+
+def test_jobs_found_by_name_are_withdrawn_too(toy_cluster: Cluster, results: Path) -> None:
+    submitted(results, array=None)
+    toy_cluster.has("8_0", "PENDING")
+    cancel(results, RUN)
+    assert withdraw(results, [RUN]) == ["8_0"]
+
+
+def test_nothing_is_asked_where_no_job_lists_what_is_cancelled(toy_cluster: Cluster, results: Path) -> None:
+    submitted(results, OTHER)
+    toy_cluster.silence = "no controller"
+    cancel(results, RUN)
+    assert withdraw(results, [RUN]) == []
+    assert toy_cluster.asked == 0
+
+
+def test_jobs_that_cannot_be_withdrawn_are_said_to_do_nothing(toy_cluster: Cluster, results: Path) -> None:
+    submitted(results)
+    toy_cluster.silence = "no controller"
+    cancel(results, RUN)
+    with pytest.raises(
+        NoAnswerError, match=r"no controller; their waiting jobs could not be withdrawn, and will do nothing"
+    ):
+        withdraw(results, [RUN])
+
+
+# --- SLURM's own words ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Return a function that puts a program on PATH which prints something."""
+    slurm.configuration.cache_clear()
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
+
+    def program(name: str, stdout: str = "", stderr: str = "", code: int = 0, first: str = ":") -> None:
+        out, err = shlex.quote(stdout), shlex.quote(stderr)
+        path = folder / name
+        path.write_text(f"#!/bin/sh\n{first}\nprintf %s {out}\nprintf %s {err} >&2\nexit {code}\n")
+        path.chmod(0o755)
+
+    return program
+
+
+QUEUE = """\
+58_0|A|COMPLETED|None|n1|2026-11-21T10:01:01|0|
+59_3|B|PENDING|Resources||2027-11-21T10:01:05|0|
+61|A|PENDING|JobHeldUser||N/A|0|
+59_1|B|RUNNING|None|n1|2026-11-21T10:01:05|2|
+59_0|B|CANCELLED|None|n3|2026-11-21T10:01:01|0|
+68_1|A|FAILED|NonZeroExitCode|n1|2026-11-21T10:02:17|0|
+69_0|A|COMPLETING|None|n[1-2]|Unknown|1|
+70_0|of-someone-else|RUNNING|None|n1|2026-11-21T10:01:05|0|
+
+"""
+"""As squeue prints what slurm.queue asks for, on a real cluster."""
+
+
+def test_the_queue_is_read_as_squeue_prints_it(answers: Any) -> None:
+    answers("squeue", QUEUE)
+    found = {id_: task for id_, task in slurm.queue(["0"]).items() if task.name in "AB"}
+    assert found == {
+        "58_0": ArrayTask("58_0", "A", "COMPLETED", "", "n1", "2026-11-21T10:01:01", 0),
+        "59_3": ArrayTask("59_3", "B", "PENDING", "Resources", "", "2027-11-21T10:01:05", 0),
+        "61": ArrayTask("61", "A", "PENDING", "JobHeldUser", "", "", 0),
+        "59_1": ArrayTask("59_1", "B", "RUNNING", "", "n1", "2026-11-21T10:01:05", 2),
+        "59_0": ArrayTask("59_0", "B", "CANCELLED", "", "n3", "2026-11-21T10:01:01", 0),
+        "68_1": ArrayTask("68_1", "A", "FAILED", "NonZeroExitCode", "n1", "2026-11-21T10:02:17", 0),
+        "69_0": ArrayTask("69_0", "A", "COMPLETING", "", "n[1-2]", "", 1),
+    }
+    assert [id_ for id_, task in found.items() if task.active] == ["59_1", "69_0"]
+    assert [id_ for id_, task in found.items() if task.waiting] == ["59_3", "61"]
+
+
+def test_an_empty_queue_is_an_answer(answers: Any) -> None:
+    answers("squeue")
+    assert slurm.queue(["0"]) == {}
+
+
+HISTORY = """\
+46_0|A|CANCELLED by 0|0:0|n1
+33_7|A|FAILED|15:0|n2
+75_[0-1,3,5%2]|B|CANCELLED by 1000|0:0|None assigned
+80_[0-2]|B|CANCELLED|0:0|None assigned
+81|B|TIMEOUT|0:0|n1
+46_0.batch|batch|CANCELLED|0:15|n1
+82_[0,2,4,...]|B|CANCELLED by 0|0:0|None assigned
+"""
+
+
+def test_the_history_is_read_as_sacct_prints_it(answers: Any) -> None:
+    answers("sacct", HISTORY)
+    found = slurm.history(["46", "33", "75", "80", "81", "82"])
+    assert {id_: task.state for id_, task in found.items()} == {
+        "46_0": "CANCELLED",
+        "33_7": "FAILED",
+        **dict.fromkeys(["75_0", "75_1", "75_3", "75_5"], "CANCELLED"),
+        **dict.fromkeys(["80_0", "80_1", "80_2"], "CANCELLED"),
+        "81": "TIMEOUT",
+    }
+    assert found["33_7"] == ArrayTask("33_7", "A", "FAILED", "exit code 15:0", "n2")
+    assert {task.id for task in found.values()} == set(found)
+
+
+@pytest.mark.parametrize("line", ["7_0|A", "7_0|A||0:0|n1", "|||||", "garbage", "x_y|A|COMPLETED|0:0|n1"])
+def test_lines_that_nobody_expects_are_passed_over(answers: Any, line: str) -> None:
+    answers("sacct", f"{line}\n8_0|A|COMPLETED|0:0|n1\n")
+    answers("squeue", f"{line}\n8_0|A|RUNNING|None|n1|N/A|0|\n")
+    assert slurm.history(["7", "8"])["8_0"].state == "COMPLETED"
+    assert slurm.queue(["0"])["8_0"].active
+
+
+@pytest.mark.parametrize(
+    ("stderr", "told"),
+    [
+        (
+            "slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n",
+            "Unable to contact slurm controller (connect failure)",
+        ),
+        ("slurm_load_jobs error: Socket timed out on send/recv operation\n", "Socket timed out on send/recv operation"),
+        (
+            "sbatch: error: Batch job submission failed: Invalid job array specification\n",
+            "Batch job submission failed: Invalid job array specification",
+        ),
+        (
+            "sacct: error: slurm_persist_conn_open_without_init: failed to open persistent connection to "
+            "host:127.0.0.1:26819: Connection refused\n",
+            "failed to open persistent connection to host:127.0.0.1:26819: Connection refused",
+        ),
+        ("squeue: error: Invalid user: nosuchuser\n", "Invalid user: nosuchuser"),
+        ("squeue: fatal: Could not establish a configuration source\n", "Could not establish a configuration source"),
+        ("sbatch: error: a\nsbatch: error: a\n\nsbatch: error: b\n", "a; b"),
+        ("Unexpected message received for job 69\n", "Unexpected message received for job 69"),
+        ("sbatch: Job 7 to start at 2026-11-21T10:00:00\n", "Job 7 to start at 2026-11-21T10:00:00"),
+        ("", ""),
+    ],
+)
+def test_slurms_words_are_told_without_the_names_of_its_functions(stderr: str, told: str) -> None:
+    assert slurm.words(stderr) == told
+
+
+@pytest.mark.parametrize(
+    ("name", "ask"), [("squeue", lambda: slurm.queue(["0"])), ("sacct", lambda: slurm.history(["7"]))]
+)
+def test_a_command_that_fails_is_no_answer(answers: Any, name: str, ask: Callable[[], object]) -> None:
+    answers(name, "7_0|A|COMPLETED|None|n1|N/A|0|\n", f"{name}: error: it is too late\n", 1)
+    with pytest.raises(NoAnswerError, match=f"^{name}: it is too late$"):
+        ask()
+    answers(name, code=3)
+    with pytest.raises(NoAnswerError, match=f"^{name}: exit code 3$"):
+        ask()
+
+
+@pytest.mark.parametrize(
+    "complaint",
+    ["squeue: error: Invalid user: nosuchuser", "squeue: error: Invalid job format specification: RestartCnt"],
+)
+def test_a_queue_that_comes_with_an_error_is_no_answer(answers: Any, complaint: str) -> None:
+    answers("squeue", "\n", f"{complaint}\n", 0)  # it exits 0, and prints nothing of use
+    with pytest.raises(NoAnswerError, match=complaint.removeprefix("squeue: error: ")):
+        slurm.queue(["0"])
+
+
+def test_a_command_that_takes_too_long_is_no_answer(answers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slurm, "ANSWER_S", 0.2)
+    answers("squeue", first="exec sleep 60")
+    with pytest.raises(NoAnswerError, match=r"^squeue gave no answer in 0 s$"):
+        slurm.queue(["0"])
+
+
+def test_a_command_that_is_not_there_is_no_answer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(NoAnswerError, match=r"^squeue is not on this machine$"):
+        slurm.queue(["0"])
+    (tmp_path / "squeue").write_text("#!/bin/sh\n")
+    with pytest.raises(NoAnswerError, match=r"^squeue: Permission denied$"):
+        slurm.queue(["0"])
+
+
+@pytest.mark.parametrize(
+    ("program", "ask", "names"),
+    [
+        (
+            "squeue",
+            lambda: slurm.queue(["0"]),
+            ("SQUEUE_FORMAT", "SQUEUE_FORMAT2", "SQUEUE_STATES", "SQUEUE_USERS"),
+        ),
+        ("sacct", lambda: slurm.history(["7"]), ("SACCT_FORMAT", "SACCT_STATE")),
+        ("scancel", lambda: slurm.cancel(["7_0"]), ("SCANCEL_INTERACTIVE", "SCANCEL_NAME", "SCANCEL_STATE")),
+    ],
+)
+def test_what_a_user_likes_commands_to_do_has_no_effect(
+    answers: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    program: str,
+    ask: Callable[[], object],
+    names: tuple[str, ...],
+) -> None:
+    names = (*names, "SLURM_TIME_FORMAT", "SLURM_CLUSTERS")
+    for name in names:
+        monkeypatch.setenv(name, "x")
+    monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
+    seen = tmp_path / "seen"
+    answers(program, first=f"env > {seen}")
+    ask()
+    environment = {line.partition("=")[0] for line in seen.read_text().splitlines()}
+    assert environment & {*names, "SLURM_CONF"} == {"SLURM_CONF"}
+
+
+def test_lists_of_tasks_are_told_whole(answers: Any, tmp_path: Path) -> None:
+    seen = tmp_path / "seen"
+    answers("sacct", first=f"env > {seen}")
+    slurm.history(["7"])
+    assert "SLURM_BITSTR_LEN=0" in seen.read_text().splitlines(), "by default they are cut at 64 characters"
+
+
+def test_the_cluster_is_asked_for_its_name_once(answers: Any, tmp_path: Path) -> None:
+    count = tmp_path / "count"
+    answers(
+        "scontrol",
+        "Configuration data as of now\nClusterName             = toy\nMaxArraySize = 2\n",
+        first=f"echo >> {count}",
+    )
+    assert (slurm.cluster(), slurm.cluster()) == ("toy", "toy")
+    assert slurm.configuration()["MaxArraySize"] == "2"
+    assert count.read_text() == "\n"
+    slurm.configuration.cache_clear()
+
+
+def test_a_claim_by_a_job_whose_submission_is_gone_is_judged_by_squeue(
+    answers: Any, results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slurm, "cluster", lambda: "toy")
+    attempt = claimed(results, job=by())
+    answers(
+        "squeue", f"7_0|{NAME}|RUNNING|None|n7|2026-11-21T10:01:05|0|\n", first='case "$*" in *"-u  "*) exit;; esac'
+    )
+    assert LiveOutlook(results).owner(attempt).life == "alive"
+    answers("squeue")
+    assert LiveOutlook(results).owner(attempt).life == "dead"

@@ -1,0 +1,62 @@
+"""Replacing workers that died: each slot a few times at most, and what goes wrong is said, not raised."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ettsweep.errors import LaunchError
+from ettsweep.files import dumps
+from ettsweep.launch import local_workers
+from ettsweep.launch.local_workers import MOST, Replacer, fill
+from ettsweep.launch.submissions import Submission, Vacancy
+from ettsweep.processes import process
+
+
+@pytest.fixture
+def vacancy(tmp_path: Path) -> Vacancy:
+    slots = [{"name": "cpu-0"}]
+    submission = Submission(tmp_path, "local", (), {}, None, "", {}, slots, name="", user="", cluster="")
+    return Vacancy(submission, "cpu-0", died=True)
+
+
+def test_a_slot_gets_a_few_workers_and_no_more(vacancy: Vacancy, monkeypatch: pytest.MonkeyPatch) -> None:
+    filled = list[Vacancy]()
+    monkeypatch.setattr(local_workers, "fill", lambda vacancy: filled.append(vacancy) or True)
+    replacer = Replacer(0.0)
+    for _ in range(5):
+        replacer.look([vacancy])
+    assert len(filled) == MOST
+
+
+def test_what_goes_wrong_is_told_and_the_others_go_on(vacancy: Vacancy, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(vacancy: Vacancy) -> bool:
+        raise LaunchError("no process could be started")
+
+    told = list[str]()
+    monkeypatch.setattr(local_workers, "fill", fail)
+    Replacer(0.0, told.append).look([vacancy])
+    assert told == ["no process could be started"]
+
+
+def test_a_worker_that_another_command_has_started_keeps_its_words_and_its_slot(vacancy: Vacancy) -> None:
+    path = vacancy.submission.words_path("cpu-0")
+    words = dumps({"process": process().to_json(), "claimed": True})
+    path.write_text(words)
+    assert fill(vacancy) is False
+    assert path.read_text() == words
+    assert [one.name for one in path.parent.iterdir()] == [path.name]
+
+
+def test_words_come_back_where_no_worker_can_be_started(vacancy: Vacancy, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> Any:
+        raise OSError(11, "Resource temporarily unavailable")
+
+    path = vacancy.submission.words_path("cpu-0")
+    path.write_text("{}")
+    monkeypatch.setattr(local_workers, "SlotExecutor", refuse)
+    with pytest.raises(LaunchError, match="Resource temporarily unavailable"):
+        fill(vacancy)
+    assert [one.name for one in path.parent.iterdir()] == [path.name], "it still died, and is replaced later"
+    path.unlink()
+    assert fill(vacancy) is False, "another command was faster"

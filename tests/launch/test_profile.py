@@ -1,0 +1,743 @@
+import json
+import os
+import re
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ettsweep.errors import InputError, StorageError
+from ettsweep.launch.gpus import mps_runs, visible_gpus
+from ettsweep.launch.profile import (
+    OURS,
+    OWN_FIELDS,
+    AnyProfile,
+    LocalProfile,
+    Slot,
+    SlurmProfile,
+    find_profile,
+    load_profile,
+)
+from ettsweep.launch.slots import free_first, hold_slot, let_go, slot_dir
+from ettsweep.shipped_files import shipped
+
+CORES = len(os.sched_getaffinity(0))
+
+
+@pytest.fixture(autouse=True)
+def _no_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Hide the GPUs of this machine, and run beside no launch profiles."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.chdir(tmp_path)
+
+
+# --- slots ----------------------------------------------------------------------------------------------------------
+
+
+def test_without_gpus_there_is_a_slot_for_each_core_with_one_thread() -> None:
+    slots = LocalProfile().resolve()
+    assert slots == [Slot(f"cpu-{number}", "cpu", None, 1) for number in range(CORES)]
+
+
+def test_slots_share_the_cores_among_them() -> None:
+    (slot,) = LocalProfile(slots=1).resolve()
+    assert slot == Slot("cpu-0", "cpu", None, CORES)
+    many = LocalProfile(slots=CORES + 3).resolve()
+    assert len(many) == CORES + 3
+    assert {slot.threads for slot in many} == {1}
+
+
+def test_gpus_share_the_cores_among_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(16 + pid)))
+    assert {slot.threads for slot in LocalProfile(devices=[0, 2]).resolve()} == {8}
+    assert {slot.threads for slot in LocalProfile(devices=[0, 2], workers_per_device=2).resolve()} == {4}
+
+
+def test_threads_can_be_given() -> None:
+    assert {slot.threads for slot in LocalProfile(slots=2, threads=5).resolve()} == {5}
+
+
+def test_there_is_a_slot_for_each_gpu_that_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6")  # numbers count what this process may use
+    slots = LocalProfile(devices=[0, 2], threads=3).resolve()
+    assert slots == [Slot("gpu-4", "cuda", "4", 3), Slot("gpu-6", "cuda", "6", 3)]
+
+
+def test_workers_share_gpus_as_evenly_as_can_be_and_each_has_a_lock_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5")
+
+    def workers(**profile: Any) -> list[tuple[str, str | None, int]]:
+        return [(slot.name, slot.gpu, slot.sharers) for slot in LocalProfile(**profile).resolve()]
+
+    both = [("gpu-4", "4", 2), ("gpu-5", "5", 2), ("gpu-4.2", "4", 2), ("gpu-5.2", "5", 2)]
+    assert workers(slots=4) == workers(workers_per_device=2) == both
+    assert workers(slots=3) == [("gpu-4", "4", 2), ("gpu-5", "5", 1), ("gpu-4.2", "4", 2)]
+    assert workers(slots=1) == [("gpu-4", "4", 1)]
+    assert workers(workers_per_device=3, devices=[1]) == [(name, "5", 3) for name in ("gpu-5", "gpu-5.2", "gpu-5.3")]
+    with pytest.raises(
+        InputError, match=r"devices_per_run: 2 are asked for, and there are 1 \(slots=1; 2 are needed\)"
+    ):
+        LocalProfile(slots=1, devices_per_run=2).resolve()
+    with pytest.raises(InputError, match="slots: 4 workers cannot share 2 GPUs where devices_per_run is 2"):
+        LocalProfile(slots=4, devices_per_run=2).resolve()
+
+
+def test_a_gpu_that_is_named_twice_is_one_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,4")
+    assert [slot.name for slot in LocalProfile().resolve()] == ["gpu-4", "gpu-5"]
+    with pytest.raises(InputError, match="devices: GPU 0 is named twice; workers_per_device=2 has two workers share"):
+        load_profile("local", ["devices=[0, 1, 0]"])
+    with pytest.raises(InputError, match="slots and workers_per_device both say how many workers there are"):
+        load_profile("local", ["slots=2", "workers_per_device=2"])
+    with pytest.raises(InputError, match="devices that train a run together have a worker each"):
+        load_profile("local", ["devices_per_run=2", "workers_per_device=2"])
+
+
+def test_workers_of_a_device_are_those_of_a_gpu() -> None:
+    with pytest.raises(InputError, match="workers_per_device: there is no GPU here; slots="):
+        LocalProfile(workers_per_device=2, devices="cpu").resolve()
+
+
+@pytest.mark.parametrize("runs", [False, True])
+def test_it_is_known_whether_mps_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, runs: bool) -> None:
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
+    if runs:
+        (tmp_path / "control").touch()
+    assert mps_runs() is runs
+
+
+def test_a_gpu_that_is_not_there_is_refused() -> None:
+    with pytest.raises(InputError, match="devices: there is no GPU 1; 0 found here"):
+        LocalProfile(devices=[1]).resolve()
+
+
+@pytest.mark.parametrize(
+    ("value", "gpus"),
+    [("", []), ("-1", []), ("0", ["0"]), ("3,1", ["3", "1"]), (" 0 , 1 ", ["0", "1"]), ("GPU-ab12", ["GPU-ab12"])],
+)
+def test_auto_takes_the_gpus_that_this_process_may_use(
+    monkeypatch: pytest.MonkeyPatch, value: str, gpus: list[str]
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
+    assert visible_gpus() == gpus
+    found = [slot.gpu for slot in LocalProfile().resolve() if slot.device == "cuda"]
+    assert found == gpus
+    assert all(slot.device == "cpu" for slot in LocalProfile(devices="cpu").resolve())
+
+
+def test_gpus_are_named_by_the_driver_so_that_all_commands_meet_at_one_slot(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert visible_gpus() == []
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text(
+        "#!/bin/sh\necho 'GPU 0: H200 (UUID: GPU-a1)'\necho '  MIG 1g (UUID: MIG-1)'\necho 'GPU 1: H200 (UUID: GPU-b2)'\n"
+    )
+    tool.chmod(0o755)
+    assert [slot.gpu for slot in LocalProfile().resolve()] == ["GPU-a1", "GPU-b2"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert visible_gpus() == ["GPU-b2"]
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    tool.write_text("#!/bin/sh\necho 'GPU 0: stale (UUID: GPU-a1)'\nexit 9\n")
+    assert visible_gpus() == []
+
+
+@pytest.fixture
+def two_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Put a driver's tool in front that lists two GPUs."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text(
+        '#!/bin/sh\n[ "$*" = -L ] || exit 2\n'
+        "echo 'GPU 0: NVIDIA H200 (UUID: GPU-aaaa-1)'\necho 'GPU 1: NVIDIA H200 (UUID: GPU-bbbb-2)'\n"
+    )
+    tool.chmod(0o755)
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_slots_of_gpus_are_named_by_uuid() -> None:
+    slots = LocalProfile(devices=[1, 0], threads=2).resolve()
+    assert slots == [
+        Slot("gpu-GPU-bbbb-2", "cuda", "GPU-bbbb-2", 2),
+        Slot("gpu-GPU-aaaa-1", "cuda", "GPU-aaaa-1", 2),
+    ]
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_a_gpu_that_the_driver_does_not_list_is_refused() -> None:
+    with pytest.raises(InputError) as error:
+        LocalProfile(devices=[0, 2]).resolve()
+    assert str(error.value) == "devices: there is no GPU 2; 2 found here (`devices: cpu` uses none)"
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_a_gpu_hidden_from_this_process_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert [slot.gpu for slot in LocalProfile(devices=[0]).resolve()] == ["GPU-bbbb-2"]
+    with pytest.raises(InputError, match="devices: there is no GPU 1; 1 found here"):
+        LocalProfile(devices=[1]).resolve()
+
+
+HERE = Path("results")
+
+
+# --- locks of slots -------------------------------------------------------------------------------------------------
+
+
+def test_slot_locks_lie_where_the_environment_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("here", "there"):
+        monkeypatch.setenv("ETTSWEEP_SLOTS", str(tmp_path / name))
+        assert slot_dir() == tmp_path / name
+        assert (tmp_path / name).stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("value", [None, ""])
+def test_slot_locks_of_a_user_lie_in_one_place_by_default(monkeypatch: pytest.MonkeyPatch, value: str | None) -> None:
+    if value is None:
+        monkeypatch.delenv("ETTSWEEP_SLOTS")
+    else:
+        monkeypatch.setenv("ETTSWEEP_SLOTS", value)
+    assert slot_dir() == Path(f"/tmp/ettsweep-{os.getuid()}")
+
+
+def test_slot_locks_of_someone_else_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slots = tmp_path / "slots"
+    slots.mkdir()
+    (tmp_path / "link").symlink_to(slots)
+    monkeypatch.setenv("ETTSWEEP_SLOTS", str(tmp_path / "link"))
+    with pytest.raises(StorageError, match=r"link: belongs to another user; .*set ETTSWEEP_SLOTS"):
+        slot_dir()
+    monkeypatch.setenv("ETTSWEEP_SLOTS", str(slots))
+    monkeypatch.setattr(os, "getuid", lambda: slots.stat().st_uid + 1)
+    with pytest.raises(StorageError, match=r"slots: belongs to another user; .*set ETTSWEEP_SLOTS"):
+        slot_dir()
+
+
+def test_a_slot_is_held_once_and_free_ones_come_first() -> None:
+    slots = LocalProfile(slots=3).resolve()
+    lock = hold_slot(slots[0], HERE, wait=False)
+    assert lock is not None
+    assert hold_slot(slots[0], HERE, wait=False) is None
+    assert free_first(slots) == [slots[1], slots[2], slots[0]]
+    let_go(lock)
+    assert free_first(slots) == slots
+
+
+# --- several devices for a run --------------------------------------------------------------------------------------
+
+
+def test_slots_train_a_run_together_in_groups_of_as_many_as_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3,4,5,6,7")
+    groups = LocalProfile(devices_per_run=3, threads=1).resolve()
+    assert [[slot.gpu, *(other.gpu for other in slot.others)] for slot in groups] == [["0", "1", "2"], ["3", "4", "5"]]
+    assert all(not other.others for slot in groups for other in slot.others)
+    (pair,) = LocalProfile(devices="cpu", slots=2, devices_per_run=2, threads=1).resolve()
+    assert (pair.name, [other.name for other in pair.others]) == ("cpu-0", ["cpu-1"])
+    assert Slot.from_json(json.loads(json.dumps(asdict(pair)))) == pair
+    alone = LocalProfile(devices="cpu", slots=2, threads=1).resolve()
+    assert [slot.others for slot in alone] == [(), ()]
+
+
+def test_more_devices_for_a_run_than_there_are_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError, match=r"devices_per_run: 3 are asked for, and there are 2 \(on the CPU: slots=3\)"):
+        LocalProfile(slots=2, devices_per_run=3).resolve()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    with pytest.raises(InputError, match=r"devices_per_run: 2 are asked for, and there are 1$"):
+        LocalProfile(devices_per_run=2).resolve()
+
+
+def test_a_group_of_slots_is_held_whole_or_not_at_all() -> None:
+    (pair,) = LocalProfile(slots=2, devices_per_run=2).resolve()
+    first, second = LocalProfile(slots=2).resolve()
+    lock = hold_slot(second, HERE, wait=False)
+    assert lock is not None
+    assert hold_slot(pair, HERE, wait=False) is None
+    assert free_first([second, first]) == [first, second], "the first was not kept"
+    let_go(lock)
+    lock = hold_slot(pair, HERE, wait=False)
+    assert lock is not None
+    assert hold_slot(first, HERE, wait=False) is hold_slot(second, HERE, wait=False) is None
+    let_go(lock)
+
+
+def test_a_job_trains_one_run_on_all_its_devices_or_one_on_each() -> None:
+    assert slurm("nodes=2", "gpus=4", "devices_per_run=8").devices_per_run == 8
+    assert slurm("nodes=2", "gpus=0", "devices_per_run=2").workers == 1
+    with pytest.raises(
+        InputError, match=r"a job has 8 workers \(nodes x gpus\), which train a run each \(1\) or one run"
+    ):
+        slurm("nodes=2", "gpus=4", "devices_per_run=4")
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("devices_per_run=0", "devices_per_run"),
+        ("micro_batch=0", "micro_batch: a whole number of at least 1, or auto, is expected, got 0"),
+        ("loader_workers=-1", "loader_workers: a whole number, or auto, is expected, got -1"),
+        ("compile=yes please", "compile: true, false or auto"),
+        ("corrupt_images=ignore", "corrupt_images"),
+        ("log=[paper]", "log"),
+        ("peak_tflops=0", "peak_tflops"),
+    ],
+)
+def test_what_cannot_be_a_way_to_train_is_refused(override: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        load_profile("local", [override])
+
+
+def test_more_workers_than_this_machine_could_bear_are_refused() -> None:
+    with pytest.raises(
+        InputError, match=r"local.yaml with --launch-set slots=100000: slots: 100000 are too many: this machine has"
+    ):
+        load_profile("local", ["slots=100000"])
+    with pytest.raises(
+        InputError,
+        match=r"threads=100000 loader_workers=100000: threads: 100000 are too many(.|\n)*loader_workers: 100000 are",
+    ):
+        load_profile("local", ["threads=100000", "loader_workers=100000"])
+    assert load_profile("local", [f"slots={2 * CORES}"]).kind == "local"
+    assert load_profile("slurm", ["loader_workers=100000"]).kind == "slurm"  # that machine is another one
+
+
+def gib(profile: AnyProfile) -> tuple[float, str]:
+    room, of = profile.room()
+    return room / 2**30, of
+
+
+def test_the_room_of_a_run_is_that_of_its_devices(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    words = Path("/proc/meminfo").read_text().split()
+    assert 0 < LocalProfile(devices="cpu").room()[0] <= 1024 * int(words[words.index("MemTotal:") + 1])
+    assert gib(slurm("gpus=0", "mem_gb=8", "nodes=2")) == (16, "2 nodes with that mem_gb")
+    assert gib(slurm("gpus=0")) == (2**16, "1 node")
+    assert gib(slurm("gpus=4", "devices_per_run=4")) == (2**12, "4 GPUs")
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text('#!/bin/sh\ncase "$*" in *memory.total*) printf "81920\\n40960\\n";; esac\n')
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    assert gib(LocalProfile()) == (80, "a GPU of this machine")
+    assert gib(LocalProfile(devices_per_run=2)) == (160, "2 GPUs of this machine")
+
+
+# --- files ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", sorted(shipped("launch").glob("*.yaml")), ids=lambda p: p.stem)
+def test_shipped_profiles_are_valid(path: Path) -> None:
+    assert find_profile(path.stem) == path
+    assert load_profile(path.stem).kind in path.read_text()
+
+
+def test_a_profile_of_ones_own_wins_over_the_shipped_one() -> None:
+    Path("launch").mkdir()
+    Path("launch/local.yaml").write_text("slots: 3\nthreads: 1\n")
+    assert load_profile("local") == LocalProfile(slots=3, threads=1)
+
+
+def test_a_profile_can_be_a_file_anywhere() -> None:
+    Path("mine.yaml").write_text("devices: cpu\ncheckpoint_every_s: 1e1\n")
+    assert load_profile("mine.yaml") == LocalProfile(devices="cpu", checkpoint_every_s=10.0)
+    assert load_profile("./mine.yaml").devices == "cpu"
+
+
+def test_overrides_win_over_the_file() -> None:
+    Path("mine.yaml").write_text("slots: 3\n")
+    profile = load_profile("mine.yaml", ["slots=1", "devices=[0, 1]", "checkpoint_every_steps=5", "threads=auto"])
+    assert profile == LocalProfile(slots=1, devices=[0, 1], checkpoint_every_steps=5)
+
+
+def test_an_unknown_profile_is_refused_with_the_nearest() -> None:
+    with pytest.raises(InputError, match="unknown launch profile 'loacl'; did you mean 'local'"):
+        load_profile("loacl")
+    with pytest.raises(InputError, match=r"nowhere\.yaml: no such launch profile"):
+        load_profile("nowhere.yaml")
+    with pytest.raises(InputError, match="no/where: no such launch profile"):
+        load_profile("no/where")
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("slots=0", "slots: a whole number of at least 1, or auto, is expected, got 0"),
+        ("slots=many", "slots: a whole number of at least 1, or auto, is expected, got 'many'"),
+        ("threads=0", "threads: a whole number of at least 1, or auto, is expected, got 0"),
+        ("threads=1.5", "threads: a whole number of at least 1, or auto, is expected, got 1.5"),
+        ("devices=gpu", "devices: auto, cpu or a list of GPU numbers is expected, got 'gpu'"),
+        ("devices=[]", "devices: auto, cpu or a list of GPU numbers is expected, got []"),
+        ("devices=[-1]", "devices: auto, cpu or a list of GPU numbers is expected, got [-1]"),
+        ("checkpoint_every_s=-1", "checkpoint_every_s: input should be greater than or equal to 0, got -1"),
+        ("checkpoint_every_steps=0", "checkpoint_every_steps: input should be greater than or equal to 1, got 0"),
+        ("partition=debug", "--launch-set partition=debug: partition: unknown key of kind local; `kind: slurm` has it"),
+        ("slosts=2", "--launch-set slosts=2: slosts: unknown key; did you mean slots?"),
+        ("environmet.A=2", "--launch-set environmet.A=2: environmet: unknown key; known: checkpoint_every_s, "),
+        ("slots", "--launch-set slots: key=value is expected"),
+    ],
+)
+def test_bad_values_are_refused(override: str, message: str) -> None:
+    with pytest.raises(InputError) as error:
+        load_profile("local", [override])
+    assert message in str(error.value)
+
+
+def test_a_profile_that_is_no_mapping_is_refused() -> None:
+    Path("mine.yaml").write_text("- slots\n")
+    with pytest.raises(InputError, match=r"mine\.yaml: a mapping of keys to values is expected"):
+        load_profile("mine.yaml")
+
+
+# --- SLURM ----------------------------------------------------------------------------------------------------------
+
+
+def slurm(*overrides: str) -> SlurmProfile:
+    """Load the smallest profile for SLURM with other values for some keys."""
+    Path("mine.yaml").write_text("kind: slurm\n")
+    profile = load_profile("mine.yaml", overrides)
+    assert isinstance(profile, SlurmProfile)
+    return profile
+
+
+def refusal(*overrides: str, text: str = "kind: slurm\n") -> str:
+    """Return why a profile for SLURM is refused."""
+    Path("mine.yaml").write_text(text)
+    with pytest.raises(InputError) as error:
+        load_profile("mine.yaml", overrides)
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("slurm", {"gpus": 1, "runs_per_job": 1, "snapshot": True}),
+        ("slurm-cpu", {"gpus": 0, "runs_per_job": 20, "workers": 1}),
+        ("slurm-preempt", {"partition": "preempt", "checkpoint_every_s": 60.0, "runs_per_job": 1}),
+        ("slurm-node", {"gpus": 4, "workers": 4, "sbatch": {"exclusive": True}}),
+        ("slurm-container", {"setup": ("module load apptainer",)}),
+    ],
+)
+def test_shipped_profiles_for_slurm_say_what_their_names_promise(name: str, values: dict[str, Any]) -> None:
+    profile = load_profile(name)
+    assert isinstance(profile, SlurmProfile)
+    assert {key: getattr(profile, key) for key in values} == values
+
+
+def test_a_node_of_several_gpus_is_given_several_runs_for_each() -> None:
+    profile = load_profile("slurm-node")
+    assert isinstance(profile, SlurmProfile)
+    assert profile.runs_per_job >= 2 * profile.workers
+
+
+def test_a_folder_beside_profiles_is_no_profile() -> None:
+    Path("launch/slurm.yaml").mkdir(parents=True)
+    Path("launch/scripts").mkdir()
+    with pytest.raises(InputError, match="unknown launch profile 'scripts'") as error:
+        load_profile("scripts")
+    assert "scripts" not in str(error.value).partition("Known:")[2]
+    assert find_profile("slurm") == shipped("launch") / "slurm.yaml"
+
+
+def test_a_profile_needs_nothing_but_its_kind() -> None:
+    profile = slurm()
+    assert (profile.time_min, profile.nodes, profile.workers) == (240, 1, 1)
+    assert (profile.partition, profile.mem_gb, profile.setup, profile.sbatch) == (None, None, (), {})
+
+
+def test_every_field_can_be_given_in_a_file() -> None:
+    Path("mine.yaml").write_text(
+        """
+kind: slurm
+partition: gpu
+account: "0123"
+qos: high
+constraint: a100|h100
+time_min: 90
+nodes: 2
+gpus: 4
+cpus: 6
+mem_gb: 0.5
+max_parallel: 3
+runs_per_job: 8
+setup: [module load cuda, "source '/a b/activate'"]
+environment: {A: 1, B_2: two words, C: true, D: ""}
+sbatch: {mail-type: END, exclusive: true, hold: false, nice: 5, begin: 16:00:00}
+python: apptainer exec image.sif python3
+warn_s: 60
+heartbeat_s: 10
+snapshot: true
+devices_per_run: 8
+pack: 1
+pack_mode: fast
+micro_batch: 64
+loader_workers: 5
+compile: false
+activation_checkpointing: true
+sharded: true
+corrupt_images: fail
+log: [tensorboard]
+peak_tflops: 989
+"""
+    )
+    profile = load_profile("mine.yaml")
+    assert isinstance(profile, SlurmProfile)
+    assert profile.environment == {"A": 1, "B_2": "two words", "C": True, "D": ""}
+    assert "two words" not in repr(profile)
+    assert profile.model_dump() == {
+        "kind": "slurm",
+        "partition": "gpu",
+        "account": "0123",
+        "qos": "high",
+        "constraint": "a100|h100",
+        "time_min": 90,
+        "nodes": 2,
+        "gpus": 4,
+        "cpus": 6,
+        "mem_gb": 0.5,
+        "max_parallel": 3,
+        "runs_per_job": 8,
+        "setup": ("module load cuda", "source '/a b/activate'"),
+        "environment": dict.fromkeys(("A", "B_2", "C", "D"), "***"),
+        "sbatch": {"mail-type": "END", "exclusive": True, "hold": False, "nice": 5, "begin": "16:00:00"},
+        "python": "apptainer exec image.sif python3",
+        "warn_s": 60,
+        "checkpoint_every_s": 300.0,
+        "checkpoint_every_steps": None,
+        "heartbeat_s": 10.0,
+        "snapshot": True,
+        "devices_per_run": 8,
+        "pack": 1,
+        "pack_mode": "fast",
+        "micro_batch": 64,
+        "loader_workers": 5,
+        "compile": False,
+        "activation_checkpointing": True,
+        "sharded": True,
+        "corrupt_images": "fail",
+        "log": ("tensorboard",),
+        "peak_tflops": 989.0,
+    }
+
+
+def test_parts_of_a_field_are_overridden_by_dots() -> None:
+    profile = slurm("sbatch.mail-type=END", "sbatch.exclusive=true", "environment.A=1", "environment.B=x=y", "gpus=0")
+    assert profile.sbatch == {"mail-type": "END", "exclusive": True}
+    assert profile.environment == {"A": 1, "B": "x=y"}
+    Path("mine.yaml").write_text("kind: slurm\nsbatch: {nice: 5, mail-type: FAIL}\n")
+    both = load_profile("mine.yaml", ["sbatch.mail-type=END"])
+    assert isinstance(both, SlurmProfile)
+    assert both.sbatch == {"nice": 5, "mail-type": "END"}, "the others stay as the file has them"
+    whole = load_profile("mine.yaml", ["sbatch={nice: 1}"])
+    assert isinstance(whole, SlurmProfile)
+    assert whole.sbatch == {"nice": 1}
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("partition.x=1", "mine.yaml with --launch-set partition.x=1: partition: input should be a valid string"),
+        ("sbatch.=1", "--launch-set sbatch.=1: key=value is expected"),
+        (".a=1", "--launch-set .a=1: key=value is expected"),
+        ("mail-type=END", "--launch-set mail-type=END: key=value is expected"),
+        ("sbatch.mail-type", "--launch-set sbatch.mail-type: key=value is expected"),
+        ("sbatch.mail.type=END", "--launch-set sbatch.mail.type=END: sbatch: 'mail.type' is no long option of sbatch"),
+        ("environment.A.B=1", "--launch-set environment.A.B=***: environment: 'A.B' is no name of a variable"),
+    ],
+)
+def test_an_override_that_is_none_is_refused(override: str, message: str) -> None:
+    assert message in refusal(override)
+
+
+def test_parts_of_what_has_none_are_refused() -> None:
+    assert refusal("partition.x=1", text="kind: slurm\npartition: gpu\n") == (
+        "--launch-set partition.x=1: partition has no parts; partition=value sets it"
+    )
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("time_min=4:00:00", "time_min: input should be a valid integer, got '4:00:00'"),
+        ("time_min=0", "time_min: input should be greater than or equal to 1, got 0"),
+        ("time_min=1.5", "time_min: input should be a valid integer, got 1.5"),
+        ("time=60", "time: unknown key; did you mean time_min?"),
+        ("slots=2", "slots: unknown key of kind slurm; `kind: local` has it"),
+        ("nodes=0", "nodes: input should be greater than or equal to 1, got 0"),
+        ("gpus=-1", "gpus: input should be greater than or equal to 0, got -1"),
+        ("gpus=true", "gpus: input should be a valid integer, got True"),
+        ("gpus=a100:4", "gpus: input should be a valid integer, got 'a100:4'"),
+        ("cpus=0", "cpus: input should be greater than or equal to 1, got 0"),
+        ("mem_gb=32G", "mem_gb: input should be a valid number, got '32G'"),
+        ("mem_gb=0", "mem_gb: input should be greater than 0, got 0"),
+        ("max_parallel=0", "max_parallel: input should be greater than or equal to 1, got 0"),
+        ("runs_per_job=0", "runs_per_job: input should be greater than or equal to 1, got 0"),
+        ("runs_per_job=auto", "runs_per_job: input should be a valid integer, got 'auto'"),
+        ("account=123", "account: input should be a valid string, got 123"),
+        ("setup=module load cuda", "setup: input should be a valid tuple, got 'module load cuda'"),
+        ("setup=[a, 1]", "setup.1: input should be a valid string, got 1"),
+        ("sbatch.mail-type={a: 1}", "sbatch.mail-type: a word or a number is expected, got {'a': 1}"),
+        ("kind=cloud", "kind: 'cloud' is unknown; known: local, slurm"),
+        ("kind=[slurm]", "kind: ['slurm'] is unknown; known: local, slurm"),
+        ("heartbeat_s=0", "heartbeat_s: input should be greater than 0, got 0"),
+    ],
+)
+def test_bad_values_of_a_slurm_profile_are_refused(override: str, message: str) -> None:
+    assert refusal(override) == f"mine.yaml with --launch-set {override}: {message}"
+    assert "--launch-set" not in refusal(text="kind: slurm\ntime_min: 0\n"), "that is the file's fault"
+
+
+def test_a_time_of_day_in_a_file_is_not_read_as_seconds() -> None:
+    assert refusal(text="kind: slurm\ntime_min: 4:00:00\n") == (
+        "mine.yaml: time_min: input should be a valid integer, got '4:00:00'"
+    )
+
+
+def test_all_bad_values_are_told_at_once() -> None:
+    message = refusal(text="kind: slurm\ngpus: many\npartitoin: x\nnodes: 0\nsbatch: {a: [1]}\n")
+    lines = message.splitlines()
+    assert all(line.startswith("mine.yaml: ") for line in lines)
+    assert [line.split(": ")[1] for line in lines] == ["partitoin", "nodes", "gpus", "sbatch.a"]
+
+
+@pytest.mark.parametrize(
+    "value", ["a\nb", "a\n#SBATCH --x", "a\rb", "a\tb", "a\x00b", "a\x1b[0m", "a\u2028b", "a\x85b"]
+)
+@pytest.mark.parametrize(
+    "place", ["partition", "account", "qos", "constraint", "python", "setup", "environment", "sbatch"]
+)
+def test_what_would_end_a_line_of_the_script_is_refused(place: str, value: str) -> None:
+    values: dict[str, Any] = {"setup": [value], "environment": {"A": value}, "sbatch": {"comment": value}}
+    with pytest.raises(ValueError, match=f"(?s){place}.* is expected"):
+        SlurmProfile(kind="slurm", **{place: values.get(place, value)})
+
+
+def test_such_a_value_in_a_file_is_told_with_its_place() -> None:
+    message = refusal(text='kind: slurm\npartition: "gpu\\n#SBATCH --uid=0"\nsetup: ["a", "b\\rc"]\n')
+    assert message == (
+        "mine.yaml: partition: text on one line is expected, got 'gpu\\n#SBATCH --uid=0'\n"
+        "mine.yaml: setup.1: text on one line is expected, got 'b\\rc'"
+    )
+    assert "partition: text on one line is expected, got ''" in refusal('partition=""')
+
+
+def test_an_option_of_sbatch_is_no_command_of_setup() -> None:
+    assert "]: setup: " in refusal("setup=['#SBATCH --partition=gpu']")
+
+
+@pytest.mark.parametrize("value", ["1.10", "1e3", "0.0"])
+def test_a_variable_that_yaml_would_rewrite_is_refused_unless_it_is_quoted(value: str) -> None:
+    assert "mine.yaml with --launch-set environment.VERSION=***: environment: VERSION: YAML reads " in refusal(
+        f"environment.VERSION={value}"
+    )
+    assert slurm(f"environment.VERSION='{value}'").environment == {"VERSION": value}
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ("TOKEN=hunter2", "names with their values are expected, such as {OMP_PLACES: cores}"),
+        ("[TOKEN=hunter2]", "names with their values are expected, such as {OMP_PLACES: cores}"),
+        ("{TOKEN=hunter2: 1}", "'TOKEN' is no name of a variable"),
+        ("{TOKEN: [hunter2]}", "TOKEN: a word or a number on one line is expected"),
+        ("{TOKEN: null}", "TOKEN: a word or a number on one line is expected"),
+        ('{TOKEN: "hunter2\\n"}', "TOKEN: a word or a number on one line is expected"),
+        ("{TOKEN: 12.5}", "TOKEN: YAML reads another number than is written; put quotes around what is meant"),
+        ("{TOKEN: *hunter2}", "found undefined alias"),
+        ("{TOKEN: !hunter2 x}", "could not determine a constructor for the tag"),
+        ("{TOKEN: 2024-12-50}", "a date, a number or a value with !! is none; put quotes around what is meant"),
+        ("{TOKEN: {hunter2", "expected ',' or '}'"),
+    ],
+)
+def test_what_is_wrong_with_variables_is_said_without_their_values(value: str, words: str) -> None:
+    told = refusal(f"environment={value}"), refusal(text=f"kind: slurm\nenvironment: {value}\n")
+    if value.startswith("{TOKEN: "):
+        told += (refusal(f"environment.TOKEN={value.removeprefix('{TOKEN: ').removesuffix('}')}"),)
+    for message in told:
+        assert message.startswith(
+            ("mine.yaml: ", "mine.yaml with --launch-set environment", "--launch-set environment")
+        )
+        assert words in message
+        assert not {"hunter2", "12.5", "2024"} & set(re.findall(r"[\w.]+", message))
+
+
+def test_a_variable_that_a_sweep_has_kept_without_its_value_is_asked_for() -> None:
+    assert refusal("environment.TOKEN=***") == (
+        "--launch-set environment.TOKEN=***: the value is not kept with a sweep, as it may be a secret; give it again, "
+        "or name a profile that has it with --launch"
+    )
+
+
+@pytest.mark.parametrize("name", ["1A", "A-B", "A B", "", "A=B", "A;ls", "$A", "A\n", "É", "AÉ"])
+def test_names_of_variables_are_names(name: str) -> None:
+    with pytest.raises(ValueError, match=r"(?s)environment\n.* is no name of a variable"):
+        SlurmProfile(kind="slurm", environment={name: 1})
+
+
+@pytest.mark.parametrize(
+    "option", ["mail_type", "--mail-type", "-p", "Mail-type", "mail type", "", "a=b", "mail-type\n", "5"]
+)
+def test_names_of_options_are_long_options(option: str) -> None:
+    with pytest.raises(ValueError, match=r"sbatch: .* is no long option of sbatch, such as mail-type"):
+        SlurmProfile(kind="slurm", sbatch={option: 1})
+
+
+@pytest.mark.parametrize(("option", "field"), sorted(OWN_FIELDS.items()))
+def test_options_that_have_a_field_are_refused_with_its_name(option: str, field: str) -> None:
+    assert f"sbatch: {option} has a field of its own: {field}" in refusal(f"sbatch.{option}=1")
+    assert field in SlurmProfile.model_fields
+
+
+OURS_AT_LEAST = [
+    "array",
+    "job-name",
+    "output",
+    "error",
+    "open-mode",
+    "signal",
+    "requeue",
+    "no-requeue",
+    "wrap",
+    "test-only",
+]
+OURS_AT_LEAST += ["wait", "parsable", "quiet", "clusters"]  # with them sbatch does not return, or not with a number
+
+
+@pytest.mark.parametrize("option", sorted({*OURS, *OURS_AT_LEAST}))
+def test_options_that_the_tool_sets_or_depends_on_are_refused(option: str) -> None:
+    assert f"--launch-set sbatch.{option}=true: sbatch: {option} is set by ettsweep itself" in refusal(
+        f"sbatch.{option}=true"
+    )
+
+
+@pytest.mark.parametrize("option", ["parti", "outp", "sig", "arr"])
+def test_options_that_sbatch_would_complete_to_such_a_one_are_refused(option: str) -> None:
+    assert "sbatch" in refusal(f"sbatch.{option}=x")
+
+
+@pytest.mark.parametrize(
+    "option", ["mem-per-cpu", "gpu-bind", "time-min", "nodelist", "exclude", "reservation", "gres"]
+)
+def test_options_that_only_begin_like_such_a_one_are_sbatchs_own(option: str) -> None:
+    assert slurm(f"sbatch.{option}=x").sbatch == {option: "x"}
+
+
+@pytest.mark.parametrize(
+    ("time_min", "warn_s", "fits"),
+    [(1, 59, True), (1, 60, False), (1, 120, False), (2, 59, True), (2, 60, False), (240, 120, True)],
+)
+def test_the_warning_before_the_end_of_a_job_comes_after_its_start(time_min: int, warn_s: int, fits: bool) -> None:
+    overrides = (f"time_min={time_min}", f"warn_s={warn_s}")
+    if fits:
+        assert slurm(*overrides).warn_s == warn_s
+    else:
+        assert refusal(*overrides) == (
+            f"mine.yaml with --launch-set time_min={time_min} warn_s={warn_s}: warn_s: {warn_s} s before the end of a job of {time_min} min may be before its start"
+        )
+
+
+@pytest.mark.parametrize(("gpus", "workers"), [(0, 1), (1, 1), (4, 4)])
+def test_a_job_has_a_worker_for_each_gpu_or_one_on_the_cpu(gpus: int, workers: int) -> None:
+    assert slurm(f"gpus={gpus}").workers == workers

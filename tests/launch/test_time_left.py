@@ -1,0 +1,198 @@
+"""How long runs still take: closed forms, on made ledgers and as the monitor reads them from real folders."""
+
+import io
+import json
+import os
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from support.commandline import ettsweep
+
+from ettsweep.launch.progress import Monitor, Snapshot, picture
+from ettsweep.launch.time_left import Pace, slot_s, until_free
+from ettsweep.processes import process
+from ettsweep.runs.folder import RunDir
+from ettsweep.runs.spec import RunSpec
+from ettsweep.runs.state import State, Status
+
+
+@pytest.mark.parametrize(
+    ("running", "waiting", "at_once", "seconds"),
+    [
+        ([60.0], [], 1, 60),
+        ([60.0], [100.0] * 3, 1, 360),
+        ([60.0], [100.0] * 3, 4, 100),  # three start at once beside it
+        ([60.0, 10.0], [100.0] * 3, 2, 210),  # 10+100, 60+100, 110+100
+        ([60.0, 10.0], [100.0] * 3, 0, 210),  # what runs counts, whoever counted
+        ([0.0] * 8, [50.0] * 80, 8, 500),
+        ([7.0] * 8, [50.0] * 81, 8, 557),
+    ],
+)
+def test_each_that_waits_starts_as_soon_as_one_has_ended(
+    running: list[float], waiting: list[float], at_once: int, seconds: float
+) -> None:
+    assert until_free(running, waiting, at_once) == pytest.approx(seconds)
+
+
+def left(pace: Pace, *runs: tuple[RunSpec, Status], at_once: int = 1) -> float | None:
+    specs = {spec.run_id: spec for spec, _ in runs}
+    return pace.left_s(specs, {spec.run_id: status for spec, status in runs}, at_once)
+
+
+QUEUED, STARTED = Status(State.QUEUED), Status(State.RUNNING)
+
+
+def test_time_left_is_measured_or_not_told(make_spec: Any) -> None:
+    first, second, third = (make_spec(seed=seed) for seed in range(3))
+    mup, wider = make_spec(strategy={"s": 1.0}), make_spec(model={"width": 16})
+    half = Status(State.RUNNING, progress=0.5, left_s=100.0, slot_left_s=100.0)  # 200 s a run
+    pace = Pace()
+    assert left(pace, (first, STARTED), (second, QUEUED)) is None, "no rate"
+    assert left(pace, (first, half)) == 100
+    assert left(pace, (first, half), (second, QUEUED), (mup, Status(State.QUEUED, progress=0.75))) == 100 + 200 + 50
+    assert left(pace, (first, half), (second, STARTED), (mup, QUEUED)) == 100 + 200
+    assert left(pace, (first, half), (wider, QUEUED)) is None, "nothing like it was seen"
+    assert left(pace, (first, half), (second, Status(State.HELD)), (third, Status(State.FAILED))) == 100
+    pace.finished(third, 20.0, 0.25)  # it diverged
+    assert left(pace, (second, QUEUED)) is None, "nothing runs"
+    assert left(pace, (first, STARTED), (second, QUEUED)) == 80 + 80
+    assert left(pace, (first, half), (second, QUEUED)) == pytest.approx(100 + (20 + 100) / (0.25 + 0.5))
+
+
+def test_what_workers_that_pack_runs_have_left_is_shared_out(make_spec: Any) -> None:
+    """Of a pack of K each run takes a K-th of its worker's seconds; in whatever packs, as much is left to do."""
+    specs = [make_spec(seed=seed) for seed in range(13)]
+    one, other = process(), replace(process(), pid=1)
+    # Two packs: at one half of 100 s for each of four runs; at three quarters, for each of two.
+    packed = Status(State.RUNNING, progress=0.5, left_s=200.0, slot_left_s=50.0, worker=one)
+    ahead = Status(State.RUNNING, progress=0.75, left_s=50.0, slot_left_s=25.0, worker=other)
+    runs = [*((spec, packed) for spec in specs[:4]), *((spec, ahead) for spec in specs[4:6])]
+    assert left(Pace(), *runs, at_once=2) == 200, "as long as the longer pack, and not 50 s"
+    queued = [(spec, QUEUED) for spec in specs[6:]]
+    assert left(Pace(), *runs, *queued[:1], at_once=2) == 200, "the other worker has it in 50 s + 100 s"
+    assert left(Pace(), *runs, *queued, at_once=2) == (200 + 50 + 7 * 100 + 50) / 2, "four for one, three for the other"
+    assert left(Pace(), *runs, *queued, at_once=3) == 350, "200+100, 50+300, 0+300: a third has just begun"
+
+
+def test_a_finished_run_took_its_part_of_a_worker() -> None:
+    assert slot_s({"wall_s": 80.0}) == 80, "written when there was no other"
+    assert slot_s({"wall_s": 80.0, "device_s": 10.0, "execution": {"processes": 1, "pack": 8}}) == 10
+    assert slot_s({"wall_s": 80.0, "device_s": 160.0, "execution": {"processes": 2}}) == 80, "two devices, one run"
+    assert slot_s({"status": "done"}) is None
+
+
+# --- as the monitor sees it -----------------------------------------------------------------------------------------
+
+
+def submitted(results: Path, specs: list[RunSpec], workers: dict[str, dict[str, Any]]) -> None:
+    """Write a local submission whose workers are this process, with what each says of itself."""
+    folder = results / "jobs" / "000001-0123abcd"
+    folder.mkdir(parents=True)
+    me = process().to_json()
+    told = {"kind": "local", "runs": [spec.run_id for spec in specs], "profile": {}, "submitter": me}
+    (folder / "submission.json").write_text(json.dumps(told | {"slots": [{"name": name} for name in workers]}))
+    for name, said in workers.items():
+        (folder / f"worker-{name}.json").write_text(json.dumps({"process": me, "leaving": False} | said))
+
+
+def trains(results: Path, spec: RunSpec, *pace: tuple[float, float], pid: int | None = None, **execution: int) -> None:
+    """Write an attempt of a process, this one by default, with so many seconds at each share of its steps.
+
+    A pack of so many has had the device for all of them.
+    """
+    attempt = RunDir(results / "runs" / spec.run_id).claim({"slot": "cpu-0"}, after=0)
+    assert attempt
+    attempt.claim_path.write_text(json.dumps(attempt.claim() | {"process": process(pid).to_json()}))
+    attempt.record_execution(execution)
+    devices = execution.get("processes", 1) / execution.get("pack", 1)
+    lines = [{"progress": share, "wall_s": seconds, "device_s": devices * seconds} for share, seconds in pace]
+    attempt.append(attempt.timings_path, lines)
+
+
+def look(results: Path, specs: list[RunSpec]) -> Snapshot:
+    return Monitor(results, specs).look()
+
+
+@pytest.mark.parametrize("slots", [1, 4, 8])
+def test_the_first_look_counts_all_slots_and_not_how_long_a_run_took_to_start(
+    results: Path, make_spec: Any, slots: int
+) -> None:
+    specs = [make_spec(seed=seed) for seed in range(17)]
+    for spec in specs:
+        RunDir.create(results, spec)
+    submitted(results, specs, {f"cpu-{n}": {} for n in range(slots)})
+    assert look(results, specs).remaining_s is None, "nothing runs"
+    trains(results, specs[0], (0.001, 60.0), pid=os.getppid())
+    assert look(results, specs).remaining_s is None, "a minute for the first step is no rate"
+    trains(results, specs[1], (0.001, 60.0), (0.201, 80.0))  # 100 s a run
+    snapshot = look(results, specs)
+    assert snapshot.statuses[specs[1].run_id].left_s == pytest.approx(79.9)
+    ends = sorted([99.9, 79.9] + [0.0] * (slots - 2))
+    for _ in range(15):
+        ends = sorted([ends[0] + 100, *ends[1:]])
+    assert snapshot.remaining_s == pytest.approx(ends[-1])
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_what_a_device_had_is_told_from_what_went_by(results: Path, make_spec: Any, processes: int) -> None:
+    """Two devices that train a run together are one worker; packs are of runs that have one device."""
+    spec = make_spec()
+    RunDir.create(results, spec)
+    trains(results, spec, (0.25, 20.0), (0.5, 50.0), processes=processes)
+    (status,) = look(results, [spec]).statuses.values()
+    assert (status.left_s, status.slot_left_s) == (60, 60)
+
+
+def test_a_pack_is_seen_and_reckoned_with(results: Path, make_spec: Any) -> None:
+    specs = [make_spec(seed=seed) for seed in range(11)]
+    for spec in specs:
+        RunDir.create(results, spec)
+    submitted(results, specs, {"cpu-0": {}, "cpu-1": {}})
+    for spec in specs[:4]:  # 30 s go by for a quarter of each, so that a run takes 30 s of its worker
+        trains(results, spec, (0.25, 20.0), (0.5, 50.0), pack=4, processes=1)
+    trains(results, specs[4], (0.25, 20.0), (0.5, 50.0), pid=os.getppid())  # and alone 120 s
+    snapshot = look(results, specs)
+    assert {s.left_s for s in snapshot.statuses.values() if s.worker} == {60.0}
+    each_s = (4 * 15 + 60) / 2.5
+    assert snapshot.remaining_s == pytest.approx(60 + 3 * each_s)
+    assert snapshot.summary().startswith("0/11 runs finished (6 queued, 5 running (4 in 1 pack)); about ")
+    monitor = Monitor(results, specs)
+    (console := Console(file=io.StringIO(), width=200)).print(picture(monitor, monitor.look(), "all"))
+    shown = console.file.getvalue()
+    assert shown.count("4 on cpu-0") == 4
+    assert "6 queued  5 running (4 in 1 pack)" in shown
+    rows = json.loads(ettsweep("status", "--results", results, "--format", "json").stdout)
+    assert Counter(row["pack"] for row in rows) == {4: 4, 1: 1, None: 6}
+    shown = json.loads(ettsweep("show", specs[0].run_id, "--results", results, "--format", "json").stdout)
+    assert (shown["pack"], shown["slot"]) == (4, "cpu-0")
+    told = ettsweep("status", "--results", results)
+    assert told.stdout.count("pack of 4 on cpu-0, about 1 min 0 s left") == 4
+    assert "6 queued, 5 running (4 in 1 pack)" in told.stderr
+
+
+def test_workers_that_wait_for_a_slot_are_no_help(results: Path, make_spec: Any) -> None:
+    specs = [make_spec(seed=seed) for seed in range(5)]
+    for spec in specs:
+        RunDir.create(results, spec)
+    submitted(results, specs, {"cpu-0": {}, "cpu-1": {"waits": ["/nowhere/cpu-1.lock"]}})
+    trains(results, specs[0], (0.1, 20.0), (0.2, 30.0))
+    assert look(results, specs).remaining_s == pytest.approx(80 + 4 * 100)
+
+
+def test_runs_that_are_finished_tell_how_long_the_others_take(results: Path, make_spec: Any) -> None:
+    specs = [make_spec(seed=seed) for seed in range(4)]
+    done, diverged, running, _ = (RunDir.create(results, spec) for spec in specs)
+    last_step = specs[0].schedule.last_step
+    assert done.finish({"status": "done", "score": 1.0, "wall_s": 30.0, "steps": last_step}, [])
+    assert diverged.finish(
+        {"status": "diverged", "diverged_step": 13, "score": None, "wall_s": 15.0, "steps": last_step // 2}, []
+    )
+    submitted(results, specs, {"cpu-0": {}})
+    assert look(results, specs).remaining_s is None, "nothing runs"
+    trains(results, specs[2])
+    assert look(results, specs).remaining_s == pytest.approx(60)
+    assert running.latest()

@@ -1,0 +1,299 @@
+"""The map: what lies beside what, what the colours and signs say, what is written where and can be read."""
+
+import math
+import re
+from collections import Counter
+from itertools import combinations, product
+from typing import Any
+
+import pandas as pd
+import pytest
+from support.made_frames import CENTRE, SIX, Steps, named, neighbours_of, no_surface, points_of, searched
+from support.scene import Mark, Scene, scene, spec_of
+
+from ettsweep.report.figures.chart_data import clipped_range
+from ettsweep.report.figures.lattice_map import hexagon_xy, lattice
+from ettsweep.report.figures.shapes import HEXAGON, STATES
+from ettsweep.report.theme import CANDIDATE, INK
+from ettsweep.study.study import Axis
+
+
+def bowl(reach: int = 2, **changes: float | None) -> dict[Steps, float | None]:
+    """Return scores around the candidate: all six neighbours are equally good."""
+    scores = {(i, j): 0.1 * (1 + i * i + i * j + j * j) for i, j in product(range(-reach, reach + 1), repeat=2)}
+    return scores | {(-reach, -reach): None, (reach, reach): None}
+
+
+def drawn(points: pd.DataFrame, ranges: pd.DataFrame | None = None) -> Scene:
+    return scene(lattice(points, *no_surface(), ranges))
+
+
+def points(**columns: Any) -> pd.DataFrame:
+    """Return the points of a bowl: one diverged, one failed."""
+    return points_of(bowl(), **{"state": {(2, 2): "failed"}} | columns)
+
+
+@pytest.fixture(scope="module")
+def bowl_map() -> Scene:
+    return drawn(points())
+
+
+def place(scene: Scene, mark: Mark) -> tuple[float, float]:
+    """Return where a mark is, where hexagons that touch are 1 apart."""
+    (at,) = scene.at(mark)
+    return at
+
+
+def hexagons(scene: Scene, **look: object) -> dict[Steps, Mark]:
+    """Return hexagons by the lattice position that they stand for."""
+    found = {}
+    for mark in scene.of("symbol", shape=HEXAGON, **look):
+        x, y = place(scene, mark)
+        wd = y / (math.sqrt(3) / 2)
+        found[round(x - wd / 2), round(wd)] = mark
+    return found
+
+
+# --- what lies beside what --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("centre", [(0, 0), (3, -2)])
+def test_six_neighbours_touch_and_the_diagonals_do_not(centre: Steps) -> None:
+    here = hexagon_xy(*centre)
+    for i, j in SIX:
+        assert math.dist(hexagon_xy(centre[0] + i, centre[1] + j), here) == pytest.approx(1.0)
+    for i, j in ((1, 1), (-1, -1)):
+        assert math.dist(hexagon_xy(centre[0] + i, centre[1] + j), here) == pytest.approx(math.sqrt(3))
+    others = [(i, j) for i in range(-3, 4) for j in range(-3, 4) if (i, j) not in [*SIX, (0, 0)]]
+    assert min(math.dist(hexagon_xy(*o), (0, 0)) for o in others) > 1.5
+
+
+def test_hexagons_that_touch_are_the_neighbours_of_a_verdict(bowl_map: Scene) -> None:
+    assert sorted(neighbours_of(CENTRE, Axis(low=-3, high=3))) == sorted(SIX)
+    framed = hexagons(bowl_map, stroke=INK, strokeWidth=1.5)
+    assert sorted(framed) == sorted(SIX)
+    (candidate,) = bowl_map.of("symbol", stroke=CANDIDATE)
+    assert {round(math.dist(mark.xy, candidate.xy)) for mark in framed.values()} == {62}
+
+
+def test_hexagons_fill_the_plane_and_do_not_overlap(bowl_map: Scene) -> None:
+    cells = bowl_map.of("symbol", shape=HEXAGON, strokeWidth=0.8)
+    assert len(cells) == 25
+    nearest = min(math.dist(a.xy, b.xy) for a, b in combinations(cells, 2))
+    across = math.sqrt(3) / 2 * math.sqrt(cells[0].size)  # Vega makes a path of -1 to 1 as wide as the root of the size
+    assert across == pytest.approx(nearest, rel=1e-3)
+
+
+def test_axes_are_labelled_along_rows_and_columns(bowl_map: Scene) -> None:
+    """wd stands left of its row; lr below its column, which leans to the right by half a hexagon a row."""
+    labels = {str(mark.text): place(bowl_map, mark) for mark in bowl_map.of("text", align="right")}
+    assert set(labels) == {"2^-2", "2^-1", "2^0", "2^1", "2^2", "0.75", "1.5", "3", "6", "12"}
+    for j, wd in enumerate(("0.75", "1.5", "3", "6", "12"), -2):
+        left, y = hexagon_xy(-2, j)
+        assert labels[wd] == (pytest.approx(left - 0.62), pytest.approx(y, abs=1e-4))
+    for i in range(-2, 3):
+        x, below = hexagon_xy(i, -2)
+        assert labels[f"2^{i}"] == (pytest.approx(x), pytest.approx(below - 0.64, abs=1e-4))
+    assert {"lr", "wd"} <= set(bowl_map.texts(fontWeight="bold"))
+
+
+def test_steps_may_differ_between_axes() -> None:
+    halved = points(wd={(i, j): 3 * 2.0 ** (j / 2) for i, j in bowl()})
+    halved["log2_wd"] = [math.log2(wd) for wd in halved["wd"]]
+    found = drawn(halved)
+    assert {"1.5", "2.12", "3", "4.24", "6"} <= set(found.texts(align="right"))
+    assert found.texts().count(".200") == 6
+
+
+def test_points_off_the_lattice_are_left_out(bowl_map: Scene) -> None:
+    odd = points_of({(0, 0): 0.05}, role="other", point="(1.3, 3)", lr_steps=None, wd_steps=None)
+    found = drawn(pd.concat([points(), odd], ignore_index=True))
+    assert [mark.xy for mark in found.marks] == [mark.xy for mark in bowl_map.marks]
+
+
+# --- what is written ----------------------------------------------------------------------------------------------
+
+
+def test_a_map_names_values_and_states(bowl_map: Scene) -> None:
+    found = bowl_map.texts()
+    assert found.count(".200") == 6, "six neighbours of the candidate, all with i^2 + ij + j^2 = 1"
+    assert found.count(".100") == 1
+    assert found.count("±.010") == found.count("n=3") == 23
+    assert {"diverged", "failed"} <= set(found)
+
+
+def test_accuracies_are_in_percent_and_the_better_are_as_bright_as_better_losses(bowl_map: Scene) -> None:
+    better = {steps: None if score is None else 0.9 - score / 10 for steps, score in bowl().items()}
+    found = drawn(points_of(better, metric="best_accuracy", error=0.001))
+    assert {"89.00", "±0.10"} <= set(found.texts())
+    coloured = {steps: mark.fill for steps, mark in hexagons(bowl_map, stroke=None).items()}
+    assert {steps: mark.fill for steps, mark in hexagons(found, stroke=None).items()} == coloured
+
+
+def test_what_is_written_can_be_read_on_every_colour() -> None:
+    """As the web's guidelines for accessible content have it: small text has a contrast of 4.5 to 1."""
+
+    def luminance(colour: str) -> float:
+        channels = {"#000": [0, 0, 0], "#fff": [255] * 3}.get(colour) or map(int, re.findall(r"\d+", colour))
+        r, g, b = (c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in (v / 255 for v in channels))
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b
+
+    across = list(product(range(9), repeat=2))
+    found = drawn(points_of({steps: 1 + k for k, steps in enumerate(across)}, role="other"))
+    texts = [(mark.xy, mark.fill) for mark in found.of("text") if mark.fill in ("#000", "#fff")]
+    colours = {mark.xy: mark.fill for mark in hexagons(found, stroke=None).values()}
+    assert (len(texts), len(set(colours.values()))) == (81, 81)
+    for at, ink in texts:
+        low, high = sorted((luminance(ink), luminance(colours[at])))
+        assert (high + 0.05) / (low + 0.05) >= 4.5, (ink, colours[at])
+
+
+@pytest.mark.parametrize(("columns", "rows"), [(5, 5), (8, 6), (9, 8), (11, 11)])
+def test_numbers_of_proposals_cover_no_other_text(columns: int, rows: int) -> None:
+    """Letters of Helvetica are 0.45 em wide on average, digits and signs 0.56 em; they are 0.72 em high."""
+    everywhere = list(product(range(columns), range(rows)))
+    scores = {steps: None if sum(steps) % 3 else 0.1234 for steps in everywhere}
+    frame = points_of(scores, state="interrupted", proposal={steps: k for k, steps in enumerate(everywhere, 1)})
+    found = drawn(frame)
+    discs = found.of("symbol", fill="#fff", shape="circle")
+    radius = math.sqrt(discs[0].size / math.pi)
+    assert len(discs) == columns * rows
+    for mark in found.of("text", align="center"):
+        if mark.fill == "#1c1c1e" or mark.text in ("lr", "wd"):
+            continue
+        half, high = mark.fontSize * len(mark.text) * (0.45 if mark.text.isalpha() else 0.56) / 2, 0.36 * mark.fontSize
+        x, y = mark.x, mark.y + (mark.dy or 0)
+        away = (math.hypot(max(abs(d.x - x) - half, 0), max(abs(d.y - y) - high, 0)) for d in discs)
+        assert min(away) > radius - 0.5, mark.text
+
+
+# --- what colours and signs say ---------------------------------------------------------------------------------------
+
+
+def test_the_candidate_is_outlined_in_red_above_all_hexagons(bowl_map: Scene) -> None:
+    ((steps, _),) = hexagons(bowl_map, stroke=CANDIDATE).items()
+    assert steps == (0, 0)
+    order = [mark.stroke for mark in bowl_map.marks if mark.shape == HEXAGON and mark.strokeWidth != 2.5]
+    assert order[-1] == CANDIDATE
+
+
+def test_a_state_without_a_score_has_a_sign_of_its_own_and_a_word_in_the_legend() -> None:
+    """They are told apart without any colour: all are ink."""
+    states = {(i, 0): state for i, state in enumerate(STATES)}
+    frame = points_of(dict.fromkeys(states) | {(0, 1): 0.1, (1, 1): 0.2}, state=states, role="other")
+    found = drawn(frame)
+    shapes = {mark.shape for mark in found.of("symbol", strokeWidth=1.8)}
+    assert {name: mark.shape for name, mark in found.entries.items()} == STATES
+    assert len(set(STATES.values())) == len(STATES) - 1 == len(shapes), "a circle for `missing`, and for a mean of none"
+    assert {mark.stroke for mark in found.of("symbol", strokeWidth=1.8)} == {INK}
+    assert {"diverged", "failed", "pruned", "running", "queued", "missing"} <= set(found.legend)
+
+
+def test_awful_points_do_not_wash_out_the_rest() -> None:
+    assert clipped_range([0.1, 0.2, 0.3, 0.4, 50.0], True) == (0.1, pytest.approx(0.7))
+    assert clipped_range([0.9, 0.8, 0.7, 0.6, 0.0], False) == (pytest.approx(0.3), 0.9)
+    assert clipped_range([0.1, 0.2, 0.3], True) == (0.1, 0.3)
+    low, high = clipped_range([0.1, 0.1], True)
+    assert low < 0.1 < high
+    awful = drawn(points_of({**bowl(), (2, 1): 1e6}))
+    assert len({mark.fill for mark in hexagons(awful, stroke=None).values()}) == 6, "all five others can be told apart"
+
+
+def test_nothing_finished_is_still_a_map() -> None:
+    found = drawn(points_of(dict.fromkeys(bowl()), state="queued", role="other"))
+    assert found.texts().count("queued") == 25
+    assert hexagons(found, stroke=None) == {}
+
+
+def test_small_hexagons_have_no_text_but_all_colours() -> None:
+    """Forty across: what would not be read is not written; every point can still be hovered."""
+    frame = points_of({steps: 1.0 + sum(steps) for steps in product(range(40), range(3))}, role="other")
+    found = drawn(frame)
+    assert not [text for text in found.texts() if text.startswith(("±", "n="))]
+    assert len(hexagons(found, stroke=None)) == len(hexagons(found, fillOpacity=0)) == 120
+
+
+# --- what hovering says -----------------------------------------------------------------------------------------------
+
+
+def test_hovering_tells_the_mean_with_its_error_seeds_state_and_runs() -> None:
+    ids = " ".join(f"id{k}" for k in range(9))
+    found = drawn(points(as_good={(0, 0): True}, runs={(1, 0): ids, (2, 2): ""}, seeds={(2, 2): None}))
+    told = {mark.told["(lr, wd)"]: mark.told for mark in found.of("symbol", fillOpacity=0)}
+    assert len(told) == 25
+    here = told[named((0, 0))]
+    assert (here["mean ± standard error"], here["seeds"], here["state"], here["runs"]) == (
+        "0.100 ± 0.010",
+        "3",
+        "done, as good within the margin",
+        "run00",
+    )
+    assert here["score"] == "lowest validation loss"
+    assert (told[named((1, 0))]["runs"], told[named((1, 0))]["state"]) == ("id0 id1 id2 id3 id4 id5 and 3 more", "done")
+    failed = told[named((2, 2))]
+    assert (failed["state"], failed["mean ± standard error"], failed["seeds"]) == ("failed", "none", "0")
+    assert found.marks[-1].fillOpacity == 0, "nothing lies above what is hovered"
+
+
+# --- what was searched --------------------------------------------------------------------------------------------
+
+PROPOSED = {(0, 0): 1, (2, -1): 2, (-1, 1): 3}
+
+
+def numbers(scene: Scene) -> dict[str, tuple[float, float]]:
+    return {str(mark.text): place(scene, mark) for mark in scene.of("text", fill="#1c1c1e")}
+
+
+def sides(scene: Scene) -> list[list[tuple[float, float]]]:
+    """Return the sides of hexagons along which the ranges end."""
+    return [[*scene.at(mark), *scene.at(mark, "x2", "y2")] for mark in scene.of("rule")]
+
+
+def width(scene: Scene) -> float:
+    """Return how many hexagons a map is wide."""
+    (_, left), (_, right), _ = scene.scales["x"]
+    return right - left
+
+
+def test_proposals_are_numbered_in_order_on_their_hexagons() -> None:
+    found = numbers(drawn(points(proposal=PROPOSED), searched((-2, -2), (2, 2))))
+    assert set(found) == {"1", "2", "3"}
+    for steps, number in PROPOSED.items():
+        x, y = hexagon_xy(*steps)
+        assert found[str(number)][0] == pytest.approx(x, abs=1e-4)
+        assert 0.3 < found[str(number)][1] - y < 1 / math.sqrt(3), "above the score, and within the hexagon"
+
+
+@pytest.mark.parametrize("reach", [1, 2])
+def test_the_ranges_are_outlined_along_hexagons(reach: int) -> None:
+    found = sides(drawn(points(proposal=PROPOSED), searched((-reach, -reach), (reach, reach))))
+    across = 2 * reach + 1
+    assert len(found) == 4 * (across + across) - 2, "of a rhombus of hexagons"
+    assert all(math.dist(*side) == pytest.approx(1 / math.sqrt(3), abs=1e-4) for side in found)
+    ends = [end for side in found for end in side]
+    meeting = Counter(sum(math.dist(one, other) < 1e-3 for other in ends) for one in ends)
+    assert set(meeting) == {2}, "it is closed"
+
+
+def test_ranges_beyond_the_points_are_shown_as_far_as_numbers_can_be_read() -> None:
+    alone, near = drawn(points()), drawn(points(proposal=PROPOSED), searched((-4, -4), (4, 4)))
+    labels = width(alone) - 4 - 2  # of wd: as wide on smaller hexagons, and so more of them
+    assert width(near) - 8 - 4 >= labels
+    assert len(sides(near)) == 4 * 18 - 2
+    far = drawn(points(proposal=PROPOSED), searched((-64, -64), (64, 64)))
+    assert width(far) == width(alone)
+    assert sides(far) == [], "none of it is within what is shown"
+    half = sides(drawn(points(proposal=PROPOSED), searched((-1, -64), (64, 64))))
+    assert len(half) == 2 * 5, "the end that is shown is outlined"
+
+
+def test_where_nothing_was_proposed_there_are_no_numbers_and_no_outline(bowl_map: Scene) -> None:
+    assert (numbers(bowl_map), sides(bowl_map)) == ({}, [])
+
+
+def test_where_nothing_has_a_score_there_is_no_bar_of_colours() -> None:
+    spec = spec_of(lattice(points_of(dict.fromkeys(bowl()), state="queued"), *no_surface(), None))
+    (colour,) = [
+        layer["encoding"]["color"] for layer in spec["layer"] if "score" in str(layer["encoding"].get("color"))
+    ]
+    assert colour["legend"] is None

@@ -1,0 +1,106 @@
+"""The map of one free axis: scores, signs, numbers and ends of ranges along a line."""
+
+from typing import Any
+
+import pandas as pd
+import pytest
+from support.made_frames import Steps, named, no_surface, points_of, searched
+from support.scene import Scene, scene
+
+from ettsweep.report.figures.lattice_map import lattice
+from ettsweep.report.figures.shapes import STATES
+from ettsweep.report.theme import CANDIDATE, INK
+
+SCORES: dict[Steps, float | None] = {(-2, 0): 0.5, (-1, 0): 0.2, (0, 0): 0.1, (1, 0): 0.2, (2, 0): 0.5}
+
+
+def drawn(points: pd.DataFrame, ranges: pd.DataFrame | None = None) -> Scene:
+    return scene(lattice(points, *no_surface(), ranges))
+
+
+def dots(found: Scene, **look: Any) -> list[tuple[float, float]]:
+    return [found.at(mark)[0] for mark in found.of("symbol", **look)]
+
+
+def test_one_free_axis_is_a_line_through_scores_with_their_errors() -> None:
+    found = drawn(points_of(SCORES, error={(1, 0): None}))
+    assert found.names == {"x": "log2 lr, wd 3", "y": "lowest validation loss"}
+    expected = [(pytest.approx(i), pytest.approx(score)) for (i, _), score in SCORES.items()]
+    (line,) = found.of("line")
+    assert found.at(line) == expected
+    assert dots(found, size=45) == expected
+    assert dots(found, stroke=CANDIDATE) == [expected[2]]
+    rules = {round(found.at(rule)[0][0]): (found.at(rule), found.at(rule, y="y2")) for rule in found.of("rule")}
+    ((_, low),), ((_, high),) = rules[-1]
+    assert (low, high) == (pytest.approx(0.19), pytest.approx(0.21))
+
+
+def test_accuracies_are_in_percent() -> None:
+    better = {steps: 1 - score for steps, score in SCORES.items() if score}
+    found = drawn(points_of(better, metric="best_accuracy", error=0.001))
+    assert found.names["y"] == "best validation accuracy (%)"
+    assert [round(y, 6) for _, y in dots(found, size=45)] == [50, 80, 90, 80, 50]
+
+
+def test_wd_may_be_what_is_searched_and_zero_what_is_fixed() -> None:
+    across = drawn(points_of({(0, j): 0.1 + j * j for j in (-1, 0, 1)}))
+    assert across.names["x"] == "log2 wd, lr 1"
+    assert [round(x, 3) for x, _ in dots(across, size=45)] == [0.585, 1.585, 2.585], "of 1.5, 3 and 6"
+    zero = drawn(points_of(SCORES, wd=0.0, log2_wd=float("-inf")))
+    assert zero.names["x"] == "log2 lr, wd 0"
+    assert len(dots(zero, size=45)) == 5
+
+
+@pytest.mark.parametrize(("metric", "edge"), [("best_loss", max), ("best_accuracy", min)])
+def test_what_has_no_score_is_a_sign_at_the_worse_edge(metric: str, edge: Any) -> None:
+    scores = SCORES | {(2, 0): None, (-2, 0): None}
+    found = drawn(points_of(scores, metric=metric, state={(-2, 0): "running"}))
+    assert {name: mark.shape for name, mark in found.entries.items()} == {
+        name: STATES[name] for name in ("diverged", "running")
+    }
+    (_, low), (_, high), _ = found.scales["y"]
+    signs = [(found.at(mark)[0], mark.shape) for mark in found.of("symbol", size=90)]
+    assert signs == [
+        ((pytest.approx(-2), pytest.approx(edge(low, high))), STATES["running"]),
+        ((pytest.approx(2), pytest.approx(edge(low, high))), STATES["diverged"]),
+    ]
+
+
+@pytest.mark.parametrize(("metric", "edge"), [("best_loss", min), ("best_accuracy", max)])
+def test_numbers_stand_at_the_better_edge_and_rules_end_the_range(metric: str, edge: Any) -> None:
+    frame = points_of(SCORES, metric=metric, error=None, proposal={(0, 0): 1, (2, 0): 2, (-1, 0): 3})
+    found = drawn(frame, searched((-3, 0), (3, 0)))
+    numbers = {str(mark.text): found.at(mark)[0] for mark in found.of("text", fill="#1c1c1e")}
+    (_, low), (_, high), _ = found.scales["y"]
+    at = pytest.approx(edge(low, high))
+    assert numbers == {"1": (pytest.approx(0), at), "2": (pytest.approx(2), at), "3": (pytest.approx(-1), at)}
+    ends = sorted(found.at(mark)[0][0] for mark in found.of("rule", stroke=INK, strokeWidth=2))
+    assert ends == [pytest.approx(-3.5), pytest.approx(3.5)]
+
+
+def test_hovering_tells_the_mean_with_its_error_seeds_state_and_runs() -> None:
+    found = drawn(points_of(SCORES | {(2, 0): None}))
+    told = {mark.told["(lr, wd)"]: mark.told for mark in found.of("symbol", fillOpacity=0)}
+    here, worst = told[named((0, 0))], told[named((2, 0))]
+    assert (here["mean ± standard error"], here["seeds"], here["runs"]) == ("0.100 ± 0.010", "3", "run00")
+    assert (worst["mean ± standard error"], worst["state"]) == ("none", "diverged")
+
+
+@pytest.mark.parametrize("scores", [{(0, 0): None}, {(0, 0): 0.1}])
+def test_a_search_that_has_only_begun_is_drawn(scores: dict[Steps, float | None]) -> None:
+    """Its one proposal lies on no line with others: nothing tells yet how long a step is."""
+    found = drawn(points_of(scores, proposal=1, state="running"), searched((-3, -3), (3, 3)))
+    assert "1" in found.texts()
+
+
+def test_awful_points_do_not_press_the_rest_together() -> None:
+    found = drawn(points_of(SCORES | {(3, 0): 1e4}))
+    (_, _), (_, high), _ = found.scales["y"]
+    assert high < 3
+    assert (pytest.approx(3), pytest.approx(high)) in dots(found, size=45), "at the edge"
+
+
+def test_ranges_tell_the_axis_of_a_single_point() -> None:
+    for along, steps in (("lr", (2, 0)), ("wd", (0, 2))):
+        ranges = searched((-steps[0], -steps[1]), steps)
+        assert drawn(points_of({(0, 0): 0.1}), ranges).names["x"].startswith(f"log2 {along},")

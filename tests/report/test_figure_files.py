@@ -1,0 +1,232 @@
+"""The figures of a report: which there are, what they are called, what their captions say, and their files."""
+
+import io
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+import vl_convert
+from PIL import Image
+from support.made_sweep import Made, digits_spec, finish, finish_at, imagenet_spec, read, search, searched
+from support.scene import scene
+
+from ettsweep.report.families import compare, judged
+from ettsweep.report.figure_files import Drawing, Figure
+from ettsweep.report.run_histories import Histories
+from ettsweep.runs.folder import RunDir
+from ettsweep.runs.spec import RunSpec
+from ettsweep.study.study import Axis, Point, Search
+
+
+def drawn(made: Made) -> list[Figure]:
+    drawing = Drawing(Histories(), 100)
+    return [figure for comparison in compare(judged(made.runs, made.verdicts)) for _, figure in drawing.of(comparison)]
+
+
+@cache
+def figures_of(made: Made) -> list[Figure]:
+    """Return the figures of a made sweep, drawn once."""
+    return drawn(made)
+
+
+def caption(made: Made, kind: str = "map") -> str:
+    return next(figure.caption for figure in figures_of(made) if figure.kind == kind)
+
+
+def finished(results: Path, base: RunSpec, searches: Sequence[Search] | None = None, **how: bool) -> Made:
+    """Return what there is of one finished run."""
+    finish(results, base, 0.1, **how)
+    return read(results, [*(searches or [search(base, seeds=(0,))])])
+
+
+# --- which ------------------------------------------------------------------------------------------------------------
+
+
+def test_each_family_has_its_figures_and_all_together_theirs(made: Made) -> None:
+    found = {figure.name: figure for figure in figures_of(made)}
+    own = [
+        f"{strategy}-{kind}" for strategy in ("standard", "ntk", "hybrid") for kind in ("map", "trajectories", "curves")
+    ]
+    assert set(found) == {f"vit-digits-{name}" for name in ("strategies", "seeds", "scores", *own)}, "mup has no runs"
+    assert found["vit-digits-ntk-map"].title == "vit-digits on digits: ntk"
+    assert found["vit-digits-seeds"].title == "vit-digits on digits"
+    assert all(figure.name.endswith(f"-{figure.kind}") for figure in found.values())
+
+
+def test_figures_belong_to_their_family_and_those_of_all_to_the_first(made: Made) -> None:
+    (comparison,) = compare(judged(made.runs, made.verdicts))
+    by_key = {(key, figure.kind) for key, figure in Drawing(Histories(), 100).of(comparison)}
+    assert (made.verdict("standard").key, "strategies") in by_key
+    assert (made.verdict("hybrid").key, "map") in by_key
+    assert len(by_key) == 3 + 3 * 3
+
+
+def test_all_can_be_drawn_with_data_that_they_name(made: Made, noisy: Made) -> None:
+    for figure in [*figures_of(made), *figures_of(noisy)]:
+        assert scene(figure.spec).marks, figure.name
+
+
+def test_what_was_searched_has_its_course(tmp_path: Path) -> None:
+    asked = searched(digits_spec(0.0), [(0, 0), (2, 2), (-2, 1)])
+    for ended_s, steps in enumerate([(0, 0), (2, 2)]):
+        finish_at(tmp_path, asked, steps, 0.1 + ended_s, ended_s=ended_s)
+    made = read(tmp_path, [asked])
+    assert [figure.kind for figure in figures_of(made)] == [
+        "seeds",
+        "map",
+        "trajectories",
+        "curves",
+        "course",
+    ]
+    assert "Numbers: the order in which points were proposed" in caption(made)
+
+
+def test_a_search_that_has_only_begun_has_its_map(tmp_path: Path) -> None:
+    asked = searched(digits_spec(0.0), [(0, 0)])
+    RunDir.create(tmp_path, asked.specs()[0])
+    (only,) = figures_of(read(tmp_path, [asked]))
+    assert (only.kind, scene(only.spec).legend) == ("map", ["missing"])
+
+
+def test_a_search_that_has_proposed_nothing_yet_has_no_figure(tmp_path: Path) -> None:
+    asked = searched(digits_spec(0.0), [])
+    assert figures_of(read(tmp_path, [asked])) == []
+
+
+def test_strategies_without_weight_decay_have_no_map_of_both(tmp_path: Path) -> None:
+    """log2 of 0 has no place on it."""
+    bases = [digits_spec(s).model_copy(update={"wd": 0.0}) for s in (None, 0.0)]
+    for base in bases:
+        finish(tmp_path, base, 0.1)
+    made = read(tmp_path, [search(base, wd_fixed=True, seeds=(0,)) for base in bases])
+    assert "strategies" not in {figure.kind for figure in figures_of(made)}
+
+
+def test_what_has_no_score_has_no_figure_of_scores(tmp_path: Path) -> None:
+    fixed, base = Axis(fixed=True), digits_spec(None)
+    single = replace(search(base, seeds=(0,)), lr=fixed, wd=fixed, points=(Point(base.lr, base.wd),))
+    assert figures_of(finished(tmp_path, base, [single], diverged=True)) == []
+
+
+def test_without_an_evaluation_there_are_no_trajectories(tmp_path: Path) -> None:
+    """Curves of training are there as soon as there is a step."""
+    base = digits_spec(None)
+    attempt = RunDir.create(tmp_path, base).claim({}, after=0)
+    assert attempt
+    attempt.append(attempt.metrics_path, [{"step": 1, "loss": 2.0, "grad_norm": 1.0, "lr": 0.1}])
+    assert [figure.kind for figure in figures_of(read(tmp_path, [search(base, seeds=(0,))]))] == ["map", "curves"]
+
+
+# --- what they are called ---------------------------------------------------------------------------------------------
+
+
+def test_two_sweeps_of_one_model_are_told_apart(tmp_path: Path) -> None:
+    small, large, vit = digits_spec(None, 32), digits_spec(None, 64), imagenet_spec(0.0)
+    for base in (small, large):
+        finish(tmp_path, base, 0.1)
+    made = finished(tmp_path, vit, [search(base, seeds=(0,)) for base in (small, large, vit)])
+    assert [comparison.title for comparison in compare(judged(made.runs, made.verdicts))] == [
+        "vit-b16 on imagenet",
+        "vit-digits on digits (batch_size 32)",
+        "vit-digits on digits (batch_size 64)",
+    ]
+    names = [figure.name for figure in figures_of(made)]
+    assert len(names) == len(set(names))
+    assert sum(name.startswith("vit-digits-standard") for name in names) == 6
+    assert f"vit-digits-standard-{made.verdicts[1].family[:6]}-map" in names
+
+
+@pytest.mark.parametrize(("sweep", "plain"), [("s=0.25", "s0p25"), ('../$x^{"<b>', "pp--x----b-"), ("ж/名", "---")])
+def test_names_of_files_are_plain(tmp_path: Path, sweep: str, plain: str) -> None:
+    base = digits_spec(0.0)
+    made = finished(tmp_path, base, [replace(search(base, seeds=(0,)), sweep=sweep)])
+    assert f"{plain}-ntk-map" in [figure.name for figure in figures_of(made)]
+
+
+# --- captions ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_map_says_what_its_frames_and_colours_mean(made: Made) -> None:
+    told = caption(made)
+    assert told.startswith(
+        "Mean ± standard error over n of the search's seeds. Red: the candidate. Its six neighbours,"
+    )
+    assert "off this lattice" not in told
+    assert "proposed" not in told
+    hybrid = next(f.caption for f in figures_of(made) if f.name == "vit-digits-hybrid-map")
+    assert hybrid == "Mean ± standard error over n of the search's seeds. Red: the candidate.", "by the paper's rule"
+
+
+@pytest.mark.parametrize(
+    ("off", "told"), [(1, "1 point off this lattice is not drawn."), (2, "2 points off this lattice are not drawn.")]
+)
+def test_points_off_the_lattice_are_noted(tmp_path: Path, off: int, told: str) -> None:
+    base = digits_spec(None)
+    asked = search(base, seeds=(0,))
+    odd = [Point(base.lr * factor, base.wd) for factor in (1.3, 1.7)[:off]]
+    assert told in caption(finished(tmp_path, base, [replace(asked, points=(*asked.points, *odd))]))
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def pixels(png: bytes) -> np.ndarray:
+    with Image.open(io.BytesIO(png)) as image:
+        return np.asarray(image.convert("RGB")).astype(int)
+
+
+@pytest.fixture(scope="module")
+def saved(made: Made, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """A map with a hostile title, as it is on disk."""
+    folder = tmp_path_factory.mktemp("figures")
+    figure = next(figure for figure in figures_of(made) if figure.kind == "map")
+    paths = replace(figure, name="m", title="$\\frac{ <script>&").save(folder)
+    assert sorted(paths) == sorted(folder.iterdir())
+    return {path.suffix: path.read_bytes() for path in paths}
+
+
+def test_files_are_whole(saved: dict[str, bytes]) -> None:
+    assert set(saved) == {".png", ".svg", ".pdf"}
+    assert saved[".pdf"].startswith(b"%PDF")
+    assert saved[".pdf"].rstrip().endswith(b"%%EOF")
+    svg = ElementTree.fromstring(saved[".svg"])
+    width, height = (float(svg.attrib[name]) for name in ("width", "height"))
+    high, wide, _ = pixels(saved[".png"]).shape
+    assert (wide, high) == (pytest.approx(2 * width, abs=2), pytest.approx(2 * height, abs=2))
+
+
+def test_names_are_drawn_as_they_are(saved: dict[str, bytes]) -> None:
+    words = [element.text for element in ElementTree.fromstring(saved[".svg"]).iter("{http://www.w3.org/2000/svg}text")]
+    assert "$\\frac{ <script>&" in words
+    assert {"lr", "wd", "diverged", ".100"} <= set(words)
+
+
+def test_images_have_ink_and_colours_on_white(saved: dict[str, bytes]) -> None:
+    """`currentColor`, which the page decides on, is black in files; so it is where the SVG alone is an image."""
+    for png in (saved[".png"], vl_convert.svg_to_png(saved[".svg"].decode())):
+        image = pixels(png)
+        assert image[0, 0].tolist() == [255, 255, 255]
+        assert (image.max(2) < 40).mean() > 0.002, "ink"
+        assert (np.ptp(image, axis=2) > 80).mean() > 0.05, "colours"
+
+
+def test_a_file_has_the_title_of_the_page_above_the_figures_own(made: Made, tmp_path: Path) -> None:
+    figure = next(figure for figure in figures_of(made) if figure.kind == "trajectories")
+    figure.save(tmp_path)
+    svg = ElementTree.fromstring((tmp_path / f"{figure.name}.svg").read_bytes())
+    words = [element.text for element in svg.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"vit-digits on digits: standard", "standard"} <= set(words)
+
+
+def test_the_same_figure_is_the_same_file(made: Made, tmp_path: Path) -> None:
+    """A PDF lists what it uses in any order, and is the same but for that."""
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        drawn(made)[0].save(tmp_path / name)
+    for path in (tmp_path / "one").iterdir():
+        one, other = path.read_bytes(), (tmp_path / "two" / path.name).read_bytes()
+        assert len(one) == len(other) if path.suffix == ".pdf" else one == other, path.suffix

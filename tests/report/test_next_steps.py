@@ -1,0 +1,77 @@
+"""What to do next, for each verdict."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.made_sweep import Made, digits_spec, finish, read, search
+
+from ettsweep.report.families import JudgedFamily, judged
+from ettsweep.report.next_steps import Step, next_steps
+from ettsweep.runs.state import State, Status
+from ettsweep.study.verdict import Bound
+
+
+def steps(made: Made, **changes: Any) -> dict[str, Step]:
+    """Return what to do by strategy, with the same changes of all verdicts."""
+    verdicts = [replace(v, search=replace(v.search, sweep="w"), **changes) for v in made.verdicts]
+    families = judged(made.runs, verdicts)
+    return {f.verdict.strategy: step for f, step in zip(families, next_steps(families), strict=True)}
+
+
+def test_each_strategy_has_its_own_next_step(made: Made) -> None:
+    found = steps(made)
+    centre = digits_spec(None).at(2.0**-6, 0.5, 0)
+    assert found["standard"].command == f"ettsweep show {centre.run_id} --reproduce", "it has fresh seeds"
+    assert found["ntk"].command == "ettsweep verify-optimum --sweep w --strategy ntk --follow", "a run is missing"
+    assert found["hybrid"].command == "ettsweep seeds --sweep w --strategy hybrid --follow"
+    assert found["mup"].command == "ettsweep verify-optimum --sweep w --strategy mup --follow"
+
+
+def test_one_command_is_for_all_where_it_is_the_same(made: Made) -> None:
+    found = steps(made, verdict="optimal", fresh={}, stuck=())
+    assert {step.command for step in found.values()} == {"ettsweep seeds --sweep w --follow"}
+
+
+def test_runs_to_come_are_watched(made: Made) -> None:
+    runs = [replace(run, status=Status(State.RUNNING)) if run.strategy == "ntk" else run for run in made.runs]
+    found = steps(Made(made.results, runs, made.verdicts))
+    assert found["ntk"] == Step("27 runs to come: see how far", "ettsweep watch --sweep w --strategy ntk")
+
+
+def test_an_open_verdict_says_how_many_runs_would_tell(noisy: Made) -> None:
+    bound = noisy.verdict("standard").bound
+    assert isinstance(bound, Bound)
+    some = steps(noisy, verdict="unresolved", bound=replace(bound, more=24))
+    assert some["standard"] == Step(
+        "about 24 more runs would tell", "ettsweep verify-optimum --sweep w --follow --max-runs 24"
+    )
+    many = steps(noisy, verdict="unresolved", bound=replace(bound, more=None))
+    assert many["standard"].command == "ettsweep verify-optimum --sweep w --follow"
+    assert steps(noisy)["mup"].words == "repeat its points with more seeds, which tell luck from merit"
+
+
+def test_runs_that_stand_still_are_tried_again_as_the_verdict_says(tmp_path: Path) -> None:
+    base = digits_spec(None)
+    run = finish(tmp_path, base, 0.1)
+    made = read(tmp_path, [search(base, seeds=(0,))])
+    failed = [replace(one, status=Status(State.FAILED, "no memory"), result=None) for one in made.runs]
+    (family,) = judged(failed, made.verdicts)
+    (verdict,) = [family.look.verdict()]
+    (step,) = next_steps([JudgedFamily(verdict, family.points)])
+    assert step.command == f"ettsweep retry {run.id}"
+    assert step.words.startswith("1 run left to you")
+
+
+@pytest.mark.parametrize(
+    ("verdict", "command"),
+    [
+        ("refuted", "ettsweep verify-optimum --sweep w --follow"),
+        ("tie", "ettsweep verify-optimum --sweep w --rule bound --follow"),
+        ("edge", "ettsweep verify-optimum --sweep w --follow"),
+        ("unsearched", ""),
+    ],
+)
+def test_other_verdicts(made: Made, verdict: str, command: str) -> None:
+    assert {step.command for step in steps(made, verdict=verdict, stuck=()).values()} == {command}

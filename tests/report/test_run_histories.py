@@ -1,0 +1,201 @@
+"""Histories: what is kept of steps and evaluations, what spikes say, and how often files are read."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.made_runs import text_run
+from support.made_sweep import digits_spec
+
+from ettsweep.files import Json
+from ettsweep.report.run_histories import Histories, History, rows_for
+from ettsweep.runs.folder import RunDir
+from ettsweep.runs.spec import RunSpec, ScheduleSpec
+from ettsweep.study.run_index import Run, load_ledger
+
+STEPS = 100
+SPEC = digits_spec(None).model_copy(update={"schedule": ScheduleSpec(total_steps=STEPS, warmup_steps=4, eval_every=5)})
+
+
+def lines_of(steps: int = STEPS, first: int = 1) -> list[Json]:
+    """Return metrics: the loss is the step, the gradient norm its square; every fifth step is evaluated."""
+    lines: list[Json] = []
+    for step in range(first, steps + 1):
+        lines.append({"step": step, "loss": float(step), "grad_norm": float(step**2), "lr": 1.0})
+        if step % 5 == 0:
+            lines.append({"step": step, "val_loss": 1000.0 - step, "val_accuracy": step / 1000})
+    return lines
+
+
+def recorded(results: Path, lines: list[Json], spec: RunSpec | None = None, **result: Any) -> Run:
+    """Return a finished run that recorded some lines."""
+    folder = RunDir.create(results, spec or SPEC)
+    assert folder.finish({"status": "done", "score": 0.1, "steps": STEPS} | result, lines)
+    (run,) = load_ledger(results).runs.values()
+    return run
+
+
+def history_of(run: Run, rows: int = 1000) -> History:
+    found = Histories().of(run, rows)
+    assert found is not None
+    return found
+
+
+# --- what is kept -----------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_thinned_where_there_is_room(results: Path) -> None:
+    found = history_of(recorded(results, lines_of()))
+    assert found.training == tuple((step, float(step), float(step**2)) for step in range(1, STEPS + 1))
+    assert found.evaluations == tuple((step, 1000.0 - step, step / 1000) for step in range(5, STEPS + 1, 5))
+    assert (found.unit, found.unit_steps) == ("epoch", 797 // 64)
+
+
+def test_steps_are_thinned_to_means_that_end_at_the_last_one(results: Path) -> None:
+    """Of 100 rows, 12 are left room for: means of nine, the last of one."""
+    found = history_of(recorded(results, lines_of()), rows=12)
+    assert len(found.training) == 12
+    assert found.training[0] == (9, sum(range(1, 10)) / 9, sum(k * k for k in range(1, 10)) / 9)
+    assert found.training[1][:2] == (18, sum(range(10, 19)) / 9)
+    assert found.training[-1] == (100, 100.0, 10000.0)
+
+
+def test_evaluations_are_thinned_to_some_of_them_and_the_last(results: Path) -> None:
+    found = history_of(recorded(results, lines_of()), rows=12)
+    assert [step for step, _, _ in found.evaluations] == [20, 40, 60, 80, 100], "every fourth of twenty: six at most"
+    assert all((loss, accuracy) == (1000 - step, step / 1000) for step, loss, accuracy in found.evaluations)
+
+
+def test_runs_that_end_early_are_thinned_at_the_steps_of_the_others(results: Path) -> None:
+    """So that means over seeds have all of them."""
+    whole = history_of(recorded(results, lines_of()), rows=10)
+    early = history_of(
+        recorded(results / "early", lines_of(57), status="diverged", score=None, diverged_step=58), rows=10
+    )
+    for mine, others in ((early.training, whole.training), (early.evaluations, whole.evaluations)):
+        assert [row[0] for row in mine[:-1]] == [row[0] for row in others[: len(mine) - 1]]
+
+
+def test_means_are_of_what_is_finite(results: Path) -> None:
+    lines = [{"step": 1, "loss": 1.0, "grad_norm": None}, {"step": 2, "loss": None, "grad_norm": None}]
+    found = history_of(recorded(results, lines), rows=1)
+    assert found.training == ((2, 1.0, None),)
+
+
+@pytest.mark.parametrize(("runs", "rows"), [(0, 200), (1, 200), (500, 200), (1000, 100), (4000, 25), (100_000, 10)])
+def test_of_many_runs_fewer_rows_each_are_kept(runs: int, rows: int) -> None:
+    assert rows_for(runs) == rows
+    assert runs * rows <= 100_000 or rows == 10
+
+
+def test_a_run_that_recorded_nothing_has_no_history(results: Path) -> None:
+    assert Histories().of(recorded(results, []), 10) is None
+
+
+# --- spikes -----------------------------------------------------------------------------------------------------------
+
+
+def test_spikes_have_their_place_their_value_and_words(results: Path) -> None:
+    events = [
+        {"kind": "loss", "step": 7, "last_step": 9, "sigmas": 12.345},
+        {"kind": "grad", "step": 8, "last_step": 8, "sigmas": 6.1},
+        {"kind": "accuracy", "step": 10, "depth": 0.0213, "length": 3, "recovered": True},
+        {"kind": "eval_loss", "step": 15, "depth": 0.25, "length": 1, "recovered": False},
+        {"kind": "of another version", "step": 3},
+        {"kind": "loss", "step": None},
+    ]
+    found = history_of(recorded(results, lines_of(), spike_events=events)).spikes
+    assert [(spike.step, spike.quantity, spike.value, spike.told) for spike in found] == [
+        (7, "loss", 7.0, "training loss at steps 7 to 9: 12.3 standard deviations above the mean of the 128 before"),
+        (8, "grad_norm", 64.0, "gradient norm at step 8: 6.1 standard deviations above the mean of the 128 before"),
+        (10, "val_accuracy", 0.01, "validation accuracy at step 10: down by 2.13 points, back after 3 evaluations"),
+        (15, "val_loss", 985.0, "validation loss at step 15: up by 0.25, never back"),
+    ]
+
+
+def test_values_of_spikes_are_those_recorded_however_much_is_thinned(results: Path) -> None:
+    events = [{"kind": "loss", "step": 7, "last_step": 7, "sigmas": 9.0}]
+    (spike,) = history_of(recorded(results, lines_of(), spike_events=events), rows=2).spikes
+    assert (spike.step, spike.value) == (7, 7.0)
+
+
+def test_where_a_run_diverged_is_told_with_its_last_finite_loss(results: Path) -> None:
+    lines = [*lines_of(42), {"step": 43, "loss": None, "grad_norm": None}]
+    (spike,) = history_of(recorded(results, lines, status="diverged", score=None, diverged_step=43)).spikes
+    assert (spike.step, spike.quantity, spike.value) == (43, "loss", 42.0)
+    assert spike.told == "diverged at step 43: the loss was not finite"
+
+
+def test_a_run_that_never_had_a_finite_loss_has_no_value(results: Path) -> None:
+    lines = [{"step": 1, "loss": None, "grad_norm": None}]
+    (spike,) = history_of(recorded(results, lines, status="diverged", score=None, diverged_step=1)).spikes
+    assert (spike.step, spike.value) == (1, None)
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+def test_histories_of_finished_runs_are_read_once(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, kept = recorded(results, lines_of()), Histories()
+    first = kept.of(run, 10)
+    monkeypatch.setattr(RunDir, "history", lambda self: pytest.fail("read again"))
+    assert kept.of(run, 10) is first
+
+
+def test_damaged_histories_are_remembered_with_what_to_do(results: Path) -> None:
+    run, kept = recorded(results, lines_of()), Histories()
+    run.dir.metrics_path.write_text('{"step": 1, "loss": 9.0}\n')
+    assert kept.of(run, 10) is kept.of(run, 20) is None
+    assert list(kept.corrupt) == [run.id]
+    assert f"`ettsweep retry {run.id}`" in kept.corrupt[run.id]
+
+
+def unfinished(results: Path) -> tuple[RunDir, Run]:
+    """Return a run whose first attempt died at step 30, with a checkpoint of step 20, and the second at step 25."""
+    folder = RunDir.create(results, SPEC)
+    first = folder.claim({}, after=0)
+    assert first
+    first.append(first.metrics_path, lines_of(30))
+    second = folder.claim({}, after=1)
+    assert second
+    second.resume_from(1, 20)
+    second.append(second.metrics_path, lines_of(25, first=21))
+    (run,) = load_ledger(results).runs.values()
+    return folder, run
+
+
+def test_a_run_that_goes_on_has_what_all_its_attempts_recorded(results: Path) -> None:
+    _, run = unfinished(results)
+    found = history_of(run)
+    assert [step for step, _, _ in found.training] == list(range(1, 26))
+    assert [step for step, _, _ in found.evaluations] == [5, 10, 15, 20, 25]
+    assert found.spikes == ()
+
+
+def test_what_an_unfinished_run_records_meanwhile_is_seen(results: Path) -> None:
+    folder, run = unfinished(results)
+    kept = Histories()
+    before = kept.of(run, 1000)
+    second = folder.latest()
+    assert second
+    second.append(second.metrics_path, lines_of(30, first=26))
+    assert kept.of(run, 1000) is before, "figures of one report agree"
+    assert history_of(run).training[-1][0] == 30
+
+
+@pytest.mark.parametrize(
+    "damage", ['{"loss": 1.0}\n', '{"step": "x", "loss": 1}\n', '{"step": 26, "lo', "[1]\n", "\0\n"]
+)
+def test_damaged_lines_of_an_unfinished_run_are_left_out(results: Path, damage: str) -> None:
+    folder, run = unfinished(results)
+    second = folder.latest()
+    assert second
+    with second.metrics_path.open("a") as file:
+        file.write(damage)
+    assert history_of(run).training[-1][0] == 25
+
+
+def test_text_is_over_steps_where_the_data_alone_say_what_an_epoch_is(results: Path) -> None:
+    schedule = ScheduleSpec(total_steps=100, warmup_steps=4, decay="linear", eval_every=5)
+    found = history_of(recorded(results, lines_of(), text_run(schedule=schedule)))
+    assert (found.unit, found.unit_steps) == ("step", 1)

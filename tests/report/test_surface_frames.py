@@ -1,0 +1,191 @@
+"""The fitted surface in frames and on maps, of noisy bowls whose optimum is known."""
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from support.made_sweep import Made
+from support.scene import Mark, Scene, scene, spec_of
+
+from ettsweep.files import Json
+from ettsweep.report.families import JudgedFamily, compare, judged
+from ettsweep.report.figure_files import Drawing
+from ettsweep.report.figures.lattice_map import hexagon_xy, lattice, levels
+from ettsweep.report.frames import points_frame
+from ettsweep.report.run_histories import Histories
+from ettsweep.report.surface_frames import optimum_frame, place_of, surface_frame
+from ettsweep.report.theme import CANDIDATE
+from ettsweep.study.criterion import Criterion
+from ettsweep.study.verification import look_at
+
+LR, WD = 1 / 3, -0.2
+"""Where the bowls are lowest, in steps from the candidate."""
+
+
+def bowl(i: pd.Series, j: float | pd.Series = 0.0) -> pd.Series:
+    """Return the loss without its noise."""
+    return 0.1 * (1 + 0.06 * ((i - LR) ** 2 + (i - LR) * (j - WD) + (j - WD) ** 2))
+
+
+def judged_with(made: Made, strategy: str, **criterion: object) -> JudgedFamily:
+    search = made.verdict(strategy).search
+    if criterion:
+        search = replace(search, criterion=Criterion.model_validate(criterion))
+    verdict = look_at(search, [run for run in made.runs if run.family == search.family]).verdict()
+    return judged(made.runs, [verdict])[0]
+
+
+def spec(family: JudgedFamily) -> Json:
+    return spec_of(lattice(points_frame([family]), surface_frame([family]), optimum_frame([family])))
+
+
+@pytest.fixture(scope="module")
+def standard(noisy: Made) -> JudgedFamily:
+    return judged_with(noisy, "standard")
+
+
+def contours(found: Scene) -> list[np.ndarray]:
+    """Return the lines of contours, in hexagons."""
+    return [np.array(found.at(line)) for line in found.of("line", stroke="#fff", strokeWidth=1.1)]
+
+
+def ellipse(found: Scene) -> np.ndarray:
+    (line,) = found.of("line", stroke=CANDIDATE)
+    return np.array(found.at(line))
+
+
+def cross(found: Scene) -> Mark:
+    (mark,) = found.of("symbol", stroke=CANDIDATE, size=70)
+    return mark
+
+
+# --- frames -------------------------------------------------------------------------------------------------------
+
+
+def test_the_surface_is_the_bowl_but_for_noise(standard: JudgedFamily) -> None:
+    frame = surface_frame([standard])
+    within = frame[frame["lr_steps"].abs().le(2) & frame["wd_steps"].abs().le(2)]
+    true = bowl(within["lr_steps"], within["wd_steps"])
+    np.testing.assert_allclose(within["score"], true, rtol=0.03)
+    np.testing.assert_allclose(within["worse"], true / 0.1 - 1, atol=0.03)
+    assert frame["worse"].min() >= -1e-9, "nowhere better than at the optimum"
+    assert set(frame["margin"]) == {0.02}
+
+
+def test_the_optimum_is_where_it_is_within_its_error(standard: JudgedFamily) -> None:
+    (best,) = optimum_frame([standard]).itertuples()
+    lr_error, wd_error = np.sqrt([best.lr_variance, best.wd_variance])
+    assert abs(best.lr_steps - LR) < 3 * lr_error < 0.5
+    assert abs(best.wd_steps - WD) < 3 * wd_error < 0.5
+    assert best.score == pytest.approx(0.1, rel=0.01)
+    assert best.covariance < 0, "the bowl is longest where lr rises and wd falls"
+
+
+def test_of_one_axis_the_other_has_no_spread(noisy: Made) -> None:
+    hybrid = judged_with(noisy, "hybrid")
+    (best,) = optimum_frame([hybrid]).itertuples()
+    assert (best.wd_steps, best.wd_variance, best.covariance) == (0, 0, 0)
+    assert best.lr_variance > 0
+    frame = surface_frame([hybrid])
+    assert (frame["low"] < frame["score"]).all()
+    assert (frame["score"] < frame["high"]).all()
+
+
+@pytest.mark.parametrize(("strategy", "rule"), [("standard", "paper"), ("mup", "bound")])
+def test_no_surface_by_the_papers_rule_or_where_the_noise_is_unknown(noisy: Made, strategy: str, rule: str) -> None:
+    family = judged_with(noisy, strategy, rule=rule)
+    assert (len(surface_frame([family])), len(optimum_frame([family])), place_of(family.verdict)) == (0, 0, "")
+    whole = spec(family)
+    found = scene(whole)
+    assert contours(found) == []
+    assert found.of("symbol", size=70) == []
+    assert not [one for one in whole["params"] if one["name"] == "fitted"], "there is nothing to switch"
+
+
+def test_the_place_of_the_optimum_is_told_with_its_error(standard: JudgedFamily) -> None:
+    told = re.fullmatch(r"lr 2\^\((.*) ± (.*)\), wd 2\^\((.*) ± (.*)\)", place_of(standard.verdict))
+    assert told is not None
+    lr, lr_error, wd, wd_error = map(float, told.groups())
+    assert abs(lr - (-6 + LR)) < 3 * lr_error < 0.5
+    assert abs(wd - (-1 + WD)) < 3 * wd_error < 0.5
+
+
+# --- on the map -----------------------------------------------------------------------------------------------------
+
+
+def test_the_optimum_is_drawn_where_it_is(standard: JudgedFamily) -> None:
+    """The lattice's axes are 60 degrees apart, and the bowl is round there: so is the ellipse, but for noise."""
+    found = scene(spec(standard))
+    drawn = ellipse(found)
+    centre = drawn[:-1].mean(0)
+    assert found.at(cross(found))[0] == pytest.approx(centre, abs=0.01)
+    radii = np.hypot(*(drawn - centre).T)
+    assert np.hypot(*(centre - hexagon_xy(LR, WD))) < 3 * radii.max() < 0.6
+    assert radii.max() < 2 * radii.min()
+    (best,) = optimum_frame([standard]).itertuples()
+    j = (drawn - centre)[:, 1] / (np.sqrt(3) / 2)
+    steps = np.stack([(drawn - centre)[:, 0] - j / 2, j])
+    covariance = [[best.lr_variance, best.covariance], [best.covariance, best.wd_variance]]
+    errors = np.sqrt((steps * np.linalg.solve(covariance, steps)).sum(0))
+    np.testing.assert_allclose(errors, 1, rtol=0.02, err_msg="one standard error away")
+
+
+@pytest.mark.parametrize(("margin", "closed"), [(0.02, 4), (0.1, 1)])
+def test_contours_are_the_margin_and_its_doubles(noisy: Made, margin: float, closed: int) -> None:
+    """A bowl of 0.06 d^2 is worse by some share on a circle around its optimum; wide ones leave the lattice."""
+    drawn = contours(scene(spec(judged_with(noisy, "standard", margin=margin))))
+    circles = sorted((line for line in drawn if np.allclose(line[0], line[-1])), key=np.ptp)
+    assert len(circles) == closed
+    for doubled, circle in enumerate(circles):
+        distance = np.hypot(*(circle - hexagon_xy(LR, WD)).T)
+        assert distance.mean() == pytest.approx(np.sqrt(2**doubled * margin / 0.06), rel=0.15)
+    assert levels(margin, 4.5 * margin) == pytest.approx([margin, 2 * margin, 4 * margin])
+    assert levels(0.0, 0.32)[:2] == pytest.approx([0.01, 0.02]), (
+        "without a margin they begin at a 32nd of what there is"
+    )
+
+
+def test_contours_stay_on_the_hexagons_of_points_that_are_fitted(standard: JudgedFamily) -> None:
+    found = scene(spec(standard))
+    centres = np.array([hexagon_xy(i, j) for i in range(-2, 3) for j in range(-2, 3)])
+    for line in contours(found):
+        away = np.hypot(*(line[:, None] - centres).transpose(2, 0, 1)).min(1)
+        assert away.max() < 1 / np.sqrt(3) + 1e-3
+
+
+def test_the_surface_can_be_switched_off(standard: JudgedFamily) -> None:
+    found = scene(spec(standard), fitted=False)
+    assert (contours(found), found.of("line"), found.of("symbol", size=70)) == ([], [], [])
+    assert found.texts().count("n=5") == 7, "the scores stay"
+
+
+def test_one_free_axis_has_a_curve_with_a_band(noisy: Made) -> None:
+    found = scene(spec(judged_with(noisy, "hybrid")))
+    (curve,) = found.of("line")
+    x, y = np.array(found.at(curve)).T
+    true = bowl(pd.Series(x + 6)).to_numpy()
+    assert (x[0], x[-1]) == (pytest.approx(-8, abs=0.01), pytest.approx(-4, abs=0.01)), "it ends where the points do"
+    np.testing.assert_allclose(y, true, rtol=0.03)
+    (band,) = found.of("area")
+    low, high = np.array(found.at(band))[:, 1], np.array(found.at(band, y="y2"))[:, 1]
+    assert (low < y).all()
+    assert (y < high).all()
+    assert (high - low).max() < 0.01
+    (rule,) = found.of("rule", stroke=CANDIDATE)
+    left, right = found.at(rule)[0][0], found.at(rule, x="x2")[0][0]
+    assert left < found.at(cross(found))[0][0] < right < left + 1
+    assert abs((left + right) / 2 - (-6 + LR)) < 3 * (right - left) / 2
+    switched = scene(spec(judged_with(noisy, "hybrid")), fitted=False)
+    assert (switched.of("line"), switched.of("area")) == ([], [])
+
+
+def test_captions_say_what_is_fitted(noisy: Made) -> None:
+    told = {}
+    for comparison in compare(judged(noisy.runs, noisy.verdicts)):
+        for (_, _), figure in Drawing(Histories(), 12).of(comparison):
+            told[figure.name] = figure.caption
+    assert "Contours: the fitted surface, worse than at its optimum by the margin" in told["vit-digits-standard-map"]
+    assert "Curve: fitted, with its standard error" in told["vit-digits-hybrid-map"]
+    assert "fitted" not in told["vit-digits-mup-map"]

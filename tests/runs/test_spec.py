@@ -1,0 +1,297 @@
+"""Identity of runs and families, and messages for values that cannot be."""
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any
+
+import pytest
+
+from ettsweep.errors import InputError
+from ettsweep.runs.spec import RunSpec, log2
+from ettsweep.schema import OmitAt, canonical, identity, validate
+from ettsweep.strategies.strategy import map_point
+
+MakeSpec = Callable[..., RunSpec]
+
+PINNED = (
+    '{"batch_size":64,"log2_lr":-7.0,"log2_wd":-1.0,"model":{"channels":1,"classes":10,"depth":2,"heads":4,'
+    '"image_size":8,"kind":"vit","ln_eps":1e-06,"mlp_ratio":4,"patch_size":4,"width":32},'
+    '"optimizer":{"beta1":0.9,"beta2":0.999,"clip_norm":null,"decay_pe":true,"eps":1e-08,"kind":"adamw"},'
+    '"precision":"fp32","schedule":{"decay":"cosine","eval_every":12,"lr_min":0.0,"stop_step":null,'
+    '"total_steps":240,"warmup_steps":24},"seed":3,"spikes":{"accuracy_drop":0.01,"accuracy_recovered":0.005,'
+    '"eval_sigmas":5.0,"loss_recovered":0.025,"loss_rise":0.05,"merge_steps":10,"sigmas":6.0,"window_evals":5,'
+    '"window_steps":128},"strategy":{"mlp_factor":"ignore","s":0.5},'
+    '"task":{"kind":"digits","label_smoothing":0.0,"split_seed":0,"train_size":797}}'
+)
+"""What is hashed for one run, written by hand."""
+
+PINNED_FIELDS: dict[str, Any] = {
+    "model": {"width": 32, "depth": 2, "heads": 4, "patch_size": 4, "image_size": 8, "channels": 1, "classes": 10},
+    "task": "digits",
+    "schedule": {"total_steps": 240, "warmup_steps": 24, "eval_every": 12},
+    "batch_size": 64,
+    "strategy": {"s": 0.5},
+    "lr": 0.0078125,
+    "wd": 0.5,
+    "seed": 3,
+}
+
+
+# --- identity -----------------------------------------------------------------------------------------------
+
+
+def test_id_of_a_known_run_never_changes() -> None:
+    """A change here orphans every run that anybody has trained: give a new field an OmitAt instead."""
+    spec = validate(RunSpec, PINNED_FIELDS, "spec")
+    assert spec.run_id == hashlib.sha256(PINNED.encode()).hexdigest()[:12] == "1f8ef909b077"
+    family = {k: v for k, v in json.loads(PINNED).items() if k not in ("log2_lr", "log2_wd", "seed")}
+    text = json.dumps(family, sort_keys=True, separators=(",", ":"))
+    assert spec.family_id == hashlib.sha256(text.encode()).hexdigest()[:12] == "5d93276058a2"
+
+
+def test_canonical_json_has_sorted_keys_at_every_depth() -> None:
+    assert canonical({"b": {"z": 1, "y": [2.0, None]}, "a": True}) == '{"a":true,"b":{"y":[2.0,null],"z":1}}'
+
+
+def test_1_and_1_0_are_one_number(make_spec: MakeSpec) -> None:
+    optimizer = {"kind": "adamw", "clip_norm": 1}
+    with_ints = make_spec(lr=1, strategy={"s": 1}, schedule={"lr_min": 0}, optimizer=optimizer)
+    optimizer = {"kind": "adamw", "clip_norm": 1.0}
+    with_floats = make_spec(lr=1.0, strategy={"s": 1.0}, schedule={"lr_min": 0.0}, optimizer=optimizer)
+    assert with_ints.run_id == with_floats.run_id
+
+
+def test_minus_zero_and_zero_are_one_number(make_spec: MakeSpec) -> None:
+    plain = make_spec(wd=0.0, strategy={"s": 0.0}, schedule={"lr_min": 0.0})
+    negative = make_spec(wd=-0.0, strategy={"s": -0.0}, schedule={"lr_min": -0.0})
+    assert plain.run_id == negative.run_id
+
+
+def test_stating_a_default_keeps_the_id(make_spec: MakeSpec) -> None:
+    spec = make_spec()
+    assert validate(RunSpec, spec.model_dump(), "spec").run_id == spec.run_id
+    assert make_spec(optimizer="adamw").run_id == spec.run_id
+    assert make_spec(optimizer={"beta1": 0.9}).run_id == spec.run_id
+
+
+def test_spec_survives_json(make_spec: MakeSpec) -> None:
+    spec = make_spec(lr=0.1 + 0.2, wd=1e-300, schedule={"lr_min": 1e-6})
+    assert validate(RunSpec, json.loads(spec.model_dump_json()), "spec") == spec
+
+
+@pytest.mark.parametrize("width", [8, 100, 768, 1024])
+@pytest.mark.parametrize(("a", "b"), [(None, 0.0), (0.0, 0.5), (0.5, 1.0), (None, 0.3)])
+def test_point_mapped_there_and_back_is_the_same_run(
+    make_spec: MakeSpec, width: int, a: float | None, b: float | None
+) -> None:
+    for lr, wd in ((1e-3, 0.8), (0.3, 1e-4), (20.0, 4e-5)):
+        back = map_point(*map_point(lr, wd, a, b, width), b, a, width)
+        assert make_spec(lr=back[0], wd=back[1]).run_id == make_spec(lr=lr, wd=wd).run_id
+
+
+def test_points_a_millionth_of_an_octave_apart_are_two_runs(make_spec: MakeSpec) -> None:
+    assert make_spec(lr=2.0**1e-6).run_id != make_spec(lr=1.0).run_id
+    assert make_spec(lr=2.0**1e-11).run_id == make_spec(lr=1.0).run_id
+
+
+def test_log2_is_rounded_and_none_for_zero() -> None:
+    assert log2(0.0) is None
+    assert log2(0.125) == -3.0
+    assert log2(3.0) == 1.584962501
+    assert math.copysign(1.0, log2(1 - 1e-16) or 0.0) == 1.0
+
+
+def test_wd_zero_is_a_point_of_its_own(make_spec: MakeSpec) -> None:
+    assert len({make_spec(wd=wd).run_id for wd in (0.0, 1.0, 1e-30)}) == 3
+
+
+VARIANTS: list[dict[str, Any]] = [
+    {"optimizer": "adamw", "task": "digits"},
+    {
+        "optimizer": {"kind": "sgd", "clip_norm": 0.5},
+        "task": "imagenet",
+        "schedule": {"total_steps": 24, "warmup_steps": 4, "eval_every": 8, "stop_step": 20},
+        "strategy": {"s": 1.0},
+    },
+]
+
+
+def leaves(data: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], object]]:
+    for key, value in data.items():
+        if isinstance(value, dict):
+            yield from leaves(value, (*path, key))
+        elif key != "kind":  # another kind has other fields
+            yield (*path, key), value
+
+
+def replaced(data: dict[str, Any], path: tuple[str, ...], value: object) -> dict[str, Any]:
+    key, *rest = path
+    return data | {key: replaced(data[key], tuple(rest), value) if rest else value}
+
+
+def others(value: object) -> list[object]:
+    """Return what a field of this value could hold instead."""
+    match value:
+        case bool():
+            return [not value]
+        case int():
+            return [value + 1, value * 2, value - 1]
+        case float():
+            return [value / 2 + 0.3]
+        case str():
+            return ["linear", "include", "bf16", "padded", "torchvision", "rand-m5", f"{value}x"]
+        case tuple() | list():
+            return [[one / 2 for one in value]]
+        case _:
+            return [0.5, 5]
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=["adamw-digits", "sgd-imagenet"])
+def test_every_field_changes_the_run_and_all_but_the_point_and_seed_the_family(
+    make_spec: MakeSpec, variant: dict[str, Any]
+) -> None:
+    spec = make_spec(**variant)
+    paths = dict(leaves(spec.model_dump()))
+    assert len(paths) > 30
+    runs, families = {spec.run_id}, {spec.family_id}
+    for path, value in paths.items():
+        for other in others(value):
+            try:
+                changed = validate(RunSpec, replaced(spec.model_dump(), path, other), "spec")
+                break
+            except InputError:
+                continue
+        else:
+            pytest.fail(f"no other legal value of {'.'.join(path)} is known to this test")
+        assert changed.run_id not in runs, path
+        runs.add(changed.run_id)
+        if path in (("lr",), ("wd",), ("seed",)):
+            assert changed.family_id == spec.family_id, path
+        else:
+            assert changed.family_id not in families, path
+            families.add(changed.family_id)
+
+
+def test_kinds_are_part_of_the_identity(make_spec: MakeSpec) -> None:
+    adamw, sgd = make_spec(optimizer="adamw"), make_spec(optimizer="sgd")
+    assert adamw.family_id != sgd.family_id
+    assert identity(sgd)["optimizer"] == {"kind": "sgd", "momentum": 0.0, "clip_norm": None, "decay_pe": True}
+
+
+def test_another_default_gives_another_id(make_spec: MakeSpec) -> None:
+    class Later(RunSpec):
+        batch_size: int = 64
+
+    fields = make_spec().model_dump()
+    del fields["batch_size"]
+    assert Later(**fields).run_id == make_spec(batch_size=64).run_id != make_spec(batch_size=32).run_id
+
+
+def test_a_later_field_keeps_old_ids_at_its_omitted_value(make_spec: MakeSpec) -> None:
+    class Later(RunSpec):
+        ema: Annotated[float, OmitAt(0.0)] = 0.0
+
+    spec = make_spec()
+    later = Later(**spec.model_dump())
+    assert (later.run_id, later.family_id) == (spec.run_id, spec.family_id)
+    assert Later(**spec.model_dump(), ema=0.9).family_id != spec.family_id
+
+
+def test_other_points_and_seeds_stay_in_the_family(make_spec: MakeSpec) -> None:
+    spec = make_spec()
+    other = spec.at(2.0, 0.25, 7)
+    assert (other.lr, other.wd, other.seed) == (2.0, 0.25, 7)
+    assert other.family_id == spec.family_id
+    assert other.run_id == make_spec(lr=2.0, wd=0.25, seed=7).run_id
+
+
+# --- messages -----------------------------------------------------------------------------------------------
+
+
+def message(data: object) -> list[str]:
+    with pytest.raises(InputError) as error:
+        validate(RunSpec, data, "grids/a.yaml")
+    assert error.value.exit_code == 2
+    return str(error.value).splitlines()
+
+
+def test_all_problems_are_told_at_once() -> None:
+    data = PINNED_FIELDS | {
+        "model": PINNED_FIELDS["model"] | {"width": 100, "heads": 12},
+        "schedule": {"total_steps": 240, "warmup_steps": 240, "eval_every": 12},
+        "optimizer": {"kind": "adamw", "beta1": 1.0, "beta3": 0.5},
+        "batchsize": 64,
+        "precision": "fp8",
+        "lr": 0,
+    }
+    assert sorted(message(data)) == [
+        "grids/a.yaml: batchsize: unknown key; did you mean batch_size?",
+        "grids/a.yaml: lr: input should be greater than 0, got 0",
+        "grids/a.yaml: model: width 100 is not divisible by heads 12; nearest width: 96, 108",
+        "grids/a.yaml: optimizer.beta1: input should be less than 1, got 1.0",
+        "grids/a.yaml: optimizer.beta3: unknown key; did you mean optimizer.beta2?",
+        "grids/a.yaml: precision: input should be 'fp32', 'tf32', 'bf16' or 'fp16', got 'fp8'",
+        "grids/a.yaml: schedule: warmup_steps 240 must be below total_steps 240",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"batch_size": "64"}, "batch_size: input should be a valid integer, got '64'"),
+        ({"batch_size": 64.0}, "batch_size: input should be a valid integer, got 64.0"),
+        ({"batch_size": 0}, "batch_size: input should be greater than or equal to 1, got 0"),
+        ({"seed": True}, "seed: input should be a valid integer, got True"),
+        ({"seed": 2**31}, "seed: input should be less than or equal to 2147483647, got 2147483648"),
+        ({"lr": float("nan")}, "lr: input should be a finite number, got nan"),
+        ({"wd": float("inf")}, "wd: input should be a finite number, got inf"),
+        ({"wd": -0.5}, "wd: input should be greater than or equal to 0, got -0.5"),
+        ({"strategy": {"s": 1.5}}, "strategy.s: input should be less than or equal to 1, got 1.5"),
+        ({"task": "mnist"}, "task: unknown kind 'mnist'; known: 'digits', 'imagenet', 'cifar10', 'cifar100'"),
+        ({"task": {"train_size": 3}}, "task.kind: is required"),
+        ({"task": {"kind": "digits", "train_size": 1797}}, "task.train_size: input should be less than or equal"),
+        ({"optimizer": "lion"}, "optimizer: unknown kind 'lion'; known: 'adamw', 'sgd'"),
+        ({"optimizer": {"kind": "sgd", "beta1": 0.9}}, "optimizer.beta1: unknown key"),
+        (
+            {"schedule": {"total_steps": 24, "warmup_steps": 0, "eval_every": 8, "stop_step": 25}},
+            "schedule: stop_step 25 is beyond total_steps 24",
+        ),
+        (
+            {"model": PINNED_FIELDS["model"] | {"width": 2, "patch_size": 16}},
+            "model: width 2 is not divisible by heads 4; nearest width: 4; "
+            "image_size 8 is not divisible by patch_size 16; nearest image_size: 16",
+        ),
+    ],
+)
+def test_message_names_the_key_and_what_would_be_legal(changes: dict[str, object], expected: str) -> None:
+    (line,) = message(PINNED_FIELDS | changes)
+    assert line.startswith(f"grids/a.yaml: {expected}")
+
+
+def test_missing_keys_are_named() -> None:
+    required = ("model", "task", "schedule", "batch_size", "strategy", "lr", "wd", "seed")
+    assert message({}) == [f"grids/a.yaml: {key}: is required" for key in required]
+
+
+def test_what_is_no_mapping_is_refused() -> None:
+    (line,) = message(["lr", 1.0])
+    assert "a mapping of keys to values is expected" in line
+
+
+def test_spec_cannot_be_changed(make_spec: MakeSpec) -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        make_spec().lr = 2.0
+
+
+def test_what_trains_alike_is_one_run(make_spec: MakeSpec) -> None:
+    schedule = {"total_steps": 24, "warmup_steps": 4, "eval_every": 8}
+    whole = make_spec(schedule=schedule)
+    assert make_spec(schedule=schedule | {"stop_step": 24}) == whole
+    assert make_spec(schedule=schedule | {"stop_step": 24}).run_id == whole.run_id
+    assert make_spec(schedule=schedule | {"stop_step": 23}).run_id != whole.run_id
+    standard = [make_spec(strategy={"s": None, "mlp_factor": m}).run_id for m in ("ignore", "include")]
+    assert standard[0] == standard[1], "M enters no factor of the standard strategy"
+    family = [make_spec(strategy={"s": 0.0, "mlp_factor": m}).run_id for m in ("ignore", "include")]
+    assert family[0] != family[1]

@@ -1,0 +1,256 @@
+"""Spikes on made curves whose answers follow from the definitions by hand."""
+
+import json
+import math
+import random
+import time
+
+import pytest
+
+from ettsweep.runs.spec import RunSpec, ScheduleSpec, SpikeSpec, StrategySpec
+from ettsweep.runs.spikes import EvaluationSpike, count_spikes, evaluation_spikes, step_spikes
+from ettsweep.trainer.models.vit_spec import VitSpec
+from ettsweep.trainer.tasks.images.image_task import DigitsTask
+
+SPEC = SpikeSpec()
+FLAT = [1.0, -1.0] * 64
+"""128 values with mean 0 and population standard deviation 1."""
+
+
+def spec(warmup_steps: int = 0, spikes: SpikeSpec = SPEC) -> RunSpec:
+    return RunSpec(
+        model=VitSpec(width=32, depth=2, heads=4, patch_size=4, image_size=8, channels=1, classes=10),
+        task=DigitsTask(),
+        schedule=ScheduleSpec(total_steps=1000, warmup_steps=warmup_steps, eval_every=10),
+        batch_size=64,
+        spikes=spikes,
+        strategy=StrategySpec(s=None),
+        lr=2.0**-7,
+        wd=0.5,
+        seed=0,
+    )
+
+
+# --- per step -----------------------------------------------------------------------------------------------
+
+
+def test_six_sigmas_exactly_is_not_yet_a_spike() -> None:
+    assert step_spikes([*FLAT, 6.0], SPEC, 0) == []
+    (spike,) = step_spikes([*FLAT, 6.5], SPEC, 0)
+    assert (spike.step, spike.last_step, spike.sigmas) == (129, 129, 6.5)
+
+
+def test_a_fall_is_no_spike() -> None:
+    assert step_spikes([*FLAT, -100.0], SPEC, 0) == []
+
+
+def test_window_must_be_full() -> None:
+    assert step_spikes([*FLAT[:127], 100.0], SPEC, 0) == []
+    assert step_spikes([], SPEC, 0) == []
+
+
+def test_window_holds_values_after_warmup_only() -> None:
+    assert len(step_spikes([1e6, *FLAT, 7.0], SPEC, 1)) == 1
+    assert step_spikes([*FLAT, 7.0], SPEC, 1) == [], "127 are left"
+    assert len(step_spikes([*FLAT, 7.0], SPEC, 0)) == 1
+
+
+def test_spike_in_warmup_is_not_counted() -> None:
+    assert step_spikes([*FLAT, 100.0, *FLAT], SPEC, 129) == []
+
+
+@pytest.mark.parametrize("constant", [0.0, 0.1, 1 / 3, 1e-6, 1e6])
+def test_constant_window_has_no_spikes(constant: float) -> None:
+    assert step_spikes([constant] * 300, SPEC, 0) == []
+    assert step_spikes([constant] * 128 + [constant + 1.0], SPEC, 0) == []
+
+
+def test_missing_values_are_skipped_and_leave_the_window() -> None:
+    values = [None, *FLAT[:64], None, math.nan, *FLAT[64:], None, 8.0]
+    (spike,) = step_spikes(values, SPEC, 0)
+    assert (spike.step, spike.sigmas) == (len(values), 8.0)
+
+
+@pytest.mark.parametrize(("gap", "events"), [(1, 1), (9, 1), (10, 1), (11, 2)])
+def test_hits_at_most_ten_steps_apart_are_one_event(gap: int, events: int) -> None:
+    second = 129 + gap
+    values = [*FLAT, 7.0, *[0.0] * (gap - 1), 1000.0]
+    found = step_spikes(values, SPEC, 0)
+    assert len(found) == events
+    assert (found[0].step, found[-1].last_step) == (129, second)
+    # The window of the second: 127 - (gap - 1) of the flat values, the first spike, gap - 1 zeros.
+    window = values[second - 129 : second - 1]
+    mean = sum(window) / 128
+    std = math.sqrt(sum((v - mean) ** 2 for v in window) / 128)
+    assert max(e.sigmas for e in found) == pytest.approx((1000.0 - mean) / std, rel=1e-12)
+
+
+def test_events_merge_in_chains() -> None:
+    spikes = SPEC.model_copy(update={"window_steps": 4, "sigmas": 2.0})
+    values = [1.0, -1.0, 1.0, -1.0, 10.0, *[0.0, 0.1] * 4, 10.0, *[0.0, 0.1] * 4, 10.0]
+    assert [(e.step, e.last_step) for e in step_spikes(values, spikes, 0)] == [(5, 23)]
+
+
+@pytest.mark.parametrize(("sigma", "least", "most"), [(0.3, 12, 26), (0.6, 170, 225), (1.0, 480, 570)])
+def test_heavy_tails_are_counted_as_the_docs_say(sigma: float, least: int, most: int) -> None:
+    rng = random.Random(15)
+    losses = [rng.lognormvariate(0.0, sigma) for _ in range(200_000)]
+    assert least <= len(step_spikes(losses, SPEC, 0)) / 2 <= most
+
+
+@pytest.mark.parametrize(("height", "later", "counted"), [(53, 128, 0), (53, 129, 1), (55, 11, 1), (55, 128, 1)])
+def test_a_large_spike_masks_one_half_as_high_for_128_steps(height: float, later: int, counted: int) -> None:
+    values = [*FLAT, 100.0, *(FLAT * 2)[1:later], height]
+    assert [e.step for e in step_spikes(values, SPEC, 0)] == [129, *[129 + later] * counted]
+
+
+def test_chunks_agree_with_one_window_at_a_time() -> None:
+    values = [math.sin(1.7 * i * i) + (30.0 if i in (5000, 8192, 9999) else 0.0) for i in range(10_000)]
+    assert [e.step for e in step_spikes(values, SPEC, 0)] == [5001, 8193, 10_000]
+
+
+def test_hundred_thousand_steps_take_less_than_a_second() -> None:
+    values = [math.sin(i * i) for i in range(100_000)]
+    start = time.process_time()
+    step_spikes(values, SPEC, 0)
+    assert time.process_time() - start < 1.0
+
+
+# --- per evaluation -----------------------------------------------------------------------------------------
+
+
+def dips(values: list[float | None], warmup_steps: int = 0, spikes: SpikeSpec = SPEC) -> list[EvaluationSpike]:
+    return evaluation_spikes(range(10, 10 * len(values) + 1, 10), values, spikes, warmup_steps, "accuracy")
+
+
+def rises(values: list[float | None]) -> list[EvaluationSpike]:
+    return evaluation_spikes(range(10, 10 * len(values) + 1, 10), values, SPEC, 0, "loss")
+
+
+def test_dip_has_start_depth_and_length() -> None:
+    (dip,) = dips([0.5] * 5 + [0.48, 0.42, 0.47, 0.5, 0.5])
+    assert dip == EvaluationSpike(60, pytest.approx(0.08), 3, True)
+
+
+def test_drop_of_exactly_one_point_is_not_yet_a_dip() -> None:
+    assert 0.97 - 0.96 > 0.01, "what rounding makes of it"
+    assert dips([0.97] * 5 + [0.96]) == []
+    assert len(dips([0.97] * 5 + [0.9599])) == 1
+
+
+def test_back_within_half_a_point_ends_a_dip() -> None:
+    (dip,) = dips([0.97] * 5 + [0.9, 0.9649, 0.965, 0.97])
+    assert (dip.step, dip.length, dip.recovered) == (60, 2, True)
+
+
+def test_baseline_is_the_median_of_five_and_frozen() -> None:
+    # Median 0.8 (the mean is lower). Were the baseline not frozen, 0.6 would become it and end the dip.
+    (dip,) = dips([0.2, 0.79, 0.8, 0.81, 0.82, *[0.6] * 9], spikes=SPEC.model_copy(update={"eval_sigmas": 1e-9}))
+    assert dip == EvaluationSpike(60, pytest.approx(0.2), 9, False)
+
+
+def test_noise_raises_the_threshold() -> None:
+    # Differences +.02 -.02 +.02 -.02: median 0, MAD .02, sigma .029652, 5 sigma .14826; baseline .52.
+    noisy = [0.52, 0.54, 0.52, 0.54, 0.52]
+    assert dips([*noisy, 0.52 - 0.148]) == []
+    (dip,) = dips([*noisy, 0.52 - 0.149])
+    assert dip.depth == pytest.approx(0.149)
+
+
+def test_noise_is_taken_outside_events_and_after_warmup() -> None:
+    # Within the long dip the differences are 0.2: were they noise, 5 sigma would hide the second dip.
+    twice = [0.5] * 5 + [0.3, 0.1] * 5 + [0.5, 0.48]
+    assert [(d.step, d.length) for d in dips(twice)] == [(60, 10), (170, 1)]
+    jumpy = [0.1, 0.5, 0.2, 0.9, 0.15, 0.6, *[0.5] * 6, 0.48, 0.5]
+    assert dips(jumpy) == []
+    assert [d.step for d in dips(jumpy, warmup_steps=60)] == [130]
+
+
+def test_the_step_across_an_event_is_no_noise() -> None:
+    # Up by 0.2 while inside: counted as a difference, it would make 5 sigma 0.74 and hide the second dip.
+    found = dips([0.5, 0.5, 0.3, 0.7, 0.58], spikes=SPEC.model_copy(update={"window_evals": 2}))
+    assert [(d.step, d.recovered) for d in found] == [(30, True), (50, False)]
+
+
+def test_a_dip_does_not_enter_the_next_baseline() -> None:
+    found = dips([0.5] * 5 + [0.3] * 5 + [0.5, 0.3, 0.5])
+    assert [(d.step, d.length, d.recovered) for d in found] == [(60, 5, True), (120, 1, True)]
+
+
+def test_event_that_never_comes_back_is_unrecovered() -> None:
+    (dip,) = dips([0.5] * 5 + [0.1] * 20)
+    assert dip == EvaluationSpike(60, pytest.approx(0.4), 20, False)
+
+
+def test_fewer_than_five_evaluations_before_are_no_baseline() -> None:
+    assert dips([0.5] * 4 + [0.1]) == []
+    assert dips([0.5] * 5 + [0.1], warmup_steps=10) == []
+
+
+def test_missing_evaluations_are_left_out() -> None:
+    (dip,) = dips([0.5, None, 0.5, 0.5, None, 0.5, 0.5, 0.4, None, math.nan, 0.5])
+    assert dip == EvaluationSpike(80, pytest.approx(0.1), 1, True)
+
+
+def test_losses_rise_relative_to_their_baseline() -> None:
+    assert rises([2.0] * 5 + [2.1]) == [], "5% exactly"
+    (rise,) = rises([2.0] * 5 + [2.11, 2.3, 2.051, 2.05])
+    assert rise == EvaluationSpike(60, pytest.approx(0.3), 3, True)
+    assert rises([2.0] * 5 + [1.0]) == [], "a fall of a loss is good"
+
+
+# --- a whole run --------------------------------------------------------------------------------------------
+
+
+def test_history_is_counted_column_by_column() -> None:
+    history: list[dict[str, object]] = []
+    for i in range(300):
+        step = i + 1
+        line: dict[str, object] = {
+            "step": step,
+            "loss": 2 + (-1) ** i * 0.1,
+            "grad_norm": 1 + (-1) ** i * 0.1,
+        }
+        if step in (200, 205, 250):
+            line["loss"] = 20.0
+        if step == 280:
+            line["grad_norm"] = 20.0
+        if step in (150, 151):
+            line |= {"overflow": True, "nonfinite": True, "loss": 50.0, "grad_norm": None}
+        if step == 152:
+            line |= {"loss": None, "grad_norm": None, "nonfinite": True}
+        history.append(line)
+        if step % 10 == 0:
+            accuracy = 0.5 if step in (100, 110, 200) else 0.9
+            history.append({"step": step, "val_loss": 1.0 if step < 290 else 3.0, "val_accuracy": accuracy})
+    counts = count_spikes(history, spec(warmup_steps=10))
+    events = counts.pop("spike_events")
+    assert counts == {
+        "loss_spikes": 2,
+        "grad_spikes": 1,
+        "accuracy_spikes": 2,
+        "eval_loss_spikes": 0,
+        "unrecovered": 1,
+        "overflow_steps": 2,
+        "nonfinite_steps": 1,
+    }
+    assert isinstance(events, list)
+    assert json.loads(json.dumps(events, allow_nan=False)) == events
+    assert [(e["kind"], e["step"]) for e in events] == [
+        ("loss", 200),
+        ("loss", 250),
+        ("grad", 280),
+        ("accuracy", 100),
+        ("accuracy", 200),
+        ("eval_loss", 290),
+    ]
+    assert events[0]["last_step"] == 205
+    assert events[3] == {
+        "kind": "accuracy", "step": 100, "depth": pytest.approx(0.4), "length": 2, "recovered": True
+    }  # fmt: skip
+
+
+def test_language_history_has_no_accuracy() -> None:
+    history = [{"step": 10 * i, "val_loss": 2.0} for i in range(1, 9)]
+    assert count_spikes(history, spec())["accuracy_spikes"] == 0
+    assert count_spikes([], spec())["loss_spikes"] == 0

@@ -1,0 +1,145 @@
+"""What is stated of how verdicts are given: read from files, kept in sweeps, the last statement of each part."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support.commandline import write_grid
+
+from ettsweep.errors import InputError
+from ettsweep.study.criterion import Criterion, Stated
+from ettsweep.study.grid_file import load_request
+from ettsweep.study.study import Request
+from ettsweep.study.sweep_store import Entry, load_sweeps
+from ettsweep.study.sweep_updates import add, extend, judge_by
+from ettsweep.trainer.tasks.registry import BEST_ACCURACY, LOWEST_LOSS
+
+Ask = Callable[..., Request]
+
+
+@pytest.fixture
+def ask(tmp_path: Path) -> Ask:
+    """Return a function that makes a request of the small grid, with a criterion in its file."""
+
+    def make(criterion: object = None, **changes: Any) -> Request:
+        return load_request(write_grid(tmp_path / "w8.yaml", criterion=criterion or {}, **changes))
+
+    return make
+
+
+def criterion(results: Path, name: str = "w8") -> Criterion:
+    sweep = load_sweeps(results).named[name]
+    assert {search.criterion for search in sweep.searches} == {sweep.criterion}
+    return sweep.criterion
+
+
+# --- grid files -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("written", "stated"),
+    [
+        ({}, None),
+        ({"margin": "2%"}, Stated(margin=0.02)),
+        ({"margin": "5.6 %"}, Stated(margin=0.056)),
+        ({"margin": 0}, Stated(margin=0.0)),
+        ({"margin": 1}, Stated(margin=1.0)),
+        ({"rule": "paper", "confidence": 0.9}, Stated(rule="paper", confidence=0.9)),
+        ({"confidence": "97.5%"}, Stated(confidence=0.975)),
+    ],
+)
+def test_a_grid_file_states_as_much_as_it_wants(ask: Ask, written: object, stated: Stated | None) -> None:
+    assert ask(written).criterion == stated
+    assert ask(written).specs() == ask().specs(), "it is in no id"
+    assert ask().criterion is None
+
+
+@pytest.mark.parametrize(
+    ("written", "told"),
+    [
+        ({"margin": 5}, "criterion.margin: 5 is 500%; for 5% write 5% or 0.05"),
+        ({"margin": "150%"}, "criterion.margin: 1.5 is 150%; for 1.5% write 1.5% or 0.015"),
+        ({"margin": -0.02}, "criterion.margin: input should be greater than or equal to 0, got -0.02"),
+        ({"margin": "0.2 points"}, "criterion.margin: a share such as 0.02 or 2% is expected, got '0.2 points'"),
+        ({"margin": True}, "criterion.margin: input should be a valid number, got True"),
+        ({"confidence": 95}, "criterion.confidence: 95 is 9500%; for 95% write 95% or 0.95"),
+        ({"confidence": 0.5}, "criterion.confidence: input should be greater than 0.5, got 0.5"),
+        ({"confidence": "100%"}, "criterion.confidence: input should be less than 1, got 1.0"),
+        ({"rule": "papr"}, "criterion.rule: input should be 'bound' or 'paper', got 'papr'"),
+        ({"margn": 0.1}, "criterion.margn: unknown key; did you mean criterion.margin?"),
+        ("paper", "criterion: {rule: ..., confidence: ..., margin: ...} is expected, got 'paper'"),
+    ],
+)
+def test_what_is_no_criterion_is_refused(ask: Ask, written: object, told: str) -> None:
+    with pytest.raises(InputError, match=re.escape(f"w8.yaml: {told}") + "$"):
+        ask(written)
+
+
+def test_a_margin_elsewhere_in_the_file_is_told_where_it_belongs(ask: Ask) -> None:
+    with pytest.raises(InputError, match=r"margin: unknown key; did you mean criterion\.margin\?"):
+        ask(margin="2%")
+    with pytest.raises(InputError, match="criterion belongs beside the recipe, not in it"):
+        ask(recipe={"batch_size": 32, "criterion": {"margin": 0.02}})
+
+
+# --- what a margin is of --------------------------------------------------------------------------------------------
+
+
+def test_a_margin_that_nobody_stated_goes_by_the_score() -> None:
+    assert [Criterion().margin_for(score) for score in (LOWEST_LOSS, BEST_ACCURACY)] == [0.02, 0.002]
+    assert [Criterion(margin=0.0).margin_for(score) for score in (LOWEST_LOSS, BEST_ACCURACY)] == [0.0, 0.0]
+
+
+def test_a_stated_default_is_no_other_criterion() -> None:
+    assert Criterion(margin=0.02).unlike(Criterion(), LOWEST_LOSS) == {}
+    assert Criterion(margin=0.02).unlike(Criterion(rule="paper"), BEST_ACCURACY) == {
+        "rule": ("bound", "paper"),
+        "margin": ("2%", "0.2%"),
+    }
+
+
+# --- sweeps ---------------------------------------------------------------------------------------------------------
+
+
+def test_of_each_part_the_last_statement_counts(ask: Ask, results: Path) -> None:
+    extend(results, "w8", ask({"margin": 0.05, "confidence": 0.9}))
+    assert criterion(results) == Criterion(margin=0.05, confidence=0.9)
+    add(results, "w8", Entry(criterion=Stated(rule="paper")))
+    add(results, "w8", Entry(criterion=Stated(margin=0.01)))
+    assert criterion(results) == Criterion(rule="paper", margin=0.01, confidence=0.9)
+    said = extend(results, "w8", ask({"margin": 0.05}))
+    assert said == "sweep w8 is extended; margin 5% from now on"
+    assert criterion(results) == Criterion(rule="paper", margin=0.05, confidence=0.9)
+    assert extend(results, "w8", ask({"margin": 0.05})) == "", "that says nothing new"
+    assert extend(results, "w8", ask(seeds=[0, 1])) == "sweep w8 is extended"
+    assert criterion(results) == Criterion(rule="paper", margin=0.05, confidence=0.9), "and that nothing of it"
+
+
+def test_a_criterion_is_kept_only_where_it_is_new(ask: Ask, results: Path) -> None:
+    for name, stated in (("a", None), ("b", {"margin": 0.05}), ("c", {"margin": 0.02})):
+        extend(results, name, ask(stated))
+    assert judge_by(results, ["a", "b", "c"], Stated()) == ""
+    assert judge_by(results, ["a", "b", "c"], Stated(margin=0.05)) == "sweep a, c: margin 5% from now on"
+    assert judge_by(results, ["a", "b"], Stated(margin=0.02, rule="bound")) == "sweep a, b: margin 2% from now on"
+    counts = {name: len(sweep.entries) for name, sweep in load_sweeps(results).named.items()}
+    assert counts == {"a": 3, "b": 2, "c": 2}
+    with pytest.raises(InputError, match="unknown sweep 'd'"):
+        judge_by(results, ["d"], Stated(rule="paper"))
+
+
+def test_a_file_says_what_was_stated_and_nothing_where_nothing_was(ask: Ask, results: Path) -> None:
+    extend(results, "w8", ask())
+    judge_by(results, ["w8"], Stated(margin=0.05))
+    first, second = (yaml.safe_load(path.read_text()) for path in sorted((results / "sweeps" / "w8").iterdir()))
+    assert "criterion" not in first["asked"]
+    assert second == {"version": 1, "criterion": {"margin": 0.05}}
+
+
+def test_a_criterion_that_was_damaged_is_damage(ask: Ask, results: Path) -> None:
+    extend(results, "w8", ask({"margin": 0.05}))
+    path = results / "sweeps" / "w8" / "0001.yaml"
+    path.write_text(path.read_text().replace("margin: 0.05", "margin: 5"))
+    assert f"{path}: asked.criterion.margin: 5 is 500%" in load_sweeps(results).broken["w8"]

@@ -1,0 +1,203 @@
+"""Which runs are hopeless: by hand, and by rungs that are counted out here."""
+
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from statistics import median
+
+import pytest
+
+from ettsweep.errors import InputError
+from ettsweep.runs.spec import ScheduleSpec
+from ettsweep.runs.state import State
+from ettsweep.study.pruning import PRUNERS, Curve, bracket_of, check_pruner, hopeless
+from ettsweep.trainer.tasks.registry import BEST_ACCURACY, LOWEST_LOSS, Score
+
+SCHEDULE = ScheduleSpec(total_steps=900, warmup_steps=90, eval_every=100)
+STEPS = range(100, 901, 100)
+
+
+def curve(run: str, *values: float, state: State = State.RUNNING) -> Curve:
+    """Return a curve with these values at the first evaluations."""
+    return Curve(run, state, dict(zip(STEPS, values, strict=False)))
+
+
+def finished(*scores: float) -> list[Curve]:
+    """Return finished runs that have had these scores from their first evaluation on."""
+    return [curve(f"f{n}", *[score] * 9, state=State.DONE) for n, score in enumerate(scores)]
+
+
+def reasons(
+    rule: str, curves: Sequence[Curve], measure: Score = LOWEST_LOSS, schedule: ScheduleSpec = SCHEDULE
+) -> dict[str, str]:
+    """Return why each of the runs in training is hopeless that is."""
+    found = {one.run: hopeless(rule, one, curves, measure, schedule) for one in curves if one.state is State.RUNNING}
+    return {run: reason for run, reason in found.items() if reason}
+
+
+def stopped(rule: str, curves: Sequence[Curve], measure: Score = LOWEST_LOSS) -> set[str]:
+    return set(reasons(rule, curves, measure))
+
+
+def random_curves(number: int, seed: int, prefix: str = "r") -> list[dict[int, float]]:
+    """Return the best values so far of some runs, of losses that go up and down."""
+    rng = random.Random(seed)
+    found = []
+    for _ in range(number):
+        level, best, values = rng.uniform(1, 2), float("inf"), {}
+        for step in STEPS:
+            best = min(best, level + rng.uniform(-0.5, 0.5))
+            values[step] = best
+        found.append(values)
+    return found
+
+
+def until(values: Mapping[int, float], step: int) -> dict[int, float]:
+    return {s: v for s, v in values.items() if s <= step}
+
+
+# --- median -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_beyond_the_median_of_five_finished_ones_is_hopeless() -> None:
+    others = finished(1.0, 1.2, 1.92, 2.5, 3.0)
+    bad = curve("bad", 4.0, 3.0, 2.5, 2.31)
+    found = reasons("median", [*others, bad, curve("good", 4.0, 3.0, 2.5, 1.91)])
+    assert found == {"bad": "median pruner: best_loss 2.31, the median of 5 others 1.92"}
+    assert stopped("median", [*others[:4], bad]) == set(), "four are too few"
+
+
+def test_accuracies_are_better_the_higher_they_are() -> None:
+    others = finished(0.5, 0.6, 0.7, 0.8, 0.9)
+    curves = [*others, curve("low", 0.1, 0.2, 0.69), curve("high", 0.1, 0.2, 0.71)]
+    assert stopped("median", curves, BEST_ACCURACY) == {"low"}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_runs_are_stopped_by_the_median_of_those_that_are_finished(seed: int) -> None:
+    rng = random.Random(seed)
+    done = random_curves(rng.randrange(5, 12), seed)
+    running = [until(values, rng.choice(STEPS)) for values in random_curves(12, 100 + seed)]
+    curves = [Curve(f"d{n}", State.DONE, values) for n, values in enumerate(done)]
+    curves += [Curve(f"r{n}", State.RUNNING, values) for n, values in enumerate(running)]
+    last = [values[max(values)] for values in running]
+    best = min(values[900] for values in done)
+    expected = {
+        f"r{n}"
+        for n, values in enumerate(running)
+        if 225 <= max(values) < 900 and last[n] > max(best, median(other[max(values)] for other in done))
+    }
+    assert stopped("median", curves) == expected
+
+
+def test_a_diverged_run_is_the_worst_there_is_from_there_on() -> None:
+    lost = [curve(f"x{n}", 0.1, state=State.DIVERGED) for n in range(3)]
+    others = [*finished(1.0, 1.2), *lost]
+    assert stopped("median", [*others, curve("bad", 4.0, 3.0, 2.5)]) == set(), "it is better than three of five"
+    assert stopped("median", [*finished(1.0, 1.2, 1.4), *lost[:2], curve("bad", 4.0, 3.0, 2.5)]) == {"bad"}
+
+
+# --- hyperband --------------------------------------------------------------------------------------------------------
+
+
+def in_bracket(bracket: int, number: int) -> list[str]:
+    """Return ids of runs that are in a bracket."""
+    names = (f"{n:012x}" for n in range(10**6))
+    return [name for name, _ in zip((n for n in names if bracket_of(n, SCHEDULE) == bracket), range(number))]  # noqa: B905
+
+
+def test_brackets_have_the_shares_of_the_paper_and_depend_on_the_id_alone() -> None:
+    """R/r = 9 and eta = 3: brackets of ceil(3 * 9 / 3), ceil(3 * 3 / 2) and 3 runs."""
+    counts = Counter(bracket_of(f"{n:012x}", SCHEDULE) for n in range(17000))
+    assert counts.keys() == {0, 1, 2}
+    for bracket, size in enumerate((9, 5, 3)):
+        assert counts[bracket] == pytest.approx(1000 * size, rel=0.1)
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize(("bracket", "rungs"), [(0, (100, 300)), (1, (300,)), (2, ())])
+def test_a_rung_is_passed_by_the_best_third_of_a_bracket(bracket: int, rungs: Sequence[int], seed: int) -> None:
+    rng = random.Random(seed)
+    ids = in_bracket(bracket, 14)
+    shown = [until(values, rng.choice(STEPS[:6])) for values in random_curves(14, seed)]
+    states = [rng.choice((State.RUNNING, State.RUNNING, State.PRUNED)) for _ in ids]
+    curves = [Curve(run, s, v) for run, v, s in zip(ids, shown, states, strict=True)]
+    expected = set()
+    for run, values, state in zip(ids, shown, states, strict=True):
+        if state is State.RUNNING and (step := max(values)) in rungs:
+            there = sorted(other[step] for other in shown if step in other)
+            passing = there[: max(1, len(there) // 3)]
+            if values[step] not in passing and values[step] > 0.6:
+                expected.add(run)
+    strangers = [Curve(run, State.DONE, dict.fromkeys(STEPS, 0.6)) for run in in_bracket((bracket + 1) % 3, 5)]
+    found = reasons("hyperband", [*curves, *strangers])
+    assert found.keys() == expected, "those of other brackets play no part"
+    rng.shuffle(curves)
+    assert reasons("hyperband", [*strangers, *curves]) == found
+
+
+def test_a_rung_says_how_many_pass_it() -> None:
+    ids = in_bracket(0, 7)
+    curves = [curve(run, 1.0 + n) for n, run in enumerate(ids)]
+    found = reasons("hyperband", curves)
+    assert found.keys() == set(ids[2:])
+    assert found[ids[2]] == "hyperband pruner: best_loss 3, not among the best 2 of 7 of its bracket"
+
+
+# --- what no pruner does ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pruner", PRUNERS[1:])
+def test_nothing_is_stopped_that_is_the_best_or_at_its_end(pruner: str) -> None:
+    ids = in_bracket(0, 9)
+    others = [Curve(run, State.DONE, dict.fromkeys(STEPS, 1.0 + n)) for n, run in enumerate(ids[:8])]
+
+    def is_stopped(*values: float) -> bool:
+        return bool(stopped(pruner, [*others, curve(ids[8], *values)]))
+
+    assert is_stopped(9.5, 9.5, 9.5)
+    assert not is_stopped(*[9.5] * 9), "it has come to its end"
+    assert not is_stopped(1.0, 1.0, 1.0), "none is better"
+    assert not is_stopped()
+
+
+def test_no_run_is_judged_while_its_learning_rate_warms_up() -> None:
+    slow = SCHEDULE.model_copy(update={"warmup_steps": 600})
+    others = finished(1.0, 1.0, 1.0, 1.0, 1.0)
+    assert not reasons("median", [*others, curve("bad", *[2.0] * 5)], schedule=slow)
+    assert reasons("median", [*others, curve("bad", *[2.0] * 6)], schedule=slow)
+
+
+# --- what is asked for ------------------------------------------------------------------------------------------------
+
+
+def test_there_is_no_pruner_of_another_name() -> None:
+    with pytest.raises(InputError, match="unknown pruner 'medain'; did you mean 'median'"):
+        check_pruner("medain", SCHEDULE)
+
+
+@pytest.mark.parametrize(
+    ("pruner", "every", "fitting", "told"),
+    [
+        ("median", 900, 450, "an evaluation from step 225 on, before its end at step 900"),
+        ("hyperband", 1000, 450, "an evaluation from step 100 on, before its end at step 900"),
+    ],
+)
+def test_a_run_that_shows_nothing_before_its_end_cannot_be_pruned(
+    pruner: str, every: int, fitting: int, told: str
+) -> None:
+    def schedule(every: int) -> ScheduleSpec:
+        return SCHEDULE.model_copy(update={"eval_every": every})
+
+    with pytest.raises(InputError) as error:
+        check_pruner(pruner, schedule(every))
+    expected = f"schedule.eval_every: {every}: --pruner {pruner} stops a run by {told}; {fitting} would do"
+    assert (str(error.value), error.value.exit_code) == (expected, 2)
+    check_pruner(pruner, schedule(fitting))
+    check_pruner(pruner, SCHEDULE)
+    check_pruner("none", schedule(every))
+
+
+def test_a_run_that_is_all_warm_up_cannot_be_pruned() -> None:
+    with pytest.raises(InputError, match="a longer run or a shorter warm-up would do"):
+        check_pruner("median", SCHEDULE.model_copy(update={"warmup_steps": 800, "stop_step": 700}))

@@ -1,0 +1,255 @@
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.audit import audited
+
+from ettsweep.errors import InputError
+from ettsweep.runs.attempt import Attempt
+from ettsweep.runs.folder import RunDir
+from ettsweep.runs.spec import RunSpec
+from ettsweep.runs.state import Owner, State, Status, ThisMachine
+from ettsweep.study.run_index import Ledger, Run, cost_s, count_states, find_run, load_ledger, make_plan
+
+MakeSpec = Callable[..., RunSpec]
+
+
+def start(results: Path, spec: RunSpec) -> Attempt:
+    """Return a first attempt that this process owns."""
+    attempt = RunDir.create(results, spec).claim({"slot": "cpu-0"}, after=0)
+    assert attempt is not None
+    return attempt
+
+
+def finish(results: Path, spec: RunSpec, score: float | None) -> RunDir:
+    attempt = start(results, spec)
+    status = {"status": "diverged", "diverged_step": 3} if score is None else {"status": "done"}
+    assert RunDir(attempt.run).finish({**status, "score": score}, [])
+    return RunDir(attempt.run)
+
+
+# --- reading --------------------------------------------------------------------------------------------------------
+
+
+def test_no_results_folder_holds_no_runs(results: Path) -> None:
+    ledger = load_ledger(results)
+    assert (ledger.runs, ledger.broken) == ({}, {})
+    results.touch()
+    assert load_ledger(results).runs == {}
+
+
+class Look(ThisMachine):
+    """An outlook that says what a test wants it to say, or asks this machine."""
+
+    def __init__(self, queued: str = "", life: Any = None) -> None:
+        self.queued, self.life = queued, life
+
+    def owner(self, attempt: Attempt) -> Owner:
+        return Owner(self.life) if self.life else super().owner(attempt)
+
+    def prospect(self, run_id: str) -> Status | None:
+        return Status(State.QUEUED) if run_id == self.queued else None
+
+
+def test_each_run_is_found_with_its_state_and_score(results: Path, make_spec: MakeSpec) -> None:
+    done, diverged, running, failed, queued, missing = (make_spec(seed=seed) for seed in range(6))
+    finish(results, done, 0.25)
+    finish(results, diverged, None)
+    start(results, running)
+    start(results, failed).fail("error", "ValueError: bad")
+    for spec in (queued, missing):
+        RunDir.create(results, spec)
+    ledger = load_ledger(results, Look(queued=queued.run_id))
+    assert {run.spec.seed: (run.state, run.score) for run in ledger.runs.values()} == {
+        0: (State.DONE, 0.25),
+        1: (State.DIVERGED, None),
+        2: (State.RUNNING, None),
+        3: (State.FAILED, None),
+        4: (State.QUEUED, None),
+        5: (State.MISSING, None),
+    }
+    assert ledger.runs[failed.run_id].status.reason == "ValueError: bad"
+    assert ledger.state("0" * 12).state is State.MISSING
+
+
+def test_each_file_of_a_finished_run_is_opened_once(results: Path, make_spec: MakeSpec) -> None:
+    runs = [finish(results, make_spec(seed=seed), score) for seed, score in enumerate((0.25, None))]
+    opened = audited("open", lambda: load_ledger(results))
+    assert sorted(opened) == sorted(str(path) for run in runs for path in (run.spec_path, run.result_path))
+
+
+def test_the_owner_is_judged_by_whoever_can(results: Path, spec: RunSpec) -> None:
+    start(results, spec)
+    for life, state in {"alive": "running", "dead": "interrupted", "unknown": "unknown"}.items():
+        assert load_ledger(results, Look(life=life)).runs[spec.run_id].state == state
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"lr": 1}', '{"seed": true}'])
+def test_a_broken_folder_is_told_apart_and_waits_to_be_written_anew(
+    results: Path, make_spec: MakeSpec, content: str
+) -> None:
+    sound, broken = make_spec(seed=0), make_spec(seed=1)
+    for spec in (sound, broken):
+        RunDir.create(results, spec)
+    RunDir(results / "runs" / broken.run_id).spec_path.write_text(content)
+    ledger = load_ledger(results)
+    assert list(ledger.runs) == [sound.run_id]
+    assert list(ledger.broken) == [broken.run_id]
+    status = ledger.state(broken.run_id)
+    assert (status.state, status.reason) == (
+        State.INTERRUPTED,
+        "its spec.json is damaged and will be written anew",
+    )
+    assert "the command that asked for the run writes it anew" in ledger.broken[broken.run_id]
+
+
+def test_a_spec_edited_by_hand_is_not_taken_for_the_run(results: Path, spec: RunSpec) -> None:
+    run = RunDir.create(results, spec)
+    run.spec_path.write_text(run.spec_path.read_text().replace('"seed": 0', '"seed": 1'))
+    assert "it was edited by hand" in load_ledger(results).broken[run.id]
+
+
+def test_what_is_no_run_folder_is_passed_over(results: Path, spec: RunSpec) -> None:
+    RunDir.create(results, spec)
+    for name in ("notes", "ABCDEF012345", "..", f"{spec.run_id}x"):
+        (results / "runs" / name).mkdir(exist_ok=True)
+    (results / "runs" / "README").touch()
+    ledger = load_ledger(results)
+    assert (list(ledger.runs), ledger.broken) == ([spec.run_id], {})
+
+
+def test_a_family_is_all_runs_that_differ_in_lr_wd_and_seed_only(results: Path, make_spec: MakeSpec) -> None:
+    family = [make_spec(), make_spec(lr=2.0), make_spec(wd=0.5), make_spec(seed=1)]
+    other = make_spec(model={"width": 16})
+    for spec in (*family, other):
+        RunDir.create(results, spec)
+    found = load_ledger(results).family(family[0].family_id)
+    assert {run.id for run in found} == {spec.run_id for spec in family}
+
+
+def test_states_are_counted_in_their_order() -> None:
+    counts = count_states([State.FAILED, State.DONE, State.QUEUED, State.DONE])
+    assert list(counts.items()) == [(State.QUEUED, 1), (State.DONE, 2), (State.FAILED, 1)]
+
+
+# --- choosing -------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_is_found_by_the_start_of_its_id(results: Path, make_spec: MakeSpec) -> None:
+    ids = [RunDir.create(results, make_spec(seed=seed)).id for seed in range(40)]  # two of 40 share a first digit
+    ledger = load_ledger(results)
+    assert find_run(ledger, ids[0]) == ids[0]
+    shared = next(d for d in "0123456789abcdef" if sum(i.startswith(d) for i in ids) > 1)
+    with pytest.raises(InputError, match=rf"runs start with '{shared}': {shared}"):
+        find_run(ledger, shared)
+    with pytest.raises(InputError, match="no run starts with 'xyz'; `ettsweep status` lists them"):
+        find_run(ledger, "xyz")
+
+
+def test_a_broken_run_is_found_too(results: Path, spec: RunSpec) -> None:
+    RunDir.create(results, spec).spec_path.write_text("{")
+    assert find_run(load_ledger(results), spec.run_id[:5]) == spec.run_id
+
+
+# --- plans ----------------------------------------------------------------------------------------------------------
+
+
+def ledger_of(states: dict[RunSpec, State]) -> Ledger:
+    runs = {
+        spec.run_id: Run(RunDir(Path("runs") / spec.run_id), spec, Status(state, f"because {state}"))
+        for spec, state in states.items()
+    }
+    return Ledger(runs, {})
+
+
+@pytest.mark.parametrize(
+    ("state", "action"),
+    [
+        (State.MISSING, "submit"),
+        (State.INTERRUPTED, "retry"),
+        (State.QUEUED, "keep"),
+        (State.RUNNING, "keep"),
+        (State.DONE, "keep"),
+        (State.DIVERGED, "keep"),
+        (State.FAILED, "blocked"),
+        (State.CANCELLED, "blocked"),
+        (State.UNKNOWN, "blocked"),
+    ],
+)
+def test_the_state_decides_what_is_done_about_a_run(spec: RunSpec, state: State, action: str) -> None:
+    plan = make_plan([spec], ledger_of({spec: state}))
+    found = {name: getattr(plan, name) for name in ("submit", "retry", "keep", "blocked") if getattr(plan, name)}
+    assert list(found) == [action]
+    (planned,) = found[action]
+    assert (planned.id, planned.spec, planned.state) == (spec.run_id, spec, state)
+    assert planned.reason == f"because {state}"
+
+
+def test_there_is_an_action_for_every_state(make_spec: MakeSpec) -> None:
+    states = {make_spec(seed=number): state for number, state in enumerate(State)}
+    plan = make_plan(states, ledger_of(states))
+    assert len(plan.submit + plan.retry + plan.keep + plan.blocked) == len(State)
+
+
+def test_a_run_that_is_nowhere_is_submitted(spec: RunSpec) -> None:
+    assert [p.spec for p in make_plan([spec], Ledger({}, {})).submit] == [spec]
+
+
+def test_a_run_with_a_damaged_spec_is_taken_on(spec: RunSpec) -> None:
+    plan = make_plan([spec], Ledger({}, {spec.run_id: "spec.json was edited"}))
+    (planned,) = plan.retry
+    assert (planned.spec, planned.state) == (spec, State.INTERRUPTED)
+    assert planned.reason == "its spec.json is damaged and will be written anew"
+    assert plan.to_launch == (planned,)
+
+
+def test_a_run_asked_for_twice_is_planned_once(make_spec: MakeSpec) -> None:
+    once, mapped_back = make_spec(lr=0.1), make_spec(lr=0.1 * (1 + 1e-15))
+    assert once != mapped_back
+    assert len(make_plan([once, once, mapped_back], Ledger({}, {})).submit) == 1
+
+
+def test_interrupted_runs_are_launched_first_and_order_is_kept(make_spec: MakeSpec) -> None:
+    specs = [make_spec(seed=seed) for seed in range(4)]
+    plan = make_plan(specs, ledger_of({specs[1]: State.INTERRUPTED, specs[3]: State.INTERRUPTED}))
+    assert [p.spec.seed for p in plan.to_launch] == [1, 3, 0, 2]
+
+
+def test_what_is_not_wanted_is_not_planned(make_spec: MakeSpec) -> None:
+    wanted, other = make_spec(seed=0), make_spec(seed=1)
+    plan = make_plan([wanted], ledger_of({other: State.FAILED}))
+    assert [p.spec for p in plan.to_launch] == [wanted]
+    assert not plan.keep + plan.blocked
+
+
+def test_planning_is_repeatable(make_spec: MakeSpec) -> None:
+    specs = [make_spec(seed=seed) for seed in range(3)]
+    ledger = ledger_of({specs[0]: State.DONE, specs[1]: State.FAILED})
+    assert make_plan(specs, ledger) == make_plan(specs, ledger)
+
+
+# --- pruned ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pruned(results: Path, spec: RunSpec) -> RunSpec:
+    """Prune a run that two processes have trained for five seconds."""
+    attempt = start(results, spec)
+    attempt.record_execution({"processes": 2})
+    attempt.append(attempt.timings_path, [{"progress": 0.5, "wall_s": 5.0}])
+    RunDir(attempt.run).prune(8, "why")
+    attempt.fail("interrupted", "pruned")
+    return spec
+
+
+def test_a_pruned_run_goes_on_for_whoever_wants_it(results: Path, pruned: RunSpec) -> None:
+    ledger = load_ledger(results)
+    wanted = make_plan([pruned], ledger)
+    assert [(p.id, p.state, p.reason) for p in wanted.retry] == [(pruned.run_id, State.PRUNED, "at step 8: why")]
+    assert wanted.under_way
+
+
+def test_a_pruned_run_has_no_score_and_has_cost_what_it_took(results: Path, pruned: RunSpec) -> None:
+    run = load_ledger(results).runs[pruned.run_id]
+    assert (run.state, run.score, run.result, cost_s(run)) == (State.PRUNED, None, None, 10.0)

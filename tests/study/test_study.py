@@ -1,0 +1,207 @@
+import itertools
+import math
+import random
+
+import pytest
+
+from ettsweep.errors import InputError
+from ettsweep.runs.spec import point_identity
+from ettsweep.schema import validate
+from ettsweep.strategies.strategy import map_point
+from ettsweep.study.study import PRINTED, Axis, Point, expand, neighbours, parse_point, snap
+
+FREE, FIXED = Axis(low=-1, high=1), Axis(fixed=True)
+STRATEGIES = [None, 0.0, 0.25, 0.5, 1.0]
+
+
+def random_points(count: int) -> list[Point]:
+    rng = random.Random(0)
+    return [Point(2 ** rng.uniform(-20, 10), 2 ** rng.uniform(-30, 3)) for _ in range(count)]
+
+
+# --- neighbours -----------------------------------------------------------------------------------------------------
+
+
+def test_the_neighbours_are_the_six_of_the_paper() -> None:
+    lr, wd = 20.0, 4e-5
+    six = {(2 * lr, wd), (lr, 2 * wd), (2 * lr, wd / 2), (lr / 2, 2 * wd), (lr, wd / 2), (lr / 2, wd)}
+    found = neighbours(Point(lr, wd), FREE, FREE)
+    assert len(found) == 6
+    assert {(point.lr, point.wd) for point in found} == six
+    assert not {Point(2 * lr, 2 * wd), Point(lr / 2, wd / 2)} & set(found)
+
+
+def test_one_free_axis_has_two_neighbours() -> None:
+    assert set(neighbours(Point(8.0, 0.5), FREE, FIXED)) == {Point(16.0, 0.5), Point(4.0, 0.5)}
+    assert set(neighbours(Point(8.0, 0.5), FIXED, FREE)) == {Point(8.0, 1.0), Point(8.0, 0.25)}
+
+
+def test_no_free_axis_has_no_neighbours() -> None:
+    assert neighbours(Point(8.0, 0.5), FIXED, FIXED) == []
+
+
+def test_a_fixed_wd_of_zero_keeps_its_two_neighbours() -> None:
+    assert set(neighbours(Point(1.0, 0.0), FREE, FIXED)) == {Point(2.0, 0.0), Point(0.5, 0.0)}
+
+
+def test_fractional_steps_move_by_that_power_of_two() -> None:
+    half, quarter = Axis(low=-1, high=1, step=0.5), Axis(low=-1, high=1, step=0.25)
+    found = neighbours(Point(1.0, 1.0), half, quarter)
+    r, q = math.sqrt(2), 2**0.25
+    expected = [(r, 1), (1, q), (r, 1 / q), (1 / r, q), (1, 1 / q), (1 / r, 1)]
+    assert len(found) == 6
+    assert set(found) == {Point(*other) for other in expected}
+
+
+def test_being_a_neighbour_is_mutual() -> None:
+    for point in random_points(50):
+        for other in neighbours(point, FREE, FREE):
+            assert point in neighbours(other, FREE, FREE)
+
+
+# --- ranges ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "step", "offsets"),
+    [
+        (-1, 1, 1, [-1, 0, 1]),
+        (-1, 1, 0.5, [-1, -0.5, 0, 0.5, 1]),
+        (0, 2, 1, [0, 1, 2]),
+        (2, 3, 1, [2, 3]),
+        (-1.5, 1.5, 1, [-1, 0, 1]),
+        (0.4, 1.1, 0.5, [0.5, 1.0]),
+        (-2, 0, 2, [-2, 0]),
+        (0, 0, 1, [0]),
+        (0.3, 0.6, 0.1, [0.3, 0.4, 0.5, 0.6]),
+    ],
+)
+def test_offsets_are_the_multiples_of_the_step_in_the_range(
+    low: float, high: float, step: float, offsets: list[float]
+) -> None:
+    assert Axis(low=low, high=high, step=step).offsets() == pytest.approx(offsets)
+
+
+def test_ranges_of_one_step_share_a_lattice() -> None:
+    inner, outer = Axis(low=-0.7, high=0.7, step=0.1).offsets(), Axis(low=-3, high=3, step=0.1).offsets()
+    assert set(inner) < set(outer)
+
+
+def test_a_fixed_axis_holds_the_centre_alone() -> None:
+    assert Axis(low=-3, high=3, fixed=True).offsets() == [0.0]
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"low": 1.0, "high": -1.0}, "axis: empty range: 1 is above -1"),
+        ({"low": 0.2, "high": 0.8}, "axis: no multiple of the step 1 between 0.2 and 0.8"),
+        (
+            {"low": -1.0, "high": 1.0, "step": 0.0},
+            "axis: step: input should be greater than or equal to 0.0009765625, got 0.0",
+        ),
+        (
+            {"low": -1.0, "high": 1.0, "step": -1.0},
+            "axis: step: input should be greater than or equal to 0.0009765625, got -1.0",
+        ),
+        (
+            {"low": -1.0, "high": 1.0, "step": 1e-9},
+            "axis: step: input should be greater than or equal to 0.0009765625, got 1e-09",
+        ),
+        (
+            {"low": -64.0, "high": 64.0, "step": 65.0},
+            "axis: step: input should be less than or equal to 64, got 65.0",
+        ),
+        ({"lo": -1.0}, "axis: lo: unknown key; did you mean low?"),
+    ],
+)
+def test_an_impossible_range_is_refused(data: object, message: str) -> None:
+    with pytest.raises(InputError) as error:
+        validate(Axis, data, "axis")
+    assert str(error.value) == message
+
+
+def test_the_finest_and_the_coarsest_step_are_legal() -> None:
+    assert len(validate(Axis, {"low": -1.0, "high": 1.0, "step": 2.0**-10}, "axis").offsets()) == 2**11 + 1
+    assert validate(Axis, {"low": -64.0, "high": 64.0, "step": 64.0}, "axis").offsets() == [-64, 0, 64]
+
+
+def test_a_grid_is_the_product_of_its_axes_around_the_centre() -> None:
+    points = expand(Point(4.0, 0.5), FREE, Axis(low=0, high=1))
+    assert points == [Point(lr, wd) for lr in (2.0, 4.0, 8.0) for wd in (0.5, 1.0)]
+
+
+# --- points as keys -------------------------------------------------------------------------------------------------
+
+
+def test_points_are_equal_where_ids_round_them_alike() -> None:
+    for point in random_points(100):
+        for nudged in (point.moved(1e-15, 0), point.moved(4e-10, 4e-10), point.moved(0, -6e-10), point.moved(1e-7, 0)):
+            alike = point_identity(*point) == point_identity(*nudged)
+            assert (point == nudged) is alike
+            assert len({point, nudged}) == 2 - alike
+    assert tuple(point_identity(20.0, 4e-5).values()) == Point(20.0, 4e-5).key
+
+
+@pytest.mark.parametrize("width", [16, 768, 1000, 2048])
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+def test_points_are_found_after_a_round_trip_through_all_strategies(width: int, optimizer: str) -> None:
+    points = random_points(100)
+    known = {point: number for number, point in enumerate(points)}
+    for number, point in enumerate(points):
+        for route in itertools.permutations(STRATEGIES, 3):
+            lr, wd = point
+            for a, b in itertools.pairwise((*route, route[0])):
+                lr, wd = map_point(lr, wd, a, b, width, optimizer)  # type: ignore[arg-type]
+            assert known[snap(Point(lr, wd), known)] == number
+
+
+def test_points_a_tenth_of_a_step_apart_are_two() -> None:
+    known = {Point(1.0, 1.0): "here"}
+    for other in (Point(1.0, 1.0).moved(0.1, 0), Point(1.0, 1.0).moved(0, -0.1), Point(2.0, 1.0)):
+        assert other not in known
+        assert snap(other, known, PRINTED) is other
+
+
+def test_a_point_that_was_rounded_otherwise_means_the_known_one() -> None:
+    for number in range(100):
+        point = Point(2 ** ((number + 0.4999) * 1e-9), 1.0)
+        for shift in (-9.9e-7, -1e-7, 1e-10, 1e-7, 9.9e-7):
+            assert snap(point.moved(shift, -shift), [point]) == point
+        for shift in (-1.1e-6, 1.1e-6):
+            assert snap(point.moved(shift, 0), [point]) != point
+
+
+def test_of_several_known_points_the_nearest_is_meant() -> None:
+    step = 2.0**-10
+    known = [Point(1.0, 1.0).moved(i * step, 0) for i in range(5)]
+    for i, point in enumerate(known):
+        assert snap(point.moved(0.3 * step, 0), known, PRINTED) is known[i]
+        assert snap(point.moved(1e-7, 0), known[::-1]) is known[i]
+    assert snap(Point(3.0, 1.0), []) == Point(3.0, 1.0)
+
+
+def test_wd_zero_is_a_point_of_its_own() -> None:
+    known = {Point(1.0, 0.0)}
+    assert Point(1.0, 0.0) in known
+    assert Point(1.0, 1e-300) not in known
+    assert snap(Point(1.0, 1e-300), known, PRINTED) not in known
+    assert snap(Point(1.0 + 1e-9, 0.0), known) in known
+
+
+# --- points as text -------------------------------------------------------------------------------------------------
+
+
+def test_a_point_is_read_as_lr_and_wd() -> None:
+    assert parse_point("20,4e-5", "--at") == Point(20.0, 4e-5)
+    assert parse_point("1e-3, 0", "--at") == Point(1e-3, 0.0)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "20", "20,", "20,4e-5,1", "a,b", "0,1", "-1,1", "1,-1", "nan,1", "inf,1", "1,inf", "2^-6,2^x", "2^9999,1"],
+)
+def test_a_point_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(InputError) as error:
+        parse_point(text, "--at")
+    assert str(error.value) == f"--at: LR,WD is expected, such as 2^-6,0.5, got {text!r}"

@@ -1,0 +1,86 @@
+"""Searching, round after round, on made surfaces."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from bench.simulate import Series, Way, centre_alone, simulate
+from bench.worlds import Made
+from ettsweep.study.criterion import Criterion
+from ettsweep.study.run_index import Ledger
+from ettsweep.study.samplers import SAMPLERS
+from ettsweep.study.study import Search
+from ettsweep.study.suggesting import Searching
+from ettsweep.study.sweep_store import Proposal
+from ettsweep.study.verification import Budget, Verification
+
+BOWL = Made("bowl", 0.02)
+
+
+def searched(searching: Searching, search: Search) -> list[Proposal]:
+    """Return what was proposed in a whole sweep."""
+    found: list[Proposal] = []
+    searching.keep = lambda sweep, proposals: found.extend(proposals)
+    simulate(search, BOWL, Budget(60), slots=2, searching=searching)
+    return found
+
+
+class Forgetful(Searching):
+    """One that is killed after each round: nothing is left of it but what was kept."""
+
+    def further(self, searches: Sequence[Search], ledger: Ledger, at_once: int, most: int) -> list[Search]:
+        starts = {search.key: self.starts[search.key] for search in searches if not search.proposed}
+        again = Searching(self.sampler, self.propose, self.trials, starts, {*self.over}, keep=self.keep)
+        found = again.further(searches, ledger, at_once, most)
+        self.over = again.over
+        return found
+
+
+@pytest.mark.parametrize("sampler", [name for name in SAMPLERS if name != "gp"])
+def test_a_search_that_is_killed_after_each_round_proposes_the_same(sampler: str) -> None:
+    """It starts beside the centre of its lattice, which only its first proposal says."""
+    search, whole = Way(sampler, trials=12, off=3).begin(centre_alone((0,), Criterion()), BOWL)
+    assert whole
+    killed = Forgetful(whole.sampler, whole.propose, whole.trials, whole.starts)
+    asked = searched(whole, search)
+    assert asked == searched(killed, search)
+    points = [point for proposal in asked for point in proposal.points]
+    assert len({(point.lr, point.wd) for point in points}) == len(points) <= 12
+    assert sampler == "surface" or len(points) == 12
+
+
+@pytest.mark.parametrize("off", [0, 1, 4])
+def test_a_simulated_search_starts_as_far_off_the_best_point_as_it_is_told(off: int) -> None:
+    """Steps are counted along axes, each by itself."""
+    for number in range(6):
+        world = replace(BOWL, number=number)
+        search, searching = Way("surface", off=off).begin(centre_alone((0,), Criterion()), world)
+        assert searching
+        start = searching.starts[search.key].point
+        place = [round(a - b) for a, b in zip(start.log2(), search.centre.log2(), strict=True)]
+        assert sum(abs(x - best) for x, best in zip(place, world.best, strict=True)) == off
+        (climb, nobody) = Way("climb", off=off).begin(centre_alone((0,), Criterion()), world)
+        assert nobody is None
+        assert climb.points == (start,)
+
+
+def test_from_afar_the_surface_takes_fewer_runs_than_the_climb() -> None:
+    """On bowls, from four steps off: the surface takes fewer runs than the climb, and no worse an optimum."""
+    found = {}
+    for way in ("climb", "surface"):
+        series = Series(centre_alone((0,), Criterion()), Made("bowl", 0.04), Budget(200), way=Way(way, off=4))
+        found[way] = [series.outcome(number) for number in range(8)]
+    assert all(one.declared for some in found.values() for one in some)
+    runs = {way: sum(one.runs for one in some) for way, some in found.items()}
+    assert runs["surface"] < runs["climb"]
+    assert max(one.regret or 0 for one in found["surface"]) < 0.02
+
+
+@pytest.mark.parametrize(("runs", "named"), [(19, 19), (20, 10), (24, 14), (60, 30)])
+def test_a_budget_is_kept_for_the_verdict_where_that_leaves_as_much_for_the_search(runs: int, named: int) -> None:
+    search, searching = Way("random", trials=30).begin(centre_alone((0,), Criterion()), BOWL)
+    assert searching
+    asking = Verification([search], budget=Budget(runs), at_once=100, searching=searching)
+    asking.plan(Ledger({}, {}))
+    assert len(asking.searches[0].proposed) == named

@@ -1,0 +1,155 @@
+"""The surface against the same model written out in full, ordinary least squares, and scipy's distributions."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from ettsweep.study import surface as module
+from ettsweep.study.surface import Array, Layout, fit, pairs, student_quantile
+
+X = np.array([[0, 0], [1, 0], [0, 1], [1, -1], [-1, 1], [0, -1], [-1, 0]], dtype=float)
+
+
+def layout_of(seed: int, noise: float = 0.1, missing: float = 0.3, seeds: int = 5) -> Layout:
+    """Return scores of a bowl, some of them missing; every point and every seed has some."""
+    rng = np.random.default_rng(seed)
+    scored = (rng.random((len(X), seeds)) > missing).astype(float)
+    scored[:, 0] = scored[0] = 1.0
+    f = 0.1 * (X[:, 0] - 0.3) ** 2 + 0.05 * X[:, 1] ** 2
+    y = f[:, None] + rng.normal(size=seeds) + noise * rng.normal(size=scored.shape)
+    return Layout(X, scored, y * scored)
+
+
+def written_out(
+    layout: Layout, lengths: tuple[float, float], ratio: float, own: float
+) -> tuple[Array, Array, float, float]:
+    """Return mean and covariance (sigma 1) of f less its value at the first point, square and log determinant.
+
+    As one Gaussian of all scores, seeds' effects with a variance so large that it stands for a flat prior.
+    """
+    at = np.argwhere(layout.scored_PS > 0)
+    y = layout.y_PS[at[:, 0], at[:, 1]]
+    x = layout.x_PD
+    k = (1 - own) * np.exp(-0.5 * (((x[:, None] - x[None]) / np.array(lengths)) ** 2).sum(2)) + own * np.eye(len(x))
+    flat = 1e7
+    cov = ratio * k[np.ix_(at[:, 0], at[:, 0])] + flat * (at[:, None, 1] == at[None, :, 1]) + np.eye(len(y))
+    across = ratio * k[:, at[:, 0]]
+    signs = np.eye(len(x)) - np.eye(len(x))[0]
+    mean = signs @ across @ np.linalg.solve(cov, y)
+    left = signs @ (ratio * k - across @ np.linalg.solve(cov, across.T)) @ signs.T
+    seeds = layout.scored_PS.shape[1]
+    return mean, left, float(y @ np.linalg.solve(cov, y)), float(np.linalg.slogdet(cov)[1] - seeds * np.log(flat))
+
+
+@pytest.fixture
+def known_unknowns(monkeypatch: pytest.MonkeyPatch) -> tuple[float, float, float]:
+    """Have the fit integrate over one value of each unknown: length scale 2, ratio 5, own share 0.1."""
+    monkeypatch.setattr(module, "LENGTHS", (2.0,))
+    monkeypatch.setattr(module, "RATIOS", (5.0,))
+    monkeypatch.setattr(module, "OWN", (0.1,))
+    module._kernels.cache_clear()
+    yield 2.0, 5.0, 0.1
+    module._kernels.cache_clear()
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("further", [0, 2])
+def test_the_posterior_is_that_of_the_model_written_out(
+    seed: int, further: int, known_unknowns: tuple[float, float, float]
+) -> None:
+    """Also of points that have no score."""
+    length, ratio, own = known_unknowns
+    layout = layout_of(seed).wider(np.array([[2.0, 0.0], [-1.0, -1.0]])[:further])
+    surface = fit(layout)
+    mean, cov, square, _ = written_out(layout, (length, length), ratio, own)
+    signs = np.eye(len(layout.x_PD)) - np.eye(len(layout.x_PD))[0]
+    assert signs @ surface.mean == pytest.approx(mean, abs=1e-5)
+    assert signs @ surface.cov_HPP[0] @ signs.T == pytest.approx(cov, abs=1e-5)
+    assert surface.variance_H[0] * layout.dof == pytest.approx(square, rel=1e-4)
+
+
+def test_values_of_the_unknowns_are_weighed_by_their_marginal_likelihood(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LENGTHS", (1.0, 3.0))
+    monkeypatch.setattr(module, "RATIOS", (2.0, 20.0))
+    monkeypatch.setattr(module, "OWN", (0.0, 0.1))
+    module._kernels.cache_clear()
+    layout = layout_of(1)
+    weights = {}
+    for a, b, ratio, own in product((1.0, 3.0), (1.0, 3.0), (2.0, 20.0), (0.0, 0.1)):
+        _, _, square, logdet = written_out(layout, (a, b), ratio, own)
+        prior = -0.5 * sum(np.log(length / module.TYPICAL_LENGTH) ** 2 for length in (a, b)) / module.LENGTH_SPREAD**2
+        weights[a, b, ratio, own] = np.exp(-0.5 * layout.dof * np.log(square) - 0.5 * logdet + prior)
+    expected = np.array(sorted(weights.values())) / sum(weights.values())
+    found = sorted(fit(layout).weight_H)
+    module._kernels.cache_clear()
+    assert found == pytest.approx(expected[-len(found) :], rel=1e-3)
+
+
+def test_pairs_are_least_squares_of_the_two_way_layout() -> None:
+    layout = layout_of(4)
+    at = np.argwhere(layout.scored_PS > 0)
+    design = np.hstack([np.eye(len(X))[at[:, 0]][:, 1:], np.eye(layout.scored_PS.shape[1])[at[:, 1]]])
+    y = layout.y_PS[at[:, 0], at[:, 1]]
+    coefficients, square, rank, _ = np.linalg.lstsq(design, y, rcond=None)
+    surface = pairs(layout)
+    assert surface.dof == len(y) - rank
+    assert surface.noise == pytest.approx(np.sqrt(square[0] / surface.dof), rel=1e-6)
+    others = list(range(1, len(X)))
+    mean, error = surface.differences(0, others)
+    assert -mean == pytest.approx(coefficients[: len(X) - 1], abs=1e-6)
+    exact = np.sqrt(square[0] / surface.dof * np.diag(np.linalg.inv(design.T @ design))[: len(X) - 1])
+    assert error == pytest.approx(exact * np.sqrt(surface.dof / (surface.dof - 2)), rel=1e-5)
+
+
+def test_draws_are_those_of_students_t() -> None:
+    surface = pairs(layout_of(2))
+    mean, error = surface.differences(0, [3])
+    scale = error[0] / np.sqrt(surface.dof / (surface.dof - 2))
+    drawn = surface.draws(0, [3])[:, 0]
+    assert stats.kstest((drawn - mean[0]) / scale, stats.t(surface.dof).cdf).pvalue > 0.01
+    assert (surface.draws(0, [3]) == surface.draws(0, [3])).all(), "the same scores give the same verdict"
+
+
+def test_draws_do_not_depend_on_the_signs_of_eigenvectors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They differ between machines, as turns do among those of one eigenvalue."""
+    surface = pairs(layout_of(3))
+    drawn, eigh = surface.draws(0, [1, 2, 3]), np.linalg.eigh
+
+    def turned(matrices: Array) -> tuple[Array, Array]:
+        values, vectors = eigh(matrices)
+        return values, vectors * [-1.0, 1.0, -1.0]
+
+    monkeypatch.setattr(np.linalg, "eigh", turned)
+    assert surface.draws(0, [1, 2, 3]) == pytest.approx(drawn, rel=1e-9)
+
+
+@pytest.mark.parametrize("probability", [0.8, 0.95, 0.999, 0.9999])
+@pytest.mark.parametrize("dof", [8, 20, 100])
+def test_quantiles_of_students_t(probability: float, dof: int) -> None:
+    assert student_quantile(probability, dof) == pytest.approx(stats.t.ppf(probability, dof), rel=0.03)
+
+
+def test_a_point_off_the_surface_and_noise_that_grows_are_seen() -> None:
+    rng = np.random.default_rng(0)
+    x = np.array([[i, j] for i in range(-2, 3) for j in range(-2, 3)], dtype=float)
+    f = 0.05 * (x**2).sum(1)
+    even = f[:, None] + 0.01 * rng.normal(size=(25, 4))
+    assert np.abs(fit(Layout(x, np.ones((25, 4)), even)).misfits()).max() < 4
+    raised = even.copy()
+    raised[7] += 0.5
+    shift = fit(Layout(x, np.ones((25, 4)), raised)).misfits()
+    assert int(np.argmax(shift)) == 7
+    assert shift[7] > 4
+    growing = f[:, None] + (0.002 + 0.2 * f[:, None]) * rng.normal(size=(25, 4))
+    assert fit(Layout(x, np.ones((25, 4)), growing)).growth() > 3
+    assert abs(fit(Layout(x, np.ones((25, 4)), even)).growth()) < 3
+
+
+def test_points_that_share_no_seed_are_hardly_known_to_each_other() -> None:
+    scored = np.zeros((3, 4))
+    scored[:2, :2], scored[2, 2:] = 1, 1
+    layout = Layout(X[:3], scored, scored * np.random.default_rng(0).normal(size=(3, 4)))
+    _, error = pairs(layout).differences(0, [1, 2])
+    assert error[1] > 1000 * error[0]

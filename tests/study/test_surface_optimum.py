@@ -1,0 +1,73 @@
+"""The fitted optimum against bowls whose optimum is known, and the surface between points against itself at them."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from ettsweep.study.posterior import Evidence, Position, evidence
+from ettsweep.study.surface_optimum import optimum
+
+AROUND = list(product(range(-2, 3), repeat=2))
+
+
+def fitted(
+    centre: tuple[float, float], sd: float, seed: int = 0, seeds: int = 3, accuracy: bool = False, reach: int = 2
+) -> Evidence:
+    """Fit noisy scores of a bowl around a centre, whose axes are not those of the lattice."""
+    draw, (a, b) = np.random.default_rng(seed), centre
+    scores: dict[Position, dict[int, float]] = {
+        (float(i), float(j)): {
+            s: 1 + 0.05 * ((i - a) ** 2 + (i - a) * (j - b) + (j - b) ** 2) + 0.02 * s + draw.normal(0, sd)
+            for s in range(seeds)
+        }
+        for i, j in AROUND
+        if max(abs(i), abs(j)) <= reach
+    }
+    if accuracy:
+        scores = {p: {s: 0.9 - y / 10 for s, y in row.items()} for p, row in scores.items()}
+    found = evidence(scores, (0.0, 0.0), loss=not accuracy)
+    assert found is not None
+    return found
+
+
+def test_between_points_the_surface_is_what_it_is_at_them() -> None:
+    surface = fitted((0.3, -0.2), 0.01).surface
+    x_PD = surface.layout.x_PD
+    np.testing.assert_allclose(surface.means_at(x_PD), surface.mean, atol=1e-6)
+    cov, others = surface.covariance_at(x_PD), [0, 3, 7, 24]
+    spread = np.sqrt([cov[12, 12] + cov[p, p] - 2 * cov[12, p] for p in others])
+    np.testing.assert_allclose(spread, surface.differences(12, others)[1], rtol=1e-3)
+    cov = surface.covariance_at(np.array([[0.0, 0.0], [0.5, 0.5], [30.0, 0.0]]))
+    near, far = (cov[0, 0] + cov[p, p] - 2 * cov[0, p] for p in (1, 2))
+    assert far > 100 * near, "far from all points nothing is known"
+
+
+@pytest.mark.parametrize("accuracy", [False, True])
+def test_the_optimum_is_found_between_points_within_its_errors(accuracy: bool) -> None:
+    """Its errors are those that it has over many draws of the noise: squared, in units of theirs, 2 for two axes."""
+    off, away = [], np.zeros(2)
+    for seed in range(40):
+        found = optimum(fitted((0.3, -0.2), 0.01, seed, accuracy=accuracy))
+        assert found is not None
+        assert found.cov_DD is not None
+        away = found.position_D - (0.3, -0.2)
+        off.append(away @ np.linalg.solve(found.cov_DD, away))
+    assert 1.2 < np.mean(off) < 3.0
+    assert np.linalg.norm(away) < 0.2
+
+
+def test_at_the_edge_there_is_no_error() -> None:
+    found = optimum(fitted((4.0, 0.0), 0.01))
+    assert found is not None
+    assert (found.position_D[0], found.error) == (2.0, None)
+
+
+def test_where_its_error_leaves_the_points_none_is_stated() -> None:
+    found = optimum(fitted((0.5, 0.0), 0.2, reach=1))
+    assert found is not None
+    assert (max(abs(found.position_D)) < 0.5, found.error) == (True, None)
+
+
+def test_where_the_noise_is_unknown_there_is_no_optimum() -> None:
+    assert optimum(fitted((0.0, 0.0), 0.01, seeds=1, reach=1)) is None

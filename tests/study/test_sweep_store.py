@@ -1,0 +1,357 @@
+"""Sweeps by name: what extends one and what is refused, and who writes at the same instant."""
+
+import os
+import re
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.commandline import write_grid
+
+from ettsweep.errors import CorruptError, InputError, StorageError, TakenError
+from ettsweep.processes import process
+from ettsweep.study.criterion import Stated
+from ettsweep.study.grid_file import load_request
+from ettsweep.study.study import Axis, Centre, Point, Request
+from ettsweep.study.sweep_store import Entry, Proposal, Sweep, load_sweeps, plain
+from ettsweep.study.sweep_updates import (
+    add,
+    append,
+    check_name,
+    check_note,
+    extend,
+    followed,
+    followers,
+    propose,
+    rename_sweep,
+)
+
+Ask = Callable[..., Request]
+
+
+@pytest.fixture
+def ask(tmp_path: Path) -> Ask:
+    """Return a function that makes a request of the small grid: three lr, wd fixed."""
+
+    def make(*, changes: dict[str, object] | None = None, **options: object) -> Request:
+        path = write_grid(tmp_path / "w8.yaml", **(changes or {}))
+        return load_request(path, **options)  # type: ignore[arg-type]
+
+    return make
+
+
+def only(results: Path) -> Sweep:
+    (sweep,) = load_sweeps(results).named.values()
+    return sweep
+
+
+# --- extending ------------------------------------------------------------------------------------------------------
+
+
+def test_what_was_asked_is_read_as_it_was_kept(ask: Ask, results: Path) -> None:
+    request = ask(
+        strategies=["standard", "s=0.1"], overrides=["optimizer=sgd", "centre_sgd={standard: {lr: 1, wd: 0}}"]
+    )
+    extend(results, "w8", request, "a first look")
+    sweep = only(results)
+    assert (sweep.name, sweep.requests, sweep.note, sweep.archived) == ("w8", (request,), "a first look", False)
+    assert list(sweep.specs()) == request.specs()
+    assert load_sweeps(results / "none").named == {}
+
+
+@pytest.mark.parametrize(
+    ("changes", "stays"),
+    [
+        ({"launch_set": ("slots=2",)}, True),
+        ({"seeds": (0, 1)}, True),
+        ({"criterion": Stated(confidence=0.9)}, True),
+        ({"lr": Axis(low=-3, high=5)}, False),
+    ],
+)
+def test_a_search_has_started_where_its_first_proposal_says_while_its_ranges_stay(
+    ask: Ask, results: Path, changes: dict[str, object], stays: bool
+) -> None:
+    """Another place to train, further seeds, another verdict: the same search goes on, for this strategy alone."""
+
+    def starts() -> list[Point | None]:
+        return [search.start for search in only(results).searches]
+
+    request = ask(strategies=["standard", "mup"]).model_copy(update={"searched": True})
+    extend(results, "w8", request)
+    for lr, start in ((0.5, Centre(lr=0.5, wd=0.25)), (0.25, None)):
+        points = (Centre(lr=lr, wd=0.25),)
+        propose(results, "w8", [Proposal(strategy="standard", sampler="surface", points=points, start=start)])
+    assert starts() == [Point(0.5, 0.25), None]
+    of_mup = request.model_copy(update={"lr": Axis(low=-3, high=5), "centres": {"mup": request.centres["mup"]}})
+    extend(results, "w8", of_mup)
+    assert starts() == [Point(0.5, 0.25), None], "the ranges of another strategy"
+    extend(results, "w8", request.model_copy(update=changes))
+    assert starts() == [Point(0.5, 0.25) if stays else None, None]
+    more = Proposal(strategy="standard", sampler="surface", points=(Centre(lr=0.125, wd=0.25),))
+    propose(results, "w8", [more])
+    assert starts() == [Point(0.5, 0.25) if stays else None, None], "also once there are further proposals"
+
+
+def test_points_strategies_and_seeds_extend_a_sweep(ask: Ask, results: Path) -> None:
+    extend(results, "w8", ask(seeds=[0]))
+    extend(results, "w8", ask(seeds=[1], lr_range="1:3"))
+    extend(results, "w8", ask(strategies=["mup"]))
+    standard, mup = only(results).searches
+    assert {search.sweep for search in (standard, mup)} == {"w8"}
+    assert [search.strategy for search in (standard, mup)] == ["standard", "mup"]
+    assert [point.lr for point in standard.points] == [0.125, 0.25, 0.5, 1.0, 2.0]
+    assert standard.seeds == mup.seeds == (0, 1), "seeds belong to the sweep"
+    assert len(list(only(results).specs())) == 2 * (5 + 3)
+
+
+@pytest.mark.parametrize("again", [{}, {"lr_range": "0:1"}, {"seeds": [1]}, {"strategies": ["mup"]}])
+def test_what_adds_nothing_leaves_no_file(ask: Ask, results: Path, again: dict[str, object]) -> None:
+    extend(results, "w8", ask(seeds=[0, 1], strategies=["standard", "mup"]))
+    extend(results, "w8", ask(**{"seeds": [0, 1], **again}))
+    assert len(only(results).entries) == 1
+
+
+def test_another_place_to_train_is_remembered(ask: Ask, results: Path) -> None:
+    first = ask()
+    extend(results, "w8", first)
+    extend(results, "w8", first.model_copy(update={"launch_set": ("slots=1",)}))
+    assert only(results).requests[-1].launch_set == ("slots=1",)
+    assert len(only(results).searches) == 1
+
+
+def test_a_centre_that_was_rounded_otherwise_asks_for_the_same_points(ask: Ask, results: Path) -> None:
+    extend(results, "w8", first := ask())
+    extend(results, "w8", ask(overrides=[f"centre.standard.lr={0.25 * 2**1e-7!r}"]))
+    (search,) = only(results).searches
+    assert search.points == first.searches()[0].points
+    assert len(only(results).entries) == 1
+
+
+# --- refusing -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "told", "free"),
+    [
+        ({"overrides": ["batch_size=64"]}, "batch_size is 32 there, 64 here", "w8-batch_size-64"),
+        ({"overrides": ["model.width=16"]}, "model.width is 8 there, 16 here", "w8-width-16"),
+        ({"overrides": ["optimizer={kind: sgd}", "centre_sgd={standard: {lr: 1, wd: 0.25}}"]}, "optimizer.kind is adamw there, sgd here", "w8-sgd"),
+        ({"overrides": ["strategy.mlp_factor=include"]}, "mlp_factor is ignore there, include here", "w8-mlp_factor-include"),
+        ({"wd_range": "-1:1"}, "wd is fixed there, searched here", "w8-wd-searched"),
+        ({"lr_range": "-1:1:0.5"}, "the step of lr is 1 there, 0.5 here", "w8-lr-step-0.5"),
+        ({"overrides": ["centre.standard.wd=0.5"]}, "wd of standard is fixed at 2^-2 there, 2^-1 here", "w8-wd-0.5"),
+        ({"overrides": ["centre.standard.lr=0.3"]}, "lr of standard is steps of 1 in log2 from 2^-2 there, 0.3 here", "w8-lr-0.3"),
+    ],
+)  # fmt: skip
+def test_another_question_is_refused_with_what_differs_and_a_free_name(
+    ask: Ask, results: Path, options: dict[str, object], told: str, free: str
+) -> None:
+    extend(results, "w8", ask())
+    with pytest.raises(TakenError, match=re.escape(told)) as error:
+        extend(results, "w8", ask(**options))
+    assert (error.value.free, len(only(results).entries)) == (free, 1)
+    extend(results, free, ask(**options))
+    with pytest.raises(TakenError) as error:
+        extend(results, "w8", ask(**options))
+    assert error.value.free == f"{free}-2"
+
+
+def test_a_centre_on_the_lattice_extends(ask: Ask, results: Path) -> None:
+    extend(results, "w8", ask())
+    extend(results, "w8", ask(overrides=["centre.standard.lr=2"], lr_range="0:0"))
+    assert Point(2.0, 0.25) in only(results).searches[0].points
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", ".", "..", "a/b", "/etc", "a\\b", "-x", "a\n", "a\x1b[31m", "x" * 65, "é", "a.", "0123456789ab", "a b", "~"],
+)
+def test_names_that_could_be_anything_else_are_refused(name: str) -> None:
+    with pytest.raises(InputError, match="--name"):
+        check_name(name)
+
+
+def test_any_text_can_be_made_a_name() -> None:
+    for text in ("my grid", "../../etc/passwd", "s=0.25", "…", "w" * 99, "-.-"):
+        assert check_name(plain(text))
+
+
+# --- at the same instant --------------------------------------------------------------------------------------------
+
+
+def test_two_commands_at_the_same_instant_are_both_in(ask: Ask, results: Path) -> None:
+    requests = [ask(seeds=[seed]) for seed in range(8)]
+    barrier = threading.Barrier(len(requests))
+
+    def one(request: Request) -> None:
+        barrier.wait()
+        extend(results, "w8", request)
+
+    threads = [threading.Thread(target=one, args=(request,)) for request in requests]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(only(results).searches[0].seeds) == list(range(8))
+    assert len(only(results).entries) == 8
+
+
+def test_of_two_that_differ_at_the_same_instant_one_is_refused(ask: Ask, results: Path) -> None:
+    requests = [ask(overrides=[f"batch_size={size}"]) for size in (16, 32, 64)]
+    barrier, refused = threading.Barrier(len(requests)), []
+
+    def one(request: Request) -> None:
+        barrier.wait()
+        try:
+            extend(results, "w8", request)
+        except TakenError as error:
+            refused.append(error)
+
+    threads = [threading.Thread(target=one, args=(request,)) for request in requests]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (len(refused), len(only(results).entries)) == (2, 1)
+
+
+# --- note, archive, rename ------------------------------------------------------------------------------------------
+
+
+def test_of_several_notes_the_last_counts_whatever_file_times_say(ask: Ask, results: Path) -> None:
+    extend(results, "w8", ask())
+    for number, text in enumerate(("first", "second"), 2):
+        add(results, "w8", Entry(note=text))
+        os.utime(results / "sweeps" / "w8" / f"{number:04d}.yaml", (10**9 - number, 10**9 - number))
+    add(results, "w8", Entry(archived=True))
+    assert (only(results).note, only(results).archived) == ("second", True)
+    assert load_sweeps(results).chosen() == []
+    assert load_sweeps(results).chosen(["w8"]) == [only(results)]
+    add(results, "w8", Entry(archived=False))
+    assert extend(results, "w8", ask(), note="second") == "", "the same note says nothing new"
+    add(results, "w8", Entry(archived=True))
+    assert extend(results, "w8", ask(seeds=[1])) == "sweep w8 is extended, and no longer archived"
+    assert not only(results).archived
+    with pytest.raises(InputError, match="unknown sweep 'w9'"):
+        add(results, "w9", Entry(note="of nothing"))
+
+
+def test_a_renamed_sweep_is_the_same_but_for_its_name(ask: Ask, results: Path) -> None:
+    extend(results, "w8", request := ask())
+    rename_sweep(results, "w8", "width-8")
+    assert (only(results).name, only(results).requests) == ("width-8", (request,))
+    extend(results, "w8", ask(overrides=["batch_size=16"]))
+    for new in ("w8", "width-8"):
+        with pytest.raises(InputError, match="already"):
+            rename_sweep(results, "width-8", new)
+
+
+def test_a_sweep_that_a_command_follows_keeps_its_name(ask: Ask, results: Path) -> None:
+    extend(results, "w8", ask())
+    with followed(results, ["w8"]), pytest.raises(InputError, match=f"process {process().pid} on "):
+        rename_sweep(results, "w8", "other")
+    rename_sweep(results, "w8", "other")
+    assert [path.name for path in (results / "sweeps" / "other").iterdir() if path.suffix == ".json"] == []
+
+
+def test_followers_of_a_sweep_are_processes_that_live(results: Path) -> None:
+    (results / "sweeps" / "w").mkdir(parents=True)
+    with followed(results, ["w"]):
+        (path,) = followers(results, "w")
+        assert followers(results, "other") == {}
+        path.with_name("follower-dead.json").write_text(path.read_text().replace('"pid": ', '"pid": 9999'))
+        assert list(followers(results, "w")) == [path]
+    assert followers(results, "w") == {}
+
+
+# --- damaged, and of other versions ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("content", ["", "[", "version: 1\nasked: 3", "version: 2", "asked: {grid: a}", "- 1", "\x00"])
+def test_a_damaged_sweep_is_named_and_others_go_on(ask: Ask, results: Path, content: str) -> None:
+    extend(results, "w8", ask())
+    extend(results, "other", ask())
+    path = results / "sweeps" / "w8" / "0001.yaml"
+    path.write_text(content)
+    sweeps = load_sweeps(results)
+    assert list(sweeps.named) == ["other"]
+    assert str(path) in sweeps.broken["w8"]
+    with pytest.raises(CorruptError, match=re.escape(str(path))):
+        sweeps.chosen(["w8"])
+    with pytest.raises(CorruptError, match=re.escape(str(path))):
+        extend(results, "w8", ask(seeds=[7]))
+
+
+def test_a_sweep_of_which_a_file_is_missing_is_damaged(ask: Ask, results: Path) -> None:
+    extend(results, "w8", ask())
+    for seed in (1, 2):
+        extend(results, "w8", ask(seeds=[seed]))
+    add(results, "w8", Entry(note="mine"))
+    folder = results / "sweeps" / "w8"
+    (folder / "0002.yaml").rename(folder / "away.txt")
+    assert load_sweeps(results).broken["w8"].startswith(f"{folder / '0002.yaml'} is missing; ")
+    (folder / "0002.yaml").mkdir()
+    assert str(folder / "0002.yaml") in load_sweeps(results).broken["w8"]
+    (folder / "0002.yaml").rmdir()
+    for path in folder.glob("000[13].yaml"):
+        path.unlink()
+    (folder / "0004.yaml").rename(folder / "0001.yaml")
+    assert "no file says what was asked for" in load_sweeps(results).broken["w8"]
+
+
+@pytest.mark.parametrize("text", ["1e5", "1e-3", "null", "4:00", "0x1f", "\xff", "a: b # c", "'\"", "-", "true"])
+def test_any_note_is_read_as_it_was_written(ask: Ask, results: Path, text: str) -> None:
+    request = ask()
+    extend(results, "w8", request.model_copy(update={"grid": text, "launch_set": (text,)}), note=text)
+    (asked,) = only(results).requests
+    assert (only(results).note, asked.grid, asked.launch_set) == (text, text, (text,))
+
+
+@pytest.mark.parametrize("text", ["red \x1b[31m", "two\nlines", "\x00"])
+def test_a_note_that_would_disturb_a_terminal_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match="control characters"):
+        check_note(text)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("standard:", "bogus:", "unknown strategy 'bogus'"),
+        ("mlp_factor: ignore", "mlp_factor: nope", "mlp_factor"),
+        ("batch_size: 32", "batch_size: 16", "ask for different things: batch_size is 32 there, 16 here"),
+    ],
+)
+def test_what_cannot_be_asked_is_damage_too(ask: Ask, results: Path, old: str, new: str, told: str) -> None:
+    for name in ("w8", "other"):
+        extend(results, name, ask())
+    extend(results, "w8", ask(seeds=[1]))
+    path = results / "sweeps" / "w8" / "0002.yaml"
+    path.write_text(path.read_text().replace(old, new))
+    sweeps = load_sweeps(results)
+    assert list(sweeps.named) == ["other"]
+    assert told in sweeps.broken["w8"]
+    assert str(path.parent) in sweeps.broken["w8"]
+
+
+def test_a_sweep_renamed_at_the_instant_of_its_extension_is_whole(ask: Ask, results: Path) -> None:
+    extend(results, "w8", ask())
+    sweeps = load_sweeps(results)
+    rename_sweep(results, "w8", "new")
+    assert not append(results, sweeps, "w8", Entry(asked=ask(seeds=[1]))), "all is to be looked at again"
+    assert list(load_sweeps(results).named) == ["new"]
+    assert not load_sweeps(results).broken
+    assert not (results / "sweeps" / "w8").exists()
+
+
+def test_a_kill_before_the_first_file_leaves_nothing_in_the_way(ask: Ask, results: Path) -> None:
+    (results / "sweeps" / "w8").mkdir(parents=True)
+    assert load_sweeps(results).named == {}
+    extend(results, "w8", ask())
+    assert only(results).name == "w8"
+
+
+def test_a_results_folder_that_cannot_be_made_is_a_storage_error(ask: Ask, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError, match="file/sweeps"):
+        extend(tmp_path / "file", "w8", ask())

@@ -1,0 +1,45 @@
+"""What a verdict claims, in words."""
+
+from dataclasses import replace
+
+import pytest
+from support.made_sweep import digits_spec, imagenet_spec, search
+
+from ettsweep.runs.state import State
+from ettsweep.study.criterion import Criterion
+from ettsweep.study.posterior import Noise
+from ettsweep.study.study import Point
+from ettsweep.study.verdict import Bound, Scored, Verdict
+
+HERE = Point(2.0**-6, 0.5)
+
+
+def verdict(said: str, value: float | None, rule: str = "bound", accuracy: bool = False) -> Verdict:
+    asked = search(imagenet_spec(None) if accuracy else digits_spec(None))
+    asked = replace(asked, criterion=Criterion(rule=rule))
+    margin = asked.criterion.margin_for(asked.measure)
+    bound = Bound(value, 0.95, margin, 0.6, (), Noise(0.01, 9, "measured"), "", (), HERE, "optimal")
+    return Verdict(asked, said, "", Scored(HERE, 0.3, State.DONE), bound=None if rule == "paper" else bound)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (verdict("optimal", 0.018), "optimal within 1.8% (95%)"),
+        (verdict("optimal", 0.0015, accuracy=True), "optimal within 0.15 points (95%)"),
+        (verdict("optimal", 0.0), "optimal within 0% (95%)"),
+        (verdict("unresolved", 0.02003), "unresolved: within 2.1% (95%), 2% asked"),
+        (verdict("unresolved", 0.031, accuracy=True), "unresolved: within 3.1 points (95%), 0.2 points asked"),
+        (verdict("unresolved", 1.0), "unresolved: within 100% (95%), 2% asked"),
+        (verdict("unresolved", None), "unresolved: noise unknown"),
+        (
+            replace(verdict("unresolved", None), candidate=Scored(HERE, None, State.DIVERGED)),
+            "unresolved: all diverged",
+        ),
+        (verdict("refuted", None), "refuted"),
+        (verdict("optimal", None, rule="paper"), "optimal by the paper's comparison of means"),
+        (verdict("edge", None, rule="paper"), "edge"),
+    ],
+)
+def test_a_statement_says_how_far_a_verdict_holds(given: Verdict, words: str) -> None:
+    assert given.statement == words, "a bound is rounded up: one beyond the margin is not said to be within it"

@@ -1,0 +1,119 @@
+"""A check in print and on disk."""
+
+import csv
+import io
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.made_check import made_check
+from support.perfect import TEXT
+
+from ettsweep.console import Format
+from ettsweep.errors import StorageError
+from ettsweep.strategies.factors import Group
+from ettsweep.theory.check_tables import leaving_nothing, make_folder, show_check, write_check
+from ettsweep.theory.measurement import Layer, Measured
+
+BLOCKS = ["stem", "blocks.0.attention", "blocks.0.mlp", "head"]
+GROUPS = ["patch", "pe", "q", "k", "v", "u", "w", "x", "head", "head_bias"]
+
+
+LAYERS = [layer.value for layer in Layer]
+
+
+def still(m: Measured) -> Measured:
+    """A network whose w never moves."""
+    return replace(m, function_changes={**m.function_changes, Group.W: 0.0})
+
+
+def blown_up(m: Measured) -> Measured:
+    """A network whose training ends in NaN."""
+    changes = [dict.fromkeys(step, math.nan) for step in m.changes]
+    return replace(m, changes=changes, function_changes=dict.fromkeys(m.function_changes, math.nan))
+
+
+def test_people_get_three_tables_and_what_they_mean(capsys: pytest.CaptureFixture[str]) -> None:
+    show_check(made_check(), Format.TABLE)
+    out, err = capsys.readouterr()
+    blocks, groups, layers = out.split("\n\n")
+    assert [line.split()[0] for line in blocks.splitlines()] == ["block", *BLOCKS]
+    assert [line.split()[0] for line in groups.splitlines()] == ["group", *GROUPS]
+    assert [line.split("  ")[0] for line in layers.splitlines()] == ["layers", *LAYERS]
+    assert all(
+        line.endswith("ok") for line in (*layers.splitlines()[1:], *blocks.splitlines()[1:], *groups.splitlines()[1:])
+    )
+    x = next(line for line in groups.splitlines() if line.startswith("x "))
+    assert "+0.00 ± 0.03" in x
+    assert x.split()[-5:] == ["-0.50", "-1.50", "1", "+0.00", "ok"]  # init, factor, decay, off by, verdict
+    assert err.splitlines()[0] == "small under ntk: 4 heads"
+    assert err.splitlines()[-1].startswith("ok: within 0.25 of the implied power")
+
+
+def test_findings_follow_the_tables(capsys: pytest.CaptureFixture[str]) -> None:
+    show_check(made_check(spoil=still), Format.MARKDOWN)
+    out, err = capsys.readouterr()
+    assert [line.split(" | ")[0] for line in out.split("\n\n")[1].splitlines()][2:] == [
+        f"| {group}" for group in GROUPS
+    ]
+    (w,) = (line for line in out.splitlines() if line.startswith("| w |"))
+    assert " | none | " in w
+    assert w.endswith("| off |")
+    assert "w: the change of the outputs in training vanishes or is not finite" in err
+
+
+def test_the_contact_term_of_text_has_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    show_check(made_check(TEXT), Format.TABLE)
+    assert "mean logit of the token that the decoder reads: 5, predicted 1" in capsys.readouterr().err
+
+
+def test_csv_has_a_row_for_each_quantity(capsys: pytest.CaptureFixture[str]) -> None:
+    show_check(made_check(spoil=still), Format.CSV)
+    out, err = capsys.readouterr()
+    rows = list(csv.DictReader(io.StringIO(out)))
+    assert err == ""
+    assert len(rows) == 3 * len(BLOCKS) + 5 * len(GROUPS) - 1 + len(LAYERS) - 1 + len(
+        GROUPS
+    )  # the head bias starts from 0
+    assert [row["quantity"] for row in rows if row["verdict"] == "off"] == ["function change"]
+    head = next(row for row in rows if (row["name"], row["quantity"]) == ("head", "learning-rate factor"))
+    assert float(head["power"]) == pytest.approx(-1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spoil", [None, blown_up])
+def test_json_has_all_of_it_and_nothing_that_is_not_finite(spoil: Any, tmp_path: Path) -> None:
+    check = made_check(spoil=spoil)
+    if spoil is not None:
+        lines = dict.fromkeys(check.curves[1].changes, ((math.nan,) * 4,) * 3)
+        check = replace(check, curves=(check.curves[0], replace(check.curves[1], changes=lines)))
+    folder = tmp_path / "new" / "folder"
+    with leaving_nothing(folder):
+        make_folder(folder)
+        paths = write_check(folder, check)
+    assert [path.name for path in paths] == ["check.json", "figure.svg", "figure.png", "figure.pdf"]
+    assert all(path.is_file() for path in paths)
+    data = json.loads(paths[0].read_text(), parse_constant=lambda name: pytest.fail(name))
+    assert data["verdict"] == ("ok" if spoil is None else "off")
+    assert data["findings"] == list(check.findings)
+    assert [row["block"] for row in data["blocks"]] == BLOCKS
+    assert [row["group"] for row in data["groups"]] == GROUPS
+    assert [row["layers"] for row in data["layers"]] == LAYERS
+    assert data["layers"][-1]["places"][0]["place"] == "patch"
+    kernel = data["blocks"][0]["kernel"]
+    assert kernel["measured"] == kernel["predicted"]
+    assert data["groups"][0]["function_change"]["power"] == (pytest.approx(0.0) if spoil is None else None)
+    assert data["curves"][1]["rms_change"]["head"][0] == ([0.02] if spoil is None else [None]) * 4
+    assert data["model"] == "small"
+
+
+def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    folder = tmp_path / "file" / "check"
+    with pytest.raises(StorageError, match="file/check"), leaving_nothing(folder):
+        make_folder(folder)
+    with pytest.raises(StorageError, match="file/check"):
+        write_check(folder, made_check())

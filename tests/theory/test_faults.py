@@ -1,0 +1,213 @@
+"""Faults that are planted in real models by hand: a check finds each, and says first what it is."""
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ettsweep.strategies import factors
+from ettsweep.strategies.factors import Group
+from ettsweep.theory import encdec_probe, scaling_check
+from ettsweep.theory.check_plan import CheckPlan, Question, make_plan
+from ettsweep.theory.expectations import Expectations
+from ettsweep.theory.exponents import Agreement
+from ettsweep.theory.probe import Probe
+from ettsweep.theory.scaling_check import CheckResult, check_scaling, expect
+from ettsweep.trainer.models import build
+from ettsweep.trainer.models.blocks import CrossAttention, Mlp, Network
+from ettsweep.trainer.models.encdec import DecoderBlock, EncDec
+from ettsweep.trainer.training import trainer
+
+IMAGES, TEXT = "vit-digits", "encdec-tiny"
+Patch = pytest.MonkeyPatch
+Plant = Callable[[Patch], None]
+Theory = Callable[[CheckPlan, Probe], Expectations]
+
+ATTENTION, LAYER_NORM = F.scaled_dot_product_attention, F.layer_norm
+
+
+def check(model: str, strategy: str = "ntk") -> CheckResult:
+    """Check a model of one block, as fast as can be: what is said first has no need of more seeds and steps."""
+    question = Question(model, strategy, widths=(32, 64, 128), depth=1, seeds=2, steps=1)
+    return check_scaling(make_plan(question, 2**36))
+
+
+@pytest.fixture(scope="module")
+def theory() -> Theory:
+    """Return what predicts once for each model: no fault is planted in what is expected."""
+    known: dict[str, Expectations] = {}
+
+    def expected(plan: CheckPlan, probe: Probe) -> Expectations:
+        if plan.name not in known:
+            known[plan.name] = expect(plan, probe)
+        return known[plan.name]
+
+    return expected
+
+
+# --- initial values -------------------------------------------------------------------------------------------------
+
+
+def std(group: Group, factor: float) -> Plant:
+    right = build.init_std
+
+    def plant(patch: Patch) -> None:
+        patch.setattr(build, "init_std", lambda g, dims, s: right(g, dims, s) * (factor if g is group else 1.0))
+
+    return plant
+
+
+def value_of(tensor: str, factor: float) -> Plant:
+    """Return what multiplies the initial values of one tensor."""
+    right = build.initialise
+
+    def initialise(network: Network, *rest: Any) -> None:
+        right(network, *rest)
+        with torch.no_grad():
+            network.get_parameter(tensor).mul_(factor)
+
+    return lambda patch: patch.setattr(trainer, "initialise", initialise)
+
+
+def all_ones(patch: Patch) -> None:
+    for name in ("C_QKV", "C_U", "C_W", "C_X"):
+        patch.setattr(factors, name, 1.0)
+
+
+# --- what is computed -----------------------------------------------------------------------------------------------
+
+
+def activation(function: Callable[[Tensor], Tensor]) -> Plant:
+    return lambda patch: patch.setattr(F, "gelu", function)
+
+
+def attention(scale: float = 1.0, **instead: Any) -> Plant:
+    def planted(q: Tensor, k: Tensor, v: Tensor, mask: Any = None, p: float = 0.0, causal: bool = False) -> Tensor:
+        given = {"attn_mask": mask, "is_causal": causal} | instead
+        return ATTENTION(q, k, v, dropout_p=p, scale=scale / math.sqrt(q.shape[-1]), **given)
+
+    return lambda patch: patch.setattr(F, "scaled_dot_product_attention", planted)
+
+
+def large_eps(x: Tensor, shape: Any, eps: float) -> Tensor:
+    return (x - x.mean(-1, keepdim=True)) / (x.var(-1, correction=0, keepdim=True) + 0.1).sqrt()
+
+
+def rms_norm(x: Tensor, shape: Any, eps: float) -> Tensor:
+    return x / (x.square().mean(-1, keepdim=True) + eps).sqrt()
+
+
+def layer_norm(function: Callable[..., Tensor]) -> Plant:
+    return lambda patch: patch.setattr(F, "layer_norm", function)
+
+
+def times(module: type[nn.Module], factor: float) -> Plant:
+    """Return what multiplies what a branch adds."""
+    right = module.forward
+    return lambda patch: patch.setattr(module, "forward", lambda *inputs: factor * right(*inputs))
+
+
+def stem_of_the_encoder_alone(patch: Patch) -> None:
+    right = EncDec._stem
+
+    def stem(self: EncDec, words: Tensor, pe: Tensor) -> Tensor:
+        return right(self, words, pe) if pe is self.encoder_pe else words + pe
+
+    patch.setattr(EncDec, "_stem", stem)
+
+
+def raw_source(patch: Patch) -> None:
+    """Have the decoder read what the encoder's last block gives, as it is."""
+    right = EncDec.__init__
+
+    def planted(self: EncDec, *rest: Any) -> None:
+        right(self, *rest)
+        seen: list[Tensor] = []
+        self.encoder[-1].register_forward_hook(lambda module, inputs, output: seen.append(output))
+        for block in self.decoder:
+            block.register_forward_pre_hook(lambda module, inputs: (inputs[0], seen[-1], inputs[2]))
+
+    patch.setattr(EncDec, "__init__", planted)
+
+
+def never_called(patch: Patch) -> None:
+    def forward(self: DecoderBlock, x: Tensor, source: Tensor, read: Tensor) -> Tensor:
+        x = x + self.attention(LAYER_NORM(x, x.shape[-1:], eps=self.ln_eps))
+        return x + self.mlp(LAYER_NORM(x, x.shape[-1:], eps=self.ln_eps))
+
+    patch.setattr(DecoderBlock, "forward", forward)
+
+
+@pytest.fixture
+def fast(theory: Theory, monkeypatch: Patch) -> None:
+    """Make checks of text quick, too."""
+    monkeypatch.setattr(encdec_probe, "VOCABULARY", 64)
+    monkeypatch.setattr(scaling_check, "expect", theory)
+
+
+STD = "the std of initial values is"
+MEAN, VARIANCE = "the mean of tokens after LayerNorm", "the variance of tokens after LayerNorm"
+UNLIKE_GELU = "blocks.0.mlp: the difference from the GELU, relative to it, is"
+
+
+@pytest.mark.usefixtures("fast")
+@pytest.mark.parametrize(
+    ("model", "plant", "line"),
+    [
+        *((IMAGES, std(group, 1.2), f"{group}: {STD} 0.0") for group in (Group.V, Group.Q, Group.U, Group.W)),
+        (IMAGES, std(Group.PE, 5.0), f"pe: {STD} 0."),
+        (IMAGES, all_ones, f"q: {STD} 0.088"),
+        (TEXT, value_of("decoder.0.cross.q", 1.2), f"q: {STD} 0.024 at the widest, not 0.02, in decoder.0.cross.q"),
+        (TEXT, value_of("decoder_pe", 5.0), f"pe: {STD} 0.1"),
+        (IMAGES, attention(1.25), "blocks.0.attention: the scale of the logits, over 1/sqrt(C), is 1.25, not 1"),
+        (TEXT, attention(1.25), "encoder.0.attention, decoder.0.attention, decoder.0.cross: the scale of the logits"),
+        (IMAGES, attention(8.0), "blocks.0.attention: the scale of the logits, over 1/sqrt(C), is 8, not 1"),
+        (TEXT, attention(0.2), "encoder.0.attention, decoder.0.attention, decoder.0.cross: the scale of the logits"),
+        (IMAGES, layer_norm(large_eps), f"head, blocks.0.attention.qkv, blocks.0.mlp.w: {VARIANCE}, over what it should be, is"),
+        (TEXT, layer_norm(large_eps), f"encoder.stem, decoder.stem, encoder.0.attention.qkv, encoder.0.mlp.w and 4 more: {VARIANCE}"),
+        (IMAGES, layer_norm(rms_norm), f"head, blocks.0.attention.qkv, blocks.0.mlp.w: {MEAN}, relative to their rms, is"),
+        (TEXT, layer_norm(rms_norm), f"encoder.stem, decoder.stem, we, encoder.0.attention.qkv and 5 more: {MEAN}"),
+        (IMAGES, activation(F.relu), f"{UNLIKE_GELU} 0.3"),
+        (IMAGES, activation(F.silu), f"{UNLIKE_GELU} 0.1"),
+        (IMAGES, activation(partial(F.gelu, approximate="tanh")), f"{UNLIKE_GELU} 0.0002"),
+        (TEXT, activation(partial(F.gelu, approximate="tanh")), "encoder.0.mlp, decoder.0.mlp: the difference from the GELU"),
+        (TEXT, attention(is_causal=False), "decoder.0.attention: what softmax of the logits, masked as it should be"),
+        (TEXT, attention(attn_mask=None), "encoder and decoder: the change of outputs by [pad] after the source"),
+        (TEXT, times(CrossAttention, 0.5), "decoder.0.cross: the weight in the residual stream is 0.5, not 1"),
+        (TEXT, times(CrossAttention, 0.0), "decoder.0.cross: the weight in the residual stream is 0, not 1"),
+        (TEXT, never_called, "decoder.0.cross: the weight in the residual stream is 0, not 1"),
+        (IMAGES, times(Mlp, -1.0), "blocks.0.mlp: the weight in the residual stream is -1, not 1"),
+        (TEXT, raw_source, f"decoder.0.cross.kv: {MEAN}"),
+        (TEXT, stem_of_the_encoder_alone, f"decoder.stem: {MEAN}"),
+    ],
+)  # fmt: skip
+def test_a_planted_fault_is_named_first(
+    model: str, plant: Plant, line: str, theory: Theory, monkeypatch: Patch
+) -> None:
+    monkeypatch.setattr(encdec_probe, "VOCABULARY", 64)
+    monkeypatch.setattr(scaling_check, "expect", theory)
+    plant(monkeypatch)
+    found = scaling_check(model)
+    assert found.verdict is Agreement.OFF
+    assert found.findings[0].startswith(line), found.findings
+
+
+@pytest.mark.usefixtures("fast")
+@pytest.mark.parametrize(
+    ("model", "strategy"),
+    [
+        (IMAGES, "mup"),
+        (TEXT, "ntk"),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in ((IMAGES, "standard"), (TEXT, "standard"), (TEXT, "mup"))),
+    ],
+)  # fmt: skip
+def test_nothing_is_found_in_layers_and_initial_values_that_are_right(model: str, strategy: str) -> None:
+    found = scaling_check(model, strategy).judgement
+    assert {row.name: row.verdict for row in found.layers} == dict.fromkeys([row.name for row in found.layers], "ok")
+    starts = {row.name: row.quantities["initial std"] for row in found.groups if "initial std" in row.quantities}
+    assert {group: start.verdict for group, start in starts.items()} == dict.fromkeys(starts, "ok")

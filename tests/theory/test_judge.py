@@ -1,0 +1,243 @@
+"""Measurements as theory has them pass; each that is spoilt is judged off, and said to be."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from support.perfect import HEADS, SAMPLES, TEXT, expectations, perfect
+
+from ettsweep.strategies.factors import BULK, Group
+from ettsweep.theory.expectations import Expectations, own
+from ettsweep.theory.exponents import Agreement
+from ettsweep.theory.judge import Judgement, judge
+from ettsweep.theory.judgement_text import findings
+from ettsweep.theory.measurement import EXACT, Layer, Measured
+
+Spoil = Callable[[Measured], Measured]
+
+
+def judged(expected: Expectations, spoil: Spoil = lambda m: m) -> Judgement:
+    return judge(expected, [spoil(m) for m in perfect(expected)], HEADS, SAMPLES)
+
+
+def scaled(field: str, key: Any, power: float, factor: float = 1.0) -> Spoil:
+    """Return what multiplies one number of each network, or all of one tuple, by a power of the width and a constant."""
+
+    def spoil(m: Measured) -> Measured:
+        values, by = dict(getattr(m, field)), factor * m.width**power
+        value = values[key]
+        values[key] = tuple(v * by for v in value) if isinstance(value, tuple) else value * by
+        return replace(m, **{field: values})
+
+    return spoil
+
+
+def is_off(judgement: Judgement) -> set[str]:
+    rows = (*judgement.groups, *judgement.stages, *judgement.layers)
+    return {f"{row.name}: {what}" for row in rows for what, q in row.quantities.items() if q.verdict is Agreement.OFF}
+
+
+@pytest.mark.parametrize("s", [0.0, 0.25, 1.0])
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+@pytest.mark.parametrize("model", ["images", "text"])
+def test_what_follows_the_theory_passes(s: float, optimizer: str, model: str) -> None:
+    expected = expectations(s, optimizer, **({"model": TEXT} if model == "text" else {}))  # type: ignore[arg-type]
+    judgement = judged(expected)
+    assert judgement.verdict is Agreement.OK
+    assert findings(judgement, s) == ()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "off", "line"),
+    [
+        (
+            scaled("factors", Group.PE, 0.5),
+            {"pe: learning-rate factor", "pe: tangent contribution"},
+            "pe: the learning-rate factor goes as width^+0.00, not width^-0.50 (off by +0.50)",
+        ),
+        (
+            scaled("stds", Group.V, -0.5),
+            {"v: initial std"},
+            "v: the std of initial values goes as width^-1.00, not width^-0.50 (off by -0.50)",
+        ),
+        (
+            scaled("stds", Group.PE, 0.0, factor=1.2),
+            {"pe: initial std"},
+            "pe: the std of initial values is 0.024 at the widest, not 0.02",
+        ),
+        (
+            scaled("gradients", Group.W, 1.0),
+            {"w: tangent contribution"},
+            "w: the contribution to the tangent kernel goes as width^+0.50, not width^+0.00 (off by +0.50)",
+        ),
+        (
+            scaled("gradients", Group.W, 0.0, factor=2.0),
+            {"w: tangent contribution"},
+            "w: the contribution to the tangent kernel is ",
+        ),
+        (
+            scaled("function_changes", Group.U, -0.5),
+            {"u: function change"},
+            "u: the change of the outputs in training goes as width^-0.50, not width^+0.00 (off by -0.50)",
+        ),
+        (
+            scaled("function_changes", Group.U, 0.0, factor=0.0),
+            {"u: function change"},
+            "u: the change of the outputs in training vanishes or is not finite",
+        ),
+    ],
+)
+def test_a_spoilt_group_is_named(spoil: Spoil, off: set[str], line: str) -> None:
+    judgement = judged(expectations(0.0), spoil)
+    assert is_off(judgement) == off
+    assert findings(judgement, 0.0)[0].startswith(line)
+
+
+def test_one_of_several_tensors_speaks_for_its_group_and_is_named() -> None:
+    expected = expectations(0.0, model=TEXT)
+    (encoder, decoder, cross) = expected.predictions[-1].sizes[Group.V]
+    assert (encoder, decoder, cross) == ("encoder.0.attention.v", "decoder.0.attention.v", "decoder.0.cross.v")
+
+    def spoil(field: str) -> Spoil:
+        def change(m: Measured) -> Measured:
+            first, second, third = getattr(m, field)[Group.V]
+            return replace(m, **{field: {**getattr(m, field), Group.V: (first, second, 1.1 * m.width**0.5 * third)}})
+
+        return change
+
+    for field, what in (("stds", "the std of initial values"), ("factors", "the learning-rate factor")):
+        line = findings(judged(expected, spoil(field)), 0.0)[0]
+        assert line.startswith(f"v: {what} goes as width^")
+        assert line.endswith("in decoder.0.cross.v")
+
+
+def test_a_std_may_be_off_by_what_so_many_numbers_leave() -> None:
+    expected = expectations(0.0)
+    size = expected.predictions[-1].sizes[Group.PE]["pe"]  # of each of three networks
+    allowed = 1.01 + 5 / math.sqrt(2 * size * 3)
+    for factor, off in ((allowed - 0.001, set()), (allowed + 0.001, {"pe: initial std"})):
+        assert is_off(judged(expected, scaled("stds", Group.PE, 0.0, factor))) == off
+
+
+@pytest.mark.parametrize("layer", Layer)
+def test_what_layers_show_is_judged_at_each_place(layer: Layer) -> None:
+    right, tolerance = EXACT[layer]
+
+    def spoil(value: float) -> Spoil:
+        def change(m: Measured) -> Measured:
+            if layer is Layer.GRADIENT:
+                return replace(m, gradients={**m.gradients, Group.U: (right - value,)})
+            return replace(m, layers={**m.layers, layer: {"blocks.0": right, "blocks.1": value}})
+
+        return change
+
+    place = "blocks.0.attention.u" if layer is Layer.GRADIENT else "blocks.1"
+    for value in (right + 2 * tolerance or 1.0, math.nan):
+        judgement = judged(expectations(0.0), spoil(value))
+        assert f"{layer}: {place}" in is_off(judgement)
+        assert judgement.verdict is Agreement.OFF
+        lines = [line for line in findings(judgement, 0.0) if place in line]
+        assert lines[0].startswith(place) or lines[0] == f"no gradient reaches {place}"
+
+
+def test_decay_must_be_right_at_every_width_and_zero_for_the_bias() -> None:
+    def one_width(m: Measured) -> Measured:
+        return scaled("decay", Group.X, 0.0, 1.1)(m) if m.width == 64 and m.decay else m
+
+    assert is_off(judged(expectations(0.0), one_width)) == {"x: decay"}
+
+    def bias(m: Measured) -> Measured:
+        return replace(m, decay={**m.decay, Group.HEAD_BIAS: (1.0,)}) if m.decay else m
+
+    judgement = judged(expectations(0.0), bias)
+    assert findings(judgement, 0.0) == ("head_bias: the decay of a step, divided by lr wd, is 1 at the widest, not 0",)
+
+
+def test_a_kernel_is_judged_by_its_power_its_value_and_between_samples() -> None:
+    def spoil(own: Callable[[int], float], between: float) -> Spoil:
+        def change(m: Measured) -> Measured:
+            a, b = m.kernels["blocks.0.mlp"]
+            return replace(m, kernels={**m.kernels, "blocks.0.mlp": (a * own(m.width), b * between)})
+
+        return change
+
+    expected = expectations(0.0)
+    grows = judged(expected, spoil(lambda n: (n / 256) ** 0.5, 1.0))
+    assert is_off(grows) == {"blocks.0.mlp: kernel"}
+    assert findings(grows, 0.0) == ("blocks.0.mlp: the kernel goes as width^+0.50, not width^+0.00 (off by +0.50)",)
+    assert is_off(judged(expected, spoil(lambda n: 1.2, 1.0))) == {"blocks.0.mlp: kernel"}
+    assert is_off(judged(expected, spoil(lambda n: 1.05, 1.0))) == set()  # within 5/C at C = 64
+    assert is_off(judged(expected, spoil(lambda n: 1.0, 1.2))) == {"blocks.0.mlp: kernel between samples"}
+
+
+def test_outputs_of_a_wrong_scale_are_put_down_to_the_head() -> None:
+    def rescaled(m: Measured) -> Measured:
+        own, between = m.kernels["head"]
+        gradients = {group: value * m.width for group, value in m.gradients.items()}
+        kernels = {**m.kernels, "head": (own * m.width, between * m.width)}
+        return replace(m, kernels=kernels, gradients=gradients)
+
+    judgement = judged(expectations(0.5, model=TEXT), rescaled)
+    first, second = findings(judgement, 0.5)
+    assert first == (
+        "we: the outputs' kernel (output rescale) goes as width^+0.50, not width^-0.50 (off by +1.00), "
+        "while hidden kernels are right"
+    )
+    assert second.startswith("off as well, as may follow from that: pe, q, k, v, u, w, x, head")
+
+
+def test_of_standard_a_group_is_off_in_comparison_with_the_bulk() -> None:
+    # Perfect would be a factor for each group; standard has 1 for all.
+    def steps(m: Measured) -> Measured:
+        powers = {Group.PATCH: -1.0, Group.PE: -1.0, Group.HEAD: -0.5, Group.HEAD_BIAS: -1.5}
+        changes = {group: value * m.width ** powers.get(group, 0.0) for group, value in m.function_changes.items()}
+        return replace(m, function_changes=changes)
+
+    judgement = judged(expectations(None), steps)
+    assert {row.name for row in judgement.groups if row.verdict is Agreement.OK} == BULK
+    assert findings(judgement, None) == (
+        "patch: steps fall as width^-1.00 against the bulk's",
+        "pe: steps fall as width^-1.00 against the bulk's",
+        "head: steps fall as width^-0.50 against the bulk's",
+        "head_bias: steps fall as width^-1.50 against the bulk's",
+    )
+
+
+def test_activations_that_change_otherwise_are_named() -> None:
+    def faster(m: Measured) -> Measured:
+        return replace(m, changes=[{stage: value * m.width**0.5 for stage, value in m.changes[0].items()}])
+
+    judgement = judged(expectations(0.0), faster)
+    line = "activations change as another power of the width in stem, blocks.0.attention, blocks.0.mlp, head"
+    assert findings(judgement, 0.0) == (line,)
+    # Of text, where a C_G that grows is upstream, the change is shown and not judged.
+    assert is_off(judged(expectations(0.0, model=TEXT), faster)) == {
+        "encoder.stem: activation change",
+        "decoder.stem: activation change",
+    }
+
+
+def test_a_power_that_changes_with_the_width_is_told_from_a_wrong_one() -> None:
+    # At these widths C_G grows from a tenth to three: no straight line, and none is asked for.
+    wide = (256, 1024, 4096, 8192)
+    expected = expectations(0.0, model=TEXT, widths=wide)
+    curve = expected.kernel("decoder.0.mlp", own)
+    straight = [curve.shape[-1] * (n / wide[-1]) ** curve.implied(wide) for n in wide]
+    assert max(abs(a / b - 1) for a, b in zip(curve.shape, straight, strict=True)) > 0.1
+    assert judged(expected).verdict is Agreement.OK
+    power = next(row.quantities["kernel"].power for row in judged(expected).stages if row.name == "decoder.0.mlp")
+    assert power is not None
+    assert power.value == pytest.approx(curve.implied(wide))
+    assert power.error < 0.03
+
+
+def test_scatter_that_hides_half_a_power_is_unclear() -> None:
+    def scattered(m: Measured) -> Measured:
+        return scaled("function_changes", Group.Q, 0.0, factor=(0.4, 1.0, 1.6)[m.seed])(m)
+
+    judgement = judged(expectations(0.0), scattered)
+    assert judgement.verdict is Agreement.UNCLEAR
+    line = "too noisy to judge: q (function change); give more --seeds, or --widths farther apart"
+    assert findings(judgement, 0.0) == (line,)

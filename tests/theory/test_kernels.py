@@ -1,0 +1,105 @@
+"""Predicted kernels where they are known in closed form; ensembles of networks are in test_kernels_measured."""
+
+import math
+
+import numpy as np
+import pytest
+from support.deviations import Array
+from support.kernel_cases import PREVIOUS, SOURCE, encdec, input_kernel, patches, same_position, vit
+
+from ettsweep.strategies.factors import BULK, Group
+from ettsweep.theory.gaussian import RELU
+from ettsweep.theory.kernels import REPLICAS, encdec_kernels, vit_kernels
+from ettsweep.trainer.models.registry import dims
+
+
+def normalised(kernel_PP: Array, eps: float) -> tuple[Array, Array]:
+    """Return F, and what a tangent kernel is multiplied by: eq:LN-kernel, eq:LN-mnemonic."""
+    inverse_P = 1 / np.sqrt(np.diag(kernel_PP) + eps)
+    return kernel_PP * np.outer(inverse_P, inverse_P), np.outer(inverse_P, inverse_P)
+
+
+def test_images_of_one_token_are_a_chain_of_closed_forms() -> None:
+    """Attention is 1 there. ReLU's Gaussian integrals are the arc-cosine kernels."""
+    spec, inputs_PP = vit(64, tokens=1, ln_eps=0.1), input_kernel(patches(1))
+    predicted = vit_kernels(spec, dims(spec), 0.5, inputs_PP, 2, draws=8, activation=RELU)
+    stem = inputs_PP + 0.02**2
+    f_1, scale_1 = normalised(stem, 0.1)
+    attention = stem + f_1 / 6
+    f_2, scale_2 = normalised(attention, 0.1)
+    deviation = np.sqrt(0.4 * np.diag(f_2))
+    angle = np.arccos(np.clip(0.4 * f_2 / np.outer(deviation, deviation), -1, 1))
+    both_on = (math.pi - angle) / (2 * math.pi)
+    activations = np.outer(deviation, deviation) * (np.sin(angle) / (2 * math.pi) + both_on * np.cos(angle))
+    mlp = attention + 1.6 * activations
+    f_3, scale_3 = normalised(mlp, 0.1)
+    expected = {"stem": stem, "blocks.0.attention": attention, "blocks.0.mlp": mlp, "head": f_3 / 8}
+    assert {stage.name for stage in predicted.stages} == expected.keys()
+    for stage in predicted.stages:
+        assert stage.kernel.value == pytest.approx(expected[stage.name], rel=1e-9), stage.name
+        assert stage.kernel.error == pytest.approx(0, abs=1e-15)
+
+    through_mlp = scale_3 * (1 + 1.6 * 0.4 * both_on * scale_2)
+    through_both = through_mlp * (1 + scale_1 / 6)
+    order_one = {
+        Group.PATCH: inputs_PP * through_both,
+        Group.PE: through_both,
+        Group.Q: np.zeros((2, 2)),
+        Group.K: np.zeros((2, 2)),
+        Group.V: f_1 / 3 * through_mlp,
+        Group.U: f_1 / 2 * through_mlp,
+        Group.W: 1.6 * both_on * f_2 * scale_3,
+        Group.X: activations * scale_3,
+        Group.HEAD: f_3,
+        Group.HEAD_BIAS: np.ones((2, 2)),
+    }
+    assert predicted.order_one.keys() == order_one.keys()
+    for group, value in order_one.items():
+        assert predicted.order_one[group].value == pytest.approx(value, rel=1e-9, abs=1e-15), group
+
+
+def test_stems_are_words_and_positions() -> None:
+    spec = encdec(64)
+    vision = vit_kernels(vit(64), dims(vit(64)), None, input_kernel(patches()), 2, draws=8).stages[0]
+    assert vision.kernel.value == pytest.approx(input_kernel(patches()) + 4e-4 * same_position(2, 4), rel=1e-14)
+    for s, word in ((0.0, 1.0), (None, 4e-4)):
+        stems = {
+            stage.name: stage.kernel.value
+            for stage in encdec_kernels(spec, dims(spec), s, SOURCE.numpy(), PREVIOUS.numpy(), draws=8).stages
+        }
+        for name, ids in (("encoder.stem", SOURCE), ("decoder.stem", PREVIOUS)):
+            same_word = np.equal.outer(ids.flatten(), ids.flatten())
+            expected, _ = normalised(word * same_word + 4e-4 * same_position(*ids.shape), spec.ln_eps)
+            assert stems[name] == pytest.approx(expected, rel=1e-12)
+
+
+def test_the_first_token_of_a_decoder_reads_itself_alone() -> None:
+    whole, first = (
+        encdec_kernels(encdec(64), dims(encdec(64)), 0.0, SOURCE.numpy(), previous.numpy(), draws=8)
+        for previous in (PREVIOUS, PREVIOUS[:, :1])
+    )
+    of_whole, of_first = (
+        next(stage.kernel.value for stage in it.stages if stage.name == "decoder.0.attention") for it in (whole, first)
+    )
+    assert of_whole[::2, ::2] == pytest.approx(of_first, rel=1e-12)
+    stem = next(stage.kernel.value for stage in first.stages if stage.name == "decoder.stem")
+    assert of_first == pytest.approx(stem * (1 + (64 * 0.02**2) ** 2), rel=1e-4)
+
+
+@pytest.mark.usefixtures("statistics")
+def test_stated_errors_cover_what_sampling_misses() -> None:
+    """Errors are the scatter of few replicas: Student's distribution, the 95% of which are wider than those of Gauss."""
+    from scipy.stats import t as student_t
+
+    spec, inputs_PP = vit(64), input_kernel(patches())
+    exact = vit_kernels(spec, dims(spec), 0.0, inputs_PP, 2, draws=2**14, seed=10**6)
+    covered = []
+    for seed in range(40):
+        predicted = vit_kernels(spec, dims(spec), 0.0, inputs_PP, 2, seed=seed)
+        pairs = [(a.kernel, b.kernel) for a, b in zip(predicted.stages[1:], exact.stages[1:], strict=True)]
+        pairs += [(predicted.tangent[group], exact.tangent[group]) for group in BULK | {Group.PATCH, Group.PE}]
+        for estimate, known in pairs:
+            deviation = np.abs(estimate.value - known.value) / np.hypot(estimate.error, known.error)
+            covered.append(deviation < student_t.ppf(0.975, REPLICAS - 1))
+    share = np.mean(np.concatenate([c.flatten() for c in covered]))
+    assert 0.925 < share < 0.985, share

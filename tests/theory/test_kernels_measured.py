@@ -1,0 +1,292 @@
+"""Predicted kernels and tangent kernels against ensembles of real networks.
+
+N networks, P positions (pairs of sample and token), n width. Widths differ at a fixed number of heads H, so that
+C = n / H grows, and what is of order 1/C is of order 1/n.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+import torch
+from support.deviations import Array, Means, assert_tends_to_zero, relative, without
+from support.ensembles import Pass, array, drawn, forward, jacobians, kernel, tangent_kernels
+from support.kernel_cases import OUTPUTS, PREVIOUS, Case, images, input_kernel, patches, upper, vit
+
+from ettsweep.strategies.factors import BULK, Group, lr_factor
+from ettsweep.theory.kernels import Estimate, Kernels, vit_kernels
+from ettsweep.theory.recursion import Stream
+from ettsweep.trainer.models.registry import dims
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A kernel of all networks, (N, P, P), what it is predicted to be, and the relative error of that by sampling."""
+
+    kernel: Array
+    predicted: Array
+    error: float
+
+
+def relative_error(estimate: Estimate) -> float:
+    """Return the largest standard error of a prediction, in units of the standard deviations of its positions."""
+    deviation_P = np.sqrt(np.diag(estimate.value))
+    return float((estimate.error / np.outer(deviation_P, deviation_P)).max())
+
+
+def stages(case: Case, seen: Pass, predicted: Kernels) -> Iterator[tuple[str, Measured]]:
+    """Yield the kernels of the residual stream, by stage, of what each residual branch adds to it, and of the outputs.
+
+    Some branches are small beside the stream, so that their errors show in themselves alone.
+    """
+    before = None
+    for stage in predicted.stages:
+        if stage.name == "head":
+            outputs_NPK = seen.outputs[..., case.outputs].flatten(1, -2)
+            measured = array(outputs_NPK @ outputs_NPK.mT) / len(case.outputs)
+            yield "head", Measured(measured, stage.kernel.value, relative_error(stage.kernel))
+            continue
+        yield (
+            stage.name,
+            Measured(kernel(seen.streams[stage.name]), stage.kernel.value, relative_error(stage.kernel)),
+        )
+        if before is not None and not stage.name.endswith("stem"):
+            added = kernel(seen.streams[stage.name] - seen.streams[before.name])
+            value = stage.kernel.value - before.kernel.value
+            # An MLP samples nothing: it errs by the share that what it reads errs by.
+            sampled = relative_error(Estimate(value, stage.kernel.error))
+            error = relative_error(before.kernel) if stage.name.endswith("mlp") else sampled
+            yield f"what {stage.name} adds", Measured(added, value, error)
+        before = stage
+
+
+def tangents(grams: dict[Group, Array], predicted: Kernels) -> Iterator[tuple[str, Measured]]:
+    """Yield the tangent kernel of each group, mean over output components."""
+    for group, gram_NKKPP in grams.items():
+        estimate = predicted.tangent[group]
+        mean_NPP = np.einsum("niipq->npq", gram_NKKPP) / OUTPUTS
+        yield f"tangent kernel of {group}", Measured(mean_NPP, estimate.value, relative_error(estimate))
+
+
+def of_two_outputs(gram_NKKPP: Array, predicted: Estimate) -> Array:
+    """Return the tangent kernel of two different components, in units of that of one, mean over all pairs, (N, 1)."""
+    K = gram_NKKPP.shape[1]
+    one_NKK = np.einsum("nijpp,p->nij", gram_NKKPP, 1 / np.diag(predicted.value)) / len(predicted.value)
+    return (one_NKK.sum((1, 2)) - np.einsum("nii->n", one_NKK))[:, None] / (K * (K - 1))
+
+
+VISION = Case(
+    language=False,
+    s=0.0,
+    networks={32: 3000, 64: 1800, 128: 800, 256: 300},
+    draws=2048,
+    resolution=0.0085,
+    signal=(Group.PE,),
+)
+# Logits with a variance of 4: attention is far from uniform, and each of its terms counts.
+SHARP = Case(
+    language=False,
+    s=1.0,
+    networks={32: 2400, 64: 1500, 128: 800, 256: 300},
+    variances=dict.fromkeys((Group.Q, Group.K, Group.V), 2.0),
+    draws=16384,
+    resolution=0.0095,
+)
+# As if all C_G of a language model were of order one.
+LANGUAGE = Case(
+    language=True,
+    s=0.5,
+    networks={32: 1200, 64: 800, 128: 400, 256: 160},
+    variances=dict.fromkeys((Group.Q, Group.K, Group.V), 2.0) | dict.fromkeys((Group.U, Group.W, Group.X), 1.0),
+    draws=16384,
+    resolution=0.015,
+)
+STANDARD = Case(
+    language=True,
+    s=None,
+    networks={32: 1200, 64: 800, 128: 400},
+    draws=512,
+    resolution=0.013,
+    signal=(Group.WE, Group.PE, Group.V, Group.U, Group.W, Group.X),
+)
+
+
+@pytest.mark.usefixtures("statistics")
+@pytest.mark.parametrize(
+    "case", [VISION, SHARP, LANGUAGE, STANDARD], ids=["vision", "sharp attention", "language", "standard language"]
+)
+def test_mean_kernels_and_tangent_kernels_tend_to_the_predicted_like_one_over_n(case: Case) -> None:
+    found, sampling = defaultdict(Means), defaultdict(float)
+    for width in case.networks:
+        ensemble, predicted = case.ensemble(width), case.predicted(width)
+        seen = forward(ensemble, case.inputs)
+        grams = tangent_kernels(ensemble, case.inputs, case.outputs[:OUTPUTS])
+        grams.pop(Group.HEAD_BIAS, None)  # the same in all networks
+        controls = case.controls(ensemble, seen)
+        for name, it in (*stages(case, seen, predicted), *tangents(grams, predicted)):
+            if name != "stem":  # it is one of the controls
+                found[name].add(width, without(relative(it.kernel, it.predicted), controls))
+                sampling[name] = it.error
+        for group, gram in grams.items():
+            if group is not Group.HEAD:
+                found[f"{group}, two outputs"].add(width, of_two_outputs(gram, predicted.tangent[group]))
+    assert_tends_to_zero(found, case.resolution, sampling)
+    for group in case.signal:
+        power, error = found[f"tangent kernel of {group}"].power()
+        assert abs(power + 1) < 3 * error < 0.5, (group, power, error)
+
+
+# Both with C_G that do not depend on the width, and with logits of a variance of 1/4 at most: a few heads then add little
+# to the scatter of G, and what they add stays at any width.
+@pytest.mark.usefixtures("statistics")
+@pytest.mark.parametrize(
+    "case",
+    [
+        replace(VISION, depth=2, networks={64: 100, 128: 80, 256: 50, 512: 30, 1024: 12}),
+        replace(
+            LANGUAGE,
+            networks={64: 100, 128: 80, 256: 50, 512: 24, 1024: 10},
+            variances=dict.fromkeys(BULK, 0.5),
+            draws=1024,
+        ),
+    ],
+    ids=["vision", "language"],
+)
+def test_kernels_of_networks_scatter_like_one_over_n_about_the_predicted_up_to_a_width_of_1024(case: Case) -> None:
+    squares, deviations = defaultdict(Means), defaultdict(Means)
+    for width in case.networks:
+        ensemble, predicted = case.ensemble(width), case.predicted(width)
+        seen, grams = forward(ensemble, case.inputs), {}
+        if not case.language:
+            grams = tangent_kernels(ensemble, case.inputs, case.outputs[:OUTPUTS])
+            del grams[Group.HEAD_BIAS]
+        for name, it in (*stages(case, seen, predicted), *tangents(grams, predicted)):
+            deviations[name].add(width, relative(it.kernel, it.predicted))
+            if name in seen.streams:
+                square_NPP = (it.kernel - it.predicted) ** 2
+                off_diagonal = ~np.eye(len(it.predicted), dtype=bool)
+                squares[name].add(width, np.stack((square_NPP.mean((1, 2)), square_NPP[:, off_diagonal].mean(1)), 1))
+    for name, means in squares.items():
+        for which in (0, 1):
+            power, error = means.power(which)
+            assert abs(power + 1) < 3 * error < 0.3, (name, power, error)
+    assert_tends_to_zero(deviations, resolution=0.017)
+
+
+@pytest.mark.usefixtures("statistics")
+def test_language_models_at_the_stds_of_the_package_are_as_predicted_up_to_a_width_of_1024() -> None:
+    """There C_G grows with the width, and the kernels with it."""
+    case = Case(language=True, s=0.0, networks={64: 100, 128: 100, 256: 60, 512: 24, 1024: 10})
+    deviations = defaultdict(Means)
+    for width in case.networks:
+        predicted, seen = case.predicted(width), forward(case.ensemble(width), case.inputs)
+        for name, it in stages(case, seen, predicted):
+            deviations[name].add(width, relative(it.kernel, it.predicted))
+        assert predicted.contact is not None
+        deviations["contact"].add(width, read_logits(seen) / predicted.contact.logit.value - 1)
+    assert_tends_to_zero(deviations, resolution=0.017)
+
+
+def read_logits(seen: Pass) -> Array:
+    """Return the logit, at each position, of the token that the decoder reads there, (N, P)."""
+    return array(seen.outputs.flatten(1, 2)[:, range(PREVIOUS.numel()), PREVIOUS.flatten()])
+
+
+@pytest.mark.usefixtures("statistics")
+def test_tokens_that_the_decoder_reads_have_a_contact_term() -> None:
+    case = replace(LANGUAGE, s=0.0, networks={32: 300, 64: 200, 128: 150})
+    words = sorted(set(PREVIOUS.flatten().tolist()))
+    at = [words.index(token) for token in PREVIOUS.flatten().tolist()]
+    deviations = defaultdict(Means)
+    for width in case.networks:
+        ensemble, contact = case.ensemble(width), case.predicted(width).contact
+        assert contact is not None
+        seen = forward(ensemble, case.inputs)
+        deviations["logit"].add(width, read_logits(seen) / contact.logit.value - 1)
+        of_both = jacobians(ensemble, case.inputs, words, "we")
+        of_head = torch.zeros_like(of_both)  # h / sqrt(n), by the column of the very word
+        for k, word in enumerate(words):
+            of_head[:, :, k, word] = seen.normalised["decoder.0.mlp"].flatten(1, 2) / math.sqrt(width)
+        of_stem = of_both - of_head
+        # At (p, q): in the component of the token read at q for p, and of that read at p for q.
+        head_NPP = torch.stack([of_head[:, p, at] for p in range(len(at))], 1)
+        stem_NPP = torch.stack([of_stem[:, range(len(at)), at[p]] for p in range(len(at))], 1)
+        one_way_NPP = (head_NPP * stem_NPP).sum((-1, -2))
+        both_ways_NPP = array(one_way_NPP + one_way_NPP.mT)
+        deviations["tangent"].add(width, (both_ways_NPP - contact.tangent.value).reshape(len(both_ways_NPP), -1))
+    assert_tends_to_zero(deviations, resolution=0.03)
+
+
+@pytest.mark.parametrize(("s", "power"), [(0.0, 0.5), (0.5, 0.25), (1.0, 0.0)])
+def test_the_contact_logit_grows_as_the_strategy_implies(s: float, power: float) -> None:
+    case = replace(LANGUAGE, s=s, draws=64)
+    narrow, wide = (case.predicted(width).contact for width in (64, 1024))
+    assert narrow is not None
+    assert wide is not None
+    assert wide.logit.value / narrow.logit.value == pytest.approx(16**power, rel=1e-12)
+
+
+@pytest.mark.parametrize("language", [False, True])
+def test_contributions_with_the_factors_of_sgd_are_the_same_for_all_s(language: bool) -> None:
+    for s in (0.0, 0.25, 0.5, 1.0):
+        case = Case(language, s, networks={32: 3}, draws=64)
+        spec, predicted = case.spec(32), case.predicted(32)
+        grams = tangent_kernels(case.ensemble(32), case.inputs, case.outputs[:OUTPUTS])
+        assert grams.keys() == predicted.tangent.keys() == predicted.order_one.keys()
+        factors = {group: lr_factor(group, dims(spec), s, "sgd", "include") for group in grams}
+        measured = {group: factors[group] * gram for group, gram in grams.items()}
+        if not language:
+            assert (grams[Group.HEAD_BIAS] == np.eye(OUTPUTS)[:, :, None, None]).all()
+        order_one = {group: estimate.value for group, estimate in predicted.order_one.items()}
+        if s == 0:
+            first, first_predicted = measured, order_one
+        for group, factor in factors.items():
+            assert factor * predicted.tangent[group].value == pytest.approx(order_one[group], rel=1e-12)
+            assert order_one[group] == pytest.approx(first_predicted[group], rel=1e-12)
+            assert measured[group] == pytest.approx(first[group], rel=1e-4, abs=1e-6 * first[group].max()), (s, group)
+
+
+def test_standard_vision_models_have_the_kernels_of_s_0() -> None:
+    standard, s_0 = (Case(language=False, s=s, networks={32: 3}, draws=64).predicted(32) for s in (None, 0.0))
+    for ours, others in zip(standard.stages, s_0.stages, strict=True):
+        assert ours.kernel.value == pytest.approx(others.kernel.value, rel=1e-12)
+    for group, estimate in standard.tangent.items():
+        assert estimate.value == pytest.approx(s_0.tangent[group].value, rel=1e-12)
+
+
+def test_gradients_by_probes_are_those_of_all_weights() -> None:
+    for case in (replace(VISION, networks={24: 2}), replace(LANGUAGE, networks={24: 2})):
+        ensemble = case.ensemble(24)
+        by_probes, whole = (
+            tangent_kernels(ensemble, case.inputs, case.outputs[:OUTPUTS], whole=whole) for whole in (False, True)
+        )
+        assert by_probes.keys() == whole.keys()
+        for group, gram in whole.items():
+            assert by_probes[group] == pytest.approx(gram, rel=1e-4, abs=1e-5 * gram.max()), group
+
+
+@pytest.mark.usefixtures("statistics")
+def test_normalised_kernels_tend_to_the_predicted_like_one_over_n_where_eps_counts() -> None:
+    """One token, so that nothing is sampled; eps is as large as G, so that the size of a token's F fluctuates too."""
+    inputs_PP, found = input_kernel(patches(1)), defaultdict(Means)
+    eps = float(inputs_PP[0, 0])
+    for width, count in {16: 1000, 32: 1000, 64: 500, 128: 300}.items():
+        spec = vit(width, tokens=1, ln_eps=eps)
+        predicted = vit_kernels(spec, dims(spec), 0.0, inputs_PP, 2, draws=8)
+        seen = forward(drawn(spec, 0.0, count, first_seed=1000 * width), images(patches(1)))
+        stem, head = predicted.stages[0].kernel.value, predicted.stages[-1].kernel.value
+        controls = upper(kernel(seen.streams["stem"]) - stem)
+        for name, expected in (
+            ("stem", Stream(stem, {}).normalised(eps).kernel),
+            ("blocks.0.mlp", head),
+        ):
+            measured = relative(kernel(seen.normalised[name]), expected)
+            found[name].add(width, without(measured, controls))
+    for name, means in found.items():
+        for which in (0, 1):
+            power, error = means.power(which)
+            assert abs(power + 1) < 3 * error < 0.2, (name, power, error)
+    assert_tends_to_zero(found, resolution=0.006)

@@ -1,0 +1,232 @@
+"""What is measured of a network, held against the network taken apart by hand."""
+
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ettsweep.runs.spec import RunSpec, ScheduleSpec, StrategySpec
+from ettsweep.strategies.factors import Group, lr_factor
+from ettsweep.strategies.optimizers import AdamWSpec, SgdSpec
+from ettsweep.theory import measure as coordinates
+from ettsweep.theory.expectations import HEAD
+from ettsweep.theory.forward_pass import kernel, logits, observe
+from ettsweep.theory.measure import (
+    CPU,
+    by_group,
+    function_changes,
+    measure,
+    per_tensor,
+    shrinkage,
+    squared_gradients,
+    train,
+)
+from ettsweep.theory.probe import Probe, make_probe, small_model
+from ettsweep.trainer.models.blocks import Network, layer_norm
+from ettsweep.trainer.models.encdec import EncDec
+from ettsweep.trainer.models.encdec_spec import EncDecSpec
+from ettsweep.trainer.models.registry import dims, model_spec
+from ettsweep.trainer.models.vit import Vit, patchify
+from ettsweep.trainer.tasks.images.image_task import DigitsTask
+from ettsweep.trainer.training.trainer import initial_network
+
+
+def small_run(name: str, **changes: Any) -> tuple[RunSpec, Probe]:
+    model = small_model(model_spec(name), 2).model_copy(update={"width": 16})
+    if isinstance(model, EncDecSpec):
+        model = model.model_copy(update={"vocabulary": 64, "tokens": 4})
+    fields: dict[str, Any] = {"optimizer": AdamWSpec(), "strategy": StrategySpec(s=0.0), "lr": 0.01, **changes}
+    schedule = ScheduleSpec(total_steps=3, warmup_steps=0, eval_every=3)
+    spec = RunSpec(model=model, task=DigitsTask(), schedule=schedule, batch_size=4, wd=0.0, seed=1, **fields)
+    return spec, make_probe(model)
+
+
+def network_of(spec: RunSpec) -> Network:
+    return initial_network(spec, CPU)
+
+
+def parts(x: Tensor, eps: float, *branches: Callable[[Tensor], Tensor]) -> list[Tensor]:
+    """Return a residual stream after each of some branches."""
+    stream = [x]
+    for branch in branches:
+        stream.append(stream[-1] + branch(layer_norm(stream[-1], eps)))
+    return stream[1:]
+
+
+def test_the_stages_of_a_vision_transformer_are_its_residual_stream() -> None:
+    spec, probe = small_run("vit-digits")
+    network = network_of(spec)
+    assert isinstance(network, Vit)
+    seen = observe(network, probe)
+    (images,) = probe.batch.inputs
+    with torch.no_grad():
+        stages = [F.linear(patchify(images, 4), network.patch) + network.pe]
+        for block in network.blocks:
+            stages += parts(stages[-1], network.ln_eps, block.attention, block.mlp)
+        pooled = layer_norm(stages[-1], network.ln_eps).mean(1)
+        stages.append(F.linear(pooled, network.head, network.head_bias))
+    names = ["stem", "blocks.0.attention", "blocks.0.mlp", "blocks.1.attention", "blocks.1.mlp", "head"]
+    assert list(seen) == names
+    for stage, name in zip(stages, names, strict=True):
+        torch.testing.assert_close(seen[name], stage)
+
+
+def test_the_stages_of_an_encoder_decoder_are_its_residual_streams() -> None:
+    spec, probe = small_run("encdec-tiny")
+    network = network_of(spec)
+    assert isinstance(network, EncDec)
+    seen = observe(network, probe)
+    source, previous, _ = probe.batch.inputs
+    eps, everything = network.ln_eps, torch.ones(4, 1, 1, 4, dtype=torch.bool)
+    with torch.no_grad():
+        encoder = [layer_norm(network.we[source] + network.encoder_pe, eps)]
+        for block in network.encoder:
+            encoder += parts(encoder[-1], eps, block.attention, block.mlp)
+        read = layer_norm(encoder[-1], eps)
+        decoder = [layer_norm(network.we[previous] + network.decoder_pe, eps)]
+        for block in network.decoder:
+            decoder += parts(
+                decoder[-1], eps, block.attention, lambda x, b=block: b.cross(x, read, everything), block.mlp
+            )
+        logits = network.rescale * layer_norm(decoder[-1], eps) @ network.we.T
+    assert [name for name in seen if name.startswith("encoder")][:3] == [
+        "encoder.stem",
+        "encoder.0.attention",
+        "encoder.0.mlp",
+    ]
+    assert list(seen)[-4:] == ["decoder.1.attention", "decoder.1.cross", "decoder.1.mlp", "head"]
+    for stage, x in zip([*encoder, *decoder, logits], seen.values(), strict=True):
+        torch.testing.assert_close(x, stage)
+
+
+def test_nothing_of_an_observation_stays_with_the_network() -> None:
+    spec, probe = small_run("vit-digits")
+    network = network_of(spec)
+    observe(network, probe)
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in network.modules())
+
+
+def test_a_kernel_is_a_mean_over_tokens_and_over_pairs_of_samples() -> None:
+    x_BTD = torch.randn(3, 2, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    products = torch.einsum("atd,bsd->abts", x_BTD, x_BTD) / 5
+    own = sum(products[a, a, t, t] for a in range(3) for t in range(2)) / 6
+    between = sum(products[a, b].sum() for a in range(3) for b in range(3) if a != b) / (6 * 4)
+    assert kernel(x_BTD) == pytest.approx((float(own), float(between)))
+    assert kernel(x_BTD[:, 0])[0] == pytest.approx(float(x_BTD[:, 0].square().mean()))
+
+
+@pytest.mark.parametrize(("name", "outputs_of_a_sample"), [("vit-digits", 3), ("encdec-tiny", 4)])
+def test_squared_gradients_are_those_of_each_output(
+    name: str, outputs_of_a_sample: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec, probe = small_run(name)
+    probe = replace(probe, quiet_K=probe.quiet_K[: 3 if name == "vit-digits" else 1])
+    network = network_of(spec)
+    names, parameters = zip(*network.named_parameters(), strict=True)
+    outputs = logits(network, probe)[..., probe.quiet_K].flatten()
+    exact = dict[tuple[Group, int], float]()
+    for output in outputs:
+        gradients = torch.autograd.grad(
+            output, parameters, retain_graph=True, allow_unused=True, materialize_grads=True
+        )
+        by_name = dict(zip(names, gradients, strict=True))
+        for group, members in by_group(by_name, spec.model).items():
+            for i, part in enumerate(members):
+                exact[group, i] = exact.get((group, i), 0.0) + part.square().sum().item() / len(outputs)
+    patterns = itertools.product((1.0, -1.0), repeat=outputs_of_a_sample)  # of random signs, each as likely
+    drawn = []
+    for pattern in patterns:
+        monkeypatch.setattr(coordinates, "_random_signs", lambda count, seed, p=pattern: torch.tensor(p))
+        drawn.append(squared_gradients(network, probe, seed=0))
+    mean = {(group, i): sum(d[group][i] for d in drawn) / len(drawn) for group, i in exact}
+    assert mean == pytest.approx(exact, rel=1e-4)
+
+
+def test_what_a_group_changes_is_what_a_network_with_its_new_values_alone_says() -> None:
+    spec, probe = small_run("vit-digits")
+    network, other = network_of(spec), network_of(spec)
+    before = {name: parameter.detach().clone() for name, parameter in network.named_parameters()}
+    train(network, spec, probe, 2)
+    changes = function_changes(network, probe, before)
+    new, old = dict(network.named_parameters()), dict(other.named_parameters())
+    with torch.no_grad():
+        for block in range(2):  # v is the last third of the rows
+            name = f"blocks.{block}.attention.qkv"
+            old[name][32:] = new[name][32:]
+        moved = (other(*probe.batch.inputs) - network_of(spec)(*probe.batch.inputs))[:, probe.trained_K]
+    assert changes[Group.V] == pytest.approx(float(moved.square().mean().sqrt()), rel=1e-3)
+    assert set(changes) == set(by_group(before, spec.model))
+
+
+def test_changes_that_fp32_would_not_show_are_seen() -> None:
+    spec, probe = small_run("vit-digits")
+
+    def change(size: float) -> float:
+        network, generator = network_of(spec), torch.Generator().manual_seed(0)
+        before = {name: parameter.detach().clone() for name, parameter in network.named_parameters()}
+        with torch.no_grad():
+            k = dict(network.named_parameters())["blocks.0.attention.qkv"][16:32]
+            k += size * torch.randn(k.shape, generator=generator)
+        return function_changes(network, probe, before)[Group.K]
+
+    assert 0 < change(1e-6) < 1e-6
+    assert change(4e-6) / change(1e-6) == pytest.approx(4, rel=0.02)
+
+
+def test_small_changes_add_up_to_that_of_the_outputs() -> None:
+    spec, probe = small_run("vit-digits", lr=1e-5, optimizer=SgdSpec())
+    found = measure(spec, probe, 1, decay=False, by_layer=False)
+    assert sum(found.function_changes.values()) >= found.changes[-1][HEAD] > max(found.function_changes.values())
+
+
+def test_training_is_that_of_torch_alone() -> None:
+    spec, probe = small_run("vit-digits", lr=0.05, strategy=StrategySpec(s=None))
+    network, other = network_of(spec), network_of(spec)
+    start, changes, factors = train(network, spec, probe, 3)
+    optimizer = torch.optim.AdamW(other.parameters(), lr=0.05, weight_decay=0.0)
+    for _ in range(3):
+        optimizer.zero_grad()
+        F.cross_entropy(other(*probe.batch.inputs), probe.batch.targets).backward()
+        optimizer.step()
+    for mine, theirs in zip(network.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs)
+    now = observe(other, probe)
+    assert changes[-1]["stem"] == pytest.approx(float((now["stem"] - start["stem"]).square().mean().sqrt()), rel=1e-4)
+    moved = (now["head"] - start["head"])[:, probe.trained_K]
+    assert changes[-1]["head"] == pytest.approx(float(moved.square().mean().sqrt()), rel=1e-4)
+    assert len(changes) == 3
+    assert {factor for several in factors.values() for factor in several} == {1.0}
+
+
+def test_factors_are_read_off_the_optimizer() -> None:
+    spec, probe = small_run("vit-digits", strategy=StrategySpec(s=0.5))
+    found = measure(spec, probe, 1, decay=False, by_layer=False)
+    parts = by_group(dict(network_of(spec).named_parameters()), spec.model)
+    for group, factors in found.factors.items():
+        expected = lr_factor(group, dims(spec.model), 0.5, "adamw", "ignore")
+        assert factors == pytest.approx([expected] * len(parts[group]))
+
+
+@pytest.mark.parametrize("optimizer", [AdamWSpec(), SgdSpec(), SgdSpec(momentum=0.9)])
+@pytest.mark.parametrize("name", ["vit-digits", "encdec-tiny"])
+def test_a_step_without_gradient_shrinks_all_groups_alike(name: str, optimizer: AdamWSpec | SgdSpec) -> None:
+    spec, _ = small_run(name, optimizer=optimizer, strategy=StrategySpec(s=0.5))
+    network = network_of(spec)
+    groups = by_group(dict(network.named_parameters()), spec.model)
+    found = shrinkage(network, spec)
+    for group, tensors in groups.items():
+        right = 0.0 if group is Group.HEAD_BIAS else 1.0
+        assert found[group] == pytest.approx([right] * len(tensors), abs=1e-4)
+
+
+def test_numbers_of_tensors_are_those_of_the_parts_of_fused_parameters() -> None:
+    spec, _ = small_run("vit-digits")
+    tensors = {name: torch.zeros_like(p) for name, p in network_of(spec).named_parameters()}
+    tensors["blocks.1.attention.qkv"][16:32] = 3.0
+    greatest = per_tensor(lambda x: x.max().item(), tensors, spec.model)
+    assert {group: values for group, values in greatest.items() if any(values)} == {Group.K: (0.0, 3.0)}

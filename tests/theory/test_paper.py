@@ -1,0 +1,67 @@
+"""What the theory says of initial values and powers: numbers of the paper, and those that models start and train with."""
+
+import math
+from typing import Literal
+
+import pytest
+
+from ettsweep.strategies.factors import BULK, Dims, Group, init_std, lr_factor
+from ettsweep.theory.paper import factor_power, initial_std
+from ettsweep.trainer.models.registry import dims, model_spec
+
+VISION = [group for group in Group if group is not Group.WE]
+TEXT = (Group.WE, Group.PE, *BULK)
+S = [None, 0.0, 0.25, 0.5, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("group", "s", "adamw", "sgd"),
+    [
+        (Group.PATCH, 0.0, -0.5, 0.0),
+        (Group.PE, 1.0, 0.0, 1.0),
+        (Group.WE, 0.5, -0.25, 0.5),
+        (Group.U, 0.0, -1.5, -1.0),
+        (Group.X, 1.0, -1.0, 0.0),
+        (Group.W, 0.25, -1.375, -0.75),
+        (Group.HEAD, 1.0, -1.0, -1.0),
+        (Group.HEAD_BIAS, 1.0, 0.0, 0.0),
+        (Group.Q, None, 0.0, 0.0),
+    ],
+)
+def test_powers_of_the_factors(group: Group, s: float | None, adamw: float, sgd: float) -> None:
+    assert factor_power(group, s, "adamw") == adamw
+    assert factor_power(group, s, "sgd") == sgd
+
+
+def test_initial_stds_of_vit_b16_are_those_of_the_paper() -> None:
+    vit = dims(model_spec("vit-b16"))
+    uniform = {Group.Q: 1 / 2, Group.K: 1 / 2, Group.V: 1 / 2, Group.U: 1 / 3, Group.W: 2 / 5, Group.X: 8 / 5 / 4}
+    for group, variance in uniform.items():
+        assert initial_std(group, vit, 1.0) == pytest.approx(math.sqrt(variance / 768))
+    heads = [initial_std(Group.HEAD, vit, s) for s in (None, 0.0, 0.5, 1.0)]
+    assert heads == pytest.approx([0.03608, 0.03608, 0.006855, 0.001302], rel=1e-3)
+    assert initial_std(Group.PATCH, vit, 0.0) == pytest.approx(768**-0.5)
+    assert (initial_std(Group.PE, vit, 0.5), initial_std(Group.HEAD_BIAS, vit, 0.0)) == (0.02, 0.0)
+
+
+def test_initial_stds_of_text_are_alike_at_all_widths() -> None:
+    for name in ("bart-large", "r2c2"):
+        for s in (None, 0.0, 1.0):
+            stds = [initial_std(group, dims(model_spec(name)), s) for group in TEXT]
+            assert stds == pytest.approx([0.02 if s is None else 1.0] + [0.02] * 7)
+
+
+def wide(width: int, domain: Literal["vision", "language"]) -> Dims:
+    return Dims(domain, width, n_patch=48 if domain == "vision" else None, n_out=10, mlp_ratio=4)
+
+
+@pytest.mark.parametrize("s", S)
+def test_models_start_and_train_as_the_theory_says(s: float | None) -> None:
+    for domain, groups in (("vision", VISION), ("language", TEXT)):
+        narrow, broad = wide(64, domain), wide(128, domain)  # type: ignore[arg-type]
+        for group in groups:
+            for width in (narrow, broad):
+                assert init_std(group, width, s) == pytest.approx(initial_std(group, width, s)), group
+            for optimizer in ("adamw", "sgd"):
+                factors = [lr_factor(group, width, s, optimizer, "include") for width in (narrow, broad)]  # type: ignore[arg-type]
+                assert math.log2(factors[1] / factors[0]) == pytest.approx(factor_power(group, s, optimizer))  # type: ignore[arg-type]

@@ -1,0 +1,250 @@
+"""Checks of small models: what is right passes, and each planted fault is found and named."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ettsweep.errors import DeviceMemoryError, InputError
+from ettsweep.strategies.factors import BULK, Dims, Group
+from ettsweep.theory.check_plan import CheckPlan, Question, make_plan
+from ettsweep.theory.exponents import Agreement
+from ettsweep.theory.scaling_check import CheckResult, check_scaling
+from ettsweep.trainer.models import build, encdec, parameter_scales
+from ettsweep.trainer.models.encdec_spec import EncDecSpec
+from ettsweep.trainer.training import optimizer, trainer
+
+WIDTHS = (32, 64, 128, 256)
+GIB = 2**30
+
+
+def planned(question: Question, free_bytes: int = 64 * GIB) -> CheckPlan:
+    return make_plan(question, free_bytes)
+
+
+def check(strategy: str = "ntk", model: str = "vit-digits", **fields: Any) -> CheckResult:
+    """Check a small model, text with one block each in encoder and decoder."""
+    small = {"depth": 1, "widths": (16, 32, 64, 128), "seeds": 4} if model == "encdec-tiny" else {"seeds": 3}
+    return check_scaling(planned(Question(model, strategy, **{**small, **fields})))
+
+
+def off(found: CheckResult) -> dict[str, set[str]]:
+    """Return the names of the groups that are off, by what is."""
+    rows: dict[str, set[str]] = {}
+    for row in found.judgement.groups:
+        for what, quantity in row.quantities.items():
+            if quantity.verdict is Agreement.OFF:
+                rows.setdefault(what, set()).add(row.name)
+    return rows
+
+
+# --- what is right ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("model", "strategy", "optimizer"),
+    [
+        ("vit-digits", "ntk", "adamw"),
+        pytest.param("vit-digits", "hybrid", "sgd", marks=pytest.mark.slow),
+        pytest.param("vit-digits", "mup", "sgd", marks=pytest.mark.slow),
+        pytest.param("vit-digits", "s=0.25", "adamw", marks=pytest.mark.slow),
+        pytest.param("encdec-tiny", "mup", "adamw", marks=pytest.mark.slow),
+    ],
+)
+def test_a_right_scaling_passes(model: str, strategy: str, optimizer: str) -> None:
+    found = check(strategy, model, optimizer=optimizer, seeds=4 if model == "encdec-tiny" else 8)
+    assert found.verdict is Agreement.OK, found.findings
+    assert found.findings == ()
+
+
+@pytest.mark.usefixtures("statistics")
+def test_the_contact_term_is_reported_and_not_judged() -> None:
+    found = check("ntk", "encdec-tiny", optimizer="sgd")
+    assert found.verdict is not Agreement.OFF, found.findings
+    assert found.judgement.contact is not None
+    predicted, measured = found.judgement.contact
+    assert predicted == pytest.approx(128**0.5, rel=0.05)  # sqrt(n) at s = 0, but for what little the blocks add
+    assert measured == pytest.approx(predicted, rel=0.05)
+
+
+@pytest.mark.usefixtures("statistics")
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+def test_m_may_enter_the_factors(optimizer: str) -> None:
+    found = check(mlp_factor="include", optimizer=optimizer)
+    assert found.verdict is not Agreement.OFF, found.findings
+
+
+@pytest.mark.usefixtures("statistics")
+@pytest.mark.parametrize(
+    ("optimizer", "missed"),
+    [
+        ("adamw", {Group.PATCH: -1.0, Group.PE: -1.0, Group.HEAD: -0.5, Group.HEAD_BIAS: -1.5}),
+        ("sgd", {Group.PATCH: -1.0, Group.PE: -1.0, Group.HEAD_BIAS: -1.0}),
+    ],
+)
+def test_standard_is_off_by_known_powers_outside_the_bulk(optimizer: str, missed: dict[Group, float]) -> None:
+    found = check("standard", optimizer=optimizer)
+    rows = {row.name: row for row in found.judgement.groups}
+    assert {group for group, row in rows.items() if row.verdict is Agreement.OFF} == set(missed)
+    for group, power in missed.items():
+        quantity = rows[group].quantities["tangent contribution"]
+        assert quantity.power is not None
+        assert quantity.off_by == pytest.approx(power, abs=3 * quantity.power.error)
+        assert f"{group}: steps fall as width^" in "\n".join(found.findings)
+    assert not any(rows[group].verdict is Agreement.OFF for group in BULK)
+
+
+@pytest.mark.usefixtures("statistics")
+def test_standard_text_moves_words_and_places_less_than_the_bulk() -> None:
+    found = check("standard", "encdec-tiny")
+    rows = {row.name: row for row in found.judgement.groups}
+    assert {group for group, row in rows.items() if row.verdict is Agreement.OFF} == {Group.WE, Group.PE}
+    assert [rows[group].off_by for group in (Group.WE, Group.PE)] == pytest.approx([-1.0, -1.0], abs=0.15)
+
+
+# --- faults -----------------------------------------------------------------------------------------------------------
+
+
+def times_width(function: Callable[..., float], wrong: Group, power: float) -> Callable[..., float]:
+    """Return a function of (group, dims, ...) that is wrong by a power of the width for one group."""
+
+    def planted(group: Group, dims: Dims, *rest: Any) -> float:
+        value = function(group, dims, *rest)
+        return value * (dims.width / WIDTHS[0]) ** power if group is wrong else value
+
+    return planted
+
+
+@pytest.mark.parametrize(
+    ("model", "trained_by", "wrong"),
+    [
+        ("vit-digits", "adamw", Group.PE),
+        pytest.param("vit-digits", "sgd", Group.X, marks=pytest.mark.slow),
+        pytest.param("encdec-tiny", "adamw", Group.WE, marks=pytest.mark.slow),
+    ],
+)
+def test_a_wrong_exponent_of_a_factor_is_found(
+    monkeypatch: pytest.MonkeyPatch, model: str, trained_by: str, wrong: Group
+) -> None:
+    monkeypatch.setattr(parameter_scales, "lr_factor", times_width(parameter_scales.lr_factor, wrong, 0.5))
+    found = check(model=model, optimizer=trained_by)
+    assert found.verdict is Agreement.OFF
+    behaviour = off(found)
+    assert behaviour["learning-rate factor"] == {wrong}
+    assert behaviour["tangent contribution"] == behaviour["function change"] == {wrong}
+    assert found.findings[0].startswith(f"{wrong}: the learning-rate factor goes as width^")
+    assert "off by +0.50" in found.findings[0]
+
+
+@pytest.mark.usefixtures("statistics")
+def test_a_wrong_exponent_of_one_of_a_groups_tensors_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def planted(model: Any, *rest: Any) -> dict[str, tuple[float, float]]:
+        right = parameter_scales.factors(model, *rest)
+        factor, decay = right["decoder_pe"]
+        return right | {"decoder_pe": (factor * math.sqrt(model.width), decay / math.sqrt(model.width))}
+
+    monkeypatch.setattr(optimizer, "factors", planted)
+    found = check(model="encdec-tiny")
+    assert off(found)["learning-rate factor"] == {Group.PE}
+    assert found.findings[0].startswith("pe: the learning-rate factor goes as width^+0.00, not width^-0.50")
+
+
+@pytest.mark.usefixtures("statistics")
+def test_steps_without_the_factors_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def planted(optimizer: Any, lr: float) -> None:
+        for group in optimizer.param_groups:
+            group["lr"] = lr
+
+    monkeypatch.setattr(trainer, "set_lr", planted)
+    found = check(steps=1)
+    assert off(found)["learning-rate factor"] == {*BULK, Group.PATCH, Group.PE, Group.HEAD}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("power", [-0.5, 0.5])
+def test_a_wrong_exponent_of_initial_values_is_found(monkeypatch: pytest.MonkeyPatch, power: float) -> None:
+    monkeypatch.setattr(build, "init_std", times_width(build.init_std, Group.V, power))
+    found = check()
+    behaviour = off(found)
+    assert behaviour["initial std"] == {Group.V}
+    assert Group.U in behaviour["tangent contribution"] & behaviour["function change"]  # which reads what v makes
+    assert found.findings[0].startswith("v: the std of initial values goes as width^")
+    assert f"off by {power:+.2f}" in found.findings[0]
+
+
+@pytest.mark.usefixtures("statistics")
+def test_a_head_that_starts_too_large_is_named_before_all_that_follows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "init_std", times_width(build.init_std, Group.HEAD, 0.5))
+    found = check("mup")
+    assert found.findings[0].startswith("head: the std of initial values goes as width^-0.5")
+    assert off(found)["tangent contribution"] == {*BULK, Group.PATCH, Group.PE}
+    assert found.findings[1].startswith("off as well, as may follow from that: patch, pe, q, k, v, u, w, x, head")
+
+
+def test_decay_that_the_factor_multiplies_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parameter_scales, "wd_factor", lambda group, factor, decay_pe=True: 1.0)
+    found = check(seeds=2)
+    assert off(found)["decay"] == {*BULK, Group.PATCH, Group.PE, Group.HEAD, Group.HEAD_BIAS}
+    assert any(
+        line.startswith("u: the decay of a step, divided by lr wd, goes as width^-1.50") for line in found.findings
+    )
+    assert "head_bias: the decay of a step, divided by lr wd, is 0.316 at the widest, not 0" in found.findings
+
+
+@pytest.mark.usefixtures("statistics")
+def test_a_missing_output_rescale_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encdec, "output_rescale", lambda width, s: 1.0)
+    found = check(model="encdec-tiny")
+    assert found.verdict is Agreement.OFF
+    assert found.findings[0].startswith("we: the outputs' kernel (output rescale) goes as width^+1.0")
+    assert "hidden kernels are right" in found.findings[0]
+
+
+# --- what can be asked for --------------------------------------------------------------------------------------------
+
+
+def test_defaults_follow_from_the_model() -> None:
+    plan = planned(Question("vit-b16", "ntk"))
+    assert plan.widths == (96, 192, 384, 768)
+    assert plan.seeds == (0, 1, 2)
+    assert plan.model.depth == 12
+    assert plan.name == "vit-b16-ntk-adamw"
+    assert len(planned(Question("vit-digits", "ntk")).seeds) == 12
+    text = planned(Question("bart-large", "s=0.25", "sgd"))
+    assert isinstance(text.model, EncDecSpec)
+    assert (text.model.depth, text.widths, text.name) == (4, (128, 256, 512, 1024), "bart-large-s=0.25-sgd")
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"widths": (32, 34, 64)}, "--widths: width 34 is not divisible by heads 4; nearest width: 32, 36"),
+        ({"widths": (32, 64, 64)}, "--widths: a power is fitted to at least three different ones, got 2"),
+        ({"widths": (0, 32, 64)}, "--widths: width 0 is below the model's 4 heads"),
+        ({"widths": (16, 32, 64)}, "--widths: 16, 32, 64 tell a power to 0.14 at best"),
+        ({"lr": 1e20}, "--lr 1e+20: a step at width 32 moves the outputs by"),
+        ({"lr": 1e-30}, "which is too little to tell powers (0.0001 to 0.3 do); 0.00"),
+    ],
+)
+def test_what_cannot_be_checked_is_refused_with_what_can(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as refused:
+        check_scaling(planned(Question("vit-digits", "ntk", **{"seeds": 2, **fields})))
+    assert message in str(refused.value)
+
+
+def test_what_does_not_fit_is_refused_with_what_would() -> None:
+    with pytest.raises(
+        DeviceMemoryError, match=r"and 1.0 GiB are free; --widths up to (\d+) or a smaller --depth"
+    ) as told:
+        planned(Question("vit-b16", "ntk"), GIB)
+    fits = int(str(told.value).split("up to ")[1].split()[0])
+    assert planned(Question("vit-b16", "ntk", widths=(96, 192, fits)), GIB).widths[-1] == fits
+    with pytest.raises(DeviceMemoryError):
+        planned(Question("vit-b16", "ntk", widths=(96, 192, fits + 12)), GIB)
+
+
+def test_a_given_learning_rate_is_taken() -> None:
+    found = check(lr=0.01, seeds=2, widths=(32, 64, 128), depth=1)
+    assert [curves.lr for curves in found.curves] == [pytest.approx(0.01 * 128**-1.5), 0.01]
+    assert found.settings["lr"] == 0.01

@@ -1,0 +1,250 @@
+"""Compiled blocks: once for all that are alike and each shape, and a word where they are not compiled after all.
+
+The compiler's own part, which turns operations into code, is left out but where a test is slow.
+"""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from functorch.compile import make_boxed_func
+from support.made_runs import CPU, MakeSpec, numbers, result_of
+from torch import Tensor, nn
+from torch._dynamo.backends.common import aot_autograd
+from torch.nn.attention import SDPBackend
+
+from ettsweep.runs.folder import RunDir
+from ettsweep.runs.spec import StrategySpec
+from ettsweep.runs.state import State
+from ettsweep.trainer.models import compiler
+from ettsweep.trainer.models.blocks import AttentionBase, Network
+from ettsweep.trainer.models.build import build_model, example_inputs, initialise
+from ettsweep.trainer.models.compiler import compile_blocks
+from ettsweep.trainer.models.registry import model_spec
+from ettsweep.trainer.training import runtime_settings
+from ettsweep.trainer.training.distributed import ALONE
+from ettsweep.trainer.training.run import train_run
+from ettsweep.trainer.training.runtime_settings import Execution
+
+pytestmark = pytest.mark.filterwarnings("default")
+"""The compiler warns of much."""
+
+NTK = StrategySpec(s=0.0)
+DIGITS = model_spec("vit-digits")
+
+
+@pytest.fixture(autouse=True)
+def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[object]]:
+    """Have the compiler find out what is computed, and compute that as it is; return what it has compiled."""
+    graphs = list[object]()
+
+    def as_it_is(graph: Any, _: object) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=as_it_is))
+    monkeypatch.setattr(compiler, "_LAST", [])
+    compiler.keep_versions()
+    torch._dynamo.reset()
+    yield graphs
+    torch._dynamo.reset()
+
+
+def network(kind: str = "a", told: list[str] | None = None, **changes: Any) -> Network:
+    spec = DIGITS.model_copy(update=changes)
+    model = build_model(spec, NTK)
+    initialise(model, spec, NTK, seed=0)
+    nn.init.normal_(
+        model.get_parameter("head"), std=0.1, generator=torch.Generator().manual_seed(0)
+    )  # else outputs are 0
+    compile_blocks(model, kind, (told if told is not None else []).append)
+    return model
+
+
+def train(model: nn.Module, samples: int) -> Tensor:
+    x = torch.ones(samples, 1, 8, 8)
+    outputs: Tensor = model(x)
+    outputs.sum().backward()
+    return outputs.detach()
+
+
+def test_blocks_that_are_alike_are_compiled_once_for_each_shape(compiled: list[object]) -> None:
+    told = list[str]()
+    model = network(told=told, depth=3)
+    for _ in range(2):
+        for samples in (8, 8, 5):  # as micro-batches of which the last is smaller
+            train(model, samples)
+    assert len(compiled) == 2
+    assert model.compiled
+    assert not told
+
+
+def test_more_shapes_than_torch_would_keep_are_all_compiled(compiled: list[object]) -> None:
+    model = network()
+    for samples in range(2, 22):
+        train(model, samples)
+    assert len(compiled) == 20
+    assert model.compiled
+
+
+def test_runs_of_another_kind_begin_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    forgotten = list[int]()
+    reset = torch._dynamo.reset
+    monkeypatch.setattr(torch._dynamo, "reset", lambda: (forgotten.append(1), reset())[1])
+    for kind, times in (("a", 0), ("a", 0), ("b", 1)):
+        train(network(kind), 4)
+        assert len(forgotten) == times
+
+
+def test_a_model_goes_on_without_the_compiler_and_says_so() -> None:
+    told = list[str]()
+    model, plain = network(told=told), network("a")
+    for block in plain.residual_blocks():
+        del block.forward
+    with torch._dynamo.config.patch(recompile_limit=1):
+        train(model, 4)
+        assert not told
+        assert torch.equal(train(model, 5), train(plain, 5))
+    assert not model.compiled
+    (line,) = told
+    assert line.startswith("not all blocks of the model are compiled after all: FailOnRecompileLimitHit")
+    train(model, 6)
+    assert len(told) == 1
+
+
+@pytest.mark.skipif(
+    not hasattr(torch._functorch.config, "force_non_lazy_backward_lowering"), reason="torch makes it when it is needed"
+)
+def test_a_backward_pass_that_cannot_be_compiled_is_met_before_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any) -> Any:
+        raise RuntimeError("no registers left")
+
+    def as_it_is(graph: Any, _: object) -> Any:
+        return make_boxed_func(graph.forward)
+
+    told = list[str]()
+    backend = aot_autograd(fw_compiler=as_it_is, bw_compiler=fails)
+    monkeypatch.setattr(torch, "compile", partial(torch.compile.func, backend=backend))  # type: ignore[attr-defined]
+    model, plain = network(told=told), network("a")
+    for block in plain.residual_blocks():
+        del block.forward
+    assert torch.equal(train(model, 5), train(plain, 5))
+    for mine, its in zip(model.parameters(), plain.parameters(), strict=True):
+        assert torch.equal(mine.grad, its.grad)
+    assert not model.compiled
+    (line,) = told
+    assert "not all blocks of the model are compiled after all" in line
+    assert "no registers left" in line
+
+
+def test_attention_that_is_held_to_kernels_is_compiled_whole(compiled: list[object]) -> None:
+    spec, told = model_spec("encdec-tiny"), list[str]()
+
+    def model_with(kernels: Any) -> Network:
+        model = build_model(spec, NTK)
+        initialise(model, spec, NTK, seed=0)
+        for module in model.modules():
+            if isinstance(module, AttentionBase):
+                module.masked_kernels = kernels
+        return model
+
+    outputs = []
+    for model in (model_with((SDPBackend.MATH,)), model_with((SDPBackend.MATH,)), model_with(None)):
+        if not outputs:
+            compile_blocks(model, "encdec", told.append)
+        model.eval()
+        outputs.append(model(*example_inputs(spec, 3, CPU)))
+    assert len(compiled) == 2, "a block of the encoder, one of the decoder"
+    assert not told
+    assert torch.equal(outputs[0], outputs[1])
+    assert outputs[2].item() == pytest.approx(outputs[0].item(), rel=1e-5)
+
+
+def test_what_a_block_raises_itself_is_no_fault_of_the_compiler() -> None:
+    told = list[str]()
+    model = network(told=told)
+    with pytest.raises(Exception, match=r"shape|size|match"):
+        next(iter(model.residual_blocks()))(torch.ones(2, 4, 7))
+    assert model.compiled or told
+
+
+# --- of a run -----------------------------------------------------------------------------------------------------
+
+
+def logged(run: RunDir) -> str:
+    return run.attempt(1).log()
+
+
+def trained(run: RunDir, how: Execution, after: int = 0) -> RunDir:
+    attempt = run.claim({}, after=after)
+    assert attempt is not None
+    train_run(run, attempt, CPU, how, lambda: None)
+    return run
+
+
+def test_a_run_says_and_records_that_it_is_not_compiled_after_all(
+    make_spec: MakeSpec, results: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = make_spec()
+    expected = numbers(trained(RunDir.create(results / "eager", spec), Execution()))
+    monkeypatch.setattr(runtime_settings, "obstacle", lambda device: "")
+    monkeypatch.setattr(compiler, "keep_versions", lambda: None)
+    with torch._dynamo.config.patch(recompile_limit=1):
+        run = trained(RunDir.create(results / "another", spec), Execution(compile=True))
+    assert "warning: not all blocks of the model are compiled after all" in logged(run)
+    assert result_of(run)["execution"]["compile"] is False
+    assert numbers(run) == expected
+
+
+def test_without_a_compiler_auto_trains_without_and_true_says_what_is_missing(
+    make_spec: MakeSpec, results: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = make_spec()
+    monkeypatch.setattr(runtime_settings, "obstacle", lambda device: "no g++")
+    run = trained(RunDir.create(results, spec), Execution(compile=True))
+    assert run.status().state is State.FAILED
+    assert "compile=true: nothing can be compiled here, no g++; compile=auto does where it can" in logged(run)
+    warned = list[str]()
+    found = runtime_settings.settled(spec, CPU, Execution(micro_batch=4), ALONE, {"compile": True}, warned.append)
+    assert found.compile is False
+    assert warned == ["the model is not compiled, since nothing can be here: no g++"]
+
+
+@pytest.mark.parametrize(
+    ("device", "before", "alike", "expected"),
+    [
+        ("cuda", {}, 1, False),
+        ("cuda", {}, 1000, True),
+        ("cpu", {}, 1000, False),
+        ("cuda", {"compile": False}, 1000, False),
+        ("cuda", {"compile": True}, 1, True),
+    ],
+)
+def test_auto_compiles_for_all_runs_of_a_worker_and_stays_with_what_a_run_began_with(
+    make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch, device: str, before: Any, alike: int, expected: bool
+) -> None:
+    spec = make_spec()
+    flops = 3 * runtime_settings.train_flops_per_sample(spec.model) * spec.batch_size * spec.schedule.last_step
+    monkeypatch.setattr(runtime_settings, "COMPILE_FLOPS", flops)
+    monkeypatch.setattr(runtime_settings, "obstacle", lambda device: "")
+    how = Execution(micro_batch=4, alike=alike)
+    found = runtime_settings.settled(spec, torch.device(device), how, ALONE, before, lambda text: None)
+    assert found.compile is expected
+
+
+NO_COMPILER = """
+import torch
+from ettsweep.trainer.models.compiler import obstacle
+assert "C++ compiler" in obstacle(torch.device("cpu")), obstacle(torch.device("cpu"))
+"""
+
+
+@pytest.mark.slow
+def test_a_machine_without_a_compiler_is_known(tmp_path: Any) -> None:
+    environment = {"PATH": "/nowhere", "CXX": "/nonexistent", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", NO_COMPILER], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

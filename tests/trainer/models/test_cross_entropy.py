@@ -1,0 +1,193 @@
+"""Values and gradients against torch's cross-entropy of whole logits, and what is never held whole."""
+
+import weakref
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ettsweep.trainer.models import cross_entropy
+from ettsweep.trainer.models.cross_entropy import linear_cross_entropy
+
+N, D, V, IGNORED = 23, 8, 37, 1
+
+
+def data(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    h = torch.randn(N, D, dtype=torch.float64, generator=generator)
+    weight = torch.randn(V, D, dtype=torch.float64, generator=generator)
+    targets = torch.randint(V, (N,), generator=generator)
+    targets[3:9:2] = targets[-4:] = IGNORED
+    return h.to(dtype).requires_grad_(), weight.to(dtype).requires_grad_(), targets
+
+
+def expected(h: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(h @ weight.T, targets, ignore_index=IGNORED, reduction="sum")
+
+
+class Watch(TorchDispatchMode):
+    """Notes the numbers in the largest tensor made, the most bytes alive at once, and the calls of each operator."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.largest = self.alive = self.peak = 0
+        self.calls: Counter[str] = Counter()
+        self.seen: set[int] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        self.calls[func.overloadpacket.__name__] += 1
+        for tensor in out if isinstance(out, tuple | list) else (out,):
+            if isinstance(tensor, Tensor):
+                self.largest = max(self.largest, tensor.numel())
+                self._follow(tensor.untyped_storage())
+        return out
+
+    def _follow(self, storage: torch.UntypedStorage) -> None:
+        key, size = storage._cdata, storage.nbytes()
+        if key in self.seen:
+            return
+        self.seen.add(key)
+        self.alive += size
+        self.peak = max(self.peak, self.alive)
+
+        def gone() -> None:
+            self.alive -= size
+            self.seen.discard(key)
+
+        weakref.finalize(storage, gone)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("chunk", [1, 5, N, None])
+@pytest.mark.parametrize("multiple", [1, 64])
+def test_value_and_gradients_equal_those_of_whole_logits(
+    dtype: torch.dtype, chunk: int | None, multiple: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(cross_entropy.MULTIPLE, "cpu", multiple)
+    h, weight, targets = data(dtype)
+    loss, whole = linear_cross_entropy(h, weight, targets, IGNORED, chunk), expected(h, weight, targets)
+    assert loss.dtype == dtype
+    torch.testing.assert_close(loss, whole)
+    gradients = torch.autograd.grad(0.3 * loss, [h, weight])
+    torch.testing.assert_close(gradients, torch.autograd.grad(0.3 * whole, [h, weight]))
+    assert not gradients[0][targets == IGNORED].any()
+
+
+def test_columns_that_are_added_are_multiplied_and_leave_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    h, weight, targets = data()
+    monkeypatch.setitem(cross_entropy.MULTIPLE, "cpu", 64)
+    with Watch() as watch:
+        linear_cross_entropy(h, weight, targets, IGNORED, 5).backward()
+    assert watch.largest == 64 * D, "the weight, padded"
+    assert weight.grad is not None
+    assert weight.grad.shape == (V, D)
+    assert weight.grad.is_contiguous(), "as fused optimizers rely on"
+
+
+def test_ignored_tokens_count_nothing_where_they_are_not_dropped_beforehand() -> None:
+    h, weight, targets = data()
+    settings = (IGNORED, 4, torch.float64, True)
+    loss = cross_entropy._LinearCrossEntropy.apply(h, weight, targets, *settings)
+    whole = expected(h, weight, targets)
+    torch.testing.assert_close(loss, whole)
+    torch.testing.assert_close(torch.autograd.grad(loss, [h, weight]), torch.autograd.grad(whole, [h, weight]))
+
+
+def test_no_token_that_counts_gives_zero() -> None:
+    h, weight, targets = data()
+    loss = linear_cross_entropy(h, weight, torch.full_like(targets, IGNORED), IGNORED)
+    assert loss.item() == 0
+    assert not any(gradient.any() for gradient in torch.autograd.grad(loss, [h, weight]))
+
+
+def test_the_logits_of_all_tokens_are_never_held() -> None:
+    tokens, width, vocabulary, chunk = 512, 16, 4000, 64
+    h, weight = torch.randn(tokens, width, requires_grad=True), torch.randn(vocabulary, width, requires_grad=True)
+    targets = torch.randint(vocabulary, (tokens,))
+    with Watch() as watch:
+        linear_cross_entropy(h, weight, targets, IGNORED, chunk).backward()
+    assert watch.largest == chunk * vocabulary
+    # Logits and their logarithms, the head's gradient, the logits of no other chunk.
+    assert watch.peak < 4 * (2.2 * chunk * vocabulary + 3 * vocabulary * width + 4 * tokens * width)
+    with torch.no_grad(), Watch() as evaluation:
+        linear_cross_entropy(h, weight, targets, IGNORED, chunk)
+    assert evaluation.peak < 4 * (2.2 * chunk * vocabulary + vocabulary * width + tokens * width)
+    with Watch() as whole:
+        expected(h, weight, targets).backward()
+    assert whole.largest == tokens * vocabulary
+    assert whole.peak > 4 * watch.peak
+
+
+def test_a_chunk_of_a_large_vocabulary_stays_within_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cross_entropy, "CHUNK_BYTES", 4 * V * 9)  # nine tokens
+    h, weight, targets = data()
+    with Watch() as watch:
+        linear_cross_entropy(h, weight, targets, -1)
+    assert watch.largest == 8 * V  # three chunks, as alike as can be
+    assert watch.calls["_log_softmax"] == 3
+
+
+def test_without_a_gradient_none_is_computed() -> None:
+    h, weight, targets = data()
+    with torch.no_grad(), Watch() as watch:
+        loss = linear_cross_entropy(h, weight, targets, IGNORED, N)
+    torch.testing.assert_close(loss, expected(h, weight, targets).detach())
+    assert watch.calls["mm"] == 1
+    assert not watch.calls.keys() & {"addmm", "exp_"}
+    with Watch() as watch:
+        linear_cross_entropy(h.detach(), weight.detach(), targets, IGNORED, N)
+    assert watch.calls["mm"] == 1
+
+
+def test_a_second_backward_pass_is_refused() -> None:
+    h, weight, targets = data()
+    loss = linear_cross_entropy(h, weight, targets, IGNORED)
+    loss.backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast_computes_products_in_its_dtype_and_sums_in_fp32(dtype: torch.dtype) -> None:
+    h, weight, targets = data(torch.float32)
+    with torch.autocast("cpu", dtype=dtype), Watch() as watch:
+        loss = linear_cross_entropy(h, weight, targets, IGNORED, 5)
+    assert loss.dtype == torch.float32
+    assert watch.calls["mm"] > 4
+    rounding = 2.0 ** {torch.bfloat16: -8, torch.float16: -11}[dtype]
+    whole = expected(h, weight, targets)
+    assert loss.item() != whole.item()
+    torch.testing.assert_close(loss, whole, rtol=rounding, atol=0)
+    ours, wanted = (torch.autograd.grad(x, [h, weight]) for x in (loss, whole))
+    for gradient, exact in zip(ours, wanted, strict=True):
+        assert gradient.dtype == torch.float32
+        assert ((gradient - exact).norm() / exact.norm()).item() < 3 * rounding
+
+
+def test_fp16_gradients_underflow_for_no_loss_scale() -> None:
+    h, weight, targets = data(torch.float32)
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = linear_cross_entropy(h, weight, targets, IGNORED)
+    wanted = torch.autograd.grad(expected(h, weight, targets), [h, weight])
+    for gradient, exact in zip(torch.autograd.grad(loss * 1e-12, [h, weight]), wanted, strict=True):
+        assert ((gradient * 1e12 - exact).norm() / exact.norm()).item() < 2e-3
+
+
+def test_low_precision_weights_get_gradients_of_their_dtype() -> None:
+    h, weight, targets = data(torch.bfloat16)
+    loss = linear_cross_entropy(h, weight, targets, IGNORED)
+    assert loss.dtype == torch.float32
+    assert {gradient.dtype for gradient in torch.autograd.grad(loss, [h, weight])} == {torch.bfloat16}
+
+
+def test_repeats_bit_by_bit() -> None:
+    h, weight, targets = data(torch.float32)
+    first, again = (
+        torch.autograd.grad(linear_cross_entropy(h, weight, targets, IGNORED, 4), [h, weight]) for _ in range(2)
+    )
+    assert all(map(torch.equal, first, again))

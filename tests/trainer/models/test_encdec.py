@@ -1,0 +1,206 @@
+"""The encoder-decoder against Hugging Face's MBart, and what must not depend on what."""
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from bench import mbart
+from ettsweep.runs.spec import StrategySpec
+from ettsweep.token_ids import END, PAD
+from ettsweep.trainer.models.build import build_model, example_inputs, initialise
+from ettsweep.trainer.models.encdec import EncDec
+from ettsweep.trainer.models.encdec_spec import EncDecSpec
+from ettsweep.trainer.models.registry import model_spec
+
+SPEC = EncDecSpec(width=24, depth=2, heads=3, mlp_ratio=3, vocabulary=53, tokens=11, dropout=0.2, attention_dropout=0.3)
+CPU = torch.device("cpu")
+
+
+def built(spec: EncDecSpec = SPEC, s: float | None = 0.0, training: bool = False) -> EncDec:
+    """Return a model in float64, with weights large enough for all of it to matter."""
+    model = build_model(spec, StrategySpec(s=s)).double()
+    assert isinstance(model, EncDec)
+    initialise(model, spec, StrategySpec(s=s), seed=0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.std() < 0.1:
+                parameter *= 10
+    return model.train(training)
+
+
+def padded(spec: EncDecSpec = SPEC) -> tuple[Tensor, Tensor, Tensor]:
+    """Return source, previous and target of three samples, two with [pad]."""
+    source_BS, _, target_BT = example_inputs(spec, 3, CPU)
+    for sample, (source, target) in enumerate([(11, 11), (7, 9), (4, 6)]):
+        source_BS[sample, source:] = PAD
+        target_BT[sample, target:] = PAD
+    previous_BT = torch.cat((torch.full((3, 1), END), target_BT[:, :-1]), 1)
+    return source_BS, previous_BT.masked_fill(target_BT == PAD, PAD), target_BT
+
+
+@pytest.mark.parametrize("s", [None, 0.0, 1.0])
+def test_hidden_states_logits_loss_and_gradients_equal_mbarts(s: float | None) -> None:
+    pytest.importorskip("transformers")
+    model = built(s=s)
+    theirs = mbart.twin(model, SPEC).eval()
+    source, previous, target = padded()
+    out = theirs(source, source != PAD, previous, previous != PAD, output_hidden_states=True)
+    rescale = {None: 1.0, 0.0: 24**-0.5, 1.0: 1 / 24}[s]
+    expected = F.cross_entropy(rescale * out.logits.flatten(0, 1), target.flatten(), ignore_index=PAD, reduction="sum")
+    encoded, decoded = model.hidden(source, previous)
+    is_source, is_target = source != PAD, target != PAD
+    exact = {"rtol": 1e-10, "atol": 1e-10}
+    torch.testing.assert_close(encoded[is_source], out.encoder_last_hidden_state[is_source], **exact)
+    torch.testing.assert_close(decoded[is_target], out.decoder_hidden_states[-1][is_target], **exact)
+    torch.testing.assert_close(model.logits(source, previous)[is_target], rescale * out.logits[is_target], **exact)
+    loss = model(source, previous, target)
+    torch.testing.assert_close(loss, expected, rtol=1e-12, atol=0)
+
+    loss.backward()
+    expected.backward()
+    gradients = {name: parameter.grad for name, parameter in theirs.named_parameters()}
+    for name, parameter in model.named_parameters():
+        wanted = torch.cat([mbart.as_ours(other, gradients[other]) for other in mbart.names(SPEC)[name]])
+        assert parameter.grad is not None
+        torch.testing.assert_close(parameter.grad, wanted, rtol=1e-8, atol=1e-10, msg=f"gradient of {name}")
+
+
+def test_dropout_is_where_mbarts_is() -> None:
+    """The same generator draws the same masks, in the same places and order."""
+    pytest.importorskip("transformers")
+    model = built(training=True)
+    theirs = mbart.twin(model, SPEC).train()
+    source, previous, target = padded()
+    torch.manual_seed(1)
+    logits = 24**-0.5 * theirs(source, source != PAD, previous, previous != PAD).logits
+    expected = F.cross_entropy(logits.flatten(0, 1), target.flatten(), ignore_index=PAD, reduction="sum")
+    torch.manual_seed(1)
+    torch.testing.assert_close(model(source, previous, target), expected, rtol=1e-12, atol=0)
+    assert model(source, previous, target).item() != pytest.approx(expected.item(), rel=1e-6)
+
+
+def test_more_padding_changes_nothing() -> None:
+    model = built()
+    source, previous, target = (x[2:] for x in padded())  # 4 tokens of source, 6 of target
+    whole = model(source, previous, target)
+    torch.testing.assert_close(model(source[:, :4], previous[:, :6], target[:, :6]), whole, rtol=1e-12, atol=0)
+    encoded, decoded = model.hidden(source, previous)
+    shorter = model.hidden(source[:, :4], previous[:, :6])
+    torch.testing.assert_close((encoded[:, :4], decoded[:, :6]), shorter, rtol=1e-12, atol=1e-12)
+
+
+def test_nothing_is_learnt_from_pad_but_that_it_is_not_predicted() -> None:
+    model = built()
+    source, previous, target = padded()
+    h = torch.cat([x.flatten(0, 1) for x in model.hidden(source, previous)])  # those of [pad] among them
+    (gradient,) = torch.autograd.grad((h * torch.arange(24)).sum(), [model.we])
+    assert not gradient[PAD].any()
+    assert gradient[PAD + 1 :].any(1).sum() > 10
+    everywhere = torch.autograd.grad(model(source, previous, target), [model.encoder_pe, model.decoder_pe])
+    for pe, last in zip(everywhere, (11, 11), strict=True):
+        assert pe[:last].any(1).all()
+    source[:, 7:] = target[:, 9:] = PAD  # in all samples
+    for pe, last in zip(
+        torch.autograd.grad(model(source, previous, target), [model.encoder_pe, model.decoder_pe]), (7, 9), strict=True
+    ):
+        assert pe[:last].any(1).all()
+        assert not pe[last:].any()
+
+
+def test_a_token_is_predicted_from_those_before_it_and_the_whole_source() -> None:
+    model = built()
+    source, previous, _ = example_inputs(SPEC, 1, CPU)
+    before = model.logits(source, previous)
+    for t in (3, 10):
+        changed = previous.clone()
+        changed[0, t] = PAD + 1 if previous[0, t] != PAD + 1 else PAD + 2
+        differs = (model.logits(source, changed) != before).any(2)[0]
+        assert differs.tolist() == [False] * t + [True] * (11 - t)
+    changed = source.clone()
+    changed[0, 10] = PAD + 1 if source[0, 10] != PAD + 1 else PAD + 2
+    assert (model.logits(changed, previous) != before).any(2).all()
+
+
+@pytest.mark.parametrize("where", ["dropout", "attention_dropout"])
+def test_dropout_draws_anew_in_training_and_not_at_all_in_evaluation(where: str) -> None:
+    others = {"dropout": 0.0, "attention_dropout": 0.0} | {where: 0.1}
+    model = built(SPEC.model_copy(update=others), training=True)
+    inputs = padded()
+    assert len({model(*inputs).item() for _ in range(3)}) == 3
+    model.eval()
+    assert len({model(*inputs).item() for _ in range(3)}) == 1
+    without = built(SPEC.model_copy(update={"dropout": 0.0, "attention_dropout": 0.0}), training=True)
+    assert without(*inputs).item() == model(*inputs).item()
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_recomputation_gives_the_same_loss_gradients_and_next_draws(dropout: float) -> None:
+    model = built(SPEC.model_copy(update={"dropout": dropout, "attention_dropout": dropout}), training=True)
+    results = []
+    for recompute in (False, True):
+        model.recompute = recompute
+        model.zero_grad()
+        torch.manual_seed(3)
+        loss = model(*padded())
+        loss.backward()
+        results.append((loss.detach(), [p.grad for p in model.parameters()], torch.rand(2)))
+    for kept, recomputed in zip(*results, strict=True):
+        torch.testing.assert_close(recomputed, kept, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(("s", "rescale"), [(None, 1.0), (0.0, 1 / 8), (0.5, 64**-0.75), (1.0, 1 / 64)])
+def test_the_strategy_rescales_the_logits(s: float | None, rescale: float) -> None:
+    spec = model_spec("encdec-tiny")
+    models = [build_model(spec, StrategySpec(s=strategy)) for strategy in (s, None)]
+    for model in models:
+        initialise(model, spec, StrategySpec(s=s), seed=0)
+    source, previous, _ = example_inputs(spec, 2, CPU)
+    logits, plain = (model.get_submodule("").logits(source, previous) for model in models)
+    torch.testing.assert_close(logits, rescale * plain, rtol=1e-5, atol=1e-5)
+
+
+def test_bf16_autocast_runs_close_to_fp32_and_gives_fp32_gradients() -> None:
+    spec = model_spec("encdec-tiny")
+    model = build_model(spec, StrategySpec(s=0.0))
+    initialise(model, spec, StrategySpec(s=0.0), seed=0)
+    inputs = example_inputs(spec, 2, CPU)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = model(*inputs)
+    loss.backward()
+    assert loss.dtype == torch.float32
+    torch.testing.assert_close(loss, model(*inputs), rtol=2e-3, atol=0)
+    assert {p.grad.dtype for p in model.parameters() if p.grad is not None} == {torch.float32}
+
+
+def test_blocks_are_the_encoders_and_then_the_decoders_with_all_parameters_but_embeddings() -> None:
+    model = build_model(SPEC, StrategySpec(s=0.0))
+    assert isinstance(model, EncDec)
+    assert list(model.residual_blocks()) == [*model.encoder, *model.decoder]
+    inside = {id(p) for block in model.residual_blocks() for p in block.parameters()}
+    outside = [name for name, p in model.named_parameters() if id(p) not in inside]
+    assert outside == ["we", "encoder_pe", "decoder_pe"]
+
+
+def test_model_runs_without_memory_on_the_meta_device() -> None:
+    spec = model_spec("r2c2")
+    with torch.device("meta"):
+        model = build_model(spec, StrategySpec(s=0.0))
+        loss = model(*(torch.zeros(2, 514, dtype=torch.long) for _ in range(3)))
+    loss.backward()
+    assert loss.shape == ()
+    assert all(p.grad is not None and p.grad.shape == p.shape for p in model.parameters())
+
+
+def test_example_inputs_are_whole_and_always_the_same() -> None:
+    before = torch.get_rng_state()
+    spec = model_spec("encdec-tiny")
+    first, again = example_inputs(spec, 3, CPU), example_inputs(spec, 3, CPU)
+    assert torch.equal(torch.get_rng_state(), before)
+    for tokens, others in zip(first, again, strict=True):
+        assert tokens.shape == (3, 64)
+        assert torch.equal(tokens, others)
+        assert tokens.min() > PAD
+        assert tokens.max() < spec.vocabulary
+    (images,) = example_inputs(model_spec("vit-digits"), 3, CPU)
+    assert images.shape == (3, 1, 8, 8)

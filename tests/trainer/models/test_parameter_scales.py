@@ -1,0 +1,132 @@
+import itertools
+from typing import Literal
+
+import pytest
+
+from ettsweep.runs.spec import StrategySpec
+from ettsweep.strategies.optimizers import AdamWSpec, SgdSpec
+from ettsweep.trainer.models.parameter_scales import describe_scales, factors, scale_table
+from ettsweep.trainer.models.registry import model_spec, named_models, parameter_count, parameter_shapes
+
+VIT_B16 = model_spec("vit-b16")
+DIGITS = model_spec("vit-digits")
+NTK = StrategySpec(s=0.0)
+
+
+def test_table_of_vit_b16_under_ntk() -> None:
+    bulk, embedding = 768**-1.5, 768**-0.5
+    uniform = 768 * 768 * 12
+    expected = [
+        ("patch", [768, 768], 768 * 768, 768**-0.5, embedding / 768),
+        ("pe", [196, 768], 196 * 768, 0.02, embedding),
+        ("q", [768, 768], uniform, (1 / 1536) ** 0.5, bulk),
+        ("k", [768, 768], uniform, (1 / 1536) ** 0.5, bulk),
+        ("v", [768, 768], uniform, (1 / 1536) ** 0.5, bulk),
+        ("u", [768, 768], uniform, (1 / 2304) ** 0.5, bulk),
+        ("w", [3072, 768], 4 * uniform, (1 / 1920) ** 0.5, bulk),
+        ("x", [768, 3072], 4 * uniform, (1 / 1920) ** 0.5, bulk),
+        ("head", [1000, 768], 768_000, 768**-0.5, 1 / 768 / 1000**0.5),
+        ("head_bias", [1000], 1000, 0.0, 1000**-0.5),
+    ]
+    table = scale_table(VIT_B16, NTK, AdamWSpec(), lr=20.0)
+    for row, (group, shape, parameters, std, factor) in zip(table, expected, strict=True):
+        assert row == {
+            "group": group,
+            "shape": shape,
+            "parameters": parameters,
+            "init_std": pytest.approx(std),
+            "lr_factor": pytest.approx(factor),
+            "wd_factor": 0 if group == "head_bias" else pytest.approx(1 / factor),
+            "effective_lr": pytest.approx(20 * factor),
+        }
+
+
+@pytest.mark.parametrize(("s", "std"), [(None, 32**-0.5), (0.0, 32**-0.5), (0.5, 32**-0.75), (1.0, 1 / 32)])
+def test_table_shows_the_head_std_of_the_strategy(s: float | None, std: float) -> None:
+    rows = {row["group"]: row for row in scale_table(DIGITS, StrategySpec(s=s), AdamWSpec(), lr=None)}
+    assert rows["head"]["init_std"] == pytest.approx(std)
+
+
+def test_table_of_bart_large_under_ntk() -> None:
+    bulk, embedding, square = 1024**-1.5, 1024**-0.5, 1024**2
+    expected = [
+        ("we", [50265, 1024], 50265 * 1024, 1.0, embedding),
+        ("pe", [514, 1024], 2 * 514 * 1024, 0.02, embedding),
+        *((group, [1024, 1024], 36 * square, 0.02, bulk) for group in "qkvu"),
+        ("w", [4096, 1024], 4 * 24 * square, 0.02, bulk),
+        ("x", [1024, 4096], 4 * 24 * square, 0.02, bulk),
+    ]
+    table = scale_table(model_spec("bart-large"), NTK, AdamWSpec(), lr=None)
+    for row, (group, shape, parameters, std, factor) in zip(table, expected, strict=True):
+        assert (row["group"], row["shape"], row["parameters"]) == (group, shape, parameters)
+        assert (row["init_std"], row["lr_factor"]) == pytest.approx((std, factor))
+
+
+@pytest.mark.parametrize(
+    ("model", "strategy", "rescale"),
+    [
+        ("bart-large", "ntk", 1 / 32),
+        ("bart-large", "standard", 1),
+        ("encdec-tiny", "mup", 1 / 64),
+        ("vit-b16", "ntk", None),
+    ],
+)
+def test_the_description_says_what_multiplies_the_logits(model: str, strategy: str, rescale: float | None) -> None:
+    assert describe_scales(model, strategy, "adamw", "ignore", None)["output_rescale"] == rescale
+
+
+def test_table_without_an_lr_has_no_effective_lr() -> None:
+    assert {row["effective_lr"] for row in scale_table(DIGITS, NTK, AdamWSpec(), lr=None)} == {None}
+
+
+@pytest.mark.parametrize("name", named_models())
+def test_table_counts_every_parameter_once(name: str) -> None:
+    table = scale_table(model_spec(name), NTK, AdamWSpec(), lr=None)
+    assert sum(row["parameters"] for row in table) == parameter_count(model_spec(name))
+
+
+SETTINGS = list(
+    itertools.product(
+        [None, 0.0, 0.25, 0.5, 1.0],
+        ["ignore", "include"],
+        [AdamWSpec(), SgdSpec(), AdamWSpec(decay_pe=False)],
+    )
+)
+
+
+@pytest.mark.parametrize("name", ["vit-digits", "encdec-tiny"])
+@pytest.mark.parametrize(("s", "mlp_factor", "optimizer"), SETTINGS)
+def test_factors_of_parameters_are_those_of_their_groups(
+    name: str, s: float | None, mlp_factor: Literal["ignore", "include"], optimizer: AdamWSpec | SgdSpec
+) -> None:
+    model = model_spec(name)
+    strategy = StrategySpec(s=s, mlp_factor=mlp_factor)
+    table = scale_table(model, strategy, optimizer, lr=None)
+    by_group = {row["group"]: (row["lr_factor"], row["wd_factor"]) for row in table}
+    by_name = factors(model, strategy, optimizer)
+    assert list(by_name) == [parameter.name for parameter in parameter_shapes(model)]
+    for parameter in parameter_shapes(model):
+        assert {by_group[group] for group in parameter.groups} == {by_name[parameter.name]}
+
+
+def test_factors_of_digits_by_hand() -> None:
+    include = factors(DIGITS, StrategySpec(s=1.0, mlp_factor="include"), SgdSpec(decay_pe=False))
+    assert include["patch"] == pytest.approx((2, 1 / 2))
+    assert include["pe"] == (32, 0)
+    assert include["blocks.1.attention.qkv"] == (1, 1)
+    assert include["blocks.1.mlp.w"] == (1, 1)
+    assert include["blocks.1.mlp.x"] == (1 / 4, 4)
+    assert include["head"] == (1 / 32, 32)
+    assert include["head_bias"] == (1, 0)
+
+
+@pytest.mark.parametrize(("s", "groups"), [(None, 2), (0.0, 5), (0.5, 5), (1.0, 5)])
+def test_few_distinct_factors_so_that_few_optimizer_groups(s: float | None, groups: int) -> None:
+    # Width and n_patch differ in vit-s16, so patch and bulk do not coincide.
+    assert len(set(factors(model_spec("vit-s16"), StrategySpec(s=s), AdamWSpec()).values())) == groups
+
+
+def test_decaying_standard_is_plain_adamw_without_bias_decay() -> None:
+    standard = factors(DIGITS, StrategySpec(s=None), AdamWSpec())
+    assert standard.pop("head_bias") == (1, 0)
+    assert set(standard.values()) == {(1, 1)}

@@ -1,0 +1,98 @@
+import pytest
+import torch
+
+from ettsweep.runs.spec import ModelSpec, StrategySpec
+from ettsweep.strategies.factors import Dims, Group
+from ettsweep.trainer.models.build import build_model
+from ettsweep.trainer.models.encdec_spec import EncDecSpec
+from ettsweep.trainer.models.registry import dims, model_spec, named_models, parameter_count, parameter_shapes
+from ettsweep.trainer.models.vit_spec import VitSpec
+
+ODD = VitSpec(width=12, depth=3, heads=2, mlp_ratio=3, patch_size=5, image_size=15, channels=2, classes=7, ln_eps=1e-3)
+ODD_TEXT = EncDecSpec(width=12, depth=2, heads=2, mlp_ratio=3, vocabulary=37, tokens=7)
+SPECS: list[ModelSpec] = [*named_models().values(), ODD, ODD_TEXT]
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_shapes_are_those_of_the_torch_model(spec: ModelSpec) -> None:
+    with torch.device("meta"):
+        model = build_model(spec, StrategySpec(s=0.0))
+    expected = [(name, tuple(tensor.shape)) for name, tensor in model.named_parameters()]
+    assert [(parameter.name, parameter.shape) for parameter in parameter_shapes(spec)] == expected
+    assert parameter_count(spec) == sum(tensor.numel() for tensor in model.parameters())
+    assert not list(model.buffers())
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    # vit-s16: 294912 + 75264 + 12 * 12 * 384^2 + 385000; vit-ti16 likewise with 192.
+    # vit-digits: 512 + 128 + 2 * 12 * 32^2 + 330.
+    # encdec-tiny: 2048 * 64 + 2 * 64 * 64 + 2 * (12 + 16) * 64^2; encdec-small likewise with 128.
+    [
+        ("vit-b16", 86_444_008),
+        ("vit-s16", 21_988_840),
+        ("vit-ti16", 5_686_504),
+        ("vit-digits", 25_546),
+        ("bart-large", 404_845_568),
+        ("r2c2", 2_688_739_328),
+        ("encdec-tiny", 368_640),
+        ("encdec-small", 1_196_032),
+    ],
+)
+def test_parameter_counts(name: str, count: int) -> None:
+    assert parameter_count(model_spec(name)) == count
+
+
+def test_groups_and_shapes_of_a_small_model() -> None:
+    shapes = {parameter.name: (parameter.groups, parameter.part_shape) for parameter in parameter_shapes(ODD)}
+    assert shapes == {
+        "patch": ((Group.PATCH,), (12, 50)),
+        "pe": ((Group.PE,), (9, 12)),
+        "head": ((Group.HEAD,), (7, 12)),
+        "head_bias": ((Group.HEAD_BIAS,), (7,)),
+    } | {
+        f"blocks.{i}.{name}": value
+        for i in range(3)
+        for name, value in {
+            "attention.qkv": ((Group.Q, Group.K, Group.V), (12, 12)),
+            "attention.u": ((Group.U,), (12, 12)),
+            "mlp.w": ((Group.W,), (36, 12)),
+            "mlp.x": ((Group.X,), (12, 36)),
+        }.items()
+    }
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_every_number_is_in_exactly_one_group(spec: ModelSpec) -> None:
+    for parameter in parameter_shapes(spec):
+        assert parameter.groups
+        assert len(set(parameter.groups)) == len(parameter.groups)
+        assert parameter.shape[0] == len(parameter.groups) * parameter.part_shape[0]
+
+
+def test_groups_and_shapes_of_a_small_encoder_decoder() -> None:
+    shapes = {parameter.name: (parameter.groups, parameter.part_shape) for parameter in parameter_shapes(ODD_TEXT)}
+    block = {
+        "attention.qkv": ((Group.Q, Group.K, Group.V), (12, 12)),
+        "attention.u": ((Group.U,), (12, 12)),
+        "mlp.w": ((Group.W,), (36, 12)),
+        "mlp.x": ((Group.X,), (12, 36)),
+    }
+    crossing = {
+        "cross.q": ((Group.Q,), (12, 12)),
+        "cross.kv": ((Group.K, Group.V), (12, 12)),
+        "cross.u": ((Group.U,), (12, 12)),
+    }
+    assert shapes == {
+        "we": ((Group.WE,), (37, 12)),
+        "encoder_pe": ((Group.PE,), (7, 12)),
+        "decoder_pe": ((Group.PE,), (7, 12)),
+        **{f"encoder.{i}.{name}": value for i in range(2) for name, value in block.items()},
+        **{f"decoder.{i}.{name}": value for i in range(2) for name, value in (block | crossing).items()},
+    }
+
+
+def test_dims_keep_patch_width_and_classes_apart() -> None:
+    assert dims(ODD) == Dims("vision", width=12, n_patch=50, n_out=7, mlp_ratio=3)
+    assert dims(ODD_TEXT) == Dims("language", width=12, n_patch=None, n_out=37, mlp_ratio=3)
+    assert dims(model_spec("vit-b16")) == Dims("vision", width=768, n_patch=768, n_out=1000, mlp_ratio=4)

@@ -1,0 +1,148 @@
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ettsweep.runs.spec import StrategySpec
+from ettsweep.trainer.models.blocks import Attention, layer_norm
+from ettsweep.trainer.models.build import build_model, initialise
+from ettsweep.trainer.models.registry import model_spec
+from ettsweep.trainer.models.vit import Vit, patchify
+from ettsweep.trainer.models.vit_spec import VitSpec
+
+NTK = StrategySpec(s=0.0)
+DIGITS = model_spec("vit-digits")
+SPEC = VitSpec(width=24, depth=2, heads=3, mlp_ratio=2, patch_size=4, image_size=12, channels=3, classes=5)
+
+
+def double(spec: VitSpec) -> nn.Module:
+    model = build_model(spec, NTK).double()
+    initialise(model, spec, NTK, seed=0)
+    return model
+
+
+def images(spec: VitSpec, batch: int = 3) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    shape = (batch, spec.channels, spec.image_size, spec.image_size)
+    return torch.randn(shape, dtype=torch.float64, generator=generator)
+
+
+def timm_twin(model: nn.Module, spec: VitSpec) -> tuple[nn.Module, dict[str, str]]:
+    """Return timm's Vision Transformer with the same weights, and its name of each of our parameters."""
+    timm = pytest.importorskip("timm.models.vision_transformer")
+    twin = timm.VisionTransformer(
+        img_size=spec.image_size,
+        patch_size=spec.patch_size,
+        in_chans=spec.channels,
+        num_classes=spec.classes,
+        embed_dim=spec.width,
+        depth=spec.depth,
+        num_heads=spec.heads,
+        mlp_ratio=spec.mlp_ratio,
+        qkv_bias=False,
+        class_token=False,
+        global_pool="avg",
+        fc_norm=False,
+    ).double()
+    names = {
+        "patch": "patch_embed.proj.weight",
+        "pe": "pos_embed",
+        "head": "head.weight",
+        "head_bias": "head.bias",
+    }
+    for i in range(spec.depth):
+        names |= {
+            f"blocks.{i}.attention.qkv": f"blocks.{i}.attn.qkv.weight",
+            f"blocks.{i}.attention.u": f"blocks.{i}.attn.proj.weight",
+            f"blocks.{i}.mlp.w": f"blocks.{i}.mlp.fc1.weight",
+            f"blocks.{i}.mlp.x": f"blocks.{i}.mlp.fc2.weight",
+        }
+    theirs = dict(twin.named_parameters())
+    ours = dict(model.named_parameters())
+    assert names.keys() == ours.keys()
+    with torch.no_grad():
+        for name, tensor in theirs.items():
+            tensor.fill_(1.0 if "norm" in name and name.endswith("weight") else 0.0)
+        for name, their_name in names.items():
+            theirs[their_name].copy_(ours[name].reshape(theirs[their_name].shape))
+    return twin, names
+
+
+@pytest.mark.parametrize("spec", [SPEC, DIGITS])
+def test_logits_and_gradients_equal_timms(spec: VitSpec) -> None:
+    model = double(spec)
+    with torch.no_grad():
+        model.get_parameter("head_bias").copy_(torch.arange(spec.classes) / 7)
+    twin, names = timm_twin(model, spec)
+    x, labels = images(spec), torch.tensor([0, 1, 4])
+    logits, expected = model(x), twin(x)
+    torch.testing.assert_close(logits, expected, rtol=1e-12, atol=1e-12)
+    ours, theirs = dict(model.named_parameters()), dict(twin.named_parameters())
+    gradients = torch.autograd.grad(F.cross_entropy(logits, labels), list(ours.values()))
+    expected_gradients = torch.autograd.grad(F.cross_entropy(expected, labels), [theirs[names[name]] for name in ours])
+    for name, gradient, other in zip(ours, gradients, expected_gradients, strict=True):
+        other = other.reshape(gradient.shape)
+        torch.testing.assert_close(gradient, other, rtol=1e-9, atol=1e-13, msg=f"gradient of {name}")
+
+
+def test_patchify_takes_patches_row_by_row_and_channels_one_after_another() -> None:
+    x = torch.arange(2 * 4 * 6).reshape(1, 2, 4, 6)
+    patches = patchify(x, 2)
+    assert patches.shape == (1, 6, 8)
+    assert patches[0, 0].tolist() == [0, 1, 6, 7, 24, 25, 30, 31]
+    assert patches[0, 1].tolist() == [2, 3, 8, 9, 26, 27, 32, 33]
+    assert patches[0, 3].tolist() == [12, 13, 18, 19, 36, 37, 42, 43]
+
+
+def test_attention_is_softmax_of_scaled_products_per_head() -> None:
+    attention = Attention(width=6, heads=2).double()
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        attention.qkv.normal_(generator=generator)
+        attention.u.normal_(generator=generator)
+    x = torch.randn(4, 6, dtype=torch.float64, generator=generator)
+    q, k, v = (x @ weight.T for weight in attention.qkv.chunk(3))
+    heads = []
+    for h in (slice(0, 3), slice(3, 6)):
+        weights = torch.softmax(q[:, h] @ k[:, h].T / math.sqrt(3), dim=-1)
+        heads.append(weights @ v[:, h])
+    torch.testing.assert_close(attention(x[None])[0], torch.cat(heads, dim=-1) @ attention.u.T)
+
+
+def test_layer_norm_has_eps_under_the_root() -> None:
+    normal = layer_norm(torch.tensor([[[1.0, -1.0]]]), eps=3.0)
+    torch.testing.assert_close(normal, torch.tensor([[[0.5, -0.5]]]))
+
+
+def test_ln_eps_of_the_spec_reaches_every_layer_norm(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[float] = []
+    original = F.layer_norm
+
+    def spy(x: Tensor, shape: Any, eps: float) -> Tensor:
+        seen.append(eps)
+        return original(x, shape, eps=eps)
+
+    monkeypatch.setattr(F, "layer_norm", spy)
+    spec = SPEC.model_copy(update={"ln_eps": 0.25})
+    double(spec)(images(spec))
+    assert seen == [0.25] * (2 * spec.depth + 1)
+
+
+def test_bf16_autocast_runs_close_to_fp32() -> None:
+    model = build_model(DIGITS, NTK)
+    initialise(model, DIGITS, NTK, seed=0)
+    x = images(DIGITS).float()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        logits = model(x)
+    torch.testing.assert_close(logits.float(), model(x), rtol=0.05, atol=0.05)
+
+
+def test_model_runs_without_memory_on_the_meta_device() -> None:
+    spec = model_spec("vit-b16")
+    with torch.device("meta"):
+        logits = build_model(spec, NTK)(torch.empty(2, 3, 224, 224))
+    assert isinstance(build_model(DIGITS, NTK), Vit)
+    assert logits.shape == (2, 1000)

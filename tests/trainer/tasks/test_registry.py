@@ -1,0 +1,67 @@
+from pathlib import Path
+
+import pytest
+
+from ettsweep.errors import DataMissingError, InputError
+from ettsweep.trainer.models.registry import model_spec
+from ettsweep.trainer.tasks.images.image_task import DigitsTask, ImageNetTask
+from ettsweep.trainer.tasks.registry import Score, check_data, check_fits, steps_per_epoch, task_kind
+from ettsweep.trainer.tasks.text import text_data
+from ettsweep.trainer.tasks.text.text_data import pydoc_digest
+from ettsweep.trainer.tasks.text.text_task import PydocTask, TextTask
+
+
+def refusal(*arguments: object) -> str:
+    with pytest.raises(InputError) as error:
+        check_fits(*arguments)  # type: ignore[arg-type]
+    return str(error.value)
+
+
+def test_models_read_what_they_were_made_for() -> None:
+    text, vit = model_spec("encdec-tiny"), model_spec("vit-digits")
+    check_fits(PydocTask(), text, 16)
+    check_fits(DigitsTask(), vit, 16)
+    assert refusal(PydocTask(), vit, 16) == "model: task pydoc has text, which vit cannot read; an encdec is expected"
+    assert refusal(ImageNetTask(), text, 16) == (
+        "model: task imagenet has images, which encdec cannot read; a vit is expected"
+    )
+
+
+def test_vocabulary_must_have_room_for_all_bytes() -> None:
+    model = model_spec("encdec-tiny")
+    check_fits(TextTask(), model.model_copy(update={"vocabulary": 264}), 1)
+    assert refusal(TextTask(), model.model_copy(update={"vocabulary": 263}), 1) == (
+        "model.vocabulary: 263 is below 264, the 256 bytes and special tokens"
+    )
+
+
+def test_a_batch_has_no_more_texts_than_are_used() -> None:
+    check_fits(PydocTask(samples=16), model_spec("encdec-tiny"), 16)
+    told = "batch_size: 16 is more than the 15 training texts"
+    assert refusal(PydocTask(samples=15), model_spec("encdec-tiny"), 16) == told
+
+
+def test_text_is_judged_by_its_lowest_loss() -> None:
+    assert {task_kind(task).score for task in (PydocTask(), TextTask())} == {Score("best_loss", "min")}
+    assert task_kind(ImageNetTask()).score.metric == "best_accuracy"
+
+
+def test_epochs_of_text_are_not_known_beforehand() -> None:
+    with pytest.raises(InputError, match="the epochs of task text are as long as its data; give steps instead"):
+        steps_per_epoch(TextTask(), 512)
+
+
+def test_documentation_of_another_python_is_another_text(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    here = pydoc_digest(PydocTask(), None)
+    check_data(PydocTask(corpus=here))
+    other = tmp_path / "topics.py"
+    other.write_text("topics = {}")
+    monkeypatch.setattr(text_data, "pydoc_file", lambda: other)
+    with pytest.raises(DataMissingError, match=f"made for the text {here}, and the documentation of this Python is"):
+        check_data(PydocTask(corpus=here))
+
+
+def test_nobody_has_said_where_the_text_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ETTSWEEP_TEXT", raising=False)
+    with pytest.raises(DataMissingError, match="pass --data DIR or set ETTSWEEP_TEXT=DIR"):
+        check_data(TextTask())

@@ -1,0 +1,42 @@
+import pytest
+
+from ettsweep.errors import InputError
+from ettsweep.trainer.tasks.text import text_data
+from ettsweep.trainer.tasks.text.pydoc import documents, pydoc_corpus, tokenised, unrepeated
+from ettsweep.trainer.tasks.text.text_task import PydocTask
+
+PASSAGES = {
+    f"topic-{k}": "\n\n".join(
+        [f"Title {k}. A sentence!", "The same paragraph in all of them.", f'"Quoted {k}?" So it is.']
+    )
+    for k in range(10)
+}
+
+
+def test_no_topic_quotes_an_earlier_one() -> None:
+    first, second, *_ = unrepeated(PASSAGES)
+    assert "The same paragraph" in first
+    assert second == 'Title 1. A sentence!\n\n"Quoted 1?" So it is.'
+    topics = [set(text.split("\n\n")) for text in documents()]
+    assert len(set.union(*topics)) == sum(map(len, topics))
+
+
+def test_who_changes_how_text_becomes_tokens_makes_other_runs() -> None:
+    """Where this digest changes, runs would compare what was trained on other tokens: raise PYDOC_RULES with it."""
+    corpus = tokenised(unrepeated(PASSAGES), 280)
+    assert (text_data.PYDOC_RULES, corpus.digest) == (1, "1771fa48b8f9")
+
+
+def test_rules_are_in_the_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = text_data.pydoc_digest(PydocTask(), None)
+    monkeypatch.setattr(text_data, "PYDOC_RULES", 2)
+    assert text_data.pydoc_digest(PydocTask(), None) != before
+
+
+def test_vocabulary_beyond_the_text_is_refused_with_the_most_possible() -> None:
+    with pytest.raises(
+        InputError, match=r"more than Python's documentation has tokens for: --set model.vocabulary=(\d+)"
+    ) as e:
+        pydoc_corpus(50265)
+    most = int(str(e.value).rsplit("=", 1)[1].split()[0])
+    assert tokenised(documents(), most).n_vocab == most

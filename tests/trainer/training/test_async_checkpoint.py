@@ -1,0 +1,181 @@
+"""Checkpoints of large models: the state as it was when it was copied, whatever is trained while it is written."""
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.commandline import PATIENCE_S
+from support.made_runs import CPU, MakeSpec
+
+from ettsweep.errors import StorageError
+from ettsweep.runs.attempt import Attempt
+from ettsweep.runs.folder import RunDir
+from ettsweep.runs.spec import RunSpec
+from ettsweep.trainer.training import async_checkpoint, checkpoint
+from ettsweep.trainer.training.async_checkpoint import Saver
+from ettsweep.trainer.training.run import prepare
+from ettsweep.trainer.training.trainer import Trainer
+
+
+@pytest.fixture(autouse=True)
+def large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(async_checkpoint, "LARGE_BYTES", 0)
+
+
+@pytest.fixture
+def attempt(results: Path, spec: RunSpec) -> Attempt:
+    claimed = RunDir.create(results, spec).claim({}, after=0)
+    assert claimed is not None
+    return claimed
+
+
+class Disk:
+    """A disk that writes a checkpoint only once it is told to."""
+
+    def __init__(self) -> None:
+        self.begun, self.may = threading.Semaphore(0), threading.Semaphore(0)
+        self.writing = self.most = self.threads = 0
+
+    def slow(self, write: Callable[..., None]) -> Callable[..., None]:
+        def slowly(*args: Any) -> None:
+            self.writing += 1
+            self.most = max(self.most, self.writing)
+            self.threads += threading.current_thread() is not threading.main_thread()
+            self.begun.release()
+            assert self.may.acquire(timeout=PATIENCE_S)
+            write(*args)
+            self.writing -= 1
+
+        return slowly
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
+    disk = Disk()
+    monkeypatch.setattr(checkpoint, "_write", disk.slow(checkpoint._write))
+    yield disk
+    disk.may.release(100)
+
+
+def stepped(trainer: Trainer, steps: int = 1) -> dict[str, torch.Tensor]:
+    """Take steps; return what a checkpoint should then hold."""
+    batches = trainer.task.batches(trainer.step + 1)
+    for _ in range(steps):
+        trainer.train_step(0.25, batches)
+        trainer.step += 1
+    return {name: tensor.clone() for name, tensor in checkpoint.tensors(trainer.model, trainer.optimizer).items()}
+
+
+def on_disk(attempt: Attempt) -> tuple[int, dict[str, torch.Tensor]]:
+    saved = checkpoint.load(attempt)
+    return saved.step, {name: tensor.clone() for name, tensor in saved.tensors.items()}
+
+
+def assert_holds(attempt: Attempt, step: int, expected: dict[str, torch.Tensor]) -> None:
+    there, found = on_disk(attempt)
+    assert there == step
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], expected[name]) for name in found)
+
+
+def test_training_goes_on_while_the_state_of_before_is_written(attempt: Attempt, spec: RunSpec, disk: Disk) -> None:
+    trainer = prepare(spec, CPU)
+    then = stepped(trainer, 2)
+    on_disk_now = Saver().save(attempt, trainer, [])
+    assert disk.begun.acquire(timeout=PATIENCE_S)
+    later = stepped(trainer, 3)
+    assert not torch.equal(then["model/head"], later["model/head"])
+    assert not attempt.has_checkpoint()
+    disk.may.release()
+    on_disk_now()
+    assert_holds(attempt, 2, then)
+
+
+def test_a_checkpoint_waits_for_the_one_before(attempt: Attempt, spec: RunSpec, disk: Disk) -> None:
+    trainer, saves = prepare(spec, CPU), Saver()
+    first = stepped(trainer)
+    saves.save(attempt, trainer, [])
+    assert disk.begun.acquire(timeout=PATIENCE_S)
+    second = stepped(trainer)
+    waiting = list[Callable[[], None]]()
+    other = threading.Thread(target=lambda: waiting.append(saves.save(attempt, trainer, [])))
+    other.start()
+    other.join(0.2)
+    assert other.is_alive(), "its copy lies where the first is still read"
+    disk.may.release()
+    assert disk.begun.acquire(timeout=PATIENCE_S)
+    assert_holds(attempt, 1, first)
+    disk.may.release()
+    other.join(PATIENCE_S)
+    waiting[0]()
+    assert_holds(attempt, 2, second)
+    assert (disk.most, disk.threads) == (1, 2)
+
+
+def test_runs_of_unlike_shapes_share_a_saver(results: Path, make_spec: MakeSpec) -> None:
+    saves, told = Saver(), []
+    for changes in ({}, {"model": {"width": 24, "heads": 2}}, {"optimizer": {"kind": "sgd"}}):
+        spec = make_spec(**changes)
+        attempt = RunDir.create(results, spec).claim({}, after=0)
+        assert attempt is not None
+        trainer = prepare(spec, CPU)
+        told.append((attempt, stepped(trainer), saves.save(attempt, trainer, [])))
+    for attempt, expected, written in told:
+        written()
+        assert_holds(attempt, 1, expected)
+
+
+def test_a_small_state_is_written_at_once(
+    attempt: Attempt, spec: RunSpec, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = prepare(spec, CPU)
+    expected = stepped(trainer)
+    numbers = sum(tensor.numel() for tensor in expected.values())
+    monkeypatch.setattr(async_checkpoint, "LARGE_BYTES", 4 * numbers + 1)
+    disk.may.release(2)
+    Saver().save(attempt, trainer, [])
+    assert_holds(attempt, 1, expected)
+    assert disk.threads == 0
+    monkeypatch.setattr(async_checkpoint, "LARGE_BYTES", 4 * numbers)
+    Saver().save(attempt, trainer, [])()
+    assert disk.threads == 1
+
+
+def test_without_memory_for_a_copy_it_is_written_at_once(
+    attempt: Attempt, spec: RunSpec, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("can't allocate memory")
+
+    trainer, saves = prepare(spec, CPU), Saver()
+    expected = stepped(trainer)
+    disk.may.release(2)
+    with monkeypatch.context() as patched:
+        patched.setattr(async_checkpoint.torch, "empty", refuse)
+        saves.save(attempt, trainer, [])
+    assert_holds(attempt, 1, expected)
+    assert disk.threads == 0
+    saves.save(attempt, trainer, [])()
+    assert disk.threads == 1
+    assert_holds(attempt, 1, expected)
+
+
+def test_what_goes_wrong_is_told_and_the_checkpoint_before_stays(
+    attempt: Attempt, spec: RunSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer, saves = prepare(spec, CPU), Saver()
+    expected = stepped(trainer)
+    saves.save(attempt, trainer, [])()
+    with monkeypatch.context() as patched:
+        patched.setattr(torch, "save", lambda *_: (_ for _ in ()).throw(PermissionError(13, "Permission denied")))
+        stepped(trainer)
+        written = saves.save(attempt, trainer, [])
+        with pytest.raises(StorageError, match=r"checkpoint\.pt: cannot be written \(Permission denied\)"):
+            written()
+    assert_holds(attempt, 1, expected)
+    expected = stepped(trainer)
+    saves.save(attempt, trainer, [])()
+    assert_holds(attempt, 3, expected)

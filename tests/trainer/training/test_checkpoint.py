@@ -1,0 +1,256 @@
+"""Checkpoints: what was saved comes back bit for bit, and what is damaged is never used."""
+
+import copy
+import hashlib
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.made_runs import CPU, MakeSpec, Train, Undisturbed, numbers, stop_at
+
+from ettsweep.errors import CorruptError
+from ettsweep.runs.attempt import Attempt
+from ettsweep.runs.folder import RunDir
+from ettsweep.runs.spec import RunSpec
+from ettsweep.trainer.models.registry import parameter_shapes
+from ettsweep.trainer.training import checkpoint
+from ettsweep.trainer.training.async_checkpoint import Saver
+from ettsweep.trainer.training.run import prepare
+from ettsweep.trainer.training.trainer import Trainer
+
+
+def moved(spec: RunSpec, steps: int) -> Trainer:
+    """Return a run after some steps."""
+    trainer = prepare(spec, CPU)
+    batches = trainer.task.batches(1)
+    for _ in range(steps):
+        batch = next(batches)
+        trainer.train_step(0.5, iter([batch]))
+        trainer.step += 1
+    return trainer
+
+
+def state_of(trainer: Trainer) -> dict[str, Any]:
+    return copy.deepcopy(
+        {
+            "model": trainer.model.state_dict(),
+            "optimizer": trainer.optimizer.state_dict(),
+            "scaler": trainer.scaler.state_dict(),
+        }
+    )
+
+
+def equal(a: Any, b: Any) -> bool:
+    if isinstance(a, torch.Tensor):
+        return a.dtype == b.dtype and torch.equal(a, b)
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(equal(a[k], b[k]) for k in a)
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(equal(x, y) for x, y in zip(a, b, strict=True))
+    return bool(a == b)
+
+
+@pytest.fixture
+def attempt(results: Path, spec: RunSpec) -> Attempt:
+    claimed = RunDir.create(results, spec).claim({}, after=0)
+    assert claimed is not None
+    return claimed
+
+
+def save(attempt: Attempt, trainer: Trainer) -> bytes:
+    Saver().save(attempt, trainer, [])
+    return attempt.checkpoint_path.read_bytes()
+
+
+def loaded(attempt: Attempt, spec: RunSpec) -> dict[str, Any]:
+    """Return the state of a run that goes on at an attempt's checkpoint."""
+    trainer = prepare(spec, CPU)
+    checkpoint.restore(checkpoint.load(attempt), trainer)
+    return state_of(trainer) | {"step": trainer.step}
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("optimizer", [{"kind": "adamw"}, {"kind": "sgd", "momentum": 0.9}, {"kind": "sgd"}])
+def test_round_trip_is_exact(results: Path, make_spec: MakeSpec, precision: str, optimizer: dict[str, object]) -> None:
+    spec = make_spec(precision=precision, optimizer=optimizer)
+    attempt = RunDir.create(results, spec).claim({}, after=0)
+    assert attempt is not None
+    trainer = moved(spec, 5)
+    save(attempt, trainer)
+    fresh = prepare(spec, CPU)
+    assert not equal(state_of(fresh), state_of(trainer))
+    for group, other in zip(fresh.optimizer.param_groups, trainer.optimizer.param_groups, strict=True):
+        group["lr"] = other["lr"]  # set at each step
+    checkpoint.restore(checkpoint.load(attempt), fresh)
+    assert fresh.step == 5
+    assert equal(state_of(fresh), state_of(trainer))
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "kept"),
+    [
+        ({"kind": "adamw"}, {"step", "exp_avg", "exp_avg_sq"}),
+        ({"kind": "sgd", "momentum": 0.9}, {"momentum_buffer"}),
+        ({"kind": "sgd"}, set()),
+    ],
+)
+def test_what_is_saved_has_names_and_is_the_same_before_and_after_a_step(
+    make_spec: MakeSpec, optimizer: dict[str, object], kept: set[str]
+) -> None:
+    """Else what a fresh run is asked to take from a checkpoint would not be what is in it."""
+    spec = make_spec(optimizer=optimizer)
+    trainer = prepare(spec, CPU)
+    before = checkpoint.layout(checkpoint.tensors(trainer.model, trainer.optimizer))
+    names = [parameter.name for parameter in parameter_shapes(spec.model)]
+    assert before.keys() == {f"model/{n}" for n in names} | {f"optimizer/{n}/{key}" for n in names for key in kept}
+    assert checkpoint.layout(checkpoint.tensors(*((t := moved(spec, 3)).model, t.optimizer))) == before
+
+
+def test_there_is_none_before_the_first(attempt: Attempt) -> None:
+    with pytest.raises(FileNotFoundError):
+        checkpoint.load(attempt)
+
+
+class Evil:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.path),)
+
+
+def test_loading_runs_no_code(attempt: Attempt, tmp_path: Path) -> None:
+    torch.save({"run": attempt.run.name, "step": 1, "model": Evil(tmp_path / "pwned")}, attempt.checkpoint_path)
+    with pytest.raises(CorruptError, match="cannot be read as a checkpoint"):
+        checkpoint.load(attempt)
+    assert not (tmp_path / "pwned").exists()
+
+
+def test_cut_at_any_length_is_noticed(attempt: Attempt, spec: RunSpec) -> None:
+    data = save(attempt, moved(spec, 2))
+    for length in [0, 1, 100, *range(0, len(data), 997), len(data) - 1]:
+        attempt.checkpoint_path.write_bytes(data[:length])
+        with pytest.raises(CorruptError, match="cannot be read as a checkpoint") as error:
+            checkpoint.load(attempt)
+        assert str(attempt.checkpoint_path) in str(error.value)
+
+
+def test_a_flipped_bit_never_changes_what_is_loaded(attempt: Attempt, spec: RunSpec) -> None:
+    data = save(attempt, moved(spec, 2))
+    right = loaded(attempt, spec)
+    rng = random.Random(0)
+    noticed = 0
+    for _ in range(150):
+        flipped = bytearray(data)
+        flipped[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+        attempt.checkpoint_path.write_bytes(flipped)
+        try:
+            state = loaded(attempt, spec)
+        except CorruptError:
+            noticed += 1
+        else:
+            assert equal(state, right)
+    assert noticed > 50
+
+
+@pytest.mark.parametrize("content", [None, [1, 2], {"run": "0123456789ab", "step": 1}, {"step": 1}])
+def test_something_else_is_no_checkpoint(attempt: Attempt, content: object) -> None:
+    torch.save(content, attempt.checkpoint_path)
+    with pytest.raises(CorruptError, match=f"is not a checkpoint of run {attempt.run.name}"):
+        checkpoint.load(attempt)
+
+
+def hurt(path: Path, other: Path) -> dict[str, Callable[[], object]]:
+    def without(prefix: str) -> None:
+        state = torch.load(path)
+        state["tensors"] = {name: t for name, t in state["tensors"].items() if not name.startswith(prefix)}
+        torch.save(state, path)
+
+    def instead(value: torch.Tensor) -> None:
+        state = torch.load(path)
+        state["tensors"]["model/pe"] = value
+        torch.save(state, path)
+
+    def stepless() -> None:
+        state = torch.load(path)
+        state["step"] = "6"
+        torch.save(state, path)
+
+    def unscaled() -> None:
+        state = torch.load(path)
+        torch.save(state | {"scaler": {"scale": "much"}}, path)
+
+    return {
+        "empty": lambda: path.write_bytes(b""),
+        "cut": lambda: path.write_bytes(path.read_bytes()[:-500]),
+        "garbage": lambda: path.write_bytes(random.Random(0).randbytes(20_000)),
+        "other run's": lambda: path.write_bytes(other.read_bytes()),
+        "without optimizer": lambda: without("optimizer/"),
+        "without weights": lambda: without("model/"),
+        "without step": stepless,
+        "of another shape": lambda: instead(torch.zeros(4, 16)),
+        "of another type": lambda: instead(torch.zeros(4, 8, dtype=torch.float64)),
+        "of another loss scaler": unscaled,
+    }
+
+
+DAMAGES = list(hurt(Path(), Path()))
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damaged_checkpoint_costs_time_but_no_bit(
+    train: Train, undisturbed: Undisturbed, make_spec: MakeSpec, damage: str
+) -> None:
+    spec = make_spec()
+    other = train(make_spec(seed=1), poll=stop_at(9))
+    run = train(spec, poll=stop_at(6))
+    train(spec, poll=stop_at(5))
+    broken = run.attempt(2).checkpoint_path
+    hurt(broken, other.attempt(1).checkpoint_path)[damage]()
+    train(spec)
+    assert run.attempt(3).resumed_from() == (1, 6), "the older one is still good"
+    log = run.attempt(3).log()
+    assert log.count("warning") == 1
+    assert f"warning: {broken}: " in log
+    assert "; not used" in log
+    assert numbers(run) == undisturbed(spec)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_run_begins_anew_when_no_checkpoint_is_left(
+    train: Train, undisturbed: Undisturbed, make_spec: MakeSpec, damage: str
+) -> None:
+    spec = make_spec()
+    other = train(make_spec(seed=1), poll=stop_at(9))
+    run = train(spec, poll=stop_at(6))
+    hurt(run.attempt(1).checkpoint_path, other.attempt(1).checkpoint_path)[damage]()
+    train(spec)
+    assert run.attempt(2).resumed_from() == (0, 0)
+    assert numbers(run) == undisturbed(spec)
+
+
+def test_checkpoint_without_its_metrics_is_not_used(train: Train, undisturbed: Undisturbed, spec: RunSpec) -> None:
+    run = train(spec, poll=stop_at(6))
+    metrics = run.attempt(1).metrics_path
+    metrics.write_bytes(metrics.read_bytes()[:-5])
+    train(spec)
+    assert run.attempt(2).resumed_from() == (0, 0)
+    assert "steps are missing before step 6; not used" in run.attempt(2).log()
+    assert run.metrics_path.read_bytes() == undisturbed(spec)[0]
+
+
+def test_hash_of_the_weights_is_that_of_names_and_bytes(spec: RunSpec) -> None:
+    model = prepare(spec, CPU).model
+    by_hand = hashlib.sha256()
+    for name, parameter in model.named_parameters():
+        by_hand.update(name.encode() + parameter.detach().numpy().astype("<f4").tobytes())
+    before = checkpoint.weights_sha256(model)
+    assert before == by_hand.hexdigest()
+    with torch.no_grad():
+        parameter = next(model.parameters())
+        parameter[0, 0] = torch.nextafter(parameter[0, 0], torch.tensor(9.0))
+    assert checkpoint.weights_sha256(model) != before

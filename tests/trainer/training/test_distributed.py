@@ -1,0 +1,234 @@
+"""One run on several processes, which really are some: the same curve as on one, and resumed bit for bit."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from support.made_runs import (
+    CPU,
+    ODD,
+    REL,
+    MakeSpec,
+    Train,
+    Trained,
+    curve,
+    numbers,
+    result_of,
+    trained_through_stops_and_kills,
+)
+
+from ettsweep.errors import LostPeerError
+from ettsweep.files import read_lines
+from ettsweep.runs.folder import RunDir
+from ettsweep.runs.spec import RunSpec
+from ettsweep.runs.state import State
+from ettsweep.trainer.tasks.task import Share
+from ettsweep.trainer.training.distributed import ALONE, Peers, watching
+from ettsweep.trainer.training.run import prepare, train_run
+from ettsweep.trainer.training.runtime_settings import Execution
+
+# --- the same numbers -----------------------------------------------------------------------------------------------
+
+
+def test_curves_agree_on_any_number_of_processes_and_with_accumulation(
+    train: Train, trained: Trained, make_spec: MakeSpec
+) -> None:
+    """33 samples are 16 and 17 on two processes, 11 each on three; micro-batches of 16 are one and two."""
+    spec = make_spec(batch_size=ODD, lr=0.25)
+    ways = [{"world": 2}, {"world": 2}, {"world": 2, "micro_batch": 16}, {"world": 3}, {"world": 1, "micro_batch": 16}]
+    (two, again, cut, three, one_cut), ends = trained(*((spec, way) for way in ways))
+    assert {end for trial in ends for end in trial} == {"ended"}
+    one = train(spec)
+    for run in (two, cut, three, one_cut):
+        for key in ("loss", "grad_norm", "val_loss"):
+            assert curve(run, key) == pytest.approx(curve(one, key), rel=REL), key
+        assert [line["step"] for line in run.history()] == [line["step"] for line in one.history()]
+    assert curve(two) != curve(one), "two processes trained it"
+    assert numbers(two) == numbers(again), "and they repeat themselves bit for bit"
+    assert {run.id for run in (one, two, cut, three, one_cut)} == {spec.run_id}
+
+    ran = [result_of(run)["execution"] for run in (one, two, cut, three, one_cut)]
+    assert [how["processes"] for how in ran] == [1, 2, 2, 3, 1]
+    assert [how["micro_batch"] for how in ran] == [33, 17, 16, 11, 16]
+    for run, how in zip((two, cut, three), ran[1:], strict=False):
+        result, attempt = result_of(run), run.attempt(1)
+        assert attempt.execution() == how
+        assert result["device_s"] == pytest.approx(how["processes"] * result["wall_s"], rel=1e-3)
+        assert len(read_lines(attempt.metrics_path)) == 24 + 3, "one process writes"
+        timed = [line["step"] for line in read_lines(attempt.timings_path)]
+        assert timed == sorted({8, 16, 24, *timed}), "at each evaluation, and on a busy machine after some seconds too"
+        assert attempt.log_path.read_text().count("finished") == 1
+
+
+def test_weights_that_do_not_move_are_evaluated_alike_and_each_image_counts_once(
+    train: Train, trained: Trained, make_spec: MakeSpec
+) -> None:
+    changes = {"lr": 1e-30, "wd": 0.0, "optimizer": {"kind": "sgd"}, "strategy": {"s": None}}
+    spec = make_spec(**changes, task={"train_size": 796})  # 1,001 images are left
+    (two, three), _ = trained((spec, {"world": 2}), (spec, {"world": 3}))
+    one = train(spec)
+    for run in (two, three):
+        assert curve(run, "val_accuracy") == curve(one, "val_accuracy")
+        assert curve(run, "val_loss") == pytest.approx(curve(one, "val_loss"), rel=1e-6)
+        assert all(round(1001 * a) == pytest.approx(1001 * a, abs=1e-9) for a in curve(run, "val_accuracy"))
+
+
+def test_the_processes_share_out_the_validation_set(make_spec: MakeSpec) -> None:
+    spec = make_spec(task={"train_size": 796})
+
+    def images(world: int) -> list[list[float]]:
+        trainers = [prepare(spec, CPU, Execution(), Peers(rank, world)) for rank in range(world)]
+        parts = [[batch.inputs[0].flatten(1) for batch in trainer.task.validation()] for trainer in trainers]
+        sizes = [sum(len(images) for images in part) for part in parts]
+        assert max(sizes) - min(sizes) <= 1
+        return sorted(torch.cat([images for part in parts for images in part]).tolist())
+
+    assert len(images(1)) == 1001
+    assert images(2) == images(3) == images(1)
+
+
+def test_each_sample_of_a_batch_weighs_the_same_however_it_is_cut(make_spec: MakeSpec) -> None:
+    """The parts' losses and gradients, averaged over the processes, are those of the whole; no process is needed."""
+    spec = make_spec(batch_size=ODD, optimizer={"kind": "sgd"}, strategy={"s": None}, wd=0.0, lr=1.0)
+
+    def step(world: int, micro_batch: int | None) -> tuple[torch.Tensor, torch.Tensor]:
+        losses, moves = [], []
+        for rank in range(world):
+            trainer = prepare(spec, CPU, Execution(micro_batch=micro_batch))
+            trainer.share = Share(spec.batch_size, rank, world, micro_batch)
+            trainer.task._share = trainer.share  # type: ignore[attr-defined]
+            before = torch.cat([p.detach().flatten().clone() for p in trainer.model.parameters()])
+            loss, _, _ = trainer.train_step(1.0, trainer.task.batches(1))
+            losses.append(loss)
+            moves.append(torch.cat([p.detach().flatten() for p in trainer.model.parameters()]) - before)
+        return torch.stack(losses).mean(), torch.stack(moves).mean(0)
+
+    loss, move = step(1, None)
+    for world, micro_batch in ((1, 1), (1, 16), (1, 32), (2, None), (2, 3), (5, 4), (33, None)):
+        other, moved = step(world, micro_batch)
+        torch.testing.assert_close(other, loss, rtol=1e-5, atol=0)
+        torch.testing.assert_close(moved, move, rtol=1e-3, atol=1e-6)
+
+
+def test_fp16_scales_and_overflows_alike_on_all_processes(train: Train, trained: Trained, make_spec: MakeSpec) -> None:
+    spec = make_spec(precision="fp16", lr=0.25)
+    (two,), ends = trained((spec, {"world": 2, "micro_batch": 7}))
+    assert ends == [["ended", "ended"]]
+    one = train(spec)
+    assert curve(two) == pytest.approx(curve(one), rel=1e-2)
+    assert curve(two, "loss_scale") == curve(one, "loss_scale")
+
+
+def test_a_run_that_diverges_ends_once_at_the_same_step(train: Train, trained: Trained, make_spec: MakeSpec) -> None:
+    spec = make_spec(lr=1e3, schedule={"total_steps": 60})
+    (two,), ends = trained((spec, {"world": 2}))
+    one = train(spec)
+    assert ends == [["ended", "ended"]]
+    assert (result_of(two)["status"], two.numbers(), two.attempt(1).failure()) == ("diverged", [1], None)
+    assert abs(result_of(two)["diverged_step"] - result_of(one)["diverged_step"]) <= 1
+
+
+# --- out of memory --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sharded", [False, True], ids=["ddp", "fsdp2"])
+def test_where_one_process_is_out_of_memory_all_halve_their_micro_batches(
+    trained: Trained, make_spec: MakeSpec, sharded: bool
+) -> None:
+    spec = make_spec(batch_size=ODD, lr=0.25)
+    full = {"world": 2, "sharded": sharded, "rank": 1, "how": "full", "after": 6}
+    (calm, run), ends = trained(
+        (spec, {"world": 2, "sharded": sharded, "micro_batch": 6}), (spec, full | {"every_steps": 5})
+    )
+    assert ends == [["ended"] * 2] * 2
+    assert run.attempt(1).execution()["micro_batch"] == 6, "17 do not fit; 8 would make 8, 8 and 1"
+    assert numbers(run) == numbers(calm)
+
+
+# --- stopped, killed, failed ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("world", "micro_batch"), [(2, 5), pytest.param(3, None, marks=pytest.mark.slow)])
+def test_a_run_stopped_and_killed_on_several_processes_goes_on_bit_for_bit(
+    trained: Trained, make_spec: MakeSpec, world: int, micro_batch: int | None
+) -> None:
+    spec = make_spec(batch_size=ODD, lr=0.25, schedule={"total_steps": 40, "eval_every": 7})
+    way = {"world": world, "micro_batch": micro_batch, "every_steps": 4}
+    trained_through_stops_and_kills(trained, spec, way)
+
+
+def test_what_one_process_alone_cannot_do_is_the_runs_failure(trained: Trained, spec: RunSpec) -> None:
+    for rank in (0, 1):
+        folder = f"rank-{rank}"
+        trial = {"world": 2, "rank": rank, "after": 5, "how": "raise", "folder": folder}
+        (run,), (end,) = trained((spec, trial))
+        assert "this process failed: RuntimeError: this process alone" in end[rank]
+        assert "another process of this run is gone" in end[1 - rank]
+        assert (run.status().state, run.status().reason) == (
+            State.FAILED,
+            "RuntimeError: this process alone has had enough",
+        )
+        assert "Traceback" in run.attempt(1).failure()["details"]  # type: ignore[index]
+
+
+def test_a_batch_of_fewer_samples_than_processes_is_refused(trained: Trained, make_spec: MakeSpec) -> None:
+    (run,), _ = trained((make_spec(batch_size=2), {"world": 3}))
+    assert (run.status().state, run.status().reason) == (State.FAILED, "3 devices cannot share a batch of 2")
+
+
+def test_another_number_of_processes_takes_a_run_on_and_says_so(trained: Trained, make_spec: MakeSpec) -> None:
+    spec = make_spec(batch_size=ODD, lr=0.25)
+    (one, run, _), _ = trained(
+        (spec, {"world": 1}),
+        (spec, {"world": 1, "after": 10, "folder": "same"}),
+        (spec, {"world": 2, "folder": "same"}),
+    )
+    assert run.numbers() == [1, 2]
+    assert curve(run) == pytest.approx(curve(one), rel=REL)
+    assert curve(run)[:10] == curve(one)[:10]
+    log = run.attempt(2).log()
+    assert "warning: processes was 1, is 2: metrics can differ in the last bits from an undisturbed run's" in log
+    assert "warning: micro_batch was 33, is 17" in log
+
+
+# --- whose error it is ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "lost"),
+    [
+        ("[../gloo/transport/tcp/pair.cc:538] Connection closed by peer [127.0.0.1]:12345", True),
+        ("[gloo/transport/tcp/pair.cc] Read error [127.0.0.1]:1: Connection reset by peer", True),
+        ("writev [127.0.0.1]:1: Broken pipe", True),
+        ("Timed out waiting 3600000ms for recv operation to complete", True),
+        ("mat1 and mat2 shapes cannot be multiplied", False),
+    ],
+)
+def test_only_what_tells_of_a_lost_connection_counts_as_one(text: str, lost: bool) -> None:
+    with pytest.raises(LostPeerError if lost else RuntimeError) as raised, watching():
+        raise RuntimeError(text)
+    assert str(raised.value).startswith("another process of this run is gone: " if lost else text)
+
+
+def test_one_that_is_gone_while_a_checkpoint_is_handed_out_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("Connection closed by peer")
+
+    monkeypatch.setattr(torch.distributed, "broadcast", broken)
+    with pytest.raises(LostPeerError):
+        Peers(rank=0, world=2).hand_out(torch.ones(2), torch.zeros(2))
+
+
+def test_a_run_of_one_process_loses_nobody(results: Path, spec: RunSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loader that reads over a network has connections of its own."""
+
+    def dropped(*_: object) -> None:
+        raise RuntimeError("Connection reset by peer")
+
+    monkeypatch.setattr("ettsweep.trainer.tasks.images.digits.Digits.loss", dropped)
+    run = RunDir.create(results, spec)
+    attempt = run.claim({}, after=0)
+    assert attempt is not None
+    assert train_run(run, attempt, CPU, Execution(), lambda: None, ALONE) is None
+    assert (run.status().state, run.status().reason) == (State.FAILED, "RuntimeError: Connection reset by peer")

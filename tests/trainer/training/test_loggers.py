@@ -1,0 +1,266 @@
+"""Sinks are read back by the packages that they are for; what fails is dropped and said once."""
+
+import json
+import math
+import os
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.commandline import PATIENCE_S
+
+from ettsweep.errors import InputError
+from ettsweep.trainer.training import loggers
+from ettsweep.trainer.training.loggers import Sink, check_sinks, open_sinks
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:tensorboard")
+
+RUN = "0123456789ab"
+CONFIG = {"lr": 0.0078125, "wd": 0.5, "seed": 3, "strategy": "ntk"}
+
+
+def step_line(step: int, loss: float | None) -> dict[str, Any]:
+    return {"step": step, "loss": loss, "grad_norm": 2.0, "lr": 0.5}
+
+
+def opened(names: list[str], results: Path, from_step: int = 0, said: list[str] | None = None) -> list[Sink]:
+    """Open sinks that may not warn, but where `said` collects what they say."""
+
+    def refuse(text: str) -> None:
+        raise AssertionError(text)
+
+    return open_sinks(names, results, RUN, CONFIG, from_step, refuse if said is None else said.append)
+
+
+def write(sink: Sink, *lines: dict[str, Any]) -> None:
+    for line in lines:
+        sink.write(line)
+    sink.close()
+
+
+def scalars(results: Path) -> dict[str, dict[int, float]]:
+    """Return step and value of each scalar as TensorBoard shows it."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(results / "tensorboard" / RUN), size_guidance={"scalars": 0})
+    events.Reload()
+    return {tag: {e.step: e.value for e in events.Scalars(tag)} for tag in events.Tags()["scalars"]}
+
+
+def test_tensorboard_has_the_metrics_under_their_names(tmp_path: Path) -> None:
+    (sink,) = opened(["tensorboard"], tmp_path)
+    overflow = {"loss_scale": 1024.0, "overflow": True}
+    write(sink, step_line(1, 2.5), step_line(2, 2.25) | overflow, {"step": 2, "val_loss": 2.0, "val_accuracy": 0.25})
+    assert scalars(tmp_path) == {
+        "loss": {1: 2.5, 2: 2.25},
+        "grad_norm": {1: 2.0, 2: 2.0},
+        "lr": {1: 0.5, 2: 0.5},
+        "loss_scale": {2: 1024.0},
+        "overflow": {2: 1.0},
+        "val_loss": {2: 2.0},
+        "val_accuracy": {2: 0.25},
+    }
+
+
+def test_tensorboard_says_which_run_it_is(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    (sink,) = opened(["tensorboard"], tmp_path)
+    sink.close()
+    events = EventAccumulator(str(tmp_path / "tensorboard" / RUN))
+    events.Reload()
+    (event,) = events.Tensors("run/text_summary")
+    text = event.tensor_proto.string_val[0].decode()
+    assert all(f"| {name} | {value} |" in text for name, value in CONFIG.items())
+
+
+def test_steps_that_a_resumed_run_takes_again_replace_the_earlier_ones(tmp_path: Path) -> None:
+    (first,) = opened(["tensorboard"], tmp_path)
+    write(first, *(step_line(step, 1.0) for step in range(1, 11)))
+    (second,) = opened(["tensorboard"], tmp_path, from_step=6)
+    write(second, *(step_line(step, 0.5) for step in range(7, 9)))
+    assert scalars(tmp_path)["loss"] == dict.fromkeys(range(1, 7), 1.0) | dict.fromkeys(range(7, 9), 0.5)
+
+
+def test_a_value_that_is_not_finite_is_shown_as_such(tmp_path: Path) -> None:
+    (sink,) = opened(["tensorboard"], tmp_path)
+    write(sink, step_line(1, None) | {"nonfinite": True})
+    shown = scalars(tmp_path)
+    assert math.isnan(shown["loss"][1])
+    assert "nonfinite" not in shown
+
+
+def test_a_folder_that_cannot_be_written_costs_the_sink_alone(tmp_path: Path) -> None:
+    (tmp_path / "tensorboard").write_text("a file")
+    said: list[str] = []
+    assert opened(["tensorboard"], tmp_path, said=said) == []
+    assert len(said) == 1
+    assert said[0].startswith("tensorboard: not written: ")
+
+
+FULL_DISK = """
+import resource, sys
+from pathlib import Path
+from ettsweep.trainer.training.loggers import open_sinks
+said = []
+(sink,) = open_sinks(["tensorboard"], Path(sys.argv[1]), "0123456789ab", {}, 0, said.append)
+resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))  # no file may grow beyond
+for step in range(1, 3000):
+    sink.write({"step": step, "loss": 1.0, "lr": 1.0})
+sink.close()
+sink.write({"step": 3000, "loss": 1.0})
+print(said)
+"""
+
+
+@pytest.mark.slow
+def test_a_full_disk_is_said_once_and_costs_the_sink_alone(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", FULL_DISK, str(tmp_path)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (said,) = eval(done.stdout)
+    assert said.startswith("tensorboard: no longer written: "), said
+    assert "File too large" in said
+
+
+class Stuck:
+    """A sink on a disk that hangs."""
+
+    def __init__(self) -> None:
+        self.released = threading.Event()
+        self.lines: list[dict[str, Any]] = []
+
+    def write(self, line: dict[str, Any]) -> None:
+        self.released.wait()
+        self.lines.append(line)
+
+    def close(self) -> None:
+        self.released.wait()
+
+
+def test_a_sink_that_hangs_holds_up_neither_steps_nor_for_long_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loggers, "PATIENCE_S", 0.05)
+    stuck, said = Stuck(), list[str]()
+    background = Sink("stuck", stuck.write, stuck.close, said.append)
+    for step in range(1, 1001):
+        background.write(step_line(step, 1.0))
+    background.close()
+    assert said == ["stuck: still not written after 0 s; not waited for any longer"]
+    stuck.released.set()
+    background._thread.join()
+    assert [line["step"] for line in stuck.lines] == list(range(1, 1001)), "in order, and none was lost"
+
+
+def test_a_package_that_is_missing_is_said_with_how_to_install_it(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"no_such_sink is not installed: pip install 'ettsweep\[no_such_sink\]'"):
+        check_sinks(["tensorboard", "no_such_sink"])
+    said: list[str] = []
+    assert opened(["no_such_sink"], tmp_path, said=said) == []
+    assert said == [
+        "no_such_sink: not written: log: no_such_sink is not installed: pip install 'ettsweep[no_such_sink]'"
+    ]
+
+
+def test_sinks_are_checked_without_importing_torch_or_them() -> None:
+    code = (
+        "import sys; from ettsweep.trainer.training.loggers import check_sinks; check_sinks(['tensorboard', 'wandb']); "
+        "print({'torch', 'tensorboard', 'wandb'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+
+
+WANDB = """
+import json, os, sys
+from pathlib import Path
+from ettsweep.trainer.training import sinks
+results, from_step, lines = Path(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3])
+config = {"lr": 0.0078125, "wd": 0.5, "seed": 3, "strategy": "ntk"}
+sinks.PATIENCE_S = float(sys.argv[4])
+(sink,) = sinks.open_sinks(["wandb"], results, "0123456789ab", config, from_step, print)
+for line in lines:
+    sink.write(line)
+sink.close()
+sys.stdout.flush()
+os._exit(0)  # a worker that is killed later
+"""
+
+
+def run_wandb(results: Path, from_step: int, *lines: dict[str, Any], **environment: str) -> str:
+    """Write lines in a process of its own, where nobody is logged in; return what was said."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("WANDB")}
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", WANDB, str(results), str(from_step), json.dumps(lines), str(PATIENCE_S)],
+        env=kept | {"HOME": str(results), "NETRC": str(results / "netrc")} | environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=2 * PATIENCE_S,
+    )
+    assert done.stderr == ""
+    return done.stdout
+
+
+def records(path: Path) -> Iterator[Any]:
+    """Yield the records of a .wandb file: LevelDB's log format after seven bytes, with a protobuf in each."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    data, at, parts = path.read_bytes(), 7, b""
+    while at + 7 <= len(data):
+        if 32768 - at % 32768 < 7:  # no header fits into the rest of a block
+            at += 32768 - at % 32768
+            continue
+        length, kind = struct.unpack("<HB", data[at + 4 : at + 7])
+        parts += data[at + 7 : at + 7 + length]
+        at += 7 + length
+        if kind in (1, 4):  # whole, or the last part
+            record = Record()
+            record.ParseFromString(parts)
+            parts = b""
+            yield record
+
+
+def history(path: Path) -> list[dict[str, Any]]:
+    rows = [r.history for r in records(path) if r.WhichOneof("record_type") == "history"]
+    return [
+        {
+            (item.key or item.nested_key[0]): json.loads(item.value_json)
+            for item in row.item
+            if (item.key or item.nested_key[0])[0] != "_"
+        }
+        for row in rows
+    ]
+
+
+def test_wandb_writes_offline_where_nobody_is_logged_in(tmp_path: Path) -> None:
+    evaluation = {"step": 2, "val_loss": 2.0, "val_accuracy": 0.25}
+    said = run_wandb(tmp_path, 0, step_line(1, 2.5), step_line(2, None) | {"nonfinite": True}, evaluation)
+    assert "nobody is logged in, so it writes offline" in said
+    assert said.count("\n") == 1
+    (path,) = tmp_path.glob(f"wandb/offline-run-*-{RUN}/run-{RUN}.wandb")
+    first, second, third = history(path)
+    assert (first, third) == (step_line(1, 2.5), evaluation)
+    assert second["loss"] == "NaN" or math.isnan(second["loss"])
+    (run,) = (r.run for r in records(path) if r.WhichOneof("record_type") == "run")
+    assert (run.run_id, run.project, run.display_name) == (RUN, "ettsweep", "strategy ntk lr 0.007812 wd 0.5 seed 3")
+    assert [r.exit.exit_code for r in records(path) if r.WhichOneof("record_type") == "exit"] == [0], "it is finished"
+    config = {item.key: json.loads(item.value_json) for item in run.config.update}
+    assert {key: config[key] for key in CONFIG} == CONFIG
+
+
+@pytest.mark.slow
+def test_wandb_goes_back_to_steps_that_are_taken_again(tmp_path: Path) -> None:
+    run_wandb(tmp_path, 0, *(step_line(step, 1.0) for step in (1, 2, 3)), WANDB_MODE="offline")
+    said = run_wandb(tmp_path, 1, *(step_line(step, 0.5) for step in (2, 3)), WANDB_MODE="offline")
+    assert said == "", "the mode was given"
+    paths = sorted(
+        tmp_path.glob(f"wandb/offline-run-*-{RUN}/run-{RUN}.wandb"), key=lambda path: path.stat().st_mtime_ns
+    )
+    assert [[line["step"] for line in history(path)] for path in paths] == [[1, 2, 3], [2, 3]]
+    axes = [r.metric for r in records(paths[1]) if r.WhichOneof("record_type") == "metric"]
+    assert any(axis.step_metric == "step" for axis in axes)

@@ -1,0 +1,304 @@
+"""How much memory a step takes, what is recomputed to save some, and what is said where it does not suffice."""
+
+import itertools
+import math
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.commandline import PATIENCE_S, runs_in, write_grid
+from support.made_runs import CPU, MakeSpec, Train, numbers, result_of, stop_at
+from support.resident import forget_peak, peak_resident_bytes
+
+from ettsweep.errors import DeviceMemoryError
+from ettsweep.runs.folder import RunDir
+from ettsweep.runs.spec import RunSpec
+from ettsweep.trainer.models.registry import parameter_count
+from ettsweep.trainer.models.vit import Vit
+from ettsweep.trainer.models.vit_spec import VitSpec
+from ettsweep.trainer.training import memory
+from ettsweep.trainer.training.distributed import ALONE, Peers
+from ettsweep.trainer.training.memory import TrialStep, activation_bytes, evenly, fitting_micro_batch
+from ettsweep.trainer.training.run import train_run
+from ettsweep.trainer.training.runtime_settings import Execution
+from ettsweep.trainer.training.trainer import Trainer
+
+MODELS = {
+    "patches": VitSpec(width=64, depth=6, heads=4, patch_size=4, image_size=32, channels=3, classes=10),
+    "narrow-mlp": VitSpec(width=96, depth=3, heads=2, patch_size=2, image_size=16, classes=10, mlp_ratio=2),
+}
+WIDE = {"width": 128, "depth": 4, "heads": 2, "patch_size": 1, "image_size": 8, "channels": 1, "classes": 10}
+"""Some 2 MiB of activations a sample, so that they count beside Python and torch."""
+
+
+# --- activations ----------------------------------------------------------------------------------------------------
+
+
+def test_recomputed_activations_change_no_bit(train: Train, make_spec: MakeSpec, tmp_path: Path) -> None:
+    for precision in ("fp32", "bf16"):
+        spec = make_spec(precision=precision, model={"depth": 2})
+        run = RunDir.create(tmp_path / "recomputed", spec)
+        attempt = run.claim({}, after=0)
+        assert attempt is not None
+        train_run(run, attempt, CPU, Execution(activation_checkpointing=True), lambda: None)
+        assert result_of(run)["execution"]["activation_checkpointing"] is True
+        assert numbers(run) == numbers(train(spec))
+
+
+# --- micro-batches --------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_is_cut_into_parts_of_one_size_or_into_as_few_and_as_alike_as_fit() -> None:
+    cases = ((8, 8), (8, 99), (9, 8), (100, 33), (7, 1), (5, 0), (4096, 1400), (100, 39), (97, 50))
+    assert [evenly(samples, at_most) for samples, at_most in cases] == [8, 8, 5, 25, 1, 1, 1024, 25, 49]
+    for samples, at_most in itertools.product(range(1, 40), range(1, 40)):
+        size = evenly(samples, at_most)
+        assert size <= at_most
+        needed = math.ceil(samples / at_most)
+        assert math.ceil(samples / size) == needed or (samples % size == 0 and samples / size < 2 * needed + 1)
+
+
+def test_on_the_cpu_micro_batches_follow_from_the_model_alone(
+    make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = make_spec(model=WIDE, batch_size=100)
+    monkeypatch.setattr(memory, "_tried", lambda *asked: TrialStep(asked[5], 1.0, 0))  # there is room
+
+    def found(recompute: bool) -> int:
+        memory._on_the_cpu.cache_clear()
+        return fitting_micro_batch(spec, CPU, recompute=recompute)
+
+    assert found(recompute=False) == 100
+    each = activation_bytes(spec.model, recompute=False)
+    monkeypatch.setattr(memory, "CPU_ACTIVATIONS", 40 * each)
+    assert found(recompute=False) == 25
+    assert found(recompute=True) == 100
+    monkeypatch.setattr(memory, "CPU_ACTIVATIONS", 1)
+    assert found(recompute=False) == 1
+
+
+class Full:
+    """A device on which a model has no memory for more than `most` samples at once."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+        self.most, self.sizes, forward = most, list[int](), Vit.forward
+
+        def limited(model: Vit, images: torch.Tensor) -> torch.Tensor:
+            if torch.is_grad_enabled():  # what is evaluated keeps little
+                self.sizes.append(len(images))
+            if torch.is_grad_enabled() and len(images) > self.most:
+                raise torch.OutOfMemoryError("CUDA out of memory.")
+            return forward(model, images)
+
+        monkeypatch.setattr(Vit, "forward", limited)
+
+
+@pytest.fixture(autouse=True)
+def nothing_tried() -> Iterator[None]:
+    memory._on_the_cpu.cache_clear()
+    yield
+    memory._on_the_cpu.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("most", "samples", "tried", "fits"),
+    [
+        (1000, 100, [100], 100),
+        (30, 100, [100, 50, 25], 25),
+        (49, 97, [97, 33], 33),  # two of 49 and 48 would do; halves are cut alike where they can be
+        (1, 9, [9, 3, 1], 1),
+    ],
+)
+def test_a_batch_that_does_not_fit_is_halved_until_it_does(
+    make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch, most: int, samples: int, tried: list[int], fits: int
+) -> None:
+    full = Full(monkeypatch, most)
+    assert fitting_micro_batch(make_spec(batch_size=samples), CPU, recompute=False) == fits
+    assert full.sizes == [*tried, fits], "two micro-batches of what fits: beside the gradients of the first"
+
+
+def test_where_not_even_one_sample_fits_it_says_so(make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    Full(monkeypatch, 0)
+    with pytest.raises(DeviceMemoryError, match="a micro-batch of 1 "):
+        fitting_micro_batch(make_spec(), CPU, recompute=False)
+
+
+def test_other_errors_of_a_trial_are_errors(make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> Any:
+        raise RuntimeError("shapes cannot be multiplied")
+
+    monkeypatch.setattr(Vit, "forward", broken)
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        fitting_micro_batch(make_spec(), CPU, recompute=False)
+
+
+def test_a_step_that_leaves_too_little_of_a_gpu_does_not_fit(
+    make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sample takes 10 bytes, the model 100, and 85 of a hundred bytes are planned with; others have 100."""
+    monkeypatch.setattr(memory, "available_bytes", lambda device: 1100)
+    monkeypatch.setattr(memory, "_tried", lambda *asked: TrialStep(asked[5], 1.0, 100 + 10 * asked[5]))
+    spec = make_spec(batch_size=100)
+
+    def found(reserved_bytes: int) -> int:
+        step = memory.largest_step(spec, CPU, recompute=False, reserved_bytes=reserved_bytes)
+        return step.size if step else 0
+
+    assert [found(reserved) for reserved in (-200, 0, 100, 500)] == [100, 50, 50, 25]
+    assert found(1100) == 1, "what did go through, if with little to spare"
+
+
+def test_a_run_halves_its_micro_batches_before_its_first_step_and_keeps_to_that(
+    train: Train, make_spec: MakeSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = make_spec(batch_size=32)
+    calm = attempt_with(spec, tmp_path / "calm", Execution(micro_batch=8))
+    full = Full(monkeypatch, 8)
+    halved = attempt_with(spec, tmp_path / "halved", Execution(), stop_after=10)
+    assert halved.attempt(1).execution()["micro_batch"] == 8
+    assert full.sizes[:5] == [32, 16, 8, 8, 8]
+    full.most, full.sizes = 1000, []
+    attempt_with(spec, tmp_path / "halved", Execution())
+    assert set(full.sizes) == {8}, "nothing is tried again"
+    assert len(full.sizes) == 4 * 14
+    assert halved.attempt(2).resumed_from() == (1, 10)
+    assert numbers(halved) == numbers(calm)
+
+
+def attempt_with(spec: RunSpec, folder: Path, execution: Execution, stop_after: int | None = None) -> RunDir:
+    run = RunDir.create(folder, spec)
+    attempt = run.claim({}, after=max(run.numbers(), default=0))
+    assert attempt is not None
+    poll = stop_at(stop_after) if stop_after is not None else None
+    train_run(run, attempt, CPU, execution, lambda: poll(attempt) if poll else None)
+    return run
+
+
+def test_a_run_goes_on_with_the_micro_batches_that_it_began_with_and_else_says_so(
+    make_spec: MakeSpec, tmp_path: Path
+) -> None:
+    spec = make_spec(batch_size=33)
+    calm = attempt_with(spec, tmp_path / "calm", Execution(micro_batch=5))
+    kept = attempt_with(spec, tmp_path / "kept", Execution(micro_batch=5), stop_after=10)
+    attempt_with(spec, tmp_path / "kept", Execution())
+    assert numbers(kept) == numbers(calm)
+    assert kept.attempt(2).execution() == kept.attempt(1).execution()
+    assert "warning" not in kept.attempt(2).log()
+
+    changed = attempt_with(spec, tmp_path / "changed", Execution(micro_batch=5), stop_after=10)
+    attempt_with(spec, tmp_path / "changed", Execution(micro_batch=7, activation_checkpointing=True))
+    log = changed.attempt(2).log()
+    assert "warning: micro_batch was 5, is 7: metrics can differ in the last bits from an undisturbed run's" in log
+    assert "warning: activation_checkpointing was False, is True" in log
+    losses = [[line["loss"] for line in run.history() if "loss" in line] for run in (changed, calm)]
+    assert losses[0][:10] == losses[1][:10]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
+# --- out of memory --------------------------------------------------------------------------------------------------
+
+LIMITED = """
+import resource, sys, torch._dynamo.config
+from pathlib import Path
+import ettsweep.trainer.training.run
+from ettsweep.cli import main
+torch.optim.SGD([torch.zeros(1)]).step()  # it imports more
+here = 1024 * int(Path("/proc/self/status").read_text().partition("VmSize:")[2].split()[0])
+resource.setrlimit(resource.RLIMIT_AS, (here + int(sys.argv.pop(1)),) * 2)
+main()
+"""
+"""The command line, with so many bytes more than it has when all is imported."""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads its size from Linux's /proc")
+def test_a_step_that_does_not_fit_fails_with_words_that_help_and_by_itself_is_cut(tmp_path: Path) -> None:
+    path = write_grid(
+        tmp_path / "grid.yaml",
+        model=WIDE,
+        recipe={"batch_size": 512, "schedule": {"total_steps": 1, "warmup_steps": 0, "eval_every": 1}},
+    )
+
+    def train(*sets: str, results: str = "results") -> "subprocess.CompletedProcess[str]":
+        options = [word for setting in ("slots=1", "threads=1", *sets) for word in ("--launch-set", setting)]
+        command = [
+            "train",
+            "--grid",
+            path,
+            "--set",
+            "task.train_size=1700",
+            "--results",
+            tmp_path / results,
+            *options,
+        ]
+        limited = [sys.executable, "-c", LIMITED, str(1150 * 2**20), *map(str, command)]
+        return subprocess.run(limited, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+
+    failed = train("micro_batch=512")
+    assert failed.returncode == 1
+    assert "out of memory: a micro-batch of 512 (of a batch of 512) does not fit into the memory of this machine" in (
+        failed.stderr
+    )
+    assert "try --launch-set micro_batch=256, or --launch-set activation_checkpointing=true" in failed.stderr
+    assert "`ettsweep doctor --grid FILE --fit` finds the largest that fits" in failed.stderr
+    assert "Traceback" not in failed.stdout + failed.stderr
+    done = train("activation_checkpointing=true")
+    assert done.returncode == 0, done.stderr
+    (run,) = runs_in(tmp_path / "results")
+    assert (result_of(run)["steps"], result_of(run)["execution"]["micro_batch"], run.numbers()) == (1, 512, [1, 2])
+    cut = train(results="cut")
+    assert cut.returncode == 0, cut.stderr
+    (run,) = runs_in(tmp_path / "cut")
+    assert (result_of(run)["execution"]["micro_batch"], run.numbers()) == (256, [1])
+
+
+# --- the largest that fits ------------------------------------------------------------------------------------------
+
+
+def test_memory_of_this_machine_is_what_it_has_left_and_what_this_process_has() -> None:
+    total = {line.split()[0]: line.split()[1:] for line in Path("/proc/meminfo").read_text().splitlines()}
+    assert 0 < memory.available_bytes(CPU) <= 1024 * int(total["MemTotal:"][0])
+
+
+def test_what_a_samples_activations_take_is_what_a_step_really_adds(make_spec: MakeSpec) -> None:
+    """Peaks of the process, which know nothing of the formula."""
+    spec = make_spec(model=WIDE)
+    peaks = []
+    for size in (8, 8, 48):
+        forget_peak()
+        memory._tried(spec, CPU, ALONE, False, False, size, 1)
+        peaks.append(peak_resident_bytes())
+    each = (peaks[2] - peaks[1]) / 40
+    assert activation_bytes(spec.model, recompute=False) == pytest.approx(each, rel=0.5)
+
+
+def test_one_process_alone_tries_the_part_that_it_would_have_of_a_sharded_model(
+    make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `doctor --fit` does, whose process never meets others."""
+    held = []
+
+    def trainer(spec: RunSpec, model: torch.nn.Module, *more: Any) -> Trainer:
+        held.append(sum(parameter.to_local().numel() for parameter in model.parameters()))
+        return Trainer(spec, model, *more)
+
+    monkeypatch.setattr(memory, "Trainer", trainer)
+    spec = make_spec(model=WIDE)
+    for world in (2, 4):
+        step = memory.largest_step(spec, CPU, Peers(world=world), recompute=False, sharded=True)
+        assert step is not None
+        assert step.size <= spec.batch_size // world
+        assert held.pop() == pytest.approx(parameter_count(spec.model) / world, rel=0.02)
+    assert not torch.distributed.is_initialized()
+
+
+def test_a_worker_that_shares_a_gpu_plans_with_its_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (60, 100))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 5)
+    for part, expected in ((1.0, 60), (0.5, 45), (0.25, 20)):
+        monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda part=part: part)
+        assert memory.available_bytes(torch.device("cuda")) == expected

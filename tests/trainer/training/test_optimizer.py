@@ -1,0 +1,245 @@
+"""Optimizer steps against the equations, written out here in float64."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from ettsweep.runs.spec import RunSpec
+from ettsweep.trainer.models.build import build_model, initialise
+from ettsweep.trainer.training.optimizer import build_optimizer, set_lr
+
+MakeSpec = Callable[..., RunSpec]
+Arrays = dict[str, Any]
+
+ETAS = [0.02, 0.05, 0.04, 0.01, 0.03]
+WD = 2.0
+N, N_PATCH, N_OUT, M = 8, 16, 10, 4
+
+
+def factor(name: str, optimizer: str, s: float | None, with_mlp: bool = False) -> float:
+    """Return Lambda_G of a parameter of the small model, from the paper's table."""
+    if s is None:
+        return 1.0
+    ratio = M if with_mlp else 1
+    kind = name.rsplit(".", 1)[-1]
+    adamw = {
+        "patch": N ** (-1 / 2 + s / 2) / N_PATCH,
+        "pe": N ** (-1 / 2 + s / 2),
+        "qkv": N ** (-3 / 2 + s / 2),
+        "u": N ** (-3 / 2 + s / 2),
+        "w": N**-1 * (ratio * N) ** (-1 / 2) * N ** (s / 2),
+        "x": (ratio * N) ** -1 * N ** (-1 / 2) * N ** (s / 2),
+        "head": N**-1 * N_OUT ** (-1 / 2),
+        "head_bias": N_OUT ** (-1 / 2),
+    }
+    sgd = {
+        "patch": N**s / N_PATCH,
+        "pe": N**s,
+        "qkv": N ** (-1 + s),
+        "u": N ** (-1 + s),
+        "w": N ** (-1 + s),
+        "x": (ratio * N) ** -1 * N**s,
+        "head": N**-1,
+        "head_bias": 1.0,
+    }
+    return float((adamw if optimizer == "adamw" else sgd)[kind])
+
+
+def built(spec: RunSpec) -> nn.Module:
+    model = build_model(spec.model, spec.strategy)
+    initialise(model, spec.model, spec.strategy, spec.seed)
+    return model
+
+
+def values(model: nn.Module) -> Arrays:
+    return {name: p.detach().double().numpy().copy() for name, p in model.named_parameters()}
+
+
+def gradients(start: Arrays) -> list[Arrays]:
+    """Return gradients for each step, over several orders of magnitude and with zeros."""
+    rng = np.random.default_rng(0)
+    return [
+        {
+            name: (rng.standard_normal(v.shape) * 10.0 ** rng.integers(-9, 1, v.shape) * (rng.random(v.shape) > 0.1))
+            .astype(np.float32)
+            .astype(np.float64)
+            for name, v in start.items()
+        }
+        for _ in ETAS
+    ]
+
+
+def torch_steps(spec: RunSpec, grads: list[Arrays]) -> Arrays:
+    model = built(spec)
+    optimizer = build_optimizer(model, spec)
+    for eta, grad in zip(ETAS, grads, strict=True):
+        set_lr(optimizer, eta)
+        for name, parameter in model.named_parameters():
+            parameter.grad = torch.from_numpy(grad[name]).float()
+        optimizer.step()
+    return values(model)
+
+
+def adamw_steps(
+    theta: Arrays, grads: list[Arrays], spec: RunSpec, factors: dict[str, float], decays: dict[str, float]
+) -> Arrays:
+    """eq:AdamW1 .. eq:AdamW4."""
+    o: Any = spec.optimizer
+    theta, v, u = dict(theta), dict.fromkeys(theta, 0.0), dict.fromkeys(theta, 0.0)
+    for t, (eta, grad) in enumerate(zip(ETAS, grads, strict=True), start=1):
+        for name, g in grad.items():
+            v[name] = o.beta1 * v[name] + (1 - o.beta1) * g
+            u[name] = o.beta2 * u[name] + (1 - o.beta2) * g**2
+            v_hat, u_hat = v[name] / (1 - o.beta1**t), u[name] / (1 - o.beta2**t)
+            step = factors[name] * eta / (np.sqrt(u_hat) + o.eps) * v_hat
+            theta[name] = (1 - eta * decays[name]) * theta[name] - step
+    return theta
+
+
+def sgd_steps(
+    theta: Arrays, grads: list[Arrays], momentum: float, factors: dict[str, float], decays: dict[str, float]
+) -> Arrays:
+    """Gradient and decay both enter the momentum; the factor multiplies the gradient only."""
+    theta, drive, shrink = dict(theta), dict.fromkeys(theta, 0.0), dict.fromkeys(theta, 0.0)
+    for eta, grad in zip(ETAS, grads, strict=True):
+        for name, g in grad.items():
+            drive[name] = momentum * drive[name] + factors[name] * g
+            shrink[name] = momentum * shrink[name] + decays[name] * theta[name]
+            theta[name] = theta[name] - eta * (drive[name] + shrink[name])
+    return theta
+
+
+def assert_close(got: Arrays, expected: Arrays, start: Arrays) -> None:
+    for name, value in expected.items():
+        moved = np.abs(value - start[name]).max()
+        assert moved > 0, name
+        # float32 keeps about 7 digits of the value, and each step rounds once.
+        tolerance = 1e-6 * np.abs(value).max() + 1e-5 * moved
+        assert np.abs(got[name] - value).max() < tolerance, name
+
+
+@pytest.mark.parametrize("decay_pe", [True, False])
+@pytest.mark.parametrize(("s", "with_mlp"), [(None, False), (0.0, False), (0.5, True), (1.0, False), (1.0, True)])
+def test_adamw_is_the_equation(make_spec: MakeSpec, s: float | None, with_mlp: bool, decay_pe: bool) -> None:
+    optimizer = {"kind": "adamw", "beta1": 0.8, "beta2": 0.95, "eps": 1e-6, "decay_pe": decay_pe}
+    mlp_factor = "include" if with_mlp else "ignore"
+    spec = make_spec(wd=WD, lr=0.3, strategy={"s": s, "mlp_factor": mlp_factor}, optimizer=optimizer)
+    start = values(built(spec))
+    grads = gradients(start)
+    factors = {name: factor(name, "adamw", s, with_mlp) for name in start}
+    decays = {name: 0.0 if name == "head_bias" or (name == "pe" and not decay_pe) else WD for name in start}
+    expected = adamw_steps(start, grads, spec, factors, decays)
+    assert_close(torch_steps(spec, grads), expected, start)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize(("s", "with_mlp"), [(None, False), (0.0, True), (1.0, False)])
+def test_sgd_decays_all_groups_alike(make_spec: MakeSpec, s: float | None, with_mlp: bool, momentum: float) -> None:
+    mlp_factor = "include" if with_mlp else "ignore"
+    optimizer = {"kind": "sgd", "momentum": momentum}
+    spec = make_spec(wd=WD, lr=0.3, strategy={"s": s, "mlp_factor": mlp_factor}, optimizer=optimizer)
+    start = values(built(spec))
+    grads = gradients(start)
+    factors = {name: factor(name, "sgd", s, with_mlp) for name in start}
+    decays = {name: 0.0 if name == "head_bias" else WD for name in start}
+    assert_close(torch_steps(spec, grads), sgd_steps(start, grads, momentum, factors, decays), start)
+
+
+@pytest.mark.parametrize("optimizer", [{"kind": "adamw"}, {"kind": "sgd"}])
+@pytest.mark.parametrize("s", [None, 0.0, 1.0])
+def test_without_gradients_everything_shrinks_by_the_same_factor(
+    make_spec: MakeSpec, optimizer: dict[str, object], s: float | None
+) -> None:
+    spec = make_spec(wd=WD, strategy={"s": s}, optimizer=optimizer)
+    start = values(built(spec))
+    after = torch_steps(spec, [{name: np.zeros_like(v) for name, v in start.items()} for _ in ETAS])
+    shrinkage = math.prod(1 - eta * WD for eta in ETAS)
+    for name in start:
+        assert after[name] == pytest.approx(start[name] * shrinkage, rel=1e-5), name
+    model = built(spec)
+    with torch.no_grad():
+        bias = dict(model.named_parameters())["head_bias"].fill_(1.0)
+    opt = build_optimizer(model, spec)
+    bias.grad = torch.zeros_like(bias)
+    opt.step()
+    assert torch.equal(bias, torch.ones_like(bias)), "the head bias does not decay"
+
+
+def test_few_groups_hold_every_parameter_once(make_spec: MakeSpec) -> None:
+    def groups(**changes: object) -> list[dict[str, Any]]:
+        spec = make_spec(model={"width": 12, "depth": 3}, **changes)
+        model = built(spec)
+        found = build_optimizer(model, spec).param_groups
+        held = [id(p) for group in found for p in group["params"]]
+        assert sorted(held) == sorted(id(p) for p in model.parameters())
+        return found
+
+    assert len(groups(strategy={"s": None})) == 2, "all, and the head bias"
+    assert len(groups(strategy={"s": 0.0})) == 5, "patch, pe, bulk, head, head bias"
+    assert len(groups(strategy={"s": 0.0, "mlp_factor": "include"})) == 7, "w and x have their own"
+    no_decay = groups(strategy={"s": None}, optimizer={"decay_pe": False})
+    assert sorted(group["weight_decay"] for group in no_decay) == [0.0, 2.0**-6]
+
+
+def test_learning_rate_is_set_per_step_and_decay_never(make_spec: MakeSpec) -> None:
+    spec = make_spec(strategy={"s": 0.0}, wd=WD)
+    optimizer = build_optimizer(built(spec), spec)
+    before = [(group["lr_factor"], group["weight_decay"]) for group in optimizer.param_groups]
+    for eta in (0.5, 0.0, 2.0):
+        set_lr(optimizer, eta)
+        assert [g["lr"] for g in optimizer.param_groups] == [eta * f for f, _ in before]
+    assert [(g["lr_factor"], g["weight_decay"]) for g in optimizer.param_groups] == before
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_adamw_starts_from_what_torch_would_make_at_its_first_step(make_spec: MakeSpec, fused: bool) -> None:
+    spec = make_spec(optimizer={"kind": "adamw"})
+    model, other = built(spec), built(spec)
+    mine = build_optimizer(model, spec)
+    groups = [{**group, "params": []} for group in mine.param_groups]
+    theirs_of = dict(zip(model.parameters(), other.parameters(), strict=True))
+    for group, own in zip(groups, mine.param_groups, strict=True):
+        group["params"] = [theirs_of[parameter] for parameter in own["params"]]
+        group["fused"] = own["fused"] = fused
+    theirs = torch.optim.AdamW(groups)
+    assert not theirs.state
+    for _ in range(2):
+        for parameter in (*model.parameters(), *other.parameters()):
+            parameter.grad = torch.ones_like(parameter)
+        mine.step()
+        theirs.step()
+        for parameter, its in theirs_of.items():
+            assert torch.equal(parameter, its)
+            assert mine.state[parameter].keys() == theirs.state[its].keys()
+            for name, value in theirs.state[its].items():
+                assert torch.equal(mine.state[parameter][name], value), name
+                assert (mine.state[parameter][name].dtype, mine.state[parameter][name].device) == (
+                    value.dtype,
+                    value.device,
+                )
+
+
+def test_momentum_starts_from_zeros_where_the_loss_scaler_skips_the_first_step(make_spec: MakeSpec) -> None:
+    spec = make_spec(optimizer={"kind": "sgd", "momentum": 0.9}, precision="fp16")
+    model = build_model(spec.model, spec.strategy)
+    initialise(model, spec.model, spec.strategy, spec.seed)
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    optimizer = build_optimizer(model, spec)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    for gradient in (math.inf, 0.5):
+        for parameter in model.parameters():
+            parameter.grad = torch.full_like(parameter, gradient * float(scaler.get_scale()))
+        scaler.scale(torch.zeros(()))
+        scaler.step(optimizer)
+        scaler.update()
+    old = {id(parameter): value for parameter, value in zip(model.parameters(), before, strict=True)}
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            value = old[id(parameter)]
+            wanted = value - group["lr"] * (0.5 + group["weight_decay"] * value)
+            torch.testing.assert_close(parameter.detach(), wanted)

@@ -1,0 +1,165 @@
+"""Mixed precision on the CPU: close to fp32, weights in fp32, overflows counted."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from support.made_runs import CPU, MakeSpec, Train, numbers, result_of
+from torch import Tensor
+
+from ettsweep.trainer.tasks.images.digits import Digits
+from ettsweep.trainer.tasks.task import Batch
+from ettsweep.trainer.training import checkpoint
+from ettsweep.trainer.training.precision import autocast, loss_scaler
+from ettsweep.trainer.training.run import prepare
+from ettsweep.trainer.training.runtime_settings import Execution
+from ettsweep.trainer.training.schedule import lr_at
+from ettsweep.trainer.training.step_buffer import StepBuffer
+
+
+@pytest.mark.parametrize(("precision", "tolerance"), [("bf16", 2e-2), ("fp16", 3e-3)])
+def test_trains_close_to_fp32_but_not_alike(
+    train: Train, make_spec: MakeSpec, precision: str, tolerance: float
+) -> None:
+    """Relative rounding is 2^-9 in bf16 and 2^-12 in fp16; 24 steps carry it a few times further."""
+    exact, mixed = train(make_spec()), train(make_spec(precision=precision))
+    losses = [[line["loss"] for line in run.history() if "loss" in line] for run in (exact, mixed)]
+    assert losses[1] == pytest.approx(losses[0], rel=tolerance)
+    assert losses[1] != losses[0]
+    assert result_of(mixed)["best_loss"] == pytest.approx(result_of(exact)["best_loss"], rel=tolerance)
+    assert result_of(mixed)["overflow_steps"] == 0
+
+
+@pytest.mark.parametrize(("precision", "tolerance"), [("tf32", 2e-3), ("bf16", 2e-2), ("fp16", 3e-3)])
+def test_the_same_small_run_ends_alike_in_every_precision(
+    train: Train, make_spec: MakeSpec, precision: str, tolerance: float
+) -> None:
+    """72 steps at a learning rate that learns: 2^-11, 2^-9 and 2^-12 of rounding do not grow; tf32 may not be there."""
+    more = {"lr": 0.5, "schedule": {"total_steps": 72, "eval_every": 24}}
+    exact, other = train(make_spec(**more)), train(make_spec(precision=precision, **more))
+    assert exact.id != other.id, "precision is part of a run"
+    assert result_of(exact)["final_accuracy"] > 0.5
+    assert result_of(other)["final_loss"] == pytest.approx(result_of(exact)["final_loss"], rel=tolerance)
+    assert result_of(other)["final_accuracy"] == pytest.approx(result_of(exact)["final_accuracy"], abs=0.02)
+
+
+def test_a_precision_holds_for_its_run_alone(train: Train, make_spec: MakeSpec, tmp_path: Path) -> None:
+    first = train(make_spec(), folder=tmp_path / "first")
+    for other in ("tf32", "bf16", "fp16"):
+        train(make_spec(precision=other))
+        assert torch.get_float32_matmul_precision() == ("high" if other == "tf32" else "highest")
+        torch.set_float32_matmul_precision("medium")
+        again = train(make_spec(), folder=tmp_path / f"after-{other}")
+        assert torch.get_float32_matmul_precision() == "highest"
+        assert numbers(again) == numbers(first)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="the host can only wait for a device where there is one")
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "fp16"])
+@pytest.mark.parametrize("recompute", [False, True])
+def test_the_host_waits_for_nothing_in_a_step(make_spec: MakeSpec, precision: str, recompute: bool) -> None:
+    device = torch.device("cuda")
+    trainer = prepare(make_spec(precision=precision), device, Execution(micro_batch=8))
+    trainer.model.recompute = recompute
+    buffer = StepBuffer(precision)  # type: ignore[arg-type]
+    batches = trainer.task.batches(1)
+    ready = [next(batches) for _ in range(12)]  # digits are chosen by their number, which is copied to the device
+    trainer.train_step(0.1, iter(ready[:4]))
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for step in (1, 2):
+            buffer.add(step, 0.1, *trainer.train_step(0.1, iter(ready[4 * step :])))
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert buffer.drain()[1] is None
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "fp16"])
+def test_weights_gradients_and_optimizer_state_stay_fp32(make_spec: MakeSpec, precision: str) -> None:
+    trainer = prepare(make_spec(precision=precision), CPU)
+    outputs: list[Tensor] = []
+    trainer.model.register_forward_hook(lambda module, inputs, output: outputs.append(output))
+    batch = next(trainer.task.batches(1))
+    loss, grad_norm, _ = trainer.train_step(0.5, iter([batch]))
+    low = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
+    assert outputs[0].dtype == low, "autocast is on"
+    assert {loss.dtype, grad_norm.dtype} == {torch.float32}
+    assert {p.dtype for p in trainer.model.parameters()} == {torch.float32}
+    state = [v for entry in trainer.optimizer.state.values() for v in entry.values()]
+    assert state
+    assert {v.dtype for v in state} == {torch.float32}
+    trainer.evaluate()
+    assert {output.dtype for output in outputs} == {low}, "evaluation shares the precision"
+
+
+def test_only_fp16_scales_the_loss() -> None:
+    one = torch.ones(())
+    assert loss_scaler("fp32", CPU).scale(one) == loss_scaler("bf16", CPU).scale(one) == 1.0
+    assert loss_scaler("fp16", CPU).scale(one) == 65536.0
+    with autocast("fp32", CPU):
+        assert not torch.is_autocast_enabled("cpu")
+
+
+def test_gradient_norm_is_that_of_the_unscaled_loss_before_clipping(make_spec: MakeSpec) -> None:
+    norms = []
+    for changes in ({}, {"optimizer": {"clip_norm": 0.01}}, {"precision": "fp16"}):
+        trainer = prepare(make_spec(**changes), CPU)
+        batch = next(trainer.task.batches(1))
+        norms.append(float(trainer.train_step(0.5, iter([batch]))[1]))
+    plain = prepare(make_spec(), CPU)
+    batch = next(plain.task.batches(1))
+    torch.nn.functional.cross_entropy(plain.model(batch.inputs[0]), batch.targets).backward()
+    by_hand = sum(float((p.grad.double() ** 2).sum()) for p in plain.model.parameters() if p.grad is not None) ** 0.5
+    assert norms[:2] == pytest.approx([by_hand] * 2, rel=1e-6)
+    assert norms[2] == pytest.approx(by_hand, rel=1e-2)
+
+
+def test_clipping_bounds_the_step(make_spec: MakeSpec) -> None:
+    """With plain SGD and no decay, a step is the learning rate times the clipped gradient."""
+    spec = make_spec(optimizer={"kind": "sgd", "clip_norm": 0.01}, strategy={"s": None}, wd=0.0)
+    trainer = prepare(spec, CPU)
+    before = [p.detach().clone() for p in trainer.model.parameters()]
+    batch = next(trainer.task.batches(1))
+    trainer.train_step(0.5, iter([batch]))
+    moves = [(p.detach() - b).double() for p, b in zip(trainer.model.parameters(), before, strict=True)]
+    assert sum(float((m**2).sum()) for m in moves) ** 0.5 == pytest.approx(0.5 * 0.01, rel=1e-3)
+
+
+class Overflowing(Digits):
+    """Digits whose loss is so large in one step that fp16 gradients overflow."""
+
+    bad_step = 7
+
+    def loss(self, outputs: Tensor, batch: Batch) -> Tensor:
+        self.step = getattr(self, "step", 0) + 1
+        return super().loss(outputs, batch) * (1e6 if self.step == self.bad_step else 1.0)
+
+
+def test_overflow_skips_the_step_is_counted_and_the_run_goes_on(
+    train: Train, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ettsweep.trainer.tasks.images.digits.Digits", Overflowing)
+    run = train(make_spec(precision="fp16"))
+    lines = [line for line in run.history() if "loss" in line]
+    assert [line["step"] for line in lines if line.get("overflow")] == [7]
+    assert lines[6]["grad_norm"] is None
+    assert lines[6]["nonfinite"] is True
+    assert [line["loss_scale"] for line in lines] == [65536.0] * 7 + [32768.0] * 17
+    found = result_of(run)
+    assert (found["status"], found["steps"], found["overflow_steps"]) == ("done", 24, 1)
+    assert found["score"] is not None
+    schedule = run.spec().schedule
+    assert [line["lr"] for line in lines] == [lr_at(step, run.spec().lr, schedule) for step in range(1, 25)], (
+        "a skipped step uses up its step of the schedule"
+    )
+
+
+def test_skipped_step_leaves_the_weights_alone(make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ettsweep.trainer.tasks.images.digits.Digits", Overflowing)
+    trainer = prepare(make_spec(precision="fp16"), CPU)
+    hashes = []
+    for _, batch in zip(range(8), trainer.task.batches(1), strict=False):
+        trainer.train_step(0.1, iter([batch]))
+        hashes.append(checkpoint.weights_sha256(trainer.model))
+    assert hashes[6] == hashes[5]
+    assert len(set(hashes)) == 7

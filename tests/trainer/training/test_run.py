@@ -1,0 +1,539 @@
+"""Whole runs: their result, and that kills, stops, full disks and takeovers do not change a bit of it."""
+
+import itertools
+import json
+import math
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from support.commandline import wait_for
+from support.forks import Forks
+from support.killed_run import EVERY_STEPS
+from support.made_runs import CPU, MakeSpec, Poll, Train, Undisturbed, numbers, result_of, stop_at
+from torch import Tensor
+
+from ettsweep.errors import DataMissingError, StorageError
+from ettsweep.files import read_lines
+from ettsweep.runs.attempt import Attempt
+from ettsweep.runs.folder import RunDir
+from ettsweep.runs.spec import RunSpec
+from ettsweep.runs.state import State
+from ettsweep.trainer.tasks.images.digits import Digits
+from ettsweep.trainer.tasks.task import Batch
+from ettsweep.trainer.training import async_checkpoint, checkpoint, loop
+from ettsweep.trainer.training.coroutine import Stop
+from ettsweep.trainer.training.optimizer import set_lr
+from ettsweep.trainer.training.run import environment, prepare, train_run
+from ettsweep.trainer.training.runtime_settings import Execution
+from ettsweep.trainer.training.schedule import lr_at
+from ettsweep.trainer.training.trainer import Trainer
+
+# --- results ------------------------------------------------------------------------------------------------
+
+KEYS = {
+    *("run", "status", "score", "best_accuracy", "final_accuracy", "best_loss", "final_loss"),
+    *("best_bits", "final_bits"),
+    *("loss_spikes", "grad_spikes", "accuracy_spikes", "eval_loss_spikes", "unrecovered"),
+    *("overflow_steps", "nonfinite_steps", "spike_events"),
+    *("steps", "wall_s", "device_s", "steps_per_s", "samples_per_s", "attempts"),
+    *("step_s", "utilisation", "data_wait", "memory_gib", "corrupt_images", "execution"),
+    *("weights_sha256", "metrics_sha256", "environment"),
+}
+
+
+def test_result_is_what_the_history_says(train: Train, spec: RunSpec) -> None:
+    run = train(spec)
+    result, history = result_of(run), run.history()
+    assert result.keys() == KEYS
+    evaluations = [line for line in history if "val_loss" in line]
+    assert [line["step"] for line in evaluations] == [8, 16, 24]
+    assert result["best_loss"] == result["score"] == min(line["val_loss"] for line in evaluations)
+    assert result["best_accuracy"] == max(line["val_accuracy"] for line in evaluations)
+    assert (result["final_loss"], result["final_accuracy"]) == (
+        evaluations[-1]["val_loss"],
+        evaluations[-1]["val_accuracy"],
+    )
+    assert (result["run"], result["status"], result["steps"], result["attempts"]) == (run.id, "done", 24, 1)
+    assert result["environment"] == json.loads(json.dumps(environment(CPU)))
+    assert result["wall_s"] > 0
+    assert result["steps_per_s"] == pytest.approx(24 / result["wall_s"])
+    assert result["samples_per_s"] > 24 * 32 / result["wall_s"], "evaluation is left out"
+    assert result["execution"] == {
+        "processes": 1,
+        "threads": 1,
+        "micro_batch": 32,
+        "compile": False,
+        "activation_checkpointing": False,
+        "sharded": False,
+        "data": "",
+    }
+    assert run.status().state is State.DONE
+
+
+def test_history_holds_each_step_with_its_learning_rate(train: Train, spec: RunSpec) -> None:
+    steps = [line for line in train(spec).history() if "loss" in line]
+    assert [line["step"] for line in steps] == list(range(1, 25))
+    assert [line["lr"] for line in steps] == [lr_at(t, spec.lr, spec.schedule) for t in range(1, 25)]
+    assert all(line.keys() == {"step", "loss", "grad_norm", "lr"} for line in steps)
+
+
+def test_best_is_along_the_trajectory_and_final_at_its_end(train: Train, make_spec: MakeSpec) -> None:
+    run = train(make_spec(lr=16.0, schedule={"eval_every": 5, "stop_step": 12}))
+    result = result_of(run)
+    losses = [line["val_loss"] for line in run.history() if "val_loss" in line]
+    assert len(losses) == 3, "the last step is evaluated too"
+    assert result["final_loss"] == losses[-1] > min(losses) == result["best_loss"]
+
+
+def test_first_losses_are_those_of_plain_torch(train: Train, make_spec: MakeSpec) -> None:
+    """One parameter group, SGD without momentum or decay: every step is theta - lr * gradient."""
+    spec = make_spec(optimizer="sgd", strategy={"s": None}, wd=0.0, lr=0.5)
+    losses = [line["loss"] for line in train(spec).history() if "loss" in line]
+    trainer = prepare(spec, CPU)
+    parameters = list(trainer.model.parameters())
+    for step, batch in zip(range(1, 25), trainer.task.batches(1), strict=False):
+        loss = torch.nn.functional.cross_entropy(trainer.model(batch.inputs[0]), batch.targets)
+        assert float(loss.detach()) == pytest.approx(losses[step - 1], rel=1e-4), step
+        rate = 0.5 * (step / 4 if step <= 4 else 0.5 + 0.5 * torch.cos(torch.tensor((step - 4) / 20 * torch.pi)).item())
+        for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
+            parameter.data -= rate * gradient
+
+
+def test_run_that_stops_early_follows_the_whole_one(train: Train, make_spec: MakeSpec) -> None:
+    whole = train(make_spec()).history()
+    stopped = train(make_spec(schedule={"stop_step": 13}))
+    assert result_of(stopped)["steps"] == 13
+    until = [line for line in whole if line["step"] <= 13]
+    assert stopped.history()[:-1] == until
+    assert stopped.history()[-1]["step"] == 13
+    assert "val_loss" in stopped.history()[-1]
+
+
+def test_checkpoints_and_drains_do_not_change_the_numbers(
+    train: Train, undisturbed: Undisturbed, spec: RunSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "DRAIN_S", 0.0)
+    assert numbers(train(spec, every_steps=1)) == undisturbed(spec)
+
+
+def test_evaluations_do_not_change_the_training(train: Train, make_spec: MakeSpec) -> None:
+    often, once = (train(make_spec(schedule={"eval_every": every})) for every in (1, 24))
+    assert len(often.history()) == 48
+    assert [line for line in often.history() if "loss" in line] == once.history()[:-1]
+    assert result_of(often)["weights_sha256"] == result_of(once)["weights_sha256"]
+
+
+def test_seeds_and_points_differ(train: Train, make_spec: MakeSpec) -> None:
+    runs = [train(make_spec(**c)) for c in ({}, {"seed": 1}, {"lr": 0.5}, {"wd": 0.0}, {"strategy": {"s": 1.0}})]
+    assert len({numbers(run) for run in runs}) == 5
+
+
+def test_time_passes_on_along_the_lineage(train: Train, spec: RunSpec) -> None:
+    run = train(spec, poll=stop_at(8))
+    (*_, timing) = read_lines(run.attempt(1).timings_path)
+    run.attempt(1).timings_path.write_text(json.dumps(timing | {"wall_s": 1000.0}) + "\n")
+    assert timing["progress"] == pytest.approx(8 / 24)
+    train(spec, poll=stop_at(0))
+    assert run.attempt(2).resumed_from() == (1, 8)
+    train(spec)
+    assert 1000 < result_of(run)["wall_s"] < 1060
+    assert result_of(run)["attempts"] == 3
+
+
+# --- kills --------------------------------------------------------------------------------------------------
+
+OPTIMIZERS: dict[str, dict[str, object]] = {
+    "adamw": {"kind": "adamw"},
+    "momentum": {"kind": "sgd", "momentum": 0.9},
+    "clipped": {"kind": "adamw", "clip_norm": 0.1},
+}
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "seed", "beside"),
+    [
+        ("adamw", 0, False),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (("momentum", 1, False), ("clipped", 2, False), ("adamw", 3, True), ("adamw", 4, True))
+        ),
+    ],
+)
+def test_killed_run_equals_an_undisturbed_one_bit_for_bit(
+    results: Path, make_spec: MakeSpec, undisturbed: Undisturbed, forks: Forks, optimizer: str, seed: int, beside: bool
+) -> None:
+    schedule = {"total_steps": 100, "warmup_steps": 10, "eval_every": 7}
+    spec = make_spec(seed=seed, lr=0.5, optimizer=OPTIMIZERS[optimizer], schedule=schedule)
+    run = RunDir.create(results, spec)
+    told = forks.call("support.killed_run:train_and_kill", str(run.path), seed, beside)
+    assert len([attempt for attempt in told if attempt["how"]]) >= 4, told
+    assert len({attempt["resumed"] for attempt in told}) >= 3, "it got further between kills"
+    assert {"checkpoint", "metrics"} <= {attempt["how"] for attempt in told}, told
+    for attempt, following in itertools.pairwise(told):
+        if attempt["how"] == "checkpoint":  # the last whole one, of the very attempt that was killed, is good
+            assert following["resumed"] == attempt["resumed"] + EVERY_STEPS * (attempt["count"] - 1), told
+    assert numbers(run) == undisturbed(spec), told
+
+
+# --- stops --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stop", [Stop.TERMINATED, Stop.CANCELLED, Stop.PRUNED])
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_stopped_run_equals_an_undisturbed_one(
+    train: Train, undisturbed: Undisturbed, make_spec: MakeSpec, stop: Stop, precision: str
+) -> None:
+    spec = make_spec(precision=precision)
+    at = 0
+    for number, more in enumerate([0, 1, 7, 0, 3, 12], start=1):
+        run = train(spec, poll=stop_at(more, stop))
+        at += more
+        attempt = run.attempt(number)
+        assert attempt.failure() == {"kind": "interrupted", "reason": str(stop), "details": ""}
+        assert checkpoint.load(attempt).step == at
+        assert len([line for line in attempt.history(at) if "loss" in line]) == at
+        assert run.status().state is State.INTERRUPTED
+    train(spec)
+    assert run.attempt(7).resumed_from() == (6, 23)
+    assert numbers(run) == undisturbed(spec)
+    assert result_of(run)["attempts"] == 7
+
+
+def test_stop_is_returned_and_obeyed_at_once(results: Path, spec: RunSpec) -> None:
+    run = RunDir.create(results, spec)
+    attempt = run.claim({}, after=0)
+    assert attempt is not None
+    polled = iter([None, None, Stop.CANCELLED])
+    assert train_run(run, attempt, CPU, Execution(), lambda: next(polled)) is Stop.CANCELLED
+    assert [line["step"] for line in read_lines(attempt.metrics_path)] == [1, 2]
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_superseded_attempt_stops_and_writes_nothing_to_the_run(
+    train: Train, undisturbed: Undisturbed, spec: RunSpec, results: Path
+) -> None:
+    run = RunDir.create(results, spec)
+    step = 0
+
+    def taken_over_at_step_10(attempt: Attempt) -> Stop | None:
+        nonlocal step
+        if step == 10:
+            assert run.claim(environment(CPU), after=1) is not None
+        step += 1
+        return Stop.SUPERSEDED if attempt.superseded() else None
+
+    train(spec, every_steps=4, poll=taken_over_at_step_10)
+    assert step == 11
+    assert run.attempt(1).failure() == {"kind": "interrupted", "reason": "superseded", "details": ""}
+    assert checkpoint.load(run.attempt(1)).step == 8, "none was saved at the end"
+    outside = [name for name in files(run.path) if not name.startswith("attempts/0001/")]
+    assert sorted(outside) == ["attempts/0002/claim.json", "spec.json"]
+    assert run.status().state is State.RUNNING, "the second is not over"
+    train_run(run, run.attempt(2), CPU, Execution(), lambda: None)
+    assert run.attempt(2).resumed_from() == (1, 8)
+    assert numbers(run) == undisturbed(spec)
+
+
+def test_attempt_that_finishes_late_leaves_the_first_result(train: Train, spec: RunSpec, results: Path) -> None:
+    run = RunDir.create(results, spec)
+    overtaken: list[dict[str, bytes]] = []
+
+    def overtaken_in_its_last_step(attempt: Attempt) -> Stop | None:
+        steps = len(read_lines(attempt.metrics_path))
+        if steps >= 16 and not overtaken:
+            other = run.claim(environment(CPU), after=1)
+            assert other is not None
+            train_run(run, other, CPU, Execution(), lambda: None)
+            overtaken.append(files(run.path))
+        return None  # it never looks
+
+    train(spec, poll=overtaken_in_its_last_step)
+    (before,) = overtaken
+    after = files(run.path)
+    assert {k: v for k, v in after.items() if not k.startswith("attempts/0001/")} == {
+        k: v for k, v in before.items() if not k.startswith("attempts/0001/")
+    }
+    assert "another attempt has taken the run over" in run.attempt(1).log()
+
+
+def test_resume_elsewhere_warns(train: Train, spec: RunSpec) -> None:
+    run = train(spec, poll=stop_at(3))
+    told = run.attempt(1).execution_path
+    told.write_text(told.read_text().replace('"threads": 1', '"threads": 64'))
+    train(spec)
+    assert "warning: threads was 64, is 1: metrics can differ in the last bits" in run.attempt(2).log()
+    assert run.attempt(2).log().count("warning") == 1
+
+
+# --- divergence ---------------------------------------------------------------------------------------------
+
+
+def first_bad_step(spec: RunSpec) -> int:
+    """Return the first step with a non-finite loss, found by looking at every one."""
+    trainer = prepare(spec, CPU)
+    for step, batch in enumerate(trainer.task.batches(1), start=1):
+        loss = trainer.task.loss(trainer.model(batch.inputs[0]), batch)
+        if not torch.isfinite(loss):
+            return step
+        loss.backward()
+        set_lr(trainer.optimizer, lr_at(step, spec.lr, spec.schedule))
+        trainer.optimizer.step()
+        trainer.optimizer.zero_grad()
+    raise AssertionError
+
+
+@pytest.mark.parametrize("lr", [1e3, 1e20])
+def test_divergence_ends_the_run_at_its_step_whenever_it_is_seen(
+    train: Train, make_spec: MakeSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lr: float
+) -> None:
+    spec = make_spec(lr=lr, schedule={"total_steps": 60, "eval_every": 2})
+    step = first_bad_step(spec)
+    assert 2 <= step < 24
+    outcomes = set()
+    for number, (drain_steps, eval_every, every_steps) in enumerate([(1, 2, None), (7, 60, None), (50, 60, None)]):
+        monkeypatch.setattr(loop, "DRAIN_STEPS", drain_steps)
+        changed = make_spec(lr=lr, schedule={"total_steps": 60, "eval_every": eval_every})
+        run = train(changed, every_steps, folder=tmp_path / f"results-{number}")
+        result = result_of(run)
+        assert (result["status"], result["diverged_step"], result["steps"]) == ("diverged", step, step)
+        for key in ("score", "final_loss", "final_accuracy", "weights_sha256"):
+            assert result[key] is None, key
+        lines = [line for line in run.history() if "loss" in line]
+        assert [line["step"] for line in lines] == list(range(1, step + 1))
+        assert [line["loss"] is None for line in lines] == [False] * (step - 1) + [True]
+        assert run.history()[-1] == lines[-1], "no evaluation after it"
+        assert run.status().state is State.DIVERGED
+        assert run.status().reason == f"at step {step}"
+        outcomes.add(json.dumps(lines))
+    assert len(outcomes) == 1
+
+
+def test_same_diverged_run_has_the_same_files_whatever_the_drains_and_checkpoints(
+    train: Train, make_spec: MakeSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = make_spec(lr=1e3, precision="bf16", schedule={"total_steps": 60, "eval_every": 60})
+    seen = set()
+    for number, (drain_steps, every_steps) in enumerate([(1, None), (7, None), (50, None), (50, 1), (50, 4)]):
+        monkeypatch.setattr(loop, "DRAIN_STEPS", drain_steps)
+        run = train(spec, every_steps, folder=tmp_path / f"results-{number}")
+        varying = ("wall_s", "device_s", "steps_per_s", "samples_per_s", "step_s", "data_wait")
+        result = {k: v for k, v in result_of(run).items() if k not in varying}
+        seen.add((run.metrics_path.read_bytes(), json.dumps(result)))
+    assert len(seen) == 1
+
+
+@pytest.mark.parametrize("more", [0, 3])
+def test_stop_after_a_divergence_that_was_not_seen_yet_is_the_divergence(
+    train: Train, make_spec: MakeSpec, more: int
+) -> None:
+    spec = make_spec(lr=1e3, schedule={"total_steps": 60, "eval_every": 60})
+    step = first_bad_step(spec)
+    run = train(spec, poll=stop_at(step + more))
+    assert run.attempt(1).failure() is None
+    assert result_of(run)["diverged_step"] == step
+
+
+def test_divergence_after_a_resume_is_at_the_same_step(
+    train: Train, undisturbed: Undisturbed, make_spec: MakeSpec
+) -> None:
+    spec = make_spec(lr=1e3, schedule={"total_steps": 60, "eval_every": 3})
+    run = train(spec, poll=stop_at(first_bad_step(spec) - 1))
+    train(spec)
+    assert numbers(run) == undisturbed(spec)
+
+
+class NanGradients(Digits):
+    """Digits whose gradients are not finite from the fifth step on, while the loss is."""
+
+    def loss(self, outputs: Tensor, batch: Batch) -> Tensor:
+        loss = super().loss(outputs, batch)
+        bad = self.first_step + next(self.count) >= 5
+        return loss + (outputs.float().sum() * 0).sqrt() if bad else loss
+
+    def batches(self, first_step: int) -> Iterator[Batch]:
+        self.first_step, self.count = first_step, itertools.count()
+        return super().batches(first_step)
+
+
+def test_skipped_steps_are_counted_across_resumes(
+    train: Train, undisturbed: Undisturbed, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ettsweep.trainer.tasks.images.digits.Digits", NanGradients)
+    spec = make_spec(precision="fp16", schedule={"total_steps": 80, "eval_every": 30})
+    run = train(spec, poll=stop_at(20))
+    train(spec, poll=stop_at(20))
+    train(spec)
+    assert result_of(run)["diverged_step"] == 54, "the fiftieth skip in a row"
+    assert result_of(run)["overflow_steps"] == 50
+    assert numbers(run) == undisturbed(spec)
+
+
+# --- failures -----------------------------------------------------------------------------------------------
+
+
+class Broken(Digits):
+    """Digits whose loss raises in one step."""
+
+    def loss(self, outputs: Tensor, batch: Batch) -> Tensor:
+        self.step = getattr(self, "step", 0) + 1
+        if self.step == 11:
+            raise RuntimeError("no more digits\n(second line)")
+        return super().loss(outputs, batch)
+
+
+def test_training_that_raises_is_a_failure_with_its_traceback(
+    train: Train, undisturbed: Undisturbed, spec: RunSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr("ettsweep.trainer.tasks.images.digits.Digits", Broken)
+        run = train(spec, every_steps=4)
+    failure = run.attempt(1).failure()
+    assert failure is not None
+    assert (failure["kind"], failure["reason"]) == ("error", "RuntimeError: no more digits")
+    assert "Traceback" in failure["details"]
+    assert "in loss" in failure["details"]
+    assert "Traceback" in run.attempt(1).log()
+    assert run.attempt(1).log().endswith("ended: RuntimeError: no more digits\n")
+    assert (run.status().state, run.status().reason) == (State.FAILED, "RuntimeError: no more digits")
+    run.retry()
+    train(spec)
+    assert run.attempt(2).resumed_from() == (1, 8)
+    assert numbers(run) == undisturbed(spec)
+
+
+def test_expected_failure_says_what_to_do_without_a_traceback(
+    train: Train, spec: RunSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(*_: object) -> Digits:
+        raise DataMissingError("task digits: is not there; pip install it")
+
+    monkeypatch.setattr("ettsweep.trainer.tasks.images.digits.Digits", missing)
+    run = train(spec)
+    assert run.status().reason == "task digits: is not there; pip install it"
+    assert "Traceback" not in run.attempt(1).log()
+
+
+def test_spec_edited_after_the_claim_is_a_failure_that_names_the_file(spec: RunSpec, results: Path) -> None:
+    run = RunDir.create(results, spec)
+    run.spec_path.write_text(spec.at(lr=3.0, wd=0.0, seed=0).model_dump_json())
+    attempt = run.claim(environment(CPU), after=0)
+    assert attempt is not None
+    train_run(run, attempt, CPU, Execution(), lambda: None)
+    assert run.status().state is State.FAILED
+    assert run.status().reason.startswith(f"{run.spec_path}: describes run ")
+    run.retry()
+    assert RunDir.create(results, spec).spec() == spec, "who asks for the run again writes it anew"
+
+
+def test_weights_that_break_in_the_last_step_diverge(
+    train: Train, spec: RunSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take_step = Trainer.train_step
+
+    def break_at_the_end(trainer: Trainer, lr: float, *rest: object) -> object:
+        done = take_step(trainer, lr, *rest)  # type: ignore[arg-type]
+        if trainer.step == spec.schedule.last_step - 1:
+            with torch.no_grad():
+                next(trainer.model.parameters()).fill_(math.nan)
+        return done
+
+    monkeypatch.setattr(Trainer, "train_step", break_at_the_end)
+    result = result_of(train(spec))
+    assert (result["status"], result["diverged_step"], result["score"]) == ("diverged", spec.schedule.last_step, None)
+    assert result["best_loss"] is not None, "what was seen before stays on record"
+
+
+def test_checkpoint_whose_metrics_were_edited_is_not_used(
+    train: Train, spec: RunSpec, undisturbed: Undisturbed
+) -> None:
+    run = train(spec, poll=stop_at(10))
+    path = run.attempt(1).metrics_path
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(line for line in lines if "val_loss" not in line))
+    train(spec)
+    assert "changed since the checkpoint was saved; not used" in run.attempt(2).log()
+    assert numbers(run) == undisturbed(spec)
+
+
+# --- full disks ---------------------------------------------------------------------------------------------
+
+
+def fill(disk: Path, free_kib: int) -> Path:
+    """Leave so much space on a disk."""
+    filler = disk / "filler"
+    info = os.statvfs(disk)
+    filler.write_bytes(bytes(info.f_bavail * info.f_frsize - free_kib * 1024))
+    return filler
+
+
+def fill_at_step(step: int, disk: Path, free_kib: int, saved: int = 0) -> Poll:
+    """Fill a disk after a step, once the checkpoint of an earlier one is `saved`."""
+    steps = itertools.count()
+
+    def poll(attempt: Attempt) -> Stop | None:
+        if next(steps) == step:
+            wait_for(lambda: not saved or checkpoint.load(attempt).step == saved, "the checkpoint")
+            fill(disk, free_kib)
+        return None
+
+    return poll
+
+
+@pytest.mark.parametrize("beside", [False, True], ids=["at once", "beside training"])
+def test_full_disk_at_a_checkpoint_is_a_clear_failure_and_costs_no_bit(
+    train: Train,
+    undisturbed: Undisturbed,
+    spec: RunSpec,
+    small_disk: Callable[[str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+    beside: bool,
+) -> None:
+    monkeypatch.setattr(async_checkpoint, "LARGE_BYTES", 0 if beside else async_checkpoint.LARGE_BYTES)
+    disk = small_disk("1m")
+    run = train(spec, every_steps=4, folder=disk, poll=fill_at_step(10, disk, free_kib=16, saved=8))
+    path = run.attempt(1).checkpoint_path
+    full = f"{path}: the disk is full; free some space (`ettsweep clean` removes what is no longer needed)"
+    assert (run.status().state, run.status().reason) == (State.FAILED, full)
+    assert f"failed: {full}" in run.attempt(1).log()
+    assert "Traceback" not in run.attempt(1).log()
+    assert checkpoint.load(run.attempt(1)).step == 8
+    assert [p.name for p in run.path.rglob(".*")] == [], "what was half written is gone"
+    (disk / "filler").unlink()
+    run.retry()
+    assert run.status().state is State.INTERRUPTED
+    train(spec, folder=disk)
+    assert run.attempt(2).resumed_from() == (1, 8)
+    assert numbers(run) == undisturbed(spec)
+
+
+@pytest.mark.parametrize("step", [0, 10, 21])
+def test_disk_that_fills_up_anywhere_costs_no_bit(
+    train: Train, undisturbed: Undisturbed, spec: RunSpec, small_disk: Callable[[str], Path], step: int
+) -> None:
+    disk = small_disk("2m")
+    ends = set()
+    for free_kib in range(0, 48, 4):
+        folder = disk / f"results-{free_kib}"
+        run = RunDir.create(folder, spec)
+        try:
+            train(spec, every_steps=4, folder=folder, poll=fill_at_step(step, disk, free_kib))
+            end, reason = run.status().state, run.status().reason
+        except StorageError as error:  # not even the failure could be recorded
+            end, reason = State.UNKNOWN, str(error)
+        ends.add(end)
+        assert end is State.DONE or "the disk is full" in reason
+        (disk / "filler").unlink()
+        run.retry()
+        if not run.status().state.finished:
+            train(spec, folder=folder)
+        assert numbers(run) == undisturbed(spec)
+        shutil.rmtree(folder)
+    assert State.UNKNOWN in ends
+    assert len(ends) > 1

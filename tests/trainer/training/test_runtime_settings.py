@@ -1,0 +1,144 @@
+"""How a run is trained changes its numbers by rounding at most: compiled blocks, and what a launch profile says."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.made_runs import CPU, MakeSpec, Train, numbers, result_of, stop_at
+
+from ettsweep.launch.profile import LocalProfile, Slot, load_profile
+from ettsweep.runs.folder import RunDir
+from ettsweep.runs.spec import RunSpec
+from ettsweep.study.grid_file import find_grid, load_request
+from ettsweep.trainer.ensemble.pack import Pack
+from ettsweep.trainer.models.model_cost import train_flops_per_sample
+from ettsweep.trainer.training import runtime_settings as module
+from ettsweep.trainer.training.distributed import ALONE
+from ettsweep.trainer.training.run import train_run
+from ettsweep.trainer.training.runtime_settings import Execution, settled
+from ettsweep.worker.devices import execution
+
+CPU_SLOT, GPU_SLOT = Slot("cpu-0", "cpu", None, 3), Slot("gpu-0", "cuda", "0", 6)
+
+
+def test_a_profile_says_how_a_run_is_trained() -> None:
+    sets = ["compile=true", "micro_batch=7", "activation_checkpointing=true", "corrupt_images=fail", "peak_tflops=2"]
+    profile = load_profile(
+        "local", [*sets, "sharded=false", "log=[wandb]", "loader_workers=2", "checkpoint_every_steps=9"]
+    )
+    assert execution(profile, CPU_SLOT) == Execution(
+        checkpoint_every_steps=9,
+        most_threads=3,
+        micro_batch=7,
+        loader_workers=2,
+        compile=True,
+        activation_checkpointing=True,
+        sharded=False,
+        corrupt_images="fail",
+        sinks=("wandb",),
+        peak_flops=2e12,
+    )
+
+
+def test_what_a_profile_leaves_open_follows_from_the_slot() -> None:
+    assert execution(LocalProfile(), CPU_SLOT) == Execution(most_threads=3)
+    expected = Execution(loader_workers=6, most_threads=6)
+    assert execution(LocalProfile(), GPU_SLOT) == expected, "a loader for each of its CPUs"
+    assert execution(LocalProfile(threads=3), CPU_SLOT).threads == 3
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("g++"), reason="compiles for the CPU")
+@pytest.mark.filterwarnings("default")
+def test_compiled_blocks_change_rounding_alone_and_a_compiled_run_is_resumed_bit_for_bit(
+    train: Train, make_spec: MakeSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "compiled"))
+    spec = make_spec(lr=0.25, model={"depth": 2})
+
+    def compiled(folder: str, *stops: int) -> RunDir:
+        run = RunDir.create(tmp_path / folder, spec)
+        for number, steps in enumerate([*stops, 99]):
+            attempt, poll = run.claim({}, after=number), stop_at(steps)
+            assert attempt is not None
+            train_run(run, attempt, CPU, Execution(compile=True), lambda: poll(attempt))  # noqa: B023
+        return run
+
+    eager, calm, stopped = train(spec), compiled("calm"), compiled("stopped", 10, 7)
+    losses = [[line["loss"] for line in run.history() if "loss" in line] for run in (eager, calm)]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+    assert losses[1] != losses[0], "it was compiled"
+    assert result_of(calm)["execution"]["compile"] is True
+    assert stopped.numbers() == [1, 2, 3]
+    assert numbers(stopped) == numbers(calm)
+
+
+# --- threads --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def one_thread_afterwards() -> Iterator[None]:
+    yield
+    torch.set_num_threads(1)
+
+
+def threads_for(spec: RunSpec, most: int, at_once: int = 1) -> int | None:
+    return settled(spec, CPU, Execution(most_threads=most, at_once=at_once, micro_batch=1), ALONE, {}, print).threads
+
+
+@pytest.mark.parametrize(
+    ("grid", "threads"), [("vit-digits", 1), ("encdec-tiny", 2), ("vit-cifar10", 64), ("bart-large", 64)]
+)
+def test_threads_follow_from_the_work_of_a_step_and_the_cores_of_the_slot(grid: str, threads: int) -> None:
+    """A thread for each 1e9 FLOPs: vit-digits has 64 samples of 6.2e5, encdec-tiny 16 of 1.6e8."""
+    spec = load_request(find_grid(grid)).searches()[0].base
+    assert threads_for(spec, 64) == threads
+    assert threads_for(spec, 1) == 1
+    assert threads_for(spec, 64, at_once=10**6) == 64
+
+
+@pytest.mark.parametrize(
+    ("asked", "before", "found"), [(None, {}, 2), (3, {"threads": 1}, 3), (None, {"threads": 1}, 1)]
+)
+def test_a_profile_or_what_a_run_had_before_comes_first(
+    make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch, asked: int | None, before: Any, found: int
+) -> None:
+    monkeypatch.setattr(module, "THREAD_FLOPS", 1.0)
+    how = Execution(threads=asked, most_threads=2)
+    assert settled(make_spec(), CPU, how, ALONE, before, print).threads == found
+
+
+def test_threads_that_this_machine_has_not_are_not_taken_over(
+    make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "cores", lambda: 4)
+    how = Execution(most_threads=1)
+    found = [settled(make_spec(), CPU, how, ALONE, {"threads": had}, print).threads for had in (4, 5)]
+    assert found == [4, 1]
+
+
+@pytest.mark.usefixtures("one_thread_afterwards")
+def test_a_run_is_trained_with_them_and_says_so(make_spec: MakeSpec, results: Path) -> None:
+    run = RunDir.create(results, make_spec())
+    attempt, seen = run.claim({}, after=0), set[int]()
+    assert attempt is not None
+    train_run(run, attempt, CPU, Execution(threads=2), lambda: seen.add(torch.get_num_threads()))
+    assert seen == {2}
+    assert attempt.execution()["threads"] == result_of(run)["environment"]["threads"] == 2
+
+
+def test_a_pack_of_what_stacks_has_those_of_a_step_as_large_as_all_of_theirs(
+    make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec, how = make_spec(), Execution(most_threads=8)
+    monkeypatch.setattr(module, "THREAD_FLOPS", spec.batch_size * train_flops_per_sample(spec.model))
+    assert [Pack(CPU, size).settled(spec, how, ALONE, {}, print).threads for size in (1, 5)] == [1, 5]
+
+
+def test_all_of_a_pack_have_those_of_the_first(make_spec: MakeSpec) -> None:
+    pack, spec = Pack(CPU, 2), make_spec()
+    how = [pack.settled(spec, Execution(most_threads=1), ALONE, {"threads": had}, print).threads for had in (2, 1)]
+    assert how == [2, 2]

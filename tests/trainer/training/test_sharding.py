@@ -1,0 +1,474 @@
+"""One run sharded over several processes: the same run as on one, no process with a whole model, nothing lost to a kill."""
+
+import functools
+import itertools
+import json
+import math
+import os
+import random
+import shutil
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.forks import Forks
+from support.made_runs import (
+    CPU,
+    ODD,
+    REL,
+    MakeSpec,
+    Train,
+    Trained,
+    curve,
+    numbers,
+    result_of,
+    trained_through_stops_and_kills,
+)
+from support.resident import forget_peak, peak_resident_bytes
+
+from ettsweep.runs.folder import RunDir
+from ettsweep.runs.spec import RunSpec, StrategySpec
+from ettsweep.runs.state import State
+from ettsweep.schema import validate
+from ettsweep.trainer.models.build import build_model, initialise
+from ettsweep.trainer.models.parameter_scales import factors
+from ettsweep.trainer.models.registry import model_spec, parameter_count
+from ettsweep.trainer.tasks.text.text_data import pydoc_digest
+from ettsweep.trainer.tasks.text.text_task import PydocTask
+from ettsweep.trainer.training import checkpoint
+from ettsweep.trainer.training.distributed import Peers
+from ettsweep.trainer.training.run import prepare
+from ettsweep.trainer.training.runtime_settings import Execution, sized
+
+SHARDED: dict[str, Any] = {"world": 2, "sharded": True}
+DDP: dict[str, Any] = {"world": 2, "sharded": False}
+
+TEXT = validate(
+    RunSpec,
+    {
+        "model": {
+            "kind": "encdec",
+            **{"width": 16, "depth": 1, "heads": 2, "vocabulary": 512, "tokens": 64},
+            **{"dropout": 0.0, "attention_dropout": 0.0},
+        },
+        "task": {"kind": "pydoc", "corpus": pydoc_digest(PydocTask(), None)},
+        "batch_size": 9,
+        "strategy": {"s": 0.0},
+        **{"lr": 0.25, "wd": 2.0**-6, "seed": 0},
+        "schedule": {"total_steps": 8, "warmup_steps": 2, "eval_every": 8},
+    },
+    "text",
+)
+"""A run that reads and writes text; nothing in it is drawn but its samples, which are the same on all processes."""
+
+
+def said(ends: list[list[str]]) -> list[list[Any]]:
+    """Return what processes answered to a question; a traceback is no answer."""
+    assert all(text.startswith("{") for trial in ends for text in trial), ends
+    return [[json.loads(text) for text in trial] for trial in ends]
+
+
+# --- what is optimised ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", [DDP, SHARDED], ids=["ddp", "fsdp2"])
+@pytest.mark.parametrize("optimizer", [{"kind": "adamw", "decay_pe": False}, {"kind": "sgd", "momentum": 0.9}])
+def test_each_parameter_keeps_its_rate_and_decay_however_the_model_is_wrapped(
+    trained: Trained, make_spec: MakeSpec, optimizer: dict[str, Any], way: dict[str, Any]
+) -> None:
+    spec = make_spec(optimizer=optimizer, model={"depth": 2}, strategy={"s": 0.5, "mlp_factor": "include"})
+    _, ends = trained((spec, way | {"ask": "groups"}))
+    by_name = factors(spec.model, spec.strategy, spec.optimizer)
+    expected = {name: [0.25 * lr, spec.wd * wd] for name, (lr, wd) in by_name.items()}
+    assert len({tuple(pair) for pair in expected.values()}) > 5, "they are not alike"
+    for answer in said(ends)[0]:
+        assert answer["groups"] == expected
+        assert answer["kinds"] == (
+            ["DTensor", "FSDPVit"] if way["sharded"] else ["DistributedDataParallel", "Parameter"]
+        )
+
+
+# --- the same numbers -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_curves_equal_those_of_one_process(train: Train, trained: Trained, make_spec: MakeSpec) -> None:
+    """Micro-batches of 16 are one on the first process and two on the second, and 11 on each of three are one."""
+    spec = make_spec(batch_size=ODD, lr=0.25, model={"depth": 2}, optimizer={"clip_norm": 0.5})
+    ways = [SHARDED, SHARDED | {"micro_batch": 16}, SHARDED | {"world": 3}, SHARDED | {"recompute": True}]
+    (two, cut, three, recomputed), ends = trained(*((spec, way) for way in ways))
+    assert {end for trial in ends for end in trial} == {"ended"}
+    one = train(spec)
+    assert max(curve(one, "grad_norm")) > 0.5, "gradients are clipped"
+    for run in (two, cut, three, recomputed):
+        for key in ("loss", "grad_norm", "val_loss"):
+            assert curve(run, key) == pytest.approx(curve(one, key), rel=REL), key
+        assert result_of(run)["execution"]["sharded"] is True
+    assert curve(two) != curve(one), "two processes trained it"
+    assert numbers(recomputed) == numbers(two)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("g++"), reason="compiles for the CPU")
+def test_blocks_are_compiled_however_the_model_is_wrapped(trained: Trained, make_spec: MakeSpec) -> None:
+    """With micro-batches of two sizes, which differ between the processes, and activations computed again."""
+    spec = make_spec(batch_size=ODD, lr=0.25, model={"depth": 2})
+    ways = [way | {"micro_batch": 9, "recompute": recompute} for way in (DDP, SHARDED) for recompute in (False, True)]
+    (plain, *runs), ends = trained((spec, ways[0]), *((spec, way | {"compile": True}) for way in ways))
+    assert {end for trial in ends for end in trial} == {"ended"}
+    for run in runs:
+        assert curve(run) == pytest.approx(curve(plain), rel=REL)
+        assert curve(run) != curve(plain), "it was compiled"
+        assert result_of(run)["execution"]["compile"] is True, "all of it, to the end"
+        assert "not all blocks" not in run.attempt(1).log()
+
+
+@pytest.mark.parametrize("momentum", [0.9, pytest.param(0.0, marks=pytest.mark.slow)])
+def test_sgd_too(train: Train, trained: Trained, make_spec: MakeSpec, momentum: float) -> None:
+    spec = make_spec(batch_size=ODD, lr=0.1, optimizer={"kind": "sgd", "momentum": momentum}, strategy={"s": None})
+    (two,), _ = trained((spec, SHARDED))
+    assert curve(two) == pytest.approx(curve(train(spec)), rel=REL)
+
+
+@pytest.mark.slow
+def test_text_too(train: Train, trained: Trained) -> None:
+    (ddp, sharded), ends = trained((TEXT, DDP), (TEXT, SHARDED | {"micro_batch": 2}))
+    assert {end for trial in ends for end in trial} == {"ended"}
+    one = train(TEXT)
+    for run in (ddp, sharded):
+        for key in ("loss", "grad_norm", "val_loss"):
+            assert curve(run, key) == pytest.approx(curve(one, key), rel=REL), key
+
+
+@pytest.mark.slow
+def test_validation_slices_that_not_all_have_are_gone_through_by_all(
+    train: Train, trained: Trained, make_spec: MakeSpec
+) -> None:
+    """1,001 images are 501 and 500, which are two slices and one."""
+    changes = {"lr": 1e-30, "wd": 0.0, "optimizer": {"kind": "sgd"}, "strategy": {"s": None}}
+    spec = make_spec(**changes, task={"train_size": 796})
+    (two,), _ = trained((spec, SHARDED))
+    one = train(spec)
+    assert curve(two, "val_accuracy") == curve(one, "val_accuracy")
+    assert curve(two, "val_loss") == pytest.approx(curve(one, "val_loss"), rel=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_half_precision_is_that_of_a_model_that_is_not_sharded(
+    trained: Trained, make_spec: MakeSpec, precision: str
+) -> None:
+    """Weights travel as what autocast makes of them, so that only the order of sums differs."""
+    spec = make_spec(precision=precision, lr=0.25, batch_size=ODD)
+    (ddp, sharded), ends = trained((spec, DDP), (spec, SHARDED))
+    assert {end for trial in ends for end in trial} == {"ended"}
+    assert curve(sharded) == pytest.approx(curve(ddp), rel=1e-6)
+    if precision == "fp16":
+        assert curve(sharded, "loss_scale") == curve(ddp, "loss_scale")
+
+
+@pytest.mark.slow
+def test_an_overflow_on_one_process_is_everyones(trained: Trained, make_spec: MakeSpec) -> None:
+    """At this rate some gradients leave fp16: the step is skipped by all, and the scale stays the same on all."""
+    spec = make_spec(precision="fp16", lr=64.0, wd=0.0, strategy={"s": None}, batch_size=ODD)
+    (run, again), ends = trained((spec, SHARDED), (spec, SHARDED))
+    assert {end for trial in ends for end in trial} == {"ended"}
+    assert numbers(run) == numbers(again)
+    scales = curve(run, "loss_scale")
+    assert any(later < scale for scale, later in itertools.pairwise(scales)), scales
+
+
+# --- no whole copy --------------------------------------------------------------------------------------------------
+
+
+def test_initial_weights_are_the_same_bits_and_each_process_holds_its_part(
+    trained: Trained, make_spec: MakeSpec
+) -> None:
+    """Three processes have 4, 4 and 2 of the ten classes."""
+    for spec in (make_spec(model={"depth": 2}), TEXT):
+        model = build_model(spec.model, spec.strategy)
+        initialise(model, spec.model, spec.strategy, spec.seed)
+        right = checkpoint.weights_sha256(model)
+        _, ends = trained(*((spec, SHARDED | {"world": world, "ask": "weights"}) for world in (2, 3)))
+        for answers in said(ends):
+            assert all(answer["whole"] == ["meta"] for answer in answers), (
+                "memory that nobody has written to is not seen"
+            )
+            assert {answer["sha256"] for answer in answers} == {right}
+            assert sum(answer["here"] for answer in answers) == parameter_count(spec.model)
+            assert max(answer["here"] for answer in answers) < 1.2 * parameter_count(spec.model) / len(answers)
+
+
+def test_a_model_without_values_takes_no_memory() -> None:
+    forget_peak()
+    before = peak_resident_bytes()
+    with torch.device("meta"):
+        model = build_model(model_spec("r2c2"), StrategySpec(s=0.0))
+    assert sum(parameter.numel() for parameter in model.parameters()) == 2_688_739_328
+    assert peak_resident_bytes() - before < 50e6
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="asks Linux for the peak of memory")
+def test_no_process_ever_holds_more_than_its_part(trained: Trained, make_spec: MakeSpec) -> None:
+    """Weights and two moments while it is built, gradients too until the end, and on the way a parameter or some blocks."""
+    spec = make_spec(model={"width": 512, "depth": 12, "heads": 8}, batch_size=4)
+    whole = 4 * parameter_count(spec.model)
+    trial = {"ask": "memory", "micro_batch": 2}
+    (_, _), ends = trained((spec, SHARDED | trial), (spec, DDP | {"world": 1} | trial))
+    for answers, parts in zip(said(ends), (2, 1), strict=True):
+        for answer in answers:
+            assert 1 / parts < answer["weights"] / whole < 1 / parts + 0.1
+            assert 3 / parts < answer["built"] / whole < 3 / parts + 0.1
+            assert 4 / parts < answer["most"] / whole < 4 / parts + 0.7, "whole weights or gradients: half more"
+        leader, *followers = answers
+        assert all(answer["saved"] / whole < 4 / parts + 0.7 for answer in followers)
+        assert leader["saved"] / whole < 4 / parts + 0.7 + 3, "it gathers weights and moments"
+
+
+# --- stopped and killed ---------------------------------------------------------------------------------------------
+
+
+def long_spec(make_spec: MakeSpec) -> RunSpec:
+    return make_spec(batch_size=ODD, lr=0.25, schedule={"total_steps": 26, "eval_every": 7})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("world", "micro_batch", "beside"), [(2, 5, False), (2, 5, True), (3, None, False)])
+def test_a_sharded_run_stopped_and_killed_goes_on_bit_for_bit(
+    trained: Trained, make_spec: MakeSpec, world: int, micro_batch: int | None, beside: bool
+) -> None:
+    spec = long_spec(make_spec)
+    way = {"world": world, "micro_batch": micro_batch, "every_steps": 4, "sharded": True, "beside": beside}
+    run = trained_through_stops_and_kills(trained, spec, way)
+    for number in run.numbers():
+        assert [path.name for path in run.attempt(number).path.glob("*checkpoint*")] == ["checkpoint.pt"]
+
+
+SAVED_OFTEN = SHARDED | {"every_steps": 4}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> Callable[[RunSpec], Any]:
+    """Return the numbers of a run that nothing happens to, which is trained once."""
+
+    @functools.cache
+    def of(spec: RunSpec) -> Any:
+        run = RunDir.create(tmp_path_factory.mktemp("calm"), spec)
+        assert forks.call("support.side_by_side:make", SAVED_OFTEN | {"run": str(run.path)}) == ["ended"] * 2
+        return numbers(run)
+
+    return of
+
+
+def test_where_there_is_no_memory_for_a_copy_the_leader_writes_at_once(trained: Trained, make_spec: MakeSpec) -> None:
+    spec = long_spec(make_spec)
+    (run, calm), ends = trained(
+        (spec, SAVED_OFTEN | {"beside": True, "rank": 0, "how": "no room"}), (spec, SAVED_OFTEN | {"folder": "calm"})
+    )
+    assert ends == [["ended"] * 2] * 2
+    assert numbers(run) == numbers(calm)
+    assert checkpoint.load(run.attempt(1)).step == 24
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("beside", [False, True], ids=["at once", "beside training"])
+@pytest.mark.parametrize(
+    ("how", "rank"),
+    [
+        ("while it is gathered", 0),
+        ("while it is gathered", 1),
+        ("in the file", 0),
+        ("before it counts", 0),
+    ],
+)
+def test_a_process_killed_while_it_saves_costs_no_bit(
+    trained: Trained, undisturbed: Callable[[RunSpec], Any], make_spec: MakeSpec, how: str, rank: int, beside: bool
+) -> None:
+    spec = long_spec(make_spec)
+    way = SAVED_OFTEN | {"folder": "same", "beside": beside}
+    (run, _), ends = trained((spec, way | {"rank": rank, "after": 3, "how": how}), (spec, way))
+    assert ends[0][rank] == "killed"
+    assert "another process of this run is gone" in ends[0][1 - rank]
+    if rank == 1:
+        assert run.attempt(1).failure()["kind"] == "lost"  # type: ignore[index]
+    assert run.attempt(2).resumed_from() == (1, 8)
+    assert numbers(run) == undisturbed(spec)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        pytest.param(SHARDED, {"world": 1}, id="2-to-1"),
+        pytest.param(SHARDED, SHARDED | {"world": 3}, id="2-to-3"),
+        pytest.param(SHARDED, DDP, id="2-to-ddp"),
+        pytest.param({"world": 1}, SHARDED, id="1-to-2"),
+        pytest.param(DDP, SHARDED, id="ddp-to-2"),
+        pytest.param(SHARDED | {"world": 3}, SHARDED, id="3-to-2"),
+    ],
+)
+def test_any_number_of_processes_takes_a_run_on_sharded_or_not(
+    train: Train, trained: Trained, make_spec: MakeSpec, before: dict[str, Any], after: dict[str, Any]
+) -> None:
+    spec = make_spec(batch_size=ODD, lr=0.25)
+    kill = {"rank": before["world"] - 1, "after": 13, "how": "kill", "every_steps": 5}
+    (run, _), ends = trained((spec, before | kill | {"folder": "same"}), (spec, after | {"folder": "same"}))
+    assert "killed" in ends[0]
+    assert set(ends[1]) == {"ended"}
+    assert run.attempt(2).resumed_from() == (1, 10)
+    one = train(spec)
+    for key in ("loss", "grad_norm", "val_loss"):
+        assert curve(run, key) == pytest.approx(curve(one, key), rel=REL), key
+    log = run.attempt(2).log()
+    was, now = (bool(way.get("sharded")) for way in (before, after))
+    assert (f"warning: sharded was {was}, is {now}" in log) == (was != now)
+    assert (f"warning: processes was {before['world']}, is {after['world']}" in log) == (
+        before["world"] != after["world"]
+    )
+
+
+@pytest.mark.slow
+def test_fp16_goes_on_with_its_loss_scale(trained: Trained, make_spec: MakeSpec) -> None:
+    spec = make_spec(precision="fp16", lr=64.0, wd=0.0, strategy={"s": None}, batch_size=ODD)
+    way = SHARDED | {"folder": "same"}
+    (calm, run, _), _ = trained((spec, SHARDED), (spec, way | {"after": 11, "how": "stop"}), (spec, way))
+    assert run.attempt(2).resumed_from() == (1, 11)
+    assert numbers(run) == numbers(calm)
+
+
+@pytest.mark.slow
+def test_a_full_disk_is_every_processs_failure_and_costs_no_bit(
+    trained: Trained, make_spec: MakeSpec, small_disk: Callable[[str], Path]
+) -> None:
+    """Room for one checkpoint, not for the next beside it."""
+    spec = make_spec(model={"width": 64, "depth": 2}, batch_size=ODD, lr=0.25)
+    room = f"{int(1.5 * 12 * parameter_count(spec.model) / 1024)}k"
+    folder = small_disk(room)
+    way = SHARDED | {"every_steps": 8, "folder": folder}
+    (run,), (end,) = trained((spec, way))
+    reason = run.status().reason
+    assert run.status().state is State.FAILED
+    assert "the disk is full; free some space" in reason
+    assert "Traceback" not in run.attempt(1).failure()["details"]  # type: ignore[index]
+    assert all("this process failed: StorageError" in text or "is gone" in text for text in end), end
+    assert [path.name for path in run.attempt(1).path.glob("*checkpoint*")] == ["checkpoint.pt"]
+    for other in folder.rglob("ballast"):
+        other.unlink()
+    shutil.copytree(run.path.parent, calm_folder := folder.parent / "more" / "runs")
+    again = RunDir(calm_folder / run.id)
+    again.retry()
+    (calm, gone_on), _ = trained((spec, SHARDED), (spec, SHARDED | {"folder": folder.parent / "more"}))
+    assert gone_on.path == again.path
+    assert gone_on.attempt(2).resumed_from() == (1, 8)
+    assert numbers(gone_on) == numbers(calm)
+
+
+# --- damaged --------------------------------------------------------------------------------------------------------
+
+
+class Evil:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.path),)
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def other_runs(path: Path) -> None:
+    torch.save(torch.load(path, weights_only=True) | {"run": "0123456789ab"}, path)
+
+
+DAMAGE: dict[str, tuple[Callable[[Path, Path], object], str]] = {
+    "flipped bit": (lambda path, _: flip(path), "cannot be read as a checkpoint"),
+    "cut": (lambda path, _: os.truncate(path, 100), "cannot be read as a checkpoint"),
+    "code": (lambda path, pwned: torch.save(Evil(pwned), path), "cannot be read as a checkpoint"),
+    "garbage": (lambda path, _: path.write_bytes(random.Random(0).randbytes(20_000)), "cannot be read as a checkpoint"),
+    "other run's": (lambda path, _: other_runs(path), "is not a checkpoint of run"),
+}
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("sound")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("damage", "world"),
+    [
+        *((damage, 2) for damage in DAMAGE),
+        *((damage, 1) for damage in ("flipped bit", "code")),
+    ],
+)
+def test_a_damaged_checkpoint_costs_time_but_no_bit(
+    trained: Trained, make_spec: MakeSpec, sound: Path, tmp_path: Path, damage: str, world: int
+) -> None:
+    spec = make_spec(batch_size=ODD, lr=0.25)
+    if not (sound / "stopped").exists():  # once for all damages
+        way = SHARDED | {"folder": sound / "stopped"}
+        trained((spec, SHARDED | {"folder": sound / "calm"}))
+        trained((spec, way | {"after": 6, "how": "stop"}), (spec, way | {"after": 5, "how": "stop"}))
+    shutil.copytree(sound / "stopped", tmp_path / "0")
+    broken = RunDir(tmp_path / "0" / "runs" / spec.run_id).attempt(2)
+    hurt, says = DAMAGE[damage]
+    hurt(broken.checkpoint_path, tmp_path / "pwned")
+    (run,), (end,) = trained((spec, SHARDED | {"world": world, "folder": "0"}))
+    assert set(end) == {"ended"}
+    assert not (tmp_path / "pwned").exists()
+    assert run.attempt(3).resumed_from() == (1, 6), "the older one is still good"
+    log = run.attempt(3).log()
+    assert log.count("not used") == 1
+    assert says in log
+    calm = RunDir(sound / "calm" / "runs" / spec.run_id)
+    if world == 2:
+        assert numbers(run) == numbers(calm)
+    else:
+        assert curve(run) == pytest.approx(curve(calm), rel=REL)
+
+
+@pytest.mark.parametrize("after", [{"world": 1}, DDP, SHARDED, SHARDED | {"world": 3}], ids=["1", "ddp", "2", "3"])
+def test_what_is_saved_of_a_sharded_run_is_whole_and_any_number_of_processes_takes_it_on_bit_for_bit(
+    trained: Trained, make_spec: MakeSpec, after: dict[str, Any]
+) -> None:
+    """Three processes have 4, 4 and 2 of the ten classes."""
+    spec = make_spec(batch_size=ODD, lr=0.25)
+    way = SHARDED | {"folder": "same"}
+    (run, _), ends = trained(
+        (spec, way | {"after": 6, "how": "stop"}), (spec, after | {"folder": "same", "ask": "restored"})
+    )
+    saved = torch.load(run.attempt(1).checkpoint_path, weights_only=True)
+    trainer = prepare(spec, CPU)
+    mine = checkpoint.tensors(trainer.model, trainer.optimizer)
+    assert checkpoint.layout(saved["tensors"]) == checkpoint.layout(mine)
+    expected = {name: sha256(tensor.numpy().tobytes()).hexdigest() for name, tensor in saved["tensors"].items()}
+    assert all(answer == {"step": 6} | expected for answer in said(ends[1:])[0])
+    assert len(set(expected.values())) > len(expected) / 2, "they are not alike"
+
+
+# --- when -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("model", "world", "asked", "sharded"),
+    [
+        *(("r2c2", 2, None, True), ("r2c2", 1, None, False), ("bart-large", 2, None, False)),
+        *(("bart-large", 2, True, True), ("bart-large", 1, True, False), ("r2c2", 2, False, False)),
+    ],
+)
+def test_large_models_are_sharded_wherever_several_processes_train_them(
+    make_spec: MakeSpec, model: str, world: int, asked: bool | None, sharded: bool
+) -> None:
+    made = sized(model_spec(model), Execution(sharded=asked), Peers(0, world))
+    assert made.sharded is sharded
+    assert made.activation_checkpointing is (model == "r2c2"), "on one device too"
+    assert math.isclose(parameter_count(model_spec("r2c2")), 2.7e9, rel_tol=0.01)

@@ -1,0 +1,115 @@
+"""What is drained, and when a run counts as diverged."""
+
+import json
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from ettsweep.files import dumps
+from ettsweep.runs.spec import Precision
+from ettsweep.trainer.training.step_buffer import StepBuffer, trailing_overflows
+
+INF, NAN = math.inf, math.nan
+
+
+def add(buffer: StepBuffer, step: int, loss: float = 1.0, grad_norm: float = 2.0, scale: float = 1.0) -> None:
+    buffer.add(step, 0.5, torch.tensor(loss), torch.tensor(grad_norm), torch.tensor(scale))
+
+
+def drained(precision: Precision, *steps: tuple[float, float, float]) -> tuple[list[dict[str, Any]], int | None]:
+    """Drain steps of (loss, gradient norm, loss scale), counted from 1."""
+    buffer = StepBuffer(precision)
+    for step, values in enumerate(steps, start=1):
+        add(buffer, step, *values)
+    return buffer.drain()
+
+
+def test_lines_come_once_and_in_order() -> None:
+    buffer = StepBuffer("fp32")
+    for step in (1, 2):
+        add(buffer, step, loss=step / 4)
+    assert len(buffer) == 2
+    assert buffer.drain()[0] == [
+        {"step": 1, "loss": 0.25, "grad_norm": 2.0, "lr": 0.5},
+        {"step": 2, "loss": 0.5, "grad_norm": 2.0, "lr": 0.5},
+    ]
+    assert len(buffer) == 0
+    assert buffer.drain() == ([], None)
+    add(buffer, 3)
+    assert [line["step"] for line in buffer.drain()[0]] == [3]
+
+
+def test_later_changes_of_a_tensor_do_not_reach_what_was_added() -> None:
+    buffer = StepBuffer("fp32")
+    loss = torch.tensor(1.0, requires_grad=True)
+    buffer.add(1, 0.5, loss, torch.tensor(2.0), torch.tensor(1.0))
+    with torch.no_grad():
+        loss.fill_(9.0)
+    assert buffer.drain()[0][0]["loss"] == 1.0
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("loss", [NAN, INF, -INF])
+def test_first_non_finite_loss_is_the_divergence_and_the_last_line(precision: Precision, loss: float) -> None:
+    lines, step = drained(precision, (1.0, 2.0, 1.0), (loss, NAN, 1.0), (loss, NAN, 1.0), (1.0, 2.0, 1.0))
+    assert step == 2
+    assert lines[1:] == [{"step": 2, "loss": None, "grad_norm": None, "lr": 0.5, "nonfinite": True}]
+    assert json.loads(dumps(lines)) == lines
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_non_finite_gradient_alone_is_no_divergence_yet(precision: Precision) -> None:
+    lines, step = drained(precision, (1.0, INF, 1.0))
+    assert step is None
+    assert lines == [{"step": 1, "loss": 1.0, "grad_norm": None, "lr": 0.5, "nonfinite": True}]
+
+
+def test_fp16_step_that_the_scaler_skips_is_an_overflow() -> None:
+    lines, step = drained("fp16", (1.0, 2.0, 8.0), (1.0, INF, 8.0), (INF, NAN, 4.0), (1.0, 2.0, 2.0))
+    assert step is None
+    assert [line.get("overflow") for line in lines] == [None, True, True, None]
+    assert [line["loss_scale"] for line in lines] == [8.0, 8.0, 4.0, 2.0]
+    assert [line["loss"] for line in lines] == [1.0, 1.0, None, 1.0]
+
+
+def test_fp16_diverges_when_the_loss_is_not_finite_at_a_scale_of_one_or_less() -> None:
+    assert drained("fp16", (NAN, NAN, 2.0), (NAN, NAN, 1.0), (1.0, 2.0, 1.0))[1] == 2
+    assert drained("fp16", (NAN, NAN, 0.5))[1] == 1
+    assert drained("fp16", (1.0, INF, 1.0), (1.0, INF, 0.5))[1] is None, "the loss is finite"
+
+
+def test_fp16_diverges_at_the_fiftieth_skip_in_a_row() -> None:
+    skip, fine = (1.0, INF, 1024.0), (1.0, 2.0, 1024.0)
+    assert drained("fp16", *[skip] * 49)[1] is None
+    lines, step = drained("fp16", fine, *[skip] * 60)
+    assert (step, len(lines)) == (51, 51)
+    assert drained("fp16", *[skip] * 49, fine, *[skip] * 49)[1] is None
+
+
+@pytest.mark.parametrize("interval", [1, 7, 49, 50, 60])
+def test_skips_are_counted_across_drains(interval: int) -> None:
+    buffer = StepBuffer("fp16")
+    steps = []
+    for step in range(1, 121):
+        add(buffer, step, grad_norm=INF, scale=1024.0)
+        if step % interval == 0:
+            lines, diverged_step = buffer.drain()
+            steps += [line["step"] for line in lines]
+            if diverged_step is not None:
+                break
+    assert steps == list(range(1, 51))
+    assert diverged_step == 50
+
+
+def test_skips_are_counted_across_a_resume() -> None:
+    lines, _ = drained("fp16", (1.0, 2.0, 8.0), *[(1.0, INF, 8.0)] * 30)
+    lines.append({"step": 31, "val_loss": 1.0, "val_accuracy": 0.5})
+    assert trailing_overflows(lines) == 30
+    buffer = StepBuffer("fp16", trailing_overflows(lines))
+    for step in range(32, 60):
+        add(buffer, step, grad_norm=INF, scale=8.0)
+    assert buffer.drain()[1] == 51
+    assert trailing_overflows([]) == 0
+    assert trailing_overflows([*lines, {"step": 32, "loss": 1.0}]) == 0

@@ -1,0 +1,94 @@
+"""Runs on text: what dropout draws, exact resume, and what neither micro-batches nor recomputing change."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.forks import Forks
+from support.made_runs import CPU, REL, STILL, Train, Undisturbed, curve, numbers, result_of, stop_at, text_run
+
+from ettsweep.runs.folder import RunDir
+from ettsweep.runs.spec import RunSpec, ScheduleSpec
+from ettsweep.trainer.training.run import environment, prepare, train_run
+from ettsweep.trainer.training.runtime_settings import Execution
+
+
+def train_with(folder: Path, spec: RunSpec, **how: Any) -> RunDir:
+    run = RunDir.create(folder, spec)
+    attempt = run.claim(environment(CPU), after=0)
+    assert attempt is not None
+    train_run(run, attempt, CPU, Execution(**how), lambda: None)
+    return run
+
+
+def test_training_lowers_the_loss_in_nats_and_bits(train: Train) -> None:
+    run = train(text_run(model=STILL))
+    losses, bits = curve(run, "val_loss"), curve(run, "val_bits")
+    assert losses[0] > losses[-1]
+    assert [b / n for b, n in zip(bits, losses, strict=True)] == pytest.approx([1 / 0.6931471805599453] * 3)
+    result = result_of(run)
+    assert (result["best_bits"], result["best_accuracy"]) == (min(bits), None)
+    assert result["score"] == result["best_loss"] == min(losses)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["fp16", "fp32"])
+def test_run_with_dropout_that_is_stopped_equals_an_undisturbed_one(
+    train: Train, undisturbed: Undisturbed, precision: str
+) -> None:
+    spec = text_run(precision=precision)
+    for more in (1, 6, 0, 9):
+        run = train(spec, poll=stop_at(more))
+    train(spec)
+    assert result_of(run)["attempts"] == 5
+    assert numbers(run) == undisturbed(spec)
+
+
+@pytest.mark.slow
+def test_killed_run_with_dropout_equals_an_undisturbed_one(
+    results: Path, undisturbed: Undisturbed, forks: Forks
+) -> None:
+    spec = text_run(schedule=ScheduleSpec(total_steps=60, warmup_steps=4, decay="linear", eval_every=9))
+    run = RunDir.create(results, spec)
+    told = forks.call("support.killed_run:train_and_kill", str(run.path), 5)
+    assert len({attempt["resumed"] for attempt in told}) >= 3, told
+    assert numbers(run) == undisturbed(spec)
+
+
+def test_dropout_draws_from_seed_step_and_process_alone() -> None:
+    trainer = prepare(text_run(), CPU)
+    trainer.network.train()
+    batch = next(trainer.task.batches(1))
+
+    def loss(step: int, rank: int = 0, before: int = 0) -> float:
+        torch.rand(before)
+        trainer.share = replace(trainer.share, rank=rank, world=2)
+        trainer.step = step - 1
+        trainer.seed_dropout()
+        return trainer.network(*batch.inputs).item()
+
+    assert loss(1) == loss(1, before=5)
+    assert len({loss(1), loss(2), loss(1, rank=1)}) == 3
+    trainer.network.eval()
+    assert loss(1) == loss(2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("micro_batch", [1, 4, 9])
+def test_micro_batches_change_rounding_alone(tmp_path: Path, micro_batch: int) -> None:
+    """Texts differ in length: a mean of means would not be the mean over all target tokens."""
+    spec = text_run(model=STILL)
+    whole = train_with(tmp_path / "whole", spec, micro_batch=9)
+    cut = train_with(tmp_path / "cut", spec, micro_batch=micro_batch)
+    assert curve(cut) == pytest.approx(curve(whole), rel=REL)
+    assert curve(cut, "grad_norm") == pytest.approx(curve(whole, "grad_norm"), rel=10 * REL)
+
+
+@pytest.mark.slow
+def test_recomputing_activations_draws_the_same_dropout(tmp_path: Path) -> None:
+    spec = text_run()
+    kept = train_with(tmp_path / "kept", spec)
+    again = train_with(tmp_path / "again", spec, activation_checkpointing=True)
+    assert curve(again) == pytest.approx(curve(kept), rel=REL)

@@ -1,0 +1,288 @@
+"""The screen at its smallest and at a large size, its keys, and its first seconds."""
+
+import asyncio
+import re
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.commandline import PATIENCE_S
+from support.made_sweep import finish
+from support.watched import ask, at, claim, finish_all, watcher
+from textual.app import App
+from textual.pilot import Pilot
+
+from ettsweep.runs.folder import RunDir
+from ettsweep.study.study import Search
+from ettsweep.watch.app import WatchScreen
+from ettsweep.watch.dialogs import Question
+
+SMALL, LARGE = (80, 24), (200, 60)
+
+Act = Callable[[WatchScreen, "Pilot[None]"], Awaitable[None]]
+
+
+def show(results: Path, act: Act, size: tuple[int, int] = SMALL) -> WatchScreen:
+    """Show the screen, and act on it once all verdicts are there."""
+
+    async def run() -> WatchScreen:
+        app = WatchScreen(results, watcher(results))
+        async with app.run_test(size=size, notifications=True) as pilot:
+            await until(pilot, lambda: app.sight is not None and all(one.verdict for one in app.sight.families))
+            await until(pilot, lambda: "q quit" in seen(app))
+            await act(app, pilot)
+        return app
+
+    return asyncio.run(run())
+
+
+async def until(pilot: "Pilot[None]", condition: Callable[[], Any]) -> None:
+    """Wait for something that the thread that looks, or the screen, is about to do."""
+    began_s = time.monotonic()
+    while not condition():
+        assert time.monotonic() - began_s < PATIENCE_S, seen(pilot.app)
+        await pilot.pause(0.02)
+
+
+def seen(app: "App[None]") -> str:
+    """Return what is seen, line by line."""
+    update = app.screen._compositor.render_strips()
+    return "\n".join(strip.text.rstrip() for strip in update)
+
+
+@pytest.fixture
+def small(results: Path) -> list[Search]:
+    """Two families: one is finished and optimal; of the other a run trains, one failed, one diverged, one waits."""
+    done, other = ask(results, strategies=["standard", "ntk"])
+    finish_all(results, done)
+    claim(results, at(other, 0, 0), step=60, loss=1.25)
+    claim(results, at(other, 0, 1)).fail("error", "RuntimeError: out of luck\nsecond line")
+    finish(results, at(other, 1, 0), 0.5, diverged=True)
+    RunDir.create(results, at(other, -1, 0))
+    return [done, other]
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("size", [SMALL, LARGE])
+def test_all_parts_are_seen_at_once(results: Path, size: tuple[int, int]) -> None:
+    async def act(app: WatchScreen, pilot: "Pilot[None]") -> None:
+        text = seen(app)
+        lines = text.splitlines()
+        assert len(lines) == size[1]
+        assert max(map(len, lines)) <= size[0]
+        assert re.search(r"19/22 runs finished +about \d+ s left", lines[0])
+        assert re.search(r"^small +standard +\S* *18/18 +optimal within \S+% \(95%\)", text, re.MULTILINE)
+        assert re.search(r"^small +ntk +\S* *1/18 +incomplete", text, re.MULTILINE)
+        assert re.search(r"\[ *\.10. *\]", text), "the candidate"
+        assert len(re.findall(r"\( *\.\d\d\d *\)", text)) == 6, "its neighbours"
+        assert re.search(r"running +60/240 +1\.25 +20/s +0:09", text)
+        assert re.search(r"earlier +failed +\w{8}  RuntimeError: out of luck  ntk", text)
+        assert "second line" not in text
+        for key in ("n/p family", "s sort", "l log", "c cancel", "? help", "q quit"):
+            assert key in lines[-1]
+
+    show(results, act, size)
+
+
+@pytest.mark.usefixtures("small")
+def test_keys_change_the_family_in_view(results: Path) -> None:
+    async def act(app: WatchScreen, pilot: "Pilot[None]") -> None:
+        assert app.family
+        assert app.family.search.strategy == "standard"
+        for key, strategy in (("n", "ntk"), ("n", "ntk"), ("p", "standard"), ("down", "ntk"), ("up", "standard")):
+            await pilot.press(key)
+            await pilot.pause()
+            assert app.family.search.strategy == strategy, key
+            assert f"small {strategy}: lr across, wd up" in seen(app)
+        await pilot.press("n")
+        await pilot.pause()
+        assert {"▸", "!", "·"} <= set(seen(app)), "training, failed, to come"
+
+    show(results, act)
+
+
+@pytest.mark.usefixtures("small")
+def test_runs_are_sorted_by_a_key_and_stay_chosen(results: Path, small: list[Search]) -> None:
+    claim(results, at(small[1], 1, 1), step=180, loss=0.5)
+
+    async def act(app: WatchScreen, pilot: "Pilot[None]") -> None:
+        await pilot.press("tab", "down")
+        chosen = app.run_in_view
+        assert chosen
+        titles, orders = set(), set()
+        for _ in range(5):
+            titles.add(re.search(r"not finished: 1?\d, by ([\w ]+) ─*", seen(app).replace("━", "─"))[1].strip())  # type: ignore[index]
+            orders.add(tuple(re.findall(r"^([0-9a-f]{8}) ", seen(app), re.MULTILINE)))
+            await pilot.press("s")
+            await pilot.pause()
+            assert app.run_in_view
+            assert app.run_in_view.id == chosen.id
+        assert titles == {"state", "time left", "loss", "speed", "point"}
+        assert len(orders) > 1
+
+    show(results, act)
+
+
+def test_a_log_is_followed_until_somebody_comes_back(results: Path, small: list[Search]) -> None:
+    run = RunDir.create(results, at(small[1], 0, 0))
+    log = run.attempt(1).log_path
+    log.write_text("first \x1b[2J[red]line\n")
+
+    async def act(app: WatchScreen, pilot: "Pilot[None]") -> None:
+        await pilot.press("tab", "l")
+        await until(pilot, lambda: r"first \x1b[2J[red]line" in seen(app))
+        with log.open("a") as file:
+            file.write("second line\n")
+        await until(pilot, lambda: "second line" in seen(app))
+        await pilot.press("c")
+        assert not run.cancel_path.exists()
+        assert "cancel run" not in seen(app), "keys of the screen below do nothing"
+        await pilot.press("q")
+        await until(pilot, lambda: "runs finished" in seen(app))
+
+    show(results, act)
+
+
+def test_a_run_is_cancelled_after_a_question_that_names_it(results: Path, small: list[Search]) -> None:
+    run = RunDir.create(results, at(small[1], 0, 0))
+
+    async def act(app: WatchScreen, pilot: "Pilot[None]") -> None:
+        await pilot.press("tab", "c")
+        await until(pilot, lambda: f"cancel run {run.id[:8]} ntk (" in seen(app))
+        await pilot.press("n")
+        await until(pilot, lambda: len(app.screen_stack) == 1)
+        assert not run.cancel_path.exists()
+        await pilot.press("c")
+        await until(pilot, lambda: len(app.screen_stack) == 2)
+        await pilot.press("y")
+        await until(pilot, run.cancel_path.exists)
+        await until(pilot, lambda: "1 run cancelled" in seen(app))
+
+    show(results, act)
+
+
+def test_a_sweep_is_cancelled_but_not_what_another_one_wants(results: Path, small: list[Search]) -> None:
+    ask(results, "other", strategies=["ntk"], centre={"ntk": {"lr": small[1].base.lr, "wd": small[1].base.wd}},
+        lr={"range": [0, 0]}, wd={"range": [0, 0]})  # fmt: skip
+    shared, own = (RunDir.create(results, at(small[1], *steps)) for steps in ((0, 0), (-1, 0)))
+
+    async def act(app: WatchScreen, pilot: "Pilot[None]") -> None:
+        while app.family and app.family.search.sweep != "small":
+            await pilot.press("n")
+            await pilot.pause()
+        await pilot.press("C")
+        await until(pilot, lambda: "cancel 1 run of sweep small" in seen(app))
+        assert isinstance(app.screen, Question)
+        assert app.screen.question == "cancel 1 run of sweep small; 1 run is left alone: sweep other wants it too?"
+        await pilot.press("y")
+        await until(pilot, own.cancel_path.exists)
+        assert not shared.cancel_path.exists()
+
+    show(results, act)
+
+
+def test_a_cancelled_run_is_counted_but_not_as_stuck(results: Path, small: list[Search]) -> None:
+    for seed in (0, 1):
+        RunDir.create(results, at(small[1], 1, 1, seed)).cancel()
+
+    async def act(app: WatchScreen, pilot: "Pilot[None]") -> None:
+        (head, done, other) = re.findall(r"^(?:sweep|small) .*(?:runs|/18).*", seen(app), re.MULTILINE)
+        for name, number in (("running", "1"), ("cancelled", "2"), ("stuck", "1")):
+            end = head.index(name) + len(name)
+            assert other[head.index(name) : end].split() == [number], name
+            assert not done[head.index(name) : end].strip(), name
+        await pilot.press("n")
+        await until(pilot, lambda: "⊘" in seen(app))
+
+    show(results, act, LARGE)
+
+
+@pytest.mark.usefixtures("small")
+def test_a_run_that_is_over_cannot_be_cancelled(results: Path) -> None:
+    async def act(app: WatchScreen, pilot: "Pilot[None]") -> None:
+        await pilot.press("tab", "down", "c")
+        await until(pilot, lambda: app._notifications)
+        (said,) = app._notifications
+        assert said.message.endswith(" is failed: nothing to cancel")
+        assert len(app.screen_stack) == 1
+
+    show(results, act)
+
+
+@pytest.mark.usefixtures("small")
+def test_help_says_what_keys_do(results: Path) -> None:
+    async def act(app: WatchScreen, pilot: "Pilot[None]") -> None:
+        await pilot.press("question_mark")
+        await until(pilot, lambda: "cancel the chosen run, after a question" in seen(app))
+        assert "● finished" in seen(app)
+        assert "⊘ cancelled" in seen(app)
+        await pilot.press("escape")
+        await until(pilot, lambda: "runs finished" in seen(app))
+
+    show(results, act)
+
+
+def test_before_the_first_look_nothing_is_claimed(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ettsweep.watch.poller.Looking.start", lambda self: None)
+    ask(results)
+
+    async def run() -> None:
+        app = WatchScreen(results, watcher(results))
+        async with app.run_test(size=SMALL, notifications=True) as pilot:
+            await pilot.pause()
+            assert "reading ..." in seen(app).splitlines()[0]
+            assert not re.search(r"\d/\d|left|judged", seen(app))
+            app.reading("reading runs: 100 of 10,000")
+            await pilot.pause()
+            assert "reading runs: 100 of 10,000" in seen(app).splitlines()[0]
+            sight = watcher(results).look()
+            app.seen(sight)
+            await pilot.pause()
+            assert "not judged yet" in seen(app)
+            for key in ("l", "c", "s", "n", "tab", "enter"):  # there is no run
+                await pilot.press(key)
+            assert "no run is chosen" in seen(app)
+
+    asyncio.run(run())
+
+
+def test_a_screen_stays_when_all_runs_have_ended_and_shows_what_comes_then(results: Path) -> None:
+    (search,) = ask(results)
+    finish_all(results, search)
+
+    async def act(app: WatchScreen, pilot: "Pilot[None]") -> None:
+        assert "18/18 runs finished  all runs have ended" in seen(app)
+        claim(results, at(search, 2, 0))
+        await until(pilot, lambda: "18/19 runs finished" in seen(app))
+
+    show(results, act)
+
+
+@pytest.mark.usefixtures("small")
+def test_a_folder_that_vanishes_is_said_and_what_was_seen_stays(results: Path, tmp_path: Path) -> None:
+    async def act(app: WatchScreen, pilot: "Pilot[None]") -> None:
+        results.rename(tmp_path / "elsewhere")
+        await until(pilot, lambda: "No such file or directory" in seen(app))
+        assert "optimal within" in seen(app)
+        (tmp_path / "elsewhere").rename(results)
+        await until(pilot, lambda: "No such file or directory" not in seen(app))
+
+    show(results, act)
+
+
+def test_where_there_is_nothing_to_watch_the_screen_ends_with_the_reason(results: Path) -> None:
+    from ettsweep.errors import InputError
+    from ettsweep.watch.watcher import Watcher
+
+    def choose(ledger: object, sweeps: object) -> Any:
+        raise InputError("no runs to watch")
+
+    async def run() -> None:
+        app = WatchScreen(results, Watcher(results, choose, lambda: ""))
+        async with app.run_test(size=SMALL, notifications=True) as pilot:
+            await until(pilot, lambda: app.error is not None)
+        assert str(app.error) == "no runs to watch"
+
+    asyncio.run(run())

@@ -1,0 +1,35 @@
+"""How lines are shared out: all of them, each part with some, whatever there is to show."""
+
+from itertools import product
+
+import pytest
+
+from ettsweep.watch.layout import FRAME, LEAST_RUNS, rooms
+
+
+@pytest.mark.parametrize(
+    ("height", "families", "lattice", "runs"),
+    [*product([22, 38, 58], [1, 2, 5, 40], [3, 7, 10, 30], [1, 5, 200])],
+)
+def test_all_lines_are_given_away_and_each_part_has_some(height: int, families: int, lattice: int, runs: int) -> None:
+    found = rooms(height, families, lattice, runs)
+    assert sum(found) == height
+    assert found.families >= FRAME + 2
+    assert found.lattice >= FRAME + 3
+    assert found.runs >= FRAME + LEAST_RUNS
+    assert found.events >= FRAME + 1
+
+
+def test_a_small_screen_has_room_for_four_families_and_a_lattice_of_five_rows() -> None:
+    found = rooms(22, 5, 7, 100)
+    assert (found.families, found.lattice) == (FRAME + 5, FRAME + 7)
+
+
+def test_a_large_screen_shows_all_families_and_more_runs_than_events() -> None:
+    found = rooms(58, 9, 11, 200)
+    assert (found.families, found.lattice) == (FRAME + 9, FRAME + 11)
+    assert found.runs > found.events
+
+
+def test_a_screen_of_a_few_lines_breaks_nothing() -> None:
+    assert min(rooms(6, 5, 9, 50)) >= 0
